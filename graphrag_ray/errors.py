@@ -1,0 +1,114 @@
+"""Everything that can go wrong, as one tree.
+
+    GraphRagError                      exit code 1 unless said otherwise
+    ├── UsageError                     the caller has to change something: exit code 2
+    │   ├── SettingsError              a settings file, --set or short form that cannot be used
+    │   ├── PromptError                a prompt with a missing or unknown placeholder
+    │   ├── InputError                 INPUT names nothing that can be read
+    │   ├── IndexNotFound              no index, or no finished snapshot, at --root
+    │   ├── LevelNotFound              a community level that the index does not have
+    │   └── DeletionRefused            the run would delete much of the index
+    ├── StoreError                     storage did not do what it must
+    │   ├── CorruptPart                a stored part is truncated or is not what was written
+    │   ├── LockHeld                   another writer works on this index
+    │   ├── LockLost                   this writer was taken over
+    │   └── SnapshotConflict           somebody else committed this snapshot number
+    ├── RunStopped                     a run ended before its end; finished work is kept
+    │   ├── BudgetSpent                a limit on cost, tokens or time was reached: exit code 4
+    │   ├── TooManyFailures            the share of failed items passed max_failed_fraction
+    │   └── ModelRefused               the endpoint refuses us as a whole (key, model, quota)
+    └── CallError                      one request to a model failed
+        ├── TransientCallError         worth another attempt (408, 409, 425, 429, 5xx, connection, time-out)
+        ├── PermanentCallError         this request will never succeed (400, too long, content filter)
+        └── FatalCallError             no request will succeed (401, 403, unknown model, quota)
+
+    DialogueFailed                     a dialogue cannot use its model's replies; the item fails for good
+
+Every error crosses process boundaries, so every one survives pickling: the message is the only
+positional argument, everything else an attribute.
+"""
+
+from __future__ import annotations
+
+
+class GraphRagError(Exception):
+    """Base of all errors raised on purpose. The message says what happened, where, and what to do."""
+
+    exit_code = 1
+
+
+class UsageError(GraphRagError):
+    exit_code = 2
+
+
+class SettingsError(UsageError): ...
+
+
+class PromptError(UsageError): ...
+
+
+class InputError(UsageError): ...
+
+
+class IndexNotFound(UsageError): ...
+
+
+class LevelNotFound(UsageError): ...
+
+
+class DeletionRefused(UsageError): ...
+
+
+class StoreError(GraphRagError): ...
+
+
+class CorruptPart(StoreError): ...
+
+
+class LockHeld(StoreError): ...
+
+
+class LockLost(StoreError): ...
+
+
+class SnapshotConflict(StoreError): ...
+
+
+class RunStopped(GraphRagError): ...
+
+
+class BudgetSpent(RunStopped):
+    exit_code = 4
+
+
+class TooManyFailures(RunStopped): ...
+
+
+class ModelRefused(RunStopped): ...
+
+
+class CallError(GraphRagError):
+    """One request failed. `status` is the HTTP status, or None where there was no answer."""
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class TransientCallError(CallError):
+    """`retry_after_s` is what the endpoint asked for; None where it did not say."""
+
+    def __init__(
+        self, message: str, *, status: int | None = None, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message, status=status)
+        self.retry_after_s = retry_after_s
+
+
+class PermanentCallError(CallError): ...
+
+
+class FatalCallError(CallError): ...
+
+
+class DialogueFailed(GraphRagError): ...
