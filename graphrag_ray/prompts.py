@@ -1,0 +1,106 @@
+"""Prompts as text files, checked before a run starts and filled without touching what is in the data.
+
+A prompt file is plain text with `{name}` placeholders. A line `=== user ===` divides the system message
+from the user message; without it the whole text is one user message. Braces around anything that is
+not a lower-case name (JSON, say) are ordinary text. Filled-in values are never looked at again, so
+braces and prompt-like text in documents do no harm.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from graphrag_ray.errors import PromptError
+from graphrag_ray.messages import Message
+
+_PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}")
+_DIVIDER = re.compile(r"^=== user ===[ \t]*\n", re.MULTILINE)
+
+PLACEHOLDERS: Mapping[str, frozenset[str]] = {
+    # Records are written as ("entity"{field}NAME{field}…){record}, the whole ended by {completion}.
+    "extract": frozenset(
+        {"entity_types", "examples", "language", "header", "text", "field", "record", "completion"}
+    ),
+    "extract_examples": frozenset({"field", "record", "completion"}),
+    "glean_check": frozenset(),
+    "glean": frozenset({"field", "record", "completion"}),
+    "claims": frozenset(
+        {"claim_description", "entities", "language", "header", "text", "field", "record", "completion"}
+    ),
+    "describe": frozenset({"kind", "name", "descriptions", "language", "max_tokens"}),
+    "report": frozenset({"role", "rating_criterion", "context", "language", "max_tokens"}),
+    "map": frozenset({"question", "context", "response_type", "knowledge", "language", "max_tokens"}),
+    "reduce": frozenset({"question", "answers", "response_type", "knowledge", "language", "max_tokens"}),
+    "correct": frozenset({"problem"}),
+}
+"""Every prompt and the placeholders it must have, all of them and no others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A checked template. `system` is empty where the file has no divider."""
+
+    name: str
+    system: str
+    user: str
+
+    def fill(self, variables: Mapping[str, str]) -> tuple[Message, ...]:
+        """The messages with every placeholder replaced in one pass."""
+        messages = []
+        if self.system:
+            messages.append(Message("system", _fill(self.system, variables)))
+        messages.append(Message("user", _fill(self.user, variables)))
+        return tuple(messages)
+
+    def text(self, variables: Mapping[str, str]) -> str:
+        """The user part alone, filled: for later turns of a conversation."""
+        return _fill(self.user, variables)
+
+
+def parse_prompt(name: str, text: str, where: str = "") -> Prompt:
+    """Check a prompt's placeholders against PLACEHOLDERS. Raises PromptError naming what is wrong."""
+    known = PLACEHOLDERS[name]
+    found = set(_PLACEHOLDER.findall(text))
+    at = where or f"prompt {name!r}"
+    if missing := sorted(known - found):
+        raise PromptError(f"{at}: missing placeholder {', '.join('{' + m + '}' for m in missing)}")
+    if unknown := sorted(found - known):
+        has = ", ".join("{" + k + "}" for k in sorted(known)) or "none"
+        raise PromptError(
+            f"{at}: unknown placeholder {', '.join('{' + u + '}' for u in unknown)}; this prompt has {has}"
+        )
+    parts = _DIVIDER.split(text, maxsplit=1)
+    if len(parts) == 1:
+        return Prompt(name, "", text.strip())
+    return Prompt(name, parts[0].strip(), parts[1].strip())
+
+
+def load_prompts(directory: str | Path | None = None) -> dict[str, Prompt]:
+    """All prompts by name: from `directory` where it has NAME.txt, else the bundled ones. Driver only."""
+    own = Path(directory) if directory is not None else None
+    if own is not None and not own.is_dir():
+        raise PromptError(f"prompts_dir {own} is not a folder; `graphrag-ray init` writes one")
+    prompts = {}
+    for name in PLACEHOLDERS:
+        path = own / f"{name}.txt" if own is not None else None
+        if path is None or not path.exists():
+            path = bundled_prompts() / f"{name}.txt"
+        try:
+            text = path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as e:
+            raise PromptError(f"cannot read prompt {path}: {e}") from e
+        prompts[name] = parse_prompt(name, text, str(path))
+    return prompts
+
+
+def bundled_prompts() -> Path:
+    """The folder of our own prompts: inside an installed wheel, else at the top of the checkout."""
+    installed = Path(__file__).parent / "_prompts"
+    return installed if installed.is_dir() else Path(__file__).parent.parent / "prompts"
+
+
+def _fill(template: str, variables: Mapping[str, str]) -> str:
+    return _PLACEHOLDER.sub(lambda m: variables[m.group(1)], template)

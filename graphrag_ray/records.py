@@ -1,0 +1,158 @@
+"""Records in a context, and references to them.
+
+A context shows numbered records in sections, each line one record of a CSV table:
+
+    -----Entities-----
+    id,entity,description
+    1,MARA VENN,"Mayor of the town, …"
+
+Numbers are local to the context (1…n per section), so that no cached reply depends on what else is in
+the index; `References` turns a model's `[Data: Entities (1, 4)]` into string ids at once. Line breaks
+inside a field are folded, so no text of the corpus can look like a heading or another record.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+SECTIONS = ("Reports", "Entities", "Relationships", "Claims", "Sources")
+"""The kinds of record a reference can name."""
+
+MAX_REFERENCE_IDS = 5
+"""At most so many ids are listed in one reference, then "+more" (paper E.2)."""
+
+_HEADING = re.compile(r"^-----([A-Za-z]+)-----$")
+_REFERENCE = re.compile(r"\[\s*Data:\s*([^\[\]]*)\]", re.IGNORECASE)
+_PART = re.compile(r"([A-Za-z]+)\s*\(([^()]*)\)")
+
+
+def heading(section: str, columns: Sequence[str]) -> str:
+    """The two lines that open a section."""
+    return f"-----{section}-----\n{','.join(columns)}\n"
+
+
+def line(fields: Sequence[str | int]) -> str:
+    """One record as a line of CSV, line breaks and control characters folded to spaces."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerow([_fold(str(f)) for f in fields])
+    return out.getvalue()
+
+
+def parse_sections(context: str) -> dict[str, list[dict[str, str]]]:
+    """Read a context back: section -> records. What the offline engine does with a context."""
+    sections: dict[str, list[dict[str, str]]] = {}
+    rows: list[str] = []
+    name = ""
+    for text in [*context.split("\n"), "-----End-----"]:
+        found = _HEADING.match(text)
+        if not found:
+            if text:
+                rows.append(text)
+            continue
+        if name:
+            sections.setdefault(name, []).extend(csv.DictReader(rows))
+        name, rows = found.group(1), []
+    return sections
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One cited record: a section of SECTIONS and the record's string id."""
+
+    section: str
+    id: str
+
+
+def resolve_references(
+    text: str, numbering: Mapping[tuple[str, int], str]
+) -> tuple[str, list[Reference], int]:
+    """Turn local numbers into string ids.
+
+    numbering: (section, local number) -> id for every record that was in the context.
+    Returns the text with `[Data: Entities (<id>, <id>)]`, the distinct references in order of their
+    first appearance, and how many cited numbers were not in the context (these are taken out; an
+    empty reference goes altogether).
+    """
+    cited: dict[Reference, None] = {}
+    dropped = 0
+
+    def replace(section: str, items: list[str]) -> list[str]:
+        nonlocal dropped
+        kept = []
+        for item in items:
+            id_ = numbering.get((section, int(item))) if item.isdigit() and len(item) < 12 else None
+            if id_ is None:
+                dropped += 1
+            elif id_ not in kept:
+                kept.append(id_)
+                cited[Reference(section, id_)] = None
+        return kept
+
+    return _map_references(text, replace), list(cited), dropped
+
+
+def render_references(text: str, number: Callable[[Reference], int | None]) -> str:
+    """Turn string ids into numbers: human_readable_ids for people, local numbers for a next context."""
+
+    def replace(section: str, items: list[str]) -> list[str]:
+        numbers = [number(Reference(section, item)) for item in items]
+        return [str(n) for n in numbers if n is not None]
+
+    return _map_references(text, replace)
+
+
+def references_in(text: str) -> list[Reference]:
+    """The distinct references of a text whose references hold string ids, in order."""
+    found: dict[Reference, None] = {}
+
+    def collect(section: str, items: list[str]) -> list[str]:
+        found.update(dict.fromkeys(Reference(section, i) for i in items))
+        return items
+
+    _map_references(text, collect)
+    return list(found)
+
+
+def strip_references(text: str) -> str:
+    """The text without its references, for contexts in which their numbers would mean nothing."""
+    return re.sub(r"[ \t]*" + _REFERENCE.pattern, "", text, flags=re.IGNORECASE)
+
+
+def write_reference(by_section: Mapping[str, Iterable[str | int]]) -> str:
+    """`[Data: Entities (5, 7); Relationships (23)]`, at most five ids each, then "+more"."""
+    parts = []
+    for section, ids in by_section.items():
+        items = [str(i) for i in ids]
+        if items:
+            more = ["+more"] if len(items) > MAX_REFERENCE_IDS else []
+            parts.append(f"{section} ({', '.join(items[:MAX_REFERENCE_IDS] + more)})")
+    return f"[Data: {'; '.join(parts)}]" if parts else ""
+
+
+def _map_references(text: str, replace: Callable[[str, list[str]], list[str]]) -> str:
+    def one(match: re.Match[str]) -> str:
+        sections: dict[str, list[str]] = {}
+        for part in _PART.finditer(match.group(1)):
+            name = _section(part.group(1))
+            items = [i.strip() for i in re.split(r"[,;]", part.group(2))]
+            items = [i for i in items if i and i.lower() != "+more"]
+            kept = replace(name, items) if name else replace("", items)
+            if name and kept:
+                sections.setdefault(name, []).extend(k for k in kept if k not in sections.get(name, []))
+        return write_reference(sections)
+
+    out = _REFERENCE.sub(one, text)
+    return re.sub(r"[ \t]+([.,;:!?])", r"\1", out) if out != text else out
+
+
+def _section(name: str) -> str | None:
+    wanted = name.lower().rstrip("s")
+    return next((s for s in SECTIONS if s.lower().rstrip("s") == wanted), None)
+
+
+def _fold(text: str) -> str:
+    return "".join(c if c >= " " and c not in "\x7f\x85\u2028\u2029" else " " for c in text).strip()

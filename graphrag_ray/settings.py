@@ -1,0 +1,393 @@
+"""The settings of an index: one strict YAML file. A key that does not exist is an error.
+
+Every field says what it does. Secrets are never here: `api_key_env` and `api_key_file` name where a
+worker finds one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from graphrag_ray.errors import SettingsError
+from graphrag_ray.messages import CallParameters
+
+OFFLINE_MODEL_ID = "offline-1"
+"""Identity of the offline engine in item keys. Raise the number when its answers change."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Endpoint(_Strict):
+    """One address that serves a logical model."""
+
+    base_url: str = "https://api.openai.com/v1"
+    api_key_env: str | None = "OPENAI_API_KEY"
+    """Name of the environment variable that holds the key; null for an endpoint without one."""
+    api_key_file: str | None = None
+    """A file with the key, read where the variable is not set."""
+    model: str | None = None
+    """What this endpoint calls the model; the logical model's `model` when absent."""
+    requests_per_minute: Annotated[float, Field(gt=0)] | None = None
+    """null: no known limit."""
+    tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
+    max_in_flight: Annotated[int, Field(gt=0)] | None = None
+    """A bound of yours on concurrent calls. null: as many as the limits ask for."""
+    headers: dict[str, str] = {}
+    """Extra HTTP headers without secrets (an API version, say)."""
+
+
+class Price(_Strict):
+    """US dollars per million tokens. Overrides the bundled table."""
+
+    input_usd_per_mtok: Annotated[float, Field(ge=0)]
+    output_usd_per_mtok: Annotated[float, Field(ge=0)] = 0.0
+    cached_usd_per_mtok: Annotated[float, Field(ge=0)] | None = None
+
+
+class Model(_Strict):
+    """A logical model: what is asked for, and the endpoints that answer."""
+
+    provider: Literal["offline", "openai"] = "offline"
+    """offline: classical methods, no key, no network; openai: any OpenAI-compatible endpoint."""
+    model: str = ""
+    """The model's id. It is part of every item's key: another id is another answer."""
+    endpoints: tuple[Endpoint, ...] = ()
+    tokenizer: str | None = None
+    """cl100k_base, o200k_base, llama3, qwen3; null: by the model's name, else o200k_base."""
+    context_window: Annotated[int, Field(gt=0)] = 128_000
+    max_output_tokens: Annotated[int, Field(gt=0)] = 4_096
+    price: Price | None = None
+    timeout_s: Annotated[float, Field(gt=0)] = 180.0
+    embedding_dimensions: Annotated[int, Field(gt=0)] | None = None
+    embedding_batch: Annotated[int, Field(gt=0, le=2048)] = 128
+    """Texts packed into one embedding call."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Model:
+        if self.provider == "openai":
+            if not self.model:
+                raise ValueError("`model` is needed with provider: openai (a model id such as gpt-4o-mini)")
+            if not self.endpoints:
+                object.__setattr__(self, "endpoints", (Endpoint(),))
+        return self
+
+    @property
+    def model_id(self) -> str:
+        """What stands in item keys."""
+        return self.model if self.provider == "openai" else OFFLINE_MODEL_ID
+
+
+class Stage(_Strict):
+    """How one stage calls its model. null: the model's own value."""
+
+    model: str | None = None
+    temperature: float | None = 0.0
+    """null: the parameter is not sent."""
+    max_output_tokens: Annotated[int, Field(gt=0)] | None = None
+
+
+class Input(_Strict):
+    text_column: str = "text"
+    id_column: str | None = None
+    title_column: str | None = "title"
+    date_column: str | None = "date"
+    """The other columns of tables (.jsonl, .csv, .parquet) are kept as metadata."""
+    strip_header_lines: Annotated[int, Field(ge=0)] = 0
+    """Lines at the start of each text file that are not text (a repeated file name, say)."""
+    max_bytes: Annotated[int, Field(gt=0)] = 2_000_000_000
+    """A larger .txt, .md or .html file is a failure, not an out-of-memory."""
+
+
+class Chunking(_Strict):
+    """Paper 3.1.1: 600 tokens with 100 overlap."""
+
+    size: Annotated[int, Field(gt=0)] | Literal["document"] = 600
+    overlap: Annotated[int, Field(ge=0)] = 100
+    min_new_tokens: Annotated[int, Field(ge=0)] = 50
+    """A last chunk with fewer new tokens joins the one before."""
+    prepend: tuple[Literal["title", "date"], ...] = ()
+    """Document fields written above each chunk, within the budget."""
+
+    @model_validator(mode="after")
+    def _overlap_below_size(self) -> Chunking:
+        if self.size != "document" and self.overlap >= self.size:
+            raise ValueError(f"overlap ({self.overlap}) must be smaller than size ({self.size})")
+        return self
+
+
+class Extraction(_Strict):
+    """Paper 3.1.2, A.1, A.2."""
+
+    entity_types: tuple[str, ...] = ("person", "organization", "location", "event", "work")
+    max_gleanings: Annotated[int, Field(ge=0)] = 1
+    force_yes_no: bool | None = None
+    """Force the gleaning question's answer by logit bias 100. null: only where the vocabulary is known
+    to be the model's."""
+
+
+class Claims(_Strict):
+    enabled: bool = False
+    """Costs about as much as extraction. Always on in the paper's description, off in most of its uses."""
+    description: str = (
+        "Important factual statements about the entities: what they did, decided, owned, "
+        "said, caused or suffered, with dates where the text gives them."
+    )
+
+
+class Names(_Strict):
+    """What acts in the entity key, and nowhere else."""
+
+    aliases_file: str | None = None
+    """YAML: `CANONICAL NAME: [alias, …]`."""
+    block_file: str | None = None
+    """One name a line; these never become entities."""
+
+
+class Descriptions(_Strict):
+    max_output_tokens: Annotated[int, Field(gt=0)] = 500
+    batch_tokens: Annotated[int, Field(gt=0)] = 6_000
+    """Instances summarised in one call; more are reduced as a tree."""
+
+
+class Graph(_Strict):
+    weight: Literal["count", "strength"] = "count"
+    """count: chunks that name the relationship (paper 3.1.3); strength: sum of the stated strengths."""
+    prune: Literal["auto", "on", "off"] = "auto"
+    """Corpus-wide statistics drop chance names and co-occurrences. auto: for the offline engine only."""
+    min_log_likelihood: float = 3.84
+    """A relationship below this log-likelihood ratio is chance (Dunning 1993; 3.84 is p = .05)."""
+
+
+class Communities(_Strict):
+    """Paper 3.1.4."""
+
+    library: Literal["igraph", "leidenalg"] = "igraph"
+    quality: Literal["modularity", "cpm", "rb_configuration", "significance", "surprise"] = "modularity"
+    """igraph: modularity or cpm; leidenalg: all."""
+    resolution: Annotated[float, Field(gt=0)] = 1.0
+    max_size: Annotated[int, Field(gt=1)] | None = 10
+    """Communities are split until they have at most so many members; null: until they cannot be split."""
+    iterations: Annotated[int, Field(gt=0)] = 2
+    seed: int = 20_240_424
+    components: Literal["all", "largest"] = "all"
+    small_component: Annotated[int, Field(ge=1)] = 10
+    """Components with fewer nodes share packed reports."""
+
+
+class Reports(_Strict):
+    """Paper 3.1.5, E.2."""
+
+    context_tokens: Annotated[int, Field(gt=0)] = 8_000
+    max_output_tokens: Annotated[int, Field(gt=0)] = 2_000
+    role: str = "an analyst who reads a knowledge graph for somebody who must decide"
+    rating_criterion: str = "the impact severity of the community on what the corpus is about"
+    max_claims_per_entity: Annotated[int, Field(ge=0)] = 10
+
+
+class Embeddings(_Strict):
+    enabled: bool = True
+    model: str = "embedding"
+    """A name under `models:`; when that name is absent, the offline embedding is used."""
+    max_tokens: Annotated[int, Field(gt=0)] = 8_000
+    """Longer texts are cut before embedding."""
+
+
+class Query(_Strict):
+    """Paper 3.1.6, E.3, E.4."""
+
+    context_tokens: Annotated[int, Field(gt=0)] = 8_000
+    response_type: str = "multiple paragraphs"
+    seed: int = 20_240_424
+    max_map_tokens: Annotated[int, Field(gt=0)] = 1_000
+    max_reduce_tokens: Annotated[int, Field(gt=0)] = 2_000
+    general_knowledge: bool = False
+
+
+class Run(_Strict):
+    max_attempts: Annotated[int, Field(gt=0)] = 8
+    max_failed_fraction: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """The run stops above this share of failed items, from the first 20 on."""
+    workers_per_node: Annotated[int, Field(gt=0)] | None = None
+    """LLM actors per node. null: two, and one per core for the offline engine."""
+    default_in_flight: Annotated[int, Field(gt=0)] = 64
+    """Concurrent calls where no limit is known and none is set."""
+    flush_s: Annotated[float, Field(gt=0)] = 2.0
+    """Seconds between journal writes."""
+
+
+class Budget(_Strict):
+    """Stops a run cleanly (exit code 4); the same command continues it."""
+
+    max_cost_usd: Annotated[float, Field(gt=0)] | None = None
+    max_total_tokens: Annotated[int, Field(gt=0)] | None = None
+    max_wall_s: Annotated[float, Field(gt=0)] | None = None
+
+
+STAGES = ("extract", "claims", "describe", "report", "embed", "map", "reduce")
+
+
+class Settings(_Strict):
+    models: dict[str, Model] = {"default": Model()}
+    stages: dict[Literal["extract", "claims", "describe", "report", "embed", "map", "reduce"], Stage] = {}
+    input: Input = Input()
+    chunking: Chunking = Chunking()
+    extraction: Extraction = Extraction()
+    claims: Claims = Claims()
+    names: Names = Names()
+    descriptions: Descriptions = Descriptions()
+    graph: Graph = Graph()
+    communities: Communities = Communities()
+    reports: Reports = Reports()
+    embeddings: Embeddings = Embeddings()
+    query: Query = Query()
+    run: Run = Run()
+    budget: Budget = Budget()
+    output_language: str = "the language of the text"
+    prompts_dir: str | None = None
+    """A folder with edited prompts (`graphrag-ray init` writes one); files absent there are ours."""
+
+    @model_validator(mode="after")
+    def _models_exist(self) -> Settings:
+        if "default" not in self.models:
+            raise ValueError("`models` needs a model named `default`")
+        for name, stage in self.stages.items():
+            if stage.model is not None and stage.model not in self.models:
+                known = ", ".join(self.models)
+                raise ValueError(
+                    f"stages.{name}.model is {stage.model!r}, which is not under `models` ({known})"
+                )
+        return self
+
+    def model_name(self, stage: str) -> str:
+        """The logical model of a stage. For "embed": embeddings.model where configured, else "offline"."""
+        own = self.stages.get(stage)  # type: ignore[call-overload]
+        if own is not None and own.model is not None:
+            return str(own.model)
+        if stage == "embed":
+            return self.embeddings.model if self.embeddings.model in self.models else "offline"
+        return "default"
+
+    def model(self, name: str) -> Model:
+        return self.models[name] if name in self.models else Model()
+
+    def call(self, stage: str, max_output_tokens: int | None = None) -> CallParameters:
+        """The call parameters of a stage; `max_output_tokens` is the stage's own default."""
+        own = self.stages.get(stage) or Stage()  # type: ignore[call-overload]
+        name = self.model_name(stage)
+        model = self.model(name)
+        limit = own.max_output_tokens or max_output_tokens or model.max_output_tokens
+        return CallParameters(
+            model=name,
+            model_id=model.model_id,
+            temperature=own.temperature,
+            max_output_tokens=min(limit, model.max_output_tokens),
+        )
+
+
+def load_settings(
+    path: str | Path | None = None, overrides: Sequence[str] = (), base: Mapping[str, Any] | None = None
+) -> Settings:
+    """Read settings: defaults, then the file (or `base`), then `a.b=c` overrides in order.
+
+    Raises SettingsError naming the key, and the nearest known one for a key that does not exist.
+    """
+    data: dict[str, Any] = dict(base or {})
+    if path is not None:
+        try:
+            loaded = yaml.safe_load(Path(path).read_text("utf-8"))
+        except (OSError, UnicodeDecodeError) as e:
+            raise SettingsError(f"cannot read settings {path}: {e}") from e
+        except yaml.YAMLError as e:
+            raise SettingsError(f"settings {path} are not YAML: {e}") from e
+        if loaded is not None and not isinstance(loaded, dict):
+            raise SettingsError(f"settings {path} must be a mapping of keys, not {type(loaded).__name__}")
+        data = loaded or {}
+    for override in overrides:
+        _apply(data, override)
+    return parse_settings(data)
+
+
+def parse_settings(data: Mapping[str, Any]) -> Settings:
+    try:
+        return Settings.model_validate(data)
+    except ValidationError as e:
+        raise SettingsError(_explain(e)) from None
+
+
+def _apply(data: dict[str, Any], override: str) -> None:
+    key, sep, text = override.partition("=")
+    if not sep or not key.strip():
+        raise SettingsError(f"--set {override!r}: write it as a.b=value")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as e:
+        raise SettingsError(f"--set {override!r}: the value is not YAML: {e}") from e
+    steps = key.strip().split(".")
+    at: Any = data
+    for step, following in zip(steps, [*steps[1:], None], strict=True):
+        if isinstance(at, list):
+            if not step.isdigit() or int(step) > len(at):
+                raise SettingsError(f"--set {override!r}: {step!r} is not a place in a list of {len(at)}")
+            if int(step) == len(at):
+                at.append({} if following is not None else None)
+            slot: Any = int(step)
+        elif isinstance(at, dict):
+            slot = step
+        else:
+            raise SettingsError(f"--set {override!r}: nothing can be set below {step!r}")
+        if following is None:
+            at[slot] = value
+        else:
+            existing = at.get(slot) if isinstance(at, dict) else at[slot]
+            if not isinstance(existing, dict | list):
+                at[slot] = [] if following.isdigit() else {}
+            at = at[slot]
+
+
+def _explain(error: ValidationError) -> str:
+    lines = []
+    for problem in error.errors(include_url=False):
+        where = ".".join(str(p) for p in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            lines.append(f"unknown setting {where!r}{_nearest(where)}")
+        else:
+            message = problem["msg"].removeprefix("Value error, ")
+            lines.append(f"{where}: {message}" if where else message)
+    return "settings: " + "; ".join(dict.fromkeys(lines))
+
+
+def _nearest(where: str) -> str:
+    pattern = [p for p in where.split(".") if not p.isdigit()]
+    known = [".".join(k) for k in _keys(Settings)]
+    wanted = ".".join("*" if pattern[:1] == ["models"] and i == 1 else p for i, p in enumerate(pattern))
+    match = difflib.get_close_matches(wanted, known, n=1, cutoff=0.6)
+    if not match:
+        leaf = {k.rsplit(".", 1)[-1]: k for k in known}
+        near = difflib.get_close_matches(pattern[-1], leaf, n=1, cutoff=0.6)
+        match = [leaf[near[0]]] if near else []
+    return f"; did you mean {match[0]!r}?" if match else ""
+
+
+def _keys(model: type[BaseModel]) -> Iterator[tuple[str, ...]]:
+    nested: dict[str, tuple[str, type[BaseModel]]] = {
+        "models": ("*", Model),
+        "stages": ("*", Stage),
+        "endpoints": ("", Endpoint),
+    }
+    for name, info in model.model_fields.items():
+        yield (name,)
+        if name in nested:
+            middle, below = nested[name]
+            for rest in _keys(below):
+                yield (name, *([middle] if middle else []), *rest)
+        elif isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+            for rest in _keys(info.annotation):
+                yield (name, *rest)
