@@ -63,9 +63,13 @@ def claim_id(subject: str, object_: str, type_: str, description: str, text_unit
     return stable_id("claim", subject, object_, type_, description, text_unit)
 
 
-def community_id(hierarchy: str, level: int, member_ids: list[str]) -> str:
-    """A community is its members: the same group keeps its id when others change."""
-    return stable_id("community", hierarchy, str(level), *sorted(member_ids))
+def community_id(hierarchy: str, level: int, members: npt.NDArray[np.uint64]) -> str:
+    """A community is its members: the same group keeps its id when others change.
+
+    members: the first 64 bits of each member's entity id, in any order.
+    """
+    digest = hashlib.sha256(np.sort(members).astype(">u8").tobytes()).hexdigest()
+    return stable_id("community", hierarchy, str(level), digest)
 
 
 def report_id(community: str) -> str:

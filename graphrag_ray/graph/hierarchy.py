@@ -21,7 +21,8 @@ Ints = npt.NDArray[np.int64]
 class Hierarchy:
     """Communities 0…C-1 in depth-first order over nodes 0…N-1 (N: nodes of the graph, sorted by id).
 
-    order        [N] node at each place: places start[c]:end[c] are the members of community c
+    order        [N] node at each place: places start[c]:end[c] are the members of community c. Nodes in no
+                 community (those outside the largest component, where only that is wanted) come last
     level        [C] 0 is the coarsest
     parent       [C] community number, -1 at the root; parents come before their children
     start, end   [C] range of places
@@ -53,7 +54,8 @@ class Hierarchy:
     def children(self, community: int) -> Ints:
         """The direct sub-communities, in order."""
         below = np.arange(community + 1, self.last[community])
-        return below[self.parent[below] == community]
+        direct: Ints = below[self.parent[below] == community]
+        return direct
 
     def at_level(self, level: int) -> Ints:
         """C_level of the paper: the communities of that level and the leaves above it (4.1.2: a
@@ -64,6 +66,50 @@ class Hierarchy:
     def community_of(self, level: int) -> Ints:
         """[N] for each node, its community in C_level."""
         out = np.full(len(self.order), -1, dtype=np.int64)
-        for c in self.at_level(level):
-            out[self.order[self.start[c] : self.end[c]]] = c
+        at = self.at_level(level)
+        sizes = self.end[at] - self.start[at]
+        # They stand side by side from place 0 on.
+        out[self.order[: sizes.sum()]] = np.repeat(at, sizes)
         return out
+
+
+def number_depth_first(
+    leaf: Ints, parent: Ints, level: Ints, packed: npt.NDArray[np.bool_], modularity: float
+) -> Hierarchy:
+    """Communities under any numbers, parents before children, to a Hierarchy.
+
+    leaf [N]: the smallest community of each node, -1 for none; parent, level, packed [C]. Every community
+    has at least one node. Siblings stand largest first, ties by smallest node, packed ones after the
+    others; nodes of a leaf by number.
+    """
+    size = np.bincount(leaf[leaf >= 0], minlength=len(parent))
+    smallest = np.full(len(parent), len(leaf), dtype=np.int64)
+    np.minimum.at(smallest, leaf[leaf >= 0], np.flatnonzero(leaf >= 0))
+    levels = [np.flatnonzero(level == k) for k in range(int(level.max()) + 1 if len(level) else 0)]
+    for at in reversed(levels[1:]):
+        np.add.at(size, parent[at], size[at])
+        np.minimum.at(smallest, parent[at], smallest[at])
+    start = np.zeros(len(parent), dtype=np.int64)
+    for k, siblings in enumerate(levels):
+        outer = start[parent[siblings]] if k else np.zeros(len(siblings), dtype=np.int64)
+        by = np.lexsort((smallest[siblings], -size[siblings], packed[siblings], outer))
+        at, outer = siblings[by], outer[by]
+        before = np.cumsum(size[at]) - size[at]  # of all, hence less what stood before the siblings
+        first = np.searchsorted(outer, outer, side="left")
+        start[at] = outer + before - before[first]
+    # A parent starts where its first child does, and has the lower level.
+    by = np.lexsort((level, start))
+    number = np.empty(len(by), dtype=np.int64)
+    number[by] = np.arange(len(by))
+    start, end = start[by], (start + size)[by]
+    place = np.where(leaf >= 0, start[number[leaf]] if len(by) else 0, len(leaf))
+    return Hierarchy(
+        order=np.argsort(place, kind="stable").astype(np.int64),
+        level=level[by],
+        parent=np.where(parent[by] >= 0, number[parent[by]], -1),
+        start=start,
+        end=end,
+        last=np.searchsorted(start, end, side="left").astype(np.int64),
+        packed=packed[by],
+        modularity=modularity,
+    )

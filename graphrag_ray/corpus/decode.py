@@ -1,0 +1,182 @@
+"""From bytes to text: which encoding, and whether it is text at all."""
+
+from __future__ import annotations
+
+import codecs
+import unicodedata
+from dataclasses import dataclass
+
+import numpy as np
+
+_BOMS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    # before UTF-16, whose mark is the beginning of this one
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+
+# What texts without a mark are found in. charset-normalizer knows many more, and then takes French in
+# cp1252 for Baltic: fewer candidates make better guesses.
+_CANDIDATES = [
+    *("cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "iso8859_2", "iso8859_5"),
+    *("koi8_r", "mac_roman", "cp932", "euc_jp", "gb18030", "big5", "cp949"),
+]
+_CHAOS_TOLERANCE = 0.02
+_COHERENCE_TOLERANCE = 0.1
+_DETECTION_BYTES = 1 << 18
+_PLAUSIBILITY_CHARACTERS = 1 << 16
+_MAX_ODD_SHARE = 0.02
+_MAX_LOST_SHARE = 0.001
+_DAMAGE_TOLERANCE = 4
+_ORDINARY_CONTROLS = frozenset("\t\n\v\f\r\x1b\x85")
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Text, the codec it was decoded with, and whether single bytes had to be replaced by U+FFFD."""
+
+    text: str
+    codec: str
+    damaged: bool = False
+
+    @property
+    def encoding(self) -> str:
+        """The codec as people should see it."""
+        return f"{self.codec} (damaged)" if self.damaged else self.codec
+
+
+@dataclass(frozen=True, slots=True)
+class NotText:
+    reason: str
+
+
+def decode(data: bytes, declared: str | None = None) -> Decoded | NotText:
+    """Decode a whole file.
+
+    In this order: a byte order mark; strict UTF-8; the encoding that the file declares (HTML);
+    UTF-8 with single damaged bytes; detection by charset-normalizer, Western (cp1252) where it is as
+    good as the best. Zero bytes, and text in which more than 2% are control or unassigned characters,
+    are binary data. Line ends are left as they are.
+    """
+    codec = codec_of_bom(data)
+    if codec is not None and codec != "utf-8":
+        return _by_bom(data, codec)
+    if codec == "utf-8":
+        data = data[len(codecs.BOM_UTF8) :]
+    zero = data.find(0)
+    if zero >= 0:
+        return NotText(f"binary data (a zero byte at position {zero}), not text")
+    try:
+        decoded = Decoded(data.decode("utf-8"), "utf-8")
+    except UnicodeDecodeError as e:
+        found = _declared(data, declared) or _damaged_utf8(data) or _detected(data, e.start)
+        return found or NotText(
+            f"neither UTF-8 (byte 0x{data[e.start]:02x} at position {e.start}) nor any other known "
+            "encoding: binary data, or convert it to UTF-8"
+        )
+    if not _plausible(decoded.text, ("Cc",)):
+        return NotText("binary data (too many control characters), not text")
+    return decoded
+
+
+def codec_of_bom(data: bytes) -> str | None:
+    """The codec that a byte order mark at the start names; None where there is no mark."""
+    return next((codec for bom, codec in _BOMS if data.startswith(bom)), None)
+
+
+def codec_of_head(head: bytes) -> str | NotText:
+    """The codec for a file of which only the beginning is at hand, as TextIOWrapper needs it.
+
+    A mark is left to the codec ("utf-8-sig", "utf-16", "utf-32"). "utf-8" may only mean that the
+    beginning is ASCII: what follows may need a second look.
+    """
+    bom = codec_of_bom(head)
+    if bom is not None:
+        return "utf-8-sig" if bom == "utf-8" else bom.rsplit("-", 1)[0]
+    if 0 in head:
+        return NotText(f"binary data (a zero byte at position {head.find(0)}), not text")
+    try:
+        # the last character may be cut
+        codecs.getincrementaldecoder("utf-8")().decode(head, final=False)
+    except UnicodeDecodeError:
+        found = decode(_whole_words(head))
+        return found if isinstance(found, NotText) else found.codec
+    return "utf-8"
+
+
+def _by_bom(data: bytes, codec: str) -> Decoded | NotText:
+    mark = next(len(bom) for bom, name in _BOMS if name == codec)
+    try:
+        decoded = Decoded(data[mark:].decode(codec), codec)
+    except UnicodeDecodeError:
+        return NotText(f"starts with the byte order mark of {codec} but is not {codec}")
+    if not _plausible(decoded.text):
+        return NotText(f"starts like {codec} but is binary data, not text")
+    return decoded
+
+
+def _declared(data: bytes, codec: str | None) -> Decoded | None:
+    if codec is None:
+        return None
+    # browsers read both as cp1252, and so their writers meant it
+    codec = "cp1252" if codec.lower() in ("iso-8859-1", "latin1", "us-ascii", "ascii") else codec
+    try:
+        decoded = Decoded(data.decode(codec), codecs.lookup(codec).name)
+    except (LookupError, ValueError):
+        return None
+    return decoded if _plausible(decoded.text) else None
+
+
+def _damaged_utf8(data: bytes) -> Decoded | None:
+    """UTF-8 with single bytes lost or cut: text in another encoding has next to no valid sequences."""
+    text = data.decode("utf-8", "replace")
+    lost = text.count("\ufffd")
+    ascii_bytes = int(np.count_nonzero(np.frombuffer(data, dtype=np.uint8) < 128))
+    valid = len(text) - ascii_bytes - lost
+    if valid < _DAMAGE_TOLERANCE * lost or not _plausible(text):
+        return None
+    return Decoded(text, "utf-8", damaged=True)
+
+
+def _detected(data: bytes, first_odd: int) -> Decoded | None:
+    """Detection on a stretch around the first byte that is not UTF-8; ASCII tells nothing."""
+    for codec in _candidates(_whole_words(data[max(0, first_odd - 4096) :][:_DETECTION_BYTES])):
+        text = data.decode(codec, "replace")
+        # one byte that the codec does not know is no reason to take another for the whole file
+        lost = text.count("\ufffd")
+        if lost <= _MAX_LOST_SHARE * len(text) and _plausible(text):
+            return Decoded(text, codec, damaged=lost > 0)
+    return None
+
+
+def _candidates(sample: bytes) -> list[str]:
+    from charset_normalizer import from_bytes
+
+    matches = list(from_bytes(sample, cp_isolation=_CANDIDATES))
+    if not matches:
+        return []
+    best = matches[0]
+    western = [
+        "cp1252"
+        for m in matches
+        if "cp1252" in m.could_be_from_charset
+        and m.chaos <= best.chaos + _CHAOS_TOLERANCE
+        and m.coherence >= best.coherence - _COHERENCE_TOLERANCE
+    ]
+    return western[:1] + [m.encoding for m in matches]
+
+
+def _whole_words(sample: bytes) -> bytes:
+    """Without the last word, whose last character may be cut; no known codec uses these in a character."""
+    end = max(sample.rfind(b"\n"), sample.rfind(b" "))
+    return sample[:end] if end > len(sample) // 2 else sample
+
+
+def _plausible(text: str, odd: tuple[str, ...] = ("Cc", "Cn", "Co", "Cs")) -> bool:
+    """odd: the categories that text has next to none of. Only "Cc" where UTF-8 already proves much:
+    characters that are newer than Python's tables look unassigned."""
+    sample = text[:_PLAUSIBILITY_CHARACTERS]
+    strange = [c for c in set(sample) if unicodedata.category(c) in odd and c not in _ORDINARY_CONTROLS]
+    return sum(map(sample.count, strange)) <= _MAX_ODD_SHARE * len(sample)

@@ -1,0 +1,214 @@
+"""Files into documents: the one door of reading, by extension.
+
+A table file is streamed row by row and may have any size; text files are read whole, up to
+`input.max_bytes`. Faults of the data come out as `Unreadable` values. An error of the stream itself (a
+network that fails) is raised: it says nothing about the document.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import Any, BinaryIO
+
+from graphrag_ray import settings
+from graphrag_ray.corpus.decode import NotText, decode
+from graphrag_ray.corpus.document import Document, Unreadable, clean, one_line, to_json
+from graphrag_ray.corpus.markup import declared_charset, read_html
+from graphrag_ray.corpus.rows import OPENERS, WHOLE_FILE, Row
+
+__all__ = ["EXTENSIONS", "Document", "Unreadable", "documents_in"]
+
+_TEXTS = frozenset((".txt", ".md"))
+_PAGES = frozenset((".html", ".htm"))
+EXTENSIONS = frozenset((*_TEXTS, *_PAGES, *OPENERS))
+"""What can be read, in lower case; a file's own extension may have any case."""
+
+_BLOCK_BYTES = 1 << 20
+_MAX_COLUMNS_TOLD = 50
+_HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)[ \t]*#*[ \t]*$")
+_FENCE = re.compile(r" {0,3}(```|~~~)")
+
+
+def documents_in(path: str, stream: BinaryIO, options: settings.Input) -> Iterator[Document | Unreadable]:
+    """Read one file.
+
+    path: relative to INPUT, with forward slashes. stream: only `read` is used, and for .parquet
+    `seek` and `tell`. Yields one value for a .txt, .md or .html file and one a row for a .jsonl,
+    .csv or .parquet file, in file order; a fault of a whole table file is one value with row "".
+    Raises nothing of its own.
+    """
+    extension = PurePosixPath(path).suffix.lower()
+    if extension in OPENERS:
+        yield from _table_file(path, extension, stream, options)
+    elif extension in EXTENSIONS:
+        yield _text_file(path, extension, stream, options)
+    else:
+        known = " ".join(sorted(EXTENSIONS))
+        yield Unreadable(path, "", f"no known kind of file: {extension or 'no extension'} (known: {known})")
+
+
+def _text_file(path: str, extension: str, stream: BinaryIO, options: settings.Input) -> Document | Unreadable:
+    data = _read(stream, options.max_bytes)
+    if data is None:
+        limit = f"input.max_bytes ({options.max_bytes:,})"
+        return Unreadable(path, "", f"larger than {limit}: split it, or raise the limit")
+    decoded = decode(data, declared_charset(data) if extension in _PAGES else None)
+    if isinstance(decoded, NotText):
+        return Unreadable(path, "", decoded.reason)
+    text, title, date = clean(decoded.text), None, None
+    if not text.strip():
+        return Unreadable(path, "", "empty: no character but white space")
+    if extension in _PAGES:
+        page = read_html(text)
+        # a page can write a carriage return as an entity
+        text, title, date = clean(page.text), page.title, page.date
+        emptied_by = "no text besides markup, scripts and navigation"
+    else:
+        text = _without_first_lines(text, options.strip_header_lines)
+        title = _first_heading(text) if extension == ".md" else None
+        emptied_by = f"no text below the {options.strip_header_lines} lines of input.strip_header_lines"
+    if not text.strip():
+        return Unreadable(path, "", f"empty: {emptied_by}")
+    return Document(path, "", title or PurePosixPath(path).stem, text, date, {}, decoded.encoding)
+
+
+def _read(stream: BinaryIO, limit: int) -> bytes | None:
+    """All bytes, or None where there are more than the limit."""
+    blocks, size = [], 0
+    while block := stream.read(_BLOCK_BYTES):
+        size += len(block)
+        if size > limit:
+            return None
+        blocks.append(block)
+    return b"".join(blocks)
+
+
+def _without_first_lines(text: str, lines: int) -> str:
+    start = 0
+    for _ in range(lines):
+        end = text.find("\n", start)
+        if end < 0:
+            return ""
+        start = end + 1
+    return text[start:]
+
+
+def _first_heading(text: str) -> str | None:
+    """The first `# heading` of a markdown text that is not a comment in a block of code."""
+    fence = ""
+    for match in re.finditer(r".+", text):
+        line = match.group()
+        mark = _FENCE.match(line)
+        if fence:
+            fence = "" if mark and mark[1] == fence else fence
+        elif mark:
+            fence = mark[1]
+        elif (heading := _HEADING.match(line)) and heading[1].strip():
+            return one_line(heading[1])
+    return None
+
+
+def _table_file(
+    path: str, extension: str, stream: BinaryIO, options: settings.Input
+) -> Iterator[Document | Unreadable]:
+    table = OPENERS[extension](stream, options.text_column)
+    if isinstance(table, NotText):
+        yield Unreadable(path, "", table.reason)
+        return
+    if table.columns is not None and (fault := _missing_column(table.columns, options)):
+        yield Unreadable(path, "", fault)
+        return
+    rows = table.rows if table.columns is not None else _with_text_column(table.rows, options)
+    seen: set[str] = set()
+    empty = True
+    for row in rows:
+        empty = False
+        yield _document_of(path, row, options, seen)
+    if empty:
+        yield Unreadable(path, "", "empty: no rows")
+
+
+def _with_text_column(rows: Iterator[Row], options: settings.Input) -> Iterator[Row]:
+    """Rows that each bring their own columns: if none of all has the text column, that is one fault of
+    the file and not one a row. Until one has it, rows wait, without their values."""
+    waiting: list[Row] = []
+    columns: dict[str, None] = {}
+    for row in rows:
+        if row.values is None:
+            waiting.append(row)
+        elif options.text_column in row.values:
+            yield from waiting
+            yield row
+            yield from rows
+            return
+        else:
+            waiting.append(Row(row.number, {k: v for k, v in row.values.items() if k == options.id_column}))
+            if len(columns) < _MAX_COLUMNS_TOLD:
+                columns.update(dict.fromkeys(row.values))
+    if columns:
+        yield Row(WHOLE_FILE, None, fault=_missing_column(list(columns), options))
+    else:
+        yield from waiting
+
+
+def _missing_column(columns: list[str], options: settings.Input) -> str:
+    """Why a table with these columns cannot be read; "" where it can."""
+    if not columns:
+        return "empty: no header row"
+    told = ", ".join(columns[:_MAX_COLUMNS_TOLD])
+    for key, column in (("text_column", options.text_column), ("id_column", options.id_column)):
+        if column is not None and column not in columns:
+            return f"no column {column!r}; the columns are: {told} (set input.{key})"
+    return ""
+
+
+def _document_of(path: str, row: Row, options: settings.Input, seen: set[str]) -> Document | Unreadable:
+    """seen: the ids of earlier rows, and now this one's."""
+    place = "" if row.number == WHOLE_FILE else str(row.number)
+    if row.values is None:
+        return Unreadable(path, place, row.fault)
+    name = place
+    if options.id_column is not None:
+        name = _as_line(row.values.get(options.id_column)) or ""
+        if not name:
+            return Unreadable(path, place, f"row {place} has no id (column {options.id_column!r})")
+        if name in seen:
+            return Unreadable(path, name, f"row {place} has the id {name!r} of an earlier row")
+        seen.add(name)
+    text = _as_text(row.values.get(options.text_column))
+    if not text.strip():
+        return Unreadable(path, name, f"row {name} has no text (column {options.text_column!r})")
+    try:
+        metadata = _metadata(row.values, options)
+    except RecursionError:
+        return Unreadable(path, name, f"row {name} has a value that is nested too deeply")
+    title = _named(row.values, options.title_column) or f"{PurePosixPath(path).stem} {name}"
+    return Document(path, name, title, text, _named(row.values, options.date_column), metadata, row.encoding)
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, bytes):
+        try:
+            value = value.decode("utf-8")
+        except UnicodeDecodeError:
+            return ""
+    return clean(value) if isinstance(value, str) else ""
+
+
+def _as_line(value: Any) -> str | None:
+    """An id, title or date as one line; None where there is none."""
+    plain = to_json(value)
+    if plain is None or isinstance(plain, dict | list):
+        return None
+    return one_line(str(plain)) or None
+
+
+def _named(values: Mapping[str, Any], column: str | None) -> str | None:
+    return None if column is None else _as_line(values.get(column))
+
+
+def _metadata(values: Mapping[str, Any], options: settings.Input) -> dict[str, Any]:
+    known = (options.text_column, options.id_column, options.title_column, options.date_column)
+    return {clean(name): to_json(value) for name, value in values.items() if name not in known}

@@ -1,0 +1,320 @@
+"""Table files (.jsonl, .csv, .parquet) as streams of rows, whatever their size."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import orjson
+
+from graphrag_ray.corpus.decode import NotText, codec_of_bom, codec_of_head, decode
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_HEAD_BYTES = 1 << 20
+_BATCH_ROWS = 256
+_DELIMITERS = (",", ";", "\t", "|")
+_MAX_FIELD = 2**31 - 1
+WHOLE_FILE = -1
+"""A Row with this number tells a fault of the file, not of one row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """values: by column; None where the row cannot be used, and `fault` says why."""
+
+    number: int
+    values: Mapping[str, Any] | None
+    encoding: str = "utf-8"
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """columns: None where only the rows know theirs (.jsonl). Rows are numbered from 0 in file order."""
+
+    columns: list[str] | None
+    rows: Iterator[Row]
+
+
+def open_jsonl(stream: BinaryIO, text_column: str) -> Table | NotText:
+    """One JSON object a line. Empty lines are no rows; a line that is no object is a row with a fault."""
+    head, reader = _buffered(stream)
+    if head.lstrip()[:1] == b"[" and not head.lstrip().split(b"\n", 1)[0].rstrip().endswith(b"]"):
+        return NotText("a JSON array: write one object a line (.jsonl)")
+    codec = codec_of_bom(head)
+    if codec is None and 0 in head:
+        return NotText(f"binary data (a zero byte at position {head.find(0)}), not text")
+    lines: Iterator[bytes] = iter(reader)
+    if codec is not None:
+        wrapper = io.TextIOWrapper(reader, _wrapper_codec(codec), errors="replace", newline="\n")
+        lines = (line.encode("utf-8", "replace") for line in wrapper)
+    return Table(None, _jsonl_rows(lines, codec or "utf-8"))
+
+
+def _jsonl_rows(lines: Iterator[bytes], codec: str) -> Iterator[Row]:
+    number = 0
+    for line_number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        value, encoding, fault = _json_line(line, codec)
+        if not fault and not isinstance(value, dict):
+            fault = f"a JSON {_json_type(value)}, not an object"
+        if fault:
+            yield Row(number, None, fault=f"line {line_number}: {fault}")
+        else:
+            yield Row(number, value, encoding)
+        number += 1
+
+
+def _json_line(line: bytes, codec: str) -> tuple[Any, str, str]:
+    """The value, what the line was decoded as, and a fault or ""."""
+    try:
+        return orjson.loads(line), codec, ""
+    except orjson.JSONDecodeError:
+        pass
+    # A second, slower look: other encodings, NaN, halves of surrogate pairs.
+    decoded = decode(line)
+    if isinstance(decoded, NotText):
+        return None, codec, decoded.reason
+    encoding = codec if decoded.encoding == "utf-8" else decoded.encoding
+    try:
+        return json.loads(decoded.text), encoding, ""
+    except json.JSONDecodeError as e:
+        return None, encoding, f"not JSON ({e.msg} at column {e.colno})"
+    except RecursionError:
+        return None, encoding, "JSON nested too deeply"
+    except ValueError as e:
+        return None, encoding, f"not JSON ({e})"
+
+
+def _json_type(value: Any) -> str:
+    names: dict[type, str] = {list: "array", str: "string", bool: "boolean", type(None): "null"}
+    return names.get(type(value), "number")
+
+
+def open_csv(stream: BinaryIO, text_column: str) -> Table | NotText:
+    """A header row, then one record a row; delimited by comma, or by the semicolon, tab or bar with
+    which the header holds `text_column`. Empty lines are no rows; a record that does not have the
+    header's fields is a row with a fault, since its text may be cut at an unquoted delimiter."""
+    head, reader = _buffered(stream)
+    codec = codec_of_head(head)
+    if isinstance(codec, NotText):
+        return codec
+    errors = "replace" if codec in ("utf-16", "utf-32") else "surrogateescape"
+    # the csv module finds record ends itself, inside quotes too
+    text = io.TextIOWrapper(reader, codec, errors=errors, newline="")
+    csv.field_size_limit(_MAX_FIELD)
+    first = next((line for line in text if line.strip()), "")
+    delimiter = next((d for d in _DELIMITERS if text_column in _header([first], d)), ",")
+    records = csv.reader(_chain(first, text), delimiter=delimiter, strict=True)
+    try:
+        columns = [name.strip() for name in next(records, [])]
+    except csv.Error as e:
+        return NotText(f"the header cannot be read: {e}")
+    return Table(columns, _csv_rows(records, columns, codec))
+
+
+def _header(lines: list[str], delimiter: str) -> list[str]:
+    return [name.strip() for name in next(csv.reader(lines, delimiter=delimiter), [])]
+
+
+def _chain(first: str, rest: Iterator[str]) -> Iterator[str]:
+    yield first
+    yield from rest
+
+
+def _csv_rows(records: Any, columns: list[str], codec: str) -> Iterator[Row]:
+    number = 0
+    while True:
+        try:
+            record = next(records)
+        except StopIteration:
+            return
+        except csv.Error as e:
+            yield Row(number, None, fault=f"line {records.line_num}: {_csv_fault(e)}")
+            number += 1
+            continue
+        if record:
+            yield _csv_row(number, record, columns, codec)
+            number += 1
+
+
+def _csv_fault(error: csv.Error) -> str:
+    if "unexpected end" in str(error):
+        return "a quoted field is not closed: all lines from its quote on are one field"
+    return f"not a CSV record ({error}); double a quote inside a quoted field"
+
+
+def _csv_row(number: int, record: list[str], columns: list[str], codec: str) -> Row:
+    encoding = codec
+    if not all(map(str.isascii, record)):
+        recovered = _recovered(record, codec)
+        if isinstance(recovered, NotText):
+            return Row(number, None, fault=recovered.reason)
+        record, encoding = recovered
+    while len(record) > len(columns) and not record[-1]:
+        record = record[:-1]
+    if len(record) != len(columns):
+        fault = (
+            f"{len(record)} fields where the header has {len(columns)}: quote fields that hold a delimiter"
+        )
+        return Row(number, None, fault=fault)
+    # of two columns with one name the first counts
+    values = dict(zip(reversed(columns), reversed(record), strict=True))
+    return Row(number, {name: values[name] for name in columns}, encoding)
+
+
+def _recovered(record: list[str], codec: str) -> tuple[list[str], str] | NotText:
+    """Bytes that the file's codec cannot decode stand in the record as surrogates: such a row is decoded
+    on its own, as a file would be."""
+    try:
+        for value in record:
+            value.encode("utf-8")
+        return record, codec
+    except UnicodeEncodeError:
+        pass
+    fields = [value.encode(codec.removesuffix("-sig"), "surrogateescape") for value in record]
+    found = decode(b"\n".join(fields))
+    if isinstance(found, NotText):
+        return found
+    return [value.decode(found.codec, "replace") for value in fields], found.encoding
+
+
+def open_parquet(stream: BinaryIO, text_column: str) -> Table | NotText:
+    """Parquet is read at places, so the stream must be seekable; one that is not is read whole."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    source = _Watched(stream if stream.seekable() else io.BytesIO(stream.read()))
+    try:
+        file = pq.ParquetFile(source)
+    except (pa.ArrowException, OSError, ValueError) as e:
+        source.raise_own_fault()
+        return NotText(f"not a parquet file that can be read: {e}")
+    return Table(list(file.schema_arrow.names), _parquet_rows(file, source))
+
+
+def _parquet_rows(file: Any, source: _Watched) -> Iterator[Row]:
+    import pyarrow as pa
+
+    number = 0
+    batches = file.iter_batches(batch_size=_BATCH_ROWS, use_threads=False)
+    while True:
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return
+        except (pa.ArrowException, OSError, ValueError) as e:
+            source.raise_own_fault()
+            yield Row(number, None, fault=f"damaged from here on, {file.metadata.num_rows} rows in all: {e}")
+            return
+        batch = _in_microseconds(batch)
+        for i in range(batch.num_rows):
+            yield _parquet_row(number, batch, i)
+            number += 1
+
+
+def _parquet_row(number: int, batch: pa.RecordBatch, i: int) -> Row:
+    try:
+        values = {
+            name: column[i].as_py() for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        }
+    except (UnicodeDecodeError, ValueError, OverflowError) as e:
+        return Row(number, None, fault=f"a value cannot be read: {e}")
+    return Row(number, values)
+
+
+def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Python's times have microseconds; converting nanoseconds would need pandas."""
+    import pyarrow as pa
+
+    columns, names = [], batch.schema.names
+    for column in batch.columns:
+        kind = column.type
+        if pa.types.is_timestamp(kind) and kind.unit == "ns":
+            column = column.cast(pa.timestamp("us", kind.tz), safe=False)  # noqa: PLW2901
+        elif pa.types.is_duration(kind) and kind.unit == "ns":
+            column = column.cast(pa.duration("us"), safe=False)  # noqa: PLW2901
+        elif pa.types.is_time64(kind) and kind.unit == "ns":
+            column = column.cast(pa.time64("us"), safe=False)  # noqa: PLW2901
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, names)
+
+
+OPENERS: dict[str, Callable[[BinaryIO, str], Table | NotText]] = {
+    ".jsonl": open_jsonl,
+    ".csv": open_csv,
+    ".parquet": open_parquet,
+}
+"""By extension; the second argument is the name of the text column."""
+
+
+def _wrapper_codec(codec: str) -> str:
+    return "utf-8-sig" if codec == "utf-8" else codec.rsplit("-", 1)[0]
+
+
+def _buffered(stream: BinaryIO) -> tuple[bytes, io.BufferedReader]:
+    """The first bytes, and a reader that begins with them: the stream need not be seekable."""
+    head = bytearray()
+    while len(head) < _HEAD_BYTES and (block := stream.read(_HEAD_BYTES - len(head))):
+        head += block
+    return bytes(head), io.BufferedReader(_Replayed(bytes(head), stream), _HEAD_BYTES)
+
+
+class _Replayed(io.RawIOBase):
+    """The head again, then the rest of the stream, which stays the caller's: it is not closed."""
+
+    def __init__(self, head: bytes, stream: BinaryIO) -> None:
+        self._head = memoryview(head)
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        size = len(buffer)
+        if self._head:
+            data: bytes | memoryview = self._head[:size]
+            self._head = self._head[size:]
+        else:
+            data = self._stream.read(size)
+        buffer[: len(data)] = data
+        return len(data)
+
+
+class _Watched(io.RawIOBase):
+    """Remembers a fault of the stream itself: Arrow raises OSError for damaged files as well, but a
+    network that fails says nothing about the document."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._fault: BaseException | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        try:
+            return self._stream.read(size)
+        except BaseException as e:
+            self._fault = e
+            raise
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._stream.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def raise_own_fault(self) -> None:
+        if self._fault is not None:
+            raise self._fault

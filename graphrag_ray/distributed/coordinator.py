@@ -1,0 +1,134 @@
+"""The coordinating actor of one sweep: takes items from the driver, leases them to workers.
+
+Workers pull. An item is finished when its turns are journalled; a worker hands back what it finished
+with its next lease call. The leases of a worker that died are handed out again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from graphrag_ray.llm.accounting import Accounts
+
+from graphrag_ray.engine.leases import LeaseBook
+from graphrag_ray.engine.work import Outcome, Row
+
+LONG_POLL_S = 0.25
+
+
+@dataclass
+class Exchange:
+    """What the driver learns: outcomes since the last exchange, and how full the queue is."""
+
+    outcomes: list[tuple[int, Outcome[Any]]]
+    waiting: int
+    open: int
+    in_flight: int
+    reissued: int
+    accounts: Accounts
+    fatal: str | None
+
+
+@dataclass
+class Report:
+    """What a worker hands back with a lease call."""
+
+    finished: list[tuple[int, Outcome[Any]]] = field(default_factory=list)
+    accounts: Accounts = field(default_factory=Accounts)
+    in_flight: int = 0
+    fatal: str | None = None
+
+
+class Coordinator:
+    def __init__(self) -> None:
+        self._book: LeaseBook[Row] = LeaseBook()
+        self._outcomes: list[tuple[int, Outcome[Any]]] = []
+        self._accounts: dict[str, Accounts] = {}
+        self._in_flight: dict[str, int] = {}
+        self._fatal: str | None = None
+        self._closed = False
+        self._items = asyncio.Event()
+        self._news = asyncio.Event()
+
+    async def exchange(self, items: list[tuple[int, Row]], closed: bool, low_water: int) -> Exchange:
+        """The driver's call: add items, learn outcomes. Returns at once when there is news, or room
+        for more items, else within a quarter of a second."""
+        self._book.add(items)
+        self._closed = self._closed or closed
+        if items or closed:
+            self._items.set()
+        hungry = not self._closed and self._book.waiting < low_water
+        if not self._outcomes and not self._fatal and not hungry:
+            self._news.clear()
+            await _wait(self._news)
+        outcomes, self._outcomes = self._outcomes, []
+        return Exchange(
+            outcomes,
+            self._book.waiting,
+            self._book.open,
+            sum(self._in_flight.values()),
+            self._book.reissued,
+            Accounts.merged(self._accounts.values()),
+            self._fatal,
+        )
+
+    async def register(self, worker: str) -> int:
+        """A worker (again): its number of this incarnation."""
+        incarnation = self._book.register(worker)
+        self._in_flight[worker] = 0
+        self._items.set()
+        return incarnation
+
+    async def lease(
+        self, worker: str, incarnation: int, places: int, report: Report
+    ) -> list[tuple[int, Row]] | None:
+        """A worker's call: hand back what is journalled, get items. None: the sweep is over."""
+        for number, outcome in report.finished:
+            if self._book.finish(number):
+                self._outcomes.append((number, outcome))
+        name = f"{worker}/{incarnation}"
+        self._accounts[name] = Accounts.merged([self._accounts.get(name, Accounts()), report.accounts])
+        self._in_flight[worker] = report.in_flight
+        self._fatal = self._fatal or report.fatal
+        if report.finished or report.fatal:
+            self._news.set()
+        if self._over():
+            self._items.set()
+            return None
+        given = self._book.lease(worker, incarnation, places)
+        if not given and places and not report.in_flight:
+            self._items.clear()
+            await _wait(self._items)
+            if self._over():
+                return None
+            given = self._book.lease(worker, incarnation, places)
+        if given:
+            self._news.set()
+        return given
+
+    async def lost(self, worker: str) -> None:
+        """A worker will not come back: its leases are handed out again."""
+        self._book.forget(worker)
+        self._in_flight.pop(worker, None)
+        self._items.set()
+
+    async def stop(self) -> None:
+        """No more leases: the driver ends the sweep early."""
+        self._fatal = self._fatal or "stopped"
+        self._items.set()
+
+    def _over(self) -> bool:
+        return self._fatal is not None or (self._closed and self._book.open == 0)
+
+
+async def _wait(event: asyncio.Event) -> None:
+    try:
+        await asyncio.wait_for(event.wait(), LONG_POLL_S)
+    except TimeoutError:
+        return
+
+
+CoordinatorActor = ray.remote(num_cpus=0, max_concurrency=1000)(Coordinator)

@@ -1,0 +1,300 @@
+"""The Ray executor: tables through Ray Data, dialogues through a pool of worker actors."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import ray
+import ray.data
+from graphrag_ray.distributed.limits import start_limiters
+from graphrag_ray.engine.gateways import Models, places_per_worker
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.journal import JournalIndex
+from graphrag_ray.store.parts import Part, write_part
+from ray.exceptions import RayActorError, RayTaskError
+
+from graphrag_ray.distributed.coordinator import CoordinatorActor, Exchange
+from graphrag_ray.distributed.worker import KeyHolderActor, WorkerActor, WorkerSettings
+from graphrag_ray.engine.executor import (
+    PARTITION,
+    Progress,
+    Source,
+    Sweep,
+    TableFunction,
+    Tables,
+    Written,
+)
+from graphrag_ray.engine.leases import FailureWatch
+from graphrag_ray.engine.work import Row, Work
+from graphrag_ray.errors import GraphRagError, ModelRefused, TooManyFailures
+
+T = TypeVar("T")
+X = TypeVar("X")
+
+_WRITTEN = pa.schema(
+    [
+        ("input", pa.int64()),
+        ("sequence", pa.int64()),
+        ("name", pa.string()),
+        ("path", pa.string()),
+        ("rows", pa.int64()),
+        ("bytes", pa.int64()),
+    ]
+)
+
+
+@dataclass
+class RayExecutor:
+    """Runs on the connected Ray cluster (see `cluster.connected`).
+
+    workers_per_node   LLM actors per node; None: two, or one per core for the offline engine
+    on_progress        called a few times a second during a sweep
+    """
+
+    store: Store
+    models: Models
+    max_failed_fraction: float = 0.5
+    flush_s: float = 2.0
+    workers_per_node: int | None = None
+    on_progress: Callable[[Progress], None] = lambda progress: None
+    _pool: list[tuple[str, Any]] = field(default_factory=list)
+    _held: list[Any] = field(default_factory=list)
+
+    def share(self, value: T) -> Callable[[], T]:
+        return partial(ray.get, ray.put(value))
+
+    def map(self, step: str, fn: TableFunction[X], inputs: Sequence[X]) -> Written:
+        if not inputs:
+            return []
+        dataset = self._inputs(inputs).map_batches(
+            partial(_map_one, self.store, fn, self.share(list(inputs))), batch_size=1, batch_format="pyarrow"
+        )
+        return _written(_collect(dataset), len(inputs))
+
+    def shuffle(
+        self,
+        step: str,
+        fn: Callable[[Store, X], Iterable[pa.Table]],
+        inputs: Sequence[X],
+        reduce: Callable[[pa.Table], Tables],
+        partitions: int,
+    ) -> Written:
+        if not inputs:
+            return [{} for _ in range(partitions)]
+        rows = self._inputs(inputs).map_batches(
+            partial(_stream_one, self.store, fn, self.share(list(inputs))),
+            batch_size=1,
+            batch_format="pyarrow",
+        )
+        # One partition needs no hashing: bringing all blocks together is enough, and much cheaper.
+        together = rows.repartition(partitions, keys=[PARTITION]) if partitions > 1 else rows.repartition(1)
+        reduced = together.map_batches(
+            partial(_reduce_block, self.store, reduce), batch_size=None, batch_format="pyarrow"
+        )
+        return _written(_collect(reduced), partitions)
+
+    def stream(
+        self, step: str, fn: Callable[[Store, X], Iterable[pa.Table]], inputs: Sequence[X]
+    ) -> Iterator[pa.Table]:
+        if not inputs:
+            return
+        dataset = self._inputs(inputs).map_batches(
+            partial(_stream_one, self.store, fn, self.share(list(inputs))),
+            batch_size=1,
+            batch_format="pyarrow",
+        )
+        with _unwrapped():
+            yield from dataset.iter_batches(batch_size=None, batch_format="pyarrow")
+
+    def sweep(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:
+        pool = self._workers()
+        coordinator = CoordinatorActor.remote()  # type: ignore[attr-defined]
+        shared = ray.put(index)
+        runs = {worker.run.remote(work, shared, coordinator): name for name, worker in pool}
+        try:
+            sweep = self._feed(work, source, coordinator, runs)
+            ray.get(list(runs))
+            return sweep
+        except BaseException:
+            ray.get(coordinator.stop.remote())
+            ray.wait(list(runs), num_returns=len(runs), timeout=30)
+            raise
+        finally:
+            ray.kill(coordinator)
+
+    def close(self) -> None:
+        """End the worker pool."""
+        for _, worker in self._pool:
+            ray.kill(worker)
+        for actor in self._held:
+            ray.kill(actor)
+        self._pool, self._held = [], []
+
+    def _inputs(self, inputs: Sequence[Any]) -> Any:
+        numbers = [{"input": i} for i in range(len(inputs))]
+        return ray.data.from_items(numbers, override_num_blocks=min(len(inputs), 10_000))
+
+    def _workers(self) -> list[tuple[str, Any]]:
+        if self._pool:
+            return self._pool
+        run = uuid.uuid4().hex[:12]
+        holder = f"graphrag-keys-{run}"
+        keys = KeyHolderActor.options(name=holder).remote()  # type: ignore[attr-defined]
+        for variable in self.models.key_variables():
+            if variable in os.environ:
+                ray.get(keys.put.remote(variable, os.environ[variable]))
+        limiters = f"graphrag-limiter-{run}"
+        self._held = [keys, *start_limiters(limiters, self.models)]
+        nodes = [n for n in ray.nodes() if n["Alive"]]
+        per_node = self.workers_per_node or self.models.workers_per_node(
+            int(nodes[0]["Resources"].get("CPU", 1))
+        )
+        count = per_node * len(nodes)
+        places = places_per_worker(self.models, count)
+        for i in range(count):
+            settings = WorkerSettings(
+                f"{run}-{i}", self.store, self.models, places, self.flush_s, holder, limiters
+            )
+            actor = WorkerActor.options(scheduling_strategy="SPREAD").remote(settings)  # type: ignore[attr-defined]
+            self._pool.append((settings.name, actor))
+        return self._pool
+
+    def _feed(self, work: Work[T], source: Source[T], coordinator: Any, runs: dict[Any, str]) -> Sweep:
+        """The driver's loop: give the coordinator items, learn outcomes, until there is nothing left."""
+        sweep = Sweep()
+        watch = FailureWatch(self.max_failed_fraction)
+        low_water = max(64, 2 * len(runs) * places_per_worker(self.models, len(runs)))
+        items: list[tuple[int, Row]] = []
+        taken, closed, started_at = 0, False, time.monotonic()
+        alive = dict(runs)
+        while True:
+            news: Exchange = ray.get(coordinator.exchange.remote(items, closed, low_water))
+            items = []
+            for number, outcome in news.outcomes:
+                failed = outcome.status != "complete"
+                sweep.finished += 1
+                sweep.failed += failed
+                watch.note(outcome.error if failed else None)
+                source.finished(number, outcome)
+            sweep.accounts, sweep.reissued = news.accounts, news.reissued
+            self.on_progress(
+                Progress(
+                    work.name,
+                    sweep.finished,
+                    source.total,
+                    sweep.failed,
+                    news.in_flight,
+                    news.accounts,
+                    time.monotonic() - started_at,
+                )
+            )
+            if news.fatal:
+                raise ModelRefused(news.fatal)
+            if watch.tripped:
+                raise TooManyFailures(watch.message(work.name))
+            if closed and news.open == 0:
+                return sweep
+            waiting = news.waiting
+            while not closed and waiting < low_water:
+                rows = source.take()
+                if rows is None:
+                    closed = True
+                elif not rows:
+                    break
+                else:
+                    items += [(taken + i, row) for i, row in enumerate(rows)]
+                    taken += len(rows)
+                    waiting += len(rows)
+            _drop_dead(alive, coordinator)
+
+
+def _drop_dead(alive: dict[Any, str], coordinator: Any) -> None:
+    """Workers whose run ended with an error: tell the coordinator; raise when none is left."""
+    ended, _ = ray.wait(list(alive), num_returns=len(alive), timeout=0)
+    for ref in ended:
+        name = alive.pop(ref)
+        try:
+            ray.get(ref)
+        except RayActorError as e:
+            ray.get(coordinator.lost.remote(name))
+            if not alive:
+                raise GraphRagError(f"all LLM workers died; the last with: {e}") from e
+
+
+def _map_one(store: Store, fn: Any, inputs: Callable[[], list[Any]], batch: pa.Table) -> Iterator[pa.Table]:
+    number = batch["input"][0].as_py()
+    yield _write_all(store, number, fn(store, inputs()[number]))
+
+
+def _stream_one(
+    store: Store, fn: Any, inputs: Callable[[], list[Any]], batch: pa.Table
+) -> Iterator[pa.Table]:
+    for table in fn(store, inputs()[batch["input"][0].as_py()]):
+        if table.num_rows:
+            yield table
+
+
+def _reduce_block(store: Store, reduce: Callable[[pa.Table], Tables], rows: pa.Table) -> Iterator[pa.Table]:
+    """A block holds whole partitions, maybe several."""
+    if PARTITION not in rows.column_names:
+        return
+    for partition in sorted(rows[PARTITION].unique().to_pylist()):
+        mine = rows.filter(pa.compute.equal(rows[PARTITION], partition))
+        yield _write_all(store, partition, [reduce(mine)])
+
+
+def _write_all(store: Store, number: int, tables: Iterable[Tables]) -> pa.Table:
+    rows: list[dict[str, Any]] = []
+    for named in tables:
+        for name, table in named.items():
+            part = write_part(store, name, table) if table.num_rows else Part("", 0, 0)
+            rows.append(
+                {
+                    "input": number,
+                    "sequence": len(rows),
+                    "name": name,
+                    "path": part.path,
+                    "rows": part.rows,
+                    "bytes": part.bytes,
+                }
+            )
+    return pa.Table.from_pylist(rows, schema=_WRITTEN)
+
+
+def _collect(dataset: Any) -> list[dict[str, Any]]:
+    with _unwrapped():
+        return [
+            row
+            for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow")
+            for row in batch.to_pylist()
+        ]
+
+
+def _written(rows: list[dict[str, Any]], inputs: int) -> Written:
+    written: Written = [{} for _ in range(inputs)]
+    for row in sorted(rows, key=lambda r: (r["input"], r["sequence"])):
+        parts = written[row["input"]].setdefault(row["name"], [])
+        if row["path"]:
+            parts.append(Part(row["path"], row["rows"], row["bytes"]))
+    return written
+
+
+class _unwrapped:
+    """Raises our own error, not Ray's wrapping, when a table function raised one of ours."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        at = error
+        while at is not None:
+            cause = getattr(at, "cause", None) if isinstance(at, RayTaskError) else None
+            if isinstance(at, GraphRagError) and not isinstance(at, RayTaskError):
+                raise at from None
+            at = cause or at.__cause__

@@ -1,0 +1,145 @@
+"""Driving one dialogue: feeding a generator its replies, from a journal or from a list.
+
+Pure: no clock, no network. The executors add those around it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeAlias, TypeVar
+
+from graphrag_ray.store.journal import JournalRow
+
+from graphrag_ray.errors import DialogueFailed
+from graphrag_ray.messages import (
+    ChatReply,
+    Dialogue,
+    EmbeddingReply,
+    EmbeddingRequest,
+    Reply,
+    Request,
+    Usage,
+    item_key,
+)
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Complete(Generic[T]):
+    """The dialogue returned `result`."""
+
+    result: T
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The dialogue cannot use its replies; asking again would change nothing."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """The dialogue waits for the replies to `requests`, its turn number `turn`."""
+
+    turn: int
+    requests: tuple[Request, ...]
+
+
+State: TypeAlias = Complete[T] | Refused | Open
+
+
+class Driver(Generic[T]):
+    """One running dialogue. `state` is Open until the dialogue returns or gives up.
+
+    `key` is the item's key: the hash of its first turn; "" for a dialogue that asks nothing.
+    """
+
+    def __init__(self, dialogue: Dialogue[T]) -> None:
+        self._dialogue = dialogue
+        self._listed = False
+        self._turn = -1
+        self.key = ""
+        self.state: State[T] = self._advance(None)
+
+    def send(self, replies: Sequence[Reply]) -> State[T]:
+        """Answer the open turn: one reply for each of its requests, in order."""
+        if not isinstance(self.state, Open) or len(replies) != len(self.state.requests):
+            raise ValueError("a reply for each request of the open turn is needed")
+        self.state = self._advance(list(replies) if self._listed else replies[0])
+        return self.state
+
+    def _advance(self, value: Reply | list[Reply] | None) -> State[T]:
+        try:
+            turn = next(self._dialogue) if value is None else self._dialogue.send(value)
+        except StopIteration as stop:
+            return Complete(stop.value)
+        except DialogueFailed as failure:
+            return Refused(str(failure))
+        except Exception as bug:
+            logger.exception("dialogue failed on a reply")
+            return Refused(f"internal error, please report it: {type(bug).__name__}: {bug}")
+        self._turn += 1
+        self._listed = isinstance(turn, list | tuple)
+        if self._turn == 0:
+            self.key = item_key(turn)
+        return Open(self._turn, tuple(turn) if self._listed else (turn,))
+
+
+def replay(driver: Driver[T], rows: Sequence[JournalRow]) -> State[T]:
+    """Feed a dialogue its journalled replies as long as the request hashes agree.
+
+    rows: the resolved rows of the item's key. Stops at the first turn of which a reply is missing.
+    """
+    replies = {(r.turn, r.slot, r.request_hash): r for r in rows if r.kind == "turn"}
+    while isinstance(driver.state, Open):
+        turn = driver.state
+        found = [replies.get((turn.turn, i, r.hash)) for i, r in enumerate(turn.requests)]
+        if not all(found):
+            break
+        driver.send(
+            [reply_of(row, request) for row, request in zip(found, turn.requests, strict=True) if row]
+        )
+    return driver.state
+
+
+def failure_of(state: Open, rows: Sequence[JournalRow]) -> JournalRow | None:
+    """The journalled failure that stands against the open turn, if there is one: the latest."""
+    hashes = {r.hash for r in state.requests}
+    failed = [r for r in rows if r.kind == "failed" and r.request_hash in hashes]
+    return max(failed, key=lambda r: (r.at, r.error)) if failed else None
+
+
+def answered(state: Open, rows: Sequence[JournalRow]) -> dict[int, Reply]:
+    """Replies that the journal already holds for some of the open turn's requests, by slot."""
+    known = {(r.slot, r.request_hash): r for r in rows if r.kind == "turn" and r.turn == state.turn}
+    return {
+        slot: reply_of(known[slot, request.hash], request)
+        for slot, request in enumerate(state.requests)
+        if (slot, request.hash) in known
+    }
+
+
+def run(dialogue: Dialogue[T], answer: Callable[[Request], Reply]) -> T:
+    """Drive a dialogue with a function that answers. For tests, notebooks and the offline engine.
+
+    Raises DialogueFailed where the dialogue does.
+    """
+    driver = Driver(dialogue)
+    while isinstance(driver.state, Open):
+        driver.send([answer(request) for request in driver.state.requests])
+    if isinstance(driver.state, Refused):
+        raise DialogueFailed(driver.state.error)
+    return driver.state.result
+
+
+def reply_of(row: JournalRow, request: Request) -> Reply:
+    """The reply that a journal row holds."""
+    usage = Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reported)
+    if isinstance(request, EmbeddingRequest):
+        return EmbeddingReply(row.vector or b"", usage)
+    return ChatReply(row.reply or "", row.finish_reason or "stop", usage)

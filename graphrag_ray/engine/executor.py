@@ -1,0 +1,137 @@
+"""What an executor can do, whichever it is: the contract that `local.py` and `distributed/` share.
+
+Steps of a run say what happens to tables and which dialogues are run; an executor says where. Table
+functions get the store and one input and yield tables by name; the executor writes each as a
+content-addressed part. One test suite holds both executors to this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+import pyarrow as pa
+from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.journal import JournalIndex
+from graphrag_ray.store.parts import Part
+
+from graphrag_ray.engine.work import Outcome, Row, Work
+
+T = TypeVar("T")
+X = TypeVar("X")
+
+Tables: TypeAlias = Mapping[str, pa.Table]
+TableFunction: TypeAlias = Callable[[Store, X], Iterable[Tables]]
+Written: TypeAlias = list[dict[str, list[Part]]]
+"""For each input (or partition), in order: the parts written under each table's name."""
+
+PARTITION = "partition"
+"""The column (int32) by which `shuffle` brings rows together."""
+
+
+@dataclass
+class Sweep:
+    """What a sweep did. `finished` counts every item, failed ones too."""
+
+    finished: int = 0
+    failed: int = 0
+    reissued: int = 0
+    accounts: Accounts = field(default_factory=Accounts)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A glimpse of a running sweep, for people. `total` is None while it is not known."""
+
+    stage: str
+    done: int
+    total: int | None
+    failed: int
+    in_flight: int
+    accounts: Accounts
+    seconds: float
+
+
+class Source(Protocol[T]):
+    """Where a sweep's items come from, and where their outcomes go. Called from one thread."""
+
+    @property
+    def total(self) -> int | None: ...
+
+    def take(self) -> list[Row] | None:
+        """Items that may start now; [] when none can at the moment; None when there will be no more.
+
+        Items are numbered in the order in which they are taken, from 0.
+        """
+        ...
+
+    def finished(self, number: int, outcome: Outcome[T]) -> None:
+        """An item ended, and its turns are journalled."""
+        ...
+
+
+class Executor(Protocol):
+    @property
+    def store(self) -> Store: ...
+
+    def share(self, value: T) -> Callable[[], T]:
+        """A cheap handle to a large value that table functions need."""
+        ...
+
+    def map(self, step: str, fn: TableFunction[X], inputs: Sequence[X]) -> Written:
+        """Run `fn` on every input and write what it yields."""
+        ...
+
+    def shuffle(
+        self,
+        step: str,
+        fn: Callable[[Store, X], Iterable[pa.Table]],
+        inputs: Sequence[X],
+        reduce: Callable[[pa.Table], Tables],
+        partitions: int,
+    ) -> Written:
+        """Run `fn` on every input, bring rows with equal PARTITION together, `reduce` and write each.
+
+        The order of rows within a partition is not defined: `reduce` sorts.
+        """
+        ...
+
+    def stream(
+        self, step: str, fn: Callable[[Store, X], Iterable[pa.Table]], inputs: Sequence[X]
+    ) -> Iterator[pa.Table]:
+        """Run `fn` on every input and bring the tables here, a few at a time, in any order."""
+        ...
+
+    def sweep(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:
+        """Run every item of the source to its end. Raises RunStopped when the run must not go on."""
+        ...
+
+
+class RowSource(Generic[T]):
+    """The items of a stream of tables, each row one item; rows with an equal key run once.
+
+    key_column holds the item key and is dropped before the row becomes an item.
+    """
+
+    def __init__(self, tables: Iterator[pa.Table], total: int | None, key_column: str = "key") -> None:
+        self._tables = tables
+        self._key_column = key_column
+        self._seen: set[int] = set()
+        self.total = total
+
+    def take(self) -> list[Row] | None:
+        table = next(self._tables, None)
+        if table is None:
+            return None
+        rows = []
+        for row in table.to_pylist():
+            prefix = int(row.pop(self._key_column)[:16], 16)
+            if prefix not in self._seen:
+                self._seen.add(prefix)
+                rows.append(row)
+        return rows
+
+    def finished(self, number: int, outcome: Outcome[T]) -> None:
+        """Results are read from the journal afterwards."""

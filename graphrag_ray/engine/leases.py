@@ -1,0 +1,106 @@
+"""Who works on what: a pure book of leases.
+
+Workers *pull*: a worker asks for as many items as it has free places, so one slow call holds nothing
+up. A lease ends when the item is reported finished, which means journalled; the leases of a dead
+worker's incarnation go back to the queue when its next incarnation, or nobody, turns up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+P = TypeVar("P")
+
+
+@dataclass
+class LeaseBook(Generic[P]):
+    """Items by id, queued or leased. Every item added is handed out until it is finished."""
+
+    _queue: deque[int] = field(default_factory=deque)
+    _items: dict[int, P] = field(default_factory=dict)
+    _holder: dict[int, tuple[str, int]] = field(default_factory=dict)
+    _incarnation: dict[str, int] = field(default_factory=dict)
+    reissued: int = 0
+
+    def add(self, items: Iterable[tuple[int, P]]) -> None:
+        for id_, payload in items:
+            self._items[id_] = payload
+            self._queue.append(id_)
+
+    def register(self, worker: str) -> int:
+        """A worker starts, or starts again: its earlier leases go back to the front of the queue."""
+        self.forget(worker)
+        self._incarnation[worker] = self._incarnation.get(worker, -1) + 1
+        return self._incarnation[worker]
+
+    def forget(self, worker: str) -> None:
+        """A worker is gone. Its leases are handed out again."""
+        lost = [i for i, (holder, _) in self._holder.items() if holder == worker]
+        for id_ in reversed(lost):
+            del self._holder[id_]
+            self._queue.appendleft(id_)
+        self.reissued += len(lost)
+
+    def lease(self, worker: str, incarnation: int, places: int) -> list[tuple[int, P]]:
+        """Up to `places` items. A worker of an earlier incarnation gets none."""
+        if self._incarnation.get(worker) != incarnation:
+            return []
+        given = []
+        while self._queue and len(given) < places:
+            id_ = self._queue.popleft()
+            if id_ in self._items:
+                self._holder[id_] = (worker, incarnation)
+                given.append((id_, self._items[id_]))
+        return given
+
+    def finish(self, id_: int) -> bool:
+        """The item's outcome is journalled. False when somebody else finished it before."""
+        self._holder.pop(id_, None)
+        return self._items.pop(id_, None) is not None
+
+    @property
+    def open(self) -> int:
+        """Items queued or leased."""
+        return len(self._items)
+
+    @property
+    def leased(self) -> int:
+        return len(self._holder)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._items) - len(self._holder)
+
+
+@dataclass
+class FailureWatch:
+    """Stops a run in which too much fails, before the money is gone (from the first 20 items on)."""
+
+    max_fraction: float
+    finished: int = 0
+    failed: int = 0
+    first: dict[Hashable, int] = field(default_factory=dict)
+    at_least: int = 20
+
+    def note(self, error: str | None) -> None:
+        """One more finished item; `error` is None for a success."""
+        self.finished += 1
+        if error is not None:
+            self.failed += 1
+            if len(self.first) < 50 or error in self.first:
+                self.first[error] = self.first.get(error, 0) + 1
+
+    @property
+    def tripped(self) -> bool:
+        return self.finished >= self.at_least and self.failed > self.max_fraction * self.finished
+
+    def message(self, stage: str) -> str:
+        common = max(self.first, key=lambda e: self.first[e]) if self.first else ""
+        return (
+            f"{self.failed} of the first {self.finished} items of stage {stage} failed "
+            f"(run.max_failed_fraction is {self.max_fraction:g}). Most common: {common}. "
+            "What was answered is kept; repair the cause and run the same command again."
+        )

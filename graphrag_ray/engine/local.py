@@ -1,0 +1,187 @@
+"""The in-process executor: asyncio and plain loops. For single questions, notebooks and property tests.
+
+It keeps the whole contract of `executor.py`, journal included, without Ray.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from graphrag_ray.engine.gateways import Models, open_gateway
+from graphrag_ray.llm.limiter import Limiter
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.journal import JournalIndex, JournalWriter
+from graphrag_ray.store.parts import write_part
+
+from graphrag_ray.engine.drive import Driver
+from graphrag_ray.engine.executor import (
+    PARTITION,
+    Progress,
+    Source,
+    Sweep,
+    TableFunction,
+    Tables,
+    Written,
+)
+from graphrag_ray.engine.leases import FailureWatch
+from graphrag_ray.engine.work import Asking, Outcome, Row, Work, run_item
+from graphrag_ray.errors import FatalCallError, ModelRefused, TooManyFailures
+
+T = TypeVar("T")
+X = TypeVar("X")
+
+
+@dataclass
+class LocalExecutor:
+    """Runs everything in this process.
+
+    flush_s        seconds between journal writes
+    in_flight      items that run at once
+    on_progress    called a few times a second during a sweep
+    """
+
+    store: Store
+    models: Models
+    max_failed_fraction: float = 0.5
+    flush_s: float = 2.0
+    in_flight: int = 256
+    on_progress: Callable[[Progress], None] = lambda progress: None
+    limiter: Limiter | None = None
+
+    def share(self, value: T) -> Callable[[], T]:
+        return lambda: value
+
+    def map(self, step: str, fn: TableFunction[X], inputs: Sequence[X]) -> Written:
+        return [self._write(fn(self.store, x)) for x in inputs]
+
+    def shuffle(
+        self,
+        step: str,
+        fn: Callable[[Store, X], Iterable[pa.Table]],
+        inputs: Sequence[X],
+        reduce: Callable[[pa.Table], Tables],
+        partitions: int,
+    ) -> Written:
+        tables = [t for x in inputs for t in fn(self.store, x)]
+        if not tables:
+            return [{} for _ in range(partitions)]
+        rows = pa.concat_tables(tables)
+        return [self._write([reduce(rows.filter(pc.equal(rows[PARTITION], p)))]) for p in range(partitions)]
+
+    def stream(
+        self, step: str, fn: Callable[[Store, X], Iterable[pa.Table]], inputs: Sequence[X]
+    ) -> Iterator[pa.Table]:
+        for x in inputs:
+            yield from fn(self.store, x)
+
+    def sweep(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:
+        return asyncio.run(self.sweep_async(work, source, index))
+
+    async def sweep_async(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:
+        """`sweep`, for a caller with an event loop."""
+        return await _LocalSweep(self, work, source, index).run()
+
+    def _write(self, tables: Iterable[Tables]) -> dict[str, list[Part]]:
+        written: dict[str, list[Part]] = {}
+        for named in tables:
+            for name, table in named.items():
+                parts = written.setdefault(name, [])
+                if table.num_rows:
+                    parts.append(write_part(self.store, name, table))
+        return written
+
+
+class _LocalSweep:
+    def __init__(
+        self, executor: LocalExecutor, work: Work[T], source: Source[T], index: JournalIndex
+    ) -> None:
+        self.executor, self.work, self.source, self.index = executor, work, source, index
+        self.sweep = Sweep()
+        self.watch = FailureWatch(executor.max_failed_fraction)
+        self.running: dict[asyncio.Task[Outcome[T]], int] = {}
+        self.unflushed: list[tuple[int, Outcome[T]]] = []
+        self.started_at = time.monotonic()
+        self.taken = 0
+
+    async def run(self) -> Sweep:
+        writer = JournalWriter(self.executor.store, self.work.name, "local")
+        async with open_gateway(self.executor.models, self.executor.limiter, self.sweep.accounts) as ask:
+            asking = Asking(ask, writer, time.time)
+            try:
+                await self._loop(asking, writer)
+            finally:
+                for task in self.running:
+                    task.cancel()
+                await asyncio.gather(*self.running, return_exceptions=True)
+                await asyncio.to_thread(writer.flush)
+        return self.sweep
+
+    async def _loop(self, asking: Asking, writer: JournalWriter) -> None:
+        exhausted = False
+        flushed_at = time.monotonic()
+        while True:
+            while not exhausted and len(self.running) < self.executor.in_flight:
+                rows = self.source.take()
+                if rows is None:
+                    exhausted = True
+                elif not rows:
+                    break
+                else:
+                    self._start(rows, asking)
+            if self.running:
+                done, _ = await asyncio.wait(self.running, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    self.unflushed.append((self.running.pop(task), _result(task)))
+            if not self.running or time.monotonic() - flushed_at >= self.executor.flush_s:
+                await asyncio.to_thread(writer.flush)
+                flushed_at = time.monotonic()
+                self._report()
+                if exhausted and not self.running:
+                    return
+
+    def _start(self, rows: list[Row], asking: Asking) -> None:
+        for row in rows:
+            self.running[asyncio.ensure_future(self._item(row, asking))] = self.taken
+            self.taken += 1
+
+    async def _item(self, row: Row, asking: Asking) -> Outcome[T]:
+        driver = Driver(self.work.start(self.executor.store, row))
+        rows = self.index.turns(driver.key) if driver.key else []
+        return await run_item(self.work, driver, rows, asking)
+
+    def _report(self) -> None:
+        finished, self.unflushed = self.unflushed, []
+        for number, outcome in finished:
+            failed = outcome.status != "complete"
+            self.sweep.finished += 1
+            self.sweep.failed += failed
+            self.watch.note(outcome.error if failed else None)
+            self.source.finished(number, outcome)
+        seconds = time.monotonic() - self.started_at
+        done, failed_n = self.sweep.finished, self.sweep.failed
+        self.executor.on_progress(
+            Progress(
+                self.work.name,
+                done,
+                self.source.total,
+                failed_n,
+                len(self.running),
+                self.sweep.accounts,
+                seconds,
+            )
+        )
+        if self.watch.tripped:
+            raise TooManyFailures(self.watch.message(self.work.name))
+
+
+def _result(task: asyncio.Task[Outcome[T]]) -> Outcome[T]:
+    try:
+        return task.result()
+    except FatalCallError as e:
+        raise ModelRefused(str(e)) from e

@@ -1,0 +1,181 @@
+"""An item of work: one dialogue to run, its outcome, and the coroutine that runs it.
+
+Both executors run items through `run_item`; both read results through `outcomes`. So what a result is
+does not depend on who computed it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.journal import JournalIndex, JournalRow
+
+from graphrag_ray.engine.drive import Complete, Driver, Open, Refused, State, answered, failure_of, replay
+from graphrag_ray.errors import PermanentCallError, TransientCallError
+from graphrag_ray.messages import ChatReply, Dialogue, Reply, Request
+
+T = TypeVar("T")
+Row: TypeAlias = Mapping[str, Any]
+"""What an item is made from: a row of a table, plain values only."""
+
+
+@dataclass(frozen=True)
+class Work(Generic[T]):
+    """One kind of dialogue.
+
+    name    folder of the journal, `work/<name>/`, and the stage in failures and accounting
+    start   makes the dialogue of a row; may read from the store, is called off the event loop
+    label   (item, document path) of a row, for the list of failures
+    returns  True: the source wants the results while the sweep runs (what comes next depends on them)
+    """
+
+    name: str
+    start: Callable[[Store, Row], Dialogue[T]]
+    label: Callable[[Row], tuple[str, str]]
+    returns: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[T]):
+    """What became of an item.
+
+    status   "complete": `result` holds; "failed": for good, until something changes; "retry": failed,
+             and the next run tries again; "open": not yet answered
+    """
+
+    key: str
+    status: Literal["complete", "failed", "retry", "open"]
+    result: T | None = None
+    error: str = ""
+    attempts: int = 0
+    first_at: float = 0.0
+    last_at: float = 0.0
+
+
+def outcome_of(key: str, state: State[T], rows: Sequence[JournalRow]) -> Outcome[T]:
+    """The outcome that the journal alone says."""
+    if isinstance(state, Complete):
+        return Outcome(key, "complete", state.result)
+    failures = [r for r in rows if r.kind == "failed"]
+    turns = [r for r in rows if r.kind == "turn"]
+    times = [r.at for r in failures or turns] or [0.0]
+    attempts = sum(r.attempts for r in failures) or len(turns)
+    if isinstance(state, Refused):
+        return Outcome(key, "failed", None, state.error, attempts, min(times), max(times))
+    failure = failure_of(state, rows)
+    if failure is None:
+        return Outcome(key, "open")
+    status: Literal["failed", "retry"] = "retry" if failure.retryable else "failed"
+    return Outcome(key, status, None, failure.error, attempts, min(times), max(times))
+
+
+def outcomes(
+    work: Work[T], store: Store, index: JournalIndex, rows: Iterable[Row]
+) -> list[tuple[Row, Outcome[T]]]:
+    """Replay many items against the journal: what each came to, without asking any model."""
+    started = [(row, Driver(work.start(store, row))) for row in rows]
+    journal = index.lookup([d.key for _, d in started if d.key])
+    result = []
+    for row, driver in started:
+        journalled = journal.get(driver.key, [])
+        result.append((row, outcome_of(driver.key, replay(driver, journalled), journalled)))
+    return result
+
+
+class Journal(Protocol):
+    """Where `run_item` writes: a JournalWriter."""
+
+    def append(self, row: JournalRow) -> None: ...
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How to ask: what the executors put around a dialogue.
+
+    ask     answers a request or raises a CallError; says the stage
+    now     Unix seconds
+    """
+
+    ask: Callable[[Request, str], Awaitable[Answer]]
+    journal: Journal
+    now: Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A reply and how it was come by."""
+
+    reply: Reply
+    endpoint: str = ""
+    latency_s: float = 0.0
+    attempts: int = 1
+
+
+async def run_item(
+    work: Work[T], driver: Driver[T], rows: Sequence[JournalRow], asking: Asking
+) -> Outcome[T]:
+    """Run one item to its end: replay what is journalled, ask for the rest, journal every reply.
+
+    A failure for good that is journalled is not tried again. Raises FatalCallError, and writes no
+    failure for it.
+    """
+    state = replay(driver, rows)
+    written = list(rows)
+
+    def note(**values: Any) -> None:
+        row = JournalRow(key=driver.key, at=asking.now(), **values)
+        written.append(row)
+        asking.journal.append(row)
+
+    while isinstance(state, Open):
+        known = failure_of(state, written)
+        if known is not None and not known.retryable:
+            break
+        replies = answered(state, written)
+        asked = [
+            _ask(work.name, state.turn, slot, request, asking, note)
+            for slot, request in enumerate(state.requests)
+            if slot not in replies
+        ]
+        got = await asyncio.gather(*asked)
+        if not all(r is not None for _, r in got):
+            break
+        replies |= {slot: r for slot, r in got if r is not None}
+        state = driver.send([replies[slot] for slot in range(len(state.requests))])
+    if driver.key and isinstance(state, Complete | Refused) and not any(r.kind == "done" for r in rows):
+        note(turn=-1, slot=0, request_hash="", kind="done", prompt=work.name)
+    return outcome_of(driver.key, state, written)
+
+
+async def _ask(
+    stage: str, turn: int, slot: int, request: Request, asking: Asking, note: Callable[..., None]
+) -> tuple[int, Reply | None]:
+    where = {"turn": turn, "slot": slot, "request_hash": request.hash, "prompt": request.prompt}
+    try:
+        answer = await asking.ask(request, stage)
+    except (PermanentCallError, TransientCallError) as e:
+        attempts = getattr(e, "attempts", 1)
+        retryable = isinstance(e, TransientCallError)
+        note(**where, kind="failed", error=str(e), retryable=retryable, attempts=attempts)
+        return slot, None
+    reply = answer.reply
+    note(
+        **where,
+        kind="turn",
+        reply=reply.text if isinstance(reply, ChatReply) else None,
+        vector=None if isinstance(reply, ChatReply) else reply.vector,
+        finish_reason=reply.finish_reason if isinstance(reply, ChatReply) else "stop",
+        prompt_tokens=reply.usage.prompt_tokens,
+        cached_tokens=reply.usage.cached_tokens,
+        completion_tokens=reply.usage.completion_tokens,
+        reported=reply.usage.reported,
+        model=request.call.model_id,
+        endpoint=answer.endpoint,
+        latency_s=answer.latency_s,
+        attempts=answer.attempts,
+    )
+    return slot, reply

@@ -1,0 +1,313 @@
+"""Reading a model's delimited records: entities, relationships and claims (paper 3.1.2, E.1).
+
+A reply is a list of tuples, `("entity"<|>NAME<|>TYPE<|>DESCRIPTION)`, separated by RECORD and ended by
+COMPLETION. What models really send differs: quotes, parentheses or delimiters are missing or stand
+inside the text, records come in markdown, the reply is cut off. So the text is not split at RECORD.
+A record begins where its kind and a FIELD stand at the start of a line, after a delimiter or after a
+closed record; it ends with the parenthesis that closes it, else with the delimiter or paragraph. What lies
+between is never looked at for delimiters other than FIELD, and surplus fields belong to the free text.
+
+Nothing here raises: what cannot be used is counted.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+
+FIELD = "<|>"
+RECORD = "##"
+COMPLETION = "<|COMPLETE|>"
+
+DELIMITERS: Mapping[str, str] = {"field": FIELD, "record": RECORD, "completion": COMPLETION}
+"""The delimiters as prompts name them."""
+
+MAX_STRENGTH = 100.0
+"""Strengths are asked for from 1 to 10; up to 100 is taken as stated, in case a model counts in percent."""
+
+NONE = "NONE"
+"""What stands for the object of a claim that has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawEntity:
+    """Fields as written, white space folded. `type` is upper case."""
+
+    name: str
+    type: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class RawRelationship:
+    source: str
+    target: str
+    description: str
+    strength: float
+
+
+@dataclass(frozen=True, slots=True)
+class RawClaim:
+    """`object` is NONE where there is none. Dates are ISO 8601, as exact as stated (2014, 2014-06 or
+    2014-06-11), or None. `source_text` is "" where no quote was given."""
+
+    subject: str
+    object: str
+    type: str
+    status: str
+    start_date: str | None
+    end_date: str | None
+    description: str
+    source_text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """One reply, read.
+
+    unusable              what looked like a record and could not be used, and a record that was cut off
+    unreadable_strengths  relationships whose strength was set to 1
+    complete              the completion delimiter was there
+    """
+
+    entities: tuple[RawEntity, ...]
+    relationships: tuple[RawRelationship, ...]
+    unusable: int
+    unreadable_strengths: int
+    complete: bool
+
+    @property
+    def is_answer(self) -> bool:
+        """False where the model has to be asked again: no record, and not a clean "nothing to extract"."""
+        return bool(self.entities or self.relationships) or (self.complete and not self.unusable)
+
+
+@dataclass(frozen=True, slots=True)
+class RawClaims:
+    """One reply to the claims prompt, read. `unreadable_fields`: statuses and dates that said something
+    else; the status becomes SUSPECTED, the date None."""
+
+    claims: tuple[RawClaim, ...]
+    unusable: int
+    unreadable_fields: int
+    complete: bool
+
+    @property
+    def is_answer(self) -> bool:
+        return bool(self.claims) or (self.complete and not self.unusable)
+
+
+def parse_records(text: str, *, truncated: bool = False) -> Records:
+    """Read the entities and relationships of one reply, in its order.
+
+    truncated: the endpoint said so; a last record that nothing closes is then incomplete in any form.
+    Otherwise it is incomplete if it opened a parenthesis.
+    """
+    entities: list[RawEntity] = []
+    relationships: list[RawRelationship] = []
+    unreadable = 0
+    tuples = _tuples(text, truncated)
+    unusable = tuples.unusable
+    for kind, fields in tuples.found:
+        if kind == "entity" and len(fields) >= 3 and fields[0]:
+            entities.append(RawEntity(fields[0], fields[1].upper(), _join(fields[2:])))
+        elif kind == "relationship" and len(fields) >= 3 and fields[0] and fields[1]:
+            description, strength = _description_and_strength(fields[2:])
+            unreadable += strength is None
+            relationships.append(
+                RawRelationship(fields[0], fields[1], description, 1.0 if strength is None else strength)
+            )
+        else:
+            unusable += 1
+    return Records(tuple(entities), tuple(relationships), unusable, unreadable, tuples.complete)
+
+
+def parse_claims(text: str, *, truncated: bool = False) -> RawClaims:
+    """Read the claims of one reply, in its order. Surplus fields belong to the quote, which is the text's
+    own and may hold anything."""
+    claims: list[RawClaim] = []
+    unreadable = 0
+    tuples = _tuples(text, truncated)
+    unusable = tuples.unusable
+    for kind, fields in tuples.found:
+        if kind != "claim" or len(fields) < 7 or not fields[0] or not fields[6]:
+            unusable += 1
+            continue
+        status, start, end = _status(fields[3]), parse_date(fields[4]), parse_date(fields[5])
+        unreadable += (status is None) + sum(
+            parsed is None and not _is_none(field) for parsed, field in ((start, fields[4]), (end, fields[5]))
+        )
+        claims.append(
+            RawClaim(
+                subject=fields[0],
+                object=NONE if _is_none(fields[1]) else fields[1],
+                type=fields[2].upper(),
+                status=status or "SUSPECTED",
+                start_date=start,
+                end_date=end,
+                description=fields[6],
+                source_text=_quote(fields[7:]),
+            )
+        )
+    return RawClaims(tuple(claims), unusable, unreadable, tuples.complete)
+
+
+def parse_date(text: str) -> str | None:
+    """An ISO 8601 date as exact as stated, or None for none or what is not a date of the calendar."""
+    found = _DATE.fullmatch(text.strip())
+    if not found:
+        return None
+    year, month, day = (int(g) if g else None for g in found.groups())
+    try:
+        date(year or 0, month or 1, day or 1)
+    except ValueError:
+        return None
+    parts = [f"{year:04}"] + [f"{part:02}" for part in (month, day) if part is not None]
+    return "-".join(parts)
+
+
+def spoken(text: str) -> str:
+    """A reply without the reasoning that some models put before it. Reasoning that was cut off is no
+    reply at all."""
+    return _THINKING.sub("", text)
+
+
+# Some chat templates hold the opening tag, so that a reply may have the closing one only.
+_THINKING = re.compile(
+    r"\A\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)|\A.*?</think(?:ing)?>[ \t]*(?:\n|\Z)",
+    re.DOTALL | re.IGNORECASE,
+)
+_DATE = re.compile(r"(\d{4})(?:[-/.](\d{1,2})(?:[-/.](\d{1,2})(?:[T ][\d:.]+(?:Z|[+-][\d:]+)?)?)?)?")
+_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:[.,]\d+)?")
+_FIELD_LIKE = re.compile(r"<\s{0,2}\|{1,3}\s{0,2}>")
+_COMPLETION_LIKE = re.compile(r"<\s{0,2}\|\s{0,2}completed?\s{0,2}\|\s{0,2}>", re.IGNORECASE)
+
+_KINDS = {
+    "entity": "entity",
+    "entities": "entity",
+    "relationship": "relationship",
+    "relationships": "relationship",
+    "relation": "relationship",
+    "claim": "claim",
+    "claims": "claim",
+}
+_QUOTES = "\"'“”‘’„«»`*_"
+_KIND = "|".join(sorted(_KINDS, key=len, reverse=True))
+_STOP = f"{re.escape(RECORD)}|{re.escape(COMPLETION)}"
+
+# Bounded repetitions keep this linear on replies of nothing but `#` or spaces.
+_HEAD = re.compile(
+    rf"(?P<lead>\A|\n|{_STOP}|(?<=\)))"  # where a record can begin
+    r"[\s*_`>•#,;–-]{0,20}(?:\d{1,4}[.)][\s*_`]{0,4})?"  # markdown: bullets, numbers, emphasis, fences
+    r"(?:"
+    rf"(?P<open>\()\s{{0,4}}(?P<any>[^<>()\n]{{1,80}}?)\s{{0,4}}{re.escape(FIELD)}"
+    rf"|(?P<wrong>\()\s{{0,4}}[{_QUOTES}]{{1,4}}(?:{_KIND})[{_QUOTES}]{{1,4}}\s{{0,4}}[,;:|\t]"
+    rf"|[{_QUOTES}]{{0,4}}(?P<bare>{_KIND})[{_QUOTES}]{{0,4}}\s{{0,4}}{re.escape(FIELD)}"
+    r")",
+    re.IGNORECASE,
+)
+_PARENTHESIS = re.compile(r"[()]")
+_CLOSED = re.compile(rf"[ \t,;.{_QUOTES}]{{0,8}}(?:\n|{_STOP}|\Z)")
+_OPEN_END = re.compile(rf"{re.escape(COMPLETION)}|{re.escape(RECORD)}\s{{0,8}}(?:\n|\Z)")
+_PARAGRAPH_END = re.compile(r"\n[ \t]*\n|\n```")
+_PIECES = re.compile(rf"\n|{_STOP}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Tuples:
+    """found: (kind, or "" for an unknown one; cleaned fields after it)."""
+
+    found: list[tuple[str, list[str]]]
+    unusable: int
+    complete: bool
+
+
+def _tuples(reply: str, truncated: bool) -> _Tuples:
+    text = spoken(reply).replace("\r\n", "\n").replace("\r", "\n")
+    text = _FIELD_LIKE.sub(FIELD, _COMPLETION_LIKE.sub(COMPLETION, text))
+    heads = list(_HEAD.finditer(text))
+    found: list[tuple[str, list[str]]] = []
+    around = [text[: heads[0].start()] if heads else text]
+    unusable, complete = 0, False
+    for head, following in zip(heads, [*heads[1:], None], strict=False):
+        stop = following.start() if following else len(text)
+        complete = complete or head["lead"] == COMPLETION
+        end, closed = _end(text, head.end(), stop)
+        around.append(text[end:stop])
+        if following is None and not closed and (head["open"] or truncated):
+            unusable += 1
+            continue
+        kind = (head["any"] or head["bare"] or "").strip(_QUOTES + " ").lower()
+        fields = [_clean(f) for f in text[head.end() : end].split(FIELD)]
+        found.append((_KINDS.get(kind, ""), fields))
+    unusable += sum(FIELD in piece for rest in around for piece in _PIECES.split(rest))
+    return _Tuples(found, unusable, complete or any(COMPLETION in rest for rest in around))
+
+
+def _end(text: str, start: int, stop: int) -> tuple[int, bool]:
+    """Where the fields of the record end, and whether something says so."""
+    depth = 1
+    for mark in _PARENTHESIS.finditer(text, start, stop):
+        depth += 1 if mark.group() == "(" else -1
+        if depth == 0:
+            if _CLOSED.match(text, mark.end(), stop):
+                return mark.start(), True
+            depth = 1  # a parenthesis that closes nothing, as in "1) first"
+    delimiter = _OPEN_END.search(text, start, stop)
+    if delimiter:
+        return delimiter.start(), True
+    followed = stop < len(text)
+    paragraph = _PARAGRAPH_END.search(text, start, stop)
+    return (paragraph.start() if paragraph else stop), followed
+
+
+def _clean(field: str) -> str:
+    """White space folded; emphasis, and quotes around the whole, off."""
+    text = " ".join(field.split())
+    for left, right in ("**", "**"), ("`", "`"), ('"', '"'), ("“", "”"), ("'", "'"), ("‘", "’"), ("«", "»"):
+        inner = text[len(left) : len(text) - len(right)]
+        wraps = len(text) >= len(left) + len(right) and text.startswith(left) and text.endswith(right)
+        if wraps and left not in inner and right not in inner:
+            text = inner.strip()
+    return text
+
+
+def _join(fields: list[str]) -> str:
+    return " ".join(f for f in fields if f)
+
+
+def _description_and_strength(fields: list[str]) -> tuple[str, float | None]:
+    """The last field is the strength, unless it reads like a piece of the description."""
+    last = fields[-1]
+    if len(fields) == 1:
+        return ("", _strength(last)) if _NUMBER.fullmatch(last) else (last, None)
+    if (strength := _strength(last)) is not None:
+        return _join(fields[:-1]), strength
+    if len(last.split()) > 3:
+        return _join(fields), None
+    return _join(fields[:-1]), None
+
+
+def _strength(field: str) -> float | None:
+    if len(field.split()) > 4 or not (number := _NUMBER.search(field)):
+        return None
+    value = float(number.group().replace(",", "."))
+    return value if math.isfinite(value) and 0 < value <= MAX_STRENGTH else None
+
+
+def _status(field: str) -> str | None:
+    word = field.upper().strip(_QUOTES + " .")
+    return word if word in ("TRUE", "FALSE", "SUSPECTED") else None
+
+
+def _is_none(field: str) -> bool:
+    return field.upper().strip(_QUOTES + " .-") in ("", NONE, "NULL", "N/A", "UNKNOWN")
+
+
+def _quote(fields: list[str]) -> str:
+    # The text's own delimiter is put back: a quote is verbatim.
+    quote = FIELD.join(fields)
+    return "" if _is_none(quote) else quote

@@ -1,0 +1,63 @@
+"""Batches of a sequence with content-defined boundaries.
+
+A sequence too long for one call is cut into batches. Were it cut from the left, one new item would shift
+every later boundary, and every later call would be paid again. Here a boundary depends on the items
+around it only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+
+def stable_batches(hashes: Sequence[str], sizes: Sequence[int], limit: int) -> list[range]:
+    """Cut 0…n-1 into consecutive ranges so that inserting or removing one item changes few of them.
+
+    hashes: of the items' content; sizes: in any unit, not negative; limit: of the sum of a batch's sizes.
+    A batch exceeds the limit only if it is a single item. Where two neighbours fit together, at least one
+    batch has two items: there are then fewer batches than items.
+
+    Every item has a pseudo-random rank from its hash, and a boundary may stand before it. Boundaries are
+    taken by rank, each unless it would leave less than half the limit, or fewer than two items, between
+    itself and one already taken. That is the car-parking process of Rényi (1958) with the ranks as order
+    of arrival: gaps are between half and the whole of the limit, and what happens at one place depends
+    on another with a probability that falls faster than exponentially with their distance. Local maxima
+    of the ranks, the usual way to content-defined chunks, leave gaps of any length.
+    """
+    n = len(hashes)
+    if n == 0:
+        return []
+    # Rehashed: the given order is often that of the hashes themselves.
+    ranks = [hashlib.blake2b(h.encode(), digest_size=8).digest() for h in hashes]
+    ends = np.cumsum(np.asarray(sizes, dtype=np.int64)).tolist()
+    before = [0, *ends]
+    pair_fits = [i > 0 and before[i + 1] - before[i - 1] <= limit for i in range(n)]
+    cuts = [0, *(i for i in range(1, n) if not pair_fits[i]), n]
+    for i in sorted((i for i in range(1, n) if pair_fits[i]), key=lambda i: (ranks[i], i)):
+        at = bisect(cuts, i)
+        left, right = cuts[at - 1], cuts[at]
+        if (
+            min(i - left, right - i) >= 2
+            and 2 * min(before[i] - before[left], before[right] - before[i]) >= limit
+        ):
+            cuts.insert(at, i)
+    batches: list[range] = []
+    for start, stop in pairwise(cuts):
+        batches.extend(_filled(before, start, stop, limit))
+    return batches
+
+
+def _filled(before: list[int], start: int, stop: int, limit: int) -> list[range]:
+    """A gap between boundaries, cut from the left where uneven sizes make it exceed the limit."""
+    batches = []
+    at = start
+    for i in range(start + 1, stop):
+        if before[i + 1] - before[at] > limit:
+            batches.append(range(at, i))
+            at = i
+    return [*batches, range(at, stop)]

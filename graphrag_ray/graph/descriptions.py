@@ -1,0 +1,111 @@
+"""One description from the many that instances of an entity or relationship bear (paper 3.1.3).
+
+What fits one call is summarised in one; more is reduced as a tree, layer by layer:
+
+    texts = distinct(descriptions)
+    while len(parts := layer(texts, spec.batch_tokens, token_ends)) > 1:
+        texts = [result of describe(kind, name, part, spec) for part in parts]   # in order
+    result of describe(kind, name, parts[0], spec)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from graphrag_ray.errors import DialogueFailed
+from graphrag_ray.extract.records import spoken
+from graphrag_ray.graph.batches import stable_batches
+from graphrag_ray.messages import CallParameters, ChatReply, ChatRequest, Dialogue
+from graphrag_ray.prompts import Prompt
+from graphrag_ray.settings import Settings
+
+TokenEnds = Callable[[str], Sequence[int]]
+"""A text -> the character offset at which each of its tokens ends (`corpus.tokens.offsets`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeSpec:
+    """max_output_tokens: of one summary, told to the model; batch_tokens: of the descriptions in a call."""
+
+    prompt: Prompt
+    call: CallParameters
+    language: str
+    max_output_tokens: int
+    batch_tokens: int
+
+
+def describe_spec(prompts: Mapping[str, Prompt], settings: Settings) -> DescribeSpec:
+    call = settings.call("describe", settings.descriptions.max_output_tokens)
+    return DescribeSpec(
+        prompt=prompts["describe"],
+        call=call,
+        language=settings.output_language,
+        max_output_tokens=call.max_output_tokens or settings.descriptions.max_output_tokens,
+        batch_tokens=settings.descriptions.batch_tokens,
+    )
+
+
+def distinct(descriptions: Sequence[str]) -> list[str]:
+    """Each description once, at its first place, white space folded, without empty ones."""
+    return list(dict.fromkeys(text for d in descriptions if (text := " ".join(d.split()))))
+
+
+def describe(
+    kind: Literal["entity", "relationship"], name: str, descriptions: Sequence[str], spec: DescribeSpec
+) -> Dialogue[str]:
+    """Yields one ChatRequest "describe", or none where at most one description is distinct.
+
+    variables["descriptions"] holds one description a line. A reply cut off at its limit loses the
+    unfinished sentence. Raises DialogueFailed for an empty reply and for a content filter.
+    """
+    texts = distinct(descriptions)
+    if len(texts) < 2:
+        return texts[0] if texts else ""
+    variables = {
+        "kind": kind,
+        "name": name,
+        "descriptions": "\n".join(texts),
+        "language": spec.language,
+        "max_tokens": str(spec.max_output_tokens),
+    }
+    reply: ChatReply = yield ChatRequest("describe", spec.prompt.fill(variables), spec.call, variables)
+    if reply.finish_reason == "content_filter":
+        raise DialogueFailed(f"describe {kind} {name}: the endpoint's content filter withheld the reply")
+    text = " ".join(spoken(reply.text).split())
+    if reply.finish_reason == "length":
+        text = _whole_sentences(text)
+    if not text:
+        raise DialogueFailed(f"describe {kind} {name}: the reply is empty")
+    return text
+
+
+def layer(descriptions: Sequence[str], batch_tokens: int, token_ends: TokenEnds) -> list[list[str]]:
+    """The batches of one layer of the tree; one batch means that the next call is the last.
+
+    A description longer than half a batch is cut there, at the end of a token. Any two then fit together,
+    so that a layer always has fewer batches than descriptions and the tree ends, whatever a model writes.
+    """
+    half = max(1, batch_tokens // 2)
+    texts, counts = [], []
+    for description in distinct(descriptions):
+        ends = token_ends(description)
+        too_long = len(ends) > half
+        texts.append(description[: ends[half - 1]] if too_long else description)
+        counts.append(half if too_long else len(ends))
+    return batches(texts, counts, max(2, batch_tokens))
+
+
+def batches(descriptions: Sequence[str], n_tokens: Sequence[int], batch_tokens: int) -> list[list[str]]:
+    """Consecutive descriptions, at most `batch_tokens` together; a new one changes few batches."""
+    hashes = [hashlib.sha256(d.encode("utf-8", "surrogatepass")).hexdigest() for d in descriptions]
+    return [[descriptions[i] for i in r] for r in stable_batches(hashes, n_tokens, batch_tokens)]
+
+
+def _whole_sentences(text: str) -> str:
+    """Without the sentence that was cut off, unless it is the only one."""
+    ends = [m.end(1) if m[1] else m.end() for m in re.finditer(r"([.!?][\"'”’)\]]*)(?:\s|$)|[。！？]", text)]
+    return text[: ends[-1]] if ends else text

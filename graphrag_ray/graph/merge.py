@@ -1,0 +1,271 @@
+"""The merge: what chunks say about an entity or a relationship, brought together under its key.
+
+    extractions ──► instances (one row per record) ──shuffle by key──► one row per entity, relationship
+
+Instances arrive by partition of the key, all rows of a key together and in any order; every function
+gives the same table for the same rows. Titles are entity keys already (the dialogue applies
+`graph.names`). Nothing here carries a description in an aggregate: a hub that
+occurs in half of all chunks costs its integers and text unit ids. `descriptions_by_key` reads them per
+key instead, in canonical order: (document, position, turn, ordinal).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphrag_ray.graph.arrays import Ints, codes, first_rows, run_starts, text_units_by_key
+from graphrag_ray.ids import entity_id, relationship_id
+from graphrag_ray.schema import ENTITY_INSTANCES, RELATIONSHIP_INSTANCES
+
+if TYPE_CHECKING:
+    from graphrag_ray.extract.dialogue import Extraction
+
+_CHUNK_BYTES = 1 << 28  # of descriptions gathered into one chunk; Arrow's strings end at 2 GB
+_MICRO = 1_000_000  # strengths are added in millionths
+_MAX_STRENGTH = 1e5  # above any stated scale; 9e7 instances of it still fit 64 bits
+
+
+class Unit(NamedTuple):
+    """Where an extraction comes from."""
+
+    text_unit_id: str
+    document_id: str
+    position: int
+
+
+class RelationshipRows(NamedTuple):
+    """Relationship instances, and how many records named one entity at both ends."""
+
+    table: pa.Table
+    n_self_relationships: int
+
+
+def entity_instance_rows(extractions: Iterable[tuple[Unit, Extraction]]) -> pa.Table:
+    """One row of schema.ENTITY_INSTANCES per entity record, in the order given.
+
+    A name that stands only at the end of a relationship of its text unit gets a row with null type and
+    description, after the records and with the turn of that relationship: so it is kept and has
+    provenance (the paper does not say; dropping it would drop the relationship).
+    """
+    rows: list[tuple[Any, ...]] = []
+    for unit, extraction in extractions:
+        described: set[str] = set()
+        for ordinal, e in enumerate(extraction.entities):
+            described.add(e.title)
+            rows.append((e.title, e.title, e.type or None, e.description or None, *unit, e.turn, ordinal))
+        ends: dict[str, int] = {}
+        for r in extraction.relationships:
+            for title in (r.source, r.target):
+                if title not in described:
+                    ends.setdefault(title, r.turn)
+        for ordinal, (title, turn) in enumerate(ends.items(), start=len(extraction.entities)):
+            rows.append((title, title, None, None, *unit, turn, ordinal))
+    table = _from_rows(rows, ENTITY_INSTANCES)
+    return table.set_column(0, ENTITY_INSTANCES.field(0), _entity_ids(table["title"]))
+
+
+def relationship_instance_rows(extractions: Iterable[tuple[Unit, Extraction]]) -> RelationshipRows:
+    """One row of schema.RELATIONSHIP_INSTANCES per relationship record, in the order given.
+    Relationships
+       of an entity with itself are left out of the graph, and counted."""
+    rows: list[tuple[Any, ...]] = []
+    known: dict[tuple[str, str], str] = {}
+    n_self = 0
+    for unit, extraction in extractions:
+        for ordinal, r in enumerate(extraction.relationships):
+            pair = (r.source, r.target)
+            if r.source == r.target:
+                n_self += 1
+                continue
+            id_ = known.get(pair) or known.setdefault(pair, relationship_id(*pair))
+            rows.append((id_, *pair, r.description or None, r.strength, *unit, r.turn, ordinal))
+    return RelationshipRows(_from_rows(rows, RELATIONSHIP_INSTANCES), n_self)
+
+
+def partials(entity_instances: pa.Table) -> pa.Table:
+    """Partial aggregates of entity instances: entity_id, title, type (null: none stated), n and
+    n_described (instances, and those with a description), sorted by (entity_id, title, type)."""
+    ones = pa.array(np.ones(len(entity_instances), dtype=np.int64))
+    described = entity_instances["description"].is_valid().cast(pa.int64())
+    counted = entity_instances.select(["entity_id", "title", "type"])
+    return combine(counted.append_column("n", ones).append_column("n_described", described))
+
+
+def combine(partial: pa.Table) -> pa.Table:
+    """Add partial aggregates up. Associative, commutative, idempotent on its own result: the same
+    function combines on the map side and reduces."""
+    keys = ["entity_id", "title", "type"]
+    grouped = pa.TableGroupBy(partial, keys, use_threads=False).aggregate(
+        [("n", "sum"), ("n_described", "sum")]
+    )
+    grouped = grouped.rename_columns([*keys, "n", "n_described"])
+    return grouped.sort_by([(k, "ascending") for k in keys])
+
+
+def majority_types(partial: pa.Table) -> pa.Table:
+    """One row per entity from combined partials, sorted by id: id, title, type, n_instances.
+
+    type: that of most instances with one, ties alphabetical, "" where none has.
+    """
+    key, ids = codes(partial["entity_id"])
+    type_, types = codes(partial["type"])
+    n = partial["n"].to_numpy()
+    title = first_rows(key, len(ids))
+    stated = np.flatnonzero((type_ >= 0) & pc.fill_null(pc.not_equal(partial["type"], ""), False).to_numpy())
+    # Several titles under one id would be a hash collision; summed all the same, to be exact.
+    votes, inverse = np.unique(key[stated] * len(types) + type_[stated], return_inverse=True)
+    count = np.bincount(inverse, weights=n[stated], minlength=len(votes)).astype(np.int64)
+    entity, kind = np.divmod(votes, max(1, len(types)))
+    best = np.lexsort((kind, -count, entity))
+    best = best[run_starts(entity[best])]
+    winner = np.full(len(ids), -1, dtype=np.int64)
+    winner[entity[best]] = kind[best]
+    chosen = pc.fill_null(types.cast(pa.string()).take(pa.array(winner, mask=winner < 0)), "")
+    n_instances = np.bincount(key, weights=n, minlength=len(ids)).astype(np.int64)
+    return pa.table(
+        {
+            "id": ids,
+            "title": partial["title"].take(pa.array(title)),
+            "type": chosen,
+            "n_instances": n_instances,
+        }
+    )
+
+
+def merge_entities(instances: pa.Table) -> pa.Table:
+    """Entity instances (all rows of each key, in any order) to one row per entity, sorted by id.
+
+    Columns: id, title, type (`majority_types`), text_unit_ids (distinct, by document and position),
+    frequency (their number), n_instances. Paper 3.1.3: exact matching of names.
+    """
+    merged = majority_types(partials(instances))
+    units = text_units_by_key(instances, "entity_id")
+    return pa.table(
+        {
+            "id": merged["id"],
+            "title": merged["title"],
+            "type": merged["type"],
+            "text_unit_ids": units.lists,
+            "frequency": units.n_units,
+            "n_instances": merged["n_instances"],
+        }
+    )
+
+
+def merge_relationships(instances: pa.Table, weight: Literal["count", "strength"] = "count") -> pa.Table:
+    """Relationship instances (all rows of each key, in any order) to one row each, sorted by id.
+
+    Columns: id, source and target (titles, source <= target: edges are undirected), source_id,
+    target_id, weight, text_unit_ids (distinct, by document and position), n_instances.
+
+    weight   "count": number of text units that state it (paper 3.1.3: the number of duplicates; a
+             chunk counts once, since a gleaning may repeat what the first reply said)
+             "strength": sum of the stated strengths, added in whole millionths, so that the order of
+             adding does not matter; negative ones count 0, absurd ones are cut at 100,000
+    """
+    units = text_units_by_key(instances, "relationship_id")
+    any_row = pa.array(first_rows(units.key, len(units.keys)))
+    source, target = instances["source"].take(any_row), instances["target"].take(any_row)
+    in_order = pc.less_equal(source, target)
+    low, high = pc.if_else(in_order, source, target), pc.if_else(in_order, target, source)
+    if weight == "count":
+        weights = units.n_units.astype(np.float64)
+    else:
+        weights = _summed_strength(instances["strength"].to_numpy(), units.key, len(units.keys))
+    return pa.table(
+        {
+            "id": units.keys,
+            "source": low,
+            "target": high,
+            "source_id": _entity_ids(low),
+            "target_id": _entity_ids(high),
+            "weight": weights,
+            "text_unit_ids": units.lists,
+            "n_instances": np.bincount(units.key, minlength=len(units.keys)),
+        }
+    )
+
+
+def sort_instances(table: pa.Table) -> pa.Table:
+    """Instances of either kind in canonical order: (key, document_id, position, turn, ordinal).
+
+    Gathered in pieces through 64-bit offsets, so that no number of descriptions overflows a column.
+    """
+    key, _ = codes(table.column(0))
+    document, _ = codes(table["document_id"])
+    columns = [table[name].to_numpy() for name in ("ordinal", "turn", "position")]
+    order = np.lexsort((*columns, document, key))
+    wide = pa.schema([f.with_type(pa.large_string()) if f.type == pa.string() else f for f in table.schema])
+    source = table.cast(wide).combine_chunks()
+    lengths = pc.fill_null(pc.binary_length(source["description"]), 0).to_numpy()[order]
+    piece = np.cumsum(lengths) // _CHUNK_BYTES
+    bounds = [*np.flatnonzero(np.diff(piece, prepend=-1)).tolist(), len(order)]
+    pieces = [source.take(pa.array(order[a:b])).cast(table.schema) for a, b in pairwise(bounds)]
+    return pa.concat_tables(pieces) if pieces else table
+
+
+def descriptions_by_key(sorted_instances: pa.Table, max_rows: int = 1 << 17) -> Iterator[pa.RecordBatch]:
+    """For each id its descriptions: distinct, in canonical order, without nulls.
+
+    sorted_instances: of either kind, from `sort_instances`. Yields batches of (id: string,
+    descriptions: large_list<large_string>), every id once, in the order of `merge_entities` and
+    `merge_relationships`, with an empty list where no instance has a description. A batch is made of
+    at most `max_rows` instances, or of one id with more. Raises ValueError where ids are not sorted.
+    """
+    key = sorted_instances.column(0)
+    n = len(key)
+    if n == 0:
+        return
+    before, after = key.slice(0, n - 1), key.slice(1)
+    if pc.any(pc.less(after, before)).as_py():
+        raise ValueError("descriptions_by_key needs instances sorted by key (sort_instances)")
+    starts = np.concatenate([[0], np.flatnonzero(pc.not_equal(before, after).to_numpy()) + 1])
+    bounds = np.append(starts, n)
+    at = 0
+    while at < len(starts):
+        # The last id that still ends within max_rows, but at least one.
+        upto = max(at + 1, int(np.searchsorted(bounds, bounds[at] + max_rows, side="right")) - 1)
+        rows = sorted_instances.slice(bounds[at], bounds[upto] - bounds[at])
+        yield _distinct(rows, np.diff(bounds[at : upto + 1]), key.take(pa.array(starts[at:upto])))
+        at = upto
+
+
+def _distinct(rows: pa.Table, counts: Ints, ids: pa.ChunkedArray) -> pa.RecordBatch:
+    texts = rows["description"].cast(pa.large_string()).combine_chunks()
+    owner = np.repeat(np.arange(len(counts)), counts)
+    stated = np.flatnonzero(pc.fill_null(pc.not_equal(texts, ""), False).to_numpy(zero_copy_only=False))
+    text = texts.take(pa.array(stated)).dictionary_encode().indices.to_numpy()
+    _, first = np.unique(owner[stated] * (len(text) + 1) + text, return_index=True)
+    kept = stated[np.sort(first)]
+    per_id = np.bincount(owner[kept], minlength=len(counts))
+    offsets = pa.array(np.concatenate([[0], np.cumsum(per_id)]), type=pa.int64())
+    lists = pa.LargeListArray.from_arrays(offsets, texts.take(pa.array(kept)))
+    return pa.record_batch({"id": pa.concat_arrays(ids.chunks), "descriptions": lists})
+
+
+def _summed_strength(strength: npt.NDArray[np.float64], key: Ints, n_keys: int) -> npt.NDArray[np.float64]:
+    readable = np.where(np.isfinite(strength), strength, 1.0)
+    micro = np.rint(np.clip(readable, 0.0, _MAX_STRENGTH) * _MICRO).astype(np.int64)
+    total = np.zeros(n_keys, dtype=np.int64)
+    np.add.at(total, key, micro)
+    return total / _MICRO
+
+
+def _entity_ids(titles: pa.ChunkedArray) -> pa.Array:
+    """The entity id of each title; every distinct one is hashed once."""
+    code, distinct = codes(titles)
+    hashed = pa.array([entity_id(t) for t in distinct.to_pylist()], type=pa.string())
+    return hashed.take(pa.array(code))
+
+
+def _from_rows(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    arrays = [pa.array(column, type=f.type) for column, f in zip(columns, schema, strict=True)]
+    return pa.table(arrays, schema=schema)

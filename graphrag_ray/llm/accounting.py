@@ -1,0 +1,220 @@
+"""What was asked of models and what it cost: totals per stage and model, for people and for budgets.
+
+Pure. `merged` is associative and commutative: counts and costs are whole numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from graphrag_ray.llm.pricing import PICO_USD
+from graphrag_ray.messages import Usage
+
+CallStatus: TypeAlias = Literal["ok", "transient", "permanent", "fatal", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One logical call: a chat request, or a pack of embedding requests, with all its attempts.
+
+    endpoint        address of the last attempt; empty for the offline engine
+    status          how it ended: "ok", or the kind of its last failure
+    usage           tokens of all attempts that reported any
+    cost_pico_usd   picodollars; None where the price is unknown
+    latency_s       seconds of the last attempt, without waiting for the limiter
+    attempts        requests sent
+    rate_limited    of these, answered 429
+    """
+
+    stage: str
+    prompt: str
+    model_id: str
+    endpoint: str
+    status: CallStatus
+    usage: Usage
+    cost_pico_usd: int | None
+    latency_s: float
+    attempts: int
+    rate_limited: int
+
+    @property
+    def cost_usd(self) -> float | None:
+        return None if self.cost_pico_usd is None else self.cost_pico_usd / PICO_USD
+
+
+_FIRST_S = 0.001
+_PER_DOUBLING = 8
+
+
+@dataclass
+class Latencies:
+    """A histogram of durations from 1 ms on, in buckets 9% wide, and the longest."""
+
+    counts: dict[int, int] = field(default_factory=dict)
+    longest_s: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        bucket = math.floor(math.log2(max(seconds, _FIRST_S) / _FIRST_S) * _PER_DOUBLING)
+        self.counts[bucket] = self.counts.get(bucket, 0) + 1
+        self.longest_s = max(self.longest_s, seconds)
+
+    def quantile(self, share: float) -> float | None:
+        """The duration that `share` of calls stayed under, to within 9%; None without calls."""
+        rank = math.ceil(share * sum(self.counts.values()))
+        seen = 0
+        for bucket in sorted(self.counts):
+            seen += self.counts[bucket]
+            if seen >= max(rank, 1):
+                return min(self.longest_s, _FIRST_S * 2.0 ** ((bucket + 1) / _PER_DOUBLING))
+        return None
+
+    def absorb(self, other: Latencies) -> None:
+        for bucket, n in other.counts.items():
+            self.counts[bucket] = self.counts.get(bucket, 0) + n
+        self.longest_s = max(self.longest_s, other.longest_s)
+
+
+@dataclass
+class Totals:
+    """Sums over calls.
+
+    calls        logical calls; requests: what was sent for them; retries: requests - calls
+    rate_limited 429s; failed: calls that ended without a reply
+    unreported   calls whose tokens are our own counts
+    cost_pico_usd   None once any call's price was unknown
+    """
+
+    calls: int = 0
+    requests: int = 0
+    rate_limited: int = 0
+    failed: int = 0
+    unreported: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    cost_pico_usd: int | None = 0
+    latency: Latencies = field(default_factory=Latencies)
+
+    @property
+    def retries(self) -> int:
+        return max(0, self.requests - self.calls)
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+    @property
+    def cost_usd(self) -> float | None:
+        return None if self.cost_pico_usd is None else self.cost_pico_usd / PICO_USD
+
+    def add(self, record: CallRecord) -> None:
+        self.calls += 1
+        self.requests += record.attempts
+        self.rate_limited += record.rate_limited
+        self.failed += record.status != "ok"
+        self.unreported += record.status == "ok" and not record.usage.reported
+        self.prompt_tokens += record.usage.prompt_tokens
+        self.cached_tokens += record.usage.cached_tokens
+        self.completion_tokens += record.usage.completion_tokens
+        self.cost_pico_usd = _sum(self.cost_pico_usd, record.cost_pico_usd)
+        if record.status == "ok":
+            self.latency.add(record.latency_s)
+
+    def absorb(self, other: Totals) -> None:
+        self.calls += other.calls
+        self.requests += other.requests
+        self.rate_limited += other.rate_limited
+        self.failed += other.failed
+        self.unreported += other.unreported
+        self.prompt_tokens += other.prompt_tokens
+        self.cached_tokens += other.cached_tokens
+        self.completion_tokens += other.completion_tokens
+        self.cost_pico_usd = _sum(self.cost_pico_usd, other.cost_pico_usd)
+        self.latency.absorb(other.latency)
+
+
+@dataclass
+class Accounts:
+    """Totals per (stage, model id)."""
+
+    by_stage: dict[tuple[str, str], Totals] = field(default_factory=dict)
+
+    def add(self, record: CallRecord) -> None:
+        self.by_stage.setdefault((record.stage, record.model_id), Totals()).add(record)
+
+    def absorb(self, other: Accounts) -> None:
+        """Add another's totals to these."""
+        for key, totals in other.by_stage.items():
+            self.by_stage.setdefault(key, Totals()).absorb(totals)
+
+    def take(self) -> Accounts:
+        """What has gathered since the last `take`; these accounts are empty afterwards."""
+        taken = Accounts(self.by_stage)
+        self.by_stage = {}
+        return taken
+
+    @staticmethod
+    def merged(many: Iterable[Accounts]) -> Accounts:
+        out = Accounts()
+        for accounts in many:
+            out.absorb(accounts)
+        return out
+
+    @property
+    def total(self) -> Totals:
+        """Over all stages and models."""
+        out = Totals()
+        for totals in self.by_stage.values():
+            out.absorb(totals)
+        return out
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """One flat row per stage and model, in order, for people and `--json`."""
+        for (stage, model_id), t in sorted(self.by_stage.items()):
+            yield {
+                "stage": stage,
+                "model": model_id,
+                "calls": t.calls,
+                "requests": t.requests,
+                "retries": t.retries,
+                "rate_limited": t.rate_limited,
+                "failed": t.failed,
+                "unreported": t.unreported,
+                "prompt_tokens": t.prompt_tokens,
+                "cached_tokens": t.cached_tokens,
+                "completion_tokens": t.completion_tokens,
+                "cost_usd": t.cost_usd,
+                "latency_p50_s": t.latency.quantile(0.50),
+                "latency_p95_s": t.latency.quantile(0.95),
+                "latency_p99_s": t.latency.quantile(0.99),
+            }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as JSON can hold it: the flat rows and what `from_dict` needs beside them."""
+        out = []
+        for row in self.rows():
+            totals = self.by_stage[row["stage"], row["model"]]
+            histogram = {str(k): v for k, v in sorted(totals.latency.counts.items())}
+            exact = {"cost_pico_usd": totals.cost_pico_usd, "latency_longest_s": totals.latency.longest_s}
+            out.append({**row, **exact, "latency_histogram": histogram})
+        return {"stages": out}
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Accounts:
+        counts = (
+            "calls requests rate_limited failed unreported "
+            "prompt_tokens cached_tokens completion_tokens cost_pico_usd"
+        ).split()
+        out = Accounts()
+        for row in data["stages"]:
+            histogram = {int(k): int(v) for k, v in row["latency_histogram"].items()}
+            latency = Latencies(histogram, float(row["latency_longest_s"]))
+            out.by_stage[row["stage"], row["model"]] = Totals(**{c: row[c] for c in counts}, latency=latency)
+        return out
+
+
+def _sum(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else a + b

@@ -1,0 +1,159 @@
+"""One endpoint of one model: a request goes out, a reply or a CallError comes back. Nothing is retried here.
+
+HTTP is the `openai` client's with its aiohttp transport, through its low-level `post`: half the CPU of
+`chat.completions.create`, since no reply becomes an object that we take apart again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import httpx2
+import openai
+from pydantic import SecretStr
+
+from graphrag_ray.errors import CallError, FatalCallError
+from graphrag_ray.llm.failures import ParameterRefused, Refusal, classify, transport_errors
+from graphrag_ray.llm.peculiarities import Peculiarities, yes_no_bias
+from graphrag_ray.llm.pricing import price_of
+from graphrag_ray.llm.replies import decoded, read_chat, read_embeddings
+from graphrag_ray.llm.secrets import display_url, find_key, scrub
+from graphrag_ray.llm.sizes import output_limit, prompt_size, text_size, vocabulary_of
+from graphrag_ray.messages import ChatReply, ChatRequest, EmbeddingReply, EmbeddingRequest
+from graphrag_ray.settings import Endpoint, Model
+
+CONNECT_S = 15.0
+_NO_BOUND = 1_000_000
+"""The limiter bounds calls in flight, not the connection pool."""
+
+
+class EndpointClient:
+    """Calls one endpoint. Cheap to make; connects at the first call; belongs to one event loop.
+
+    where   the address as it may be shown
+    price   US dollars per million tokens there; None where unknown
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        model: Model,
+        key: SecretStr | None,
+        force_yes_no: bool | None = None,
+    ) -> None:
+        """force_yes_no: force the reply of yes_no requests by logit bias; None: only where the
+        vocabulary is known to be the model's."""
+        self.where = display_url(endpoint.base_url)
+        self.price = price_of(model, endpoint)
+        self._model = model
+        self._name = endpoint.model or model.model
+        self._key = key
+        vocabulary = vocabulary_of(model.model, model.tokenizer)
+        forced = vocabulary.known if force_yes_no is None else force_yes_no
+        self._bias = yes_no_bias(vocabulary.name) if forced else None
+        self._peculiarities = Peculiarities(self.where)
+        self._failures = transport_errors()
+        self._openai = _openai_client(endpoint, model, key)
+
+    def __repr__(self) -> str:
+        return f"EndpointClient({self.where!r}, {self._name!r})"
+
+    async def chat(self, request: ChatRequest, prompt_tokens: int | None = None) -> ChatReply:
+        """One chat call. prompt_tokens: `prompt_size` of the request where it is known already.
+
+        Raises PermanentCallError for a request larger than the context window, before sending it.
+        """
+        counted = prompt_size(request, self._model) if prompt_tokens is None else prompt_tokens
+        limit = output_limit(request, self._model)
+        body = self._peculiarities.chat_body(request, self._name, limit, self._bias)
+        reply = await self._post("/chat/completions", body)
+        return self._read(partial(read_chat, reply, request, counted, self._count, self.where))
+
+    async def embed(self, requests: Sequence[EmbeddingRequest]) -> list[EmbeddingReply]:
+        """One call that embeds all texts. All requests ask for the same number of dimensions."""
+        texts = [r.text for r in requests]
+        body = self._peculiarities.embedding_body(texts, self._name, requests[0].dimensions)
+        reply = await self._post("/embeddings", body)
+        counts = [self._count(t) for t in texts]
+        return self._read(partial(read_embeddings, reply, requests, counts, self.where))
+
+    async def close(self) -> None:
+        await self._openai.close()
+
+    async def _post(self, path: str, body: dict[str, Any]) -> Mapping[str, Any]:
+        """The decoded body of a 200. Raises the CallError that anything else means.
+
+        It is raised outside the handler: no exception of the library, which holds the key in its
+        request, hangs on ours.
+        """
+        try:
+            async with asyncio.timeout(self._model.timeout_s):
+                response = await self._openai.post(path, body=body, cast_to=httpx2.Response)
+            return decoded(response.content, self.where)
+        except CallError as e:
+            failure = e
+        except self._failures as e:
+            failure = self._failure(e, body)
+        raise self._scrubbed(failure)
+
+    def _failure(self, error: Exception, body: Mapping[str, Any]) -> CallError:
+        if isinstance(error, openai.APIStatusError):
+            refusal = Refusal.read(error.status_code, error.body)
+            if self._peculiarities.learn(body, refusal):
+                return ParameterRefused(f"{self.where} answered {refusal.status}: {refusal.message}")
+        return classify(error, self.where, time.time())
+
+    def _read(self, read: Callable[[], Any]) -> Any:
+        try:
+            return read()
+        except CallError as e:
+            failure = e
+        raise self._scrubbed(failure)
+
+    def _scrubbed(self, failure: CallError) -> CallError:
+        failure.args = (scrub(str(failure), [self._key]),)
+        failure.__cause__ = failure.__context__ = None
+        return failure
+
+    def _count(self, text: str) -> int:
+        return text_size(text, self._model)
+
+
+def connect(
+    model: Model,
+    environ: Mapping[str, str],
+    ask_key: Callable[[str], str | None] | None = None,
+    force_yes_no: bool | None = None,
+) -> tuple[EndpointClient | FatalCallError, ...]:
+    """A client for each of a model's endpoints, in their order; the error for one without its key.
+
+    Reads key files and may wait for `ask_key`: not for an event loop.
+    """
+
+    def one(endpoint: Endpoint) -> EndpointClient | FatalCallError:
+        try:
+            return EndpointClient(endpoint, model, find_key(endpoint, environ, ask_key), force_yes_no)
+        except FatalCallError as e:
+            return e
+
+    return tuple(one(endpoint) for endpoint in model.endpoints)
+
+
+def _openai_client(endpoint: Endpoint, model: Model, key: SecretStr | None) -> openai.AsyncOpenAI:
+    timeout = httpx2.Timeout(model.timeout_s, connect=min(CONNECT_S, model.timeout_s), pool=None)
+    limits = httpx2.Limits(max_connections=_NO_BOUND, max_keepalive_connections=None, keepalive_expiry=30.0)
+    headers: dict[str, Any] = dict(endpoint.headers)
+    if key is None:
+        headers["Authorization"] = openai.Omit()
+    return openai.AsyncOpenAI(
+        api_key=key.get_secret_value() if key else "none",
+        base_url=endpoint.base_url,
+        max_retries=0,
+        timeout=timeout,
+        default_headers=headers,
+        http_client=openai.DefaultAioHttpClient(limits=limits, timeout=timeout),
+    )

@@ -1,0 +1,189 @@
+"""What an endpoint's failure means: worth another attempt, hopeless for this request, or for all of them.
+
+The three kinds are those of `errors.CallError`. Messages never carry a key, and the library's exceptions
+are not chained to ours: theirs hold the request with its headers.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+
+from graphrag_ray.errors import CallError, FatalCallError, PermanentCallError, TransientCallError
+from graphrag_ray.messages import Usage
+
+MAX_MESSAGE = 600
+
+_QUOTA_CODES = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "quota_exceeded"}
+_KEY_CODES = {"invalid_api_key", "account_deactivated", "invalid_authentication"}
+_MODEL_CODES = {"model_not_found", "DeploymentNotFound", "model_not_available"}
+_FATAL_CODES = _QUOTA_CODES | _KEY_CODES | _MODEL_CODES
+_FATAL_TEXT = re.compile(
+    r"insufficient[ _](quota|balance)|exceeded your current quota|(incorrect|invalid) api key"
+    r"|api key not valid|model [^ ]+ (does not exist|not found)",
+    re.IGNORECASE,
+)
+_CONTENT_TEXT = re.compile(r"content[ _](filter|management|policy)|flagged by moderation", re.IGNORECASE)
+_TOO_LARGE_TEXT = re.compile(r"request too large", re.IGNORECASE)
+_TRANSIENT_STATUS = {408, 409, 425, 429}
+_FATAL_STATUS = {401, 402, 403, 404}
+
+
+class GaveUp(TransientCallError):
+    """A transient failure after all attempts."""
+
+    def __init__(self, message: str, *, status: int | None = None, attempts: int = 1) -> None:
+        super().__init__(message, status=status)
+        self.attempts = attempts
+
+
+class PromptTruncated(PermanentCallError):
+    """The endpoint read only a part of the prompt, and was paid for that."""
+
+    def __init__(self, message: str, *, usage: Usage = Usage()) -> None:
+        super().__init__(message)
+        self.usage = usage
+
+
+class ParameterRefused(TransientCallError):
+    """The endpoint refused a parameter that we can do without: the same request, sent again, leaves it
+    out. It needs no waiting and is no failed attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An HTTP answer that is an error.
+
+    code, param, message    from the error's body where it has them; the message else is the body
+    """
+
+    status: int
+    message: str
+    code: str = ""
+    param: str = ""
+
+    @staticmethod
+    def read(status: int, body: object) -> Refusal:
+        """From a decoded body of any shape: {"error": {…}}, its inside, {"detail": …}, or text."""
+        inner = body.get("error", body) if isinstance(body, Mapping) else body
+        if not isinstance(inner, Mapping):
+            return Refusal(status, str(inner or "")[:MAX_MESSAGE])
+        message = inner.get("message") or inner.get("detail") or inner
+        code = inner.get("code") or inner.get("type") or ""
+        return Refusal(status, str(message)[:MAX_MESSAGE], str(code), str(inner.get("param") or ""))
+
+
+def failure_of(refusal: Refusal, where: str, retry_after_s: float | None = None) -> CallError:
+    """The error that an HTTP answer means. where: the endpoint, as it may be shown."""
+    status, code = refusal.status, refusal.code
+    text = f"{where} answered {status}: {refusal.message or code or 'no reason given'}"
+    if status < 500 and _CONTENT_TEXT.search(f"{code} {refusal.message}"):
+        return PermanentCallError(text, status=status)
+    if code in _FATAL_CODES or status in _FATAL_STATUS or (status < 500 and _FATAL_TEXT.search(refusal.message)):
+        return FatalCallError(text, status=status)
+    if status == 429 and _TOO_LARGE_TEXT.search(refusal.message):
+        return PermanentCallError(text, status=status)
+    if status in _TRANSIENT_STATUS or status >= 500:
+        return TransientCallError(text, status=status, retry_after_s=retry_after_s)
+    return PermanentCallError(text, status=status)
+
+
+def classify(error: Exception, where: str, wall_now: float) -> CallError:
+    """The CallError that an exception of the `openai` client, or below it, means.
+
+    where: the endpoint, as it may be shown. wall_now: Unix seconds, for a Retry-After that is a date.
+    The caller scrubs the message.
+    """
+    import openai
+
+    if isinstance(error, openai.APIStatusError):
+        refusal = Refusal.read(error.status_code, error.body)
+        return failure_of(refusal, where, retry_after_s(error.response.headers, wall_now))
+    reason = _root(error)
+    if isinstance(reason, TimeoutError | openai.APITimeoutError):
+        return TransientCallError(f"{where} did not answer in time")
+    if type(reason).__name__ in ("UnsupportedProtocol", "InvalidURL", "LocalProtocolError"):
+        return FatalCallError(f"{where} cannot be called: {reason}")
+    if isinstance(reason, UnicodeError):
+        return PermanentCallError(f"the request cannot be sent to {where}: {reason}")
+    return TransientCallError(f"no answer from {where}: {str(reason) or type(reason).__name__}")
+
+
+def transport_errors() -> tuple[type[Exception], ...]:
+    """What may be raised by a call and says something about the endpoint, rather than about our code."""
+    import aiohttp
+    import httpx2
+    import openai
+
+    return (openai.OpenAIError, httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL,
+            aiohttp.ClientError, OSError, TimeoutError, UnicodeError)  # fmt: skip
+
+
+def retry_after_s(headers: Mapping[str, str], wall_now: float) -> float | None:
+    """How long the endpoint asks us to wait, in seconds; None where it does not say.
+
+    Reads retry-after-ms, then Retry-After (seconds or a date), then x-ratelimit-reset-* of what is
+    used up. headers: names in lower case, or a mapping that does not mind.
+    """
+    if (ms := _number(headers.get("retry-after-ms"))) is not None:
+        return ms / 1000.0
+    if (after := headers.get("retry-after")) is not None:
+        seconds = _number(after)
+        return seconds if seconds is not None else _until_date(after, wall_now)
+    resets = {}
+    for kind in ("requests", "tokens"):
+        reset = _duration(headers.get(f"x-ratelimit-reset-{kind}"), wall_now)
+        if reset is not None:
+            resets[kind] = reset
+    used_up = [s for k, s in resets.items() if _number(headers.get(f"x-ratelimit-remaining-{k}")) == 0]
+    if used_up:
+        return max(used_up)
+    return min(resets.values()) if resets else None
+
+
+_GO_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
+
+
+def _duration(text: str | None, wall_now: float) -> float | None:
+    """ "6m0s", "20ms", "1.5s", plain seconds, or a Unix time in seconds or milliseconds."""
+    if text is None:
+        return None
+    number = _number(text)
+    if number is not None:
+        if number > 1e11:
+            number /= 1000.0
+        return max(0.0, number - wall_now) if number > 1e8 else number
+    match = _GO_DURATION.fullmatch(text.strip())
+    if match is None or not any(match.groups()):
+        return None
+    hours, minutes, seconds, ms = (float(g or 0) for g in match.groups())
+    return hours * 3600 + minutes * 60 + seconds + ms / 1000
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text) if text is not None else math.nan
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value >= 0 else None
+
+
+def _until_date(text: str, wall_now: float) -> float | None:
+    try:
+        at = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    return max(0.0, at.timestamp() - wall_now)
+
+
+def _root(error: BaseException) -> BaseException:
+    """The innermost cause: the library's own message is only "Connection error."."""
+    seen: BaseException = error
+    while seen.__cause__ is not None:
+        seen = seen.__cause__
+    return seen

@@ -1,0 +1,150 @@
+"""The limiter that callers see: wait for places to call, settle what was used, report a 429.
+
+One process has a `LocalLimiter`. A cluster has one actor per model, which is a shell around a
+`LocalLimiter` of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from graphrag_ray.llm.limits import LimiterState
+from graphrag_ray.settings import Model
+
+
+class Limiter(Protocol):
+    """Endpoints are numbered as in the model's settings. Only `acquire` waits."""
+
+    async def acquire(self, model: str, wants: Sequence[int], usable: Sequence[int]) -> Sequence[int]:
+        """Wait for places for the first one or more of the waiters.
+
+        wants: tokens that each waiter's call will use, in order. usable: the endpoints to choose from.
+        Returns the endpoint for each of the first n waiters, n at least 1; the others ask again.
+        A caller has one such call outstanding per model.
+        """
+        ...
+
+    def settle(self, model: str, endpoint: int, delta_tokens: int) -> None:
+        """A call ended: tokens it used minus those it had asked for."""
+        ...
+
+    def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
+        """The endpoint answered 429: everyone waits for so long (None: it did not say)."""
+        ...
+
+
+class LocalLimiter:
+    """Limits within one process, or behind an actor: no task of its own, no lock, no polling.
+
+    It may outlive an event loop, but is used from one at a time.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, Model],
+        default_in_flight: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """default_in_flight: bound on concurrent calls of an endpoint without any known limit."""
+        now = clock()
+        self._lines = {
+            name: _Line(LimiterState(model.endpoints, default_in_flight, now), clock)
+            for name, model in models.items()
+            if model.provider != "offline"
+        }
+
+    async def acquire(
+        self, model: str, wants: Sequence[int], usable: Sequence[int], holder: str = ""
+    ) -> Sequence[int]:
+        return await self._lines[model].acquire(holder, wants, usable)
+
+    def settle(self, model: str, endpoint: int, delta_tokens: int, holder: str = "") -> None:
+        self._lines[model].settle(holder, endpoint, delta_tokens)
+
+    def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
+        self._lines[model].penalise(endpoint, retry_after_s)
+
+    def forget(self, holder: str) -> None:
+        """A holder died: what it had in flight is over."""
+        for line in self._lines.values():
+            line.forget(holder)
+
+    def in_flight(self, model: str) -> tuple[int, ...]:
+        """Calls in flight for each endpoint."""
+        return self._lines[model].state.in_flight
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiter:
+    holder: str
+    wants: tuple[int, ...]
+    future: asyncio.Future[Sequence[int]]
+
+
+class _Line:
+    """Futures and a timer around the state of one model."""
+
+    def __init__(self, state: LimiterState, clock: Callable[[], float]) -> None:
+        self.state = state
+        self._clock = clock
+        self._waiting: dict[int, _Waiter] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def acquire(self, holder: str, wants: Sequence[int], usable: Sequence[int]) -> Sequence[int]:
+        ticket = self.state.ask(holder, wants, usable)
+        waiter = _Waiter(holder, tuple(wants), asyncio.get_running_loop().create_future())
+        self._waiting[ticket] = waiter
+        self._serve()
+        try:
+            return await waiter.future
+        except asyncio.CancelledError:
+            self.state.withdraw(ticket)
+            self._waiting.pop(ticket, None)
+            if not waiter.future.cancelled():  # granted, but nobody will use the places
+                self._give_back(waiter, waiter.future.result())
+            if self._waiting:
+                self._serve()
+            raise
+
+    def settle(self, holder: str, endpoint: int, delta_tokens: int) -> None:
+        self.state.settle(self._clock(), holder, endpoint, delta_tokens)
+        if self._waiting:
+            self._serve()
+
+    def penalise(self, endpoint: int, retry_after_s: float | None) -> None:
+        self.state.penalise(self._clock(), endpoint, retry_after_s)
+
+    def forget(self, holder: str) -> None:
+        self.state.forget(holder)
+        for ticket, waiter in list(self._waiting.items()):
+            if waiter.holder == holder:
+                waiter.future.cancel()
+                del self._waiting[ticket]
+        if self._waiting:
+            self._serve()
+
+    def _serve(self) -> None:
+        """Answer who may go now, and set the timer for the next."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        now = self._clock()
+        granted, look_again_at = self.state.grants(now)
+        for grant in granted:
+            waiter = self._waiting.pop(grant.ticket)
+            if waiter.future.done():  # cancelled in this turn of the event loop
+                self._give_back(waiter, grant.endpoints)
+                look_again_at = now
+            else:
+                waiter.future.set_result(grant.endpoints)
+        if look_again_at is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(0.0, look_again_at - now), self._serve)
+
+    def _give_back(self, waiter: _Waiter, places: Sequence[int]) -> None:
+        for endpoint, tokens in zip(places, waiter.wants, strict=False):
+            self.state.settle(self._clock(), waiter.holder, endpoint, -tokens)

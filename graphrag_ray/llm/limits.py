@@ -1,0 +1,179 @@
+"""Who may call which endpoint, and when: the limits of one logical model, shared by all who call it.
+
+Pure: every method is told the time. `limiter.LocalLimiter` is its shell in one process; a cluster's
+limiter is one actor around that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from graphrag_ray.llm.bucket import BURST_S, Bucket, check_within_limit
+from graphrag_ray.settings import Endpoint
+
+MAX_PAUSE_S = 600.0
+"""An endpoint that asks for a longer pause is tried again after this: one request is cheap."""
+FIRST_PAUSE_S = 0.5
+"""After a 429 that names no time; doubled while they go on."""
+FORGIVEN_S = 30.0
+"""So long after a pause, the next one is a first one again."""
+MAX_GROUP = 128
+"""Places given in one answer, so that one caller does not take all that there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The answer to a ticket: for its first len(endpoints) wants, in order, the endpoint to call."""
+
+    ticket: int
+    endpoints: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ticket:
+    number: int
+    holder: str
+    wants: tuple[int, ...]
+    usable: tuple[int, ...]
+
+
+class _Gate:
+    """One endpoint: its bucket, its bound on calls in flight, and its pauses."""
+
+    def __init__(self, endpoint: Endpoint, default_in_flight: int, now: float, burst_s: float) -> None:
+        rpm, tpm = endpoint.requests_per_minute, endpoint.tokens_per_minute
+        self.bucket = Bucket(rpm, tpm, now, burst_s)
+        self.max_in_flight = endpoint.max_in_flight
+        if self.max_in_flight is None and not self.bucket.limited:
+            self.max_in_flight = default_in_flight
+        self.in_flight: Counter[str] = Counter()
+        self.paused_until = now - 2 * FORGIVEN_S
+        self.strikes = 0
+
+    @property
+    def has_place(self) -> bool:
+        return self.max_in_flight is None or self.in_flight.total() < self.max_in_flight
+
+    @property
+    def load(self) -> float:
+        """0 idle, 1 nothing left."""
+        in_flight = self.in_flight.total()
+        places = in_flight / self.max_in_flight if self.max_in_flight else in_flight / (in_flight + 64.0)
+        return max(places, self.bucket.load)
+
+
+class LimiterState:
+    """The endpoints of one logical model and the tickets that wait for them.
+
+    A holder (a worker) has one ticket at a time, for all its waiters. Tickets are answered in order;
+    an answer may hold fewer places than were wanted, and the rest asks again.
+    """
+
+    def __init__(
+        self, endpoints: Sequence[Endpoint], default_in_flight: int, now: float, burst_s: float = BURST_S
+    ) -> None:
+        self._gates = [_Gate(e, default_in_flight, now, burst_s) for e in endpoints]
+        self._queue: list[_Ticket] = []
+        self._next = 0
+
+    @property
+    def in_flight(self) -> tuple[int, ...]:
+        """Calls in flight for each endpoint."""
+        return tuple(g.in_flight.total() for g in self._gates)
+
+    def ask(self, holder: str, wants: Sequence[int], usable: Sequence[int]) -> int:
+        """Queue up for len(wants) places; returns the ticket's number.
+
+        wants: tokens that each waiter's call will use, at least 1. usable: endpoints that the holder
+        would call. Raises RequestTooLarge if one of them needs more than any of these ever gives.
+        """
+        limits = [self._gates[i].bucket.tokens_per_minute for i in usable]
+        if wants and None not in limits:
+            check_within_limit(max(wants), max(limit for limit in limits if limit is not None))
+        self._next += 1
+        self._queue.append(_Ticket(self._next, holder, tuple(wants), tuple(usable)))
+        return self._next
+
+    def withdraw(self, ticket: int) -> None:
+        self._queue = [t for t in self._queue if t.number != ticket]
+
+    def forget(self, holder: str) -> None:
+        """A holder died: its tickets go, and its calls in flight are over."""
+        self._queue = [t for t in self._queue if t.holder != holder]
+        for gate in self._gates:
+            del gate.in_flight[holder]
+
+    def settle(self, now: float, holder: str, endpoint: int, delta_tokens: int) -> None:
+        """A call ended. delta_tokens: what it used minus what was reserved for it."""
+        gate = self._gates[endpoint]
+        gate.bucket.settle(now, delta_tokens)
+        if gate.in_flight[holder] > 0:  # after a restart of the limiter, calls end that it never granted
+            gate.in_flight[holder] -= 1
+
+    def penalise(self, now: float, endpoint: int, retry_after_s: float | None) -> None:
+        """The endpoint said 429. Everyone leaves it alone for as long as it asked, or ever longer."""
+        gate = self._gates[endpoint]
+        if retry_after_s is None:
+            if now < gate.paused_until:  # one burst of 429s is one strike
+                return
+            gate.strikes = 0 if now > gate.paused_until + FORGIVEN_S else gate.strikes + 1
+            retry_after_s = FIRST_PAUSE_S * 2.0**gate.strikes
+        gate.paused_until = max(gate.paused_until, now + min(retry_after_s, MAX_PAUSE_S))
+        gate.bucket.pause_until(now, gate.paused_until)
+
+    def grants(self, now: float) -> tuple[list[Granted], float | None]:
+        """Who may go now, and when to look again (None: not before somebody asks or settles)."""
+        granted: list[Granted] = []
+        waiting: list[_Ticket] = []
+        open_ = self._open(now)
+        for ticket in self._queue:
+            places = self._serve(now, ticket, open_) if open_ else []
+            if places:
+                granted.append(Granted(ticket.number, tuple(places)))
+            else:
+                waiting.append(ticket)
+        self._queue = waiting
+        return granted, self._look_again(now)
+
+    def _open(self, now: float) -> set[int]:
+        """Endpoints that answer now: they have a place, and room for the first who would use them."""
+        return {i for i, gate in enumerate(self._gates) if gate.has_place and self._opens_in(now, i) == 0}
+
+    def _opens_in(self, now: float, endpoint: int) -> float | None:
+        """Seconds until an endpoint's bucket answers those who wait for it; None if nobody does."""
+        gate = self._gates[endpoint]
+        mine = [t for t in self._queue if endpoint in t.usable]
+        first = next((t.wants[0] for t in mine if self._within_limit(endpoint, t.wants[0])), None)
+        if first is None:
+            gate.bucket.wait_for(now, 0)
+            return None
+        gate.bucket.wait_for(now, first)
+        waiting_tokens = sum(sum(t.wants) for t in mine)
+        return gate.bucket.opens_in(now, first, sum(len(t.wants) for t in mine), waiting_tokens)
+
+    def _serve(self, now: float, ticket: _Ticket, open_: set[int]) -> list[int]:
+        """Places for the first wants of a ticket. Endpoints that it has to wait for are closed to those
+        behind it, so that small requests do not starve a large one."""
+        places: list[int] = []
+        for tokens in ticket.wants[:MAX_GROUP]:
+            wanted = [i for i in ticket.usable if i in open_ and self._within_limit(i, tokens)]
+            ready = [i for i in wanted if self._gates[i].has_place and self._gates[i].bucket.fits(tokens)]
+            if not ready:
+                open_.difference_update(wanted)
+                break
+            best = min(ready, key=lambda i: self._gates[i].load)
+            self._gates[best].bucket.take(now, tokens)
+            self._gates[best].in_flight[ticket.holder] += 1
+            places.append(best)
+        return places
+
+    def _within_limit(self, endpoint: int, tokens: int) -> bool:
+        limit = self._gates[endpoint].bucket.tokens_per_minute
+        return limit is None or tokens <= limit
+
+    def _look_again(self, now: float) -> float | None:
+        waits = [self._opens_in(now, i) for i, gate in enumerate(self._gates) if gate.has_place]
+        known = [w for w in waits if w is not None]
+        return now + min(known) if known and self._queue else None

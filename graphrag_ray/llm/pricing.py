@@ -1,0 +1,99 @@
+"""What a call costs, from the settings or from the price table of the `genai-prices` package.
+
+The table is the package's bundled one: nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+from graphrag_ray.messages import Usage
+from graphrag_ray.settings import Endpoint, Model, Price
+
+PICO_USD = 1_000_000_000_000
+"""One dollar in picodollars. One token at 1 USD per million is a million of them, so that costs are
+whole numbers and their sums do not depend on the order."""
+
+_SOLD_BY_ONE = re.compile(r"(gpt-(?!oss)|chatgpt-|o\d|text-embedding-|claude|gemini)")
+"""Models that no one runs on a machine of their own: their name tells the price at any address."""
+
+
+def price_of(model: Model, endpoint: Endpoint | None = None) -> Price | None:
+    """The price of a model at an endpoint; None where it is unknown, which is not free.
+
+    The settings' own price decides. Else the table's, for the seller with that address. At an address
+    that the table does not know, the name decides if the model is sold by its maker alone; open
+    weights, which anybody may serve at any cost, are unknown there. Prices that rise with the length
+    of a prompt count at their lowest tier, which begins at a length that no context of ours reaches.
+    """
+    if model.provider == "offline":
+        return Price(input_usd_per_mtok=0.0, cached_usd_per_mtok=0.0)
+    if model.price is not None:
+        return model.price
+    name = (endpoint.model if endpoint else None) or model.model
+    return _listed_price(name, endpoint.base_url if endpoint else "")
+
+
+def cost_pico_usd(usage: Usage, price: Price | None) -> int | None:
+    """The cost of one call in whole picodollars; None where the price is unknown.
+
+    Cached tokens are part of the prompt and cost their own price; the prompt's where there is none.
+    """
+    if price is None:
+        return None
+    cached = min(usage.cached_tokens, usage.prompt_tokens)
+    cached_price = price.cached_usd_per_mtok
+    if cached_price is None:
+        cached_price = price.input_usd_per_mtok
+    return (
+        (usage.prompt_tokens - cached) * _pico_per_token(price.input_usd_per_mtok)
+        + cached * _pico_per_token(cached_price)
+        + usage.completion_tokens * _pico_per_token(price.output_usd_per_mtok)
+    )
+
+
+def cost_usd(usage: Usage, price: Price | None) -> float | None:
+    """The cost of one call in US dollars; None where the price is unknown."""
+    pico = cost_pico_usd(usage, price)
+    return None if pico is None else pico / PICO_USD
+
+
+def _pico_per_token(usd_per_mtok: float) -> int:
+    return round(usd_per_mtok * PICO_USD / 1_000_000)
+
+
+@lru_cache(maxsize=256)
+def _listed_price(name: str, base_url: str) -> Price | None:
+    from genai_prices.data_snapshot import get_snapshot
+
+    snapshot = get_snapshot()
+    for provider in _sellers(snapshot, name, base_url):
+        listed = provider.find_model(name.lower(), all_providers=snapshot.providers)
+        if listed is not None:
+            return _as_price(listed.get_prices(datetime.now(UTC)))
+    return None
+
+
+def _sellers(snapshot: Any, name: str, base_url: str) -> list[Any]:
+    known = [p for p in snapshot.providers if base_url and re.match(p.api_pattern, base_url)]
+    if known or not _SOLD_BY_ONE.match(name.lower()):
+        return known
+    makers = [p for p in snapshot.providers if p.model_match and p.model_match.is_match(name.lower())]
+    return makers or [p for p in snapshot.providers if p.id == "openai"]
+
+
+def _as_price(listed: Any) -> Price | None:
+    def usd(value: Any) -> float | None:
+        return None if value is None else float(getattr(value, "base", value))
+
+    input_usd = usd(listed.input_mtok)
+    if input_usd is None:
+        return None
+    return Price(
+        input_usd_per_mtok=input_usd,
+        output_usd_per_mtok=usd(listed.output_mtok) or 0.0,
+        cached_usd_per_mtok=usd(listed.cache_read_mtok),
+    )

@@ -1,0 +1,64 @@
+"""Which endpoints of a model one caller would use now.
+
+Work goes where there is room (the limiter sees to that) among the endpoints named here: one that keeps
+failing is left alone for a while and tried again, one that refuses us as a whole is dropped as long as
+another remains.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from graphrag_ray.errors import FatalCallError
+
+logger = logging.getLogger(__name__)
+
+REST_AFTER_FAILURES = 3
+"""Failures in a row before an endpoint is left alone."""
+FIRST_REST_S = 1.0
+LONGEST_REST_S = 60.0
+
+
+class Roster:
+    """names: the endpoints' addresses as they may be shown, in the order of the settings."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._in_a_row = [0] * len(names)
+        self._rests = [0] * len(names)
+        self._resting_until = [0.0] * len(names)
+        self._dropped: dict[int, FatalCallError] = {}
+
+    def usable(self, now: float) -> list[int]:
+        """Endpoints to choose from, never empty: those that are not resting, else those that are.
+
+        Raises FatalCallError when every endpoint was dropped.
+        """
+        left = [i for i in range(len(self._names)) if i not in self._dropped]
+        if not left:
+            last = list(self._dropped.values())[-1]
+            raise FatalCallError(str(last), status=last.status)
+        return [i for i in left if self._resting_until[i] <= now] or left
+
+    def worked(self, endpoint: int) -> None:
+        self._in_a_row[endpoint] = self._rests[endpoint] = 0
+
+    def failed(self, endpoint: int, now: float) -> None:
+        """A transient failure other than a 429, which the limiter handles for everyone."""
+        self._in_a_row[endpoint] += 1
+        if self._in_a_row[endpoint] >= REST_AFTER_FAILURES and self._resting_until[endpoint] <= now:
+            rest_s = min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** self._rests[endpoint])
+            self._rests[endpoint] += 1
+            self._resting_until[endpoint] = now + rest_s
+            if len(self._names) - len(self._dropped) > 1:
+                logger.warning("%s keeps failing: left alone for %.0f s", self._names[endpoint], rest_s)
+
+    def drop(self, endpoint: int, error: FatalCallError) -> None:
+        """Use an endpoint no more. The next `usable` raises if it was the last."""
+        if endpoint in self._dropped:
+            return
+        self._dropped[endpoint] = error
+        left = len(self._names) - len(self._dropped)
+        if left:
+            logger.warning("%s is not used any more: %s (%d left)", self._names[endpoint], error, left)

@@ -1,0 +1,44 @@
+"""How many tokens a request has, by our own count, and whether it fits its model."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from graphrag_ray.corpus.tokens import Vocabulary, count, vocabulary_for
+from graphrag_ray.errors import PermanentCallError
+from graphrag_ray.messages import ChatRequest
+from graphrag_ray.settings import Model
+
+TOKENS_PER_MESSAGE = 4
+"""What a chat template adds to each message, roughly."""
+
+
+@lru_cache(maxsize=64)
+def vocabulary_of(model: str, tokenizer: str | None) -> Vocabulary:
+    """The vocabulary of a model id, and whether it is the model's own for certain."""
+    return vocabulary_for(model, tokenizer)
+
+
+def text_size(text: str, model: Model) -> int:
+    """Tokens of a text, at least 1: what an endpoint bills is never nothing."""
+    return max(1, count(text, vocabulary_of(model.model, model.tokenizer).name))
+
+
+def prompt_size(request: ChatRequest, model: Model) -> int:
+    """Tokens of a chat request's messages.
+
+    Raises PermanentCallError where these and the reply's limit do not fit the context window.
+    """
+    size = sum(text_size(m.content, model) + TOKENS_PER_MESSAGE for m in request.messages)
+    limit = output_limit(request, model)
+    if size + limit > model.context_window:
+        raise PermanentCallError(
+            f"the {request.prompt!r} prompt has {size} tokens, which with {limit} for the reply is more than "
+            f"the context window of {model.context_window} tokens of {model.model or 'the model'}: not sent"
+        )
+    return size
+
+
+def output_limit(request: ChatRequest, model: Model) -> int:
+    """The most tokens that the reply may have."""
+    return request.call.max_output_tokens or model.max_output_tokens

@@ -1,0 +1,147 @@
+"""The static lexicon: ordinary English words, and the cues that tell a name's type.
+
+Both are plain text files beside this module, in `[sections]`. Inflected forms are derived here, so the
+files hold base forms. Nothing in them comes from a corpus: a name is found by its casing, the lexicon
+only says where casing is no evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+
+_VOWELS = frozenset("aeiou")
+_PARTS_OF_SPEECH = ("function", "adverb", "verb", "adjective", "noun", "calendar")
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """Sets of lower-case words.
+
+    ordinary    every form of every word: alone at the start of a sentence none of them is a name
+    leading     forms that are cut off the front of a capitalised run at the start of a sentence
+                (function words, adverbs, verbs)
+    function    pronouns, determiners, prepositions, conjunctions, auxiliaries, interjections
+    stop        function words and adverbs: no content
+    calendar    days, months, seasons
+    cues        the sections of cues.txt by name
+    """
+
+    ordinary: frozenset[str]
+    leading: frozenset[str]
+    function: frozenset[str]
+    stop: frozenset[str]
+    nouns: frozenset[str]
+    adjectives: frozenset[str]
+    calendar: frozenset[str]
+    cues: dict[str, frozenset[str]]
+
+    def is_ordinary(self, word: str) -> bool:
+        """Whether a word, in lower case, is an ordinary one; a hyphenated word is if all its parts are."""
+        if word in self.ordinary:
+            return True
+        if "-" in word:
+            return all(part in self.ordinary or part.isdigit() for part in word.split("-") if part)
+        return False
+
+
+@lru_cache(maxsize=1)
+def lexicon() -> Lexicon:
+    """The lexicon, read once per process."""
+    words = _read("lexicon.txt")
+    cues = _read("cues.txt")
+    verbs = _inflected(words["verb"], _verb_forms)
+    nouns = _inflected(words["noun"], lambda w: [_plural(w)])
+    adjectives = _inflected(words["adjective"], _adjective_forms)
+    closed = {p: frozenset(words[p]) for p in _PARTS_OF_SPEECH}
+    function = closed["function"]
+    return Lexicon(
+        ordinary=function | closed["adverb"] | closed["calendar"] | verbs | nouns | adjectives,
+        leading=(function | closed["adverb"] | verbs) - nouns.difference(words["verb"]) | function,
+        function=function,
+        stop=function | closed["adverb"],
+        nouns=nouns,
+        adjectives=adjectives,
+        calendar=closed["calendar"],
+        cues={name: frozenset(values) for name, values in cues.items()},
+    )
+
+
+def _read(name: str) -> dict[str, list[str]]:
+    """Sections of a lexicon file; a section with `|` in it holds phrases divided by bars."""
+    text = (files("graphrag_ray.offline") / name).read_text("utf-8")
+    sections: dict[str, list[str]] = {}
+    current: list[str] = []
+    for raw in text.split("\n"):
+        line = raw.strip()
+        if not line or line.startswith("#"):
+            continue
+        if line.startswith("["):
+            current = sections.setdefault(line[1:-1], [])
+        elif "|" in line:
+            current.extend(w.strip() for w in line.split("|") if w.strip())
+        else:
+            current.extend(line.split())
+    return sections
+
+
+def _inflected(words: Iterable[str], forms: object) -> frozenset[str]:
+    out: set[str] = set()
+    for word in words:
+        out.add(word)
+        if len(word) > 1:
+            out.update(forms(word))  # type: ignore[operator]
+    return frozenset(out)
+
+
+def _plural(word: str) -> str:
+    if word.endswith(("s", "x", "z", "ch", "sh")):
+        return word + "es"
+    if word.endswith("y") and word[-2] not in _VOWELS:
+        return word[:-1] + "ies"
+    return word + "s"
+
+
+def _doubles(word: str) -> bool:
+    """Whether the last consonant is doubled before -ed and -ing (plan, planned)."""
+    return (
+        len(word) >= 3
+        and word[-1] not in _VOWELS
+        and word[-1] not in "wxy"
+        and word[-2] in _VOWELS
+        and word[-3] not in _VOWELS
+    )
+
+
+def _verb_forms(word: str) -> list[str]:
+    stem = word[:-1] if word.endswith("e") and not word.endswith("ee") else word
+    past = word[:-1] + "ied" if word.endswith("y") and word[-2] not in _VOWELS else stem + "ed"
+    forms = [_plural(word), past, stem + "ing", "re" + word, "un" + past]
+    if word.endswith("ie"):
+        forms.append(word[:-2] + "ying")
+    if _doubles(word):
+        forms += [word + word[-1] + "ed", word + word[-1] + "ing"]
+    return forms
+
+
+def _adjective_forms(word: str) -> list[str]:
+    if word.endswith("ly"):
+        return []
+    if word.endswith("le"):
+        adverb = word[:-1] + "y"
+    elif word.endswith("y"):
+        adverb = word[:-1] + "ily"
+    elif word.endswith("ic"):
+        adverb = word + "ally"
+    else:
+        adverb = word + "ly"
+    forms = [adverb, "un" + word, "non" + word]
+    if len(word) <= 7:
+        stem = word[:-1] if word.endswith(("e", "y")) else word
+        middle = "i" if word.endswith("y") else ""
+        forms += [stem + middle + "er", stem + middle + "est"]
+        if _doubles(word):
+            forms += [word + word[-1] + "er", word + word[-1] + "est"]
+    return forms

@@ -1,0 +1,183 @@
+"""Text into turns and sentences, each a stretch of the text that can be quoted as it stands."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from graphrag_ray.offline.lexicon import Lexicon
+
+_LINE = re.compile(r"[^\n]+")
+_MARKUP = re.compile(r"[ \t]*(?:#{1,6}[ \t]+|[-*•>+][ \t]+|\d{1,3}[.)][ \t]+|\|[ \t]*)?[*_]{0,3}")
+_LABEL = re.compile(
+    r"[ \t]*[*_]{0,2}(?P<name>[^\W\d_][\w.'’&-]*(?:[ \t]+[^\W\d_][\w.'’&-]*){0,4})[*_]{0,2}"
+    r"[ \t]*(?:\([^()\n]{1,30}\)[ \t]*)?:[*_]{0,2}(?=[ \t]|$)"
+)
+_BOUNDARY = re.compile(r"[.!?…]+[\"”’'»)\]*_]*\s+(?=[\"“‘'«(\[*_–—-]*\s?[A-Z0-9À-ÞА-Я])")
+_STOPS = frozenset(
+    "mr mrs ms mx dr prof st ste sr jr rev hon gen col capt lt sgt maj gov sen rep pres adm messrs mme mlle inc "
+    "corp co ltd bros dept univ assn vs etc al eg ie cf ca approx est fig figs no nos vol vols ed eds pp "
+    "jan feb mar apr jun jul aug sep sept oct nov dec ave blvd rd mt ft".split()
+)
+_NEVER_LAST = frozenset("mr mrs ms mx dr prof st rev hon gen col capt lt sgt maj gov sen messrs mme mlle vs".split())
+_WORD_BEFORE = re.compile(r"([^\W_](?:[\w.&'’-]*[^\W_])?)$")
+_SPACE = re.compile(r"\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A stretch text[start:end] without a speaker label. `turn` numbers the turns of a transcript, -1
+    where nobody is known to speak; `label_start` is where the label before it begins, for the first
+    sentence of a turn, else `start`. `whole` is False for a fragment at an edge of the chunk."""
+
+    start: int
+    end: int
+    turn: int = -1
+    label_start: int = -1
+    whole: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Somebody speaks. `start`, `end`: the label's name in the text."""
+
+    speaker: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    sentences: list[Sentence]
+    turns: list[Turn]
+
+
+def fold(text: str) -> str:
+    """White space folded: how a quoted sentence is written, and how it is compared with its source."""
+    return _SPACE.sub(" ", text).strip()
+
+
+def split_sentences(text: str) -> list[str]:
+    """The sentences of running text, white space folded, for text without turns."""
+    return [s for s in (fold(text[a:b]) for a, b in _boundaries(text, 0, len(text))) if s]
+
+
+def read_script(text: str, lexicon: Lexicon) -> Script:
+    """Cut a chunk into sentences and, where lines begin with `NAME:`, into turns.
+
+    A label in capitals counts as a speaker at once, one in mixed case when it has two words or comes
+    twice. A blank line, a heading, a list item and a label end a sentence; a single line break does
+    where the line before it ends one.
+    """
+    blocks = _blocks(text)
+    labels = [_label(text, a, b, lexicon) for a, b in blocks]
+    names = [found[0] for found in labels if found]
+    sentences: list[Sentence] = []
+    turns: list[Turn] = []
+    for (start, end), found in zip(blocks, labels, strict=True):
+        body, label_start = start, -1
+        if found and (" " in found[0] or found[0].isupper() or names.count(found[0]) > 1):
+            turns.append(Turn(found[0], found[1], found[2]))
+            body, label_start = found[3], start
+        for a, b in _boundaries(text, body, end):
+            sentences.append(Sentence(a, b, len(turns) - 1, label_start if label_start >= 0 else a))
+            label_start = -1
+    return Script(_mark_fragments(text, sentences), turns)
+
+
+def _mark_fragments(text: str, sentences: list[Sentence]) -> list[Sentence]:
+    """The first and the last sentence may be cut by the edge of the chunk."""
+    from dataclasses import replace
+
+    if sentences and not text[sentences[0].start].isupper():
+        sentences[0] = replace(sentences[0], whole=False)
+    if sentences and text[: sentences[-1].end].rstrip("\"”’')]*_ ")[-1:] not in ".!?…:":
+        sentences[-1] = replace(sentences[-1], whole=False)
+    return sentences
+
+
+def _blocks(text: str) -> list[tuple[int, int]]:
+    """Stretches no sentence crosses, markup at their start left out."""
+    blocks: list[tuple[int, int]] = []
+    open_start, open_end = -1, -1
+    last_line_end = -2
+    for match in _LINE.finditer(text):
+        line = match.group()
+        if not line.strip():
+            continue
+        markup = _MARKUP.match(line)
+        skip = markup.end() if markup else 0
+        blank_between = match.start() > last_line_end + 1
+        fresh = (
+            open_start < 0
+            or blank_between
+            or skip > len(line) - len(line.lstrip())
+            or text[open_end - 1] in ".!?…:”\"]|*"
+            or _LABEL.match(line) is not None
+        )
+        if fresh:
+            if open_start >= 0:
+                blocks.append((open_start, open_end))
+            open_start = match.start() + skip
+        open_end = match.start() + len(line.rstrip())
+        last_line_end = match.end()
+    if open_start >= 0:
+        blocks.append((open_start, open_end))
+    return [(a, b) for a, b in blocks if a < b]
+
+
+def _label(text: str, start: int, end: int, lexicon: Lexicon) -> tuple[str, int, int, int] | None:
+    """(name, its start, its end, start of what is said) where a block opens with a speaker's label."""
+    found = _LABEL.match(text, start, end)
+    if not found:
+        return None
+    name = found.group("name")
+    words = name.split()
+    if not all(w[0].isupper() or (i and len(w) <= 3) for i, w in enumerate(words)):
+        return None
+    lower = [w.lower().strip(".") for w in words]
+    first_names = lexicon.cues["first_name"]
+    if all(lexicon.is_ordinary(w) or w in lexicon.cues["not_name"] or w in lexicon.cues["role"] for w in lower):
+        if not (lower[0] in first_names or (len(lower) > 1 and lower[1] in first_names)):
+            return None
+    if len(words) == 1 and not name.isupper() and lower[0] not in first_names and lower[0] in lexicon.ordinary:
+        return None
+    return fold(name), found.start("name"), found.end("name"), found.end()
+
+
+def _boundaries(text: str, start: int, end: int) -> list[tuple[int, int]]:
+    out: list[tuple[int, int]] = []
+    at = start
+    for match in _BOUNDARY.finditer(text, start, end):
+        if text[match.start()] == "." and _is_abbreviation(text, at, match.start(), match.end()):
+            continue
+        stop = match.start() + len(match.group().rstrip())
+        _append(out, text, at, stop)
+        at = match.end()
+    _append(out, text, at, end)
+    return out
+
+
+def _append(out: list[tuple[int, int]], text: str, start: int, end: int) -> None:
+    while start < end and (text[start].isspace() or text[start] in "*_|"):
+        start += 1
+    while end > start and (text[end - 1].isspace() or text[end - 1] in "*_|"):
+        end -= 1
+    if end > start:
+        out.append((start, end))
+
+
+def _is_abbreviation(text: str, start: int, dot: int, following: int) -> bool:
+    """Whether the full stop at `dot` belongs to the word before it (Dr., J., U.S., Inc. before a name)."""
+    found = _WORD_BEFORE.search(text, max(start, dot - 12), dot)
+    if not found:
+        return False
+    word = found.group(1)
+    if len(word) == 1:
+        return word.isupper() and word != "I"
+    lower = word.lower()
+    if lower in _NEVER_LAST:
+        return True
+    if "." in word and len(word) <= 5:
+        return lower not in ("a.m", "p.m") and not text[following : following + 1].isupper()
+    return lower in _STOPS and not text[following : following + 1].isupper()

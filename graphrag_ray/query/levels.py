@@ -1,0 +1,163 @@
+"""Levels of a hierarchy, and the reports that stand for each (paper 4.1.2).
+
+C_k is every community of level k plus the leaves above it (a community without sub-communities is
+projected down). A community is stored once, at its own level; the projection is made here, on reading.
+
+A community of C_k whose report failed is replaced by those of its sub-communities, as far down as
+needed: they hold the same members without overlapping the others, which its parent's report would. A
+member that no report covers is missing; the answer says how many communities that concerns.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphrag_ray.errors import LevelNotFound
+
+Ints = npt.NDArray[np.int64]
+
+_LEVEL = re.compile(r"\s*c?\s*(\d{1,9})\s*\Z", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class LevelReports:
+    """The reports of one level.
+
+    rows       rows of the reports table, ascending
+    replaced   communities of the level without a report, represented by reports below them
+    missing    communities (of the level or below) that no report covers
+    n_tokens   of all these reports as contexts show them
+    """
+
+    level: int
+    rows: Ints
+    replaced: tuple[int, ...]
+    missing: tuple[int, ...]
+    n_tokens: int
+
+
+@dataclass(frozen=True)
+class Levels:
+    """The communities of one hierarchy, and which have a report.
+
+    community, level, parent   [C] as in the communities table
+    report                     [C] row of the reports table, -1 where there is none
+    n_tokens                   [C] of that report, 0 where there is none
+    """
+
+    community: Ints
+    level: Ints
+    parent: Ints
+    report: Ints
+    n_tokens: Ints
+
+    @property
+    def n_levels(self) -> int:
+        return int(self.level.max()) + 1 if len(self.level) else 0
+
+    def parse(self, text: str | int | None, context_tokens: int) -> int:
+        """A level as a user writes it: "C2", "2", 2; None: `default`.
+
+        Raises LevelNotFound, which says which levels there are.
+        """
+        if text is None:
+            return self.default(context_tokens)
+        match = _LEVEL.match(str(text))
+        if match and int(match.group(1)) < self.n_levels:
+            return int(match.group(1))
+        raise LevelNotFound(f"there is no level {str(text)!r}; {self._which()}")
+
+    def default(self, context_tokens: int) -> int:
+        """The coarsest level with enough reports to fill a context, else the one with most to read.
+
+        Raises LevelNotFound where there is no report at all.
+        """
+        tokens = [self.at(level).n_tokens for level in range(self.n_levels)]
+        if not any(tokens):
+            raise LevelNotFound(f"no community has a report; {self._which()}")
+        return next((k for k, n in enumerate(tokens) if n >= context_tokens), int(np.argmax(tokens)))
+
+    def at(self, level: int) -> LevelReports:
+        """C_level. Raises LevelNotFound for a level that the hierarchy does not have."""
+        if not 0 <= level < self.n_levels:
+            raise LevelNotFound(f"there is no level C{level}; {self._which()}")
+        is_leaf = ~np.isin(self.community, self.parent)
+        chosen = np.flatnonzero((self.level == level) | (is_leaf & (self.level < level)))
+        without = chosen[self.report[chosen] < 0]
+        below, replaced, missing = self._below(without)
+        rows = np.concatenate([self.report[chosen[self.report[chosen] >= 0]], self.report[below]])
+        used = np.concatenate([chosen, below])
+        return LevelReports(
+            level=level,
+            rows=np.sort(rows),
+            replaced=tuple(self.community[replaced].tolist()),
+            missing=tuple(self.community[missing].tolist()),
+            n_tokens=int(self.n_tokens[used].sum()),
+        )
+
+    def _below(self, without: Ints) -> tuple[Ints, Ints, Ints]:
+        """For communities without a report: communities below with one, those that are covered in whole
+        or in part by them, and those that nothing covers."""
+        found: list[Ints] = []
+        missing: list[Ints] = []
+        replaced: list[int] = []
+        for index in without.tolist():
+            here, gaps = self._descend(index)
+            found.append(here)
+            missing.append(gaps)
+            if len(here):
+                replaced.append(index)
+        none = np.zeros(0, dtype=np.int64)
+        return (
+            np.concatenate([none, *found]),
+            np.array(replaced, dtype=np.int64),
+            np.concatenate([none, *missing]),
+        )
+
+    def _descend(self, index: int) -> tuple[Ints, Ints]:
+        found: list[Ints] = []
+        missing: list[Ints] = []
+        todo = np.array([index], dtype=np.int64)
+        while len(todo):
+            children = np.flatnonzero(np.isin(self.parent, self.community[todo]))
+            missing.append(todo[~np.isin(self.community[todo], self.parent)])
+            found.append(children[self.report[children] >= 0])
+            todo = children[self.report[children] < 0]
+        return np.concatenate(found), np.concatenate(missing)
+
+    def _which(self) -> str:
+        if not self.n_levels:
+            return "this index has no communities (its documents held no entities)"
+        return "this index has " + ", ".join(f"C{k}" for k in range(self.n_levels))
+
+
+def levels(communities: pa.Table, reports: pa.Table, hierarchy: str = "leiden") -> Levels:
+    """Read a hierarchy's levels.
+
+    communities   columns community, level, parent, hierarchy
+    reports       columns community, n_tokens, hierarchy; the rows of LevelReports count its rows
+    """
+    own = communities.filter(pc.equal(communities["hierarchy"], hierarchy))
+    community = _ints(own["community"])
+    in_hierarchy = np.flatnonzero(np.asarray(pc.equal(reports["hierarchy"], hierarchy)))
+    of_report, tokens = _ints(reports["community"])[in_hierarchy], _ints(reports["n_tokens"])[in_hierarchy]
+    report = np.full(len(community), -1, dtype=np.int64)
+    n_tokens = np.zeros(len(community), dtype=np.int64)
+    sorter = np.argsort(community, kind="stable")
+    at = np.searchsorted(community, of_report, sorter=sorter)
+    known = at < len(community)
+    place = sorter[at[known]]
+    same = community[place] == of_report[known]
+    report[place[same]] = in_hierarchy[known][same]
+    n_tokens[place[same]] = tokens[known][same]
+    return Levels(community, _ints(own["level"]), _ints(own["parent"]), report, n_tokens)
+
+
+def _ints(column: pa.ChunkedArray) -> Ints:
+    return np.asarray(column.to_numpy(), dtype=np.int64)

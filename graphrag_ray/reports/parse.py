@@ -1,0 +1,171 @@
+"""Reading a report out of a model's reply.
+
+Tolerant where nothing is lost (fences, chatter, a trailing comma, a rating as text, known other
+spellings of keys), strict where something would be: what is missing is said in words that the
+correction turn can send back.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import json_repair
+
+MAX_FINDINGS = 10
+"""5–10 are asked for (paper E.2); 1–10 are taken: another call would cost more than the missing ones."""
+
+REPORT_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "title": {"type": "string"},
+        "summary": {"type": "string"},
+        "rating": {"type": "number"},
+        "rating_explanation": {"type": "string"},
+        "findings": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"summary": {"type": "string"}, "explanation": {"type": "string"}},
+                "required": ["summary", "explanation"],
+                "additionalProperties": False,
+            },
+        },
+    },
+    "required": ["title", "summary", "rating", "rating_explanation", "findings"],
+    "additionalProperties": False,
+}
+
+_NUMBER = re.compile(r"\s*(-?\d+(?:[.,]\d+)?)\s*(?:(?:/|out of|of)\s*10(?:\.0)?)?\s*\Z", re.IGNORECASE)
+_OBJECT_END = re.compile(r"\}[\s,\]]*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A report as the model wrote it, with references by local number."""
+
+    title: str
+    summary: str
+    rating: float
+    rating_explanation: str
+    findings: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a reply cannot be used: a clause ("it is empty") for the model and for the list of failures."""
+
+    text: str
+
+
+def parse_report(text: str, finish_reason: str = "stop") -> Draft | Problem:
+    """The report in a reply.
+
+    finish_reason "length": the reply was cut off. What is complete counts; the field or finding in which
+    the cut fell does not.
+    """
+    found, repaired = _json_object(text)
+    cut = repaired and finish_reason == "length"
+    if found is None:
+        return Problem(_too_long() if finish_reason == "length" else "it holds no JSON object")
+    if cut:
+        found = _without_last(found, complete=bool(_OBJECT_END.search(text)))
+    fields = {_plain(key): value for key, value in found.items()}
+    title, summary = _text(fields.get("title")), _text(fields.get("summary"))
+    rating, findings = _rating(fields.get("rating")), _findings(fields.get("findings"))
+    explanation = _rating_explanation(fields)
+    problems = [
+        problem
+        for problem, there in (
+            ("`title` must be a text that is not empty", title),
+            ("`summary` must be a text that is not empty", summary),
+            ("`rating` must be a number from 0 to 10", rating is not None),
+            ("`rating_explanation` must be a text that is not empty", explanation),
+            ("`findings` must be a list of objects with a `summary` and an `explanation`", findings),
+        )
+        if not there
+    ]
+    if problems or rating is None:
+        return Problem("; ".join([_too_long(), *problems] if cut else problems))
+    return Draft(title, summary, rating, explanation, findings[:MAX_FINDINGS])
+
+
+def _json_object(text: str) -> tuple[dict[str, Any] | None, bool]:
+    """The first JSON object of a reply, and whether it had to be repaired."""
+    start = text.find("{")
+    if start < 0:
+        return None, False
+    try:
+        value, _ = json.JSONDecoder(strict=False).raw_decode(text, start)
+        repaired = False
+    except (ValueError, RecursionError):
+        try:
+            value = json_repair.loads(text[start:])
+        except (ValueError, RecursionError):
+            return None, True
+        repaired = True
+    if isinstance(value, list):
+        value = next((v for v in value if isinstance(v, dict)), None)
+    if not isinstance(value, dict) or not value:
+        return None, repaired
+    if len(value) == 1 and isinstance(inner := next(iter(value.values())), dict):
+        value = inner  # {"report": {…}}
+    return value, repaired
+
+
+def _without_last(found: dict[str, Any], complete: bool) -> dict[str, Any]:
+    """Take out what the cut fell into: the last finding, or the last field."""
+    last = next(reversed(found))
+    if not isinstance(found[last], list):
+        return {key: value for key, value in found.items() if key != last}
+    return {**found, last: found[last] if complete else found[last][:-1]}
+
+
+def _findings(value: Any) -> tuple[tuple[str, str], ...]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, list):
+        return ()
+    found = []
+    for item in value:
+        fields = {_plain(k): v for k, v in item.items()} if isinstance(item, dict) else {}
+        summary, explanation = _text(fields.get("summary")), _text(fields.get("explanation"))
+        if summary and explanation:
+            found.append((summary, explanation))
+    return tuple(found)
+
+
+def _rating(value: Any) -> float | None:
+    if isinstance(value, str) and (match := _NUMBER.match(value)):
+        value = float(match.group(1).replace(",", "."))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return None if not math.isfinite(value) else min(max(float(value), 0.0), 10.0)
+
+
+def _rating_explanation(fields: Mapping[str, Any]) -> str:
+    """Models, and published prompts, write rating_explanation, rating_explaination, explanation, …"""
+    names = [
+        "ratingexplanation",
+        *(k for k in fields if k.startswith("rating") and "expl" in k),
+        "explanation",
+    ]
+    return next((text for name in names if (text := _text(fields.get(name)))), "")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list) and value and all(isinstance(v, str) for v in value):
+        value = "\n\n".join(value)  # paragraphs as a list
+    return value.strip() if isinstance(value, str) else ""
+
+
+def _plain(key: Any) -> str:
+    return re.sub(r"[^a-z]", "", str(key).lower())
+
+
+def _too_long() -> str:
+    return "it was cut off before its end, write less and close the JSON object"

@@ -1,0 +1,114 @@
+"""Which reports can be written now: bottom-up, each as soon as what it needs is there.
+
+A community whose elements all fit, or without sub-communities, needs nothing. Any other waits for one
+report at a time, that of the next sub-community to be replaced, and is woken by it. A plan depends on
+the lengths of its sub-communities' reports only, never on the order in which these finished.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphrag_ray.graph.hierarchy import Hierarchy
+from graphrag_ray.reports.elements import Elements
+from graphrag_ray.reports.plan import Plan, Planner, Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Communities by state; the states add up to `total`.
+
+    waiting: for a sub-community's report; ready: to be handed out; open: handed out, not yet done;
+    done: with a report; failed: without.
+    """
+
+    total: int
+    waiting: int
+    ready: int
+    open: int
+    done: int
+    failed: int
+
+
+class Schedule:
+    """The state of writing one hierarchy's reports.
+
+    Holds two integers per community and, for those that wait, the place in their list of children:
+    a million communities take some seconds and some 200 MB.
+    """
+
+    def __init__(
+        self, hierarchy: Hierarchy, elements: Elements, budget: int, max_claims_per_entity: int = 10
+    ) -> None:
+        self._planner = Planner(hierarchy, elements, budget, max_claims_per_entity)
+        self._hierarchy = hierarchy
+        self._tokens: dict[int, int | None] = {}
+        # Of communities that give sub-communities up: how far they are, by the child that they wait for,
+        # and of those that wait no longer, by their own number.
+        self._waiting: dict[int, Progress] = {}
+        self._woken: dict[int, Progress] = {}
+        self._open: set[int] = set()
+        self._failed = 0
+        n = hierarchy.n_communities
+        has_children = np.zeros(n, dtype=np.bool_)
+        has_children[hierarchy.parent[hierarchy.parent >= 0]] = True
+        waits = has_children & (self._planner.totals > self._planner.available)
+        at_once = np.flatnonzero(~waits)
+        # Deepest first: the chain of reports above a deep community is the longest still to come.
+        self._ready = list(zip((-hierarchy.level[at_once]).tolist(), at_once.tolist(), strict=True))
+        heapq.heapify(self._ready)
+        for community in np.flatnonzero(waits).tolist():
+            self._go_on(self._planner.start(community))
+
+    @property
+    def finished(self) -> bool:
+        return len(self._tokens) == self._hierarchy.n_communities
+
+    def counts(self) -> Counts:
+        return Counts(
+            total=self._hierarchy.n_communities,
+            waiting=len(self._waiting),
+            ready=len(self._ready),
+            open=len(self._open),
+            done=len(self._tokens) - self._failed,
+            failed=self._failed,
+        )
+
+    def ready(self, limit: int | None = None) -> list[Plan]:
+        """Plans of communities not handed out before: the deepest first, then by number.
+
+        Plans are made only when handed out; a `limit` keeps few of them in memory.
+        """
+        n = len(self._ready) if limit is None else min(limit, len(self._ready))
+        return [self._hand_out(heapq.heappop(self._ready)[1]) for _ in range(n)]
+
+    def done(self, community: int, tokens: int | None) -> None:
+        """A report was written, or failed for good (None).
+
+        tokens: of its record in a context (`context.record_tokens`). Raises ValueError for a community
+        that was not handed out or is done already.
+        """
+        if community not in self._open:
+            raise ValueError(f"community {community} was not handed out, or is done already")
+        self._open.remove(community)
+        self._tokens[community] = tokens
+        self._failed += tokens is None
+        if (progress := self._waiting.pop(community, None)) is not None:
+            self._go_on(progress)
+
+    def _go_on(self, progress: Progress) -> None:
+        child = self._planner.advance(progress, self._tokens)
+        if child is not None:
+            self._waiting[child] = progress
+            return
+        community = progress.community
+        self._woken[community] = progress
+        heapq.heappush(self._ready, (-int(self._hierarchy.level[community]), community))
+
+    def _hand_out(self, community: int) -> Plan:
+        progress = self._woken.pop(community, None) or self._planner.start(community)
+        self._open.add(community)
+        return self._planner.lay_out(progress, self._tokens)

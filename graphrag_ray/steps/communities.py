@@ -1,0 +1,268 @@
+"""Communities on the driver, from integer arrays; then elements laid out in the order of the hierarchy.
+
+Only integers come to the driver. The texts stay in storage and are rewritten once, so that the elements
+of any community are a few slices of a few blocks (see `graph/hierarchy.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from graphrag_ray import schema
+from graphrag_ray.corpus.tokens import count, vocabulary_for
+from graphrag_ray.engine.executor import PARTITION, Tables
+from graphrag_ray.graph.arrays import graph_arrays, id_prefixes
+from graphrag_ray.graph.communities import communities, edge_order
+from graphrag_ray.graph.hierarchy import Hierarchy, Ints
+from graphrag_ray.reports import context
+from graphrag_ray.reports.elements import Elements, arrange
+from graphrag_ray.steps.run import Result, Run
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parts import Part, read_part, read_table
+
+BLOCK_ROWS = 20_000
+"""Elements in one block: some 10 MB of text."""
+
+HIERARCHY = "leiden"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A hierarchy and where its elements are.
+
+    blocks     for "entities", "relationships" and "covariates": the parts that hold BLOCK_ROWS of them
+               each, in the order of `elements`
+    node_keys  [N] first 64 bits of each entity's id, by node number
+    """
+
+    hierarchy: Hierarchy
+    elements: Elements
+    blocks: dict[str, list[list[Part]]]
+    node_keys: Any
+
+
+def find_communities(run: Run, merged: Result, described: Result) -> Result:
+    """Tables hierarchy_nodes, hierarchy_communities (integers), block_entities, block_relationships and
+    block_covariates (elements in hierarchy order)."""
+    options = run.settings.communities
+    model = run.settings.model(run.settings.model_name("report"))
+    vocabulary = vocabulary_for(model.model, model.tokenizer).name
+    groups = _groups(merged, described)
+
+    def compute() -> Result:
+        graph = _graph(run, groups, vocabulary)
+        hierarchy = communities(
+            graph.n_nodes,
+            graph.source,
+            graph.target,
+            graph.weight,
+            options,
+            graph.node_tokens,
+            run.settings.reports.context_tokens // 2,
+            None,
+            graph.node_keys,
+        )
+        order, community = edge_order(hierarchy, graph.source, graph.target)
+        _, claim_order = graph.arrange(hierarchy, order, community)
+        tables = _save(run, hierarchy)
+        places = {"entities": hierarchy.order, "relationships": order, "covariates": graph.claim_rows[claim_order]}
+        for kind, sorted_rows in places.items():
+            tables[f"block_{kind}"] = _lay_out(run, kind, groups[kind], sorted_rows, graph.n_rows[kind])
+        counts = {
+            "levels": {f"C{k}": len(hierarchy.at_level(k)) for k in range(hierarchy.n_levels)},
+            "communities": hierarchy.n_communities,
+            "modularity": round(hierarchy.modularity, 4),
+            "components": graph.components_summary(),
+        }
+        return Result(tables, counts)
+
+    depends_on = [*groups.values(), options, run.settings.reports.context_tokens, vocabulary]
+    return run.step("communities", depends_on, compute)
+
+
+def load_layout(run: Run, merged: Result, described: Result, found: Result) -> Layout:
+    """The hierarchy and the arrays that planning reports needs, from what `find_communities` stored."""
+    model = run.settings.model(run.settings.model_name("report"))
+    vocabulary = vocabulary_for(model.model, model.tokenizer).name
+    groups = _groups(merged, described)
+    graph = _graph(run, groups, vocabulary)
+    hierarchy = _restore(run, found)
+    order, community = edge_order(hierarchy, graph.source, graph.target)
+    elements, _ = graph.arrange(hierarchy, order, community)
+    blocks = {kind: found.tables[f"block_{kind}"] for kind in groups}
+    return Layout(hierarchy, elements, blocks, graph.node_keys)
+
+
+def _groups(merged: Result, described: Result) -> dict[str, list[list[Part]]]:
+    return {
+        "entities": described.tables["entities"],
+        "relationships": described.tables["relationships"],
+        "covariates": merged.tables["covariates"],
+    }
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """The graph as integers: nodes and edges in the order of their ids."""
+
+    n_nodes: int
+    node_keys: Any
+    node_tokens: Ints
+    source: Ints
+    target: Ints
+    weight: Any
+    edge_tokens: Ints
+    claim_rows: Ints
+    claim_node: Ints
+    claim_tokens: Ints
+    n_rows: dict[str, int]
+
+    def arrange(self, hierarchy: Hierarchy, order: Ints, community: Ints) -> tuple[Elements, Ints]:
+        return arrange(
+            hierarchy,
+            self.node_tokens,
+            self.source,
+            self.target,
+            self.edge_tokens,
+            order,
+            community,
+            self.claim_node,
+            self.claim_tokens,
+        )
+
+    def components_summary(self) -> dict[str, Any]:
+        """Number of connected components, and the largest one's share of the nodes."""
+        from graphrag_ray.graph.leiden import components
+
+        if not self.n_nodes:
+            return {"count": 0, "largest_share": 0.0}
+        label = components(self.n_nodes, np.stack([self.source, self.target], axis=1))
+        sizes = np.bincount(label)
+        return {"count": len(sizes), "largest_share": round(float(sizes.max()) / self.n_nodes, 4)}
+
+
+def _graph(run: Run, groups: dict[str, list[list[Part]]], vocabulary: str) -> _Graph:
+    entities = _read(run, groups["entities"], {"id": pa.string(), "n_tokens": pa.int64()})
+    edges = _read(
+        run,
+        groups["relationships"],
+        {"source_id": pa.string(), "target_id": pa.string(), "weight": pa.float64(), "n_tokens": pa.int64()},
+    )
+    source, target = graph_arrays([entities["id"]], edges["source_id"], edges["target_id"])
+    claims = read_table(run.store, [p for g in groups["covariates"] for p in g], None, schema.COVARIATES)
+    matched = np.flatnonzero(claims["subject_entity_id"].is_valid().to_numpy())
+    subjects = claims["subject_entity_id"].take(pa.array(matched))
+    nodes, _ = graph_arrays([entities["id"]], subjects, subjects)
+    tokens = [context.record_tokens(context.claim_of(r), lambda t: count(t, vocabulary)) for r in claims.to_pylist()]
+    return _Graph(
+        n_nodes=entities.num_rows,
+        node_keys=id_prefixes(entities["id"]),
+        node_tokens=entities["n_tokens"].to_numpy(),
+        source=source,
+        target=target,
+        weight=edges["weight"].to_numpy(),
+        edge_tokens=edges["n_tokens"].to_numpy(),
+        claim_rows=matched.astype(np.int64),
+        claim_node=nodes,
+        claim_tokens=np.asarray(tokens, dtype=np.int64)[matched],
+        n_rows={"entities": entities.num_rows, "relationships": edges.num_rows, "covariates": claims.num_rows},
+    )
+
+
+def _read(run: Run, groups: list[list[Part]], columns: dict[str, pa.DataType]) -> pa.Table:
+    of = pa.schema(list(columns.items()))
+    return read_table(run.store, [p for g in groups for p in g], list(columns), of)
+
+
+def _save(run: Run, hierarchy: Hierarchy) -> dict[str, list[list[Part]]]:
+    nodes = pa.table({"node": hierarchy.order})
+    names = ("level", "parent", "start", "end", "last", "packed")
+    rows = pa.table({name: getattr(hierarchy, name) for name in names})
+    rows = rows.replace_schema_metadata({"modularity": repr(hierarchy.modularity)})
+    written = run.executor.map("communities", _just, [("hierarchy_nodes", nodes), ("hierarchy_communities", rows)])
+    return {name: [w.get(name, [])] for w in written for name in w}
+
+
+def _restore(run: Run, found: Result) -> Hierarchy:
+    nodes = read_table(run.store, found.parts("hierarchy_nodes"), None, pa.schema([("node", pa.int64())]))
+    names = ("level", "parent", "start", "end", "last")
+    of = pa.schema([(name, pa.int64()) for name in names] + [("packed", pa.bool_())])
+    rows = read_table(run.store, found.parts("hierarchy_communities"), None, of)
+    arrays: dict[str, Any] = {name: rows[name].to_numpy() for name in names}
+    packed = rows["packed"].to_numpy().astype(np.bool_)
+    modularity = float(found.counts["modularity"])
+    return Hierarchy(order=nodes["node"].to_numpy(), packed=packed, modularity=modularity, **arrays)
+
+
+def _just(store: Store, x: tuple[str, pa.Table]) -> Iterator[Tables]:
+    yield {x[0]: x[1]}
+
+
+def _lay_out(
+    run: Run, kind: str, groups: list[list[Part]], sorted_rows: Ints, n_rows: int
+) -> list[list[Part]]:
+    """Rewrite rows in the order `sorted_rows` (row numbers over all groups), in blocks."""
+    if not len(sorted_rows):
+        return []
+    place = np.full(n_rows, -1, dtype=np.int64)
+    place[sorted_rows] = np.arange(len(sorted_rows))
+    inputs, at = [], 0
+    for group in groups:
+        rows = sum(p.rows for p in group)
+        inputs.append((group, place[at : at + rows]))
+        at += rows
+    n_blocks = -(-len(sorted_rows) // BLOCK_ROWS)
+    written = run.executor.shuffle("communities", _placed, inputs, partial(_block, kind), n_blocks)
+    return [w.get(f"block_{kind}", []) for w in written]
+
+
+def _placed(store: Store, x: tuple[list[Part], Ints]) -> Iterator[pa.Table]:
+    group, place = x
+    at = 0
+    for part in group:
+        table = read_part(store, part)
+        mine = place[at : at + table.num_rows]
+        at += table.num_rows
+        table = table.append_column("place", pa.array(mine))
+        table = table.append_column(PARTITION, pa.array((mine // BLOCK_ROWS).astype(np.int32)))
+        yield table.filter(pa.array(mine >= 0))
+
+
+def _block(kind: str, rows: pa.Table) -> Tables:
+    return {f"block_{kind}": rows.sort_by("place").drop_columns(["place", PARTITION])}
+
+
+@lru_cache(maxsize=64)
+def _cached_block(store: Store, part: Part) -> pa.Table:
+    return read_part(store, part)
+
+
+def elements_at(store: Store, blocks: Sequence[Sequence[Part]], places: Ints) -> list[dict[str, Any]]:
+    """The rows at some places, in the order asked for. Reads, and keeps for a while, the blocks concerned."""
+    rows: list[dict[str, Any]] = [{}] * len(places)
+    of_block = places // BLOCK_ROWS
+    for block in np.unique(of_block):
+        mine = np.flatnonzero(of_block == block)
+        table = pa.concat_tables([_cached_block(store, part) for part in blocks[block]])
+        found = table.take(pa.array(places[mine] - block * BLOCK_ROWS)).to_pylist()
+        for at, row in zip(mine.tolist(), found, strict=True):
+            rows[at] = row
+    return rows
+
+
+def element_slice(
+    store: Store, blocks: Sequence[Sequence[Part]], start: int, end: int, columns: list[str]
+) -> pa.Table:
+    """The rows at places start…end-1 as a table of some columns."""
+    pieces = []
+    for block in range(start // BLOCK_ROWS, -(-end // BLOCK_ROWS)):
+        table = pa.concat_tables([_cached_block(store, part) for part in blocks[block]])
+        low, high = max(start - block * BLOCK_ROWS, 0), min(end - block * BLOCK_ROWS, BLOCK_ROWS)
+        pieces.append(table.select(columns).slice(low, high - low))
+    return pa.concat_tables(pieces) if pieces else pa.table({c: pa.array([], pa.string()) for c in columns})

@@ -1,0 +1,121 @@
+"""Embeddings of entities, relationships, chunks and reports: one request a text, many packed in a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphrag_ray import schema
+from graphrag_ray.corpus.tokens import offsets, vocabulary_for
+from graphrag_ray.engine.executor import Tables
+from graphrag_ray.engine.work import Row, Work
+from graphrag_ray.ids import report_id
+from graphrag_ray.messages import CallParameters, Dialogue, EmbeddingReply, EmbeddingRequest
+from graphrag_ray.reports.context import shown_content
+from graphrag_ray.steps.run import Result, Run, failure_rows, passing, replayed
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.journal import JournalIndex
+from graphrag_ray.store.parts import Part, read_part
+
+TEXTS = pa.schema([("id", pa.string()), ("kind", pa.string()), ("text", pa.large_string())])
+
+
+def embed_all(run: Run, corpus: Result, described: Result, reports: Result, ids: list[str]) -> Result:
+    """Tables embeddings_<kind> (id, vector) for each kind of schema.EMBEDDINGS; failures."""
+    options = run.settings.embeddings
+    if not options.enabled:
+        return Result()
+    call = run.settings.call("embed")
+    model = run.settings.model(call.model)
+    vocabulary = vocabulary_for(model.model, model.tokenizer).name
+    start = partial(_start, call, model.embedding_dimensions, options.max_tokens, vocabulary)
+    work = Work("embed", start, _label)
+
+    def compute() -> Result:
+        inputs: list[Any] = []
+        for kind, groups in (
+            ("entity", described.tables["entities"]),
+            ("relationship", described.tables["relationships"]),
+            ("text_unit", corpus.tables["text_units"]),
+            ("community_report", reports.tables["reports"]),
+        ):
+            inputs += [(kind, group, ids if kind == "community_report" else None) for group in groups if group]
+        index = run.sweep(work, _load, inputs)
+        written = run.executor.map("embed", partial(_collect, work, index), inputs)
+        names = [f"embeddings_{kind}" for kind in schema.EMBEDDINGS]
+        tables = {name: [w.get(name, []) for w in written] for name in [*names, "failures"]}
+        counts = {"embeddings": sum(p.rows for name in names for g in tables[name] for p in g)}
+        return Result(tables, counts, not passing(run.store, tables))
+
+    texts = [corpus.tables["text_units"], described.tables["entities"], described.tables["relationships"]]
+    depends_on = [*texts, reports.tables["reports"], call, model.embedding_dimensions, options, vocabulary]
+    return run.step("embed", depends_on, compute)
+
+
+def _start(
+    call: CallParameters, dimensions: int | None, max_tokens: int, vocabulary: str, store: Store, row: Row
+) -> Dialogue[bytes]:
+    return _embed(EmbeddingRequest(_cut(row["text"], max_tokens, vocabulary), call, dimensions))
+
+
+def _embed(request: EmbeddingRequest) -> Dialogue[bytes]:
+    reply: EmbeddingReply = yield request
+    return reply.vector
+
+
+def _cut(text: str, max_tokens: int, vocabulary: str) -> str:
+    """An embedding model refuses longer texts: what it cannot take is cut off."""
+    if len(text) <= max_tokens:
+        return text
+    ends = offsets(text, vocabulary)
+    return text if len(ends) <= max_tokens else text[: int(ends[max_tokens - 1])]
+
+
+def _label(row: Row) -> tuple[str, str]:
+    return f"{row['kind']} {row['id']}", ""
+
+
+def _load(store: Store, x: tuple[str, list[Part], list[str] | None]) -> Iterator[pa.Table]:
+    kind, parts, ids = x
+    for part in parts:
+        table = read_part(store, part)
+        if kind == "community_report":
+            assert ids is not None
+            id_ = pa.array([report_id(ids[n]) for n in table["number"].to_pylist()], pa.string())
+            text = pa.array([shown_content(t) for t in table["full_content"].to_pylist()], pa.string())
+        else:
+            id_ = table["id"]
+            text = table["text"] if kind == "text_unit" else _element_text(kind, table)
+        columns = [id_, pa.array([kind] * table.num_rows, pa.string()), text.cast(pa.large_string())]
+        yield pa.table(columns, schema=TEXTS)
+
+
+def _element_text(kind: str, table: pa.Table) -> pa.ChunkedArray:
+    """The texts that Microsoft GraphRAG embeds: an entity's "title: description"."""
+    if kind == "entity":
+        return pc.binary_join_element_wise(table["title"], table["description"], ": ")
+    ends = pc.binary_join_element_wise(table["source"], table["target"], " – ")
+    return pc.binary_join_element_wise(ends, table["description"], ": ")
+
+
+def _collect(
+    work: Work[bytes],
+    index: Callable[[], JournalIndex],
+    store: Store,
+    x: tuple[str, list[Part], list[str] | None],
+) -> Iterator[Tables]:
+    kind = x[0]
+    name = f"embeddings_{kind}"
+    for batch in replayed(work, index(), store, _load(store, x)):
+        yield {"failures": failure_rows("embed", work, batch)}
+        done = [(row["id"], o.result) for row, o in batch if o.status == "complete" and o.result]
+        if done:
+            vectors = np.frombuffer(b"".join(v for _, v in done), dtype="<f4")
+            dimension = len(vectors) // len(done)
+            column = pa.FixedSizeListArray.from_arrays(pa.array(vectors), dimension)
+            yield {name: pa.table([pa.array([i for i, _ in done]), column], schema=schema.EMBEDDINGS[kind](dimension))}

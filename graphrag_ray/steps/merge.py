@@ -1,0 +1,190 @@
+"""The merge: instances shuffled to their keys, and one row for each entity, relationship and claim.
+
+    found_* (by chunk) ──shuffle by id range──► *_instances, merged_* and descriptions, each sorted by id
+                                                    └─ the driver prunes (integer arrays) ─► kept
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphrag_ray import schema
+from graphrag_ray.engine.executor import PARTITION, Tables
+from graphrag_ray.graph.arrays import degrees, graph_arrays, id_prefixes
+from graphrag_ray.graph.claims import CLAIM_INSTANCES, merge_claims
+from graphrag_ray.graph.merge import (
+    descriptions_by_key,
+    merge_entities,
+    merge_relationships,
+    sort_instances,
+)
+from graphrag_ray.graph.prune import keep_entities, keep_relationships
+from graphrag_ray.offline.prune_names import weak_names
+from graphrag_ray.steps.run import Result, Run
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parts import Part, read_part, read_table
+
+ROWS_PER_PARTITION = 400_000
+"""Instances that a reducer sorts at once: some 100 MB."""
+
+Ints = npt.NDArray[np.int64]
+
+
+def merge(run: Run, corpus: Result, extracted: Result, claimed: Result) -> Result:
+    """Tables entity_instances, relationship_instances, entities and relationships (merged, pruned, not
+    yet described: columns of graph.merge plus `descriptions`), covariates. One group per partition."""
+    prune = run.settings.graph.prune == "on" or (
+        run.settings.graph.prune == "auto"
+        and run.settings.model(run.settings.model_name("extract")).provider == "offline"
+    )
+    weight = run.settings.graph.weight
+    threshold = run.settings.graph.min_log_likelihood
+
+    def compute() -> Result:
+        entities = _shuffle(run, extracted, "found_entities", partial(_reduce_entities, prune))
+        relationships = _shuffle(
+            run, extracted, "found_relationships", partial(_reduce_relationships, weight)
+        )
+        n_units = sum(p.rows for g in corpus.tables["text_units"] for p in g)
+        tables = entities | relationships
+        kept = _prune(run, tables, n_units, threshold) if prune else None
+        for kind in ("entities", "relationships"):
+            groups = tables.pop(f"merged_{kind}")
+            tables[kind] = _keep(run, kind, groups, kept[kind]) if kept else groups
+        tables["covariates"], unmatched = _claims(run, claimed, tables["entities"])
+        counts = {
+            "entities": _rows(tables["entities"]),
+            "relationships": _rows(tables["relationships"]),
+            "claims": _rows(tables["covariates"]),
+            "claims_without_entity": unmatched,
+        }
+        if kept:
+            counts["pruned_entities"] = int((~kept["entities"]).sum())
+            counts["pruned_relationships"] = int((~kept["relationships"]).sum())
+        return Result(tables, counts)
+
+    units = corpus.tables["text_units"]
+    return run.step("merge", [units, extracted, claimed, prune, weight, threshold], compute)
+
+
+def _shuffle(run: Run, extracted: Result, table: str, reduce: Any) -> dict[str, list[list[Part]]]:
+    groups = [g for g in extracted.tables[table] if g]
+    partitions = 1
+    while partitions * ROWS_PER_PARTITION < _rows(groups):
+        partitions *= 2
+    written = run.executor.shuffle("merge", partial(_partitioned, partitions), groups, reduce, partitions)
+    names = reduce(_of(table).empty_table()).keys()
+    return {name: [w.get(name, []) for w in written] for name in names}
+
+
+def _of(table: str) -> pa.Schema:
+    return schema.ENTITY_INSTANCES if table == "found_entities" else schema.RELATIONSHIP_INSTANCES
+
+
+def _partitioned(partitions: int, store: Store, parts: list[Part]) -> Iterator[pa.Table]:
+    """Rows with the number of their id range: the partitions' ids ascend, whatever their number."""
+    for part in parts:
+        table = read_part(store, part)
+        prefix = id_prefixes(table.column(0))
+        assert prefix is not None, "instance tables hold ids of our own"
+        top = (prefix >> np.uint64(32)) * np.uint64(partitions) >> np.uint64(32)
+        yield table.append_column(PARTITION, pa.array(top.astype(np.int32)))
+
+
+def _reduce_entities(prune: bool, rows: pa.Table) -> Tables:
+    instances = _sorted(rows, schema.ENTITY_INSTANCES)
+    merged = _with_descriptions(merge_entities(instances), instances)
+    weak = weak_names(instances) if prune else pa.array([], pa.string())
+    merged = merged.append_column("weak", pc.is_in(merged["id"], value_set=weak))
+    return {"entity_instances": instances, "merged_entities": merged}
+
+
+def _reduce_relationships(weight: Literal["count", "strength"], rows: pa.Table) -> Tables:
+    instances = _sorted(rows, schema.RELATIONSHIP_INSTANCES)
+    merged = _with_descriptions(merge_relationships(instances, weight), instances)
+    return {"relationship_instances": instances, "merged_relationships": merged}
+
+
+def _sorted(rows: pa.Table, of: pa.Schema) -> pa.Table:
+    return sort_instances(rows.select(of.names).cast(of))
+
+
+def _with_descriptions(merged: pa.Table, instances: pa.Table) -> pa.Table:
+    batches = list(descriptions_by_key(instances))
+    lists = [b["descriptions"] for b in batches]
+    column = pa.chunked_array(lists, pa.large_list(pa.large_string()))
+    return merged.append_column("descriptions", column)
+
+
+def _prune(
+    run: Run, tables: dict[str, list[list[Part]]], n_units: int, threshold: float
+) -> dict[str, npt.NDArray[np.bool_]]:
+    """Which entities and relationships stay, from integer arrays on the driver."""
+    entities = _columns(run, tables["merged_entities"], ["id", "type", "frequency", "weak"])
+    relationships = _columns(
+        run, tables["merged_relationships"], ["source_id", "target_id", "text_unit_ids"]
+    )
+    n = entities.num_rows
+    source, target = graph_arrays([entities["id"]], relationships["source_id"], relationships["target_id"])
+    frequency = entities["frequency"].to_numpy()
+    strong = ~np.asarray(entities["weak"].to_numpy(), dtype=np.bool_)
+    n_ab = pc.list_value_length(relationships["text_unit_ids"]).to_numpy().astype(np.int64)
+    between = strong[source] & strong[target]
+    kept_edges = np.zeros(len(source), dtype=np.bool_)
+    kept_edges[between] = keep_relationships(
+        source[between], target[between], n_ab[between], frequency, n_units, threshold
+    )
+    degree = degrees(source[kept_edges], target[kept_edges], n)
+    typed = pc.not_equal(entities["type"], "").to_numpy().astype(np.int64)
+    kept = strong & keep_entities(frequency, typed, degree)
+    return {"entities": kept, "relationships": kept_edges}
+
+
+def _keep(
+    run: Run, kind: str, groups: list[list[Part]], kept: npt.NDArray[np.bool_]
+) -> list[list[Part]]:
+    inputs = []
+    at = 0
+    for group in groups:
+        rows = sum(p.rows for p in group)
+        inputs.append((group, np.packbits(kept[at : at + rows]), rows))
+        at += rows
+    return [w.get(kind, []) for w in run.executor.map("prune", partial(_keep_rows, kind), inputs)]
+
+
+def _keep_rows(kind: str, store: Store, x: tuple[list[Part], Any, int]) -> Iterator[Tables]:
+    group, bits, rows = x
+    table = read_table(store, group)
+    yield {kind: table.filter(pa.array(np.unpackbits(bits, count=rows).astype(np.bool_)))}
+
+
+def _claims(
+    run: Run, claimed: Result, entities: list[list[Part]]
+) -> tuple[list[list[Part]], int]:
+    """Claims are few; they are merged in one place, and the entities they name are looked up by id."""
+    parts = claimed.parts("found_claims")
+    if not parts:
+        return [], 0
+    ids = _columns(run, entities, ["id"])["id"]
+    merged = merge_claims(read_table(run.store, parts, None, CLAIM_INSTANCES), ids)
+    written = run.executor.map("claims", _just, [merged.table])
+    return [written[0].get("covariates", [])], merged.n_unmatched
+
+
+def _just(store: Store, table: pa.Table) -> Iterable[Tables]:
+    yield {"covariates": table}
+
+
+def _columns(run: Run, groups: list[list[Part]], names: list[str]) -> pa.Table:
+    return read_table(run.store, [p for g in groups for p in g], names)
+
+
+def _rows(groups: list[list[Part]]) -> int:
+    return sum(p.rows for g in groups for p in g)

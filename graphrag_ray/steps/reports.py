@@ -1,0 +1,222 @@
+"""Reports, bottom-up (paper 3.1.5): each starts as soon as what it needs is there.
+
+The driver plans contexts as integers (`reports/schedule.py`); a worker reads the elements, renders the
+context and runs the dialogue; the length of its report wakes the community that waits for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from graphrag_ray.corpus.tokens import count, vocabulary_for
+from graphrag_ray.engine.executor import Tables
+from graphrag_ray.engine.work import Outcome, Row, Work
+from graphrag_ray.ids import community_id, report_id
+from graphrag_ray.messages import Dialogue
+from graphrag_ray.reports import context
+from graphrag_ray.reports.dialogue import Report, ReportSpec, full_content, report, report_spec
+from graphrag_ray.reports.plan import CLAIM, EDGE, NODE, Plan
+from graphrag_ray.reports.schedule import Schedule
+from graphrag_ray.schema import REFERENCE
+from graphrag_ray.steps.communities import HIERARCHY, Layout, elements_at
+from graphrag_ray.steps.run import Result, Run, failure_rows
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.journal import JournalIndex
+from graphrag_ray.store.parts import Part
+
+PLANS_AT_ONCE = 64
+
+WRITTEN = pa.schema(
+    [
+        ("number", pa.int64()),  # of the community in the hierarchy
+        ("title", pa.string()),
+        ("summary", pa.string()),
+        ("full_content", pa.string()),  # references by string id
+        ("rank", pa.float64()),
+        ("rating_explanation", pa.string()),
+        (
+            "findings",
+            pa.list_(pa.struct([pa.field("summary", pa.string()), pa.field("explanation", pa.string())])),
+        ),
+        ("references", pa.list_(REFERENCE)),
+        ("n_tokens", pa.int64()),
+        ("context_tokens", pa.int64()),
+        ("context_left_out", pa.int64()),
+        ("dropped_references", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class WrittenReport:
+    """A report and what it was written from."""
+
+    report: Report
+    n_tokens: int
+    context_tokens: int
+    left_out: int
+
+
+def community_ids(layout: Layout, node_keys: npt.NDArray[np.uint64]) -> list[str]:
+    """The id of each community: a hash of its level and members."""
+    h = layout.hierarchy
+    members = node_keys[h.order]
+    return [
+        community_id(HIERARCHY, int(h.level[c]), members[h.start[c] : h.end[c]]) for c in range(h.n_communities)
+    ]
+
+
+def write_reports(run: Run, found: Result, layout: Layout, ids: list[str]) -> Result:
+    """Tables reports (WRITTEN, by community number) and failures."""
+    spec = report_spec(run.settings, run.prompts)
+    options = run.settings.reports
+    model = run.settings.model(run.settings.model_name("report"))
+    vocabulary = vocabulary_for(model.model, model.tokenizer).name
+    start = partial(_start, spec, layout.blocks, options.context_tokens, vocabulary)
+    work = Work("report", start, _label, returns=True)
+
+    def compute() -> Result:
+        schedule = Schedule(
+            layout.hierarchy, layout.elements, options.context_tokens, options.max_claims_per_entity
+        )
+        source = _ReportSource(schedule, layout, ids, vocabulary)
+        run.count("report", run.executor.sweep(work, source, JournalIndex.load(run.store, "report")))
+        rows = [_row(c, w) for c, w in sorted(source.written.items())]
+        failures = failure_rows("report", work, source.failed)
+        tables: Tables = {"reports": pa.Table.from_pylist(rows, schema=WRITTEN), "failures": failures}
+        written = run.executor.map("report", _just, [tables])[0]
+        final = not any(outcome.status == "retry" for _, outcome in source.failed)
+        counts = {"reports": len(rows), "failed_reports": len(source.failed)}
+        return Result({name: [written.get(name, [])] for name in tables}, counts, final)
+
+    depends_on = [found, spec_key(spec), options, vocabulary]
+    return run.step("reports", depends_on, compute)
+
+
+def spec_key(spec: ReportSpec) -> dict[str, Any]:
+    return dict(vars(spec))
+
+
+class _ReportSource:
+    """Feeds a sweep from a schedule: what is done decides what may start."""
+
+    def __init__(self, schedule: Schedule, layout: Layout, ids: list[str], vocabulary: str) -> None:
+        self._schedule = schedule
+        self._layout = layout
+        self._ids = ids
+        self._vocabulary = vocabulary
+        self._given: list[int] = []
+        self._open: dict[int, Row] = {}
+        self.written: dict[int, WrittenReport] = {}
+        self.failed: list[tuple[Row, Outcome[WrittenReport]]] = []
+        self.total: int | None = layout.hierarchy.n_communities
+
+    def take(self) -> list[Row] | None:
+        if self._schedule.finished:
+            return None
+        rows = [self._row(plan) for plan in self._schedule.ready(PLANS_AT_ONCE)]
+        for row in rows:
+            self._given.append(row["community"])
+            self._open[row["community"]] = row
+        return rows
+
+    def finished(self, number: int, outcome: Outcome[WrittenReport]) -> None:
+        community = self._given[number]
+        row = self._open.pop(community)
+        if outcome.status != "complete" or outcome.result is None:
+            self.failed.append((row, outcome))
+            self._schedule.done(community, None)
+            return
+        self.written[community] = outcome.result
+        self._schedule.done(community, self._tokens(community))
+
+    def _row(self, plan: Plan) -> Row:
+        return {
+            "community": plan.community,
+            "level": int(self._layout.hierarchy.level[plan.community]),
+            "kinds": plan.kinds,
+            "places": plan.indices,
+            "left_out": plan.left_out.total,
+            "reports": {c: self._record(c) for c in plan.reports.tolist()},
+        }
+
+    def _record(self, community: int) -> context.Record:
+        written = self.written[community].report
+        return context.report_record(report_id(self._ids[community]), written.title, full_content(written))
+
+    def _tokens(self, community: int) -> int:
+        return context.record_tokens(self._record(community), lambda text: count(text, self._vocabulary))
+
+
+def _start(
+    spec: ReportSpec,
+    blocks: dict[str, list[list[Part]]],
+    budget: int,
+    vocabulary: str,
+    store: Store,
+    row: Row,
+) -> Dialogue[WrittenReport]:
+    """Render the context that was planned, then ask for its report."""
+    shown = context.render(
+        _records(store, blocks, row), budget, lambda text: count(text, vocabulary), row["left_out"]
+    )
+    return _write(shown, spec, vocabulary)
+
+
+def _write(shown: context.Context, spec: ReportSpec, vocabulary: str) -> Dialogue[WrittenReport]:
+    written = yield from report(shown, spec)
+    n_tokens = count(context.shown_content(full_content(written)), vocabulary)
+    return WrittenReport(written, n_tokens, shown.n_tokens, shown.left_out)
+
+
+def _records(store: Store, blocks: dict[str, list[list[Part]]], row: Row) -> list[context.Record]:
+    kinds, places = row["kinds"], row["places"]
+    by_kind = {
+        kind: iter(elements_at(store, blocks[name], places[kinds == kind]))
+        for kind, name in ((NODE, "entities"), (EDGE, "relationships"), (CLAIM, "covariates"))
+    }
+    records = []
+    for kind, place in zip(kinds.tolist(), places.tolist(), strict=True):
+        if kind == NODE:
+            e = next(by_kind[NODE])
+            records.append(context.entity(e["id"], e["title"], e["description"]))
+        elif kind == EDGE:
+            r = next(by_kind[EDGE])
+            records.append(context.relationship(r["id"], r["source"], r["target"], r["description"]))
+        elif kind == CLAIM:
+            records.append(context.claim_of(next(by_kind[CLAIM])))
+        else:
+            records.append(row["reports"][place])
+    return records
+
+
+def _label(row: Row) -> tuple[str, str]:
+    return f"community {row['community']} at level {row['level']}", ""
+
+
+def _row(community: int, written: WrittenReport) -> dict[str, Any]:
+    r = written.report
+    return {
+        "number": community,
+        "title": r.title,
+        "summary": r.summary,
+        "full_content": full_content(r),
+        "rank": r.rating,
+        "rating_explanation": r.rating_explanation,
+        "findings": [{"summary": s, "explanation": e} for s, e in r.findings],
+        "references": [{"section": f.section, "id": f.id} for f in r.references],
+        "n_tokens": written.n_tokens,
+        "context_tokens": written.context_tokens,
+        "context_left_out": written.left_out,
+        "dropped_references": r.dropped_references,
+    }
+
+
+def _just(store: Store, tables: Tables) -> list[Tables]:
+    return [tables]

@@ -1,0 +1,208 @@
+"""A run: what every step is given, and how a step is skipped when nothing it depends on has changed."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import orjson
+import pyarrow as pa
+
+from graphrag_ray import schema
+from graphrag_ray.engine.executor import Executor, RowSource, Sweep, Written
+from graphrag_ray.engine.work import Outcome, Row, Work, outcomes
+from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.prompts import Prompt
+from graphrag_ray.settings import Settings
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.journal import JournalIndex
+from graphrag_ray.store.parts import Part, read_part, read_table
+from graphrag_ray.store.snapshots import Manifest
+
+T = TypeVar("T")
+ROWS_AT_ONCE = 512
+"""Items replayed together: one batch of journal look-ups."""
+
+
+class Observer(Protocol):
+    """Who is told how a run is going. `cli.py` has one for people."""
+
+    def step_started(self, name: str) -> None: ...
+    def step_ended(self, name: str, seconds: float, counts: Mapping[str, Any], reused: bool) -> None: ...
+    def note(self, message: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a step gives the next ones. Small: parts by name, aligned with the step's inputs; counts.
+
+    final   False when an item failed in a way that the next run should try again
+    """
+
+    tables: dict[str, list[list[Part]]] = field(default_factory=dict)
+    counts: dict[str, Any] = field(default_factory=dict)
+    final: bool = True
+
+    def parts(self, name: str) -> list[Part]:
+        """All parts of a table, in order."""
+        return [part for group in self.tables.get(name, []) for part in group]
+
+    def to_json(self) -> dict[str, Any]:
+        tables = {n: [[[p.path, p.rows, p.bytes] for p in g] for g in groups] for n, groups in self.tables.items()}
+        return {"tables": tables, "counts": self.counts}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Result:
+        tables = {n: [[Part(*p) for p in g] for g in groups] for n, groups in data["tables"].items()}
+        return Result(tables, dict(data["counts"]))
+
+
+@dataclass
+class Run:
+    """One run of `index`: where it works, with what, and what has been done so far."""
+
+    executor: Executor
+    settings: Settings
+    prompts: Mapping[str, Prompt]
+    parent: Manifest | None
+    observer: Observer
+    memo: dict[str, dict[str, Any]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    usage: dict[str, Accounts] = field(default_factory=dict)
+    reused: list[str] = field(default_factory=list)
+
+    @property
+    def store(self) -> Store:
+        return self.executor.store
+
+    def step(self, name: str, depends_on: Any, compute: Callable[[], Result]) -> Result:
+        """Do a step, or take the parent snapshot's result where everything it depends on is the same.
+
+        depends_on: JSON-able values and `Result`s. Parts are named by their content, so equal names
+        are equal tables; a step's result is a function of them.
+        """
+        self.observer.step_started(name)
+        started = time.monotonic()
+        fingerprint = _fingerprint([name, depends_on])
+        before = self.parent.memo.get(name) if self.parent else None
+        if before and before["fingerprint"] == fingerprint:
+            result, reused = Result.from_json(before), True
+            self.reused.append(name)
+        else:
+            result, reused = compute(), False
+        self.memo[name] = {"fingerprint": fingerprint if result.final else "", **result.to_json()}
+        self.seconds[name] = time.monotonic() - started
+        self.observer.step_ended(name, self.seconds[name], result.counts, reused)
+        return result
+
+    def sweep(
+        self,
+        work: Work[T],
+        load: Callable[[Store, Any], Iterable[pa.Table]],
+        inputs: Sequence[Any],
+        total: int | None = None,
+    ) -> Callable[[], JournalIndex]:
+        """Run every item of the inputs that the journal does not answer; returns the journal after it.
+
+        load: the rows of one input, each an item.
+        """
+        index = self.executor.share(JournalIndex.load(self.store, work.name))
+        tables = self.executor.stream(work.name, partial(_open_items, work, index, load), inputs)
+        self.count(work.name, self.executor.sweep(work, RowSource(tables, total), index()))
+        return self.executor.share(JournalIndex.load(self.store, work.name))
+
+    def count(self, stage: str, sweep: Sweep) -> None:
+        self.usage[stage] = Accounts.merged([self.usage.get(stage, Accounts()), sweep.accounts])
+
+
+def replayed(
+    work: Work[T], index: JournalIndex, store: Store, tables: Iterable[pa.Table]
+) -> Iterator[list[tuple[Row, Outcome[T]]]]:
+    """The rows of some tables with what became of each, in order, some hundred at a time."""
+    for table in tables:
+        for start in range(0, table.num_rows, ROWS_AT_ONCE):
+            yield outcomes(work, store, index, table.slice(start, ROWS_AT_ONCE).to_pylist())
+
+
+def _open_items(
+    work: Work[T],
+    index: Callable[[], JournalIndex],
+    load: Callable[[Store, Any], Iterable[pa.Table]],
+    store: Store,
+    x: Any,
+) -> Iterator[pa.Table]:
+    """The rows that need a model, with their keys: not answered, or failed in a passing way."""
+    journal = index()
+    for table in load(store, x):
+        at = 0
+        for batch in replayed(work, journal, store, [table]):
+            keys = [o.key if o.status in ("open", "retry") else None for _, o in batch]
+            rows = table.slice(at, len(batch)).append_column("key", pa.array(keys, pa.string()))
+            at += len(batch)
+            yield rows.filter(rows["key"].is_valid())
+
+
+def failure_rows(stage: str, work: Work[T], batch: Iterable[tuple[Row, Outcome[T]]]) -> pa.Table:
+    """The items of a batch that have no result, as rows of the failures table (document: an id yet)."""
+    rows = []
+    for row, outcome in batch:
+        if outcome.status == "complete":
+            continue
+        item, document = work.label(row)
+        rows.append(
+            {
+                "stage": stage,
+                "item": item,
+                "document": document,
+                "kind": "permanent" if outcome.status == "failed" else "transient",
+                "error": outcome.error or "not answered: the run was stopped",
+                "attempts": outcome.attempts,
+                "first_at": iso(outcome.first_at),
+                "last_at": iso(outcome.last_at),
+                "key": outcome.key,
+            }
+        )
+    return pa.Table.from_pylist(rows, schema=schema.FAILURES)
+
+
+def by_input(written: Written, *names: str) -> dict[str, list[list[Part]]]:
+    """The written parts of each table, aligned with the inputs."""
+    return {name: [w.get(name, []) for w in written] for name in names}
+
+
+def passing(store: Store, tables: Mapping[str, list[list[Part]]]) -> bool:
+    """True when a failure among the tables is transient: the next run should do this step again."""
+    parts = [part for group in tables["failures"] for part in group]
+    return bool(parts) and "transient" in read_table(store, parts, ["kind"])["kind"].to_pylist()
+
+
+def add_counts(store: Store, tables: Mapping[str, list[list[Part]]]) -> dict[str, int]:
+    """The step's counts tables (name, value) added up."""
+    totals: dict[str, int] = {}
+    for part in [part for group in tables["counts"] for part in group]:
+        table = read_part(store, part)
+        for name, value in zip(table["name"].to_pylist(), table["value"].to_pylist(), strict=True):
+            totals[name] = totals.get(name, 0) + value
+    return totals
+
+
+def iso(at: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)) if at else ""
+
+
+def _fingerprint(value: Any) -> str:
+    def plain(x: Any) -> Any:
+        if isinstance(x, Result):
+            return {n: [[p.path for p in g] for g in groups] for n, groups in x.tables.items()}
+        if isinstance(x, Prompt):
+            return [x.system, x.user]
+        if isinstance(x, Part):
+            return x.path
+        return x.model_dump(mode="json")
+
+    data = orjson.dumps(value, default=plain, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+    return hashlib.sha256(data).hexdigest()

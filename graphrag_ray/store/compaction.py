@@ -1,0 +1,274 @@
+"""Keeping the journal to few objects, and its totals.
+
+Merging is for the holder of the lock. It writes the merged part, reads it back, and deletes what went into
+it then; at no moment is a row in no part. A merge that is killed half-way leaves rows in two parts, which
+changes nothing that is read (`rows.resolve`) and is cleaned up by the next one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from graphrag_ray.errors import CorruptPart
+from graphrag_ray.store import parquet, rows
+from graphrag_ray.store.files import FileInfo, Store
+from graphrag_ray.store.journal import PART_NAME, folder, in_threads, list_parts
+
+TARGET_BYTES = 64 << 20
+"""Size of a merged part in memory; a third to a fifth of it stored. Four fit the cache of `journal.py`:
+readers go through the journal in the order of the corpus, and neighbours lie in few parts."""
+SMALL_BYTES = TARGET_BYTES // 8
+"""Stored parts from this size on are left as they are; smaller ones are merged, the last one again and
+again until it is that large."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class ModelTotals:
+    """What one model was asked for. latency_s: summed over calls; unreported: calls whose tokens are our
+    own count."""
+
+    calls: int = 0
+    attempts: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    unreported: int = 0
+    latency_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Totals:
+    """What the journal of a dialogue holds. Items are distinct keys; failed ones have no done row.
+
+    first_at, last_at: unix seconds of the earliest and latest row, 0 for an empty journal.
+    """
+
+    parts: int = 0
+    bytes: int = 0
+    items: int = 0
+    done: int = 0
+    failed: int = 0
+    first_at: float = 0.0
+    last_at: float = 0.0
+    by_model: dict[str, ModelTotals] = field(default_factory=dict)
+    damaged: list[str] = field(default_factory=list)
+
+
+def compact(
+    store: Store, dialogue: str, *, at_least: int = 8, check: Callable[[], object] = lambda: None
+) -> int:
+    """Merge the small parts of a dialogue; how many parts fewer there are. For the holder of the lock.
+
+    Neighbours in time are merged, their rows in order of time, so that what was asked for together lies
+    together. Parts from SMALL_BYTES on stay as they are, and damaged ones too (see `set_aside`).
+
+    at_least  do nothing for fewer small parts than this
+    check     called before anything is written or deleted; raises when the lock is lost
+
+    Raises StoreError, and what `check` raises; the journal is whole whatever happens.
+    """
+    fewer = 0
+    small: list[FileInfo] = []
+    runs: list[list[FileInfo]] = []
+    for part in list_parts(store, dialogue):
+        if part.bytes < SMALL_BYTES:
+            small.append(part)
+        else:
+            runs.append(small)
+            small = []
+    runs.append(small)
+    if sum(map(len, runs)) < at_least:
+        return 0
+    for run in runs:
+        for merged, tables in _groups(store, run):
+            if len(merged) > 1:
+                check()
+                if _merge(store, dialogue, merged, tables, check):
+                    fewer += len(merged) - 1
+    return fewer
+
+
+def set_aside(
+    store: Store, dialogue: str, paths: Iterable[str], *, check: Callable[[], object] = lambda: None
+) -> list[str]:
+    """Move damaged parts to `work/<dialogue>/damaged/`, where nothing reads them and somebody may look at
+    them. For the holder of the lock. Returns where they are now. A part that can be read stays."""
+    moved = []
+    for path in paths:
+        try:
+            parquet.read_whole(store, path)
+            continue
+        except CorruptPart:
+            pass
+        except FileNotFoundError:
+            continue
+        check()
+        target = f"{folder(dialogue)}/damaged/{path.rsplit('/', 1)[-1]}"
+        store.write(target, store.read(path))
+        store.delete(path)
+        moved.append(target)
+    return moved
+
+
+def totals(store: Store, dialogue: str) -> Totals:
+    """Count a journal: every reply that was paid for, once, also replies that lost to another one.
+
+    Raises StoreError.
+    """
+    parts = list_parts(store, dialogue)
+    models: dict[str, int] = {}
+    read = list(in_threads(lambda info: _countable(store, info), parts))
+    result = Totals(parts=len(parts), bytes=sum(part.bytes for part in parts))
+    result.damaged = [part.path for part, table in zip(parts, read, strict=True) if isinstance(table, str)]
+    arrays = [_as_records(table, models) for table in read if not isinstance(table, str | None)]
+    if not arrays:
+        return result
+    # A merge that was killed, or is under way, leaves rows in two parts.
+    all_ = np.concatenate(arrays)
+    repeated = _repeated(all_)
+    all_ = np.concatenate([all_[~repeated], np.unique(all_[repeated])])
+    result.items = len(np.unique(all_["prefix"]))
+    done = np.unique(all_["prefix"][all_["kind"] == _KINDS[rows.DONE]])
+    failed = np.unique(all_["prefix"][all_["kind"] == _KINDS[rows.FAILED]])
+    result.done, result.failed = len(done), len(np.setdiff1d(failed, done))
+    result.first_at, result.last_at = float(all_["at"].min()), float(all_["at"].max())
+    for name, code in sorted(models.items()):
+        own = all_[(all_["model"] == code) & (all_["kind"] == _KINDS[rows.TURN])]
+        if len(own):
+            result.by_model[name] = ModelTotals(
+                calls=len(own),
+                unreported=int((~own["reported"]).sum()),
+                latency_s=float(own["latency_s"].sum()),
+                **{name: int(own[name].sum()) for name in _SUMMED},
+            )
+    return result
+
+
+_SUMMED = ("attempts", "prompt_tokens", "cached_tokens", "completion_tokens")
+_KINDS = {rows.TURN: 0, rows.DONE: 1, rows.FAILED: 2}
+_RECORD = np.dtype(
+    [
+        ("prefix", "u8"),
+        ("at", "f8"),
+        ("turn", "i4"),
+        ("slot", "i4"),
+        ("kind", "i1"),
+        ("model", "i4"),
+        ("reported", "?"),
+        ("latency_s", "f8"),
+        ("attempts", "i4"),
+        ("prompt_tokens", "i8"),
+        ("cached_tokens", "i8"),
+        ("completion_tokens", "i8"),
+    ]
+)
+_PLACE = ("prefix", "at", "turn", "slot")
+
+
+def _countable(store: Store, info: FileInfo) -> pa.Table | str | None:
+    """The columns that are counted; the path of a damaged part; None for one merged away meanwhile, since
+    the part that it went into was there before and is listed too."""
+    columns = ["key", "kind", *(name for name in _RECORD.names or () if name not in ("prefix", "kind"))]
+    try:
+        return parquet.read_columns(store, info.path, columns, info.bytes)
+    except CorruptPart as e:
+        _log.warning("%s. It is not counted", e)
+        return info.path
+    except FileNotFoundError:
+        return None
+
+
+def _as_records(table: pa.Table, models: dict[str, int]) -> npt.NDArray[np.void]:
+    records = np.zeros(table.num_rows, dtype=_RECORD)
+    records["prefix"] = rows.column_prefixes(table.column("key"))
+    records["kind"] = rows.coded(table.column("kind"), lambda kind: _KINDS.get(kind, -1), "i1")
+    records["model"] = rows.coded(table.column("model"), lambda m: models.setdefault(m, len(models)), "i4")
+    records["reported"] = rows.booleans(table.column("reported"))
+    for name in ("at", "turn", "slot", "latency_s", *_SUMMED):
+        records[name] = rows.numbers(table.column(name), _RECORD[name])
+    return records
+
+
+def _groups(store: Store, parts: list[FileInfo]) -> Iterator[tuple[list[FileInfo], list[pa.Table]]]:
+    """Neighbouring parts, as many together as make TARGET_BYTES in memory; at most that is held at once."""
+    merged: list[FileInfo] = []
+    tables: list[pa.Table] = []
+    size = 0
+    for part in parts:
+        try:
+            table = parquet.read_whole(store, part.path)
+        except CorruptPart as e:
+            _log.warning("%s. It is not merged", e)
+            continue
+        except FileNotFoundError:
+            continue
+        if tables and size + table.nbytes > TARGET_BYTES:
+            yield merged, tables
+            merged, tables, size = [], [], 0
+        merged.append(part)
+        tables.append(table)
+        size += table.nbytes
+    yield merged, tables
+
+
+def _merge(
+    store: Store, dialogue: str, parts: list[FileInfo], tables: list[pa.Table], check: Callable[[], object]
+) -> bool:
+    table = _without_repeats(pa.concat_tables(tables, promote_options="default").combine_chunks())
+    data = parquet.encode(
+        table.take(rows.indices(np.argsort(rows.numbers(table["at"], "f8"), kind="stable")))
+    )
+    matches = [PART_NAME.fullmatch(part.path.rsplit("/", 1)[-1]) for part in parts]
+    at_ms = max(m.group(1) for m in matches if m)
+    generation = 1 + max(int(m.group(2) or 0) for m in matches if m)
+    path = f"{folder(dialogue)}/part-{at_ms}~{generation:04d}-{parquet.content_hash(data)}.parquet"
+    check()
+    store.write(path, data)
+    if store.read(path) != data:
+        _log.warning("%s does not read back as it was written; nothing is deleted", store.url_of(path))
+        store.delete(path)
+        return False
+    check()
+    for part in parts:
+        if part.path != path:
+            store.delete(part.path)
+    return True
+
+
+def _without_repeats(table: pa.Table) -> pa.Table:
+    """The table without the second of rows that are equal in everything, as a killed merge leaves them."""
+    records = np.zeros(table.num_rows, dtype=[(name, _RECORD[name]) for name in _PLACE])
+    records["prefix"] = rows.column_prefixes(table.column("key"))
+    for name in _PLACE[1:]:
+        records[name] = rows.numbers(table.column(name), _RECORD[name])
+    suspects = np.flatnonzero(_repeated(records))
+    if not len(suspects):
+        return table
+    keep = np.ones(table.num_rows, dtype=np.bool_)
+    seen: set[rows.JournalRow] = set()
+    for place, row in zip(suspects, rows.from_table(table.take(rows.indices(suspects))), strict=True):
+        keep[place] = row not in seen
+        seen.add(row)
+    return table.take(rows.indices(np.flatnonzero(keep)))
+
+
+def _repeated(records: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    """Which records share key, time, turn and slot with another: no two replies came at one instant, so
+    these are rows that stand twice, or nearly none."""
+    order = np.lexsort([records[name] for name in reversed(_PLACE)])
+    same = np.ones(max(len(records) - 1, 0), dtype=np.bool_)
+    for name in _PLACE:
+        values = records[name][order]
+        same &= values[1:] == values[:-1]
+    repeated = np.zeros(len(records), dtype=np.bool_)
+    repeated[order[1:][same]] = True
+    repeated[order[:-1][same]] = True
+    return repeated

@@ -1,0 +1,331 @@
+"""A store: one folder at any fsspec URL, with the few operations that durability rests on.
+
+- A file appears whole or not at all, whenever its writer is killed.
+- `create` makes a file unless there is one; of many at once exactly one wins.
+- Nothing is cached: what another process wrote is seen by the next look.
+- Transient faults of object stores are tried again with back-off; everything else is raised, saying what
+  happened, where, and what to do.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import logging
+import os
+import posixpath
+import random
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import orjson
+import pyarrow as pa
+
+from graphrag_ray.errors import SettingsError, StoreError
+from graphrag_ray.store.local import LocalFiles
+from graphrag_ray.store.remote import ObjectFiles
+
+ATTEMPTS = 8
+"""Tries of one operation against transient faults: about 15 seconds altogether."""
+FIRST_DELAY_S = 0.2
+MAX_DELAY_S = 5.0
+WHOLE_BYTES = 1 << 20
+"""Files up to this size are read in one request even if only part of them is wanted."""
+
+_SECRET_OPTIONS = {"key", "secret", "token", "username", "password", "account_key", "sas_token"}
+_SECRET_OPTIONS |= {"client_secret", "connection_string", "aws_secret_access_key", "aws_session_token"}
+
+_log = logging.getLogger(__name__)
+_sleep = time.sleep
+# A generator of its own: the global one is seeded for communities and must not be moved by a retry.
+_jitter = random.Random()
+
+T = TypeVar("T")
+
+
+class Backend(Protocol):
+    """What a kind of storage provides. Paths are relative to its root. Errors are its own."""
+
+    can_create: bool
+
+    def read(self, path: str) -> bytes: ...
+    def read_range(self, path: str, start: int, end: int) -> bytes: ...
+    def write(self, path: str, data: bytes) -> None: ...
+    def create(self, path: str, data: bytes) -> bool: ...
+    def size(self, path: str) -> int | None: ...
+    def list(self, folder: str) -> Iterator[tuple[str, int]]: ...
+    def delete(self, path: str) -> None: ...
+    def is_transient(self, error: BaseException) -> bool: ...
+
+
+BACKENDS: dict[str, Callable[[str, Mapping[str, Any]], Backend]] = {"file": LocalFiles}
+"""Protocol -> what serves it; `ObjectFiles` serves the others. Local ones are given a path, not a URL."""
+
+_open_backends: dict[tuple[int, str, bytes], Backend] = {}
+_open_lock = threading.Lock()
+_warned: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """A listed file: path relative to the store, size in bytes."""
+
+    path: str
+    bytes: int
+
+
+class Store:
+    """A folder at `url`: a local path or an fsspec URL. Picklable; opened at first use in each process.
+
+    options: arguments of the fsspec file system without secrets (these come from each node's own
+    environment or profile); for s3:// also `region`, `path_style`, `checksums` (see `remote.s3_arguments`).
+    Raises SettingsError for a URL or options that cannot be used.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        self.options = dict(options or {})
+        secret = sorted(_SECRET_OPTIONS & self.options.keys())
+        if secret:
+            raise SettingsError(
+                f"storage options hold a secret ({', '.join(secret)}): take it out and give it to each node "
+                "as its provider's environment variables (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, say) "
+                "or as a named profile"
+            )
+        self.url, self._protocol = _normalised(url)
+
+    def __repr__(self) -> str:
+        return f"Store({self.url!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Store) and (self.url, self.options) == (other.url, other.options)
+
+    def __hash__(self) -> int:
+        return hash(self.url)
+
+    @property
+    def can_create(self) -> bool:
+        """False where `create` cannot keep two writers apart (memory://, sftp:// and the like)."""
+        return self._backend().can_create
+
+    def child(self, path: str) -> Store:
+        """The store of a folder below this one."""
+        return Store(self.url_of(path), self.options)
+
+    def url_of(self, path: str) -> str:
+        """Where a file is, for people."""
+        return posixpath.join(self.url, _checked(path))
+
+    def read(self, path: str) -> bytes:
+        """The whole file. Raises FileNotFoundError, StoreError."""
+        return self._do("read", path, lambda b: b.read(_checked(path)))
+
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        """Bytes start to end (exclusive, 0 ≤ start < end). Raises FileNotFoundError, StoreError."""
+        return self._do("read", path, lambda b: b.read_range(_checked(path), start, end))
+
+    def open_input(self, path: str, size: int | None = None) -> pa.NativeFile:
+        """The file for pyarrow's random access; small ones are read whole at once.
+
+        size: bytes, where a listing has told them; saves a request. Raises FileNotFoundError, StoreError,
+        also out of pyarrow's own calls.
+        """
+        if size is None:
+            size = self.size(path)
+            if size is None:
+                raise FileNotFoundError(errno.ENOENT, "no such file", self.url_of(path))
+        if size <= WHOLE_BYTES:
+            return pa.BufferReader(self.read(path))
+        return pa.PythonFile(_Ranges(self, path, size), mode="r")
+
+    def write(self, path: str, data: bytes) -> None:
+        """Replace or make a file in one step; readers see the old or the new one. Raises StoreError."""
+        self._do("write", path, lambda b: b.write(_checked(path), data))
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Make a file unless there is one; True if this call made it. Raises StoreError.
+
+        Where an attempt was answered by a fault it may yet have been carried out: a later refusal is then
+        a success if the file holds `data`. Callers that compete should put something of their own in it.
+        """
+        unsure = False
+        if not self.can_create:
+            self._warn_no_create()
+
+        def attempt(backend: Backend) -> bool:
+            nonlocal unsure
+            try:
+                made = backend.create(_checked(path), data)
+            except Exception:
+                unsure = True
+                raise
+            return made or (unsure and backend.read(path) == data)
+
+        return self._do("create", path, attempt)
+
+    def exists(self, path: str) -> bool:
+        return self.size(path) is not None
+
+    def size(self, path: str) -> int | None:
+        """Bytes of a file; None where there is none. Raises StoreError."""
+        return self._do("look at", path, lambda b: b.size(_checked(path)))
+
+    def list(self, folder: str = "") -> list[FileInfo]:
+        """All files below a folder, sorted by path; [] for a missing folder. Raises StoreError."""
+
+        def whole(backend: Backend) -> list[FileInfo]:
+            return [FileInfo(path, size) for path, size in backend.list(_checked(folder) if folder else "")]
+
+        try:
+            found = self._do("list", folder, whole)
+        except FileNotFoundError as e:
+            # A missing folder is an empty one, so what is missing here is the bucket.
+            raise StoreError(
+                f"cannot list {self.url}: {_text(e)}. Create the bucket, or correct the URL"
+            ) from e
+        return sorted(found, key=lambda info: info.path)
+
+    def delete(self, path: str) -> None:
+        """Delete a file; one that is not there is no error. Raises StoreError."""
+        self._do("delete", path, lambda b: b.delete(_checked(path)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Store, (self.url, self.options)
+
+    def _backend(self) -> Backend:
+        """One backend a process: its connections are shared by all stores of this URL."""
+        name = (os.getpid(), self.url, orjson.dumps(self.options, option=orjson.OPT_SORT_KEYS, default=str))
+        with _open_lock:
+            if name not in _open_backends:
+                try:
+                    make = BACKENDS.get(self._protocol, ObjectFiles)
+                    _open_backends[name] = make(self.url, self.options)
+                except (ValueError, TypeError, ImportError) as e:
+                    raise SettingsError(f"cannot use storage at {self.url}: {e}") from e
+            return _open_backends[name]
+
+    def _do(self, what: str, path: str, call: Callable[[Backend], T]) -> T:
+        backend = self._backend()
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return call(backend)
+            except (FileNotFoundError, StoreError) as e:
+                if what in ("write", "create") and isinstance(e, FileNotFoundError):
+                    raise StoreError(self._explained(what, path, e)) from e
+                raise
+            except Exception as e:
+                transient = backend.is_transient(e)
+                if not transient and not _is_storage_error(e):
+                    raise
+                if not transient or attempt == ATTEMPTS:
+                    raise StoreError(self._explained(what, path, e, attempt)) from e
+                delay = min(FIRST_DELAY_S * 2 ** (attempt - 1), MAX_DELAY_S) * (0.5 + _jitter.random())
+                _log.info("cannot %s %s (%s); again in %.1f s", what, self.url_of(path), _text(e), delay)
+                _sleep(delay)
+        raise AssertionError("unreachable")
+
+    def _explained(self, what: str, path: str, error: Exception, attempts: int = 1) -> str:
+        where = self.url_of(path) if path else self.url
+        number = error.errno if isinstance(error, OSError) else None
+        if number in (errno.ENOSPC, errno.EDQUOT):
+            return (
+                f"cannot {what} {where}: {_text(error)} ({_free_space(self.url)}). Make room and run the "
+                "same command again; everything finished before is kept"
+            )
+        if isinstance(error, PermissionError) or number == errno.EROFS:
+            return f"cannot {what} {where}: {_text(error)}. Check the permissions and credentials there"
+        if attempts > 1:
+            return (
+                f"cannot {what} {where}: {_text(error)} (the last of {attempts} attempts). When the storage "
+                "answers again, run the same command again; everything finished before is kept"
+            )
+        return f"cannot {what} {where}: {_text(error)}"
+
+    def _warn_no_create(self) -> None:
+        if self.url not in _warned:
+            _warned.add(self.url)
+            _log.warning(
+                "%s cannot create a file on the condition that there is none: two writers at once would not "
+                "notice each other. Let only one write there",
+                self.url,
+            )
+
+
+class _Ranges(io.RawIOBase):
+    """A stored file as a Python file that can seek; each read is one request, with the store's retries."""
+
+    def __init__(self, store: Store, path: str, size: int) -> None:
+        super().__init__()
+        self._store, self._path, self._size, self._at = store, path, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = base + offset
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        end = self._size if size < 0 else min(self._at + size, self._size)
+        if end <= self._at:
+            return b""
+        data = self._store.read_range(self._path, self._at, end)
+        self._at += len(data)
+        return data
+
+
+def _normalised(url: str) -> tuple[str, str]:
+    """(URL without a trailing slash, protocol); a local one becomes an absolute path, so that it means
+    the same in a worker whose working directory is another."""
+    if not url.strip():
+        raise SettingsError("the storage URL is empty: give a folder or a URL such as s3://bucket/folder")
+    protocol, separator, rest = url.partition("://")
+    if separator and "::" in url:
+        raise SettingsError(f"{url}: chained URLs hold caches, and the store must see what others wrote")
+    if not separator or protocol in ("file", "local"):
+        return os.path.abspath(os.path.expanduser(rest if separator else url)), "file"
+    authority = rest.split("/", 1)[0]
+    if ":" in authority.partition("@")[0] and "@" in authority:
+        raise SettingsError(f"{protocol}://…@{authority.partition('@')[2]}: take the password out of the URL")
+    return url.rstrip("/"), protocol
+
+
+def _checked(path: str) -> str:
+    """A path relative to the store that stays below it."""
+    parts = path.split("/")
+    if any(part in ("", ".", "..") for part in parts) or any(c < " " or c in "\\\x7f" for c in path):
+        raise StoreError(f"{path!r} is not a path inside a store: names with slashes between, no '..'")
+    return path
+
+
+def _is_storage_error(error: Exception) -> bool:
+    """An error of the storage or its client, not a fault in this program."""
+    package = type(error).__module__.partition(".")[0]
+    return isinstance(error, OSError) or package in (
+        "aiobotocore", "aiohttp", "azure", "botocore", "fsspec", "gcsfs", "google", "s3fs",
+    )  # fmt: skip
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return str(error.strerror)
+    return str(error) or type(error).__name__
+
+
+def _free_space(url: str) -> str:
+    while url and not os.path.isdir(url):
+        url = os.path.dirname(url)
+    try:
+        return f"{shutil.disk_usage(url).free / 1e6:.0f} MB free"
+    except OSError:
+        return "free space unknown"

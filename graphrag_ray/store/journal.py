@@ -1,0 +1,388 @@
+"""The journal of raw replies: what was paid for, found again by the item it belongs to.
+
+    work/<dialogue>/part-<ms>-<writer>-<sequence>-<hash>.parquet    rows of one flush
+    work/<dialogue>/part-<ms>~<generation>-<hash>.parquet           many of those, merged (`compaction.py`)
+
+Names sort by the time of the rows in them, a merged part after all that went into it. A name ends with the
+hash of the bytes, so damage is told from data, and writing a part twice is writing it once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from graphrag_ray.errors import CorruptPart, StoreError
+from graphrag_ray.store import parquet, rows
+from graphrag_ray.store.files import WHOLE_BYTES, FileInfo, Store
+from graphrag_ray.store.rows import JournalRow
+
+PART_NAME = re.compile(r"part-(\d{13})(?:-[\w-]+|~(\d{4}))-[0-9a-f]{32}\.parquet", re.ASCII)
+FLUSH_BYTES = 64 << 20
+"""A flush writes a new part when its rows hold more than this, as after a long outage of the storage."""
+CACHE_BYTES = 256 << 20
+"""Decoded parts that a process keeps."""
+
+HAS_DONE, HAS_FAILED = 1, 2
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_THREADS = 16
+_RELOADS = 5
+_FLAGS = {rows.DONE: HAS_DONE, rows.FAILED: HAS_FAILED}
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def folder(dialogue: str) -> str:
+    """Where the parts of a dialogue are."""
+    if not _NAME.fullmatch(dialogue):
+        raise ValueError(f"a dialogue's name is letters, digits, '_' and '-', not {dialogue!r}")
+    return f"work/{dialogue}"
+
+
+def list_parts(store: Store, dialogue: str) -> list[FileInfo]:
+    """The parts of a dialogue by time. Some may be merged away while they are being read.
+
+    A listing that takes its time can miss both the parts that are merged and the one they went into. The
+    merged part is there before the first of them is deleted, so a second listing sees what the first
+    missed, and both together miss no row.
+    """
+    at = folder(dialogue) + "/"
+    found = {info.path: info for _ in range(2) for info in store.list(folder(dialogue))}
+    return [found[path] for path in sorted(found) if PART_NAME.fullmatch(path.removeprefix(at))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    path: str
+    data: bytes
+    rows: int
+
+
+class JournalWriter:
+    """Collects rows and writes them as parts. Threads may append while another flushes.
+
+    writer_id: letters, digits, "_", "-"; no other writer of this journal, now or before, has the same.
+    """
+
+    def __init__(self, store: Store, dialogue: str, writer_id: str) -> None:
+        if not _NAME.fullmatch(writer_id):
+            raise ValueError(f"a writer's id is letters, digits, '_' and '-', not {writer_id!r}")
+        self._store, self._folder, self._writer_id = store, folder(dialogue), writer_id
+        self._rows: list[JournalRow] = []
+        self._unwritten: _Batch | None = None
+        self._sequence = 0
+        self._lock = threading.Lock()
+        self._flushing = threading.Lock()
+
+    def append(self, row: JournalRow) -> None:
+        """Take a row; it is safe once the next `flush` has returned. Raises ValueError for a bad row."""
+        row = rows.checked(row)
+        with self._lock:
+            self._rows.append(row)
+
+    @property
+    def pending(self) -> int:
+        """Rows that a kill would lose now."""
+        with self._lock:
+            return len(self._rows) + (self._unwritten.rows if self._unwritten else 0)
+
+    def flush(self) -> str | None:
+        """Write what is pending; the path of the last part written, None if nothing was pending.
+
+        Raises StoreError; the rows stay pending then. The next flush first writes the same part again, in
+        case the failed write was carried out after all: no row comes to stand in two parts.
+        """
+        with self._flushing:
+            path = None
+            while batch := self._unwritten or self._take():
+                self._store.write(batch.path, batch.data)
+                with self._lock:
+                    self._unwritten = None
+                path = batch.path
+            return path
+
+    def _take(self) -> _Batch | None:
+        with self._lock:
+            taken: list[JournalRow] = []
+            size = 0
+            for row in self._rows:
+                size += row.nbytes
+                if taken and size > FLUSH_BYTES:
+                    break
+                taken.append(row)
+        if not taken:
+            return None
+        data = parquet.encode(rows.to_table(taken))
+        at_ms = int(min(row.at for row in taken) * 1000)
+        name = f"part-{at_ms:013d}-{self._writer_id}-{self._sequence:06d}-{parquet.content_hash(data)}"
+        batch = _Batch(f"{self._folder}/{name}.parquet", data, len(taken))
+        with self._lock:
+            self._unwritten = batch
+            del self._rows[: len(taken)]
+        self._sequence += 1
+        return batch
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    """What the parts hold: one entry for each distinct pair of key and part, sorted by key.
+
+    prefixes  uint64, the key's first 64 bits
+    parts     uint32, place in `paths`
+    flags     uint8, kinds of rows (HAS_…)
+    """
+
+    paths: tuple[str, ...]
+    prefixes: npt.NDArray[np.uint64]
+    parts: npt.NDArray[np.uint32]
+    flags: npt.NDArray[np.uint8]
+    damaged: tuple[str, ...]
+
+
+class JournalIndex:
+    """Finds the rows of an item: 13 bytes for each pair of key and part, the rows read when asked for.
+
+    It shows the journal as it was when loaded. Picklable; its arrays can lie in shared memory. Parts that
+    were merged away meanwhile make it load itself again.
+    """
+
+    def __init__(self, store: Store, dialogue: str, entries: _Entries) -> None:
+        self._store, self._dialogue, self._entries = store, dialogue, entries
+        self._found_damaged: set[str] = set()
+
+    @classmethod
+    def load(cls, store: Store, dialogue: str) -> JournalIndex:
+        """Read the keys of all parts. A damaged part is named in a warning and in `damaged`, and left out:
+        what it held is asked for again. Raises StoreError."""
+        return cls(store, dialogue, _load(store, dialogue))
+
+    @property
+    def n_parts(self) -> int:
+        return len(self._entries.paths)
+
+    @property
+    def damaged(self) -> list[str]:
+        """Paths of parts that cannot be read, as far as this index has come across them."""
+        return sorted({*self._entries.damaged, *self._found_damaged})
+
+    def keys_done(self) -> int:
+        """Items that have a done row."""
+        return len(np.unique(self._entries.prefixes[self._flagged(HAS_DONE)]))
+
+    def is_done(self, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
+        """Which of the keys have a done row; reads nothing. (Two of a million keys have the same 64 bits
+        once in 37 million indexes.)"""
+        done = self._entries.prefixes[self._flagged(HAS_DONE)]
+        wanted = rows.key_prefixes(keys)
+        places = np.searchsorted(done, wanted)
+        inside = places < len(done)
+        found = np.zeros(len(wanted), dtype=np.bool_)
+        found[inside] = done[places[inside]] == wanted[inside]
+        return found
+
+    def turns(self, key: str) -> list[JournalRow]:
+        """The rows of one item, resolved (see `rows.resolve`); [] for an unknown key."""
+        return self.lookup([key]).get(key, [])
+
+    def lookup(self, keys: Iterable[str]) -> dict[str, list[JournalRow]]:
+        """The resolved rows of many items at once; keys without rows are absent. Each part is read once.
+
+        Raises StoreError.
+        """
+        wanted = list(dict.fromkeys(keys))
+        return self._reloading(lambda: self._lookup(wanted))
+
+    def failed(self) -> dict[str, list[JournalRow]]:
+        """All rows of the items that have a failure and no done row."""
+
+        def find() -> dict[str, list[JournalRow]]:
+            entries = self._entries
+            failed, done = self._flagged(HAS_FAILED), self._flagged(HAS_DONE)
+            open_ = failed & ~np.isin(entries.prefixes, entries.prefixes[done])
+            keys: dict[str, None] = {}
+            for part in np.unique(entries.parts[open_]):
+                decoded = self._decoded(int(part))
+                if decoded is not None:
+                    keys.update(dict.fromkeys(decoded.keys_of(entries.prefixes[open_])))
+            return self._lookup(list(keys))
+
+        return self._reloading(find)
+
+    def _flagged(self, flag: int) -> npt.NDArray[np.bool_]:
+        found: npt.NDArray[np.bool_] = (self._entries.flags & flag) != 0
+        return found
+
+    def _reloading(self, read: Callable[[], T]) -> T:
+        for _ in range(_RELOADS):
+            try:
+                return read()
+            except FileNotFoundError:
+                # Merged away since this index was loaded.
+                self._entries = _load(self._store, self._dialogue)
+        raise _vanishing(self._store, self._dialogue)
+
+    def _lookup(self, keys: list[str]) -> dict[str, list[JournalRow]]:
+        entries, wanted = self._entries, rows.key_prefixes(keys)
+        left = np.searchsorted(entries.prefixes, wanted, "left")
+        right = np.searchsorted(entries.prefixes, wanted, "right")
+        by_part: dict[int, list[int]] = {}
+        for place in np.flatnonzero(right > left):
+            for part in entries.parts[left[place] : right[place]]:
+                by_part.setdefault(int(part), []).append(int(place))
+        found: dict[str, list[JournalRow]] = {}
+        known = set(keys)
+        for part, places in sorted(by_part.items()):
+            decoded = self._decoded(part)
+            if decoded is not None:
+                for row in decoded.rows_of(wanted[places]):
+                    if row.key in known:
+                        found.setdefault(row.key, []).append(row)
+        return {key: rows.resolve(found[key]) for key in keys if key in found}
+
+    def _decoded(self, part: int) -> _Decoded | None:
+        path = self._entries.paths[part]
+        if path in self._found_damaged:
+            return None
+        try:
+            return _cache.get(self._store, path)
+        except CorruptPart as e:
+            _warn_damaged(e)
+            self._found_damaged.add(path)
+            return None
+
+
+class _Decoded:
+    """A part in memory, its rows found by key."""
+
+    def __init__(self, table: pa.Table) -> None:
+        prefixes = rows.column_prefixes(table.column("key"))
+        self.table = table
+        self._order = np.argsort(prefixes, kind="stable")
+        self._prefixes = prefixes[self._order]
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.table.nbytes) + 16 * len(self._order)
+
+    def rows_of(self, prefixes: npt.NDArray[np.uint64]) -> list[JournalRow]:
+        return rows.from_table(self.table.take(rows.indices(self._places(prefixes))))
+
+    def keys_of(self, prefixes: npt.NDArray[np.uint64]) -> list[str]:
+        taken = self.table.column("key").take(rows.indices(self._places(prefixes)))
+        return taken.to_pylist()  # type: ignore[no-any-return]
+
+    def _places(self, prefixes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        wanted = np.unique(prefixes)
+        left = np.searchsorted(self._prefixes, wanted, "left")
+        right = np.searchsorted(self._prefixes, wanted, "right")
+        spans = [self._order[a:b] for a, b in zip(left, right, strict=True) if b > a]
+        return np.concatenate(spans) if spans else np.empty(0, dtype=np.int64)
+
+
+class _Cache:
+    """The decoded parts last used, up to a number of bytes. Parts never change, so none grows stale."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit, self._size = limit_bytes, 0
+        self._kept: OrderedDict[tuple[str, str], _Decoded] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, store: Store, path: str) -> _Decoded:
+        name = (store.url, path)
+        with self._lock:
+            if name in self._kept:
+                self._kept.move_to_end(name)
+                return self._kept[name]
+        decoded = _Decoded(parquet.read_whole(store, path))
+        with self._lock:
+            if name not in self._kept:
+                self._kept[name] = decoded
+                self._size += decoded.nbytes
+            while self._size > self._limit and len(self._kept) > 1:
+                self._size -= self._kept.popitem(last=False)[1].nbytes
+        return decoded
+
+    def clear(self) -> None:
+        with self._lock:
+            self._kept.clear()
+            self._size = 0
+
+
+_cache = _Cache(CACHE_BYTES)
+
+
+def _load(store: Store, dialogue: str) -> _Entries:
+    for _ in range(_RELOADS):
+        parts = list_parts(store, dialogue)
+        # A part that was merged away since it was listed is in a part of the next listing.
+        with contextlib.suppress(FileNotFoundError):
+            scanned = list(in_threads(lambda info: _scan(store, info), parts))
+            break
+    else:
+        raise _vanishing(store, dialogue)
+    kept = [(part, found) for part, found in zip(parts, scanned, strict=True) if found is not None]
+    prefixes = _joined([found[0] for _, found in kept], np.uint64)
+    flags = _joined([found[1] for _, found in kept], np.uint8)
+    numbers = np.repeat(np.arange(len(kept), dtype=np.uint32), [len(found[0]) for _, found in kept])
+    order = np.argsort(prefixes, kind="stable")
+    damaged = tuple(part.path for part, found in zip(parts, scanned, strict=True) if found is None)
+    paths = tuple(part.path for part, _ in kept)
+    return _Entries(paths, prefixes[order], numbers[order], flags[order], damaged)
+
+
+def _scan(store: Store, info: FileInfo) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]] | None:
+    """Distinct key prefixes of a part and the kinds of rows each has; None for a damaged part."""
+    columns = ("key", "kind")
+    try:
+        if info.bytes <= WHOLE_BYTES:
+            table = parquet.read_whole(store, info.path, columns)
+        else:
+            table = parquet.read_columns(store, info.path, columns, info.bytes)
+    except CorruptPart as e:
+        _warn_damaged(e)
+        return None
+    if table.num_rows == 0:
+        return np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.uint8)
+    prefixes = rows.column_prefixes(table.column("key"))
+    flags = rows.coded(table.column("kind"), lambda kind: _FLAGS.get(kind, 0), np.uint8)
+    order = np.argsort(prefixes, kind="stable")
+    prefixes, flags = prefixes[order], flags[order]
+    starts = np.flatnonzero(np.concatenate(([True], prefixes[1:] != prefixes[:-1])))
+    return prefixes[starts], np.bitwise_or.reduceat(flags, starts)
+
+
+def in_threads(read: Callable[[FileInfo], T], parts: Sequence[FileInfo]) -> Iterator[T]:
+    """Reads of many parts at once, results in order."""
+    if not parts:
+        return
+    with ThreadPoolExecutor(min(_THREADS, len(parts)), thread_name_prefix="journal") as pool:
+        yield from pool.map(read, parts)
+
+
+def _joined(arrays: list[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    return np.concatenate(arrays) if arrays else np.empty(0, dtype=dtype)
+
+
+def _vanishing(store: Store, dialogue: str) -> StoreError:
+    return StoreError(
+        f"the parts of {store.url_of(folder(dialogue))} vanish while they are read: is another program "
+        "deleting files there?"
+    )
+
+
+def _warn_damaged(error: CorruptPart) -> None:
+    _log.warning("%s. It is left out, and what it held is asked for again", error)

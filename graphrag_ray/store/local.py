@@ -1,0 +1,150 @@
+"""Files in a local folder: whole or absent, whatever moment a process is killed at.
+
+A file is written beside its place under a temporary name, synced to the disk, then given its name in
+one step: by `rename` where it may replace another, by `link` where it must not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+TEMPORARY_PREFIX = ".tmp-"
+"""Files under such names are writes that never finished; listings leave them out."""
+
+_NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EINVAL}
+# A network mount that hiccups. Everything else that a local disk says is final.
+_TRANSIENT = {errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT}
+
+
+class LocalFiles:
+    """The folder `root` (an absolute path). Paths given to the methods are relative to it."""
+
+    can_create = True
+
+    def __init__(self, root: str, options: Mapping[str, Any]) -> None:
+        if options:
+            raise ValueError(f"a local folder takes no storage options, got {', '.join(sorted(options))}")
+        self.root = root
+
+    def read(self, path: str) -> bytes:
+        with open(self._at(path), "rb") as file:
+            return file.read()
+
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        with open(self._at(path), "rb") as file:
+            file.seek(start)
+            return file.read(end - start)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Replace or make a file in one step."""
+        with self._temporary(path, data) as (temporary, final):
+            os.replace(temporary, final)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Make a file unless there is one; of many callers at once exactly one gets True.
+
+        A reader never sees part of it, except on file systems without hard links (FAT, some network
+        mounts): there the name is taken with O_EXCL first and filled then.
+        """
+        with self._temporary(path, data) as (temporary, final):
+            try:
+                os.link(temporary, final)
+            except FileExistsError:
+                # NFS may carry a link out, lose the answer, and report the second attempt.
+                return os.stat(temporary).st_nlink == 2
+            except OSError as e:
+                if e.errno not in _NO_HARD_LINKS:
+                    raise
+                return self._create_exclusively(final, data)
+        return True
+
+    def size(self, path: str) -> int | None:
+        """Bytes of a file; None where there is none (a folder is none)."""
+        try:
+            found = os.stat(self._at(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+    def list(self, folder: str) -> Iterator[tuple[str, int]]:
+        """(path, bytes) of all files below a folder, in no order; nothing for a missing folder."""
+        pending = [folder]
+        while pending:
+            at = pending.pop()
+            try:
+                entries = os.scandir(self._at(at) if at else self.root)
+            except FileNotFoundError:
+                continue
+            with entries:
+                for entry in entries:
+                    path = f"{at}/{entry.name}" if at else entry.name
+                    if entry.is_dir():
+                        pending.append(path)
+                    elif not entry.name.startswith(TEMPORARY_PREFIX):
+                        # Somebody may delete what we list.
+                        with contextlib.suppress(FileNotFoundError):
+                            yield path, entry.stat().st_size
+
+    def delete(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(self._at(path))
+
+    def is_transient(self, error: BaseException) -> bool:
+        return isinstance(error, OSError) and error.errno in _TRANSIENT
+
+    def _at(self, path: str) -> str:
+        return f"{self.root}/{path}"
+
+    @contextlib.contextmanager
+    def _temporary(self, path: str, data: bytes) -> Iterator[tuple[str, str]]:
+        """Write and sync a temporary file in the folder of `path`; it is gone afterwards."""
+        final = self._at(path)
+        folder = os.path.dirname(final)
+        os.makedirs(folder, exist_ok=True)
+        temporary = f"{folder}/{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
+        try:
+            _write_new(temporary, data)
+            yield temporary, final
+            _sync_folder(folder)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(temporary)
+
+    def _create_exclusively(self, final: str, data: bytes) -> bool:
+        try:
+            _write_new(final, data)
+        except FileExistsError:
+            return False
+        except OSError:
+            # The name is ours and its content is not whole: give the name back.
+            with contextlib.suppress(OSError):
+                os.remove(final)
+            raise
+        return True
+
+
+def _write_new(path: str, data: bytes) -> None:
+    # 0o666 under the umask, as any program's file; tempfile would make it readable by its owner alone.
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: str) -> None:
+    """Make a new name survive a power cut, where the file system knows how."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,281 @@
+"""One writer at a time.
+
+    locks/<epoch>.json        who took the lock; made by conditional create, never changed or deleted
+    locks/<epoch>.beat.json   the holder's heartbeat, and in the end its release
+
+The highest epoch holds. Taking over is creating the next one, so two can never both do it. Whether a holder
+still lives is judged by watching its heartbeat with one's own clock: no two machines' clocks are compared.
+A process that is dead on this very machine is known to be dead at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from types import TracebackType
+
+import orjson
+
+from graphrag_ray.errors import LockHeld, LockLost, StoreError
+from graphrag_ray.store.files import Store
+
+BEAT_S = 5.0
+"""Seconds between heartbeats."""
+STALE_S = 20.0
+"""A heartbeat that does not change for so long belongs to a dead or paused writer."""
+
+_NAME = re.compile(r"locks/([1-9][0-9]*)\.json")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who took an epoch.
+
+    host, pid      for people
+    machine        boot id of the kernel and its space of process ids, since containers share the former;
+                   "" where there is neither, and then no process is ever known to be dead
+    process_start  start time of the process in clock ticks: pids are used again
+    since          unix seconds by the holder's clock, for people
+    note           what it does
+    nonce          tells its claim from any other
+    """
+
+    host: str
+    pid: int
+    machine: str
+    process_start: str
+    since: float
+    note: str
+    nonce: str
+
+    def __str__(self) -> str:
+        since = datetime.fromtimestamp(self.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        return f"process {self.pid} on {self.host}{f' ({self.note})' if self.note else ''} since {since}"
+
+
+class Lock:
+    """A lock that is held. Used as a context manager it beats in the background and releases at the end."""
+
+    def __init__(self, store: Store, epoch: int, holder: Holder) -> None:
+        self.epoch, self.holder = epoch, holder
+        self.lost = False
+        """Somebody took over, as far as the heartbeat has noticed: stop spending."""
+        self._store = store
+        self._beats = 0
+        self._writing = threading.Lock()
+        self._released = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def check(self) -> None:
+        """Look whether the lock is still ours; to be called before every commit and deletion. Raises
+        LockLost, StoreError."""
+        if self.lost or self._store.exists(_path(self.epoch + 1)):
+            self.lost = True
+            other = _holder(self._store, _highest(self._store)) or "another writer"
+            raise LockLost(
+                f"the lock on {self._store.url} was taken over by {other}: this writer gave no sign of life "
+                f"for {STALE_S:.0f} s. Nothing of it is lost; when the other one is done, run it again"
+            )
+        if self._released.is_set():
+            raise LockLost(f"the lock on {self._store.url} was released by this writer itself")
+
+    def beat(self) -> None:
+        """Give a sign of life. Raises StoreError."""
+        with self._writing:
+            if not self._released.is_set():
+                self._beats += 1
+                self._write_beat({"beats": self._beats})
+
+    def keep_beating(self, interval_s: float = BEAT_S) -> None:
+        """Beat in a background thread until released. A beat that cannot be written is tried again at the
+        next; whether that was too late is for `check`."""
+        self._thread = threading.Thread(target=self._beat_on, args=(interval_s,), name="lock", daemon=True)
+        self._thread.start()
+
+    def release(self) -> None:
+        """Let others have it. Failing to say so is only a warning: the heartbeat ends, and that tells."""
+        self._released.set()
+        if self._thread is not None:
+            self._thread.join()
+        with self._writing:
+            try:
+                self._write_beat({"beats": self._beats, "released": True})
+            except StoreError as e:
+                _log.warning("the lock will be free in %.0f s: %s", STALE_S, e)
+
+    def __enter__(self) -> Lock:
+        self.keep_beating()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def _beat_on(self, interval_s: float) -> None:
+        while not self._released.wait(interval_s):
+            try:
+                self.beat()
+                self.lost = self.lost or self._store.exists(_path(self.epoch + 1))
+            except StoreError as e:
+                _log.warning("no heartbeat: %s", e)
+
+    def _write_beat(self, content: dict[str, object]) -> None:
+        data = orjson.dumps({"nonce": self.holder.nonce, **content})
+        self._store.write(_beat_path(self.epoch), data)
+
+
+def acquire(
+    store: Store,
+    note: str = "",
+    *,
+    stale_s: float = STALE_S,
+    poll_s: float = 0.5,
+    now: Callable[[], float] = time.time,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> Lock:
+    """Become the one writer.
+
+    Takes over a lock that was released, whose process is dead on this machine, or whose heartbeat did not
+    change for `stale_s`. Otherwise it is told within a heartbeat that the holder lives.
+
+    note   what the writer does, for others to read
+    now    unix seconds, for people only; clock: steady seconds, by which staleness is judged
+
+    Raises LockHeld, saying who holds it and since when; StoreError.
+    """
+    epoch = _highest(store)
+    if epoch and not _is_free(store, epoch, stale_s, poll_s, clock, sleep):
+        raise _held(store, epoch)
+    holder = Holder(
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        machine=_machine(),
+        process_start=_process_start(os.getpid()) or "",
+        since=now(),
+        note=note,
+        nonce=secrets.token_hex(8),
+    )
+    path, data = _path(epoch + 1), orjson.dumps(asdict(holder), option=orjson.OPT_INDENT_2)
+    if not store.create(path, data) and _holder(store, epoch + 1) != holder:
+        raise _held(store, epoch + 1)
+    lock = Lock(store, epoch + 1, holder)
+    lock.beat()
+    if store.can_create and store.create(path, data + b"\n"):
+        _log.warning(
+            "%s says that it creates objects on condition and does not: two writers at once would not notice "
+            "each other. Let only one write there",
+            store.url,
+        )
+    return lock
+
+
+def holder(store: Store) -> Holder | None:
+    """Who holds the lock or held it last and has not released it; None when it is free. Says nothing about
+    whether that writer lives. Raises StoreError."""
+    epoch = _highest(store)
+    return None if not epoch or _released(_beat(store, epoch)) else _holder(store, epoch)
+
+
+def _is_free(
+    store: Store,
+    epoch: int,
+    stale_s: float,
+    poll_s: float,
+    clock: Callable[[], float],
+    sleep: Callable[[float], object],
+) -> bool:
+    """Watch the holder of an epoch until it gives a sign of life (False) or must be dead (True)."""
+    owner = _holder(store, epoch)
+    first = _beat(store, epoch)
+    end = clock() + stale_s
+    seen = first
+    while seen == first or _released(seen):
+        if _released(seen) or (owner is not None and _is_dead(owner)):
+            return True
+        if clock() >= end:
+            _log.warning("taking over from %s: no sign of life for %.0f s", owner, stale_s)
+            return True
+        sleep(poll_s)
+        seen = _beat(store, epoch)
+    return False
+
+
+def _is_dead(owner: Holder) -> bool:
+    """Certain only on the machine where it ran."""
+    if not owner.machine or owner.machine != _machine() or not owner.process_start:
+        return False
+    return _process_start(owner.pid) != owner.process_start
+
+
+def _machine() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return f"{file.read().strip()}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _process_start(pid: int) -> str | None:
+    """Start time of a living process; None when there is none, or only its entry in the table is left."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            # The name in brackets may hold spaces and brackets.
+            state, *rest = file.read().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return None
+    return None if state in ("Z", "X") else rest[18]
+
+
+def _highest(store: Store) -> int:
+    found = (_NAME.fullmatch(info.path) for info in store.list("locks"))
+    return max((int(match.group(1)) for match in found if match), default=0)
+
+
+def _holder(store: Store, epoch: int) -> Holder | None:
+    try:
+        data = orjson.loads(store.read(_path(epoch)))
+        return Holder(**{f.name: data[f.name] for f in fields(Holder)})
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _beat(store: Store, epoch: int) -> bytes | None:
+    try:
+        return store.read(_beat_path(epoch))
+    except FileNotFoundError:
+        return None
+
+
+def _released(beat: bytes | None) -> bool:
+    try:
+        return bool(orjson.loads(beat or b"{}").get("released"))
+    except (ValueError, AttributeError):
+        return False
+
+
+def _held(store: Store, epoch: int) -> LockHeld:
+    owner = _holder(store, epoch) or "an unknown writer"
+    return LockHeld(
+        f"{store.url} is being written by {owner}. Wait for it, or stop it; after it has died the lock is free "
+        f"within {STALE_S + BEAT_S:.0f} s"
+    )
+
+
+def _path(epoch: int) -> str:
+    return f"locks/{epoch}.json"
+
+
+def _beat_path(epoch: int) -> str:
+    return f"locks/{epoch}.beat.json"

@@ -1,0 +1,78 @@
+"""Parquet as bytes: the same table always gives the same bytes, and damage never reads as data.
+
+A file's name carries a hash of its bytes, checked whenever it is read whole; pages carry checksums, checked
+when only some columns are read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from graphrag_ray.errors import CorruptPart
+from graphrag_ray.store.files import Store
+
+_HASH_LENGTH = 32
+_ROW_GROUP_ROWS = 1 << 20
+
+
+def content_hash(data: bytes) -> str:
+    """The first 128 bits of SHA-256, in hex."""
+    return hashlib.sha256(data).hexdigest()[:_HASH_LENGTH]
+
+
+def hash_in_name(path: str) -> str:
+    """The hash that a part's name ends with: `…-<hash>.parquet`."""
+    return path.rsplit("/", 1)[-1].removesuffix(".parquet").rsplit("-", 1)[-1]
+
+
+def encode(table: pa.Table) -> bytes:
+    """A table as parquet. Metadata of whoever made the table is left out, chunking does not matter."""
+    plain = pa.schema([field.remove_metadata() for field in table.schema])
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        table.cast(plain).combine_chunks(),
+        sink,
+        compression="zstd",
+        row_group_size=_ROW_GROUP_ROWS,
+        write_page_checksum=True,
+    )
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def read_whole(store: Store, path: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read a file whose name ends with its hash, all of it, and check the hash.
+
+    columns: what to decode; null: all. Raises CorruptPart, FileNotFoundError, StoreError.
+    """
+    data = store.read(path)
+    if content_hash(data) != hash_in_name(path):
+        # A read may be cut short on its way; what is stored counts.
+        data = store.read(path)
+    if content_hash(data) != hash_in_name(path):
+        raise CorruptPart(
+            f"{store.url_of(path)} is damaged: {len(data)} bytes that do not have the hash in its name"
+        )
+    return _decode(store, path, pa.BufferReader(data), columns)
+
+
+def read_columns(store: Store, path: str, columns: Sequence[str], size: int | None = None) -> pa.Table:
+    """Read some columns, fetching only their bytes from a large file; their pages' checksums are checked.
+
+    size: bytes, where a listing has told them. Raises as `read_whole`.
+    """
+    return _decode(store, path, store.open_input(path, size), columns)
+
+
+def _decode(store: Store, path: str, source: pa.NativeFile, columns: Sequence[str] | None) -> pa.Table:
+    try:
+        file = pq.ParquetFile(source, page_checksum_verification=True)
+        wanted = None if columns is None else [c for c in columns if c in file.schema_arrow.names]
+        return file.read(columns=wanted)
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as e:
+        raise CorruptPart(f"{store.url_of(path)} is damaged: {e}") from e

@@ -1,0 +1,188 @@
+"""Parts of tables, named by their content: a part that does not change is stored once for all snapshots.
+
+tables/<table>/part-<hash>.parquet
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphrag_ray.errors import CorruptPart
+from graphrag_ray.store import parquet
+from graphrag_ray.store.files import Store
+
+MAX_PART_BYTES = 64 << 20
+"""A part holds about this much in memory at most, a third of it stored."""
+MAX_PART_ROWS = 1_000_000
+
+_TABLE = re.compile(r"[a-z0-9_]{1,64}")
+_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stored part of a table: path in the store, rows, stored bytes."""
+
+    path: str
+    rows: int
+    bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Part:
+        return cls(str(data["path"]), int(data["rows"]), int(data["bytes"]))
+
+
+def write_part(store: Store, table_name: str, table: pa.Table) -> Part:
+    """Store a table as one part, unless a part with the same content is there. Raises StoreError.
+
+    A part of another size under the same name is a torn one and is replaced.
+    """
+    if not _TABLE.fullmatch(table_name):
+        raise ValueError(f"a table's name is small letters, digits and '_', not {table_name!r}")
+    data = parquet.encode(table)
+    path = f"tables/{table_name}/part-{parquet.content_hash(data)}.parquet"
+    # Not `create`: whoever writes this path writes the same bytes, and a look is cheaper than sending them.
+    if store.size(path) != len(data):
+        store.write(path, data)
+    return Part(path, table.num_rows, len(data))
+
+
+def write_parts(
+    store: Store,
+    table_name: str,
+    tables: Iterable[pa.Table],
+    *,
+    max_bytes: int = MAX_PART_BYTES,
+    max_rows: int = MAX_PART_ROWS,
+) -> list[Part]:
+    """Store one table, given in pieces, as parts in order; at most about two parts are in memory.
+
+    Where it is cut depends on the rows and not on the pieces. No rows, no parts. Raises StoreError.
+    """
+    return [write_part(store, table_name, table) for table in _cut(tables, max_bytes, max_rows)]
+
+
+def read_part(
+    store: Store, part: Part | str, columns: Sequence[str] | None = None, verify: bool | None = None
+) -> pa.Table:
+    """Read a part, or some columns of it (those it does not have are left out).
+
+    verify  True: read all bytes and check the hash; False: check only the pages' own checksums; None:
+            the former for whole parts, the latter for some columns, whose bytes alone are fetched then
+
+    Raises CorruptPart, naming the part, when it is missing, truncated, unreadable or not what was written.
+    """
+    path = part.path if isinstance(part, Part) else part
+    try:
+        if columns is None or verify:
+            return parquet.read_whole(store, path, columns)
+        return parquet.read_columns(store, path, columns)
+    except FileNotFoundError as e:
+        raise CorruptPart(f"{store.url_of(path)} is missing, though a snapshot needs it") from e
+
+
+def read_table(
+    store: Store,
+    parts: Sequence[Part | str],
+    columns: Sequence[str] | None = None,
+    schema: pa.Schema | None = None,
+) -> pa.Table:
+    """Read a table from its parts, in their order.
+
+    schema: what the result has to look like (of `columns`, where these are given): columns that a part of
+    an older version lacks are null. Needed when there may be no parts. Raises CorruptPart, StoreError.
+    """
+    if schema is not None and columns is not None:
+        schema = pa.schema([schema.field(name) for name in columns])
+    if not parts:
+        if schema is None:
+            raise ValueError("a table without parts can be read only if its schema is given")
+        return schema.empty_table()
+    with ThreadPoolExecutor(min(_THREADS, len(parts)), thread_name_prefix="parts") as pool:
+        tables = list(pool.map(lambda part: read_part(store, part, columns), parts))
+    if schema is not None:
+        tables = [_conformed(table, schema) for table in tables]
+    return pa.concat_tables(tables, promote_options="default")
+
+
+def _conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    arrays = [
+        table.column(field.name).cast(field.type)
+        if field.name in table.schema.names
+        else pa.nulls(table.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _cut(tables: Iterable[pa.Table], max_bytes: int, max_rows: int) -> Iterator[pa.Table]:
+    """Cut before the row with which a part would be too large."""
+    waiting: list[pa.Table] = []
+    n_rows = n_bytes = 0
+    for table in tables:
+        start = 0
+        ends = np.cumsum(_row_bytes(table))
+        while start < table.num_rows:
+            before = int(ends[start - 1]) if start else 0
+            fits = int(np.searchsorted(ends, before + max_bytes - n_bytes, side="right")) - start
+            taken = min(fits, max_rows - n_rows, table.num_rows - start)
+            if taken <= 0 and not n_rows:
+                taken = 1  # A row that is larger than a part is a part.
+            if taken > 0:
+                waiting.append(table.slice(start, taken))
+                start, n_rows, n_bytes = (
+                    start + taken,
+                    n_rows + taken,
+                    n_bytes + int(ends[start + taken - 1]) - before,
+                )
+            if start < table.num_rows or n_rows >= max_rows:
+                yield pa.concat_tables(waiting)
+                waiting, n_rows, n_bytes = [], 0, 0
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def _row_bytes(table: pa.Table) -> npt.NDArray[np.int64]:
+    """Bytes of each row in memory, roughly; the same for the same values however they are chunked."""
+    sizes = np.zeros(table.num_rows, dtype=np.int64)
+    for column in table.columns:
+        start = 0
+        for chunk in column.chunks:
+            sizes[start : start + len(chunk)] += _value_bytes(chunk)
+            start += len(chunk)
+    return sizes
+
+
+def _value_bytes(array: pa.Array) -> npt.NDArray[np.int64]:
+    type_ = array.type
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        ends = np.cumsum(_lengths(array))
+        below = np.concatenate(([0], np.cumsum(_value_bytes(array.flatten()))))
+        return np.asarray(np.diff(below[np.concatenate(([0], ends)).astype(np.int64)]) + 4)
+    if pa.types.is_fixed_size_list(type_):
+        width = type_.value_type.bit_width // 8 if pa.types.is_primitive(type_.value_type) else 32
+        return np.full(len(array), type_.list_size * width, dtype=np.int64)
+    if pa.types.is_struct(type_):
+        return np.asarray(
+            sum((_value_bytes(field) for field in array.flatten()), np.zeros(len(array), np.int64))
+        )
+    strings = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
+    return _lengths(array) + 4 if type_ in strings else np.full(len(array), 8, dtype=np.int64)
+
+
+def _lengths(array: pa.Array) -> npt.NDArray[np.int64]:
+    """Bytes of strings, values of lists; 0 for null."""
+    lengths = pc.list_value_length if pa.types.is_nested(array.type) else pc.binary_length
+    return np.asarray(pc.fill_null(lengths(array), 0).to_numpy(zero_copy_only=False), dtype=np.int64)

@@ -1,0 +1,166 @@
+"""Objects behind any other fsspec URL: S3 and its kin first, gs:// and az:// by their own packages.
+
+One owner of retries: `files.Store`. What s3fs and botocore would retry by themselves is turned off, since
+a conditional create that is silently sent twice reports its own success as somebody else's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import fsspec
+
+_CONDITIONAL = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
+"""Protocols whose fsspec file system puts an object only if there is none (`mode="create"`)."""
+
+_SINGLE_PUT_BYTES = 1 << 30
+"""s3fs sends up to twice this in one request; more in parts, which appear together at the end."""
+
+_TRANSIENT_STATUS = {408, 409, 425, 429, 500, 502, 503, 504}
+_TRANSIENT_ERRNO = {errno.EBUSY, errno.EAGAIN, errno.ETIMEDOUT, getattr(errno, "EREMOTEIO", errno.EIO)}
+# Class names (of any base), since the packages that define them are not ours to import.
+_TRANSIENT_NAMES = {
+    "ClientConnectionError",  # aiohttp
+    "ClientPayloadError",
+    "ConnectionError",  # botocore
+    "HTTPClientError",
+    "IncompleteReadError",
+    "ResponseParserError",  # a 503 whose body is not XML
+    "ServiceRequestError",  # azure
+    "ServiceResponseError",
+    "TransportError",  # google
+}
+
+
+class ObjectFiles:
+    """The objects below an fsspec URL. Every object is put in one request and so is whole or absent."""
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        protocol = url.split("://", 1)[0]
+        self._is_s3 = protocol in ("s3", "s3a")
+        self.can_create = protocol in _CONDITIONAL
+        arguments = s3_arguments(options) if self._is_s3 else dict(options)
+        # Listings and instances of other users of fsspec in this process are not ours: theirs are cached.
+        self._fs = fsspec.filesystem(
+            protocol, **arguments, use_listings_cache=False, skip_instance_cache=True
+        )
+        if self._is_s3:
+            self._fs.retries = 1
+        self.root = str(self._fs._strip_protocol(url)).rstrip("/")
+
+    def read(self, path: str) -> bytes:
+        return bytes(self._fs.cat_file(self._at(path)))
+
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        return bytes(self._fs.cat_file(self._at(path), start=start, end=end))
+
+    def write(self, path: str, data: bytes) -> None:
+        self._put(path, data)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Put an object unless there is one. Without the primitive: look, then put."""
+        if not self.can_create:
+            if self.size(path) is not None:
+                return False
+            self._put(path, data)
+            return True
+        try:
+            self._put(path, data, mode="create")
+        except FileExistsError:
+            return False
+        except Exception as e:
+            # s3fs translates a refused condition to FileExistsError only where the server names the
+            # condition; Ceph's gateway does not.
+            if http_status(e) == 412:
+                return False
+            raise
+        return True
+
+    def size(self, path: str) -> int | None:
+        try:
+            found = self._fs.info(self._at(path))
+        except FileNotFoundError:
+            return None
+        return int(found["size"]) if found["type"] == "file" else None
+
+    def list(self, folder: str) -> Iterator[tuple[str, int]]:
+        """(path, bytes) of all objects below a folder, all pages; nothing where there are none."""
+        at = self._at(folder) if folder else self.root
+        for name, info in self._fs.find(at, detail=True).items():
+            path = str(name).removeprefix(self.root + "/")
+            if info["type"] == "file" and (not folder or path.startswith(folder + "/")):
+                yield path, int(info["size"])
+
+    def delete(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.rm_file(self._at(path))
+
+    def is_transient(self, error: BaseException) -> bool:
+        """Worth another attempt: the server is busy or out of reach, or hung up."""
+        if isinstance(error, FileNotFoundError | FileExistsError | PermissionError):
+            return False
+        status = http_status(error)
+        if status is not None:
+            return status in _TRANSIENT_STATUS
+        if isinstance(error, TimeoutError | ConnectionError):
+            return True
+        names = {base.__name__ for base in type(error).__mro__}
+        return bool(names & _TRANSIENT_NAMES) or (
+            isinstance(error, OSError) and error.errno in _TRANSIENT_ERRNO
+        )
+
+    def _at(self, path: str) -> str:
+        return f"{self.root}/{path}"
+
+    def _put(self, path: str, data: bytes, **how: Any) -> None:
+        if self._is_s3:
+            how["chunksize"] = _SINGLE_PUT_BYTES
+        elif not self.can_create:
+            # Stores with folders (memory://, sftp://) want them made first.
+            self._fs.makedirs(self._fs._parent(self._at(path)), exist_ok=True)
+        self._fs.pipe_file(self._at(path), data, **how)
+
+
+def s3_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+    """s3fs's arguments from ours.
+
+    endpoint_url  address of the S3 server; null: AWS
+    region        null: as the environment says
+    path_style    true: the bucket stands in the path, as most servers other than AWS want it
+    checksums     "when_required" for servers that do not know the newer checksums; "when_supported"
+    Whatever else is given goes to s3fs as it is.
+    """
+    rest = dict(options)
+    client = dict(rest.pop("client_kwargs", None) or {})
+    config = dict(rest.pop("config_kwargs", None) or {})
+    if region := rest.pop("region", None):
+        client["region_name"] = region
+    if (path_style := rest.pop("path_style", None)) is not None:
+        s3 = dict(config.get("s3") or {})
+        config["s3"] = {**s3, "addressing_style": "path" if path_style else "auto"}
+    if checksums := rest.pop("checksums", None):
+        config["request_checksum_calculation"] = checksums
+        config["response_checksum_validation"] = checksums
+    config.setdefault("max_pool_connections", 32)
+    config["retries"] = {"total_max_attempts": 1, "mode": "standard"}
+    # With one request per read, reading does not ask for the size first.
+    return {**rest, "client_kwargs": client, "config_kwargs": config, "max_concurrency": 1}
+
+
+def http_status(error: BaseException) -> int | None:
+    """The HTTP status behind an error of a storage client, looked for along its causes."""
+    seen: BaseException | None = error
+    while seen is not None:
+        response = getattr(seen, "response", None)
+        if isinstance(response, dict):
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            return int(status) if status is not None else None
+        for name in ("status_code", "status", "code"):
+            status = getattr(seen, name, None)
+            if isinstance(status, int):
+                return status
+        seen = seen.__cause__
+    return None

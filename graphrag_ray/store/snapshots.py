@@ -1,0 +1,208 @@
+"""Snapshots: what an index is at one moment, named by one small file.
+
+    snapshots/<n>.json   manifest: which parts make which table, and how they came about
+    CURRENT              a hint at the newest; readers probe forward from it
+
+The commit is the conditional create of the next manifest. A reader sees one whole snapshot, whatever writers
+do; a writer that dies leaves the one before.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import orjson
+
+from graphrag_ray.errors import CorruptPart, IndexNotFound, SnapshotConflict, StoreError
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parts import Part
+
+FORMAT = 1
+"""Of manifests and of what they name. A reader refuses higher ones."""
+HINT = "CURRENT"
+
+_NAME = re.compile(r"snapshots/([1-9][0-9]*)\.json")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One snapshot.
+
+    number      1, 2, …; `next_number` tells the next
+    parent      the number of the snapshot that this one continues; None for the first
+    created_at  ISO time, told by the caller
+    version     of the program that wrote it
+    tables      table -> its parts, in order
+    counts      what a person asks first: documents, text units, entities, …
+    settings    those of the run, without secrets
+    steps       step -> fingerprint of all that it came from; equal: nothing to do
+    usage       calls, tokens and cost by stage
+    next_human_readable_id  table -> the lowest short id never used
+    hierarchies names of the hierarchies of communities
+    notes       what readers should know (the offline engine's mark, an unknown tokenizer)
+    run         about the run itself: id, seconds by stage, failed items, what it added and removed
+    """
+
+    number: int
+    parent: int | None
+    created_at: str
+    version: str
+    tables: Mapping[str, list[Part]] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    steps: Mapping[str, str] = field(default_factory=dict)
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    next_human_readable_id: Mapping[str, int] = field(default_factory=dict)
+    hierarchies: list[str] = field(default_factory=list)
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    run: Mapping[str, Any] = field(default_factory=dict)
+
+    def parts(self, table: str) -> list[Part]:
+        """The parts of a table; [] for a table that this snapshot does not have."""
+        return list(self.tables.get(table, []))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": FORMAT, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Manifest:
+        """Raises StoreError for a format that this version does not know, ValueError or KeyError for what
+        is no manifest. Fields that it does not know are left out."""
+        found = data["format"]
+        if not isinstance(found, int) or found > FORMAT:
+            raise StoreError(
+                f"it was written by a newer graphrag-ray (format {found}, version {data.get('version')}); "
+                f"this one reads formats up to {FORMAT}. Upgrade it: pip install -U graphrag-ray"
+            )
+        known = {f.name: data[f.name] for f in fields(cls) if f.name in data}
+        tables = {name: [Part.from_json(part) for part in parts] for name, parts in data["tables"].items()}
+        return cls(**{**known, "tables": tables})
+
+
+def commit(store: Store, manifest: Manifest, *, check: Callable[[], object] = lambda: None) -> None:
+    """Make a snapshot the newest one, or leave everything as it was.
+
+    check: called just before; raises when the lock is lost. Raises SnapshotConflict when its number is
+    taken: somebody else committed since `next_number`. Raises StoreError.
+    """
+    if manifest.number < 1 or (manifest.parent is not None and manifest.parent >= manifest.number):
+        raise ValueError(f"snapshot {manifest.number} cannot follow {manifest.parent}")
+    # The nonce tells our manifest from an equal one of another writer.
+    content = {**manifest.to_json(), "nonce": secrets.token_hex(8)}
+    data = orjson.dumps(content, option=orjson.OPT_INDENT_2)
+    path = _path(manifest.number)
+    check()
+    if not store.create(path, data) and _read_or_none(store, path) != data:
+        raise SnapshotConflict(
+            f"{store.url_of(path)} exists: {_author(store, manifest.number)} committed it while this run "
+            "worked. Nothing of this run is lost: run the same command again to continue from that snapshot"
+        )
+    try:
+        store.write(HINT, b"%d\n" % manifest.number)
+    except StoreError as e:
+        # Readers find the snapshot without it.
+        _log.warning("snapshot %d is committed, its hint is not written: %s", manifest.number, e)
+
+
+def numbers(store: Store) -> list[int]:
+    """The numbers of all snapshots, rising. Raises StoreError."""
+    found = (_NAME.fullmatch(info.path) for info in store.list("snapshots"))
+    return sorted(int(match.group(1)) for match in found if match)
+
+
+def next_number(store: Store) -> int:
+    """The number of the next snapshot. To be asked together with `latest`, before a run's work: the commit
+    fails if somebody else commits in between."""
+    return max(numbers(store), default=0) + 1
+
+
+def load(store: Store, number: int) -> Manifest:
+    """Read one snapshot. Raises IndexNotFound, CorruptPart, StoreError (a newer format)."""
+    path = _path(number)
+    try:
+        data = store.read(path)
+    except FileNotFoundError:
+        there = ", ".join(map(str, numbers(store))) or "none"
+        raise IndexNotFound(f"{store.url} has no snapshot {number}; there are: {there}") from None
+    try:
+        return Manifest.from_json(orjson.loads(data))
+    except StoreError as e:
+        raise StoreError(f"cannot read {store.url_of(path)}: {e}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise CorruptPart(f"{store.url_of(path)} is damaged: {type(e).__name__}: {e}") from e
+
+
+def latest(store: Store) -> Manifest | None:
+    """The newest snapshot; None where there is none. Raises StoreError, also for a newer format.
+
+    A damaged one is named in a warning, and the one before it is taken.
+    """
+    newest = _newest(store)
+    if newest is None:
+        return None
+    try:
+        return load(store, newest)
+    except CorruptPart as e:
+        damage = e
+    for number in reversed([n for n in numbers(store) if n < newest]):
+        _log.warning("%s. Taking snapshot %d instead", damage, number)
+        try:
+            return load(store, number)
+        except CorruptPart as e:
+            damage = e
+    raise damage
+
+
+def open_latest(store: Store, number: int | None = None) -> Manifest:
+    """The newest snapshot, or the one with this number, for reading. Raises IndexNotFound, saying whether
+    there is nothing, or an index that is half built; CorruptPart, StoreError."""
+    found = latest(store) if number is None else load(store, number)
+    if found is not None:
+        return found
+    if store.list("work") or store.list("locks"):
+        raise IndexNotFound(
+            f"the index at {store.url} is half built: no snapshot is finished yet. Run `graphrag-ray index` "
+            "again to continue; what is done is kept"
+        )
+    raise IndexNotFound(
+        f"there is no index at {store.url}. Check --root, or make one: "
+        f"graphrag-ray index INPUT --root {store.url}"
+    )
+
+
+def _path(number: int) -> str:
+    return f"snapshots/{number}.json"
+
+
+def _newest(store: Store) -> int | None:
+    try:
+        hint = int(store.read(HINT))
+    except (FileNotFoundError, ValueError):
+        hint = 0
+    if hint < 1 or not store.exists(_path(hint)):
+        return max(numbers(store), default=None)
+    while store.exists(_path(hint + 1)):
+        hint += 1
+    return hint
+
+
+def _read_or_none(store: Store, path: str) -> bytes | None:
+    try:
+        return store.read(path)
+    except FileNotFoundError:
+        return None
+
+
+def _author(store: Store, number: int) -> str:
+    try:
+        other = load(store, number)
+    except (StoreError, IndexNotFound):
+        return "another run"
+    return f"another run ({other.run.get('id', 'without an id')}, at {other.created_at})"

@@ -1,0 +1,147 @@
+import pickle
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphrag_ray.errors import DialogueFailed
+from graphrag_ray.graph.descriptions import batches, describe, describe_spec, distinct, layer
+from graphrag_ray.messages import ChatReply
+from graphrag_ray.prompts import PLACEHOLDERS, load_prompts
+from graphrag_ray.settings import parse_settings
+
+
+@pytest.fixture(scope="module")
+def spec():
+    return describe_spec(load_prompts(), parse_settings({"descriptions": {"max_output_tokens": 123}}))
+
+
+def token_ends(text):
+    return [m.end() for m in re.finditer(r"\S+\s*", text)]
+
+
+def summary(dialogue, reply):
+    request = next(dialogue)
+    with pytest.raises(StopIteration) as stop:
+        dialogue.send(reply if isinstance(reply, ChatReply) else ChatReply(reply))
+    return stop.value.value, request
+
+
+def test_distinct_folds_white_space_and_keeps_the_order_of_first_places():
+    assert distinct(["b  c", "a", "b\nc ", "", "  ", "a"]) == ["b c", "a"]
+
+
+@pytest.mark.parametrize("descriptions", [["Bob is a baker."], ["Bob is a baker.", " Bob is\na baker. ", ""]])
+def test_one_distinct_description_passes_through_without_a_request(spec, descriptions):
+    with pytest.raises(StopIteration) as stop:
+        next(describe("entity", "BOB", descriptions, spec))
+    assert stop.value.value == "Bob is a baker."
+
+
+def test_no_description_gives_an_empty_one_without_a_request(spec):
+    with pytest.raises(StopIteration) as stop:
+        next(describe("entity", "BOB", [" "], spec))
+    assert stop.value.value == ""
+
+
+def test_several_descriptions_are_summarised_in_one_request(spec):
+    dialogue = describe("relationship", "BOB / ACME", ["Bob works\nfor Acme.", "Bob left Acme."], spec)
+    text, request = summary(dialogue, " Bob worked for Acme\nand left it. ")
+    assert text == "Bob worked for Acme and left it."
+    assert request.prompt == "describe"
+    assert set(request.variables) == PLACEHOLDERS["describe"]
+    assert request.variables["descriptions"] == "Bob works for Acme.\nBob left Acme."
+    assert request.call.max_output_tokens == 123
+    prompt = "".join(m.content for m in request.messages)
+    assert "relationship: BOB / ACME" in prompt
+    assert "123 tokens" in prompt
+
+
+@pytest.mark.parametrize("reply", ["", " \n", "<think>only thoughts", ChatReply("Bob is", "content_filter")])
+def test_an_empty_or_withheld_reply_fails(spec, reply):
+    dialogue = describe("entity", "BOB", ["One.", "Two."], spec)
+    next(dialogue)
+    with pytest.raises(DialogueFailed, match="BOB"):
+        dialogue.send(reply if isinstance(reply, ChatReply) else ChatReply(reply))
+
+
+@pytest.mark.parametrize(
+    ("cut_off", "kept"),
+    [
+        ("Bob bakes. He left Acme (in 2014). He then", "Bob bakes. He left Acme (in 2014)."),
+        ('He said "no." And', 'He said "no."'),
+        ("Bob bakes 3.5 loaves and", "Bob bakes 3.5 loaves and"),
+        ("鮑勃是麵包師。他離開了", "鮑勃是麵包師。"),
+    ],
+)
+def test_a_reply_cut_off_at_its_limit_loses_the_unfinished_sentence(spec, cut_off, kept):
+    text, _ = summary(describe("entity", "BOB", ["One.", "Two."], spec), ChatReply(cut_off, "length"))
+    assert text == kept
+
+
+def test_descriptions_that_look_like_prompts_are_filled_in_once(spec):
+    request = next(describe("entity", "{name}", ["{descriptions} {kind}", "Ignore this."], spec))
+    assert request.messages[-1].content.endswith("{descriptions} {kind}\nIgnore this.")
+
+
+def test_a_spec_survives_pickling(spec):
+    assert pickle.loads(pickle.dumps(spec)) == spec
+
+
+def test_what_fits_is_one_batch():
+    assert batches(["a", "b", "c"], [1, 1, 1], 3) == [["a", "b", "c"]]
+    assert layer(["one two", "three"], 100, token_ends) == [["one two", "three"]]
+    assert layer([], 100, token_ends) == []
+
+
+def test_a_description_longer_than_half_a_batch_is_cut_at_the_end_of_a_token():
+    ((short, cut),) = layer(["Bob bakes.", "word " * 50], 20, token_ends)
+    assert short == "Bob bakes."
+    assert cut == "word " * 10
+
+
+@settings(max_examples=80)
+@given(
+    st.lists(st.integers(0, 60), max_size=50),
+    st.integers(1, 40),
+    st.integers(1, 90),
+)
+def test_the_tree_ends_whatever_a_model_writes(lengths, batch_tokens, reply_tokens):
+    texts = [" ".join(f"w{i}" for _ in range(n)) for i, n in enumerate(lengths)]
+    calls = 0
+    while len(parts := layer(texts, batch_tokens, token_ends)) > 1:
+        assert len(parts) < len(texts)
+        for part in parts:
+            assert len(part) == 1 or sum(len(token_ends(t)) for t in part) <= max(2, batch_tokens)
+        texts = []
+        for part in parts:
+            calls += 1
+            texts.append(" ".join([f"s{calls}"] * reply_tokens) if len(part) > 1 else part[0])
+    assert len(parts) == (1 if any(lengths) else 0)
+
+
+def test_one_new_instance_repays_one_branch_of_the_tree(spec):
+    def run(descriptions, known):
+        """The calls of a whole tree; replies are functions of the request, as a journal gives them."""
+        calls, texts = set(), descriptions
+        while True:
+            parts, texts = layer(texts, 300, token_ends), []
+            for part in parts:
+                dialogue = describe("entity", "HUB", part, spec)
+                try:
+                    request = next(dialogue)
+                except StopIteration as stop:
+                    texts.append(stop.value)
+                    continue
+                calls.add(request.hash)
+                text, _ = summary(describe("entity", "HUB", part, spec), f"{request.hash} " + "word " * 39)
+                texts.append(text)
+            if len(parts) == 1:
+                return len(calls - known), calls
+
+    descriptions = [f"Instance {i} says {'very ' * (i % 7)}much of it." for i in range(2000)]
+    paid, calls = run(descriptions, frozenset())
+    assert paid > 50
+    again, _ = run([*descriptions[:700], "A new one.", *descriptions[700:]], calls)
+    assert 1 <= again <= 10

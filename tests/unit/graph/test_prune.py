@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphrag_ray.graph.arrays import degrees
+from graphrag_ray.graph.prune import keep_entities, keep_relationships, log_likelihood, strongest
+
+
+def g2(n_ab, n_a, n_b, n_units):
+    return float(log_likelihood(*(np.array([n]) for n in (n_ab, n_a, n_b)), n_units)[0])
+
+
+def test_the_ratio_is_twice_the_sum_of_observed_times_log_observed_by_expected():
+    cells = [(10, 20 * 30 / 100), (10, 20 * 70 / 100), (20, 80 * 30 / 100), (60, 80 * 70 / 100)]
+    assert g2(10, 20, 30, 100) == pytest.approx(2 * sum(o * math.log(o / e) for o, e in cells))
+
+
+def test_independence_is_zero_and_avoidance_is_negative():
+    assert g2(10, 20, 50, 100) == pytest.approx(0.0, abs=1e-9)
+    assert g2(1, 50, 50, 100) < -3.84
+    assert g2(50, 50, 50, 100) > 100
+
+
+def test_meeting_what_occurs_everywhere_says_nothing():
+    assert g2(40, 100, 40, 100) == pytest.approx(0.0, abs=1e-9)
+    assert g2(1, 1, 1, 1) == 0.0
+
+
+@given(st.integers(1, 50), st.integers(0, 50), st.integers(0, 50), st.integers(0, 500))
+def test_the_ratio_is_symmetric_and_finite(n_ab, more_a, more_b, rest):
+    a, b = n_ab + more_a, n_ab + more_b
+    total = n_ab + more_a + more_b + rest
+    assert math.isfinite(g2(n_ab, a, b, total))
+    assert g2(n_ab, a, b, total) == pytest.approx(g2(n_ab, b, a, total), abs=1e-6)
+
+
+def test_chance_goes_and_association_stays():
+    # 0 and 1 are frequent and meet once; 2 and 3 are rare and meet once; 4 ties 0 and 1 down.
+    source, target = np.array([0, 2, 0, 1]), np.array([1, 3, 4, 4])
+    n_ab, frequency = np.array([1, 1, 20, 20]), np.array([40, 40, 1, 1, 25])
+    assert keep_relationships(source, target, n_ab, frequency, 100, 3.84).tolist() == [
+        False,
+        True,
+        True,
+        True,
+    ]
+
+
+def test_a_host_in_every_chunk_keeps_those_who_are_said_to_meet_them():
+    """Host 0 is in all of 1,000 units; guests 1–20 in 30 each, each with a firm of their own."""
+    guests, firms = np.arange(1, 21), np.arange(21, 41)
+    source = np.concatenate([np.zeros(20, int), guests])
+    target = np.concatenate([guests, firms])
+    n_ab = np.concatenate([np.full(20, 5), np.full(20, 12)])
+    frequency = np.concatenate([[1000], np.full(20, 30), np.full(20, 15)])
+    association = log_likelihood(n_ab, frequency[source], frequency[target], 1000)
+    assert (association[:20] < 3.84).all()
+    assert keep_relationships(source, target, n_ab, frequency, 1000, 3.84).all()
+
+
+def test_what_meets_a_host_once_in_passing_goes_unless_it_has_nothing_better():
+    source, target = np.array([0, 0, 1, 0]), np.array([1, 2, 2, 3])
+    n_ab, frequency = np.array([1, 1, 2, 1]), np.array([1000, 4, 4, 1])
+    keep = keep_relationships(source, target, n_ab, frequency, 1000, 3.84)
+    assert keep.tolist() == [False, False, True, True]
+
+
+graphs = st.integers(2, 12).flatmap(
+    lambda n: st.tuples(
+        st.lists(
+            st.tuples(st.integers(0, n - 1), st.integers(0, n - 1), st.integers(1, 4)).filter(
+                lambda e: e[0] < e[1]
+            ),
+            unique_by=lambda e: e[:2],
+            max_size=25,
+        ),
+        st.lists(st.integers(4, 60), min_size=n, max_size=n),
+    )
+)
+
+
+@settings(max_examples=60)
+@given(graphs, st.floats(0, 30), st.randoms(use_true_random=False))
+def test_no_node_loses_all_its_relationships_and_the_order_of_edges_does_not_matter(graph, threshold, random):
+    edges, frequency = graph
+    frequency = np.array(frequency)
+    source, target, n_ab = np.array(edges, dtype=np.int64).reshape(-1, 3).T
+    keep = keep_relationships(source, target, n_ab, frequency, 100, threshold)
+    before, after = (degrees(source[m], target[m], len(frequency)) for m in (np.ones(len(keep), bool), keep))
+    assert ((after > 0) == (before > 0)).all()
+    by = np.array(random.sample(range(len(edges)), len(edges)), dtype=np.int64)
+    # Ends may be given either way round.
+    assert (keep_relationships(target[by], source[by], n_ab[by], frequency, 100, threshold) == keep[by]).all()
+    assert keep_entities(frequency * 0, frequency * 0, after)[np.unique(source)].all()
+
+
+def test_the_strongest_is_by_count_then_association_then_neighbour():
+    source, target = np.array([0, 0, 0, 0]), np.array([1, 2, 3, 4])
+    best = strongest(source, target, np.array([1, 2, 2, 2]), np.array([9.0, 1.0, 3.0, 3.0]), 5)
+    # All four are the only one of their leaf; ask for node 0 alone by giving the leaves better ones.
+    assert best.all()
+    source, target = np.append(source, [1, 2, 3, 4]), np.append(target, [5, 5, 5, 5])
+    best = strongest(
+        source, target, np.array([1, 2, 2, 2, 9, 9, 9, 9]), np.array([9.0, 1, 3, 3, 0, 0, 0, 0]), 6
+    )
+    assert best.tolist() == [False, False, True, False, True, True, True, True]
+
+
+def test_a_name_seen_once_without_type_or_relationship_is_chance():
+    keep = keep_entities(np.array([1, 2, 1, 1]), np.array([0, 0, 1, 0]), np.array([0, 0, 0, 1]))
+    assert keep.tolist() == [False, True, True, True]
