@@ -84,7 +84,7 @@ def resolve_references(
         nonlocal dropped
         kept = []
         for item in items:
-            id_ = numbering.get((section, int(item))) if item.isdigit() and len(item) < 12 else None
+            id_ = numbering.get((section, int(item))) if item.isdecimal() and len(item) < 12 else None
             if id_ is None:
                 dropped += 1
             elif id_ not in kept:
@@ -150,8 +150,12 @@ def _map_references(text: str, replace: Callable[[str, list[str]], list[str]]) -
 
 
 def _section(name: str) -> str | None:
-    wanted = name.lower().rstrip("s")
-    return next((s for s in SECTIONS if s.lower().rstrip("s") == wanted), None)
+    return next((s for s in SECTIONS if _stem(s) == _stem(name)), None)
+
+
+def _stem(name: str) -> str:
+    """Singular and plural alike: "entity" and "entities"."""
+    return name.lower().rstrip("s").removesuffix("ie").removesuffix("y")
 
 
 def _fold(text: str) -> str:

@@ -310,9 +310,18 @@ def load_settings(
         if loaded is not None and not isinstance(loaded, dict):
             raise SettingsError(f"settings {path} must be a mapping of keys, not {type(loaded).__name__}")
         data = loaded or {}
+        _relative_to(Path(path).parent, data)
     for override in overrides:
         _apply(data, override)
     return parse_settings(data)
+
+
+def _relative_to(folder: Path, data: dict[str, Any]) -> None:
+    """Paths in a settings file are relative to that file, wherever it is read from."""
+    names = data.get("names")
+    for section, key in ((data, "prompts_dir"), (names, "aliases_file"), (names, "block_file")):
+        if isinstance(section, dict) and isinstance(section.get(key), str):
+            section[key] = str((folder / section[key]).absolute())
 
 
 def parse_settings(data: Mapping[str, Any]) -> Settings:

@@ -23,6 +23,7 @@ _CANDIDATES = [
     *("cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "iso8859_2", "iso8859_5"),
     *("koi8_r", "mac_roman", "cp932", "euc_jp", "gb18030", "big5", "cp949"),
 ]
+_UNDEFINED_IN_CP1252 = b"\x81\x8d\x8f\x90\x9d"
 _CHAOS_TOLERANCE = 0.02
 _COHERENCE_TOLERANCE = 0.1
 _DETECTION_BYTES = 1 << 18
@@ -72,10 +73,7 @@ def decode(data: bytes, declared: str | None = None) -> Decoded | NotText:
         decoded = Decoded(data.decode("utf-8"), "utf-8")
     except UnicodeDecodeError as e:
         found = _declared(data, declared) or _damaged_utf8(data) or _detected(data, e.start)
-        return found or NotText(
-            f"neither UTF-8 (byte 0x{data[e.start]:02x} at position {e.start}) nor any other known "
-            "encoding: binary data, or convert it to UTF-8"
-        )
+        return found or NotText(_unknown(data, e.start))
     if not _plausible(decoded.text, ("Cc",)):
         return NotText("binary data (too many control characters), not text")
     return decoded
@@ -100,9 +98,13 @@ def codec_of_head(head: bytes) -> str | NotText:
     try:
         # the last character may be cut
         codecs.getincrementaldecoder("utf-8")().decode(head, final=False)
-    except UnicodeDecodeError:
-        found = decode(_whole_words(head))
-        return found if isinstance(found, NotText) else found.codec
+    except UnicodeDecodeError as e:
+        if _damaged_utf8(head):
+            return "utf-8"
+        for codec in _candidates(head, e.start, complete=False):
+            if _plausible(head.decode(codec, "replace")):
+                return codec
+        return NotText(_unknown(head, e.start))
     return "utf-8"
 
 
@@ -141,8 +143,7 @@ def _damaged_utf8(data: bytes) -> Decoded | None:
 
 
 def _detected(data: bytes, first_odd: int) -> Decoded | None:
-    """Detection on a stretch around the first byte that is not UTF-8; ASCII tells nothing."""
-    for codec in _candidates(_whole_words(data[max(0, first_odd - 4096) :][:_DETECTION_BYTES])):
+    for codec in _candidates(data, first_odd):
         text = data.decode(codec, "replace")
         # one byte that the codec does not know is no reason to take another for the whole file
         lost = text.count("\ufffd")
@@ -151,11 +152,22 @@ def _detected(data: bytes, first_odd: int) -> Decoded | None:
     return None
 
 
-def _candidates(sample: bytes) -> list[str]:
+def _candidates(data: bytes, first_odd: int, complete: bool = True) -> list[str]:
+    """Codecs, the likeliest first, judged by the stretch around the first byte that is not UTF-8: ASCII
+    tells nothing. complete: the data do not end inside a character."""
     from charset_normalizer import from_bytes
 
-    matches = list(from_bytes(sample, cp_isolation=_CANDIDATES))
-    if not matches:
+    start = max(0, first_odd - 4096)
+    sample = data[start : start + _DETECTION_BYTES]
+    cut = not complete or start + len(sample) < len(data)
+    # a character has at most four bytes
+    attempts = [sample[: len(sample) - missing] for missing in range(4 if cut else 1)]
+    attempts.append(sample.translate(None, _UNDEFINED_IN_CP1252))
+    for attempt in attempts:
+        matches = list(from_bytes(attempt, cp_isolation=_CANDIDATES))
+        if matches:
+            break
+    else:
         return []
     best = matches[0]
     western = [
@@ -168,10 +180,11 @@ def _candidates(sample: bytes) -> list[str]:
     return western[:1] + [m.encoding for m in matches]
 
 
-def _whole_words(sample: bytes) -> bytes:
-    """Without the last word, whose last character may be cut; no known codec uses these in a character."""
-    end = max(sample.rfind(b"\n"), sample.rfind(b" "))
-    return sample[:end] if end > len(sample) // 2 else sample
+def _unknown(data: bytes, first_odd: int) -> str:
+    return (
+        f"neither UTF-8 (byte 0x{data[first_odd]:02x} at position {first_odd}) nor any other known "
+        "encoding: binary data, or convert it to UTF-8"
+    )
 
 
 def _plausible(text: str, odd: tuple[str, ...] = ("Cc", "Cn", "Co", "Cs")) -> bool:

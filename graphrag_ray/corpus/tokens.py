@@ -28,9 +28,11 @@ _DEFAULT = "o200k_base"
 # Its tokenizer brings text into Unicode NFC first, so its tokens are those of another text.
 _NORMALISING = frozenset(("qwen3",))
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# Places where NFC never joins two characters, as far as they can be told without Unicode's tables:
-# before ASCII, kana, CJK ideographs and punctuation, leading Hangul jamo and Hangul syllables.
-_NFC_PIECES = re.compile("(?=[\0-\x7f\u3001-\u3098\u309b-\u9fff\u1100-\u1112\uac00-\ud7a3])")
+# NFC joins no character of this class with one before it: ASCII, kana, CJK ideographs and punctuation,
+# leading Hangul jamo, Hangul syllables. One of them and what follows it up to the next changes by itself.
+_NFC_APART = "\0-\x7f\u1100-\u1112\u3001-\u3029\u3030-\u3098\u309b-\u9fff\uac00-\ud7a3"
+_NFC_PIECE = re.compile(f"[{_NFC_APART}]?[^{_NFC_APART}]+")
+_BLOCK_TOKENS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,42 +91,48 @@ def offsets(text: str, vocabulary_name: str) -> npt.NDArray[np.int64]:
 
 
 def _offsets(text: str, name: str) -> npt.NDArray[np.int64]:
-    tokens, _ = _tokenizer(name).encode_batch([text], 1)
-    if len(tokens) == 0:
-        return np.zeros(0, dtype=np.int64)
-    ends = np.cumsum(_token_bytes(name)[tokens])
+    """Offsets into a text that the tokenizer takes as it is."""
+    token_ids, _ = _tokenizer(name).encode_batch([text], 1)
+    lengths = _token_bytes(name)
     if text.isascii():
-        return ends
-    data = np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
-    begins = (data & 0xC0) != 0x80
-    starts = np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1]))
-    begun = np.cumsum(np.add.reduceat(begins, starts, dtype=np.int64))
-    # a token is followed by the rest of its last character: that character is not complete
-    incomplete = np.zeros(len(ends), dtype=np.int64)
-    incomplete[:-1] = ~begins[ends[:-1]]
-    return np.asarray(begun - incomplete, dtype=np.int64)
+        return np.cumsum(lengths[token_ids])
+    # the byte more stands after the last token
+    data = np.frombuffer((text + "\n").encode("utf-8"), dtype=np.uint8)
+    result = np.empty(len(token_ids), dtype=np.int64)
+    byte = character = 0
+    # by blocks: whole arrays of a 50 MB text would take more than 1 GB
+    for first in range(0, len(token_ids), _BLOCK_TOKENS):
+        ends = byte + np.cumsum(lengths[token_ids[first : first + _BLOCK_TOKENS]])
+        begun = character + np.cumsum(_begins(data[byte : ends[-1]]))[ends - byte - 1]
+        # what follows a token may be the rest of its last character, which is not complete then
+        result[first : first + len(ends)] = begun - ~_begins(data[ends])
+        byte, character = int(ends[-1]), int(begun[-1])
+    return result
+
+
+def _begins(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+    """Which bytes of UTF-8 begin a character."""
+    return np.asarray((data & 0xC0) != 0x80)
 
 
 def _offsets_before_nfc(text: str, name: str) -> npt.NDArray[np.int64]:
     """Offsets into `text` of the tokens of its NFC form; inside a piece that NFC changes, the piece's
     start."""
-    pieces = _NFC_PIECES.split(text)
-    normal = [unicodedata.normalize("NFC", piece) for piece in pieces]
-    ours = _starts(pieces)
-    theirs = _starts(normal)
-    same = np.fromiter(
-        (a == b for a, b in zip(pieces, normal, strict=True)), dtype=np.bool_, count=len(pieces)
-    )
+    # segments by turns unchanged and changed: where they start in the text and in its NFC form
+    starts, normal_starts, normal = [0], [0], []
+    for match in _NFC_PIECE.finditer(text):
+        piece = unicodedata.normalize("NFC", match.group())
+        if piece != match.group():
+            before = text[starts[-1] : match.start()]
+            normal += [before, piece]
+            starts += [match.start(), match.end()]
+            normal_starts += [normal_starts[-1] + len(before), normal_starts[-1] + len(before) + len(piece)]
+    normal.append(text[starts[-1] :])
     ends = _offsets("".join(normal), name)
-    piece = np.searchsorted(theirs, ends, side="right") - 1
-    within = np.where(np.append(same, True)[piece], ends - theirs[piece], 0)
-    return np.asarray(ours[piece] + within, dtype=np.int64)
-
-
-def _starts(pieces: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Where each piece starts, and where the last ends."""
-    lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))
-    return np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(lengths)))
+    segment = np.searchsorted(normal_starts, ends, side="right") - 1
+    unchanged = segment % 2 == 0
+    within = unchanged * (ends - np.asarray(normal_starts, dtype=np.int64)[segment])
+    return np.asarray(np.asarray(starts, dtype=np.int64)[segment] + within, dtype=np.int64)
 
 
 def _encodable(text: str) -> str:

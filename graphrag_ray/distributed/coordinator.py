@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from graphrag_ray.llm.accounting import Accounts
 
 from graphrag_ray.engine.leases import LeaseBook
 from graphrag_ray.engine.work import Outcome, Row
+from graphrag_ray.llm.accounting import Accounts
 
 LONG_POLL_S = 0.25
 

@@ -13,14 +13,10 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import ray
 import ray.data
-from graphrag_ray.distributed.limits import start_limiters
-from graphrag_ray.engine.gateways import Models, places_per_worker
-from graphrag_ray.store.files import Store
-from graphrag_ray.store.journal import JournalIndex
-from graphrag_ray.store.parts import Part, write_part
 from ray.exceptions import RayActorError, RayTaskError
 
 from graphrag_ray.distributed.coordinator import CoordinatorActor, Exchange
+from graphrag_ray.distributed.limits import start_limiters
 from graphrag_ray.distributed.worker import KeyHolderActor, WorkerActor, WorkerSettings
 from graphrag_ray.engine.executor import (
     PARTITION,
@@ -31,9 +27,13 @@ from graphrag_ray.engine.executor import (
     Tables,
     Written,
 )
+from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.leases import FailureWatch
 from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.errors import GraphRagError, ModelRefused, TooManyFailures
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.journal import JournalIndex
+from graphrag_ray.store.parts import Part, write_part
 
 T = TypeVar("T")
 X = TypeVar("X")
@@ -157,10 +157,9 @@ class RayExecutor:
             int(nodes[0]["Resources"].get("CPU", 1))
         )
         count = per_node * len(nodes)
-        places = places_per_worker(self.models, count)
         for i in range(count):
             settings = WorkerSettings(
-                f"{run}-{i}", self.store, self.models, places, self.flush_s, holder, limiters
+                f"{run}-{i}", self.store, self.models, count, self.flush_s, holder, limiters
             )
             actor = WorkerActor.options(scheduling_strategy="SPREAD").remote(settings)  # type: ignore[attr-defined]
             self._pool.append((settings.name, actor))
@@ -170,7 +169,7 @@ class RayExecutor:
         """The driver's loop: give the coordinator items, learn outcomes, until there is nothing left."""
         sweep = Sweep()
         watch = FailureWatch(self.max_failed_fraction)
-        low_water = max(64, 2 * len(runs) * places_per_worker(self.models, len(runs)))
+        low_water = max(64, 2 * len(runs) * self.models.places(work.name, len(runs)))
         items: list[tuple[int, Row]] = []
         taken, closed, started_at = 0, False, time.monotonic()
         alive = dict(runs)

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
+
+from graphrag_ray.distributed.coordinator import Report
 from graphrag_ray.distributed.limits import RayLimiter
+from graphrag_ray.engine.drive import Driver
 from graphrag_ray.engine.gateways import Ask, Models, open_gateway
+from graphrag_ray.engine.work import Asking, Outcome, Row, Work, run_item
+from graphrag_ray.errors import FatalCallError
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
-
-from graphrag_ray.distributed.coordinator import Report
-from graphrag_ray.engine.drive import Driver
-from graphrag_ray.engine.work import Asking, Outcome, Row, Work, run_item
-from graphrag_ray.errors import FatalCallError
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class WorkerSettings:
     name: str
     store: Store
     models: Models
-    places: int
+    workers: int
     flush_s: float
     key_holder: str
     limiters: str
@@ -39,7 +39,7 @@ class WorkerSettings:
 class Worker:
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
-        self._limiter = RayLimiter(settings.limiters)
+        self._limiter = RayLimiter(settings.limiters, settings.name)
 
     async def run(self, work: Work[Any], index: JournalIndex, coordinator: Any) -> None:
         """Lease items and run them until the sweep is over. Called again after a restart of this actor."""
@@ -66,6 +66,7 @@ class _WorkerSweep:
         self.fatal: str | None = None
         self.writer = JournalWriter(settings.store, work.name, settings.name)
         self.flushed_at = time.monotonic()
+        self.places = settings.models.places(work.name, settings.workers)
 
     async def run(self) -> None:
         incarnation = await self.coordinator.register.remote(self.settings.name)
@@ -83,7 +84,7 @@ class _WorkerSweep:
         asking = Asking(ask, self.writer, time.time)
         while True:
             await self._flush_if_due()
-            places = 0 if self.fatal else max(0, self.settings.places - len(self.running))
+            places = 0 if self.fatal else max(0, self.places - len(self.running))
             items = await self.coordinator.lease.remote(
                 self.settings.name, incarnation, places, self._report()
             )
@@ -114,7 +115,7 @@ class _WorkerSweep:
         try:
             driver = Driver(self.work.start(self.settings.store, row))
             rows = self.index.turns(driver.key) if driver.key else []
-            outcome = await run_item(self.work, driver, rows, asking)
+            outcome = await run_item(self.work.name, driver, rows, asking)
         except FatalCallError as e:
             self.fatal = self.fatal or str(e)
             return

@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
-from graphrag_ray.store.journal import JournalRow
-
 from graphrag_ray.errors import DialogueFailed
 from graphrag_ray.messages import (
     ChatReply,
@@ -23,6 +21,7 @@ from graphrag_ray.messages import (
     Usage,
     item_key,
 )
+from graphrag_ray.store.journal import JournalRow
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

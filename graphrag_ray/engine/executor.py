@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
+
+from graphrag_ray.engine.work import Outcome, Row, Work
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.parts import Part
-
-from graphrag_ray.engine.work import Outcome, Row, Work
 
 T = TypeVar("T")
 X = TypeVar("X")

@@ -13,11 +13,6 @@ from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from graphrag_ray.engine.gateways import Models, open_gateway
-from graphrag_ray.llm.limiter import Limiter
-from graphrag_ray.store.files import Store
-from graphrag_ray.store.journal import JournalIndex, JournalWriter
-from graphrag_ray.store.parts import write_part
 
 from graphrag_ray.engine.drive import Driver
 from graphrag_ray.engine.executor import (
@@ -29,9 +24,15 @@ from graphrag_ray.engine.executor import (
     Tables,
     Written,
 )
+from graphrag_ray.engine.gateways import Ask, Models, open_gateway
 from graphrag_ray.engine.leases import FailureWatch
 from graphrag_ray.engine.work import Asking, Outcome, Row, Work, run_item
 from graphrag_ray.errors import FatalCallError, ModelRefused, TooManyFailures
+from graphrag_ray.llm.limiter import Limiter
+from graphrag_ray.messages import Dialogue
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.journal import JournalIndex, JournalRow, JournalWriter
+from graphrag_ray.store.parts import Part, write_part
 
 T = TypeVar("T")
 X = TypeVar("X")
@@ -153,7 +154,7 @@ class _LocalSweep:
     async def _item(self, row: Row, asking: Asking) -> Outcome[T]:
         driver = Driver(self.work.start(self.executor.store, row))
         rows = self.index.turns(driver.key) if driver.key else []
-        return await run_item(self.work, driver, rows, asking)
+        return await run_item(self.work.name, driver, rows, asking)
 
     def _report(self) -> None:
         finished, self.unflushed = self.unflushed, []
@@ -183,5 +184,21 @@ class _LocalSweep:
 def _result(task: asyncio.Task[Outcome[T]]) -> Outcome[T]:
     try:
         return task.result()
+    except FatalCallError as e:
+        raise ModelRefused(str(e)) from e
+
+
+class _Forgotten:
+    """A journal for dialogues whose replies nobody wants to keep: a single question."""
+
+    def append(self, row: JournalRow) -> None: ...
+
+
+async def run_dialogues(stage: str, dialogues: Sequence[Dialogue[T]], ask: Ask) -> list[Outcome[T]]:
+    """Run some dialogues at once, without a store. Raises ModelRefused when no request will succeed."""
+    asking = Asking(ask, _Forgotten(), time.time)
+    running = [run_item(stage, Driver(dialogue), [], asking) for dialogue in dialogues]
+    try:
+        return list(await asyncio.gather(*running))
     except FatalCallError as e:
         raise ModelRefused(str(e)) from e

@@ -11,12 +11,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
-from graphrag_ray.store.files import Store
-from graphrag_ray.store.journal import JournalIndex, JournalRow
-
 from graphrag_ray.engine.drive import Complete, Driver, Open, Refused, State, answered, failure_of, replay
 from graphrag_ray.errors import PermanentCallError, TransientCallError
 from graphrag_ray.messages import ChatReply, Dialogue, Reply, Request
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.journal import JournalIndex, JournalRow
 
 T = TypeVar("T")
 Row: TypeAlias = Mapping[str, Any]
@@ -115,9 +114,7 @@ class Answer:
     attempts: int = 1
 
 
-async def run_item(
-    work: Work[T], driver: Driver[T], rows: Sequence[JournalRow], asking: Asking
-) -> Outcome[T]:
+async def run_item(stage: str, driver: Driver[T], rows: Sequence[JournalRow], asking: Asking) -> Outcome[T]:
     """Run one item to its end: replay what is journalled, ask for the rest, journal every reply.
 
     A failure for good that is journalled is not tried again. Raises FatalCallError, and writes no
@@ -137,7 +134,7 @@ async def run_item(
             break
         replies = answered(state, written)
         asked = [
-            _ask(work.name, state.turn, slot, request, asking, note)
+            _ask(stage, state.turn, slot, request, asking, note)
             for slot, request in enumerate(state.requests)
             if slot not in replies
         ]
@@ -147,7 +144,7 @@ async def run_item(
         replies |= {slot: r for slot, r in got if r is not None}
         state = driver.send([replies[slot] for slot in range(len(state.requests))])
     if driver.key and isinstance(state, Complete | Refused) and not any(r.kind == "done" for r in rows):
-        note(turn=-1, slot=0, request_hash="", kind="done", prompt=work.name)
+        note(turn=-1, slot=0, request_hash="", kind="done", prompt=stage)
     return outcome_of(driver.key, state, written)
 
 

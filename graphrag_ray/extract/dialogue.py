@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from graphrag_ray.errors import DialogueFailed
@@ -23,9 +23,6 @@ from graphrag_ray.settings import Settings
 
 Key = Callable[[str], str | None]
 """A name as written -> the key under which its mentions meet, None where it is blocked."""
-
-YES_NO_TOKENS = 16
-"""Limit of the reply to the gleaning question. One word is asked for; some tokenizers need several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,20 +134,13 @@ def extract(chunk: Chunk, spec: ExtractSpec) -> Dialogue[Extraction]:
     turns, odd = [records], 0
     latest = first
     while len(turns) <= spec.max_gleanings:
-        check = latest.followed_by(
-            reply,
-            "glean_check",
-            spec.glean_check.text(variables),
-            response="yes_no",
-            call=replace(spec.call, max_output_tokens=YES_NO_TOKENS),
-        )
+        # The client cuts a yes_no reply short, except where a model's unseen reasoning counts as reply.
+        check = latest.followed_by(reply, "glean_check", spec.glean_check.text(variables), response="yes_no")
         missed = _yes_or_no(verdict := (yield check))
         if not missed:
             odd += missed is None
             break
-        latest = check.followed_by(
-            verdict, "glean", spec.glean.text(variables), response="text", call=spec.call
-        )
+        latest = check.followed_by(verdict, "glean", spec.glean.text(variables), response="text")
         reply = yield latest
         if reply.finish_reason == "content_filter":
             odd += 1

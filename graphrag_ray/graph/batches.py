@@ -48,16 +48,17 @@ def stable_batches(hashes: Sequence[str], sizes: Sequence[int], limit: int) -> l
             cuts.insert(at, i)
     batches: list[range] = []
     for start, stop in pairwise(cuts):
-        batches.extend(_filled(before, start, stop, limit))
+        batches.extend(_fitting(before, start, stop, limit))
     return batches
 
 
-def _filled(before: list[int], start: int, stop: int, limit: int) -> list[range]:
-    """A gap between boundaries, cut from the left where uneven sizes make it exceed the limit."""
-    batches = []
-    at = start
-    for i in range(start + 1, stop):
-        if before[i + 1] - before[at] > limit:
-            batches.append(range(at, i))
-            at = i
-    return [*batches, range(at, stop)]
+def _fitting(before: list[int], start: int, stop: int, limit: int) -> list[range]:
+    """A gap between boundaries, halved where uneven sizes make it exceed the limit."""
+    if stop - start == 1 or before[stop] - before[start] <= limit:
+        return [range(start, stop)]
+    inner = range(start + 2, stop - 1) or range(
+        start + 1, stop
+    )  # two items on either side, if there are four
+    middle = before[start] + before[stop]
+    cut = min(inner, key=lambda i: abs(2 * before[i] - middle))
+    return [*_fitting(before, start, cut, limit), *_fitting(before, cut, stop, limit)]

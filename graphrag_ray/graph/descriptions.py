@@ -84,7 +84,7 @@ def describe(
 
 
 def layer(descriptions: Sequence[str], batch_tokens: int, token_ends: TokenEnds) -> list[list[str]]:
-    """The batches of one layer of the tree; one batch means that the next call is the last.
+    """The batches of one layer of the tree, at least one; one means that the next call is the last.
 
     A description longer than half a batch is cut there, at the end of a token. Any two then fit together,
     so that a layer always has fewer batches than descriptions and the tree ends, whatever a model writes.
@@ -96,7 +96,7 @@ def layer(descriptions: Sequence[str], batch_tokens: int, token_ends: TokenEnds)
         too_long = len(ends) > half
         texts.append(description[: ends[half - 1]] if too_long else description)
         counts.append(half if too_long else len(ends))
-    return batches(texts, counts, max(2, batch_tokens))
+    return batches(texts, counts, max(2, batch_tokens)) or [[]]
 
 
 def batches(descriptions: Sequence[str], n_tokens: Sequence[int], batch_tokens: int) -> list[list[str]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeAlias
 
 from graphrag_ray.llm.pricing import PICO_USD
@@ -68,7 +68,7 @@ class Latencies:
         for bucket in sorted(self.counts):
             seen += self.counts[bucket]
             if seen >= max(rank, 1):
-                return min(self.longest_s, _FIRST_S * 2.0 ** ((bucket + 1) / _PER_DOUBLING))
+                return min(self.longest_s, _FIRST_S * math.exp2((bucket + 1) / _PER_DOUBLING))
         return None
 
     def absorb(self, other: Latencies) -> None:
@@ -204,10 +204,7 @@ class Accounts:
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Accounts:
-        counts = (
-            "calls requests rate_limited failed unreported "
-            "prompt_tokens cached_tokens completion_tokens cost_pico_usd"
-        ).split()
+        counts = [f.name for f in fields(Totals) if f.name != "latency"]
         out = Accounts()
         for row in data["stages"]:
             histogram = {int(k): int(v) for k, v in row["latency_histogram"].items()}

@@ -63,13 +63,14 @@ class Meter:
     @property
     def rate(self) -> float:
         """Refill per second."""
-        burst = max(self.cap, *self._largest)
+        burst = max(self.cap, max(self._largest) + self.cap * HOLD)
         share = min(MAX_BURST_SHARE, burst / self.limit)
         return self.limit / self.window_s * (1.0 - share)
 
     def refill(self, seconds: float, goal: float) -> None:
-        """goal: what the first waiter needs, which may be more than the cap."""
-        full = max(self.cap, goal)
+        """goal: what the first waiter needs, which may be more than the cap; half a burst may gather
+        above it, so that looking late loses nothing."""
+        full = max(self.cap, goal + self.cap * HOLD)
         if self.level < full:
             self.level = min(full, self.level + self.rate * seconds)
 

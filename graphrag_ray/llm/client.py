@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2
 import openai
@@ -26,7 +25,11 @@ from graphrag_ray.llm.sizes import output_limit, prompt_size, text_size, vocabul
 from graphrag_ray.messages import ChatReply, ChatRequest, EmbeddingReply, EmbeddingRequest
 from graphrag_ray.settings import Endpoint, Model
 
+T = TypeVar("T")
+
 CONNECT_S = 15.0
+KEEP_ALIVE_S = 4.0
+"""Shorter than the five seconds of common servers: a request never meets a connection just closed."""
 _NO_BOUND = 1_000_000
 """The limiter bounds calls in flight, not the connection pool."""
 
@@ -70,35 +73,42 @@ class EndpointClient:
         counted = prompt_size(request, self._model) if prompt_tokens is None else prompt_tokens
         limit = output_limit(request, self._model)
         body = self._peculiarities.chat_body(request, self._name, limit, self._bias)
-        reply = await self._post("/chat/completions", body)
-        return self._read(partial(read_chat, reply, request, counted, self._count, self.where))
+
+        def read(reply: Mapping[str, Any]) -> ChatReply:
+            return read_chat(reply, request, counted, self._count, self.where)
+
+        return await self._post("/chat/completions", body, read)
 
     async def embed(self, requests: Sequence[EmbeddingRequest]) -> list[EmbeddingReply]:
         """One call that embeds all texts. All requests ask for the same number of dimensions."""
         texts = [r.text for r in requests]
         body = self._peculiarities.embedding_body(texts, self._name, requests[0].dimensions)
-        reply = await self._post("/embeddings", body)
-        counts = [self._count(t) for t in texts]
-        return self._read(partial(read_embeddings, reply, requests, counts, self.where))
+
+        def read(reply: Mapping[str, Any]) -> list[EmbeddingReply]:
+            return read_embeddings(reply, requests, [self._count(t) for t in texts], self.where)
+
+        return await self._post("/embeddings", body, read)
 
     async def close(self) -> None:
         await self._openai.close()
 
-    async def _post(self, path: str, body: dict[str, Any]) -> Mapping[str, Any]:
-        """The decoded body of a 200. Raises the CallError that anything else means.
+    async def _post(self, path: str, body: dict[str, Any], read: Callable[[Mapping[str, Any]], T]) -> T:
+        """One HTTP request; what `read` makes of a good answer. Raises the CallError of any other.
 
-        It is raised outside the handler: no exception of the library, which holds the key in its
-        request, hangs on ours.
+        It is raised outside the handlers: no exception of the library, whose request holds the key,
+        hangs on ours.
         """
         try:
             async with asyncio.timeout(self._model.timeout_s):
                 response = await self._openai.post(path, body=body, cast_to=httpx2.Response)
-            return decoded(response.content, self.where)
+            return read(decoded(response.content, self.where))
         except CallError as e:
             failure = e
         except self._failures as e:
             failure = self._failure(e, body)
-        raise self._scrubbed(failure)
+        failure.args = (scrub(str(failure), [self._key]),)
+        failure.__context__ = None
+        raise failure
 
     def _failure(self, error: Exception, body: Mapping[str, Any]) -> CallError:
         if isinstance(error, openai.APIStatusError):
@@ -106,18 +116,6 @@ class EndpointClient:
             if self._peculiarities.learn(body, refusal):
                 return ParameterRefused(f"{self.where} answered {refusal.status}: {refusal.message}")
         return classify(error, self.where, time.time())
-
-    def _read(self, read: Callable[[], Any]) -> Any:
-        try:
-            return read()
-        except CallError as e:
-            failure = e
-        raise self._scrubbed(failure)
-
-    def _scrubbed(self, failure: CallError) -> CallError:
-        failure.args = (scrub(str(failure), [self._key]),)
-        failure.__cause__ = failure.__context__ = None
-        return failure
 
     def _count(self, text: str) -> int:
         return text_size(text, self._model)
@@ -145,7 +143,9 @@ def connect(
 
 def _openai_client(endpoint: Endpoint, model: Model, key: SecretStr | None) -> openai.AsyncOpenAI:
     timeout = httpx2.Timeout(model.timeout_s, connect=min(CONNECT_S, model.timeout_s), pool=None)
-    limits = httpx2.Limits(max_connections=_NO_BOUND, max_keepalive_connections=None, keepalive_expiry=30.0)
+    limits = httpx2.Limits(
+        max_connections=_NO_BOUND, max_keepalive_connections=None, keepalive_expiry=KEEP_ALIVE_S
+    )
     headers: dict[str, Any] = dict(endpoint.headers)
     if key is None:
         headers["Authorization"] = openai.Omit()

@@ -44,9 +44,9 @@ class GaveUp(TransientCallError):
 class PromptTruncated(PermanentCallError):
     """The endpoint read only a part of the prompt, and was paid for that."""
 
-    def __init__(self, message: str, *, usage: Usage = Usage()) -> None:
+    def __init__(self, message: str, *, usage: Usage | None = None) -> None:
         super().__init__(message)
-        self.usage = usage
+        self.usage = usage or Usage()
 
 
 class ParameterRefused(TransientCallError):
@@ -83,7 +83,11 @@ def failure_of(refusal: Refusal, where: str, retry_after_s: float | None = None)
     text = f"{where} answered {status}: {refusal.message or code or 'no reason given'}"
     if status < 500 and _CONTENT_TEXT.search(f"{code} {refusal.message}"):
         return PermanentCallError(text, status=status)
-    if code in _FATAL_CODES or status in _FATAL_STATUS or (status < 500 and _FATAL_TEXT.search(refusal.message)):
+    if (
+        code in _FATAL_CODES
+        or status in _FATAL_STATUS
+        or (status < 500 and _FATAL_TEXT.search(refusal.message))
+    ):
         return FatalCallError(text, status=status)
     if status == 429 and _TOO_LARGE_TEXT.search(refusal.message):
         return PermanentCallError(text, status=status)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeGuard
 
 import numpy as np
 import orjson
@@ -110,14 +111,18 @@ def split_proportionally(total: int, weights: Sequence[int]) -> list[int]:
     for weight in weights:
         seen += weight
         ends.append(total * seen // sum(weights))
-    return [b - a for a, b in zip(ends, ends[1:], strict=False)]
+    return [b - a for a, b in pairwise(ends)]
 
 
 def _check_not_truncated(usage: Usage, counted: int, where: str) -> None:
-    if usage.reported and counted > TRUNCATION_FROM_TOKENS and usage.prompt_tokens < counted * TRUNCATED_BELOW:
+    if (
+        usage.reported
+        and counted > TRUNCATION_FROM_TOKENS
+        and usage.prompt_tokens < counted * TRUNCATED_BELOW
+    ):
         raise PromptTruncated(
-            f"{where} read {usage.prompt_tokens} tokens of a prompt of some {counted}: it cuts prompts to its "
-            "own context size. Raise that size at the endpoint, or lower context_window and the sizes of "
+            f"{where} read {usage.prompt_tokens} tokens of a prompt of some {counted}: it cuts prompts to "
+            "its own context size. Raise that size at the endpoint, or lower context_window and the sizes of "
             "chunks and contexts",
             usage=usage,
         )
@@ -145,7 +150,7 @@ def _usage(reported: Any) -> Usage | None:
     return Usage(prompt, completion, min(cached, prompt) if _is_count(cached) else 0)
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 

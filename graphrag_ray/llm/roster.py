@@ -21,25 +21,41 @@ LONGEST_REST_S = 60.0
 
 
 class Roster:
-    """names: the endpoints' addresses as they may be shown, in the order of the settings."""
-
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], limits: Sequence[float | None]) -> None:
+        """names: the endpoints' addresses as they may be shown; limits: their tokens per minute."""
         self._names = names
+        self._limits = limits
         self._in_a_row = [0] * len(names)
         self._rests = [0] * len(names)
         self._resting_until = [0.0] * len(names)
         self._dropped: dict[int, FatalCallError] = {}
 
-    def usable(self, now: float) -> list[int]:
-        """Endpoints to choose from, never empty: those that are not resting, else those that are.
+    def usable(self, now: float, tokens: int) -> list[int]:
+        """Endpoints to choose from, never empty: those that are not resting, if one of them may take a
+        request of so many tokens; else resting ones too.
 
         Raises FatalCallError when every endpoint was dropped.
         """
+        left = self.left()
+        awake = [i for i in left if self._resting_until[i] <= now]
+        return awake if any(self._takes(i, tokens) for i in awake) else left
+
+    def left(self) -> list[int]:
+        """Endpoints that were not dropped, never empty. Raises FatalCallError when all were."""
         left = [i for i in range(len(self._names)) if i not in self._dropped]
         if not left:
             last = list(self._dropped.values())[-1]
             raise FatalCallError(str(last), status=last.status)
-        return [i for i in left if self._resting_until[i] <= now] or left
+        return left
+
+    def largest(self) -> float | None:
+        """The most tokens that one request may have at any endpoint that is left; None: no limit."""
+        limits = [self._limits[i] for i in self.left()]
+        return None if None in limits else max(limit for limit in limits if limit is not None)
+
+    def _takes(self, endpoint: int, tokens: int) -> bool:
+        limit = self._limits[endpoint]
+        return limit is None or tokens <= limit
 
     def worked(self, endpoint: int) -> None:
         self._in_a_row[endpoint] = self._rests[endpoint] = 0

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
+from graphrag_ray.llm.bucket import RequestTooLarge
 from graphrag_ray.llm.limiter import Limiter
 
 MAX_ASKED = 256
@@ -22,17 +24,14 @@ class _Waiter:
 class Line:
     """Waiters are served in order. A waiter that is cancelled gives its place back."""
 
-    def __init__(self, model: str, limiter: Limiter, usable: Callable[[], Sequence[int]]) -> None:
-        """usable: the endpoints that may be called now; what it raises, every waiter gets."""
+    def __init__(self, model: str, limiter: Limiter, usable: Callable[[int], Sequence[int]]) -> None:
+        """usable: the endpoints that may be called now, at least one of them with a request of so many
+        tokens; what it raises, every waiter gets."""
         self._model = model
         self._limiter = limiter
         self._usable = usable
         self._waiters: deque[_Waiter] = deque()
         self._asking: asyncio.Task[None] | None = None
-
-    @property
-    def waiting(self) -> int:
-        return len(self._waiters)
 
     async def place(self, tokens: int) -> int:
         """Wait for a place for a call of so many tokens; returns the endpoint to call.
@@ -46,9 +45,7 @@ class Line:
         try:
             return await waiter.place
         except asyncio.CancelledError:
-            if waiter.place.cancelled():
-                self._waiters = deque(w for w in self._waiters if w is not waiter)
-            elif waiter.place.exception() is None:
+            if not waiter.place.cancelled() and waiter.place.exception() is None:
                 self._give_back(waiter, waiter.place.result())
             raise
 
@@ -59,25 +56,29 @@ class Line:
 
     async def _ask(self) -> None:
         """Ask for all who wait, hand out what is granted, until nobody waits."""
-        while self._waiters:
-            asked = [self._waiters[i] for i in range(min(MAX_ASKED, len(self._waiters)))]
+        while asked := list(islice((w for w in self._waiters if not w.place.done()), MAX_ASKED)):
+            wants = [w.tokens for w in asked]
             try:
-                endpoints = await self._limiter.acquire(self._model, [w.tokens for w in asked], self._usable())
+                endpoints = await self._limiter.acquire(self._model, wants, self._usable(max(wants)))
+            except RequestTooLarge as e:
+                self._fail([w for w in asked if w.tokens == max(wants)], e)
+                continue
             except Exception as e:  # noqa: BLE001 - handed to those who wait, with its type
-                self._fail(e)
-                return
+                self._fail(self._waiters, e)
+                continue
             for waiter, endpoint in zip(asked, endpoints, strict=False):
                 if waiter.place.done():
                     self._give_back(waiter, endpoint)
                 else:
                     waiter.place.set_result(endpoint)
-            self._waiters = deque(w for w in self._waiters if not w.place.done())
+            while self._waiters and self._waiters[0].place.done():
+                self._waiters.popleft()
 
-    def _fail(self, error: Exception) -> None:
-        waiters, self._waiters = self._waiters, deque()
+    def _fail(self, waiters: Iterable[_Waiter], error: Exception) -> None:
         for waiter in waiters:
             if not waiter.place.done():
                 waiter.place.set_exception(error)
+        self._waiters = deque(w for w in self._waiters if not w.place.done())
 
     def _give_back(self, waiter: _Waiter, endpoint: int) -> None:
         self._limiter.settle(self._model, endpoint, -waiter.tokens)

@@ -7,12 +7,14 @@ only says where casing is no evidence.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 
 _VOWELS = frozenset("aeiou")
+_PREFIX = re.compile(r"(?:re|un|non|over|under|mis|pre|dis|multi|inter|super|sub|anti|out|self)-?(?=\w{4})")
 _PARTS_OF_SPEECH = ("function", "adverb", "verb", "adjective", "noun", "calendar")
 
 
@@ -39,12 +41,20 @@ class Lexicon:
     cues: dict[str, frozenset[str]]
 
     def is_ordinary(self, word: str) -> bool:
-        """Whether a word, in lower case, is an ordinary one; a hyphenated word is if all its parts are."""
+        """Whether a word, in lower case, is an ordinary one: itself, without a prefix, or, where it is
+        hyphenated, in all its parts."""
         if word in self.ordinary:
             return True
         if "-" in word:
             return all(part in self.ordinary or part.isdigit() for part in word.split("-") if part)
-        return False
+        prefix = _PREFIX.match(word)
+        return prefix is not None and word[prefix.end() :] in self.ordinary
+
+    def is_leading(self, word: str) -> bool:
+        if word in self.leading:
+            return True
+        prefix = _PREFIX.match(word)
+        return prefix is not None and word[prefix.end() :] in self.leading
 
 
 @lru_cache(maxsize=1)

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 
 from graphrag_ray.offline.abbreviations import definitions
 from graphrag_ray.offline.lexicon import Lexicon
-from graphrag_ray.offline.runs import Run, Word, quoted_titles, runs_of, trim, words_of
+from graphrag_ray.offline.runs import Run, Word, is_empty, quoted_titles, runs_of, trim, words_of
 from graphrag_ray.offline.sentences import Script, Sentence, fold
 
-_LOWER = re.compile(r"(?<![^\W_])[a-zß-ÿ][\w’'-]*")
+_LOWER = re.compile(r"(?<![^\W_])[a-zß-ÿ]+(?![^\W_])")
 MAX_WORDS = 9
 """A longer capitalised run is a heading or a list without commas."""
 
@@ -62,7 +62,7 @@ class _Candidate:
 def find_names(text: str, script: Script, lexicon: Lexicon) -> dict[str, Name]:
     """The names of a chunk by upper-case title, in order of first mention."""
     runs = _all_runs(text, script.sentences, lexicon)
-    lower_words = frozenset(w.lower() for w in _LOWER.findall(text))
+    lower_words = frozenset(_LOWER.findall(text))
     candidates = _candidates(text, runs)
     names: dict[str, Name] = {}
     for turn in script.turns:
@@ -106,6 +106,9 @@ def _candidates(text: str, runs: list[Run]) -> dict[str, _Candidate]:
     # An opener glued to a name (Building Microsoft) is seen once; the name alone is seen elsewhere.
     for key, candidate in list(out.items()):
         first = candidate.runs[0].words[0]
+        if len(candidate.runs) == 1 and _cut_off(text, candidate.runs[0]):
+            del out[key]
+            continue
         if candidate.mid or len(candidate.runs[0].words) < 2 or len(candidate.runs) > 1:
             continue
         rest = _title(text, candidate.runs[0].words[1:]).upper()
@@ -116,6 +119,11 @@ def _candidates(text: str, runs: list[Run]) -> dict[str, _Candidate]:
             out[rest].mid += 1
             del out[key]
     return out
+
+
+def _cut_off(text: str, run: Run) -> bool:
+    """Whether the edge of the chunk may have cut this run: KEVIN SC at its end, OTT at its start."""
+    return run.end == len(text) or (run.start == 0 and run.words[0].text.isupper())
 
 
 def _accepted(
@@ -132,10 +140,10 @@ def _accepted(
     ordinary = [lexicon.is_ordinary(w.lower) for w in words]
     if len(words) == 1:
         return _single_accepted(candidate, words[0], ordinary[0], lower_words, lexicon)
-    if not candidate.mid and all(ordinary) and words[0].lower in lexicon.leading:
+    if not candidate.mid and all(ordinary) and lexicon.is_leading(words[0].lower):
         return False
     phrase = " ".join(w.lower for w in words)
-    if all(ordinary) and phrase in text:
+    if all(ordinary) and text.count(phrase) > candidate.mid:
         return False
     if all(w.initial for w in words):  # a heading
         return not all(ordinary)
@@ -146,13 +154,14 @@ def _single_accepted(
     candidate: _Candidate, word: Word, ordinary: bool, lower_words: frozenset[str], lexicon: Lexicon
 ) -> bool:
     cues = lexicon.cues
-    if len(word.lower) < 2 or word.lower in cues["not_name"] or word.lower in cues["nationality"]:
+    if is_empty(word.lower, lexicon):
         return False
-    acronym = word.text.isupper()
-    if acronym:
-        return (not ordinary and word.lower not in lower_words) if len(word.text) > 1 else False
+    if word.text.isupper():
+        return not ordinary and word.lower not in lower_words
     if word.lower in lower_words and not any(r.person for r in candidate.runs):
         return False
+    if lower_adjective(word.lower) and lexicon.is_ordinary(candidate.runs[0].after):
+        return word.lower in cues["first_name"]
     if not ordinary:
         return bool(candidate.mid) or _not_inflected(word.lower, lexicon)
     if any(r.person for r in candidate.runs):
@@ -162,13 +171,37 @@ def _single_accepted(
     return candidate.mid >= 2
 
 
+def lower_adjective(lower: str) -> bool:
+    return lower.endswith(("ian", "ean", "esque", "ese", "ist"))
+
+
 def _not_inflected(lower: str, lexicon: Lexicon) -> bool:
     """At the start of a sentence, a word that is not in the lexicon but looks like an inflected or derived
     ordinary word (Hackathons, Reprogramming) is no name."""
     if lower in lexicon.cues["first_name"] or lower in lexicon.cues["place"]:
         return True
     return len(lower) > 2 and not lower.endswith(
-        ("ing", "ings", "ed", "ly", "ness", "tion", "tions", "ment", "ments", "ers", "ists", "ity", "able", "ive", "ful", "ous", "ize", "ized", "ish")
+        (
+            "ing",
+            "ings",
+            "ed",
+            "ly",
+            "ness",
+            "tion",
+            "tions",
+            "ment",
+            "ments",
+            "ers",
+            "ists",
+            "ity",
+            "able",
+            "ive",
+            "ful",
+            "ous",
+            "ize",
+            "ized",
+            "ish",
+        )
     )
 
 
@@ -277,6 +310,7 @@ def _resolve(names: dict[str, Name], lexicon: Lexicon) -> dict[str, Name]:
         if target is not name:
             target.mentions.extend(name.mentions)
             target.person = target.person or name.person
+            target.speaker = target.speaker or name.speaker
         out.setdefault(target.key, target)
     return {k: n for k, n in out.items() if n.mentions}
 

@@ -15,30 +15,36 @@ from graphrag_ray.offline.lexicon import Lexicon
 from graphrag_ray.offline.sentences import Sentence
 
 _TOKEN = re.compile(r"[^\W_]+(?:[.'’&+-][^\W_]+)*(?:[+#]{1,2}(?![^\W_]))?|&")
-_GLUED = re.compile(r"[^\W\d_]{3,}\.(?=[A-Z])")
+_GLUED = re.compile(r"[^\W\d_]{3,}\.(?=[A-Z][a-z])")
+_DOMAIN = re.compile(r"\.(?:com|org|net|edu|gov)$", re.IGNORECASE)
+_INITIALISM = re.compile(r"(?:[A-Z]\.)+[A-Z]$")
+_PLURAL_ACRONYM = re.compile(r"[A-Z]{2,}s$")
+_HYPHEN_LOWER = re.compile(r"-[a-z]")
+_NUMBERED = re.compile(r"(?:ep|episode|part|item|fig|figure|no|vol|ch|chapter|section|page|pp?)[-.]?\d+$")
 _CLITIC = re.compile(r"(?:['’](?:s|S|ve|re|ll|d|m)|n['’]t)$")
 _INNER_CAPITAL = re.compile(r"[a-z]{1,2}[A-Z]\w+$")
 _DIGIT_CAPITAL = re.compile(r"\d+[A-Z][A-Za-z]*$")
 _NUMBER = re.compile(r"\d{1,3}$|\d\.\d$")
 _QUOTED = re.compile(r"[“\"]([A-Z0-9][^“”\"\n.!?]{2,60}?)[,.]?[”\"]")
-_PARTICLES = frozenset("de la le du des von van der den di da dos del della el bin ibn ben al ten ter".split())
-_SMALL = frozenset("of for and in on at to with from by a an the or nor as".split())
-_DETERMINERS = frozenset("the a an my our his her their your this that these those its".split())
+_PARTICLES = frozenset(
+    ["de", "la", "le", "du", "des", "von", "van", "der", "den", "di", "da", "dos", "del", "della", "el", "bin", "ibn", "ben", "al", "ten", "ter"]
+)
+_SMALL = frozenset(["of", "for", "and", "in", "on", "at", "to", "with", "from", "by", "a", "an", "the", "or", "nor", "as"])
+_DETERMINERS = frozenset(["the", "a", "an", "my", "our", "his", "her", "their", "your", "this", "that", "these", "those", "its"])
 _FOR_HEADS = frozenset(
-    "institute center centre foundation society council school association committee fund campaign network "
-    "alliance office authority academy department laboratory trust program programme prize award coalition "
-    "party hymn ode bureau agency".split()
+    ["institute", "center", "centre", "foundation", "society", "council", "school", "association", "committee", "fund", "campaign", "network", "alliance", "office", "authority", "academy", "department", "laboratory", "trust", "program", "programme", "prize", "award", "coalition", "party", "hymn", "ode", "bureau", "agency"]
 )
 _POSSESSIVE_HEADS = frozenset(
-    "law laws day college hospital church cathedral square island bridge court lane ale wharf bay theorem paradox "
-    "syndrome disease principle".split()
+    ["law", "laws", "day", "college", "hospital", "church", "cathedral", "square", "island", "bridge", "court", "lane", "ale", "wharf", "bay", "theorem", "paradox", "syndrome", "disease", "principle"]
 )
-_OPENS = frozenset(":“\"([‘«\n")
+_TITLES = frozenset(["mr", "mrs", "ms", "miss", "mx", "dr", "prof", "professor", "sir", "dame", "messrs"])
+_OPENS = frozenset(':“"([‘«\n')
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word of a run: text[start:end] without a clitic. `initial`: its capital is no evidence."""
+    """One word: text[start:end] without a clitic. `initial`: its capital is no evidence; `levelled`: and
+    it stands in a heading among names."""
 
     text: str
     lower: str
@@ -46,6 +52,7 @@ class Word:
     end: int
     initial: bool
     possessive: bool
+    levelled: bool = False
 
 
 @dataclass(slots=True)
@@ -83,11 +90,26 @@ def words_of(text: str, sentence: Sentence, lexicon: Lexicon) -> list[Word]:
         gap = text[at:start]
         at = start + len(raw)
         clitic = _CLITIC.search(raw)
-        base = raw[: clitic.start()] if clitic else raw
+        base = _base(text, raw[: clitic.start()] if clitic else raw, start)
         initial = fresh or bool(_OPENS.intersection(gap))
         fresh = bool(glued)
-        words.append(Word(base, base.lower(), start, start + len(base), initial, clitic is not None))
+        cut = clitic is not None or len(base) < len(raw)
+        words.append(Word(base, base.lower(), start, start + len(base), initial, cut))
     return _level_headings(words, lexicon)
+
+
+def _base(text: str, word: str, start: int) -> str:
+    """The part of a written word that can belong to a name: Intel of Intel-based, GPU of GPUs."""
+    if word[0].islower() or "@" in (text[start - 1 : start], text[start + len(word) : start + len(word) + 1]):
+        return word if word[0].islower() and text[start - 1 : start] != "@" else "@" * len(word)
+    if "." in word:
+        if text[start + len(word) : start + len(word) + 1] == "." and _INITIALISM.match(word):
+            return word + "."
+        domain = _DOMAIN.search(word)
+        return word[: domain.start()] if domain else word
+    if "-" in word and (hyphen := _HYPHEN_LOWER.search(word)):
+        return word[: hyphen.start()]
+    return word[:-1] if _PLURAL_ACRONYM.match(word) else word
 
 
 def _level_headings(words: list[Word], lexicon: Lexicon) -> list[Word]:
@@ -100,7 +122,7 @@ def _level_headings(words: list[Word], lexicon: Lexicon) -> list[Word]:
     ordinary = sum(lexicon.is_ordinary(w.lower) for w in content)
     if (upper >= 0.8 * len(content) and ordinary >= 0.5 * len(content)) or capitals >= 0.7 * len(content):
         return [
-            Word(w.text, w.lower, w.start, w.end, w.initial or lexicon.is_ordinary(w.lower), w.possessive)
+            Word(w.text, w.lower, w.start, w.end, w.initial, w.possessive, lexicon.is_ordinary(w.lower))
             for w in words
         ]
     return words
@@ -111,7 +133,7 @@ def runs_of(text: str, sentence: Sentence, index: int, words: list[Word], lexico
     runs: list[Run] = []
     i, n = 0, len(words)
     while i < n:
-        if not _capital(words[i]):
+        if not _capital(words[i]) or words[i].levelled:
             i += 1
             continue
         j = i + 1
@@ -161,7 +183,7 @@ def _extend(text: str, words: list[Word], i: int, j: int, lexicon: Lexicon) -> i
     if last.possessive:
         return _after_possessive(last, word, lexicon)
     if _capital(word):
-        return 0 if word.initial and "\n" in text[last.end : word.start] else 1
+        return 0 if word.levelled or word.initial else 1
     if word.text == "I" and last.lower == "war":
         return 1
     if _NUMBER.match(word.text):
@@ -169,9 +191,13 @@ def _extend(text: str, words: list[Word], i: int, j: int, lexicon: Lexicon) -> i
         is_unit = unit.endswith("s") or unit in ("percent", "million", "billion", "to", "or", "per", "and")
         return 0 if is_unit or last.lower in lexicon.calendar else 1
     follow = j + 1
-    if follow < len(words) and words[follow].lower in ("the", "der", "la") and word.lower in ("of", "for", "de", "van", "von"):
+    if (
+        follow < len(words)
+        and words[follow].lower in ("the", "der", "la")
+        and word.lower in ("of", "for", "de", "van", "von")
+    ):
         follow += 1
-    if follow >= len(words) or not _capital(words[follow]) or not _gap_free(text, words[j:follow + 1]):
+    if follow >= len(words) or not _capital(words[follow]) or not _gap_free(text, words[j : follow + 1]):
         return 0
     return follow + 1 - j if _connects(words[i:j], word, words[follow], lexicon) else 0
 
@@ -200,7 +226,7 @@ def _connects(left: list[Word], small: Word, right: Word, lexicon: Lexicon) -> b
     if small.lower == "and":
         return ordinary and lexicon.is_ordinary(right.lower) and right.lower not in lexicon.function
     if small.lower == "the":
-        return ordinary and head in lexicon.leading and not left[-1].initial
+        return ordinary and lexicon.is_leading(head) and not left[-1].initial
     return False
 
 
@@ -208,11 +234,17 @@ def _touches(text: str, last: Word, word: Word, lexicon: Lexicon) -> bool:
     """Only white space between two words, or the full stop of an initial or an honorific."""
     gap = text[last.end : word.start]
     if last.possessive:
+        if gap[:1] not in ("'", "’"):
+            return gap.isspace() if len(gap) < 2 else gap[0] == "s" and gap[1:].isspace()
         gap = gap.lstrip("'’sS")
     if gap.isspace():
         return "\n\n" not in gap
     if gap[:1] == "." and gap[1:].isspace():
-        return len(last.text) == 1 or last.lower in lexicon.cues["honorific"] or last.lower in ("st", "j.k", "j.r.r")
+        return (
+            len(last.text) == 1
+            or last.lower in lexicon.cues["honorific"]
+            or last.lower in ("st", "j.k", "j.r.r")
+        )
     return False
 
 
@@ -232,7 +264,7 @@ def trim(run: Run, lexicon: Lexicon) -> list[Run]:
         right = Run(words[cut[1] :], run.sentence, True, False, words[cut[1] - 1].lower, "", run.after)
         return trim(left, lexicon) + trim(right, lexicon)
     words = _strip_back(words, lexicon)
-    if not words or all(_empty(w.lower, lexicon) for w in words):
+    if not words or all(is_empty(w.lower, lexicon) for w in words):
         return []
     if len(words) < len(run.words) and words[0] is not run.words[0]:
         place = run.words.index(words[0])
@@ -248,9 +280,11 @@ def _strip_front(run: Run, lexicon: Lexicon) -> tuple[list[Word], bool]:
         first = words[0].lower
         following = words[1] if len(words) > 1 else None
         named = following is not None and _name_like(following.lower, lexicon)
-        if following and named and (first in cues["honorific"] or first in cues["role"]):
+        if following and (
+            first in _TITLES or (named and (first in cues["honorific"] or first in cues["role"]))
+        ):
             person = True
-        elif words[0].initial and first in lexicon.leading:
+        elif words[0].initial and lexicon.is_leading(first):
             if following and first in cues["first_name"] and first not in lexicon.function and named:
                 break
         elif first not in _DETERMINERS and first != "&":
@@ -269,7 +303,13 @@ def _strip_back(words: list[Word], lexicon: Lexicon) -> list[Word]:
         is_role = last in cues["role"] and not placed and len(words) > 1
         if is_role and all(lexicon.is_ordinary(w.lower) or w.lower in cues["not_name"] for w in words):
             return []
-        if last in lexicon.stop or last in lexicon.calendar and not placed or is_role and last not in cues["first_name"]:
+        if (
+            last in lexicon.stop
+            or (last in lexicon.calendar
+            and not placed)
+            or (is_role
+            and last not in cues["first_name"])
+        ):
             words.pop()
             while words and not words[-1].text[0].isupper():
                 words.pop()
@@ -285,8 +325,10 @@ def _role_inside(words: list[Word], lexicon: Lexicon) -> tuple[int, int] | None:
         role = words[end - 1].lower
         if role in cues["role"] and role not in cues["first_name"] and _name_like(words[end].lower, lexicon):
             start = end - 1
-            while start > 0 and words[start - 1].lower in cues["role"] or (
-                start > 1 and words[start - 1].lower in ("technology", "executive", "of", "for", "and")
+            while (
+                (start > 0
+                and words[start - 1].lower in cues["role"])
+                or (start > 1 and words[start - 1].lower in ("technology", "executive", "of", "for", "and"))
             ):
                 start -= 1
             return (start, end) if start > 0 else None
@@ -297,11 +339,12 @@ def _name_like(lower: str, lexicon: Lexicon) -> bool:
     return not lexicon.is_ordinary(lower) or lower in lexicon.cues["first_name"]
 
 
-def _empty(lower: str, lexicon: Lexicon) -> bool:
+def is_empty(lower: str, lexicon: Lexicon) -> bool:
     """A word that makes no name by itself, nor together with its like."""
     cues = lexicon.cues
     return (
         lower in cues["not_name"]
+        or lower.replace(".", "") in cues["not_name"]
         or lower in cues["role"]
         or lower in cues["honorific"]
         or lower in cues["nationality"]
@@ -309,4 +352,6 @@ def _empty(lower: str, lexicon: Lexicon) -> bool:
         or lower in lexicon.function
         or lower.isdigit()
         or len(lower) < 2
+        or lower[0] == "@"
+        or _NUMBERED.match(lower) is not None
     )

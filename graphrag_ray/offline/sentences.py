@@ -15,12 +15,13 @@ _LABEL = re.compile(
 )
 _BOUNDARY = re.compile(r"[.!?…]+[\"”’'»)\]*_]*\s+(?=[\"“‘'«(\[*_–—-]*\s?[A-Z0-9À-ÞА-Я])")
 _STOPS = frozenset(
-    "mr mrs ms mx dr prof st ste sr jr rev hon gen col capt lt sgt maj gov sen rep pres adm messrs mme mlle inc "
-    "corp co ltd bros dept univ assn vs etc al eg ie cf ca approx est fig figs no nos vol vols ed eds pp "
-    "jan feb mar apr jun jul aug sep sept oct nov dec ave blvd rd mt ft".split()
+    ["mr", "mrs", "ms", "mx", "dr", "prof", "st", "ste", "sr", "jr", "rev", "hon", "gen", "col", "capt", "lt", "sgt", "maj", "gov", "sen", "rep", "pres", "adm", "messrs", "mme", "mlle", "inc", "corp", "co", "ltd", "bros", "dept", "univ", "assn", "vs", "etc", "al", "eg", "ie", "cf", "ca", "approx", "est", "fig", "figs", "no", "nos", "vol", "vols", "ed", "eds", "pp", "jan", "feb", "mar", "apr", "jun", "jul", "aug", "sep", "sept", "oct", "nov", "dec", "ave", "blvd", "rd", "mt", "ft"]
 )
-_NEVER_LAST = frozenset("mr mrs ms mx dr prof st rev hon gen col capt lt sgt maj gov sen messrs mme mlle vs".split())
+_NEVER_LAST = frozenset(
+    ["mr", "mrs", "ms", "mx", "dr", "prof", "st", "rev", "hon", "gen", "col", "capt", "lt", "sgt", "maj", "gov", "sen", "messrs", "mme", "mlle", "vs"]
+)
 _WORD_BEFORE = re.compile(r"([^\W_](?:[\w.&'’-]*[^\W_])?)$")
+_HEADING_WORD = re.compile(r"[^\W\d_][^\W_]{3,}|[A-Z]+")
 _SPACE = re.compile(r"\s+")
 
 
@@ -112,7 +113,9 @@ def _blocks(text: str) -> list[tuple[int, int]]:
             open_start < 0
             or blank_between
             or skip > len(line) - len(line.lstrip())
-            or text[open_end - 1] in ".!?…:”\"]|*"
+            or text[open_end - 1] in '.!?…:”"]|*'
+            or _is_heading(line)
+            or _is_heading(text[open_start:open_end])
             or _LABEL.match(line) is not None
         )
         if fresh:
@@ -126,6 +129,16 @@ def _blocks(text: str) -> list[tuple[int, int]]:
     return [(a, b) for a, b in blocks if a < b]
 
 
+def _is_heading(line: str) -> bool:
+    """A short line in title case, or of digits: the running head and page number of a printed page."""
+    if len(line) > 90 or line.rstrip()[-1:] in ".!?,;":
+        return False
+    words = _HEADING_WORD.findall(line)
+    if not words:
+        return len(line) < 8
+    return 2 < len(words) < 13 and all(w[0].isupper() for w in words)
+
+
 def _label(text: str, start: int, end: int, lexicon: Lexicon) -> tuple[str, int, int, int] | None:
     """(name, its start, its end, start of what is said) where a block opens with a speaker's label."""
     found = _LABEL.match(text, start, end)
@@ -135,12 +148,21 @@ def _label(text: str, start: int, end: int, lexicon: Lexicon) -> tuple[str, int,
     words = name.split()
     if not all(w[0].isupper() or (i and len(w) <= 3) for i, w in enumerate(words)):
         return None
+    if any(c.isdigit() for c in name):
+        return None
     lower = [w.lower().strip(".") for w in words]
     first_names = lexicon.cues["first_name"]
-    if all(lexicon.is_ordinary(w) or w in lexicon.cues["not_name"] or w in lexicon.cues["role"] for w in lower):
+    if all(
+        lexicon.is_ordinary(w) or w in lexicon.cues["not_name"] or w in lexicon.cues["role"] for w in lower
+    ):
         if not (lower[0] in first_names or (len(lower) > 1 and lower[1] in first_names)):
             return None
-    if len(words) == 1 and not name.isupper() and lower[0] not in first_names and lower[0] in lexicon.ordinary:
+    if (
+        len(words) == 1
+        and not name.isupper()
+        and lower[0] not in first_names
+        and lower[0] in lexicon.ordinary
+    ):
         return None
     return fold(name), found.start("name"), found.end("name"), found.end()
 

@@ -12,7 +12,8 @@ from graphrag_ray.reports.parse import Problem
 
 _NAME = r"ANSWER[\s_]*HELPFULNESS"
 _SCORE = re.compile(
-    rf"[*`]*<\s*{_NAME}\s*[>:=][\s*`]*(-?\d+(?:\.\d+)?)\s*(?:/\s*100\b|%)?[\s*`.>]*(?:<\s*/\s*{_NAME}\s*>)?[*`]*",
+    rf"[*`]{{0,4}}<\s*{_NAME}\s*[>:=][\s:=*`]*(-?\d+(?:\.\d+)?)(?:\s*/\s*100\b|\s*%)?>?"
+    rf"(?:[\s*`.]*<\s*/\s*{_NAME}\s*>[*`]*)?",
     re.IGNORECASE,
 )
 _TAG = re.compile(rf"<\s*/?\s*{_NAME}\s*>", re.IGNORECASE)

@@ -30,6 +30,8 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]+")
 _REFERENCE_START = re.compile(r"\[(?=\s*Data:)", re.IGNORECASE)
 _SCORE_TAG_START = re.compile(r"<(?=\s*/?\s*ANSWER[\s_]*HELPFULNESS)", re.IGNORECASE)
+_OPEN_REFERENCE = re.compile(r"\[\s*Data:[^\[\]]*\Z", re.IGNORECASE)
+_LONG_GAP = re.compile(r"[ \t\xa0]{16,}")
 _CUT = "…"
 
 
@@ -112,7 +114,8 @@ def clean(text: str) -> str:
     a reference or of the map prompt's score tag loses its bracket.
     """
     # Control characters first: they could hide a reference until records.line folds them.
-    text = records.strip_references(fold(text))
+    # Long gaps (tables, ASCII art) say nothing, and would take a pattern quadratic time.
+    text = records.strip_references(_LONG_GAP.sub(" ", fold(text)))
     return _SCORE_TAG_START.sub("(", _REFERENCE_START.sub("(", text))
 
 
@@ -170,7 +173,8 @@ def longest_start(text: str, fits: Callable[[str], bool]) -> str:
 
 def without_open_reference(text: str) -> str:
     """The text of a reply that was cut off, without a reference that is not closed."""
-    return re.sub(r"\s*\[\s*Data:[^\[\]]*\Z", "", text, flags=re.IGNORECASE)
+    found = _OPEN_REFERENCE.search(text)
+    return text[: found.start()].rstrip() if found else text
 
 
 def _record(section: str, id_: str, *fields: str) -> Record:

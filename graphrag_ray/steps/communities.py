@@ -71,7 +71,11 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
         order, community = edge_order(hierarchy, graph.source, graph.target)
         _, claim_order = graph.arrange(hierarchy, order, community)
         tables = _save(run, hierarchy)
-        places = {"entities": hierarchy.order, "relationships": order, "covariates": graph.claim_rows[claim_order]}
+        places = {
+            "entities": hierarchy.order,
+            "relationships": order,
+            "covariates": graph.claim_rows[claim_order],
+        }
         for kind, sorted_rows in places.items():
             tables[f"block_{kind}"] = _lay_out(run, kind, groups[kind], sorted_rows, graph.n_rows[kind])
         counts = {
@@ -159,7 +163,9 @@ def _graph(run: Run, groups: dict[str, list[list[Part]]], vocabulary: str) -> _G
     matched = np.flatnonzero(claims["subject_entity_id"].is_valid().to_numpy())
     subjects = claims["subject_entity_id"].take(pa.array(matched))
     nodes, _ = graph_arrays([entities["id"]], subjects, subjects)
-    tokens = [context.record_tokens(context.claim_of(r), lambda t: count(t, vocabulary)) for r in claims.to_pylist()]
+    tokens = [
+        context.record_tokens(context.claim_of(r), lambda t: count(t, vocabulary)) for r in claims.to_pylist()
+    ]
     return _Graph(
         n_nodes=entities.num_rows,
         node_keys=id_prefixes(entities["id"]),
@@ -171,7 +177,11 @@ def _graph(run: Run, groups: dict[str, list[list[Part]]], vocabulary: str) -> _G
         claim_rows=matched.astype(np.int64),
         claim_node=nodes,
         claim_tokens=np.asarray(tokens, dtype=np.int64)[matched],
-        n_rows={"entities": entities.num_rows, "relationships": edges.num_rows, "covariates": claims.num_rows},
+        n_rows={
+            "entities": entities.num_rows,
+            "relationships": edges.num_rows,
+            "covariates": claims.num_rows,
+        },
     )
 
 
@@ -185,7 +195,9 @@ def _save(run: Run, hierarchy: Hierarchy) -> dict[str, list[list[Part]]]:
     names = ("level", "parent", "start", "end", "last", "packed")
     rows = pa.table({name: getattr(hierarchy, name) for name in names})
     rows = rows.replace_schema_metadata({"modularity": repr(hierarchy.modularity)})
-    written = run.executor.map("communities", _just, [("hierarchy_nodes", nodes), ("hierarchy_communities", rows)])
+    written = run.executor.map(
+        "communities", _just, [("hierarchy_nodes", nodes), ("hierarchy_communities", rows)]
+    )
     return {name: [w.get(name, [])] for w in written for name in w}
 
 

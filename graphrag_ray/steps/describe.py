@@ -37,9 +37,7 @@ SHOWN_WHEN_FAILED = 3
 TEXTS = pa.schema(
     [("id", pa.string()), ("name", pa.string()), ("descriptions", pa.large_list(pa.large_string()))]
 )
-DESCRIBED = pa.schema(
-    [("id", pa.string()), ("description", pa.string()), ("description_failed", pa.bool_())]
-)
+DESCRIBED = pa.schema([("id", pa.string()), ("description", pa.string()), ("description_failed", pa.bool_())])
 ITEMS = pa.schema(
     [("id", pa.string()), ("kind", pa.string()), ("name", pa.string()), ("texts", pa.list_(pa.string()))]
 )
@@ -76,7 +74,13 @@ def describe_all(run: Run, merged: Result) -> Result:
             tables[name] = [w.get(name, []) for (k, _), w in zip(groups, written, strict=True) if k == kind]
         return Result(tables, {}, not passing(run.store, tables))
 
-    depends_on = [merged.tables["entities"], merged.tables["relationships"], vars_of(spec), vocabulary, shown_in]
+    depends_on = [
+        merged.tables["entities"],
+        merged.tables["relationships"],
+        vars_of(spec),
+        vocabulary,
+        shown_in,
+    ]
     return run.step("describe", depends_on, compute)
 
 

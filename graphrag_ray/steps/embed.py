@@ -44,7 +44,9 @@ def embed_all(run: Run, corpus: Result, described: Result, reports: Result, ids:
             ("text_unit", corpus.tables["text_units"]),
             ("community_report", reports.tables["reports"]),
         ):
-            inputs += [(kind, group, ids if kind == "community_report" else None) for group in groups if group]
+            inputs += [
+                (kind, group, ids if kind == "community_report" else None) for group in groups if group
+            ]
         index = run.sweep(work, _load, inputs)
         written = run.executor.map("embed", partial(_collect, work, index), inputs)
         names = [f"embeddings_{kind}" for kind in schema.EMBEDDINGS]
@@ -118,4 +120,8 @@ def _collect(
             vectors = np.frombuffer(b"".join(v for _, v in done), dtype="<f4")
             dimension = len(vectors) // len(done)
             column = pa.FixedSizeListArray.from_arrays(pa.array(vectors), dimension)
-            yield {name: pa.table([pa.array([i for i, _ in done]), column], schema=schema.EMBEDDINGS[kind](dimension))}
+            yield {
+                name: pa.table(
+                    [pa.array([i for i, _ in done]), column], schema=schema.EMBEDDINGS[kind](dimension)
+                )
+            }

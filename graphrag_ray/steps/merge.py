@@ -1,7 +1,7 @@
 """The merge: instances shuffled to their keys, and one row for each entity, relationship and claim.
 
-    found_* (by chunk) ──shuffle by id range──► *_instances, merged_* and descriptions, each sorted by id
-                                                    └─ the driver prunes (integer arrays) ─► kept
+found_* (by chunk) ──shuffle by id range──► *_instances, merged_* and descriptions, each sorted by id
+                                                └─ the driver prunes (integer arrays) ─► kept
 """
 
 from __future__ import annotations
@@ -128,9 +128,7 @@ def _prune(
 ) -> dict[str, npt.NDArray[np.bool_]]:
     """Which entities and relationships stay, from integer arrays on the driver."""
     entities = _columns(run, tables["merged_entities"], ["id", "type", "frequency", "weak"])
-    relationships = _columns(
-        run, tables["merged_relationships"], ["source_id", "target_id", "text_unit_ids"]
-    )
+    relationships = _columns(run, tables["merged_relationships"], ["source_id", "target_id", "text_unit_ids"])
     n = entities.num_rows
     source, target = graph_arrays([entities["id"]], relationships["source_id"], relationships["target_id"])
     frequency = entities["frequency"].to_numpy()
@@ -147,9 +145,7 @@ def _prune(
     return {"entities": kept, "relationships": kept_edges}
 
 
-def _keep(
-    run: Run, kind: str, groups: list[list[Part]], kept: npt.NDArray[np.bool_]
-) -> list[list[Part]]:
+def _keep(run: Run, kind: str, groups: list[list[Part]], kept: npt.NDArray[np.bool_]) -> list[list[Part]]:
     inputs = []
     at = 0
     for group in groups:
@@ -165,9 +161,7 @@ def _keep_rows(kind: str, store: Store, x: tuple[list[Part], Any, int]) -> Itera
     yield {kind: table.filter(pa.array(np.unpackbits(bits, count=rows).astype(np.bool_)))}
 
 
-def _claims(
-    run: Run, claimed: Result, entities: list[list[Part]]
-) -> tuple[list[list[Part]], int]:
+def _claims(run: Run, claimed: Result, entities: list[list[Part]]) -> tuple[list[list[Part]], int]:
     """Claims are few; they are merged in one place, and the entities they name are looked up by id."""
     parts = claimed.parts("found_claims")
     if not parts:

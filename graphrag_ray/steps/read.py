@@ -57,7 +57,9 @@ def list_input(input_url: str) -> list[InputFile]:
     except (OSError, ValueError, ImportError) as e:
         raise InputError(f"cannot list INPUT {input_url!r}: {e}") from e
     files = [
-        InputFile(fs.unstrip_protocol(p), posixpath.relpath(p, base) if base else p, int(info.get("size") or 0))
+        InputFile(
+            fs.unstrip_protocol(p), posixpath.relpath(p, base) if base else p, int(info.get("size") or 0)
+        )
         for p, info in found.items()
         if posixpath.splitext(p)[1].lower() in EXTENSIONS and not _hidden(p, base)
     ]
@@ -72,6 +74,10 @@ def list_input(input_url: str) -> list[InputFile]:
 
 def read(run: Run, input_url: str, *, add: bool, allow_deletes: bool) -> Result:
     """Tables documents, text_units and failures; parts aligned with one another."""
+    return run.step("read", None, partial(_read, run, input_url, add, allow_deletes))
+
+
+def _read(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Result:
     files = list_input(input_url)
     sizes = [max(1, f.size) for f in files]
     splits = stable_batches([stable_id("file", f.path) for f in files], sizes, _split_bytes(sum(sizes)))
@@ -79,10 +85,14 @@ def read(run: Run, input_url: str, *, add: bool, allow_deletes: bool) -> Result:
     written = run.executor.map("read", partial(_read_split, run.settings), inputs)
     tables = by_input(written, "documents", "text_units", "failures")
     counts = _keep_and_count(run, tables, add, allow_deletes)
-    return Result(tables, counts | {"files": len(files)})
+    return Result(
+        tables, counts | {"files": len(files), "chunks": sum(p.rows for g in tables["text_units"] for p in g)}
+    )
 
 
-def _read_split(settings: Settings, store: Store, files: Sequence[InputFile]) -> Iterator[Mapping[str, pa.Table]]:
+def _read_split(
+    settings: Settings, store: Store, files: Sequence[InputFile]
+) -> Iterator[Mapping[str, pa.Table]]:
     model = settings.model(settings.model_name("extract"))
     vocabulary = vocabulary_for(model.model, model.tokenizer).name
     documents: list[Document] = []
@@ -147,7 +157,7 @@ def _keep_and_count(
         if not now.num_rows:
             _refuse_nothing(failed)
         return {"documents": now.num_rows, "added": now.num_rows, "changed": 0, "removed": 0}
-    old = Result.from_json(run.parent.memo["read"])
+    old = Result.from_json(run.parent.steps["read"])
     before = read_table(run.store, old.parts("documents"), ["id", "content_hash", "path"], schema.DOCUMENTS)
     gone = pc.invert(pc.is_in(before["id"], now["id"].combine_chunks()))
     unreadable = pc.is_in(before["path"], failed["document"].combine_chunks())

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from graphrag_ray.corpus.tokens import count, vocabulary_for
@@ -63,12 +61,13 @@ class WrittenReport:
     left_out: int
 
 
-def community_ids(layout: Layout, node_keys: npt.NDArray[np.uint64]) -> list[str]:
+def community_ids(layout: Layout) -> list[str]:
     """The id of each community: a hash of its level and members."""
     h = layout.hierarchy
-    members = node_keys[h.order]
+    members = layout.node_keys[h.order]
     return [
-        community_id(HIERARCHY, int(h.level[c]), members[h.start[c] : h.end[c]]) for c in range(h.n_communities)
+        community_id(HIERARCHY, int(h.level[c]), members[h.start[c] : h.end[c]])
+        for c in range(h.n_communities)
     ]
 
 

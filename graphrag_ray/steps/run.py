@@ -52,7 +52,9 @@ class Result:
         return [part for group in self.tables.get(name, []) for part in group]
 
     def to_json(self) -> dict[str, Any]:
-        tables = {n: [[[p.path, p.rows, p.bytes] for p in g] for g in groups] for n, groups in self.tables.items()}
+        tables = {
+            n: [[[p.path, p.rows, p.bytes] for p in g] for g in groups] for n, groups in self.tables.items()
+        }
         return {"tables": tables, "counts": self.counts}
 
     @staticmethod
@@ -73,7 +75,6 @@ class Run:
     memo: dict[str, dict[str, Any]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     usage: dict[str, Accounts] = field(default_factory=dict)
-    reused: list[str] = field(default_factory=list)
 
     @property
     def store(self) -> Store:
@@ -82,22 +83,26 @@ class Run:
     def step(self, name: str, depends_on: Any, compute: Callable[[], Result]) -> Result:
         """Do a step, or take the parent snapshot's result where everything it depends on is the same.
 
-        depends_on: JSON-able values and `Result`s. Parts are named by their content, so equal names
-        are equal tables; a step's result is a function of them.
+        depends_on: JSON-able values and `Result`s; None: always do it. Parts are named by their
+        content, so equal names are equal tables; a step's result is a function of them.
         """
         self.observer.step_started(name)
         started = time.monotonic()
-        fingerprint = _fingerprint([name, depends_on])
-        before = self.parent.memo.get(name) if self.parent else None
+        fingerprint = "" if depends_on is None else _fingerprint([name, depends_on])
+        before = self.parent.steps.get(name) if self.parent and fingerprint else None
         if before and before["fingerprint"] == fingerprint:
             result, reused = Result.from_json(before), True
-            self.reused.append(name)
         else:
             result, reused = compute(), False
         self.memo[name] = {"fingerprint": fingerprint if result.final else "", **result.to_json()}
         self.seconds[name] = time.monotonic() - started
         self.observer.step_ended(name, self.seconds[name], result.counts, reused)
         return result
+
+    def unchanged(self) -> bool:
+        """True when every step came to the very tables that the parent snapshot was made from."""
+        before = self.parent.steps if self.parent else {}
+        return all(n in before and self.memo[n]["tables"] == before[n]["tables"] for n in self.memo)
 
     def sweep(
         self,
@@ -114,6 +119,10 @@ class Run:
         tables = self.executor.stream(work.name, partial(_open_items, work, index, load), inputs)
         self.count(work.name, self.executor.sweep(work, RowSource(tables, total), index()))
         return self.executor.share(JournalIndex.load(self.store, work.name))
+
+    @property
+    def accounts(self) -> Accounts:
+        return Accounts.merged(self.usage.values())
 
     def count(self, stage: str, sweep: Sweep) -> None:
         self.usage[stage] = Accounts.merged([self.usage.get(stage, Accounts()), sweep.accounts])

@@ -126,7 +126,7 @@ class JournalWriter:
                 taken.append(row)
         if not taken:
             return None
-        data = parquet.encode(rows.to_table(taken))
+        data = parquet.encode(rows.to_table(taken), dictionary=rows.FEW_VALUES)
         at_ms = int(min(row.at for row in taken) * 1000)
         name = f"part-{at_ms:013d}-{self._writer_id}-{self._sequence:06d}-{parquet.content_hash(data)}"
         batch = _Batch(f"{self._folder}/{name}.parquet", data, len(taken))

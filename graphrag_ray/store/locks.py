@@ -17,7 +17,8 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from types import TracebackType
@@ -27,7 +28,7 @@ import orjson
 from graphrag_ray.errors import LockHeld, LockLost, StoreError
 from graphrag_ray.store.files import Store
 
-BEAT_S = 5.0
+BEAT_S = 2.0
 """Seconds between heartbeats."""
 STALE_S = 20.0
 """A heartbeat that does not change for so long belongs to a dead or paused writer."""
@@ -72,6 +73,7 @@ class Lock:
         """Somebody took over, as far as the heartbeat has noticed: stop spending."""
         self._store = store
         self._beats = 0
+        self._quiet_s = 0.0
         self._writing = threading.Lock()
         self._released = threading.Event()
         self._thread: threading.Thread | None = None
@@ -94,7 +96,20 @@ class Lock:
         with self._writing:
             if not self._released.is_set():
                 self._beats += 1
-                self._write_beat({"beats": self._beats})
+                self._write_beat({"beats": self._beats, "quiet_s": self._quiet_s})
+
+    @contextmanager
+    def expecting_silence(self, seconds: float) -> Iterator[None]:
+        """Announce that no heartbeat may come for so long, for a call into C that keeps Python's threads
+        from running (igraph's Leiden does: 19 s for a million nodes). Others wait that long before they
+        take over; a dead process on the same machine is still told at once. Raises StoreError."""
+        self._quiet_s = seconds
+        try:
+            self.beat()
+            yield
+        finally:
+            self._quiet_s = 0.0
+            self.beat()
 
     def keep_beating(self, interval_s: float = BEAT_S) -> None:
         """Beat in a background thread until released. A beat that cannot be written is tried again at the
@@ -199,13 +214,14 @@ def _is_free(
     """Watch the holder of an epoch until it gives a sign of life (False) or must be dead (True)."""
     owner = _holder(store, epoch)
     first = _beat(store, epoch)
-    end = clock() + stale_s
+    patience_s = max(stale_s, _quiet_s(first))
+    end = clock() + patience_s
     seen = first
     while seen == first or _released(seen):
         if _released(seen) or (owner is not None and _is_dead(owner)):
             return True
         if clock() >= end:
-            _log.warning("taking over from %s: no sign of life for %.0f s", owner, stale_s)
+            _log.warning("taking over from %s: no sign of life for %.0f s", owner, patience_s)
             return True
         sleep(poll_s)
         seen = _beat(store, epoch)
@@ -259,16 +275,25 @@ def _beat(store: Store, epoch: int) -> bytes | None:
 
 
 def _released(beat: bytes | None) -> bool:
+    return bool(_field(beat, "released"))
+
+
+def _quiet_s(beat: bytes | None) -> float:
+    announced = _field(beat, "quiet_s")
+    return float(announced) if isinstance(announced, int | float) else 0.0
+
+
+def _field(beat: bytes | None, name: str) -> object:
     try:
-        return bool(orjson.loads(beat or b"{}").get("released"))
+        return orjson.loads(beat or b"{}").get(name)
     except (ValueError, AttributeError):
-        return False
+        return None
 
 
 def _held(store: Store, epoch: int) -> LockHeld:
     owner = _holder(store, epoch) or "an unknown writer"
     return LockHeld(
-        f"{store.url} is being written by {owner}. Wait for it, or stop it; after it has died the lock is free "
+        f"{store.url} is being written by {owner}. Wait for it, or stop it; once it is dead the lock is free "
         f"within {STALE_S + BEAT_S:.0f} s"
     )
 

@@ -81,6 +81,10 @@ class ObjectFiles:
 
     def size(self, path: str) -> int | None:
         try:
+            if self._is_s3:
+                # One request; `info` asks a second time, whether a missing object may be a folder.
+                bucket, key, _ = self._fs.split_path(self._at(path))
+                return int(self._fs.call_s3("head_object", Bucket=bucket, Key=key)["ContentLength"])
             found = self._fs.info(self._at(path))
         except FileNotFoundError:
             return None

@@ -47,6 +47,9 @@ SCHEMA = pa.schema(
 )
 """Columns of `work/<dialogue>/part-*.parquet`; `JournalRow` explains each."""
 
+FEW_VALUES = ("kind", "prompt", "finish_reason", "model", "endpoint")
+"""Columns that are stored as dictionaries."""
+
 _KEY = re.compile(r"[0-9a-f]{64}")
 _NULLABLE = {"reply", "vector", "error"}
 
@@ -240,7 +243,12 @@ def _array(type_: pa.DataType, values: list[Any]) -> pa.Array:
         )
     if type_ == pa.bool_():
         return pa.Array.from_buffers(
-            type_, n, [validity, pa.py_buffer(np.packbits(values, bitorder="little").tobytes())]
+            type_,
+            n,
+            [
+                validity,
+                pa.py_buffer(np.packbits(np.array(values, dtype=np.bool_), bitorder="little").tobytes()),
+            ],
         )
     dtype = {pa.int32(): np.int32, pa.int64(): np.int64, pa.float64(): np.float64}[type_]
     return pa.Array.from_buffers(type_, n, [validity, pa.py_buffer(np.array(values, dtype=dtype))])

@@ -42,7 +42,7 @@ class Manifest:
     tables      table -> its parts, in order
     counts      what a person asks first: documents, text units, entities, …
     settings    those of the run, without secrets
-    steps       step -> fingerprint of all that it came from; equal: nothing to do
+    steps       step -> its result and the fingerprint of all that it came from; equal: nothing to do
     usage       calls, tokens and cost by stage
     next_human_readable_id  table -> the lowest short id never used
     hierarchies names of the hierarchies of communities
@@ -55,9 +55,9 @@ class Manifest:
     created_at: str
     version: str
     tables: Mapping[str, list[Part]] = field(default_factory=dict)
-    counts: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
-    steps: Mapping[str, str] = field(default_factory=dict)
+    steps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     usage: Mapping[str, Any] = field(default_factory=dict)
     next_human_readable_id: Mapping[str, int] = field(default_factory=dict)
     hierarchies: list[str] = field(default_factory=list)

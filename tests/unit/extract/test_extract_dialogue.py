@@ -74,13 +74,6 @@ def test_each_turn_carries_the_whole_conversation_and_the_first_turns_variables(
     assert "{" not in glean.messages[-1].content
 
 
-def test_only_the_check_has_a_small_reply_limit(play, spec):
-    _, requests = play(extract(CHUNK, spec), [reply_of(ALICE), "Y", reply_of(BOB)])
-    limits = [r.call.max_output_tokens for r in requests]
-    assert limits[0] == limits[2] == spec.call.max_output_tokens
-    assert limits[1] < 50
-
-
 def test_gleaning_goes_on_up_to_its_maximum_and_asks_before_each(play, spec):
     spec = replace(spec, max_gleanings=3)
     result, requests = play(

@@ -98,7 +98,7 @@ def test_a_reply_truncated_right_after_an_inner_parenthesis_is_incomplete():
             id="quoted fields",
         ),
         pytest.param(
-            f"Here are the entities:\n\n{ALICE}\n{ACME}\n\nAnd the relationships (one):\n\n{LEADS}\n\nI hope it helps!",
+            f"The entities:\n\n{ALICE}\n{ACME}\n\nAnd the relationships (one):\n\n{LEADS}\n\nDone!",
             id="chatter",
         ),
         pytest.param(joined(ALICE, ACME) + "\n" + joined(LEADS), id="completed twice"),

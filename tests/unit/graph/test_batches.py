@@ -1,5 +1,6 @@
 import hashlib
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -36,7 +37,7 @@ def test_batches_are_the_whole_in_order_within_the_limit(sizes, limit, same_hash
 @given(SIZES, st.integers(0, 200))
 def test_where_two_neighbours_fit_there_are_fewer_batches_than_items(sizes, limit):
     batches = stable_batches([hashed(i) for i in range(len(sizes))], sizes, limit)
-    if any(a + b <= limit for a, b in zip(sizes, sizes[1:], strict=False)):
+    if any(a + b <= limit for a, b in pairwise(sizes)):
         assert len(batches) < len(sizes)
 
 

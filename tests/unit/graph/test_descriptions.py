@@ -92,7 +92,11 @@ def test_a_spec_survives_pickling(spec):
 def test_what_fits_is_one_batch():
     assert batches(["a", "b", "c"], [1, 1, 1], 3) == [["a", "b", "c"]]
     assert layer(["one two", "three"], 100, token_ends) == [["one two", "three"]]
-    assert layer([], 100, token_ends) == []
+
+
+@pytest.mark.parametrize("descriptions", [[], ["", " "]])
+def test_a_layer_of_nothing_is_one_batch_of_nothing(descriptions):
+    assert layer(descriptions, 100, token_ends) == [[]]
 
 
 def test_a_description_longer_than_half_a_batch_is_cut_at_the_end_of_a_token():
@@ -118,7 +122,7 @@ def test_the_tree_ends_whatever_a_model_writes(lengths, batch_tokens, reply_toke
         for part in parts:
             calls += 1
             texts.append(" ".join([f"s{calls}"] * reply_tokens) if len(part) > 1 else part[0])
-    assert len(parts) == (1 if any(lengths) else 0)
+    assert len(parts) == 1
 
 
 def test_one_new_instance_repays_one_branch_of_the_tree(spec):

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from graphrag_ray.errors import SettingsError
 from graphrag_ray.graph.hierarchy import Hierarchy
 from graphrag_ray.reports.elements import Elements, arrange
@@ -25,8 +28,6 @@ from graphrag_ray.reports.plan import (
     report_cap,
 )
 from graphrag_ray.reports.schedule import Schedule
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 MAX_CLAIMS = 2
 
@@ -240,7 +241,7 @@ def test_plans_do_not_depend_on_the_order_in_which_reports_finish(case: Case, ra
 TWO = [[[0, 1, 2], [3, 4, 5]]]
 
 
-def two(first: int = 50, second: int = 40, edges=((0, 1, 9), (1, 2, 9), (2, 3, 9), (3, 4, 9))) -> Planner:
+def two(first: int = 44, second: int = 40, edges=((0, 1, 9), (1, 2, 9), (2, 3, 9), (3, 4, 9))) -> Planner:
     h = hierarchy_of(TWO)
     return Planner(h, elements_of(h, [first] * 3 + [second] * 3, list(edges)), MIN_CONTEXT_TOKENS)
 
@@ -272,7 +273,7 @@ def test_a_failed_report_keeps_its_elements_and_is_named() -> None:
 
 
 def test_a_report_longer_than_its_elements_replaces_nothing() -> None:
-    # Two members of 80 tokens count as element_cap each; a report counts up to report_cap, which is more.
+    # Each sub-community has 2 * 53 tokens of elements, its report report_cap + 3 = 128.
     h = hierarchy_of([[[0, 1], [2, 3]]])
     planner = Planner(h, elements_of(h, [50] * 4, []), MIN_CONTEXT_TOKENS)
     plan = planner.plan(0, {1: 500, 2: 500})

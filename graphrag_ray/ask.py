@@ -1,0 +1,218 @@
+"""A question against a snapshot: in this process, without Ray, and without writing to the index."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphrag_ray import schema
+from graphrag_ray.corpus.tokens import count, vocabulary_for
+from graphrag_ray.engine.gateways import Models, open_gateway
+from graphrag_ray.engine.local import run_dialogues
+from graphrag_ray.errors import GraphRagError, UsageError
+from graphrag_ray.llm.accounting import Accounts, Totals
+from graphrag_ray.prompts import load_prompts
+from graphrag_ray.query import map_reduce
+from graphrag_ray.query.answer import Answer, Phase
+from graphrag_ray.query.global_search import compose
+from graphrag_ray.query.levels import LevelReports, Levels, levels
+from graphrag_ray.query.map_reduce import MapAnswer, map_spec, reduce_spec
+from graphrag_ray.records import Reference
+from graphrag_ray.reports.context import Record, report_record
+from graphrag_ray.settings import Settings, parse_settings
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parts import read_table
+from graphrag_ray.store.snapshots import Manifest, open_latest
+
+REPORT_COLUMNS = ["id", "human_readable_id", "community", "title", "full_content", "n_tokens", "hierarchy"]
+MAX_QUESTION_CHARACTERS = 20_000
+
+
+@dataclass(frozen=True)
+class Index:
+    """A snapshot, opened for reading. `settings` are those it was built with, or the caller's."""
+
+    store: Store
+    manifest: Manifest
+    settings: Settings
+
+    def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """A table of the snapshot (see schema.py), or some of its columns."""
+        return read_table(self.store, self.manifest.parts(name), columns, schema.TABLES[name])
+
+    def ask(self, question: str, level: str | int | None = None) -> Answer:
+        """Answer a question about the whole corpus from the reports of one level (global search).
+
+        level: "C0", "C1", … or a number; None: the coarsest with enough reports to fill a context.
+        Raises UsageError for a question that cannot be asked, LevelNotFound, ModelRefused.
+        """
+        return asyncio.run(self.ask_async(question, level))
+
+    async def ask_async(self, question: str, level: str | int | None = None) -> Answer:
+        """`ask`, for a caller with an event loop."""
+        started = time.monotonic()
+        _check(question)
+        prompts = load_prompts(self.settings.prompts_dir)
+        budget = self.settings.query.context_tokens
+        reports = self.table("community_reports", REPORT_COLUMNS)
+        known = self._levels(reports)
+        chosen = known.at(known.parse(level, budget))
+        number = _numbers(reports)
+
+        model = self.settings.model(self.settings.model_name("map"))
+        vocabulary = vocabulary_for(model.model, model.tokenizer).name
+
+        def tokens(text: str) -> int:
+            return count(text, vocabulary)
+
+        shown = _records(reports, chosen)
+        contexts = map_reduce.pack(shown, budget, self.settings.query.seed, tokens)
+        accounts = Accounts()
+        async with open_gateway(Models.of(self.settings), None, accounts) as ask:
+            spec = map_spec(self.settings, prompts)
+            asked = [map_reduce.map_answer(question, c, spec) for c in contexts]
+            outcomes = await run_dialogues("map", asked, ask)
+            mapped: list[MapAnswer | None] = [o.result for o in outcomes]
+            to_reduce = map_reduce.reduce_context([m for m in mapped if m], budget, tokens)
+            dialogue = map_reduce.reduce_answer(question, to_reduce, reduce_spec(self.settings, prompts))
+            (reduced,) = await run_dialogues("reduce", [dialogue], ask)
+        if reduced.result is None:
+            raise GraphRagError(f"the answer could not be put together: {reduced.error}")
+        answer = compose(question, chosen, contexts, mapped, to_reduce, reduced.result, number.get)
+        notes = [*answer.notes, *self.manifest.notes.values()]
+        failed = sum(m is None for m in mapped)
+        phases = _phases(accounts, {"map": failed})
+        return replace(answer, phases=phases, notes=tuple(notes), seconds=time.monotonic() - started)
+
+    def titles(self, references: Iterable[Reference]) -> list[tuple[int, str]]:
+        """Short id and title of each cited report, in the order of the answer."""
+        reports = self.table("community_reports", ["id", "human_readable_id", "title"])
+        known = {r["id"]: (r["human_readable_id"], r["title"]) for r in reports.to_pylist()}
+        return [known[r.id] for r in references if r.section == "Reports" and r.id in known]
+
+    def _levels(self, reports: pa.Table) -> Levels:
+        communities = self.table("communities", ["community", "level", "parent", "hierarchy"])
+        return levels(communities, reports)
+
+    def sources(self, references: Iterable[Reference]) -> list[Source]:
+        """What lies under cited reports: entities and relationships, and their chunks with positions."""
+        wanted = [r.id for r in references if r.section == "Reports"]
+        reports = _where(self.table("community_reports"), "id", wanted)
+        out = []
+        for report in reports.to_pylist():
+            cited: dict[str, list[str]] = {}
+            for reference in report["references"]:
+                cited.setdefault(reference["section"], []).append(reference["id"])
+            entities = _where(self.table("entities"), "id", cited.get("Entities", []))
+            edges = _where(self.table("relationships"), "id", cited.get("Relationships", []))
+            claims = _where(self.table("covariates"), "id", cited.get("Claims", []))
+            units = [
+                u for t in (edges, claims, entities) for ids in t["text_unit_ids"].to_pylist() for u in ids
+            ]
+            out.append(
+                Source(
+                    report={k: report[k] for k in ("id", "human_readable_id", "title", "rank")},
+                    entities=_plain(entities, "human_readable_id", "title", "type"),
+                    relationships=_plain(edges, "human_readable_id", "source", "target", "description"),
+                    claims=_plain(claims, "human_readable_id", "subject_id", "object_id", "description"),
+                    chunks=self._chunks(list(dict.fromkeys(units))),
+                )
+            )
+        order = {id_: i for i, id_ in enumerate(wanted)}
+        return sorted(out, key=lambda s: order[s.report["id"]])
+
+    def _chunks(self, ids: Sequence[str]) -> list[dict[str, Any]]:
+        units = _where(self.table("text_units"), "id", ids)
+        documents = _where(self.table("documents"), "id", units["document_id"].unique().to_pylist())
+        by_id = {d["id"]: d for d in documents.to_pylist()}
+        out = []
+        for unit in units.to_pylist():
+            document = by_id[unit["document_id"]]
+            out.append(
+                {
+                    "human_readable_id": unit["human_readable_id"],
+                    "document": document["path"],
+                    "row": document["row"],
+                    "title": document["title"],
+                    "date": document["creation_date"],
+                    "metadata": document["raw_data"],
+                    "start": unit["start"],
+                    "end": unit["end"],
+                    "text": unit["text"],
+                }
+            )
+        return out
+
+
+@dataclass(frozen=True)
+class Source:
+    """A cited report and what it was written from: plain values for JSON."""
+
+    report: Mapping[str, Any]
+    entities: list[dict[str, Any]]
+    relationships: list[dict[str, Any]]
+    claims: list[dict[str, Any]]
+    chunks: list[dict[str, Any]]
+
+
+def open_index(
+    url: str,
+    *,
+    snapshot: int | None = None,
+    settings: Settings | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Index:
+    """Open the newest snapshot of an index, or the one with a number, for questions.
+
+    settings: how to ask; None: those that the index was built with.
+    Raises IndexNotFound where there is none, or none finished; StoreError.
+    """
+    store = Store(url, storage_options or {})
+    manifest = open_latest(store, snapshot)
+    return Index(store, manifest, settings or parse_settings(manifest.settings))
+
+
+def _check(question: str) -> None:
+    if not question.strip():
+        raise UsageError("the question is empty")
+    if len(question) > MAX_QUESTION_CHARACTERS:
+        raise UsageError(
+            f"the question has {len(question)} characters; at most {MAX_QUESTION_CHARACTERS} can be asked"
+        )
+
+
+def _records(reports: pa.Table, chosen: LevelReports) -> list[Record]:
+    rows = reports.take(pa.array(chosen.rows)).select(["id", "title", "full_content"]).to_pylist()
+    return [report_record(r["id"], r["title"], r["full_content"]) for r in rows]
+
+
+def _numbers(reports: pa.Table) -> dict[Reference, int | None]:
+    ids, numbers = reports["id"].to_pylist(), reports["human_readable_id"].to_pylist()
+    return {Reference("Reports", id_): n for id_, n in zip(ids, numbers, strict=True)}
+
+
+def _phases(accounts: Accounts, failed: Mapping[str, int]) -> dict[str, Phase]:
+    by_stage: dict[str, Totals] = {}
+    for (stage, _), totals in accounts.by_stage.items():
+        by_stage.setdefault(stage, Totals()).absorb(totals)
+    return {
+        stage: Phase(
+            t.calls, failed.get(stage, 0), t.prompt_tokens, t.completion_tokens, t.cached_tokens, t.cost_usd
+        )
+        for stage, t in by_stage.items()
+    }
+
+
+def _where(table: pa.Table, column: str, values: Sequence[str]) -> pa.Table:
+    return table.filter(pc.is_in(table[column], value_set=pa.array(list(values), pa.string())))
+
+
+def _plain(table: pa.Table, *columns: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = table.select(list(columns)).to_pylist()
+    return rows

@@ -1,0 +1,73 @@
+"""Limits for the whole cluster: one actor per model, a shell around the limiter of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.llm.limiter import LocalLimiter
+from graphrag_ray.settings import Model
+
+
+class LimiterShell:
+    """After a restart it starts empty: no burst follows."""
+
+    def __init__(self, name: str, model: Model, default_in_flight: int) -> None:
+        self._limiter = LocalLimiter({name: model}, default_in_flight)
+
+    async def acquire(
+        self, model: str, wants: Sequence[int], usable: Sequence[int], holder: str
+    ) -> Sequence[int]:
+        return await self._limiter.acquire(model, wants, usable, holder)
+
+    async def settle(self, model: str, endpoint: int, delta_tokens: int, holder: str) -> None:
+        self._limiter.settle(model, endpoint, delta_tokens, holder)
+
+    async def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
+        self._limiter.penalise(model, endpoint, retry_after_s)
+
+    async def forget(self, holder: str) -> None:
+        self._limiter.forget(holder)
+
+
+_Actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=1000)(LimiterShell)
+
+
+def start_limiters(prefix: str, models: Models) -> list[Any]:
+    """One limiter actor for each model with endpoints, named `<prefix>-<model>`."""
+    return [
+        _Actor.options(name=f"{prefix}-{name}").remote(name, model, models.default_in_flight)
+        for name, model in models.online.items()
+    ]
+
+
+class RayLimiter:
+    """The `Limiter` of a worker: asks the model's actor. Settling is not waited for."""
+
+    def __init__(self, prefix: str, holder: str) -> None:
+        self._prefix = prefix
+        self._holder = holder
+        self._actors: dict[str, Any] = {}
+
+    async def acquire(self, model: str, wants: Sequence[int], usable: Sequence[int]) -> Sequence[int]:
+        granted: Sequence[int] = await self._actor(model).acquire.remote(
+            model, list(wants), list(usable), self._holder
+        )
+        return granted
+
+    def settle(self, model: str, endpoint: int, delta_tokens: int) -> None:
+        self._actor(model).settle.remote(model, endpoint, delta_tokens, self._holder)
+
+    def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
+        self._actor(model).penalise.remote(model, endpoint, retry_after_s)
+
+    def _actor(self, model: str) -> Any:
+        if model not in self._actors:
+            actor = ray.get_actor(f"{self._prefix}-{model}")
+            # What an earlier life of this worker had in flight is over.
+            actor.forget.remote(self._holder)
+            self._actors[model] = actor
+        return self._actors[model]

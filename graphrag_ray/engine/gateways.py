@@ -1,0 +1,137 @@
+"""Opening the way to the models, for whichever executor: clients, limiter, offline engine, accounts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from graphrag_ray.engine.work import Answer
+from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.llm.client import connect
+from graphrag_ray.llm.gateway import Gateway
+from graphrag_ray.llm.limiter import Limiter, LocalLimiter
+from graphrag_ray.messages import ChatRequest, EmbeddingReply, EmbeddingRequest, Reply, Request
+from graphrag_ray.settings import Model, Settings
+
+Ask: TypeAlias = Callable[[Request, str], Awaitable[Answer]]
+
+OFFLINE_PLACES = 32
+"""Items that a worker of the offline engine holds: they run one after another anyway."""
+
+EMBEDDING_PLACES = 2_048
+"""Embeddings are packed many to a call, so many items must run at once to fill one."""
+
+UNBOUNDED_PLACES = 1_024
+"""Items of a worker where limits alone decide how many calls are in flight."""
+
+
+@dataclass(frozen=True)
+class Models:
+    """The logical models of a run. Picklable, and without secrets."""
+
+    by_name: Mapping[str, Model]
+    default_in_flight: int = 64
+    max_attempts: int = 8
+    force_yes_no: bool | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> Models:
+        run = settings.run
+        force = settings.extraction.force_yes_no
+        return cls(dict(settings.models), run.default_in_flight, run.max_attempts, force)
+
+    @property
+    def online(self) -> dict[str, Model]:
+        return {name: m for name, m in self.by_name.items() if m.provider != "offline"}
+
+    def key_variables(self) -> list[str]:
+        """Names of the environment variables that hold keys."""
+        names = (e.api_key_env for m in self.online.values() for e in m.endpoints)
+        return sorted({name for name in names if name})
+
+    def workers_per_node(self, cores: int) -> int:
+        """Two carry some 900 requests a second; the offline engine computes, so it wants every core."""
+        return 2 if self.online else max(1, cores)
+
+    def places(self, stage: str, workers: int) -> int:
+        """Items that one of `workers` workers runs at once: enough that limits, not places, bind."""
+        if stage == "embed":
+            return EMBEDDING_PLACES
+        if not self.online:
+            return OFFLINE_PLACES
+        bounds = [self._bound(m) for m in self.online.values()]
+        most = max((b for b in bounds if b is not None), default=0)
+        if None in bounds:
+            return UNBOUNDED_PLACES
+        return max(8, min(UNBOUNDED_PLACES, -(-most // workers) + 8))
+
+    def _bound(self, model: Model) -> int | None:
+        """Calls in flight that a model's endpoints allow; None where rate limits alone decide."""
+        total = 0
+        for endpoint in model.endpoints:
+            if endpoint.max_in_flight is not None:
+                total += endpoint.max_in_flight
+            elif endpoint.requests_per_minute is None and endpoint.tokens_per_minute is None:
+                total += self.default_in_flight
+            else:
+                return None
+        return total
+
+
+@asynccontextmanager
+async def open_gateway(
+    models: Models,
+    limiter: Limiter | None,
+    accounts: Accounts,
+    ask_key: Callable[[str], str | None] | None = None,
+    seed: int | None = None,
+) -> AsyncIterator[Ask]:
+    """A function that asks, as long as the block lasts.
+
+    limiter    shared with others; None: one of our own
+    accounts   every call is added here
+    ask_key    where a key may be had that neither the environment nor a file holds
+    seed       of the jitter between attempts; None: unpredictable, so that workers differ
+    """
+    online = models.online
+    clients = {
+        name: await asyncio.to_thread(connect, model, os.environ, ask_key, models.force_yes_no)
+        for name, model in online.items()
+    }
+    gateway = Gateway(
+        online,
+        limiter or LocalLimiter(online, models.default_in_flight),
+        clients,
+        offline=_offline,
+        offline_embed=_offline_embed,
+        max_attempts=models.max_attempts,
+        on_call=accounts.add,
+        rng=random.Random(seed),
+    )
+
+    async def ask(request: Request, stage: str) -> Answer:
+        called = await gateway.answer(request, stage)
+        return Answer(called.reply, called.endpoint, called.latency_s, called.attempts)
+
+    try:
+        yield ask
+    finally:
+        await gateway.close()
+
+
+def _offline(request: Request) -> Reply:
+    from graphrag_ray.offline import answer  # the lexicon is read when first needed
+
+    assert isinstance(request, ChatRequest)
+    return answer(request)
+
+
+def _offline_embed(requests: Sequence[EmbeddingRequest]) -> list[EmbeddingReply]:
+    from graphrag_ray.offline import embed_many
+
+    return [EmbeddingReply(vector) for vector in embed_many([r.text for r in requests])]

@@ -1,0 +1,187 @@
+"""Building an index: which steps, in which order, and what is committed. The paper's figure 1.
+
+    documents ─► chunks ─► instances ─► entities, relationships, claims ─► communities ─► reports
+      read        read      extract              merge, describe                           write
+
+Every step is skipped where nothing that it depends on has changed, and every model reply is journalled:
+so resuming, retrying and updating are all this one function, run again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from graphrag_ray import schema
+from graphrag_ray.engine.executor import Executor
+from graphrag_ray.errors import SettingsError
+from graphrag_ray.graph.names import Names, parse_names
+from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.prompts import load_prompts
+from graphrag_ray.settings import Settings
+from graphrag_ray.steps.communities import HIERARCHY, find_communities, load_layout
+from graphrag_ray.steps.describe import describe_all
+from graphrag_ray.steps.embed import embed_all
+from graphrag_ray.steps.extract import extract_claims, extract_graph
+from graphrag_ray.steps.finish import Finished, Results, finish
+from graphrag_ray.steps.merge import merge
+from graphrag_ray.steps.read import read
+from graphrag_ray.steps.reports import community_ids, write_reports
+from graphrag_ray.steps.run import Observer, Result, Run
+from graphrag_ray.store import compaction, locks, snapshots
+from graphrag_ray.store.parts import Part, read_table
+from graphrag_ray.store.snapshots import Manifest
+
+JOURNALS = ("extract", "claims", "describe", "report", "embed")
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """What a run came to.
+
+    committed   False where nothing had changed and the newest snapshot stands as it was
+    seconds     by step
+    """
+
+    manifest: Manifest
+    committed: bool
+    seconds: Mapping[str, float]
+    accounts: Accounts = field(default_factory=Accounts)
+
+    @property
+    def failed(self) -> int:
+        return int(self.manifest.counts.get("failures", 0))
+
+
+def index(
+    input_url: str,
+    executor: Executor,
+    settings: Settings,
+    observer: Observer,
+    *,
+    add: bool = False,
+    allow_deletes: bool = False,
+    now: Callable[[], float] = time.time,
+) -> Indexed:
+    """Bring the index in `executor.store` up to date with INPUT, and commit a snapshot.
+
+    add             keep documents that INPUT does not hold
+    allow_deletes   let a run delete more than a tenth of the documents
+
+    Raises InputError, SettingsError, PromptError, DeletionRefused before anything is spent; RunStopped
+    when a run must not go on (what was answered is kept); StoreError.
+    """
+    prompts = load_prompts(settings.prompts_dir)
+    names = _names(settings)
+    store = executor.store
+    with locks.acquire(store, note=f"index {input_url}") as lock:
+        parent = snapshots.latest(store)
+        run = Run(executor, settings, prompts, parent, observer)
+        number = snapshots.next_number(store)
+
+        corpus = read(run, input_url, add=add, allow_deletes=allow_deletes)
+        extracted = extract_graph(run, corpus, names)
+        claimed = extract_claims(run, corpus, extracted, names)
+        merged = merge(run, corpus, extracted, claimed)
+        described = describe_all(run, merged)
+        communities = find_communities(run, merged, described)
+        layout = load_layout(run, merged, described, communities)
+        ids = community_ids(layout)
+        reports = write_reports(run, communities, layout, ids)
+        embedded = embed_all(run, corpus, described, reports, ids)
+
+        failures = _failures(run, corpus, [corpus, extracted, claimed, described, reports, embedded])
+        if parent is not None and run.unchanged():
+            return Indexed(parent, False, run.seconds, run.accounts)
+        at = now()
+        results = Results(corpus, extracted, claimed, merged, described, reports, embedded)
+        finished = finish(run, results, layout, ids, _iso(at)[:10], failures)
+        counts = _counts(finished.tables, corpus, communities, merged)
+        manifest = _manifest(run, number, finished, counts, at, input_url)
+        snapshots.commit(store, manifest, check=lock.check)
+        for name in JOURNALS:
+            compaction.compact(store, name, check=lock.check)
+        return Indexed(manifest, True, run.seconds, run.accounts)
+
+
+def _names(settings: Settings) -> Names:
+    def text(path: str | None) -> str | None:
+        if path is None:
+            return None
+        try:
+            return Path(path).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as e:
+            raise SettingsError(f"cannot read {path}: {e}") from e
+
+    return parse_names(text(settings.names.aliases_file), text(settings.names.block_file))
+
+
+def _failures(run: Run, corpus: Result, steps: list[Result]) -> pa.Table:
+    """Every item without a result, with the path of its document instead of the document's id."""
+    parts = [p for step in steps for p in step.parts("failures")]
+    table = read_table(run.store, parts, None, schema.FAILURES)
+    if not table.num_rows:
+        return table
+    documents = read_table(run.store, corpus.parts("documents"), ["id", "path"], schema.DOCUMENTS)
+    paths = dict(zip(documents["id"].to_pylist(), documents["path"].to_pylist(), strict=True))
+    shown = [paths.get(d, d) for d in table["document"].to_pylist()]
+    at = table.schema.get_field_index("document")
+    return table.set_column(at, "document", pa.array(shown, pa.string()))
+
+
+def _counts(
+    tables: Mapping[str, list[Part]], corpus: Result, communities: Result, merged: Result
+) -> dict[str, Any]:
+    """What a person asks first."""
+
+    def rows(name: str) -> int:
+        return sum(p.rows for p in tables.get(name, []))
+
+    return {
+        "documents": rows("documents"),
+        "text_units": rows("text_units"),
+        "entities": rows("entities"),
+        "relationships": rows("relationships"),
+        "claims": rows("covariates"),
+        "communities": rows("communities"),
+        "reports": rows("community_reports"),
+        "failures": rows("failures"),
+        **{name: communities.counts[name] for name in ("levels", "modularity", "components")},
+        **{n: corpus.counts[n] for n in ("added", "changed", "removed") if n in corpus.counts},
+        **{n: v for n, v in merged.counts.items() if n.startswith("pruned")},
+    }
+
+
+def _manifest(
+    run: Run, number: int, finished: Finished, counts: Mapping[str, Any], at: float, input_url: str
+) -> Manifest:
+    settings = run.settings
+    notes = {}
+    if settings.model(settings.model_name("extract")).provider == "offline":
+        notes["offline"] = "Written by the offline engine, without a language model."
+    return Manifest(
+        number=number,
+        parent=run.parent.number if run.parent else None,
+        created_at=_iso(at),
+        version=version("graphrag-ray"),
+        tables=finished.tables,
+        counts=counts,
+        settings=settings.model_dump(mode="json"),
+        steps=run.memo,
+        usage=run.accounts.to_dict(),
+        next_human_readable_id=finished.next_human_readable_id,
+        hierarchies=[HIERARCHY],
+        notes=notes,
+        run={"input": input_url, "seconds": {k: round(v, 3) for k, v in run.seconds.items()}},
+    )
+
+
+def _iso(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,104 @@
+"""The way to every model: a request goes in, its reply comes out, accounted for. It knows no GraphRAG.
+
+ask ─► lane of the model ─► line ─► limiter ─► client ─► endpoint
+                             (embeddings are packed first; the offline engine is called directly)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from graphrag_ray.errors import FatalCallError
+from graphrag_ray.llm.accounting import CallRecord
+from graphrag_ray.llm.lane import Called, Lane, Runtime
+from graphrag_ray.llm.limiter import Limiter
+from graphrag_ray.llm.offline_lane import OfflineLane
+from graphrag_ray.llm.packing import Packer
+from graphrag_ray.llm.sizes import text_size
+from graphrag_ray.messages import ChatReply, EmbeddingReply, EmbeddingRequest, Reply, Request
+from graphrag_ray.settings import Model
+
+if TYPE_CHECKING:
+    from graphrag_ray.llm.client import EndpointClient
+
+PACK_HOLD_S = 0.01
+
+
+class Gateway:
+    """Asks models. Belongs to one event loop; `close` it when done.
+
+    models          by logical name; a name that is not here is answered offline
+    limiter         of all models with endpoints, shared with whoever else calls them
+    clients         for each model with endpoints: `client.connect(model, …)`
+    offline         answers a request of an offline model, at once
+    offline_embed   embeds many texts for one, at once
+    on_call         told of every logical call when it has ended
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, Model],
+        limiter: Limiter,
+        clients: Mapping[str, Sequence[EndpointClient | FatalCallError]],
+        *,
+        offline: Callable[[Request], Reply],
+        offline_embed: Callable[[Sequence[EmbeddingRequest]], Sequence[EmbeddingReply]],
+        max_attempts: int,
+        on_call: Callable[[CallRecord], None],
+        rng: random.Random,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        runtime = Runtime(limiter, on_call, max_attempts, rng, clock, sleep)
+        self._lanes = {
+            name: Lane(name, model, clients[name], runtime)
+            for name, model in models.items()
+            if model.provider != "offline"
+        }
+        self._offline = OfflineLane(offline, offline_embed, on_call, clock)
+        self._packers = {name: _packer(lane) for name, lane in self._lanes.items()}
+        self._offline_packer = Packer(self._offline.embed, len, texts=1024, hold_s=0.0)
+
+    async def ask(self, request: Request, stage: str) -> Reply:
+        """The reply to one request; stage: for the accounts.
+
+        Raises PermanentCallError (this request never succeeds), TransientCallError with `attempts`
+        (it did not, this time) or FatalCallError (no request will succeed).
+        """
+        return (await self.answer(request, stage)).reply
+
+    async def answer(self, request: Request, stage: str) -> Called[Reply]:
+        """`ask`, with the endpoint, the latency and the number of attempts."""
+        called: Called[ChatReply] | Called[EmbeddingReply]
+        name = request.call.model
+        lane = self._lanes.get(name)
+        if isinstance(request, EmbeddingRequest):
+            packer = self._packers[name] if lane else self._offline_packer
+            called = await packer.add(request, stage)
+        elif lane:
+            called = await lane.chat(request, stage)
+        else:
+            called = await self._offline.chat(request, stage)
+        return Called(called.reply, called.endpoint, called.latency_s, called.attempts)
+
+    async def close(self) -> None:
+        for packer in (*self._packers.values(), self._offline_packer):
+            await packer.finish()
+        for lane in self._lanes.values():
+            await lane.close()
+
+
+def _packer(lane: Lane) -> Packer:
+    model = lane.model
+    limits = [e.tokens_per_minute for e in model.endpoints if e.tokens_per_minute is not None]
+    return Packer(
+        lane.embed,
+        lambda text: text_size(text, model),
+        texts=model.embedding_batch,
+        hold_s=PACK_HOLD_S,
+        max_tokens=min(limits, default=float("inf")),
+    )

@@ -1,0 +1,262 @@
+"""One logical model: its endpoints, and the one place where a call is made, paid for and tried again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from graphrag_ray.errors import CallError, FatalCallError, PermanentCallError, TransientCallError
+from graphrag_ray.llm.accounting import CallRecord, CallStatus
+from graphrag_ray.llm.bucket import check_within_limit
+from graphrag_ray.llm.failures import GaveUp, ParameterRefused, PromptTruncated
+from graphrag_ray.llm.limiter import Limiter
+from graphrag_ray.llm.pricing import cost_pico_usd
+from graphrag_ray.llm.roster import Roster
+from graphrag_ray.llm.sizes import output_limit, prompt_size, text_size
+from graphrag_ray.llm.waiting import Line
+from graphrag_ray.messages import ChatReply, ChatRequest, EmbeddingReply, EmbeddingRequest, Usage
+from graphrag_ray.settings import Model, Price
+
+if TYPE_CHECKING:
+    from graphrag_ray.llm.client import EndpointClient
+
+T = TypeVar("T")
+
+FIRST_BACK_OFF_S = 0.5
+LONGEST_BACK_OFF_S = 60.0
+FIRST_GUESS_TOKENS = 500
+"""Length of a reply before the first was seen."""
+REMEMBERED_REPLIES = 200
+"""Replies over which the mean length runs, so that it follows a change of what is asked."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What a lane needs besides its model; tests give their own clock and sleep.
+
+    on_call   told of every logical call when it has ended
+    rng       for the jitter of back-offs
+    """
+
+    limiter: Limiter
+    on_call: Callable[[CallRecord], None]
+    max_attempts: int
+    rng: random.Random
+    clock: Callable[[], float]
+    sleep: Callable[[float], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Called(Generic[T]):
+    """What came back, and how. endpoint: its address; latency_s: of the attempt that succeeded."""
+
+    reply: T
+    endpoint: str = ""
+    latency_s: float = 0.0
+    attempts: int = 1
+
+
+@dataclass(frozen=True)
+class _Call(Generic[T]):
+    """One logical call. tokens: to reserve; usage: of its result."""
+
+    stage: str
+    prompt: str
+    tokens: int
+    send: Callable[[EndpointClient], Awaitable[T]]
+    usage: Callable[[T], Usage]
+
+
+@dataclass
+class _Progress:
+    """What a call has come to so far; becomes its record."""
+
+    endpoint: str = ""
+    attempts: int = 0
+    excused: int = 0
+    rate_limited: int = 0
+    latency_s: float = 0.0
+    usage: Usage = field(default_factory=Usage)
+    cost_pico_usd: int | None = 0
+    status: CallStatus = "cancelled"
+
+    def pay(self, usage: Usage, price: Price | None) -> None:
+        cost = cost_pico_usd(usage, price)
+        self.cost_pico_usd = None if cost is None or self.cost_pico_usd is None else self.cost_pico_usd + cost
+        self.usage = add_usage(self.usage, usage)
+
+
+class Lane:
+    def __init__(
+        self, name: str, model: Model, clients: Sequence[EndpointClient | FatalCallError], runtime: Runtime
+    ) -> None:
+        """name: under `models:`. clients: one per endpoint, or why there is none."""
+        names = [
+            e.base_url if isinstance(c, FatalCallError) else c.where
+            for c, e in zip(clients, model.endpoints, strict=True)
+        ]
+        self.model = model
+        self._name = name
+        self._clients = clients
+        self._runtime = runtime
+        self._roster = Roster(names, [e.tokens_per_minute for e in model.endpoints])
+        self._line = Line(name, runtime.limiter, lambda tokens: self._roster.usable(runtime.clock(), tokens))
+        self._reply_tokens: dict[str, tuple[int, float]] = {}
+        for i, client in enumerate(clients):
+            if isinstance(client, FatalCallError):
+                self._roster.drop(i, client)
+        text_size("", model)  # loads the vocabulary now rather than between two calls
+
+    async def chat(self, request: ChatRequest, stage: str) -> Called[ChatReply]:
+        size = prompt_size(request, self.model)
+        tokens = self._reservation(size, self._expected_reply(request))
+        call = _Call[ChatReply](
+            stage, request.prompt, tokens, lambda c: c.chat(request, size), lambda reply: reply.usage
+        )
+        called = await self._run(call)
+        self._learn(request.prompt, called.reply.usage.completion_tokens)
+        return called
+
+    async def embed(self, requests: Sequence[EmbeddingRequest], stage: str) -> Called[list[EmbeddingReply]]:
+        """One call for all texts."""
+        tokens = self._reservation(sum(text_size(r.text, self.model) for r in requests), 0)
+        call = _Call[list[EmbeddingReply]](
+            stage,
+            requests[0].prompt,
+            tokens,
+            lambda c: c.embed(requests),
+            lambda replies: sum_usage(r.usage for r in replies),
+        )
+        return await self._run(call)
+
+    async def close(self) -> None:
+        await self._line.close()
+        for client in self._clients:
+            if not isinstance(client, FatalCallError):
+                await client.close()
+
+    async def _run(self, call: _Call[T]) -> Called[T]:
+        """Attempts until one succeeds or there is no point in another; accounts for them as one call."""
+        progress = _Progress()
+        try:
+            while True:
+                endpoint = await self._line.place(call.tokens)
+                result = await self._attempt(endpoint, call, progress)
+                if not isinstance(result, CallError):
+                    progress.status = "ok"
+                    return Called(result, progress.endpoint, progress.latency_s, progress.attempts)
+                await self._after(result, endpoint, progress)
+        finally:
+            if progress.attempts:
+                self._runtime.on_call(self._record(call, progress))
+
+    async def _attempt(self, endpoint: int, call: _Call[T], progress: _Progress) -> T | CallError:
+        """One call of one endpoint, for which the limiter gave a place: call, settle, price."""
+        client = self._client(endpoint)
+        spent = call.tokens  # of a call without an answer we know no better
+        started = self._runtime.clock()
+        progress.attempts += 1
+        progress.endpoint = client.where
+        try:
+            reply = await call.send(client)
+            usage = call.usage(reply)
+            spent = usage.prompt_tokens + usage.completion_tokens
+            progress.pay(usage, client.price)
+            self._roster.worked(endpoint)
+            return reply
+        except CallError as e:
+            if isinstance(e, PromptTruncated):
+                progress.pay(e.usage, client.price)
+            elif e.status is not None and e.status < 500:
+                spent = 0  # refused, not run
+            return e
+        finally:
+            progress.latency_s = self._runtime.clock() - started
+            self._runtime.limiter.settle(self._name, endpoint, spent - call.tokens)
+
+    async def _after(self, error: CallError, endpoint: int, progress: _Progress) -> None:
+        """After a failed attempt: returns when another should follow, else raises."""
+        if isinstance(error, ParameterRefused):
+            progress.excused += 1
+            return
+        if isinstance(error, PermanentCallError):
+            progress.status = "permanent"
+            raise error
+        if isinstance(error, FatalCallError):
+            progress.status = "fatal"
+            progress.excused += 1
+            self._roster.drop(endpoint, error)
+            self._roster.left()
+            return
+        assert isinstance(error, TransientCallError)
+        progress.status = "transient"
+        limited = error.status == 429
+        if limited:
+            progress.rate_limited += 1
+            self._runtime.limiter.penalise(self._name, endpoint, error.retry_after_s)
+        else:
+            self._roster.failed(endpoint, self._runtime.clock())
+        attempts = progress.attempts - progress.excused
+        if attempts >= self._runtime.max_attempts:
+            raise GaveUp(f"{error} (attempt {attempts}, the last)", status=error.status, attempts=attempts)
+        if not (limited and error.retry_after_s is not None):  # else the limiter makes us wait
+            await self._runtime.sleep(max(error.retry_after_s or 0.0, self._back_off_s(attempts)))
+
+    def _back_off_s(self, attempts: int) -> float:
+        """Exponential with full jitter."""
+        return self._runtime.rng.uniform(
+            0.0, min(LONGEST_BACK_OFF_S, FIRST_BACK_OFF_S * 2.0 ** (attempts - 1))
+        )
+
+    def _client(self, endpoint: int) -> EndpointClient:
+        client = self._clients[endpoint]
+        assert not isinstance(client, FatalCallError)  # these were dropped from the roster at the start
+        return client
+
+    def _reservation(self, prompt_tokens: int, reply_tokens: int) -> int:
+        """Raises RequestTooLarge where the prompt alone is more than a minute's limit."""
+        largest = self._roster.largest()
+        check_within_limit(prompt_tokens, largest)
+        wanted = prompt_tokens + reply_tokens
+        return wanted if largest is None else min(wanted, int(largest))
+
+    def _expected_reply(self, request: ChatRequest) -> int:
+        if request.response == "yes_no":
+            return 1
+        _, mean = self._reply_tokens.get(request.prompt, (0, FIRST_GUESS_TOKENS))
+        return min(round(mean), output_limit(request, self.model))
+
+    def _learn(self, prompt: str, completion_tokens: int) -> None:
+        n, mean = self._reply_tokens.get(prompt, (0, 0.0))
+        n = min(n + 1, REMEMBERED_REPLIES)
+        self._reply_tokens[prompt] = (n, mean + (completion_tokens - mean) / n)
+
+    def _record(self, call: _Call[T], p: _Progress) -> CallRecord:
+        return CallRecord(
+            stage=call.stage,
+            prompt=call.prompt,
+            model_id=self.model.model_id,
+            endpoint=p.endpoint,
+            status=p.status,
+            usage=p.usage,
+            cost_pico_usd=p.cost_pico_usd,
+            latency_s=p.latency_s,
+            attempts=p.attempts,
+            rate_limited=p.rate_limited,
+        )
+
+
+def sum_usage(usages: Iterable[Usage]) -> Usage:
+    return reduce(add_usage, usages, Usage())
+
+
+def add_usage(a: Usage, b: Usage) -> Usage:
+    return Usage(
+        a.prompt_tokens + b.prompt_tokens,
+        a.completion_tokens + b.completion_tokens,
+        a.cached_tokens + b.cached_tokens,
+        a.reported and b.reported,
+    )

@@ -1,0 +1,77 @@
+"""The offline engine's place among the models: no limiter and no price, but the same accounts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from graphrag_ray.llm.accounting import CallRecord
+from graphrag_ray.llm.lane import Called, sum_usage
+from graphrag_ray.llm.sizes import TOKENS_PER_MESSAGE, text_size
+from graphrag_ray.messages import (
+    ChatReply,
+    ChatRequest,
+    EmbeddingReply,
+    EmbeddingRequest,
+    Reply,
+    Request,
+    Usage,
+)
+from graphrag_ray.settings import Model
+
+_MODEL = Model()
+
+
+class OfflineLane:
+    """Calls run here and now: they are short, and this process has nothing better to do. After each,
+    the event loop gets its turn. Tokens are our own counts."""
+
+    def __init__(
+        self,
+        answer: Callable[[Request], Reply],
+        embed: Callable[[Sequence[EmbeddingRequest]], Sequence[EmbeddingReply]],
+        on_call: Callable[[CallRecord], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._answer = answer
+        self._embed = embed
+        self._on_call = on_call
+        self._clock = clock
+
+    async def chat(self, request: ChatRequest, stage: str) -> Called[ChatReply]:
+        started = self._clock()
+        reply = self._answer(request)
+        assert isinstance(reply, ChatReply)
+        prompt = sum(text_size(m.content, _MODEL) + TOKENS_PER_MESSAGE for m in request.messages)
+        usage = Usage(prompt, text_size(reply.text, _MODEL), reported=False)
+        called = Called(replace(reply, usage=usage), latency_s=self._clock() - started)
+        self._note(stage, request, usage, called.latency_s)
+        await asyncio.sleep(0)
+        return called
+
+    async def embed(self, requests: Sequence[EmbeddingRequest], stage: str) -> Called[list[EmbeddingReply]]:
+        started = self._clock()
+        replies = self._embed(requests)
+        usages = [Usage(text_size(r.text, _MODEL), reported=False) for r in requests]
+        counted = [replace(reply, usage=u) for reply, u in zip(replies, usages, strict=True)]
+        called = Called(counted, latency_s=self._clock() - started)
+        self._note(stage, requests[0], sum_usage(usages), called.latency_s)
+        await asyncio.sleep(0)
+        return called
+
+    def _note(self, stage: str, request: Request, usage: Usage, latency_s: float) -> None:
+        self._on_call(
+            CallRecord(
+                stage=stage,
+                prompt=request.prompt,
+                model_id=request.call.model_id,
+                endpoint="",
+                status="ok",
+                usage=usage,
+                cost_pico_usd=0,
+                latency_s=latency_s,
+                attempts=1,
+                rate_limited=0,
+            )
+        )

@@ -1,0 +1,45 @@
+"""The answer to the extraction prompt: entities and relationships of one chunk, as the paper's tuples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from graphrag_ray.offline.lexicon import lexicon
+from graphrag_ray.offline.mentions import Reading, read
+from graphrag_ray.offline.quotes import describe
+from graphrag_ray.offline.relations import relation_quote, relations
+from graphrag_ray.offline.types import CONCEPT, type_names
+
+DEFAULT_TYPES = "person, organization, location, event, work"
+
+
+def extract(variables: Mapping[str, str]) -> str:
+    """Read `text` and write `("entity"<|>NAME<|>TYPE<|>DESCRIPTION)` and
+    `("relationship"<|>SOURCE<|>TARGET<|>DESCRIPTION<|>STRENGTH)` records.
+
+    Descriptions are quotations. The header (title, date) is not read: it is not part of the document's
+    text, so nothing in it could be quoted.
+    """
+    field, record = variables.get("field", "<|>"), variables.get("record", "##")
+    types = type_names(variables.get("entity_types", DEFAULT_TYPES))
+    reading = read(variables["text"], lexicon(), types[CONCEPT] is not None)
+    rows = [
+        ("entity", thing.title, types[thing.kind] or "", describe(reading, thing)) for thing in reading.things
+    ]
+    rows += relationship_rows(reading)
+    lines = [_tuple(row, field, record) for row in rows]
+    return f"\n{record}\n".join(lines) + f"\n{variables.get('completion', '<|COMPLETE|>')}"
+
+
+def relationship_rows(reading: Reading) -> list[tuple[str, ...]]:
+    return [
+        ("relationship", r.source.title, r.target.title, relation_quote(reading, r), str(r.strength))
+        for r in relations(reading)
+    ]
+
+
+def _tuple(row: tuple[str, ...], field: str, record: str) -> str:
+    """One record. A delimiter inside a value would be read as one, so it is taken out."""
+    kind, *values = row
+    clean = [v.replace(field, " ").replace(record, " ") for v in values]
+    return f'("{kind}"{field}{field.join(clean)})'

@@ -1,0 +1,100 @@
+"""Terms: recurring noun phrases that are things without being names (neural network, harbour dues).
+
+C-value, Frantzi, Ananiadou and Mima, "Automatic recognition of multi-word terms" (IJDL 2000):
+
+    C-value(a) = log2|a| · (f(a) − 1/P(Ta) · Σ f(b) over the P(Ta) longer candidates b that hold a)
+
+The linguistic filter is (adjective | noun)+ noun by the lexicon's parts of speech, without words that
+say nothing (good, thing, year). One chunk shows most terms once, so here C-value only settles which of
+nested candidates count; which terms recur in the corpus is decided at the merge (graph/prune_names.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from math import log2
+
+from graphrag_ray.offline.lexicon import Lexicon
+from graphrag_ray.offline.sentences import Script
+
+MAX_TERM_WORDS = 3
+MAX_TERMS = 12
+"""Per chunk, by falling C-value."""
+
+_STRETCH = re.compile(r"(?<![\w'’@./-])[a-z]{3,}(?:-[a-z]+)*(?: [a-z]{3,}(?:-[a-z]+)*)+(?![\w'’@])")
+_WORD = re.compile(r"[a-z-]+")
+
+
+@dataclass(slots=True)
+class Term:
+    """`phrase` in the singular; `places`: (sentence, start, end) of every occurrence."""
+
+    phrase: str
+    places: list[tuple[int, int, int]] = field(default_factory=list)
+    c_value: float = 0.0
+
+
+def c_values(frequency: dict[tuple[str, ...], int]) -> dict[tuple[str, ...], float]:
+    """C-value of every candidate from the candidates' frequencies."""
+    longer: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for words, count in frequency.items():
+        for size in range(2, len(words)):
+            for at in range(len(words) - size + 1):
+                part = words[at : at + size]
+                if part in frequency:
+                    longer[part].append(count)
+    values = {}
+    for words, count in frequency.items():
+        holders = longer.get(words)
+        values[words] = log2(len(words)) * (count - (sum(holders) / len(holders) if holders else 0.0))
+    return values
+
+
+def find_terms(text: str, script: Script, lexicon: Lexicon, limit: int = MAX_TERMS) -> list[Term]:
+    """The terms of a chunk, best first: C-value above zero, at most `limit`."""
+    places: dict[tuple[str, ...], list[tuple[int, int, int]]] = defaultdict(list)
+    for index, sentence in enumerate(script.sentences):
+        for stretch in _STRETCH.finditer(text, sentence.start, sentence.end):
+            words = [(m.group(), m.start(), m.end()) for m in _WORD.finditer(text, *stretch.span())]
+            _collect(words, index, places, lexicon)
+    values = c_values({words: len(found) for words, found in places.items()})
+    kept = [w for w, value in values.items() if value > 0]
+    kept.sort(key=lambda w: (-values[w], places[w][0]))
+    return [Term(" ".join(w), places[w], values[w]) for w in kept[:limit]]
+
+
+def _collect(
+    words: list[tuple[str, int, int]],
+    sentence: int,
+    places: dict[tuple[str, ...], list[tuple[int, int, int]]],
+    lexicon: Lexicon,
+) -> None:
+    good = [_is_part(w, lexicon) for w, _, _ in words]
+    for i in range(len(words) - 1):
+        if not good[i]:
+            continue
+        for j in range(i + 2, min(i + MAX_TERM_WORDS, len(words)) + 1):
+            last = words[j - 1][0]
+            if not good[j - 1]:
+                break
+            if last in lexicon.adjectives or (lexicon.is_ordinary(last) and last not in lexicon.nouns):
+                continue
+            phrase = (*(w for w, _, _ in words[i : j - 1]), singular(last))
+            places[phrase].append((sentence, words[i][1], words[j - 1][2]))
+
+
+def _is_part(word: str, lexicon: Lexicon) -> bool:
+    if word in lexicon.stop or word in lexicon.cues["vague"] or word in lexicon.calendar:
+        return False
+    return word in lexicon.nouns or word in lexicon.adjectives or not lexicon.is_ordinary(word)
+
+
+def singular(noun: str) -> str:
+    """The noun without a regular plural ending, so that both numbers meet under one key."""
+    if len(noun) < 4 or not noun.endswith("s") or noun.endswith(("ss", "us", "is", "ics", "ews", "ies")):
+        return noun[:-3] + "y" if noun.endswith("ies") and len(noun) > 4 and noun != "series" else noun
+    if noun.endswith(("ches", "shes", "xes", "sses")):
+        return noun[:-2]
+    return noun[:-1]

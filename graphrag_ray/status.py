@@ -1,0 +1,56 @@
+"""What an index holds, from its own files: the newest snapshot, the journal, the lock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from graphrag_ray.errors import IndexNotFound
+from graphrag_ray.index import JOURNALS
+from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.store import compaction, locks, snapshots
+from graphrag_ray.store.files import Store
+
+
+def status_of(store: Store, snapshot: int | None = None) -> dict[str, Any]:
+    """Plain values for people and scripts.
+
+    Raises IndexNotFound where there is neither a snapshot nor work in progress.
+    """
+    manifest = snapshots.load(store, snapshot) if snapshot is not None else snapshots.latest(store)
+    journal = [row for row in (_journal(store, name) for name in JOURNALS) if row["turns"] or row["failed"]]
+    if manifest is None and not journal and not store.list("locks"):
+        raise IndexNotFound(
+            f"there is no index at {store.url}; make one with: graphrag-ray index INPUT --root {store.url}"
+        )
+    writer = locks.holder(store)
+    found: dict[str, Any] = {
+        "root": store.url,
+        "writer": str(writer) if writer else None,
+        "snapshot": None,
+        "journal": journal,
+        "usage": [],
+        "notes": {},
+    }
+    if manifest is not None:
+        found |= {
+            "snapshot": manifest.number,
+            "parent": manifest.parent,
+            "created_at": manifest.created_at,
+            "version": manifest.version,
+            "counts": dict(manifest.counts),
+            "run": dict(manifest.run),
+            "usage": list(Accounts.from_dict(manifest.usage).rows()),
+            "notes": dict(manifest.notes),
+        }
+    return found
+
+
+def _journal(store: Store, name: str) -> dict[str, Any]:
+    totals = compaction.totals(store, name)
+    return {
+        "stage": name,
+        "done": totals.done,
+        "turns": totals.turns,
+        "failed": totals.failed,
+        "tokens": totals.prompt_tokens + totals.completion_tokens,
+    }

@@ -1,0 +1,426 @@
+"""The snapshot's own tables: short ids carried over, lists of ids filled in, references made readable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphrag_ray import schema
+from graphrag_ray.engine.executor import Tables
+from graphrag_ray.graph.arrays import degrees, graph_arrays, id_prefixes
+from graphrag_ray.ids import report_id
+from graphrag_ray.records import Reference, render_references
+from graphrag_ray.steps.communities import HIERARCHY, Layout, element_slice
+from graphrag_ray.steps.run import Result, Run
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parts import Part, read_table
+
+Ints = npt.NDArray[np.int64]
+Keys = npt.NDArray[np.uint64]
+NUMBERED = (
+    "documents",
+    "text_units",
+    "entities",
+    "relationships",
+    "covariates",
+    "communities",
+    "community_reports",
+)
+COMMUNITIES_AT_ONCE = 2_000
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Short ids of one table: sorted id prefixes and their numbers; `next` was never used."""
+
+    keys: Keys
+    numbers: Ints
+    next: int
+
+    def of(self, ids: pa.ChunkedArray | pa.Array) -> Ints:
+        """The number of each id; -1 for one that has none."""
+        wanted = id_prefixes(ids)
+        if wanted is None or not len(self.keys):
+            return np.full(len(ids), -1, dtype=np.int64)
+        at = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
+        return np.where(self.keys[at] == wanted, self.numbers[at], -1)
+
+
+@dataclass(frozen=True)
+class Results:
+    """What the steps came to."""
+
+    corpus: Result
+    extracted: Result
+    claimed: Result
+    merged: Result
+    described: Result
+    reports: Result
+    embedded: Result
+
+
+@dataclass
+class Finished:
+    """The tables of the snapshot, and what the next one needs to go on numbering."""
+
+    tables: dict[str, list[Part]] = field(default_factory=dict)
+    next_human_readable_id: dict[str, int] = field(default_factory=dict)
+
+
+def number(run: Run, table: str, ids: pa.ChunkedArray | pa.Array, order: Ints | None = None) -> Numbers:
+    """Short ids: the parent snapshot's where it has the id, new ones above the highest ever used.
+
+    order: the sequence in which new ids are numbered; None: as they stand.
+    """
+    keys = id_prefixes(ids)
+    assert keys is not None, f"{table} hold ids of our own"
+    first, old_keys, old_numbers = 1, np.empty(0, np.uint64), np.empty(0, np.int64)
+    if run.parent is not None:
+        first = int(run.parent.next_human_readable_id.get(table, 1))
+        columns = ["id", "human_readable_id"]
+        old = read_table(run.store, run.parent.parts(table), columns, schema.TABLES[table])
+        prefixes = id_prefixes(old["id"])
+        if prefixes is not None and len(prefixes):
+            by_key = np.argsort(prefixes, kind="stable")
+            old_keys, old_numbers = prefixes[by_key], old["human_readable_id"].to_numpy()[by_key]
+    numbers = np.full(len(keys), -1, dtype=np.int64)
+    if len(old_keys) and len(keys):
+        at = np.minimum(np.searchsorted(old_keys, keys), len(old_keys) - 1)
+        numbers = np.where(old_keys[at] == keys, old_numbers[at], -1)
+    sequence = np.arange(len(keys)) if order is None else order
+    new = sequence[numbers[sequence] < 0]
+    numbers[new] = np.arange(first, first + len(new))
+    by_key = np.argsort(keys, kind="stable")
+    return Numbers(keys[by_key], numbers[by_key], first + len(new))
+
+
+def finish(
+    run: Run, results: Results, layout: Layout, ids: list[str], period: str, failures: pa.Table
+) -> Finished:
+    """Write the snapshot's tables. A function of its arguments and the parent's short ids: equal inputs
+    give equal parts.
+
+    ids: of the communities, by number in the hierarchy; period: ISO date of the run.
+    """
+    numbers = _all_numbers(run, results, layout, ids)
+    done = Finished(next_human_readable_id={t: n.next for t, n in numbers.items()})
+
+    def compute() -> Result:
+        share = run.executor.share(numbers)
+        _finish_units(run, done, share, results)
+        _finish_graph(run, done, share, results.described)
+        covariates = _read(run, results.merged.tables["covariates"], schema.COVARIATES)
+        _write_one(run, done, "covariates", _numbered(covariates, numbers["covariates"]))
+        _finish_communities(run, done, share, layout, ids, period)
+        _finish_reports(run, done, numbers, layout, results.reports, ids, period)
+        for name in ("entity_instances", "relationship_instances"):
+            done.tables[name] = results.merged.parts(name)
+        for kind in schema.EMBEDDINGS:
+            done.tables[f"embeddings_{kind}"] = results.embedded.parts(f"embeddings_{kind}")
+        _write_one(run, done, "failures", failures)
+        return Result()
+
+    run.step("finish", None, compute)
+    return done
+
+
+def _all_numbers(run: Run, results: Results, layout: Layout, ids: list[str]) -> dict[str, Numbers]:
+    """New entities and relationships are numbered from the best connected on, so that 1 is the largest
+    hub; communities level by level."""
+
+    def column(groups: list[list[Part]], *names: str) -> pa.Table:
+        of = pa.schema([(n, pa.float64() if n == "weight" else pa.string()) for n in names])
+        return read_table(run.store, [p for g in groups for p in g], list(names), of)
+
+    corpus, merged, described = results.corpus, results.merged, results.described
+    entities = column(described.tables["entities"], "id")
+    edges = column(described.tables["relationships"], "id", "source_id", "target_id", "weight")
+    source, target = graph_arrays([entities["id"]], edges["source_id"], edges["target_id"])
+    degree = degrees(source, target, entities.num_rows)
+    community_ids = pa.array(ids, pa.string())
+    report_ids = pa.array([report_id(i) for i in ids], pa.string())
+    by_degree = np.lexsort((np.arange(len(degree)), -degree))
+    by_weight = np.lexsort((np.arange(len(source)), -edges["weight"].to_numpy()))
+    by_level = np.lexsort((np.arange(len(ids)), layout.hierarchy.level))
+    communities = number(run, "communities", community_ids, by_level)
+    return {
+        "documents": number(run, "documents", column(corpus.tables["documents"], "id")["id"]),
+        "text_units": number(run, "text_units", column(corpus.tables["text_units"], "id")["id"]),
+        "entities": number(run, "entities", entities["id"], by_degree),
+        "relationships": number(run, "relationships", edges["id"], by_weight),
+        "covariates": number(run, "covariates", column(merged.tables["covariates"], "id")["id"]),
+        "communities": communities,
+        # A report bears its community's number, as everywhere in this family of tools.
+        "community_reports": _renumbered(report_ids, communities.of(community_ids), communities.next),
+    }
+
+
+def _renumbered(ids: pa.Array, numbers: Ints, next_: int) -> Numbers:
+    keys = id_prefixes(ids)
+    assert keys is not None
+    by_key = np.argsort(keys, kind="stable")
+    return Numbers(keys[by_key], numbers[by_key], next_)
+
+
+def _finish_units(
+    run: Run,
+    done: Finished,
+    numbers: Callable[[], dict[str, Numbers]],
+    results: Results,
+) -> None:
+    """Documents with their chunks' ids; chunks with the ids of what they name."""
+    corpus, extracted, claimed = results.corpus, results.extracted, results.claimed
+    groups = len(corpus.tables["text_units"])
+    claims = claimed.tables.get("found_claims") or [[] for _ in range(groups)]
+    inputs = list(
+        zip(
+            corpus.tables["documents"],
+            corpus.tables["text_units"],
+            extracted.tables["found_entities"],
+            extracted.tables["found_relationships"],
+            claims,
+            strict=True,
+        )
+    )
+    written = run.executor.map("finish", partial(_unit_tables, numbers), inputs)
+    for name in ("documents", "text_units"):
+        done.tables[name] = [p for w in written for p in w.get(name, [])]
+
+
+def _unit_tables(
+    numbers: Callable[[], dict[str, Numbers]], store: Store, x: Sequence[list[Part]]
+) -> Iterator[Tables]:
+    documents, units, entities, relationships, claims = x
+    own = numbers()
+    table = read_table(store, units, None, schema.TEXT_UNITS)
+    for column, parts, key, kind in (
+        ("entity_ids", entities, "entity_id", "entities"),
+        ("relationship_ids", relationships, "relationship_id", "relationships"),
+        ("covariate_ids", claims, "claim_id", "covariates"),
+    ):
+        lists = _ids_by_unit(store, parts, key, own[kind], table["id"])
+        table = table.set_column(table.schema.get_field_index(column), column, lists)
+    yield {"text_units": _numbered(table, own["text_units"]).cast(schema.TEXT_UNITS)}
+    documents_table = read_table(store, documents, None, schema.DOCUMENTS)
+    by_document: dict[str, list[str]] = {}
+    for unit, document in zip(table["id"].to_pylist(), table["document_id"].to_pylist(), strict=True):
+        by_document.setdefault(document, []).append(unit)
+    lists = pa.array(
+        [by_document.get(d, []) for d in documents_table["id"].to_pylist()], pa.list_(pa.string())
+    )
+    at = documents_table.schema.get_field_index("text_unit_ids")
+    documents_table = documents_table.set_column(at, "text_unit_ids", lists)
+    yield {"documents": _numbered(documents_table, own["documents"]).cast(schema.DOCUMENTS)}
+
+
+def _ids_by_unit(
+    store: Store, parts: list[Part], key: str, known: Numbers, units: pa.ChunkedArray
+) -> pa.Array:
+    """For each text unit the distinct ids it names, those that are in the snapshot, in order."""
+    of = pa.schema([(key, pa.string()), ("text_unit_id", pa.string())])
+    found = read_table(store, parts, [key, "text_unit_id"], of)
+    found = found.filter(pa.array(known.of(found[key]) >= 0))
+    lists: dict[str, dict[str, None]] = {}
+    for id_, unit in zip(found[key].to_pylist(), found["text_unit_id"].to_pylist(), strict=True):
+        lists.setdefault(unit, {})[id_] = None
+    return pa.array([list(lists.get(u, {})) for u in units.to_pylist()], pa.list_(pa.string()))
+
+
+def _finish_graph(
+    run: Run, done: Finished, numbers: Callable[[], dict[str, Numbers]], described: Result
+) -> None:
+    entities, edges = described.tables["entities"], described.tables["relationships"]
+    ids = _columns(run, entities, "id")
+    ends = _columns(run, edges, "source_id", "target_id")
+    source, target = graph_arrays([ids["id"]], ends["source_id"], ends["target_id"])
+    degree = degrees(source, target, ids.num_rows)
+    inputs = [
+        *_sliced("entities", entities, {"degree": degree}),
+        *_sliced("relationships", edges, {"combined_degree": degree[source] + degree[target]}),
+    ]
+    written = run.executor.map("finish", partial(_graph_tables, numbers), inputs)
+    for name in ("entities", "relationships"):
+        done.tables[name] = [p for w in written for p in w.get(name, [])]
+
+
+def _sliced(kind: str, groups: list[list[Part]], columns: Mapping[str, Ints]) -> list[Any]:
+    out, at = [], 0
+    for group in groups:
+        rows = sum(p.rows for p in group)
+        out.append((kind, group, {name: c[at : at + rows] for name, c in columns.items()}))
+        at += rows
+    return out
+
+
+def _graph_tables(
+    numbers: Callable[[], dict[str, Numbers]], store: Store, x: tuple[str, list[Part], dict[str, Ints]]
+) -> Iterator[Tables]:
+    kind, parts, columns = x
+    if not parts:
+        return
+    table = read_table(store, parts)
+    for name, values in columns.items():
+        table = table.append_column(name, pa.array(values))
+    of = schema.TABLES[kind]
+    table = table.append_column("human_readable_id", pa.array(numbers()[kind].of(table["id"])))
+    yield {kind: table.select(of.names).cast(of)}
+
+
+def _finish_communities(
+    run: Run,
+    done: Finished,
+    numbers: Callable[[], dict[str, Numbers]],
+    layout: Layout,
+    ids: list[str],
+    period: str,
+) -> None:
+    known = numbers()["communities"].of(pa.array(ids, pa.string()))
+    shared = run.executor.share((layout, ids, known))
+    h = layout.hierarchy
+    order = np.lexsort((np.arange(h.n_communities), h.level))
+    inputs = [order[i : i + COMMUNITIES_AT_ONCE] for i in range(0, len(order), COMMUNITIES_AT_ONCE)]
+    written = run.executor.map("finish", partial(_community_table, shared, period), inputs)
+    done.tables["communities"] = [p for w in written for p in w.get("communities", [])]
+
+
+def _community_table(
+    shared: Callable[[], tuple[Layout, list[str], Ints]], period: str, store: Store, wanted: Ints
+) -> Iterator[Tables]:
+    layout, ids, numbers = shared()
+    h, edge_community = layout.hierarchy, layout.elements.edge_community
+    rows = []
+    for c in wanted.tolist():
+        members = element_slice(
+            store, layout.blocks["entities"], h.start[c], h.end[c], ["id", "text_unit_ids"]
+        )
+        low, high = np.searchsorted(edge_community, [c, h.last[c]])
+        inside = element_slice(store, layout.blocks["relationships"], low, high, ["id", "text_unit_ids"])
+        # Like everywhere else, the text of a community is that of its relationships; without any, its members'.
+        of_text = inside if inside.num_rows else members
+        units = pc.unique(pc.list_flatten(of_text["text_unit_ids"])) if of_text.num_rows else pa.array([])
+        rows.append(
+            {
+                "id": ids[c],
+                "human_readable_id": int(numbers[c]),
+                "community": int(numbers[c]),
+                "level": int(h.level[c]),
+                "parent": int(numbers[h.parent[c]]) if h.parent[c] >= 0 else -1,
+                "children": [int(numbers[k]) for k in h.children(c)],
+                "title": f"Community {numbers[c]}",
+                "entity_ids": members["id"].to_pylist(),
+                "relationship_ids": inside["id"].to_pylist(),
+                "text_unit_ids": units.to_pylist(),
+                "period": period,
+                "size": int(h.end[c] - h.start[c]),
+                "hierarchy": HIERARCHY,
+                "packed": bool(h.packed[c]),
+            }
+        )
+    yield {"communities": pa.Table.from_pylist(rows, schema=schema.COMMUNITIES)}
+
+
+def _finish_reports(
+    run: Run,
+    done: Finished,
+    numbers: dict[str, Numbers],
+    layout: Layout,
+    reports: Result,
+    ids: list[str],
+    period: str,
+) -> None:
+    """Reports with references as people read them: human_readable_ids."""
+    h = layout.hierarchy
+    known = numbers["communities"].of(pa.array(ids, pa.string()))
+    shown = Rendered(numbers)
+    rows = []
+    table = read_table(run.store, reports.parts("reports")) if reports.parts("reports") else pa.table({})
+    for row in table.to_pylist():
+        c = row.pop("number")
+        shown.prepare(row["references"])
+        findings = [{k: shown.render(v) for k, v in f.items()} for f in row["findings"]]
+        summary, explanation = shown.render(row["summary"]), shown.render(row["rating_explanation"])
+        content = {
+            "title": row["title"],
+            "summary": summary,
+            "rating": row["rank"],
+            "rating_explanation": explanation,
+            "findings": findings,
+        }
+        rows.append(
+            {
+                **row,
+                "id": report_id(ids[c]),
+                "human_readable_id": int(known[c]),
+                "community": int(known[c]),
+                "level": int(h.level[c]),
+                "parent": int(known[h.parent[c]]) if h.parent[c] >= 0 else -1,
+                "children": [int(known[k]) for k in h.children(c)],
+                "summary": summary,
+                "full_content": shown.render(row["full_content"]),
+                "rating_explanation": explanation,
+                "findings": findings,
+                "full_content_json": orjson.dumps(content, option=orjson.OPT_INDENT_2).decode(),
+                "period": period,
+                "size": int(h.end[c] - h.start[c]),
+                "hierarchy": HIERARCHY,
+            }
+        )
+    rows.sort(key=lambda r: (r["level"], r["community"]))
+    finished = pa.Table.from_pylist(rows, schema=schema.COMMUNITY_REPORTS)
+    _write_one(run, done, "community_reports", finished)
+
+
+class Rendered:
+    """Turns string ids in references into human_readable_ids, looked up many at a time."""
+
+    TABLES: Mapping[str, str] = {
+        "Reports": "community_reports",
+        "Entities": "entities",
+        "Relationships": "relationships",
+        "Claims": "covariates",
+        "Sources": "text_units",
+    }
+
+    def __init__(self, numbers: Mapping[str, Numbers]) -> None:
+        self._numbers = numbers
+        self._known: dict[Reference, int | None] = {}
+
+    def prepare(self, references: Sequence[Mapping[str, str]]) -> None:
+        for reference in references:
+            key = Reference(reference["section"], reference["id"])
+            if key not in self._known:
+                found = int(self._numbers[self.TABLES[key.section]].of(pa.array([key.id]))[0])
+                self._known[key] = found if found >= 0 else None
+
+    def render(self, text: str) -> str:
+        return render_references(text, self._known.get)
+
+
+def _numbered(table: pa.Table, numbers: Numbers) -> pa.Table:
+    at = table.schema.get_field_index("human_readable_id")
+    return table.set_column(at, "human_readable_id", pa.array(numbers.of(table["id"])))
+
+
+def _columns(run: Run, groups: list[list[Part]], *names: str) -> pa.Table:
+    of = pa.schema([(n, pa.string()) for n in names])
+    return read_table(run.store, [p for g in groups for p in g], list(names), of)
+
+
+def _read(run: Run, groups: list[list[Part]], of: pa.Schema) -> pa.Table:
+    return read_table(run.store, [p for g in groups for p in g], None, of)
+
+
+def _write_one(run: Run, done: Finished, name: str, table: pa.Table) -> None:
+    done.tables[name] = run.executor.map("finish", _just, [{name: table}])[0].get(name, [])
+
+
+def _just(store: Store, tables: Tables) -> list[Tables]:
+    return [tables]

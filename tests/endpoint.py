@@ -1,0 +1,260 @@
+"""A real HTTP server on a free loopback port that speaks the OpenAI protocol and can misbehave.
+
+    with Endpoint(respond=lambda body: "Hello.") as endpoint:
+        Model(provider="openai", model="m", endpoints=(settings.Endpoint(base_url=endpoint.base_url),))
+
+`respond` gets the decoded body of each chat call and returns the reply's text, an `Answer`, or one of
+the faults below; it runs in the server's thread. Every request is counted and its body remembered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from aiohttp import web
+
+from graphrag_ray.corpus.tokens import count
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A chat reply. usage: what is reported; "count": the true numbers; None: nothing is reported."""
+
+    text: str
+    finish_reason: str = "stop"
+    usage: Mapping[str, Any] | str | None = "count"
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Status:
+    """An HTTP error with the protocol's error body."""
+
+    status: int
+    message: str = "no"
+    code: str | None = None
+    param: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Any bytes with any status."""
+
+    body: bytes
+    status: int = 200
+
+
+@dataclass(frozen=True)
+class Hang:
+    """No answer for so long."""
+
+    seconds: float = 3600.0
+
+
+@dataclass(frozen=True)
+class Drop:
+    """The connection is closed instead of an answer."""
+
+
+Response: TypeAlias = str | Answer | Status | Raw | Hang | Drop
+Respond: TypeAlias = Callable[[dict[str, Any]], Response]
+
+
+def rate_limited(retry_after: str | None = None, **headers: str) -> Status:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    if retry_after is not None:
+        named["Retry-After"] = retry_after
+    return Status(429, "Rate limit reached", "rate_limit_exceeded", headers=named)
+
+
+def unsupported(parameter: str) -> Status:
+    message = f"Unsupported parameter: '{parameter}' is not supported with this model."
+    return Status(400, message, "unsupported_parameter", parameter)
+
+
+WRONG_KEY = Status(401, "Incorrect API key provided", "invalid_api_key")
+FORBIDDEN = Status(403, "Your country is not supported")
+NO_SUCH_MODEL = Status(404, "The model `m` does not exist", "model_not_found")
+NO_QUOTA = Status(429, "You exceeded your current quota", "insufficient_quota")
+TOO_LONG = Status(400, "This model's maximum context length is 8192 tokens", "context_length_exceeded")
+BROKEN = Status(500, "The server had an error")
+GARBAGE = Raw(b"<html>bad gateway</html>")
+
+
+def in_turn(*responses: Response) -> Respond:
+    """Gives each response once, in order, and the last one for ever."""
+    left = list(responses)
+
+    def respond(body: dict[str, Any]) -> Response:
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    return respond
+
+
+@dataclass(frozen=True)
+class Received:
+    """A request as it came: path under /v1, decoded body, headers, time.monotonic()."""
+
+    path: str
+    body: dict[str, Any]
+    headers: Mapping[str, str]
+    at: float
+
+
+class Endpoint:
+    """respond          chat calls; embed: what to do instead of embedding
+    key              the key that is demanded; None: any
+    dimensions       of embeddings, where the request names none
+    """
+
+    def __init__(
+        self,
+        respond: Respond | None = None,
+        *,
+        embed: Respond | None = None,
+        key: str | None = None,
+        dimensions: int = 8,
+    ) -> None:
+        self.respond: Respond = respond or (lambda body: "Hello.")
+        self.embed = embed
+        self.key = key
+        self.dimensions = dimensions
+        self.requests: list[Received] = []
+        self.in_flight = 0
+        self.peak_in_flight = 0
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._port: int | None = None
+        self._ready = threading.Event()
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self._port}/v1"
+
+    def bodies(self, path: str = "/chat/completions") -> list[dict[str, Any]]:
+        return [r.body for r in self.requests if r.path == path]
+
+    def __enter__(self) -> Endpoint:
+        self._thread.start()
+        assert self._ready.wait(10), "the test endpoint did not start"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        app = web.Application(client_max_size=2**28)
+        app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_post("/v1/embeddings", self._embeddings)
+        app.router.add_get("/v1/models", self._models)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        self._loop.run_until_complete(runner.setup())
+        site = web.TCPSite(runner, "127.0.0.1", 0, backlog=2048)
+        self._loop.run_until_complete(site.start())
+        self._port = runner.addresses[0][1]
+        self._ready.set()
+        self._loop.run_forever()
+        self._loop.run_until_complete(runner.cleanup())
+        self._loop.close()
+
+    async def _models(self, request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": "m", "object": "model"}]})
+
+    async def _chat(self, request: web.Request) -> web.Response:
+        body = await self._receive(request)
+        response = self._refusal(request) or self.respond(body)
+        self.in_flight += 1
+        self.peak_in_flight = max(self.peak_in_flight, self.in_flight)
+        try:
+            if isinstance(response, str):
+                response = Answer(response)
+            if not isinstance(response, Answer):
+                return await _misbehave(request, response)
+            await asyncio.sleep(response.delay_s)
+            return web.json_response(_chat_body(body, response))
+        finally:
+            self.in_flight -= 1
+
+    async def _embeddings(self, request: web.Request) -> web.Response:
+        body = await self._receive(request)
+        response = self._refusal(request)
+        if response is None and self.embed is not None:
+            response = self.embed(body)
+        if isinstance(response, Status | Raw | Hang | Drop):
+            return await _misbehave(request, response)
+        texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
+        dimensions = body.get("dimensions") or self.dimensions
+        encoded = body.get("encoding_format") == "base64"
+        data = [
+            {"object": "embedding", "index": i, "embedding": _vector(text, dimensions, encoded)}
+            for i, text in enumerate(texts)
+        ]
+        tokens = sum(count(text, "cl100k_base") for text in texts)
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        data.reverse()  # the protocol numbers them; the order is not promised
+        return web.json_response({"object": "list", "model": body["model"], "data": data, "usage": usage})
+
+    async def _receive(self, request: web.Request) -> dict[str, Any]:
+        at = time.monotonic()
+        body = json.loads(await request.read())
+        self.requests.append(Received(request.path.removeprefix("/v1"), body, dict(request.headers), at))
+        return body
+
+    def _refusal(self, request: web.Request) -> Status | None:
+        right = self.key is None or request.headers.get("Authorization") == f"Bearer {self.key}"
+        return None if right else WRONG_KEY
+
+
+async def _misbehave(request: web.Request, fault: Status | Raw | Hang | Drop) -> web.Response:
+    if isinstance(fault, Hang):
+        await asyncio.sleep(fault.seconds)
+        return web.Response(status=500)
+    if isinstance(fault, Drop):
+        if request.transport is not None:
+            request.transport.abort()
+        return web.Response(status=500)
+    if isinstance(fault, Raw):
+        return web.Response(body=fault.body, status=fault.status)
+    error = {"message": fault.message, "type": "error", "code": fault.code, "param": fault.param}
+    return web.json_response({"error": error}, status=fault.status, headers=dict(fault.headers))
+
+
+def _chat_body(body: Mapping[str, Any], answer: Answer) -> dict[str, Any]:
+    message = {"role": "assistant", "content": answer.text}
+    choice = {"index": 0, "message": message, "finish_reason": answer.finish_reason}
+    out: dict[str, Any] = {
+        "id": "chatcmpl-test",
+        "object": "chat.completion",
+        "created": 0,
+        "model": body["model"],
+        "choices": [choice],
+    }
+    if answer.usage == "count":
+        out["usage"] = _counted(body["messages"], answer.text)
+    elif answer.usage is not None:
+        out["usage"] = answer.usage
+    return out
+
+
+def _counted(messages: Sequence[Mapping[str, str]], reply: str) -> dict[str, int]:
+    prompt = sum(count(m["content"], "cl100k_base") + 4 for m in messages)
+    completion = count(reply, "cl100k_base")
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+def _vector(text: str, dimensions: int, encoded: bool) -> str | list[float]:
+    seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+    vector = np.random.default_rng(seed).standard_normal(dimensions).astype("<f4")
+    return base64.b64encode(vector.tobytes()).decode() if encoded else vector.tolist()

@@ -1,0 +1,181 @@
+"""Chunks: windows of tokens that lose nothing and cut nothing in two."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphrag_ray.corpus.chunks import Chunk, chunk
+from graphrag_ray.corpus.tokens import count, offsets
+from graphrag_ray.settings import Chunking
+
+V = "cl100k_base"
+PROSE = " ".join(f"Item {i}: the mayor of Netherquay met Ulla Garrowby again." for i in range(400))
+PLAIN = st.text(st.sampled_from("ab cd,.\nE1"), max_size=400)
+ODD = st.text(st.sampled_from("a b\u0301\u200d👩🏽😀漢\n \u2003"), max_size=120)
+
+
+@st.composite
+def options(draw: st.DrawFn) -> Chunking:
+    size = draw(st.integers(1, 40))
+    overlap = draw(st.integers(0, size - 1))
+    return Chunking(size=size, overlap=overlap, min_new_tokens=draw(st.integers(0, 20)))
+
+
+def spans(chunks: list[Chunk]) -> list[tuple[int, int]]:
+    return [(c.start, c.end) for c in chunks]
+
+
+@settings(max_examples=300)
+@given(PLAIN | ODD, options())
+def test_every_character_but_white_space_is_in_a_chunk(text: str, chunking: Chunking) -> None:
+    chunks = chunk(text, chunking, V)
+    covered = {i for c in chunks for i in range(c.start, c.end)}
+    assert [i for i, c in enumerate(text) if not c.isspace() and i not in covered] == []
+    assert all(0 <= c.start < c.end <= len(text) for c in chunks)
+    assert all(text[c.start : c.end].strip() for c in chunks)
+
+
+@settings(max_examples=200)
+@given(PLAIN | ODD, options())
+def test_starts_and_ends_increase_and_tokens_are_counted(text: str, chunking: Chunking) -> None:
+    chunks = chunk(text, chunking, V)
+    for a, b in zip(chunks, chunks[1:], strict=False):
+        assert a.start < b.start
+        assert a.end < b.end
+    assert [c.n_tokens for c in chunks] == [count(text[c.start : c.end], V) for c in chunks]
+
+
+@settings(max_examples=200)
+@given(st.text(st.sampled_from("ab cd,.E1"), min_size=1, max_size=400), options())
+def test_windows_have_the_size_and_the_overlap_asked_for(text: str, chunking: Chunking) -> None:
+    assert isinstance(chunking.size, int)
+    ends = [0, *offsets(text, V).tolist()]
+    # one token a character at least, so a place is one token number
+    number = {offset: i for i, offset in enumerate(ends)}
+    windows = [(number[c.start], number[c.end]) for c in chunk(text, chunking, V)]
+    if any(not text[a:b].strip() for a in ends for b in ends if b - a > 3):
+        return  # a window may have been dropped
+    for first, stop in windows[:-1]:
+        assert stop - first == chunking.size
+    for (_, stop), (first, _) in zip(windows, windows[1:], strict=False):
+        assert stop - first == chunking.overlap
+    if len(windows) > 1:
+        new = windows[-1][1] - windows[-2][1]
+        assert (
+            new >= min(chunking.min_new_tokens, chunking.size - chunking.overlap)
+            or new >= chunking.min_new_tokens
+        )
+        assert windows[-1][1] - windows[-1][0] < chunking.size + max(1, chunking.min_new_tokens)
+
+
+def test_the_default_is_the_papers() -> None:
+    ends = [0, *offsets(PROSE, V).tolist()]
+    chunks = chunk(PROSE, Chunking(), V)
+    assert chunks[0] == Chunk(0, ends[600], 600)
+    assert chunks[1].start == ends[500]
+    assert chunks[-1].end == len(PROSE)
+
+
+@pytest.mark.parametrize(("extra", "expected"), [(49, 1), (50, 2)])
+def test_a_short_tail_joins_the_chunk_before(extra: int, expected: int) -> None:
+    ends = offsets(PROSE, V)
+    text = PROSE[: ends[600 + extra - 1]]
+    chunks = chunk(text, Chunking(), V)
+    assert len(chunks) == expected
+    assert chunks[-1].end == len(text)
+    if expected == 1:
+        assert chunks[0].n_tokens == 649
+
+
+def test_the_size_may_be_the_document() -> None:
+    assert chunk(PROSE, Chunking(size="document"), V) == [Chunk(0, len(PROSE), count(PROSE, V))]
+    assert chunk(" x\n", Chunking(size="document"), V) == [Chunk(0, 3, count(" x\n", V))]
+
+
+@pytest.mark.parametrize("size", [600, 1, "document"])
+@pytest.mark.parametrize("text", ["", " ", "\n\t \u2003\u00a0"])
+def test_nothing_but_white_space_gives_no_chunk(text: str, size: int) -> None:
+    assert chunk(text, Chunking(size=size, overlap=0), V) == []
+
+
+def test_a_window_of_white_space_is_dropped() -> None:
+    text = "start " + "\n \t" * 200 + "end"
+    chunks = chunk(text, Chunking(size=20, overlap=0, min_new_tokens=0), V)
+    assert 2 <= len(chunks) < offsets(text, V).size // 20
+    assert text[chunks[0].start :].startswith("start")
+    assert chunks[-1].end == len(text)
+
+
+def test_a_header_counts_within_the_budget() -> None:
+    header = "Title: The Netherquay Gazette\nDate: 2014-02-03\n\n"
+    length = 600 - count(header, V)
+    ends = [0, *offsets(PROSE, V).tolist()]
+    chunks = chunk(PROSE, Chunking(), V, header)
+    assert chunks[0].end == ends[length]
+    # the overlap is kept
+    assert chunks[1].start == ends[length - 100]
+    # n_tokens is the text's alone
+    assert chunks[0].n_tokens == length
+
+
+@settings(max_examples=100)
+@given(st.integers(1, 700), options())
+def test_a_long_header_costs_at_most_half_of_the_new_tokens(words: int, chunking: Chunking) -> None:
+    assert isinstance(chunking.size, int)
+    header = "word " * words
+    without, under = chunk(PROSE, chunking, V), chunk(PROSE, chunking, V, header)
+    assert len(under) <= 3 * len(without) + 1
+    least = max(1, (chunking.size - chunking.overlap) // 2)
+    starts = [c.start for c in under]
+    ends = [0, *offsets(PROSE, V).tolist()]
+    assert all(ends.index(b) - ends.index(a) >= least for a, b in zip(starts, starts[1:], strict=False))
+
+
+@settings(max_examples=200)
+@given(
+    st.text(
+        st.sampled_from(["e\u0301", "👩🏽", "👨\u200d👩\u200d👧", "❤\ufe0f", "क\u094d", "a", " "]),
+        max_size=60,
+    ),
+    options(),
+)
+def test_no_cut_is_before_a_mark_a_joiner_or_a_skin_tone(text: str, chunking: Chunking) -> None:
+    places = {p for c in chunk(text, chunking, V) for p in (c.start, c.end)} - {0, len(text)}
+    for place in places:
+        assert unicodedata.category(text[place]) not in ("Mn", "Mc", "Me")
+        assert text[place] not in "\u200d🏽"
+        assert text[place - 1] != "\u200d"
+
+
+def test_a_pile_of_marks_longer_than_any_language_has_is_cut() -> None:
+    text = "e" + "\u0301" * 5000
+    chunks = chunk(text, Chunking(size=100, overlap=10), V)
+    assert len(chunks) == 56
+    assert chunks[-1].end == len(text)
+
+
+def test_a_character_larger_than_the_window_stays_whole() -> None:
+    text = "x😀y"
+    chunks = chunk(text, Chunking(size=1, overlap=0, min_new_tokens=0), V)
+    assert [text[c.start : c.end] for c in chunks] == ["x", "😀", "y"]
+
+
+def test_a_long_line_is_cut_like_any_other() -> None:
+    text = "a" * 2_000_000
+    chunks = chunk(text, Chunking(), V)
+    assert chunks[-1].end == len(text)
+    assert max(c.n_tokens for c in chunks) <= 649
+    assert len(chunks) == -(-(count(text, V) - 100) // 500)
+
+
+@settings(max_examples=100)
+@given(st.text(max_size=300), options(), st.sampled_from(["cl100k_base", "o200k_base", "llama3", "qwen3"]))
+def test_any_text_in_any_vocabulary_is_cut_the_same_way_twice(
+    text: str, chunking: Chunking, vocabulary: str
+) -> None:
+    chunks = chunk(text, chunking, vocabulary)
+    assert spans(chunks) == spans(chunk(text, chunking, vocabulary))
+    covered = {i for c in chunks for i in range(c.start, c.end)}
+    assert all(c.isspace() or i in covered for i, c in enumerate(text))

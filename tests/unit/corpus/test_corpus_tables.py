@@ -1,0 +1,114 @@
+"""Documents and text units as Arrow tables."""
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphrag_ray import ids, schema
+from graphrag_ray.corpus.document import Document
+from graphrag_ray.corpus.tables import MAX_HEADER_FIELD, documents_table, header_of, text_units_table
+from graphrag_ray.corpus.tokens import count
+from graphrag_ray.settings import Chunking
+
+V = "cl100k_base"
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
+DOCUMENT = st.builds(
+    Document,
+    path=TEXT,
+    row=TEXT,
+    title=TEXT,
+    text=TEXT,
+    date=st.none() | TEXT,
+    metadata=st.dictionaries(TEXT, st.none() | TEXT | st.integers(-5, 5) | st.lists(TEXT), max_size=3),
+    encoding=st.sampled_from(["utf-8", "cp1252"]),
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(DOCUMENT, max_size=5))
+def test_documents_are_rows_of_the_schema(documents: list[Document]) -> None:
+    table = documents_table(iter(documents))
+    table.validate(full=True)
+    assert table.schema == schema.DOCUMENTS
+    for row, document in zip(table.to_pylist(), documents, strict=True):
+        assert row == {
+            "id": ids.document_id(document.path, document.row),
+            "human_readable_id": 0,
+            "title": document.title,
+            "text": document.text,
+            "text_unit_ids": [],
+            "creation_date": document.date,
+            "raw_data": document.raw_data,
+            "path": document.path,
+            "row": document.row,
+            "content_hash": document.content_hash,
+            "encoding": document.encoding,
+        }
+
+
+@settings(max_examples=100)
+@given(st.text(st.sampled_from("ab \n漢😀e\u0301"), max_size=300), st.integers(1, 30))
+def test_text_units_are_cut_out_of_the_document_exactly(text: str, size: int) -> None:
+    document = Document("a.txt", "", "A", text)
+    table = text_units_table(document, Chunking(size=size, overlap=size // 3), V)
+    table.validate(full=True)
+    assert table.schema == schema.TEXT_UNITS
+    rows = table.to_pylist()
+    assert len({r["id"] for r in rows}) == len(rows)
+    for position, row in enumerate(rows):
+        assert row["text"] == document.text[row["start"] : row["end"]]
+        assert row["n_tokens"] == count(row["text"], V)
+        assert (row["position"], row["document_id"], row["human_readable_id"]) == (position, document.id, 0)
+        assert row["entity_ids"] == row["relationship_ids"] == row["covariate_ids"] == []
+
+
+def test_chunks_with_the_same_text_have_ids_of_their_own() -> None:
+    document = Document("a.txt", "", "A", "ab" * 300)
+    rows = text_units_table(document, Chunking(size=50, overlap=0), V).to_pylist()
+    assert len(rows) > 3
+    assert len({r["text"] for r in rows}) == 1
+    assert [r["id"] for r in rows] == [
+        ids.text_unit_id(document.id, rows[0]["text"], n) for n in range(len(rows))
+    ]
+
+
+def test_a_new_paragraph_at_the_end_keeps_the_ids_of_earlier_chunks() -> None:
+    text = " ".join(f"Item {i} was agreed." for i in range(500))
+    options = Chunking(size=200, overlap=50)
+    before = text_units_table(Document("a", "", "A", text), options, V)["id"].to_pylist()
+    after = text_units_table(Document("a", "", "A", text + "\n\nNew."), options, V)["id"].to_pylist()
+    assert before[:-1] == after[: len(before) - 1]
+
+
+@pytest.mark.parametrize(
+    ("prepend", "date", "expected"),
+    [
+        ((), "2014", ""),
+        (("title",), "2014", "Title: The Accord\n\n"),
+        (("title", "date"), "2014", "Title: The Accord\nDate: 2014\n\n"),
+        (("date", "title"), "2014", "Date: 2014\nTitle: The Accord\n\n"),
+        (("title", "date"), None, "Title: The Accord\n\n"),
+        (("date",), None, ""),
+    ],
+)
+def test_the_header_has_a_line_for_each_field_that_is_there(
+    prepend: tuple[str, ...], date: str | None, expected: str
+) -> None:
+    options = Chunking(prepend=prepend)  # type: ignore[arg-type]
+    document = Document("a", "", " The\nAccord ", "Some text.", date)
+    assert header_of(document, options) == expected
+    assert text_units_table(document, options, V)["header"].to_pylist() == [expected]
+
+
+def test_a_title_as_long_as_a_text_is_shortened_in_the_header() -> None:
+    header = header_of(Document("a", "", "word " * 1000, "x"), Chunking(prepend=("title",)))
+    assert len(header) <= MAX_HEADER_FIELD + len("Title: \n\n")
+    assert header.endswith("…\n\n")
+
+
+def test_a_document_without_text_has_no_text_units() -> None:
+    table = text_units_table(Document("a", "", "A", " \n"), Chunking(), V)
+    assert table.schema == schema.TEXT_UNITS
+    assert table.num_rows == 0
+    assert pa.concat_tables([table, table]).num_rows == 0

@@ -1,0 +1,159 @@
+"""Text files and pages into documents."""
+
+import io
+from typing import BinaryIO
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphrag_ray import ids
+from graphrag_ray.corpus.parse import EXTENSIONS, Document, Unreadable, documents_in
+from graphrag_ray.settings import Input
+
+
+def read(path: str, data: bytes, **options: object) -> Document | Unreadable:
+    (found,) = documents_in(path, io.BytesIO(data), Input(**options))  # type: ignore[arg-type]
+    return found
+
+
+def document(path: str, data: bytes, **options: object) -> Document:
+    found = read(path, data, **options)
+    assert isinstance(found, Document), found
+    return found
+
+
+def reason(path: str, data: bytes, **options: object) -> str:
+    found = read(path, data, **options)
+    assert isinstance(found, Unreadable), found
+    assert (found.path, found.row) == (path, "")
+    return found.reason
+
+
+def test_a_text_file_is_one_document_named_by_its_file() -> None:
+    found = document("town/03 minutes.v2.TXT", "# Not a heading\r\nZoë spoke.\rEnd".encode())
+    assert found == Document(
+        path="town/03 minutes.v2.TXT",
+        row="",
+        title="03 minutes.v2",
+        text="# Not a heading\nZoë spoke.\nEnd",
+        date=None,
+        metadata={},
+        encoding="utf-8",
+    )
+    assert found.id == ids.document_id("town/03 minutes.v2.TXT")
+    assert found.raw_data is None
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("Intro\n\n## The *Accord* of 2014 ##\n# Later", "The *Accord* of 2014"),
+        ("```sh\n# a comment\n```\n# Real", "Real"),
+        ("~~~\n```\n# no\n~~~\n# Real", "Real"),
+        ("#hashtag\n#\n    # code", "notes"),
+        ("no heading", "notes"),
+    ],
+)
+def test_a_markdown_title_is_its_first_heading(text: str, title: str) -> None:
+    assert document("notes.md", text.encode()).title == title
+
+
+def test_header_lines_are_not_text() -> None:
+    data = b"file-12.txt\r\nDate: today\r\nThe text.\r\nMore."
+    assert document("a.txt", data, strip_header_lines=2).text == "The text.\nMore."
+    assert document("a.md", b"name\n# Title\nx", strip_header_lines=1).title == "Title"
+    assert document("a.html", b"<p>one</p>\n<p>two</p>", strip_header_lines=1).text == "one\n\ntwo"
+    assert "strip_header_lines" in reason("a.txt", data, strip_header_lines=4)
+
+
+def test_a_page_gives_title_date_and_text() -> None:
+    html = (
+        '<html><head><title>Harbour plan</title><meta name="date" content="2014-02-03"></head>'
+        "<body><p>One&#13;&#10;two.</p></body></html>"
+    )
+    found = document("plan.htm", html.encode())
+    assert (found.title, found.date, found.text) == ("Harbour plan", "2014-02-03", "One two.")
+    assert document("plan.html", b"<p>x</p>").title == "plan"
+
+
+def test_a_page_is_decoded_as_it_declares() -> None:
+    html = '<meta charset="koi8-r"><p>Жаров</p>'
+    found = document("a.html", html.encode("koi8-r"))
+    assert (found.text, found.encoding) == ("Жаров", "koi8-r")
+
+
+@pytest.mark.parametrize("data", [b"", b" \r\n\t \n", b"\xef\xbb\xbf", "\u2003\u00a0".encode()])
+@pytest.mark.parametrize("path", ["a.txt", "a.md", "a.html"])
+def test_an_empty_file_is_said_to_be_empty(path: str, data: bytes) -> None:
+    assert reason(path, data).startswith("empty")
+
+
+def test_a_page_without_text_is_said_to_be_empty() -> None:
+    assert reason("a.html", b"<title>T</title><script>x()</script><p> </p>").startswith("empty")
+
+
+def test_a_binary_file_is_said_to_be_binary() -> None:
+    assert "binary" in reason("a.txt", b"\x89PNG\r\n\x1a\n\0\0")
+
+
+def test_a_file_over_the_limit_is_refused_and_not_read_to_its_end() -> None:
+    stream = io.BytesIO(b"x" * 5_000_000)
+    (found,) = documents_in("big.txt", stream, Input(max_bytes=1_000_000))
+    assert isinstance(found, Unreadable)
+    assert "input.max_bytes (1,000,000)" in found.reason
+    assert stream.tell() < 5_000_000
+    assert document("a.txt", b"x" * 1000, max_bytes=1000).text == "x" * 1000
+
+
+def test_an_unknown_kind_of_file_names_the_known_ones() -> None:
+    assert ".pdf" in reason("a.pdf", b"%PDF")
+    assert all(extension in reason("README", b"x") for extension in EXTENSIONS)
+
+
+def test_an_error_of_the_stream_is_not_a_fault_of_the_document() -> None:
+    class Broken(io.RawIOBase):
+        def read(self, size: int = -1) -> bytes:
+            raise ConnectionError("gone")
+
+    stream: BinaryIO = Broken()  # type: ignore[assignment]
+    for path in ("a.txt", "a.csv", "a.jsonl", "a.html"):
+        with pytest.raises(ConnectionError):
+            list(documents_in(path, stream, Input()))
+
+
+def test_an_error_of_the_stream_in_parquet_is_raised_as_well() -> None:
+    class Broken(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            raise ConnectionError("gone")
+
+    with pytest.raises(ConnectionError):
+        list(documents_in("a.parquet", Broken(b"PAR1" * 100), Input()))
+
+
+def test_the_content_hash_tells_every_change() -> None:
+    base = Document("a", "", "Title", "Text", "2014", {"k": 1}, "utf-8")
+    others = [
+        Document("a", "", "Title2", "Text", "2014", {"k": 1}),
+        Document("a", "", "Title", "Text2", "2014", {"k": 1}),
+        Document("a", "", "Title", "Text", None, {"k": 1}),
+        Document("a", "", "Title", "Text", "", {"k": 1}),
+        Document("a", "", "Title", "Text", "2014", {"k": 2}),
+        Document("a", "", "TextTitle", "", "2014", {"k": 1}),
+    ]
+    assert len({base.content_hash, *(o.content_hash for o in others)}) == 7
+    # neither the place nor the encoding is content, nor is the order of columns
+    assert Document("b", "3", "Title", "Text", "2014", {"k": 1}, "cp1252").content_hash == base.content_hash
+    two, owt = {"a": 1, "b": 2}, {"b": 2, "a": 1}
+    assert (
+        Document("a", "", "", "", None, two).content_hash == Document("a", "", "", "", None, owt).content_hash
+    )
+
+
+@given(st.text(alphabet=st.sampled_from("ab é😀\r\n\t"), min_size=1))
+def test_line_ends_are_all_a_reader_changes_in_a_text(text: str) -> None:
+    found = read("a.txt", text.encode())
+    if isinstance(found, Unreadable):
+        assert not text.strip()
+    else:
+        assert found.text == text.replace("\r\n", "\n").replace("\r", "\n")

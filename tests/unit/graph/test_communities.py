@@ -1,0 +1,381 @@
+from __future__ import annotations
+
+import random
+import time
+from contextlib import suppress
+
+import igraph
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+
+from graphrag_ray.errors import SettingsError
+from graphrag_ray.graph.arrays import graph_arrays, id_prefixes
+from graphrag_ray.graph.communities import communities, edge_order
+from graphrag_ray.graph.leiden import components, leiden, seeded_igraph
+from graphrag_ray.ids import entity_id
+from graphrag_ray.settings import Communities
+
+DEFAULT = Communities()
+
+
+def build(n, edges, options=DEFAULT, **more):
+    source, target, weight = np.array([(*e, 1)[:3] for e in edges], dtype=np.float64).reshape(-1, 3).T
+    return communities(n, source.astype(np.int64), target.astype(np.int64), weight, options, **more)
+
+
+def members(h, c):
+    return sorted(h.order[h.start[c] : h.end[c]].tolist())
+
+
+def at(h, level):
+    return [members(h, c) for c in h.at_level(level)]
+
+
+def clique(nodes):
+    return [(a, b) for a in nodes for b in nodes if a < b]
+
+
+def cliques(n, size=6, first=0):
+    """A ring of cliques."""
+    edges = [e for i in range(n) for e in clique(range(first + i * size, first + (i + 1) * size))]
+    return edges + [(first + i * size, first + (i + 1) % n * size + 1) for i in range(n)]
+
+
+def random_edges(n, m, seed):
+    rng = np.random.default_rng(seed)
+    a, b = rng.integers(0, n, m), rng.integers(0, n, m)
+    near = rng.random(m) < 0.8
+    b = np.where(near, a // 50 * 50 + b % 50, b)
+    pairs = {(min(x, y), max(x, y)) for x, y in zip(a.tolist(), b.tolist(), strict=True) if x != y and y < n}
+    return [(x, y, 1 + (x + y) % 3) for x, y in sorted(pairs)]
+
+
+def same(one, other):
+    arrays = ("order", "level", "parent", "start", "end", "last", "packed")
+    return all(np.array_equal(getattr(one, a), getattr(other, a)) for a in arrays)
+
+
+@st.composite
+def graphs(draw):
+    """Up to 60 nodes: a few dense groups, some edges between them, isolated nodes."""
+    n = draw(st.integers(1, 60))
+    m = draw(st.integers(0, 120))
+    seed = draw(st.integers(0, 10**6))
+    rng = np.random.default_rng(seed)
+    groups = draw(st.integers(1, 6))
+    a, b = rng.integers(0, n, m), rng.integers(0, n, m)
+    b = np.where(rng.random(m) < 0.7, (a + groups * (b // groups)) % n, b)
+    pairs = {(min(x, y), max(x, y)) for x, y in zip(a.tolist(), b.tolist(), strict=True) if x != y}
+    return n, [(x, y, int(rng.integers(1, 5))) for x, y in sorted(pairs)]
+
+
+options = st.builds(
+    Communities,
+    max_size=st.sampled_from([None, 2, 5, 10]),
+    small_component=st.sampled_from([1, 3, 10]),
+    components=st.sampled_from(["all", "all", "largest"]),
+)
+
+
+@examples(max_examples=80)
+@given(graphs(), options, st.integers(1, 40))
+def test_each_level_is_a_partition_of_all_nodes(graph, options, pack_tokens):
+    n, edges = graph
+    h = build(n, edges, options, pack_tokens=pack_tokens)
+    ends = np.array([e[:2] for e in edges], dtype=np.int64).reshape(-1, 2)
+    component = components(n, ends)
+    wanted = range(n)
+    if options.components == "largest":
+        wanted = np.flatnonzero(component == np.bincount(component).argmax()).tolist()
+    assert sorted(h.order.tolist()) == list(range(n))
+    for level in range(h.n_levels + 1):
+        assert sorted(node for group in at(h, level) for node in group) == list(wanted)
+    for c in range(h.n_communities):
+        below = h.children(c)
+        assert len(below) != 1
+        if len(below):
+            assert sorted(node for d in below for node in members(h, d)) == members(h, c)
+            assert (h.level[below] == h.level[c] + 1).all()
+
+
+@examples(max_examples=80)
+@given(graphs(), options)
+def test_a_community_is_connected_and_small_enough_or_cannot_be_split(graph, options):
+    n, edges = graph
+    h = build(n, edges, options)
+    limit = options.max_size or 1
+    for c in range(h.n_communities):
+        nodes = np.array(members(h, c))
+        inside = np.array([e for e in edges if e[0] in nodes and e[1] in nodes]).reshape(-1, 3)
+        ends = np.searchsorted(nodes, inside[:, :2])
+        parts = components(len(nodes), ends)
+        if h.packed[c]:
+            assert h.level[c] == 0
+            assert parts.max() > 0
+            assert np.bincount(parts).max() < options.small_component
+            assert len(h.children(c)) == 0
+            continue
+        assert parts.max() == 0
+        if len(nodes) > limit and not len(h.children(c)):
+            with seeded_igraph(0) as generator:
+                assert leiden(len(nodes), ends, inside[:, 2].astype(float), options, generator).max() == 0
+        assert len(nodes) > limit or not len(h.children(c))
+
+
+@examples(max_examples=60)
+@given(graphs(), st.randoms(use_true_random=False), st.booleans())
+def test_the_order_and_direction_of_edges_do_not_matter(graph, shuffle, twice):
+    n, edges = graph
+    edges = edges + [(a, b, w + 1) for a, b, w in edges] * twice
+    other = [(b, a, w) if shuffle.random() < 0.5 else (a, b, w) for a, b, w in edges]
+    shuffle.shuffle(other)
+    one, two = build(n, edges), build(n, other)
+    assert same(one, two)
+    assert one.modularity == pytest.approx(two.modularity)
+
+
+def test_leiden_sees_the_same_edges_in_the_same_order(monkeypatch):
+    edges = [(a, b, w / 7) for a, b, w in random_edges(200, 500, 3)]
+    edges += [(b, a, w + 0.1) for a, b, w in edges[:50]]
+    seen = []
+
+    def recording(n, ends, weight, *rest):
+        seen.append((n, ends.tolist(), weight.tolist()))
+        return leiden(n, ends, weight, *rest)
+
+    monkeypatch.setattr("graphrag_ray.graph.communities.leiden", recording)
+    build(200, edges)
+    first, seen = seen, []
+    build(200, random.Random(1).sample(edges, len(edges)))
+    assert len(first) > 10
+    assert seen == first
+
+
+def test_the_order_of_entities_does_not_matter():
+    """The communities of titles are the same, however tables were filled: node numbers follow ids."""
+    edges = random_edges(200, 500, 3)
+    weight = np.array([w for *_, w in edges], dtype=float)
+
+    def titles(seed):
+        rename = np.random.default_rng(seed).permutation(200)
+        name = [f"NAME {i}" for i in rename]
+        ids = sorted(entity_id(t) for t in name)
+        title = {entity_id(t): t for t in name}
+        back = {f"NAME {v}": v for v in range(200)}
+        ends = [pa.array([entity_id(f"NAME {e[i]}") for e in edges]) for i in (0, 1)]
+        h = communities(200, *graph_arrays([pa.array(ids)], *ends), weight, DEFAULT)
+        return [
+            [back[title[ids[node]]] for node in h.order[h.start[c] : h.end[c]]]
+            for c in range(h.n_communities)
+        ]
+
+    assert titles(1) == titles(2)
+
+
+def test_two_cliques_with_a_bridge_are_two_communities():
+    edges = [*clique(range(8)), *clique(range(8, 16)), (0, 8)]
+    for options in (
+        DEFAULT,
+        *(Communities(library="leidenalg", quality=q) for q in ("modularity", "surprise")),
+    ):
+        assert at(build(16, edges, options), 0) == [list(range(8)), list(range(8, 16))]
+
+
+def test_leiden_runs_inside_every_community_again():
+    """Modularity joins small cliques of a large graph (its resolution limit); inside a part it does not."""
+    ring = cliques(60, size=4)
+    h = build(240, ring, Communities(max_size=5))
+    assert h.n_levels == 2
+    assert 10 < len(at(h, 0)) < 60
+    assert sorted(map(tuple, at(h, 1))) == [tuple(range(i * 4, i * 4 + 4)) for i in range(60)]
+    whole = build(240, ring, Communities(max_size=1000))
+    assert whole.n_levels == 1
+    assert at(whole, 0) == at(h, 0)
+
+
+def test_weights_decide():
+    edges = [(0, 1, 9), (1, 2, 1), (2, 3, 9), (3, 0, 1)]
+    assert at(build(4, edges, Communities(small_component=1, max_size=4)), 0) == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize("quality", ["modularity", "cpm", "rb_configuration", "significance", "surprise"])
+def test_every_quality_function_of_leidenalg_gives_a_hierarchy(quality):
+    options = Communities(library="leidenalg", quality=quality, resolution=0.2 if quality == "cpm" else 1.0)
+    one, two = (build(120, cliques(20), options) for _ in range(2))
+    assert same(one, two)
+    assert sorted(node for g in at(one, 0) for node in g) == list(range(120))
+    assert one.n_communities > 1
+
+
+def test_a_quality_function_that_igraph_lacks_is_refused_by_name():
+    with pytest.raises(SettingsError, match=r"'surprise' needs communities\.library: leidenalg"):
+        build(2, [(0, 1)], Communities(quality="surprise"))
+
+
+@pytest.mark.parametrize("n", [0, 1, 3])
+def test_a_graph_without_an_edge_has_a_hierarchy(n):
+    h = build(n, [])
+    assert at(h, 0) == ([list(range(n))] if n else [])
+    assert h.packed.tolist() == ([n > 1] if n else [])
+    assert h.modularity == 0.0
+    assert [len(a) for a in edge_order(h, np.zeros(0, int), np.zeros(0, int))] == [0, 0]
+
+
+def test_one_small_component_alone_is_a_community_like_others():
+    h = build(6, clique(range(3)) + clique(range(3, 6)) + [(0, 3)], Communities(max_size=4))
+    assert at(h, 0) == [list(range(6))]
+    assert not h.packed.any()
+    assert at(h, 1) == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_self_loops_and_weightless_edges_connect_nothing():
+    h = build(4, [(0, 1), (2, 2, 5), (1, 2, 0), (2, 3)], pack_tokens=2)
+    assert at(h, 0) == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize("edge", [(0, 1, -1), (0, 1, float("nan")), (0, 2, 1), (-1, 0, 1)])
+def test_impossible_edges_are_refused(edge):
+    with pytest.raises(ValueError, match=r"weights|outside"):
+        build(2, [edge])
+
+
+def test_only_the_largest_component_where_that_is_wanted():
+    h = build(30, clique(range(3, 15)) + clique(range(20, 25)), Communities(components="largest"))
+    assert at(h, 0) == [list(range(3, 15))]
+    assert h.community_of(0)[[0, 3, 20]].tolist() == [-1, 0, -1]
+    assert h.modularity == pytest.approx(0.0)
+
+
+def test_modularity_is_that_of_level_zero():
+    edges = random_edges(300, 900, 1)
+    h = build(300, edges, Communities(small_component=1))
+    graph = igraph.Graph(n=300, edges=[e[:2] for e in edges])
+    expected = graph.modularity(h.community_of(0).tolist(), weights=[w for *_, w in edges])
+    assert h.modularity == pytest.approx(expected)
+    assert h.modularity > 0.3
+
+
+def keyed(titles):
+    """Sorted ids of small components of two nodes each, their edges and their packs."""
+    ids = sorted(entity_id(f"{t} {i}") for t in titles for i in "ab")
+    place = {id_: i for i, id_ in enumerate(ids)}
+    edges = [(place[entity_id(f"{t} a")], place[entity_id(f"{t} b")]) for t in titles]
+    h = build(len(ids), edges, node_keys=id_prefixes(pa.array(ids)), pack_tokens=40)
+    return {frozenset(ids[node] for node in group) for group in at(h, 0)}, h
+
+
+def test_small_components_share_packs_within_the_budget():
+    packs, h = keyed([f"T{i}" for i in range(300)])
+    assert h.packed.all()
+    assert all(len(p) <= 40 and len(p) % 2 == 0 for p in packs)
+    assert len(packs) < 45
+
+
+@pytest.mark.parametrize("new", ["ONE MORE", "ANOTHER", "THIRD"])
+def test_one_more_small_component_changes_few_packs(new):
+    titles = [f"T{i}" for i in range(300)]
+    before, after = keyed(titles)[0], keyed([*titles, new])[0]
+    assert 1 <= len(after - before) <= 4
+
+
+def test_packs_are_cut_by_the_tokens_of_their_nodes():
+    h = build(6, [(0, 1)], node_tokens=np.array([10, 10, 50, 1, 1, 1]), pack_tokens=25)
+    tokens = [sum([10, 10, 50, 1, 1, 1][node] for node in group) for group in at(h, 0)]
+    assert sorted(tokens)[-1] == 50
+    assert all(t <= 25 for t in sorted(tokens)[:-1])
+
+
+def test_small_components_do_not_disturb_the_rest():
+    edges = random_edges(300, 700, 2)
+    # New nodes get the highest numbers here; what matters is that the others keep their order.
+    one, two = build(300, edges), build(305, [*edges, (301, 302)])
+    large = [at(h, k) for h in (one, two) for k in range(4)]
+    kept = [[g for g in level if len(g) > 3] for level in large]
+    assert [g for g in kept[0] if max(g) < 300] == [g for g in kept[4] if max(g) < 300]
+    assert [g for g in kept[2] if max(g) < 300] == [g for g in kept[6] if max(g) < 300]
+
+
+def test_a_partition_to_start_from_may_be_partial_and_out_of_date():
+    edges = cliques(20)
+    start = np.full(120, -1)
+    start[:60] = np.arange(60) // 6
+    start[100:] = 3  # once together with nodes 18–23, no longer connected to them
+    h = build(120, edges, initial=start)
+    assert sorted(node for g in at(h, 0) for node in g) == list(range(120))
+    assert same(h, build(120, edges, initial=start + 7 * (start >= 0)))
+    assert h.modularity >= build(120, edges).modularity - 0.02
+
+
+def test_the_parents_partition_is_kept_where_it_is_as_good():
+    """Splitting a ring of 4 equal halves either way is equally good: the start decides."""
+    ring = [(i, (i + 1) % 24) for i in range(24)]
+    options = Communities(max_size=None, iterations=1)
+    starts = [(np.arange(24) + shift) % 24 // 6 for shift in (0, 3)]
+    found = [at(build(24, ring, options, initial=s), 0) for s in starts]
+    assert [sorted(f) for f in found] == [
+        sorted(np.flatnonzero(s == c).tolist() for c in range(4)) for s in starts
+    ]
+
+
+def test_igraphs_generator_is_set_and_given_back():
+    random.seed(5)
+    state = random.getstate()
+    build(300, random_edges(300, 900, 1))
+    assert random.getstate() == state
+    expected = igraph.Graph.Erdos_Renyi(50, 0.1).get_edgelist()
+    random.setstate(state)
+    with suppress(KeyError), seeded_igraph(1):
+        igraph.Graph.Erdos_Renyi(50, 0.1)
+        raise KeyError
+    assert igraph.Graph.Erdos_Renyi(50, 0.1).get_edgelist() == expected
+
+
+def test_what_was_drawn_before_does_not_matter():
+    edges = np.array([e[:2] for e in random_edges(200, 400, 4)])
+    weight = np.ones(len(edges))
+    with seeded_igraph(1) as generator:
+        one = leiden(200, edges, weight, DEFAULT, generator)
+        leiden(50, edges[edges.max(axis=1) < 50], weight[edges.max(axis=1) < 50], DEFAULT, generator)
+        assert np.array_equal(one, leiden(200, edges, weight, DEFAULT, generator))
+
+
+def test_another_seed_may_give_other_communities():
+    edges = random_edges(300, 500, 5)
+    found = [build(300, edges, Communities(seed=s)) for s in (1, 1, 2, 3)]
+    assert same(found[0], found[1])
+    assert not (same(found[0], found[2]) and same(found[0], found[3]))
+
+
+@examples(max_examples=60)
+@given(graphs(), options)
+def test_edges_inside_any_community_are_a_range(graph, options):
+    n, edges = graph
+    h = build(n, edges, options)
+    source, target = (np.array([e[i] for e in edges], dtype=np.int64) for i in (0, 1))
+    order, community = edge_order(h, source, target)
+    in_order = community[order]
+    assert sorted(order.tolist()) == list(range(len(edges)))
+    assert all(a < b for a, b, x, y in zip(order, order[1:], in_order, in_order[1:], strict=False) if x == y)
+    for c in range(h.n_communities):
+        low, high = np.searchsorted(in_order, [c, h.last[c]])
+        inside = set(members(h, c))
+        assert set(order[low:high].tolist()) == {
+            i for i, e in enumerate(edges) if e[0] in inside and e[1] in inside
+        }
+
+
+def test_a_hundred_thousand_edges_take_seconds():
+    rng = np.random.default_rng(0)
+    source = rng.integers(0, 30_000, 100_000)
+    target = np.where(rng.random(100_000) < 0.8, source // 100 * 100 + rng.integers(0, 100, 100_000), 0)
+    target = np.where(target == 0, rng.integers(0, 30_000, 100_000), np.minimum(target, 29_999))
+    began = time.process_time()
+    h = communities(30_000, source, target, np.ones(100_000), DEFAULT)
+    order, _ = edge_order(h, source, target)
+    assert time.process_time() - began < 15
+    assert len(order) == 100_000
+    assert h.sizes()[h.at_level(0)].sum() == h.sizes()[h.at_level(h.n_levels - 1)].sum() == 30_000

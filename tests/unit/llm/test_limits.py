@@ -1,0 +1,217 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphrag_ray.llm.bucket import RequestTooLarge
+from graphrag_ray.llm.limits import MAX_GROUP, LimiterState
+from graphrag_ray.settings import Endpoint
+
+
+def state(*endpoints, default_in_flight=64, now=0.0):
+    return LimiterState(endpoints, default_in_flight, now)
+
+
+def ask(limits, wants, now=0.0, holder="w", usable=(0,)):
+    """Ask and look: the endpoints granted at once."""
+    ticket = limits.ask(holder, wants, usable)
+    granted, _ = limits.grants(now)
+    found = [g.endpoints for g in granted if g.ticket == ticket]
+    if not found:
+        limits.withdraw(ticket)
+    return list(found[0]) if found else []
+
+
+def test_without_any_limit_the_default_bounds_calls_in_flight():
+    limits = state(Endpoint(), default_in_flight=3)
+    assert ask(limits, [10] * 5) == [0, 0, 0]
+    assert ask(limits, [10]) == []
+    limits.settle(0.0, "w", 0, 0)
+    assert ask(limits, [10] * 5) == [0]
+    assert limits.in_flight == (3,)
+
+
+def test_max_in_flight_bounds_all_holders_together():
+    limits = state(Endpoint(max_in_flight=5))
+    assert len(ask(limits, [10] * 3, holder="a")) == 3
+    assert len(ask(limits, [10] * 3, holder="b")) == 2
+    limits.settle(0.0, "a", 0, 0)
+    assert len(ask(limits, [10] * 3, holder="b")) == 1
+
+
+def test_known_rates_alone_bound_calls_in_flight():
+    limits = state(Endpoint(requests_per_minute=6_000_000), default_in_flight=3)
+    limits.grants(0.0)
+    assert len(ask(limits, [10] * 100, now=1.0)) == 100
+
+
+def test_one_answer_does_not_take_everything():
+    limits = state(Endpoint(max_in_flight=10_000))
+    assert len(ask(limits, [1] * 1000)) == MAX_GROUP
+
+
+def test_holders_take_turns():
+    limits = state(Endpoint(max_in_flight=1))
+    assert ask(limits, [1], holder="a") == [0]
+    first = limits.ask("a", [1] * 50, [0])
+    second = limits.ask("b", [1], [0])
+    order = []
+    for _ in range(2):
+        limits.settle(0.0, "", 0, 0)
+        limits.settle(0.0, "a" if not order else "a", 0, 0)
+        order += [g.ticket for g in limits.grants(0.0)[0]]
+    assert order == [first, second]
+
+
+def test_the_calls_of_a_dead_holder_are_over():
+    limits = state(Endpoint(max_in_flight=4))
+    ask(limits, [1] * 4, holder="dead")
+    waiting = limits.ask("dead", [1], [0])
+    limits.forget("dead")
+    assert limits.in_flight == (0,)
+    assert all(g.ticket != waiting for g in limits.grants(0.0)[0])
+
+
+def test_calls_that_a_restarted_limiter_never_granted_do_not_make_room():
+    limits = state(Endpoint(max_in_flight=2))
+    for _ in range(5):
+        limits.settle(0.0, "w", 0, 0)
+    assert len(ask(limits, [1] * 9)) == 2
+
+
+def test_work_goes_where_there_is_room():
+    limits = state(Endpoint(max_in_flight=2), Endpoint(max_in_flight=6))
+    places = ask(limits, [1] * 10, usable=[0, 1])
+    assert places.count(0) == 2
+    assert places.count(1) == 6
+
+
+def test_the_least_loaded_endpoint_is_chosen():
+    limits = state(Endpoint(max_in_flight=10), Endpoint(max_in_flight=10))
+    places = ask(limits, [1] * 10, usable=[0, 1])
+    assert places.count(0) == places.count(1) == 5
+
+
+def test_only_usable_endpoints_are_granted():
+    limits = state(Endpoint(max_in_flight=2), Endpoint(max_in_flight=2))
+    assert ask(limits, [1] * 10, usable=[1]) == [1, 1]
+
+
+def test_a_request_goes_to_an_endpoint_whose_limit_it_fits():
+    limits = state(Endpoint(tokens_per_minute=1000), Endpoint(max_in_flight=4))
+    assert ask(limits, [5000], usable=[0, 1]) == [1]
+
+
+def test_a_request_that_fits_no_limit_is_an_error():
+    limits = state(Endpoint(tokens_per_minute=1000), Endpoint(tokens_per_minute=3000))
+    with pytest.raises(RequestTooLarge, match=r"5000 tokens.*3000 tokens per minute"):
+        limits.ask("w", [10, 5000], [0, 1])
+
+
+def test_small_requests_behind_a_large_one_do_not_starve_it():
+    limits = state(Endpoint(tokens_per_minute=60_000))
+    large = limits.ask("a", [20_000], [0])
+    now, seen = 0.0, []
+    for round_ in range(100):
+        limits.ask(f"small{round_}", [50], [0])
+        granted, _ = limits.grants(now)
+        seen += [g.ticket for g in granted]
+        now += 1.0
+        if large in seen:
+            break
+    assert seen == [large] or seen[0] == large
+    assert now < 60
+
+
+def test_who_waits_for_another_endpoint_is_not_held_up():
+    limits = state(Endpoint(max_in_flight=1), Endpoint(max_in_flight=1))
+    assert ask(limits, [1], holder="a") == [0]
+    limits.ask("a", [1], [0])
+    assert ask(limits, [1], holder="b", usable=[1]) == [1]
+
+
+def test_a_429_holds_everyone_for_as_long_as_it_asked():
+    limits = state(Endpoint(max_in_flight=9))
+    limits.penalise(0.0, 0, 7.0)
+    limits.ask("a", [1], [0])
+    limits.ask("b", [1], [0])
+    granted, look_again_at = limits.grants(6.9)
+    assert granted == []
+    assert look_again_at == pytest.approx(7.0)
+    assert len(limits.grants(7.0)[0]) == 2
+
+
+def test_a_429_at_one_endpoint_leaves_the_other_alone():
+    limits = state(Endpoint(max_in_flight=9), Endpoint(max_in_flight=9))
+    limits.penalise(0.0, 0, 7.0)
+    assert ask(limits, [1] * 3, now=1.0, usable=[0, 1]) == [1, 1, 1]
+
+
+def pause_of(limits, now):
+    limits.ask("w", [1], [0])
+    _, look_again_at = limits.grants(now)
+    limits.forget("w")
+    return (look_again_at or now) - now
+
+
+def test_429s_that_name_no_time_pause_longer_and_longer():
+    limits = state(Endpoint(max_in_flight=9))
+    pauses, now = [], 0.0
+    for _ in range(4):
+        limits.penalise(now, 0, None)
+        limits.penalise(now, 0, None)  # of the same burst
+        pauses.append(pause_of(limits, now))
+        now += pauses[-1] + 0.1
+    assert pauses == pytest.approx([0.5, 1.0, 2.0, 4.0])
+    now += 1000.0
+    limits.penalise(now, 0, None)
+    assert pause_of(limits, now) == pytest.approx(0.5)
+
+
+def test_a_pause_of_days_is_shortened():
+    limits = state(Endpoint(max_in_flight=9))
+    limits.penalise(0.0, 0, 1e9)
+    assert pause_of(limits, 0.0) <= 600.0
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["ask", "settle", "penalise", "look", "forget"]), st.integers(0, 5)),
+        max_size=60,
+    )
+)
+@settings(max_examples=80, deadline=None)
+def test_whatever_happens_the_bound_on_calls_in_flight_holds_and_nobody_is_forgotten(steps):
+    limits = state(Endpoint(max_in_flight=4), Endpoint(tokens_per_minute=60_000, max_in_flight=3))
+    now, waiting, running = 0.0, {}, []
+    for what, n in steps:
+        now += 0.05
+        holder = f"h{n % 3}"
+        if what == "ask":
+            waiting[limits.ask(holder, [100] * (n + 1), [0, 1])] = holder
+        elif what == "settle" and running:
+            endpoint, owner = running.pop(n % len(running))
+            limits.settle(now, owner, endpoint, n - 2)
+        elif what == "penalise":
+            limits.penalise(now, n % 2, n / 10)
+        elif what == "forget":
+            limits.forget(holder)
+            waiting = {t: h for t, h in waiting.items() if h != holder}
+            running = [(e, h) for e, h in running if h != holder]
+        for grant in limits.grants(now)[0]:
+            owner = waiting.pop(grant.ticket)
+            running += [(e, owner) for e in grant.endpoints]
+        assert limits.in_flight == (sum(e == 0 for e, _ in running), sum(e == 1 for e, _ in running))
+        assert limits.in_flight[0] <= 4
+        assert limits.in_flight[1] <= 3
+    for endpoint, owner in running:
+        limits.settle(now, owner, endpoint, 0)
+    for _ in range(200):
+        granted, look_again_at = limits.grants(now)
+        for grant in granted:
+            owner = waiting.pop(grant.ticket)
+            for endpoint in grant.endpoints:
+                limits.settle(now, owner, endpoint, 0)
+        if not waiting:
+            break
+        now = look_again_at if look_again_at is not None else now
+    assert not waiting

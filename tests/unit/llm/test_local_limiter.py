@@ -1,0 +1,113 @@
+import asyncio
+import time
+
+import pytest
+
+from graphrag_ray.llm.limiter import LocalLimiter
+from graphrag_ray.settings import Endpoint, Model
+
+
+def limiter(**endpoint):
+    model = Model(provider="openai", model="m", endpoints=(Endpoint(**endpoint),))
+    return LocalLimiter({"m": model, "off": Model()}, default_in_flight=2)
+
+
+def test_a_place_is_given_when_another_call_ends():
+    async def scenario():
+        limits = limiter(max_in_flight=1)
+        assert list(await limits.acquire("m", [1, 1], [0])) == [0]
+        second = asyncio.ensure_future(limits.acquire("m", [1], [0]))
+        await asyncio.sleep(0.02)
+        assert not second.done()
+        limits.settle("m", 0, 0)
+        assert list(await second) == [0]
+
+    asyncio.run(scenario())
+
+
+def test_waiting_for_the_rate_takes_as_long_as_the_rate_says():
+    async def scenario():
+        limits = limiter(requests_per_minute=6000)
+        started = time.monotonic()
+        got = 0
+        while got < 30:
+            got += len(await limits.acquire("m", [1] * (30 - got), [0]))
+        return time.monotonic() - started
+
+    assert 0.28 <= asyncio.run(scenario()) <= 0.6
+
+
+def test_the_event_loop_is_free_while_somebody_waits():
+    async def scenario():
+        limits = limiter(requests_per_minute=60)
+        waiter = asyncio.ensure_future(limits.acquire("m", [1], [0]))
+        gaps, last = [], time.monotonic()
+        for _ in range(20):
+            await asyncio.sleep(0.005)
+            gaps.append(time.monotonic() - last)
+            last = time.monotonic()
+        waiter.cancel()
+        assert not waiter.done()
+        return max(gaps)
+
+    assert asyncio.run(scenario()) < 0.1
+
+
+@pytest.mark.parametrize("granted_first", [True, False])
+def test_a_cancelled_waiter_gives_its_place_back(granted_first):
+    async def scenario():
+        limits = limiter(max_in_flight=1)
+        await limits.acquire("m", [1], [0])
+        waiter = asyncio.ensure_future(limits.acquire("m", [1], [0]))
+        await asyncio.sleep(0)
+        if granted_first:
+            limits.settle("m", 0, 0)  # its place is granted, and it is cancelled before it wakes
+            waiter.cancel()
+        else:
+            waiter.cancel()
+            limits.settle("m", 0, 0)  # it is cancelled, and still in the queue
+        await asyncio.gather(waiter, return_exceptions=True)
+        assert list(await asyncio.wait_for(limits.acquire("m", [1], [0]), 1)) == [0]
+        assert limits.in_flight("m") == (1,)
+
+    asyncio.run(scenario())
+
+
+def test_a_429_makes_a_waiting_caller_wait():
+    async def scenario():
+        limits = limiter(max_in_flight=5)
+        limits.penalise("m", 0, 0.15)
+        started = time.monotonic()
+        await limits.acquire("m", [1], [0])
+        return time.monotonic() - started
+
+    assert 0.14 <= asyncio.run(scenario()) < 0.5
+
+
+def test_it_serves_one_event_loop_after_another():
+    limits = limiter(max_in_flight=1)
+
+    async def leave_somebody_waiting():
+        await limits.acquire("m", [1], [0])
+        asyncio.ensure_future(limits.acquire("m", [1], [0]))
+        await asyncio.sleep(0.01)
+        limits.settle("m", 0, 0)
+
+    async def use():
+        limits.settle("m", 0, 0)
+        return await asyncio.wait_for(limits.acquire("m", [1], [0]), 1)
+
+    asyncio.run(leave_somebody_waiting())
+    assert list(asyncio.run(use())) == [0]
+
+
+def test_a_dead_holder_leaves_its_places_to_others():
+    async def scenario():
+        limits = limiter(max_in_flight=1)
+        await limits.acquire("m", [1], [0], holder="dead")
+        waiter = asyncio.ensure_future(limits.acquire("m", [1], [0], holder="alive"))
+        await asyncio.sleep(0)
+        limits.forget("dead")
+        assert list(await asyncio.wait_for(waiter, 1)) == [0]
+
+    asyncio.run(scenario())

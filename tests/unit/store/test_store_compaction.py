@@ -1,0 +1,323 @@
+import hashlib
+import threading
+from collections import defaultdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphrag_ray.errors import LockLost, StoreError
+from graphrag_ray.store import compaction, journal
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.journal import JournalIndex, JournalWriter
+from graphrag_ray.store.rows import JournalRow, resolve
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(str(tmp_path))
+
+
+def key(i):
+    return hashlib.sha256(b"%d" % i).hexdigest()
+
+
+def row(i, at=None, kind="turn", **more):
+    return JournalRow(
+        **{"key": key(i), "turn": 0, "slot": 0, "request_hash": "h", "kind": kind, "at": at or 1000.0 + i}
+        | {"reply": f"reply {i}", "model": "m", "prompt_tokens": 10, "completion_tokens": 1}
+        | more
+    )
+
+
+def write(store, *rows, writer="w"):
+    out = JournalWriter(store, "extract", writer)
+    for r in rows:
+        out.append(r)
+    return out.flush()
+
+
+def files_of(store):
+    return [info.path for info in store.list("work/extract")]
+
+
+def test_rows_of_merged_parts_lie_in_order_of_time(store):
+    write(store, row(5), row(1), writer="a")
+    write(store, row(4), row(2), writer="b")
+    compaction.compact(store, "extract", at_least=1)
+    (path,) = files_of(store)
+    assert journal._cache.get(store, path).table.column("at").to_pylist() == [1001.0, 1002.0, 1004.0, 1005.0]
+
+
+def test_few_small_parts_are_left_alone(store):
+    for i in range(7):
+        write(store, row(i), writer=f"w{i}")
+    assert compaction.compact(store, "extract") == 0
+    assert len(files_of(store)) == 7
+
+
+def test_large_parts_are_not_written_again_and_parts_keep_to_their_size(store, monkeypatch):
+    monkeypatch.setattr(compaction, "TARGET_BYTES", 25_000)
+    monkeypatch.setattr(compaction, "SMALL_BYTES", 3_000)
+    for i in range(40):
+        write(store, row(i, reply=hashlib.sha512(b"%d" % i).hexdigest() * 8), writer=f"w{i}")
+    compaction.compact(store, "extract")
+    merged = files_of(store)
+    assert 1 < len(merged) < 10
+    assert all(journal._cache.get(store, path).table.nbytes <= 25_000 for path in merged)
+    write(store, row(100), writer="late")
+    write(store, row(101), writer="later")
+    compaction.compact(store, "extract", at_least=1)
+    assert set(merged[:-1]) < set(files_of(store))
+    assert len(JournalIndex.load(store, "extract").lookup(map(key, range(102)))) == 42
+
+
+def test_a_merged_part_sorts_after_all_that_went_into_it(store):
+    """A listing in order of names that misses a merged part must come to the one it went into."""
+    for i in range(30):
+        before = files_of(store)
+        before.append(write(store, row(i, at=1000.0 + i // 4), writer=f"w-{i % 7}"))
+        if i % 3 == 2:
+            compaction.compact(store, "extract", at_least=1)
+            (merged,) = files_of(store)
+            assert merged > max(before)
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("survived", range(5))
+def test_a_merge_killed_at_any_step_loses_and_doubles_nothing(store, monkeypatch, survived):
+    for i in range(4):
+        write(store, row(i), row(i, kind="done", at=2000.0), writer=f"w{i}")
+    real, calls = Store.delete, []
+
+    def delete(self, path):
+        if len(calls) >= survived:
+            raise Killed
+        calls.append(path)
+        real(self, path)
+
+    monkeypatch.setattr(Store, "delete", delete)
+    if survived < 4:
+        with pytest.raises(Killed):
+            compaction.compact(store, "extract", at_least=1)
+    else:
+        compaction.compact(store, "extract", at_least=1)
+    monkeypatch.undo()
+    assert len(files_of(store)) == 5 - survived
+    for _ in range(2):
+        assert JournalIndex.load(store, "extract").lookup(map(key, range(4))) == {
+            key(i): [row(i), row(i, kind="done", at=2000.0)] for i in range(4)
+        }
+        counted = compaction.totals(store, "extract")
+        assert (counted.items, counted.done, counted.by_model["m"].calls) == (4, 4, 4)
+        compaction.compact(store, "extract", at_least=1)
+    (path,) = files_of(store)
+    assert journal._cache.get(store, path).table.num_rows == 8
+
+
+@pytest.mark.parametrize("looks", [0, 1, 2])
+def test_whoever_lost_the_lock_deletes_nothing(store, looks):
+    for i in range(3):
+        write(store, row(i), writer=f"w{i}")
+    remaining = [None] * looks
+
+    def check():
+        if not remaining:
+            raise LockLost("taken over")
+        remaining.pop()
+
+    before = files_of(store)
+    with pytest.raises(LockLost):
+        compaction.compact(store, "extract", at_least=1, check=check)
+    assert set(before) <= set(files_of(store))
+
+
+def test_a_merged_part_that_does_not_read_back_replaces_nothing(store, monkeypatch, caplog):
+    paths = [write(store, row(i), writer=f"w{i}") for i in range(3)]
+    real = Store.write
+    monkeypatch.setattr(Store, "write", lambda self, path, data: real(self, path, data[:-1]))
+    assert compaction.compact(store, "extract", at_least=1) == 0
+    assert files_of(store) == paths
+    assert "does not read back" in caplog.text
+
+
+def test_a_damaged_part_is_kept_out_of_the_merge_and_kept(store, caplog):
+    paths = [write(store, row(i), writer=f"w{i}") for i in range(3)]
+    store.write(paths[1], b"PAR1")
+    assert compaction.compact(store, "extract", at_least=1) == 1
+    assert paths[1] in files_of(store)
+    assert paths[1] in caplog.text
+    assert set(JournalIndex.load(store, "extract").lookup(map(key, range(3)))) == {key(0), key(2)}
+
+
+def test_a_part_that_can_be_read_is_not_set_aside(store):
+    path = write(store, row(1))
+    assert compaction.set_aside(store, "extract", [path, "work/extract/gone"]) == []
+    assert files_of(store) == [path]
+
+
+def test_readers_miss_nothing_while_parts_are_written_and_merged(store):
+    """One writes, one merges, one reads: what was flushed before a load is in it."""
+    flushed, failures, stop = [0], [], threading.Event()
+
+    def write_on():
+        writer = JournalWriter(store, "extract", "w")
+        for i in range(150):
+            writer.append(row(i))
+            writer.flush()
+            flushed[0] = i + 1
+        stop.set()
+
+    def read_on():
+        while not stop.is_set():
+            known = flushed[0]
+            found = JournalIndex.load(store, "extract").lookup(map(key, range(known)))
+            if len(found) != known:
+                failures.append((known, len(found)))
+
+    threads = [threading.Thread(target=f) for f in (write_on, read_on)]
+    for thread in threads:
+        thread.start()
+    while not stop.is_set():
+        compaction.compact(store, "extract", at_least=4)
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_totals_count_what_was_paid_by_model(store):
+    write(
+        store,
+        row(1, cached_tokens=4, latency_s=0.5, attempts=2),
+        row(1, at=3000.0, reported=False),  # a hedge: paid too
+        row(2, model="n"),
+        row(1, kind="done", at=3000.0, model=""),
+        row(3, kind="failed", model="m"),
+        row(2, kind="failed"),
+        row(2, kind="done", at=4000.0),
+    )
+    found = compaction.totals(store, "extract")
+    assert (found.items, found.done, found.failed, found.parts) == (3, 2, 1, 1)
+    assert (found.first_at, found.last_at) == (1001.0, 4000.0)
+    assert found.by_model == {
+        "m": compaction.ModelTotals(
+            calls=2,
+            attempts=3,
+            prompt_tokens=20,
+            cached_tokens=4,
+            completion_tokens=2,
+            unreported=1,
+            latency_s=0.5,
+        ),
+        "n": compaction.ModelTotals(calls=1, attempts=1, prompt_tokens=10, completion_tokens=1),
+    }
+
+
+def test_totals_name_damaged_parts(store):
+    path = write(store, row(1))
+    store.write(path, store.read(path)[:-5])
+    assert compaction.totals(store, "extract").damaged == [path]
+
+
+# any sequence
+
+
+some_rows = st.builds(
+    row,
+    st.integers(0, 3),
+    at=st.sampled_from([1.0, 2.0]),
+    kind=st.sampled_from(["turn", "turn", "done", "failed"]),
+    turn=st.integers(0, 1),
+    reply=st.sampled_from(["x", "y"]),
+    prompt_tokens=st.integers(1, 2),
+)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(0, 1), st.lists(some_rows, min_size=1, max_size=4)),
+        st.tuples(
+            st.just("flush"), st.integers(0, 1), st.sampled_from(["ok", "ok", "refused", "unanswered"])
+        ),
+        st.tuples(st.just("compact"), st.integers(0, 4), st.none()),
+    ),
+    max_size=15,
+)
+_example = iter(range(10**9))
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps)
+def test_any_sequence_of_flushes_faults_and_merges_gives_the_same_rows(sequence):
+    store = Store(f"memory://journal-{next(_example)}")
+    writers = [JournalWriter(store, "extract", f"w{i}") for i in range(2)]
+    early = JournalIndex.load(store, "extract")
+    everything = []
+    for step, number, argument in sequence:
+        if step == "append":
+            for r in argument:
+                writers[number].append(r)
+            everything += argument
+        elif step == "flush":
+            flush(writers[number], argument)
+        else:
+            compact_until_killed(store, number)
+    for writer in writers:
+        writer.flush()
+    by_key = defaultdict(list)
+    for r in everything:
+        by_key[r.key].append(r)
+    expected = {k: resolve(rows) for k, rows in by_key.items()}
+    index = JournalIndex.load(store, "extract")
+    assert index.lookup(map(key, range(4))) == expected
+    assert index.keys_done() == sum(any(r.kind == "done" for r in rows) for rows in by_key.values())
+    before = compaction.totals(store, "extract")
+    compaction.compact(store, "extract", at_least=1)
+    assert index.lookup(map(key, range(4))) == expected
+    after = compaction.totals(store, "extract")
+    assert (before.by_model, before.items, before.done) == (after.by_model, after.items, after.done)
+    paid = {r for r in everything if r.kind == "turn"}
+    assert sum(m.calls for m in after.by_model.values()) == len(
+        {(r.key, r.at, r.turn, r.prompt_tokens) for r in paid}
+    )
+    early.lookup(map(key, range(4)))
+
+
+def flush(writer, how):
+    """Write, or be refused, or write and lose the answer."""
+    real = Store.write
+
+    def faulty(self, path, data):
+        if how == "unanswered":
+            real(self, path, data)
+        raise StoreError(how)
+
+    if how == "ok":
+        writer.flush()
+        return
+    Store.write = faulty
+    try:
+        writer.flush()
+    except StoreError:
+        pass
+    finally:
+        Store.write = real
+
+
+def compact_until_killed(store, deletions):
+    real, done = Store.delete, []
+
+    def delete(self, path):
+        if len(done) >= deletions:
+            raise Killed
+        done.append(path)
+        real(self, path)
+
+    Store.delete = delete
+    try:
+        compaction.compact(store, "extract", at_least=1)
+    except Killed:
+        pass
+    finally:
+        Store.delete = real

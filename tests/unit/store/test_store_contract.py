@@ -1,0 +1,320 @@
+"""What every kind of storage must do. Here on a local folder; `tests/integration/test_object_store.py` runs
+the same tests against an S3 server, with a `store` fixture of its own."""
+
+import hashlib
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+
+from graphrag_ray.errors import CorruptPart, IndexNotFound, LockHeld, LockLost, SnapshotConflict, StoreError
+from graphrag_ray.store import compaction, locks, parts, snapshots
+from graphrag_ray.store.files import FileInfo, Store
+from graphrag_ray.store.journal import JournalIndex, JournalWriter
+from graphrag_ray.store.rows import JournalRow
+from graphrag_ray.store.snapshots import Manifest
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(str(tmp_path / "an index über Bäume"))
+
+
+def at_once(n, work):
+    """Call work(0) … work(n-1) at the same moment."""
+    barrier = threading.Barrier(n)
+
+    def one(i):
+        barrier.wait()
+        return work(i)
+
+    with ThreadPoolExecutor(n) as pool:
+        return list(pool.map(one, range(n)))
+
+
+def key(i):
+    return hashlib.sha256(b"%d" % i).hexdigest()
+
+
+def row(i, kind="turn", at=None, **more):
+    reply = f"reply {i}" if kind == "turn" else None
+    return JournalRow(
+        key=key(i), turn=0, slot=0, request_hash=key(i), kind=kind, at=at or 1000.0 + i,
+        **{"reply": reply, "model": "m", "prompt_tokens": 10, **more},
+    )  # fmt: skip
+
+
+def manifest(number, **more):
+    return Manifest(
+        number=number, parent=number - 1 or None, created_at="2026-01-01T00:00:00Z", version="0", **more
+    )
+
+
+# files
+
+
+def test_a_written_file_is_read_back_and_replaced(store):
+    store.write("a/b c/ä.bin", b"one")
+    assert store.read("a/b c/ä.bin") == b"one"
+    store.write("a/b c/ä.bin", b"")
+    assert store.read("a/b c/ä.bin") == b""
+    assert store.size("a/b c/ä.bin") == 0
+
+
+def test_a_range_is_read(store):
+    store.write("a", bytes(range(100)))
+    assert store.read_range("a", 10, 20) == bytes(range(10, 20))
+    assert store.read_range("a", 90, 100) == bytes(range(90, 100))
+
+
+def test_a_missing_file_is_told_as_such(store):
+    with pytest.raises(FileNotFoundError):
+        store.read("a/b")
+    with pytest.raises(FileNotFoundError):
+        store.open_input("a/b")
+    assert store.size("a/b") is None
+    assert not store.exists("a/b")
+    store.delete("a/b")
+
+
+def test_a_folder_is_no_file(store):
+    store.write("a/b", b"x")
+    assert store.size("a") is None
+
+
+def test_a_listing_is_sorted_whole_and_keeps_to_its_folder(store):
+    for path in ("work/b/2", "work/b/1/x", "work/a/3", "work2/a", "work-3", "top"):
+        store.write(path, b"12345")
+    assert [i.path for i in store.list("work")] == ["work/a/3", "work/b/1/x", "work/b/2"]
+    assert [i.path for i in store.list()] == sorted(
+        ["work/b/2", "work/b/1/x", "work/a/3", "work2/a", "work-3", "top"]
+    )
+    assert store.list("work2") == [FileInfo("work2/a", 5)]
+
+
+def test_a_missing_folder_lists_as_empty(store):
+    assert store.list("nothing/here") == []
+    assert store.list() == []
+
+
+def test_what_another_process_writes_or_deletes_is_seen_at_once(store):
+    other = pickle.loads(pickle.dumps(store))
+    assert other == store
+    assert store.list("a") == []
+    other.write("a/1", b"x")
+    assert [i.path for i in store.list("a")] == ["a/1"]
+    assert store.exists("a/1")
+    other.delete("a/1")
+    assert store.list("a") == []
+    assert not store.exists("a/1")
+
+
+def test_a_path_cannot_leave_the_store(store):
+    for path in ("../a", "a/../b", "/etc/passwd", "a//b", "", "a/", "./a", "a\\b", "a\nb"):
+        with pytest.raises(StoreError, match="not a path inside"):
+            store.write(path, b"x")
+        with pytest.raises(StoreError, match="not a path inside"):
+            store.read(path)
+
+
+def test_create_does_not_touch_a_file_that_exists(store):
+    assert store.can_create
+    assert store.create("a/x", b"first")
+    assert not store.create("a/x", b"second")
+    assert not store.create("a/x", b"first")
+    assert store.read("a/x") == b"first"
+
+
+def test_of_32_racing_creates_exactly_one_wins_and_its_content_stands(store):
+    won = at_once(32, lambda i: store.create("race/x", b"%d" % i))
+    assert won.count(True) == 1
+    assert store.read("race/x") == b"%d" % won.index(True)
+    assert len(store.list("race")) == 1
+
+
+def test_a_child_store_is_a_folder_of_its_parent(store):
+    store.child("a/b").write("c", b"x")
+    assert store.read("a/b/c") == b"x"
+
+
+# parts
+
+
+def test_a_part_is_read_whole_and_by_columns(store):
+    table = pa.table({"id": [f"{i:032x}" for i in range(60_000)], "n": list(range(60_000))})
+    part = parts.write_part(store, "entities", table)
+    assert part.bytes == store.size(part.path) > 1 << 18
+    assert parts.read_part(store, part).equals(table)
+    assert parts.read_part(store, part, ["n"]).equals(table.select(["n"]))
+
+
+def test_columns_of_a_large_part_are_fetched_without_the_rest(store):
+    noise = [hashlib.sha512(b"%d" % i).digest() for i in range(30_000)]
+    table = pa.table({"big": noise, "n": list(range(30_000))})
+    part = parts.write_part(store, "entities", table)
+    assert part.bytes > 1 << 20
+    assert parts.read_part(store, part, ["n"]).equals(table.select(["n"]))
+    assert parts.read_part(store, part).equals(table)
+
+
+def test_a_truncated_or_changed_or_missing_part_is_named(store):
+    table = pa.table({"n": list(range(10_000))})
+    part = parts.write_part(store, "entities", table)
+    whole = store.read(part.path)
+    changed = bytearray(whole)
+    changed[len(whole) // 2] ^= 1
+    for damaged in (whole[:-1], whole[: len(whole) // 2], b"", bytes(changed)):
+        store.write(part.path, damaged)
+        with pytest.raises(CorruptPart, match=part.path):
+            parts.read_part(store, part)
+        with pytest.raises(CorruptPart, match=part.path):
+            parts.read_part(store, part, ["n"])
+    store.delete(part.path)
+    with pytest.raises(CorruptPart, match=f"{part.path} is missing"):
+        parts.read_part(store, part)
+
+
+# journal
+
+
+def test_journalled_rows_are_found_again(store):
+    writer = JournalWriter(store, "extract", "w1")
+    for i in range(50):
+        writer.append(row(i))
+        writer.append(row(i, "done"))
+    assert writer.pending == 100
+    assert writer.flush() is not None
+    assert writer.pending == 0
+    assert writer.flush() is None
+    index = JournalIndex.load(store, "extract")
+    assert index.keys_done() == 50
+    assert index.turns(key(7)) == [row(7), row(7, "done")]
+    assert index.turns(key(99)) == []
+
+
+def test_compaction_leaves_few_parts_and_old_readers_find_their_rows(store):
+    for i in range(12):
+        writer = JournalWriter(store, "extract", f"w{i}")
+        writer.append(row(i))
+        writer.flush()
+    before = JournalIndex.load(store, "extract")
+    assert before.n_parts == 12
+    assert compaction.compact(store, "extract") == 11
+    assert len(store.list("work/extract")) == 1
+    assert before.lookup(map(key, range(12))) == {key(i): [row(i)] for i in range(12)}
+    assert before.n_parts == 1
+    assert compaction.totals(store, "extract").by_model["m"].prompt_tokens == 120
+
+
+def test_a_torn_journal_part_is_named_left_out_and_set_aside(store, caplog):
+    writer = JournalWriter(store, "extract", "w")
+    paths = []
+    for i in range(3):
+        writer.append(row(i))
+        paths.append(writer.flush())
+    store.write(paths[1], store.read(paths[1])[:-100])
+    index = JournalIndex.load(store, "extract")
+    assert index.damaged == [paths[1]]
+    assert paths[1] in caplog.text
+    assert set(index.lookup(map(key, range(3)))) == {key(0), key(2)}
+    moved = compaction.set_aside(store, "extract", paths)
+    assert moved == [paths[1].replace("extract/", "extract/damaged/")]
+    assert store.exists(moved[0])
+    assert JournalIndex.load(store, "extract").damaged == []
+
+
+# snapshots
+
+
+def test_a_committed_snapshot_is_the_latest(store):
+    assert snapshots.latest(store) is None
+    part = parts.write_part(store, "entities", pa.table({"n": [1]}))
+    for n in (1, 2):
+        assert snapshots.next_number(store) == n
+        snapshots.commit(store, manifest(n, tables={"entities": [part]}))
+    found = snapshots.open_latest(store)
+    assert found == manifest(2, tables={"entities": [part]})
+    assert snapshots.open_latest(store, 1).number == 1
+    assert snapshots.numbers(store) == [1, 2]
+
+
+def test_of_racing_commits_exactly_one_wins(store):
+    def commit(_):
+        try:
+            snapshots.commit(store, manifest(1))
+        except SnapshotConflict:
+            return False
+        return True
+
+    assert at_once(8, commit).count(True) == 1
+
+
+def test_a_reader_is_told_whether_there_is_nothing_or_half_an_index(store):
+    with pytest.raises(IndexNotFound, match="no index at"):
+        snapshots.open_latest(store)
+    store.write("work/extract/x", b"")
+    with pytest.raises(IndexNotFound, match="half built"):
+        snapshots.open_latest(store)
+
+
+# locks
+
+
+class Clock:
+    """Time that passes only by sleeping; `each` is done at every sleep."""
+
+    def __init__(self, each=lambda: None):
+        self.seconds, self.each = 0.0, each
+
+    def __call__(self):
+        return self.seconds
+
+    def sleep(self, seconds):
+        self.seconds += seconds
+        self.each()
+
+
+def test_a_second_writer_is_told_who_holds_the_lock_and_since_when(store):
+    lock = locks.acquire(store, "index run 7", now=lambda: 0.0)
+    clock = Clock(each=lock.beat)
+    with pytest.raises(LockHeld, match=r"process \d+ on .*index run 7.*since 1970-01-01"):
+        locks.acquire(store, clock=clock, sleep=clock.sleep)
+    assert clock.seconds < 1
+    lock.check()
+
+
+def test_a_released_lock_is_free_at_once(store):
+    locks.acquire(store).release()
+    clock = Clock()
+    assert locks.acquire(store, clock=clock, sleep=clock.sleep).epoch == 2
+    assert clock.seconds == 0
+
+
+def test_a_writer_without_heartbeat_is_taken_over_and_cannot_commit(store):
+    paused = locks.acquire(store)
+    clock = Clock()
+    taker = locks.acquire(store, clock=clock, sleep=clock.sleep)
+    assert locks.STALE_S <= clock.seconds < 30
+    taker.check()
+    with pytest.raises(LockLost, match="taken over by process"):
+        snapshots.commit(store, manifest(1), check=paused.check)
+    assert snapshots.latest(store) is None
+    snapshots.commit(store, manifest(1), check=taker.check)
+
+
+def test_of_writers_that_start_together_exactly_one_gets_the_lock(store):
+    def start(_):
+        try:
+            lock = locks.acquire(store, poll_s=0.02)
+        except LockHeld:
+            return None
+        lock.keep_beating(0.02)
+        return lock
+
+    won = [lock for lock in at_once(8, start) if lock]
+    for lock in won:
+        lock.release()
+    assert [lock.epoch for lock in won] == [1]
+    assert locks.holder(store) is None

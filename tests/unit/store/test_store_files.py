@@ -1,0 +1,372 @@
+import errno
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from graphrag_ray.errors import SettingsError, StoreError
+from graphrag_ray.store import files
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.local import LocalFiles
+from graphrag_ray.store.remote import ObjectFiles, s3_arguments
+
+
+class Scripted(LocalFiles):
+    """A local folder whose operations first raise what the script says; `after`: once they are done."""
+
+    script: ClassVar[list] = []
+
+    def __init__(self, url, options):
+        super().__init__(url.removeprefix("scripted://"), options)
+
+    def _fault(self, operation):
+        if self.script and self.script[0][0] == operation:
+            raise self.script.pop(0)[1]
+
+    def read(self, path):
+        self._fault("read")
+        return super().read(path)
+
+    def list(self, folder):
+        self._fault("list")
+        yield from super().list(folder)
+
+    def create(self, path, data):
+        self._fault("create")
+        made = super().create(path, data)
+        self._fault("after create")
+        return made
+
+    def is_transient(self, error):
+        return isinstance(error, ConnectionError)
+
+
+@pytest.fixture
+def slept(monkeypatch):
+    slept = []
+    monkeypatch.setattr(files, "_sleep", slept.append)
+    return slept
+
+
+@pytest.fixture
+def scripted(tmp_path, monkeypatch, slept):
+    monkeypatch.setitem(files.BACKENDS, "scripted", Scripted)
+    monkeypatch.setattr(Scripted, "script", [])
+    return Store(f"scripted://{tmp_path}")
+
+
+def run_python(code, *args):
+    return subprocess.Popen([sys.executable, "-c", code, *map(str, args)], stdout=subprocess.PIPE, text=True)
+
+
+# local folders
+
+
+def test_racing_creates_of_several_processes_have_one_winner(tmp_path):
+    code = """if True:
+        import sys, time, os
+        from concurrent.futures import ThreadPoolExecutor
+        from graphrag_ray.store.files import Store
+        store = Store(sys.argv[1])
+        with ThreadPoolExecutor(8) as pool:
+            while not os.path.exists(sys.argv[1] + "/go"):
+                time.sleep(0.001)
+            print(sum(pool.map(lambda i: store.create("x", b"%d-%d" % (os.getpid(), i)), range(8))))
+    """
+    processes = [run_python(code, tmp_path) for _ in range(4)]
+    (tmp_path / "go").touch()
+    wins = [int(p.communicate(timeout=60)[0]) for p in processes]
+    assert sorted(wins) == [0, 0, 0, 1]
+    winner = processes[wins.index(1)]
+    assert (tmp_path / "x").read_text().startswith(f"{winner.pid}-")
+
+
+def test_a_writer_killed_at_any_moment_leaves_a_whole_file(tmp_path):
+    code = """if True:
+        import sys
+        from graphrag_ray.store.files import Store
+        store = Store(sys.argv[1])
+        print("ready", flush=True)
+        while True:
+            for byte in (b"a", b"b"):
+                store.write("x", byte * 300_000)
+    """
+    process = run_python(code, tmp_path)
+    assert process.stdout.readline() == "ready\n"
+    store, seen = Store(str(tmp_path)), set()
+    end = time.monotonic() + 10
+    while len(seen) < 2 and time.monotonic() < end:
+        if store.exists("x"):
+            seen.add(store.read("x"))
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert seen == {b"a" * 300_000, b"b" * 300_000}
+    assert store.read("x") in seen
+    assert [i.path for i in store.list()] == ["x"]
+
+
+def test_an_unfinished_write_is_not_listed(tmp_path):
+    (tmp_path / ".tmp-123-abc").write_bytes(b"half")
+    assert Store(str(tmp_path)).list() == []
+
+
+def test_a_stored_file_has_the_permissions_of_any_other(tmp_path):
+    Store(str(tmp_path)).write("stored", b"x")
+    (tmp_path / "other").write_bytes(b"x")
+    assert (tmp_path / "stored").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_where_hard_links_are_refused_create_still_has_one_winner(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    store = Store(str(tmp_path))
+    with ThreadPoolExecutor(16) as pool:
+        won = list(pool.map(lambda i: store.create("x", b"%d" % i), range(32)))
+    assert won.count(True) == 1
+    assert store.read("x") == b"%d" % won.index(True)
+    assert [i.path for i in store.list()] == ["x"]
+
+
+def test_a_full_disk_is_explained_and_leaves_nothing_half_written(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    store = Store(str(tmp_path))
+    store.write("x", b"old")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreError, match=r"cannot write .*/x: No space left.* MB free.*run the same command"):
+        store.write("x", b"new")
+    with pytest.raises(StoreError, match=r"cannot create .*/y: No space left"):
+        store.create("y", b"new")
+    monkeypatch.undo()
+    assert store.read("x") == b"old"
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_a_write_that_is_not_permitted_is_explained(tmp_path, monkeypatch):
+    def refuse(*_args, **_more):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(StoreError, match=r"cannot write .*/a/x: Permission denied. Check the permissions"):
+        Store(str(tmp_path)).write("a/x", b"")
+
+
+def test_a_file_where_a_folder_should_be_is_an_error_not_an_empty_listing(tmp_path):
+    (tmp_path / "work").write_text("not a folder")
+    with pytest.raises(StoreError, match="cannot list"):
+        Store(str(tmp_path)).list("work")
+
+
+def test_a_relative_folder_means_the_same_after_a_change_of_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = pickle.loads(pickle.dumps(Store("index")))
+    monkeypatch.chdir("/")
+    store.write("x", b"1")
+    assert (tmp_path / "index" / "x").read_bytes() == b"1"
+    assert Store(f"file://{tmp_path}/index").read("x") == b"1"
+
+
+def test_making_a_store_touches_nothing(tmp_path):
+    store = Store(str(tmp_path / "index"))
+    assert store.list() == []
+    assert not (tmp_path / "index").exists()
+    Store("s3://no-such-bucket-anywhere/x", {"endpoint_url": "http://127.0.0.1:1"})
+
+
+# transient faults
+
+
+def test_a_transient_fault_is_tried_again_with_growing_delays(scripted, slept):
+    scripted.write("x", b"1")
+    Scripted.script += [("read", ConnectionError())] * 4
+    assert scripted.read("x") == b"1"
+    assert len(slept) == 4
+    assert slept[0] < slept[2] < slept[3] < 5
+
+
+def test_a_fault_that_lasts_is_raised_in_the_end(scripted, slept):
+    Scripted.script += [("read", ConnectionError("the server hung up"))] * files.ATTEMPTS
+    with pytest.raises(StoreError, match=r"cannot read .*/x: the server hung up \(the last of 8 attempts\)"):
+        scripted.read("x")
+    assert 5 < sum(slept) < 40
+
+
+def test_a_lasting_fault_in_a_listing_is_not_an_empty_folder(scripted):
+    Scripted.script += [("list", ConnectionError())] * files.ATTEMPTS
+    with pytest.raises(StoreError, match="cannot list"):
+        scripted.list("work")
+
+
+def test_a_final_error_is_raised_at_once(scripted, slept):
+    Scripted.script += [("read", PermissionError(errno.EACCES, "Access Denied"))]
+    with pytest.raises(StoreError, match="Access Denied"):
+        scripted.read("x")
+    assert slept == []
+
+
+def test_a_mistake_in_the_program_stays_what_it_is(scripted):
+    Scripted.script += [("read", KeyError("x"))]
+    with pytest.raises(KeyError):
+        scripted.read("x")
+
+
+def test_a_create_whose_answer_was_lost_is_known_to_have_won(scripted):
+    Scripted.script += [("after create", ConnectionError())]
+    assert scripted.create("x", b"mine")
+    assert not scripted.create("x", b"mine")
+
+
+def test_a_create_that_lost_after_a_fault_is_known_to_have_lost(scripted):
+    scripted.write("x", b"theirs")
+    Scripted.script += [("create", ConnectionError())]
+    assert not scripted.create("x", b"mine")
+
+
+def test_retries_leave_the_global_generator_alone(scripted):
+    import random
+
+    random.seed(5)
+    expected = random.random()
+    random.seed(5)
+    Scripted.script += [("read", ConnectionError())] * 2
+    with pytest.raises(FileNotFoundError):
+        scripted.read("x")
+    assert random.random() == expected
+
+
+# other storage
+
+
+def test_a_store_without_conditional_create_says_so_and_warns_once(caplog):
+    store = Store("memory://no-create/x")
+    assert not store.can_create
+    assert store.create("a/b", b"1")
+    assert not store.create("a/b", b"2")
+    assert store.read("a/b") == b"1"
+    assert caplog.text.count("two writers at once") == 1
+    assert [i.path for i in store.list()] == ["a/b"]
+    store.delete("a/b")
+    assert store.list("a") == []
+
+
+@pytest.mark.parametrize("option", ["key", "secret", "token", "password", "account_key"])
+def test_secrets_are_refused_in_options_and_never_repeated(option):
+    with pytest.raises(SettingsError, match=option) as raised:
+        Store("s3://bucket", {option: "hunter2"})
+    assert "hunter2" not in str(raised.value)
+
+
+def test_urls_that_cannot_be_used_are_refused():
+    with pytest.raises(SettingsError, match="chained"):
+        Store("simplecache::s3://bucket/x")
+    with pytest.raises(SettingsError, match="password") as raised:
+        Store("sftp://me:hunter2@host/x")
+    assert "hunter2" not in str(raised.value)
+    with pytest.raises(SettingsError, match="empty"):
+        Store(" ")
+    with pytest.raises(SettingsError, match="cannot use storage at nonsense://x"):
+        Store("nonsense://x").read("y")
+    with pytest.raises(SettingsError, match="no storage options"):
+        Store("/tmp/x", {"region": "eu"}).read("y")
+
+
+def test_short_options_of_s3_become_those_of_its_client():
+    arguments = s3_arguments(
+        {
+            "endpoint_url": "http://127.0.0.1:9",
+            "region": "eu-west-1",
+            "path_style": True,
+            "checksums": "when_required",
+            "config_kwargs": {"s3": {"payload_signing_enabled": True}},
+        }
+    )
+    assert arguments["endpoint_url"] == "http://127.0.0.1:9"
+    assert arguments["client_kwargs"] == {"region_name": "eu-west-1"}
+    config = arguments["config_kwargs"]
+    assert config["s3"] == {"payload_signing_enabled": True, "addressing_style": "path"}
+    assert config["request_checksum_calculation"] == "when_required"
+    assert config["response_checksum_validation"] == "when_required"
+
+
+class Answer(Exception):
+    """As botocore reports a server's answer."""
+
+    def __init__(self, status, code=""):
+        self.response = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+
+
+def caused(error, cause):
+    error.__cause__ = cause
+    return error
+
+
+class EndpointConnectionError(Exception):
+    """Known by name, like botocore's, whose base is named ConnectionError."""
+
+
+EndpointConnectionError.__mro__[0].__name__ = "HTTPClientError"
+
+
+@pytest.mark.parametrize(
+    ("error", "transient"),
+    [
+        (caused(OSError(errno.EIO, "We encountered an internal error"), Answer(500)), True),
+        (caused(OSError(errno.EBUSY, "Reduce your request rate"), Answer(503, "SlowDown")), True),
+        (caused(OSError(errno.EBUSY, "conflict"), Answer(409, "ConditionalRequestConflict")), True),
+        (caused(OSError(errno.EINVAL, "InvalidRequest"), Answer(400)), False),
+        (caused(OSError(errno.EIO, "unknown"), Answer(501)), False),
+        (PermissionError("Access Denied"), False),
+        (FileNotFoundError("x"), False),
+        (TimeoutError(), True),
+        (ConnectionResetError(), True),
+        (OSError(errno.EBUSY, "ServiceUnavailable"), True),
+        (EndpointConnectionError(), True),
+        (OSError(errno.EINVAL, "x"), False),
+    ],
+)
+def test_errors_of_object_stores_are_told_apart(error, transient):
+    assert ObjectFiles("memory://x", {}).is_transient(error) is transient
+
+
+@pytest.mark.parametrize(
+    "refusal", [FileExistsError("x"), caused(OSError(errno.EINVAL, "PreconditionFailed"), Answer(412))]
+)
+def test_either_way_of_refusing_a_create_is_a_loss(refusal):
+    storage = ObjectFiles("s3://bucket/x", {"endpoint_url": "http://127.0.0.1:1"})
+
+    class Refusing:
+        def pipe_file(self, *_args, **how):
+            assert how["mode"] == "create"
+            raise refusal
+
+    storage._fs = Refusing()
+    assert storage.create("a", b"") is False
+
+
+def test_an_unreachable_server_is_tried_a_bounded_number_of_times(slept, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "y")
+    store = Store("s3://bucket/x", {"endpoint_url": "http://127.0.0.1:1", "region": "us-east-1"})
+    with pytest.raises(StoreError, match=r"cannot read s3://bucket/x/a: .*127.0.0.1:1.*last of 8 attempts"):
+        store.read("a")
+    assert len(slept) == files.ATTEMPTS - 1
+
+
+def test_a_store_in_a_forked_or_spawned_process_opens_its_own_connection(tmp_path):
+    store = Store(str(tmp_path))
+    store.write("x", b"1")
+    pickled = tmp_path / "store.pickle"
+    pickled.write_bytes(pickle.dumps(store))
+    code = "import pickle, sys; print(pickle.load(open(sys.argv[1], 'rb')).read('x').decode(), end='')"
+    assert run_python(code, pickled).communicate(timeout=60)[0] == "1"
+    assert Path(pickled).stat().st_size < 300

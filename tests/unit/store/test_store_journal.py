@@ -1,0 +1,356 @@
+import hashlib
+import pickle
+import random
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphrag_ray.errors import StoreError
+from graphrag_ray.store import compaction, journal, parquet
+from graphrag_ray.store import rows as rows_module
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.journal import JournalIndex, JournalWriter
+from graphrag_ray.store.rows import JournalRow, resolve
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(str(tmp_path))
+
+
+@pytest.fixture(autouse=True)
+def _cold_cache():
+    journal._cache.clear()
+
+
+def key(i):
+    return hashlib.sha256(b"%d" % i).hexdigest()
+
+
+def row(i, kind="turn", at=1000.0, **more):
+    reply = f"reply {i}" if kind == "turn" else None
+    return JournalRow(
+        **{"key": key(i), "turn": 0, "slot": 0, "request_hash": key(i), "kind": kind, "at": at}
+        | {"reply": reply, "model": "m"}
+        | more
+    )
+
+
+def write(store, *rows, writer="w", dialogue="extract"):
+    out = JournalWriter(store, dialogue, writer)
+    for r in rows:
+        out.append(r)
+    return out.flush()
+
+
+# rows
+
+
+full_rows = st.builds(
+    JournalRow,
+    key=st.integers(0, 4).map(key),
+    turn=st.integers(0, 2),
+    slot=st.integers(0, 1),
+    request_hash=st.sampled_from(["a", "b"]),
+    kind=st.sampled_from(["turn", "turn", "turn", "done", "failed"]),
+    at=st.sampled_from([1.0, 2.0, 3.5]),
+    reply=st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=5),
+    vector=st.none() | st.binary(max_size=5),
+    prompt_tokens=st.integers(0, 2),
+    model=st.sampled_from(["m", "n"]),
+    error=st.none() | st.just("e"),
+    retryable=st.booleans(),
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(full_rows, max_size=20))
+def test_rows_survive_storage_exactly(rows):
+    table = rows_module.to_table(rows)
+    table.validate(full=True)
+    store = Store("memory://rows")
+    path = f"x-{parquet.content_hash(parquet.encode(table))}.parquet"
+    store.write(path, parquet.encode(table))
+    assert rows_module.from_table(parquet.read_whole(store, path)) == rows
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(full_rows, max_size=12), st.randoms(use_true_random=False))
+def test_what_rows_mean_does_not_depend_on_their_order_or_repetition(rows, shuffle):
+    shuffled = rows + shuffle.sample(rows, len(rows) // 2)
+    shuffle.shuffle(shuffled)
+    resolved = resolve(rows)
+    assert resolve(shuffled) == resolved
+    assert resolve(resolved) == resolved
+    assert set(resolved) <= set(rows)
+
+
+def test_of_two_replies_the_earlier_counts_and_every_failure_is_kept():
+    late, early = row(1, at=2.0, reply="late"), row(1, at=1.0, reply="early")
+    failures = [row(1, "failed", at=5.0, error="x"), row(1, "failed", at=4.0, error="y")]
+    done = row(1, "done", at=9.0)
+    other_request = row(1, at=3.0, request_hash="another prompt")
+    rows = [done, late, *failures, other_request, early]
+    assert resolve(rows) == [
+        *sorted([early, other_request], key=lambda r: r.request_hash),
+        *failures[::-1],
+        done,
+    ]
+
+
+def test_replies_at_the_same_instant_are_chosen_by_their_hash():
+    rows = [row(1, reply=reply) for reply in "abcdef"]
+    smallest = min(rows, key=lambda r: hashlib.sha256(r.reply.encode()).hexdigest())
+    for _ in range(5):
+        random.shuffle(rows)
+        assert resolve(rows) == [smallest]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"key": "abc"},
+        {"key": key(1).upper()},
+        {"kind": "other"},
+        {"at": float("nan")},
+        {"at": 1e12},
+        {"turn": -1},
+        {"slot": 2**31},
+        {"model": None},
+        {"latency_s": float("inf")},
+    ],
+)
+def test_a_row_that_cannot_be_stored_is_refused_before_it_holds_up_others(store, change):
+    writer = JournalWriter(store, "extract", "w")
+    writer.append(row(1))
+    with pytest.raises(ValueError, match=r"journal row|item key"):
+        writer.append(replace(row(2), **change))
+    assert writer.pending == 1
+    assert writer.flush()
+
+
+def test_a_lone_surrogate_in_a_reply_does_not_stop_the_journal(store):
+    write(store, row(1, reply="a\ud800b"))
+    assert JournalIndex.load(store, "extract").turns(key(1))[0].reply == "a?b"
+
+
+# writing
+
+
+def test_a_failed_flush_keeps_its_rows_and_writes_them_once(store, monkeypatch):
+    writer = JournalWriter(store, "extract", "w")
+    real = Store.write
+
+    def write_then_fail(self, path, data):
+        real(self, path, data)
+        raise StoreError("the answer was lost")
+
+    writer.append(row(1))
+    monkeypatch.setattr(Store, "write", write_then_fail)
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            writer.flush()
+        assert writer.pending == 1
+    writer.append(row(2))
+    assert writer.pending == 2
+    monkeypatch.setattr(Store, "write", real)
+    writer.flush()
+    assert writer.pending == 0
+    index = JournalIndex.load(store, "extract")
+    assert index.n_parts == 2
+    assert index.lookup([key(1), key(2)]) == {key(1): [row(1)], key(2): [row(2)]}
+    assert compaction.totals(store, "extract").by_model["m"].calls == 2
+
+
+def test_rows_appended_while_another_thread_flushes_are_all_written(store):
+    writer = JournalWriter(store, "extract", "w")
+    stop = threading.Event()
+
+    def flush_on():
+        while not stop.is_set():
+            writer.flush()
+
+    flushers = [threading.Thread(target=flush_on) for _ in range(2)]
+    for thread in flushers:
+        thread.start()
+    for i in range(2000):
+        writer.append(row(i))
+    stop.set()
+    for thread in flushers:
+        thread.join()
+    writer.flush()
+    found = JournalIndex.load(store, "extract").lookup(map(key, range(2000)))
+    assert found == {key(i): [row(i)] for i in range(2000)}
+    assert compaction.totals(store, "extract").by_model["m"].calls == 2000
+
+
+def test_a_long_backlog_is_written_as_several_parts(store, monkeypatch):
+    monkeypatch.setattr(journal, "FLUSH_BYTES", 5000)
+    write(store, *[row(i, at=1000.0 + i, reply="x" * 1000) for i in range(20)])
+    index = JournalIndex.load(store, "extract")
+    assert index.n_parts == 7
+    assert len(index.lookup(map(key, range(20)))) == 20
+
+
+def test_names_of_parts_sort_by_time_and_say_who_wrote_them(store):
+    late = write(store, row(1, at=2000.0), writer="a")
+    early = write(store, row(2, at=999.9), row(3, at=1500.0), writer="node-7_2")
+    assert early < late
+    assert early.startswith("work/extract/part-0000000999900-node-7_2-000000-")
+
+
+def test_bad_names_are_refused(store):
+    for bad in ("", "a/b", "..", "a b"):
+        with pytest.raises(ValueError, match="letters"):
+            JournalWriter(store, bad, "w")
+        with pytest.raises(ValueError, match="letters"):
+            JournalWriter(store, "extract", bad)
+
+
+# reading
+
+
+def test_keys_with_the_same_first_64_bits_are_not_confused(store):
+    a, b = "0" * 64, "0" * 63 + "1"
+    write(store, row(1, key=a), row(2, key=b))
+    index = JournalIndex.load(store, "extract")
+    assert index.turns(a) == [row(1, key=a)]
+    assert index.turns(b) == [row(2, key=b)]
+    assert index.turns("0" * 63 + "2") == []
+
+
+def test_an_item_is_collected_from_many_parts(store):
+    for turn in range(5):
+        write(store, row(1, turn=turn, at=1000.0 + turn), row(turn + 10), writer=f"w{turn}")
+    index = JournalIndex.load(store, "extract")
+    assert [r.turn for r in index.turns(key(1))] == [0, 1, 2, 3, 4]
+    assert len(index._entries.prefixes) == 10
+
+
+def test_a_batch_reads_each_part_once(store, monkeypatch):
+    for i in range(3):
+        write(store, *[row(j) for j in range(i, 300, 3)], writer=f"w{i}")
+    index = JournalIndex.load(store, "extract")
+    reads = []
+    real = parquet.read_whole
+    monkeypatch.setattr(parquet, "read_whole", lambda *a: reads.append(a) or real(*a))
+    assert len(index.lookup(map(key, range(300)))) == 300
+    assert len(reads) == 3
+    index.lookup(map(key, range(300)))
+    assert len(reads) == 3
+
+
+def test_the_cache_forgets_the_part_not_used_for_longest(store):
+    paths = [write(store, row(i, reply="x" * 10_000), writer=f"w{i}") for i in range(4)]
+    cache = journal._Cache(limit_bytes=25_000)
+    for path in (paths[0], paths[1], paths[0], paths[2], paths[3]):
+        cache.get(store, path)
+    assert [path for _, path in cache._kept] == [paths[2], paths[3]]
+    assert cache._size == sum(d.nbytes for d in cache._kept.values()) < 25_000
+
+
+def test_done_and_failed_items_are_told_without_reading_replies(store, monkeypatch):
+    write(store, row(1), row(1, "done"), row(2), row(3, "failed", error="x"), writer="a")
+    write(store, row(1, "done", at=2000.0), row(4, "failed"), row(4, "done"), writer="b")
+    index = JournalIndex.load(store, "extract")
+    monkeypatch.setattr(Store, "read", None)
+    assert index.keys_done() == 2
+    assert index.is_done([key(i) for i in (1, 2, 3, 4, 5)]).tolist() == [True, False, False, True, False]
+    assert index.is_done([]).tolist() == []
+
+
+def test_failed_items_are_listed_with_all_their_rows(store):
+    write(store, row(1), row(1, "failed", error="x"), row(2, "failed"), row(2, "done"), writer="a")
+    write(store, row(1, "failed", at=2000.0, error="y"), row(3), writer="b")
+    failed = JournalIndex.load(store, "extract").failed()
+    assert failed == {key(1): [row(1), row(1, "failed", error="x"), row(1, "failed", at=2000.0, error="y")]}
+
+
+def test_an_empty_journal_has_no_rows(store):
+    index = JournalIndex.load(store, "extract")
+    assert (index.n_parts, index.keys_done(), index.turns(key(1)), index.failed()) == (0, 0, [], {})
+    assert index.is_done([key(1)]).tolist() == [False]
+    assert compaction.totals(store, "extract").items == 0
+    assert compaction.compact(store, "extract", at_least=1) == 0
+
+
+def test_an_index_travels_to_another_process_with_its_arrays_out_of_band(store):
+    write(store, *[row(i) for i in range(1000)])
+    index = JournalIndex.load(store, "extract")
+    buffers = []
+    data = pickle.dumps(index, protocol=5, buffer_callback=buffers.append)
+    assert len(data) < 2000
+    assert sum(len(b.raw()) for b in buffers) == 13 * 1000
+    frozen = [bytes(b.raw()) for b in buffers]
+    assert pickle.loads(data, buffers=frozen).turns(key(5)) == [row(5)]
+
+
+def test_a_part_that_rots_after_loading_is_named_and_its_work_is_open_again(store, caplog):
+    path = write(store, row(1), row(1, "done"))
+    index = JournalIndex.load(store, "extract")
+    rotten = bytearray(store.read(path))
+    rotten[len(rotten) // 3] ^= 0xFF
+    store.write(path, bytes(rotten))
+    assert index.turns(key(1)) == []
+    assert index.damaged == [path]
+    assert path in caplog.text
+    assert JournalIndex.load(store, "extract").keys_done() == 0
+
+
+def test_a_large_part_is_loaded_by_its_key_column_and_rot_in_it_is_found(store, caplog):
+    noise = random.Random(1)
+    path = write(store, *[row(i, reply=noise.randbytes(300).hex()) for i in range(6000)])
+    whole = store.read(path)
+    assert len(whole) > 1 << 20
+    assert len(JournalIndex.load(store, "extract").lookup([key(1), key(5999)])) == 2
+    rotten = bytearray(whole)
+    rotten[1000] ^= 0xFF  # in the key column, which comes first
+    store.write(path, bytes(rotten))
+    assert JournalIndex.load(store, "extract").damaged == [path]
+    store.write(path, whole[:-1])
+    assert JournalIndex.load(store, "extract").damaged == [path]
+    assert caplog.text.count(path) == 2
+
+
+def test_other_files_in_the_journal_are_left_alone(store):
+    store.write("work/extract/damaged/part-0000000000000-w-000000-" + "0" * 32 + ".parquet", b"x")
+    store.write("work/extract/notes.txt", b"x")
+    store.write("work/extract2/part-0000000000000-w-000000-" + "0" * 32 + ".parquet", b"x")
+    index = JournalIndex.load(store, "extract")
+    assert (index.n_parts, index.damaged) == (0, [])
+
+
+def test_parts_that_vanish_for_ever_are_an_error_and_not_an_empty_journal(store, monkeypatch):
+    write(store, row(1))
+    found = journal.list_parts(store, "extract")
+    store.delete(found[0].path)
+    monkeypatch.setattr(journal, "list_parts", lambda *_: found)
+    with pytest.raises(StoreError, match="vanish"):
+        JournalIndex.load(store, "extract")
+
+
+def test_reading_and_writing_the_journal_does_not_import_pandas(tmp_path):
+    code = """if True:
+        import sys
+        from graphrag_ray.store import compaction
+        from graphrag_ray.store.files import Store
+        from graphrag_ray.store.journal import JournalIndex, JournalWriter
+        from graphrag_ray.store.rows import JournalRow
+        store = Store(sys.argv[1])
+        for i in range(3):
+            writer = JournalWriter(store, "d", f"w{i}")
+            writer.append(JournalRow("a" * 64, i, 0, "h", "turn", 1.0, reply="x"))
+            writer.flush()
+        assert len(JournalIndex.load(store, "d").turns("a" * 64)) == 3
+        compaction.compact(store, "d", at_least=1)
+        assert len(JournalIndex.load(store, "d").turns("a" * 64)) == 3
+        print("pandas" in sys.modules)
+    """
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("False\n", "")

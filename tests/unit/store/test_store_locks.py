@@ -1,0 +1,248 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import orjson
+import pytest
+
+from graphrag_ray.errors import LockHeld, LockLost, StoreError
+from graphrag_ray.store import locks
+from graphrag_ray.store.files import Store
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(str(tmp_path))
+
+
+class Clock:
+    """Time that passes only by sleeping; `each` is done at every sleep."""
+
+    def __init__(self, each=lambda: None):
+        self.seconds, self.each = 0.0, each
+
+    def __call__(self):
+        return self.seconds
+
+    def sleep(self, seconds):
+        self.seconds += seconds
+        self.each()
+
+
+def acquire(store, clock=None, **more):
+    clock = clock or Clock()
+    return locks.acquire(store, clock=clock, sleep=clock.sleep, **more)
+
+
+HOLD = """if True:
+    import sys, time
+    from graphrag_ray.store import locks
+    from graphrag_ray.store.files import Store
+    with locks.acquire(Store(sys.argv[1]), "another run") as lock:
+        print("held", flush=True)
+        sys.stdin.readline()
+        lock.check()
+"""
+
+
+@pytest.fixture
+def other_process(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.send_signal(signal.SIGCONT)
+    process.kill()
+    process.communicate()
+
+
+def test_a_killed_writer_on_this_machine_is_taken_over_at_once(store, other_process):
+    other_process.kill()
+    other_process.wait()
+    clock = Clock()
+    assert acquire(store, clock).epoch == 2
+    assert clock.seconds == 0
+
+
+def test_a_killed_writer_that_nobody_waited_for_yet_is_dead_too(store, other_process):
+    other_process.kill()
+    for _ in range(500):
+        if locks._process_start(other_process.pid) is None:
+            break
+        time.sleep(0.01)
+    assert os.path.exists(f"/proc/{other_process.pid}")
+    assert acquire(store).epoch == 2
+
+
+def test_a_living_writer_keeps_others_out_by_real_heartbeats(store, other_process):
+    with pytest.raises(LockHeld, match=f"process {other_process.pid} on .*another run"):
+        locks.acquire(store, poll_s=0.05)
+    _, errors = other_process.communicate("\n", timeout=30)
+    assert (errors, other_process.returncode) == ("", 0)
+    assert acquire(store).epoch == 2
+
+
+def test_a_stopped_writer_is_taken_over_and_finds_its_lock_lost(store, other_process):
+    other_process.send_signal(signal.SIGSTOP)
+    with locks.acquire(store, stale_s=0.3, poll_s=0.05) as lock:
+        assert lock.epoch == 2
+        other_process.send_signal(signal.SIGCONT)
+        _, errors = other_process.communicate("\n", timeout=30)
+        assert "LockLost" in errors
+        assert f"taken over by process {os.getpid()}" in errors
+        lock.check()
+
+
+def test_a_writer_elsewhere_is_taken_over_within_30_seconds(store, monkeypatch):
+    acquire(store)
+    monkeypatch.setattr(locks, "_machine", lambda: "another machine")
+    clock = Clock()
+    assert acquire(store, clock).epoch == 2
+    assert 19 < clock.seconds < 30
+
+
+def test_one_that_reuses_the_pid_is_not_the_writer(store, monkeypatch):
+    acquire(store)
+    monkeypatch.setattr(locks, "_process_start", lambda pid: "12345")
+    clock = Clock()
+    assert acquire(store, clock).epoch == 2
+    assert clock.seconds == 0
+
+
+def test_where_the_machine_is_unknown_nobody_is_declared_dead_by_it(store, monkeypatch):
+    monkeypatch.setattr(locks, "_machine", lambda: "")
+    acquire(store)
+    monkeypatch.setattr(locks, "_process_start", lambda pid: None)
+    clock = Clock()
+    acquire(store, clock)
+    assert clock.seconds > 19
+
+
+def test_a_clock_that_is_wrong_elsewhere_does_not_matter(store):
+    lock = acquire(store, now=lambda: 4e9)
+    with pytest.raises(LockHeld, match="since 2096"):
+        acquire(store, Clock(each=lock.beat), now=lambda: 0.0)
+
+
+def test_a_heartbeat_just_before_the_end_counts(store):
+    lock = acquire(store)
+    clock = Clock()
+    clock.each = lambda: lock.beat() if clock.seconds > 19 else None
+    with pytest.raises(LockHeld):
+        acquire(store, clock)
+
+
+def test_an_announced_silence_is_waited_for(store):
+    lock = acquire(store)
+    clock = Clock()
+    with lock.expecting_silence(100):
+        taker = acquire(store, clock)
+    assert 100 <= clock.seconds < 110
+    with pytest.raises(LockLost):
+        lock.check()
+    with taker.expecting_silence(100):
+        pass
+    clock = Clock()
+    acquire(store, clock)
+    assert clock.seconds < 30
+
+
+def test_a_dead_process_is_known_as_such_also_in_its_announced_silence(store, monkeypatch):
+    acquire(store).expecting_silence(1000).__enter__()
+    monkeypatch.setattr(locks, "_process_start", lambda pid: "12345")
+    clock = Clock()
+    acquire(store, clock)
+    assert clock.seconds == 0
+
+
+def test_a_release_is_noticed_while_waiting(store):
+    lock = acquire(store)
+    clock = Clock()
+    clock.each = lambda: lock.release() if clock.seconds == 2.0 else None
+    assert acquire(store, clock).epoch == 2
+    assert clock.seconds == 2.0
+
+
+def test_a_released_lock_does_not_beat_or_commit_any_more(store):
+    lock = acquire(store)
+    lock.keep_beating(0.001)
+    lock.release()
+    lock.beat()
+    assert orjson.loads(store.read("locks/1.beat.json"))["released"] is True
+    with pytest.raises(LockLost, match="released by this writer"):
+        lock.check()
+
+
+def test_a_background_heartbeat_notices_that_the_lock_is_lost(store):
+    lock = acquire(store)
+    lock.keep_beating(0.01)
+    assert not lock.lost
+    acquire(store, Clock(), stale_s=0)
+    for _ in range(500):
+        if lock.lost:
+            break
+        time.sleep(0.01)
+    assert lock.lost
+    lock.release()
+
+
+def test_a_heartbeat_goes_on_after_a_fault_of_the_storage(store, monkeypatch, caplog):
+    lock = acquire(store)
+    real, faults = Store.write, [1, 1]
+
+    def write(self, path, data):
+        if faults:
+            faults.pop()
+            raise StoreError("busy")
+        real(self, path, data)
+
+    monkeypatch.setattr(Store, "write", write)
+    before = store.read("locks/1.beat.json")
+    lock.keep_beating(0.01)
+    for _ in range(500):
+        if store.read("locks/1.beat.json") != before:
+            break
+        time.sleep(0.01)
+    lock.release()
+    assert caplog.text.count("no heartbeat: busy") == 2
+    assert store.read("locks/1.beat.json") != before
+
+
+def test_a_lock_file_that_cannot_be_read_is_still_somebodys(store):
+    store.write("locks/5.json", b"{half")
+    clock = Clock()
+    clock.each = lambda: store.write("locks/5.beat.json", b"%f" % clock.seconds)
+    with pytest.raises(LockHeld, match="unknown writer"):
+        acquire(store, clock)
+    clock.each = lambda: None
+    assert acquire(store, clock).epoch == 6
+
+
+def test_the_highest_epoch_holds_by_number_and_not_by_name(store):
+    for _ in range(11):
+        lock = acquire(store)
+        lock.release()
+    assert lock.epoch == 11
+    assert locks.holder(store) is None
+    held = acquire(store)
+    assert locks.holder(store) == held.holder
+
+
+def test_a_lock_survives_an_error_in_its_block_only_as_released(store):
+    with pytest.raises(KeyError), acquire(store):
+        raise KeyError
+    assert locks.holder(store) is None
+
+
+def test_a_store_that_ignores_conditions_is_found_out(store, monkeypatch, caplog):
+    def create(self, path, data):
+        self.write(path, data)
+        return True
+
+    monkeypatch.setattr(Store, "create", create)
+    acquire(store)
+    assert "and does not" in caplog.text

@@ -1,0 +1,125 @@
+import itertools
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphrag_ray.store import parts
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parts import Part
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("tags", pa.list_(pa.string())),
+        ("vector", pa.list_(pa.float32(), 3)),
+        ("findings", pa.list_(pa.struct([("summary", pa.string()), ("n", pa.int64())]))),
+    ]
+)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(str(tmp_path))
+
+
+def table(rows):
+    return pa.Table.from_pylist(
+        [
+            {
+                "id": text,
+                "tags": [text] * n,
+                "vector": [1.0, 2.0, float(n)],
+                "findings": [{"summary": text, "n": n}] * n if n else None,
+            }
+            for n, text in rows
+        ],
+        schema=SCHEMA,
+    )
+
+
+rows = st.lists(st.tuples(st.integers(0, 3), st.text(max_size=40)), max_size=30)
+
+
+def test_the_same_table_is_the_same_part_whoever_made_it(store):
+    whole = table([(1, "a"), (2, "b"), (0, "c")])
+    chunked = pa.concat_tables([whole.slice(0, 1), whole.slice(1, 0), whole.slice(1)])
+    marked = whole.replace_schema_metadata({"pandas": "{}", "made_by": "somebody"})
+    fields = [f.with_metadata({"x": "y"}) for f in SCHEMA]
+    marked_fields = whole.cast(pa.schema(fields))
+    written = {parts.write_part(store, "t", t) for t in (whole, chunked, marked, marked_fields)}
+    assert len(written) == 1
+    assert len(store.list("tables")) == 1
+    assert parts.read_part(store, written.pop()).equals(whole)
+
+
+def test_an_unchanged_part_is_not_written_again(store, monkeypatch):
+    first = parts.write_part(store, "t", table([(1, "a")]))
+    monkeypatch.setattr(Store, "write", None)
+    assert parts.write_part(store, "t", table([(1, "a")])) == first
+
+
+def test_a_torn_part_is_healed_by_writing_it_again(store):
+    part = parts.write_part(store, "t", table([(1, "a")]))
+    store.write(part.path, store.read(part.path)[:50])
+    assert parts.write_part(store, "t", table([(1, "a")])) == part
+    assert parts.read_part(store, part).equals(table([(1, "a")]))
+
+
+def test_types_survive_storage(store):
+    typed = table([(2, "ü"), (0, "")])
+    assert parts.read_part(store, parts.write_part(store, "t", typed)).schema == SCHEMA
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows, rows, st.lists(st.integers(0, 30), max_size=4), st.integers(1, 2000), st.integers(1, 12))
+def test_cuts_depend_on_the_rows_and_not_on_the_pieces(first, second, cuts, max_bytes, max_rows):
+    store = Store("memory://cuts")
+    whole = table(first + second)
+    limits = {"max_bytes": max_bytes, "max_rows": max_rows}
+    expected = parts.write_parts(store, "t", [whole], **limits)
+    at = [0, *sorted(min(c, whole.num_rows) for c in cuts), whole.num_rows]
+    pieces = [whole.slice(a, b - a) for a, b in itertools.pairwise(at)]
+    assert parts.write_parts(store, "t", pieces, **limits) == expected
+    assert all(0 < p.rows <= max_rows for p in expected)
+    assert parts.read_table(store, expected, schema=SCHEMA).equals(whole.combine_chunks())
+
+
+def test_parts_keep_to_their_size_but_for_a_single_large_row(store):
+    big = table([(0, "x" * size) for size in (10, 500, 5000, 10, 10)])
+    written = parts.write_parts(store, "t", [big], max_bytes=1000)
+    assert [p.rows for p in written] == [2, 1, 2]
+
+
+def test_no_rows_are_no_parts_and_read_as_an_empty_table(store):
+    assert parts.write_parts(store, "t", [SCHEMA.empty_table()]) == []
+    assert parts.read_table(store, [], schema=SCHEMA).equals(SCHEMA.empty_table())
+    assert parts.read_table(store, [], ["id"], schema=SCHEMA).schema.names == ["id"]
+    with pytest.raises(ValueError, match="schema"):
+        parts.read_table(store, [])
+
+
+def test_a_column_that_an_older_version_did_not_write_is_null(store):
+    old = parts.write_part(store, "t", pa.table({"id": ["a"]}))
+    new = parts.write_part(store, "t", table([(1, "b")]))
+    read = parts.read_table(store, [old, new], ["id", "tags"], schema=SCHEMA)
+    assert read.to_pydict() == {"id": ["a", "b"], "tags": [None, ["b"]]}
+    assert parts.read_part(store, old, ["id", "tags"]).schema.names == ["id"]
+
+
+def test_a_part_is_plain_json():
+    part = Part("tables/t/part-0.parquet", 3, 100)
+    assert Part.from_json(part.to_json()) == part
+
+
+def test_a_table_name_that_is_no_file_name_is_refused(store):
+    with pytest.raises(ValueError, match="name"):
+        parts.write_part(store, "../t", table([]))
+
+
+def test_sizes_of_rows_are_close_to_those_in_memory():
+    rng = np.random.default_rng(1)
+    big = table([(int(n), "x" * int(size)) for n, size in rng.integers(0, [4, 500], (2000, 2))])
+    assert parts._row_bytes(big).sum() == pytest.approx(big.nbytes, rel=0.2)

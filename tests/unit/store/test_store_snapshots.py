@@ -1,0 +1,174 @@
+import dataclasses
+
+import orjson
+import pytest
+
+from graphrag_ray.errors import CorruptPart, IndexNotFound, LockLost, SnapshotConflict, StoreError
+from graphrag_ray.store import snapshots
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parts import Part
+from graphrag_ray.store.snapshots import Manifest
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(str(tmp_path))
+
+
+def manifest(number, parent=None, **more):
+    return Manifest(number, parent, "2026-01-01T00:00:00Z", "0.1.0", **more)
+
+
+def commit(store, *numbers):
+    for number in numbers:
+        snapshots.commit(store, manifest(number, number - 1 or None))
+
+
+FULL = manifest(
+    3,
+    2,
+    tables={"entities": [Part("tables/entities/part-0.parquet", 5, 99)], "claims": []},
+    counts={"entities": 5},
+    settings={"chunking": {"size": 600}},
+    steps={"extract": "abc"},
+    usage={"extract": {"calls": 7}},
+    next_human_readable_id={"entities": 5},
+    hierarchies=["leiden"],
+    notes={"offline": "made without a model"},
+    run={"id": "r1", "seconds": 1.5},
+)
+
+
+def test_a_manifest_survives_json():
+    data = orjson.loads(orjson.dumps(FULL.to_json()))
+    assert Manifest.from_json(data) == FULL
+    assert FULL.parts("entities") == [Part("tables/entities/part-0.parquet", 5, 99)]
+    assert FULL.parts("text_units") == []
+
+
+def test_fields_of_a_later_version_with_the_same_format_do_not_disturb():
+    data = {**FULL.to_json(), "colour": "blue"}
+    assert Manifest.from_json(data) == FULL
+
+
+def test_a_newer_format_is_refused_with_what_to_do(store):
+    data = {**manifest(1).to_json(), "format": snapshots.FORMAT + 1, "version": "9.9"}
+    store.write("snapshots/1.json", orjson.dumps(data))
+    with pytest.raises(
+        StoreError, match=r"snapshots/1.json.*newer graphrag-ray \(format 2, version 9.9\).*Upgrade"
+    ):
+        snapshots.open_latest(store)
+
+
+def test_a_number_that_is_taken_is_a_conflict_and_says_by_whom(store):
+    snapshots.commit(store, manifest(1, run={"id": "run-a"}))
+    with pytest.raises(SnapshotConflict, match=r"snapshots/1.json exists.*run-a.*run the same command again"):
+        snapshots.commit(store, manifest(1, run={"id": "run-b"}))
+    assert snapshots.latest(store).run == {"id": "run-a"}
+
+
+def test_equal_manifests_of_two_writers_are_still_two(store):
+    snapshots.commit(store, manifest(1))
+    with pytest.raises(SnapshotConflict):
+        snapshots.commit(store, manifest(1))
+
+
+def test_a_commit_whose_answer_was_lost_has_won(store, monkeypatch):
+    real = Store.create
+    monkeypatch.setattr(Store, "create", lambda self, path, data: real(self, path, data) and False)
+    snapshots.commit(store, manifest(1))
+    assert snapshots.latest(store) == manifest(1)
+
+
+def test_a_commit_without_the_lock_leaves_nothing(store):
+    def check():
+        raise LockLost("taken over")
+
+    with pytest.raises(LockLost):
+        snapshots.commit(store, manifest(1), check=check)
+    assert store.list() == []
+
+
+def test_a_snapshot_cannot_follow_itself_or_a_later_one(store):
+    for number, parent in ((0, None), (2, 2), (2, 3)):
+        with pytest.raises(ValueError, match="cannot follow"):
+            snapshots.commit(store, manifest(number, parent))
+
+
+@pytest.mark.parametrize(
+    "hint", [b"1\n", b"2\n", b"3\n", b"4\n", b"99\n", b"0\n", b"-1\n", b"", b"\xff\x00", None]
+)
+def test_readers_find_the_newest_snapshot_whatever_the_hint_says(store, hint):
+    commit(store, 1, 2, 3, 4)
+    store.write("CURRENT", hint) if hint is not None else store.delete("CURRENT")
+    assert snapshots.latest(store).number == 4
+    assert snapshots.next_number(store) == 5
+
+
+def test_readers_find_the_newest_when_older_ones_are_gone(store):
+    commit(store, 1, 2, 3)
+    store.delete("snapshots/1.json")
+    store.delete("snapshots/2.json")
+    store.write("CURRENT", b"1\n")
+    assert snapshots.latest(store).number == 3
+    assert snapshots.numbers(store) == [3]
+
+
+def test_a_hint_that_cannot_be_written_does_not_undo_a_commit(store, monkeypatch, caplog):
+    def refuse(self, path, data):
+        raise StoreError("no")
+
+    monkeypatch.setattr(Store, "write", refuse)
+    snapshots.commit(store, manifest(1))
+    assert "is committed" in caplog.text
+    assert snapshots.latest(store).number == 1
+
+
+def test_a_reader_takes_two_requests_when_the_hint_is_right(store, monkeypatch):
+    commit(store, *range(1, 30))
+    monkeypatch.setattr(Store, "list", None)
+    looks = []
+    real = Store.exists
+    monkeypatch.setattr(Store, "exists", lambda self, path: looks.append(path) or real(self, path))
+    assert snapshots.latest(store).number == 29
+    assert looks == ["snapshots/29.json", "snapshots/30.json"]
+
+
+@pytest.mark.parametrize("damaged", [b"", b'{"format": 1, "num', b"[]", b'{"format": 1}', b'{"number": 3}'])
+def test_a_damaged_newest_manifest_is_named_and_the_one_before_is_taken(store, caplog, damaged):
+    commit(store, 1, 2, 3)
+    store.write("snapshots/3.json", damaged)
+    assert snapshots.latest(store).number == 2
+    assert "snapshots/3.json is damaged" in caplog.text
+    assert snapshots.next_number(store) == 4
+    with pytest.raises(CorruptPart, match=r"snapshots/3.json"):
+        snapshots.open_latest(store, 3)
+    snapshots.commit(store, manifest(4, 2))
+    assert snapshots.latest(store).number == 4
+
+
+def test_when_no_manifest_can_be_read_that_is_the_error(store):
+    commit(store, 1, 2)
+    store.write("snapshots/1.json", b"")
+    store.write("snapshots/2.json", b"")
+    with pytest.raises(CorruptPart, match=r"snapshots/1.json"):
+        snapshots.open_latest(store)
+
+
+def test_a_snapshot_that_is_not_there_is_told_with_those_that_are(store):
+    commit(store, 1, 2)
+    with pytest.raises(IndexNotFound, match=r"no snapshot 7; there are: 1, 2"):
+        snapshots.open_latest(store, 7)
+
+
+def test_other_files_beside_manifests_do_not_disturb(store):
+    commit(store, 1)
+    store.write("snapshots/1.json.bak", b"")
+    store.write("snapshots/old/2.json", b"")
+    store.write("snapshots/007.json", b"")
+    assert snapshots.numbers(store) == [1]
+
+
+def test_a_manifest_is_replaced_as_a_whole_and_never_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        FULL.number = 4
