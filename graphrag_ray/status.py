@@ -47,10 +47,11 @@ def status_of(store: Store, snapshot: int | None = None) -> dict[str, Any]:
 
 def _journal(store: Store, name: str) -> dict[str, Any]:
     totals = compaction.totals(store, name)
+    models = totals.by_model.values()
     return {
         "stage": name,
         "done": totals.done,
-        "turns": totals.turns,
+        "turns": sum(m.calls for m in models),
         "failed": totals.failed,
-        "tokens": totals.prompt_tokens + totals.completion_tokens,
+        "tokens": sum(m.prompt_tokens + m.completion_tokens for m in models),
     }

@@ -115,7 +115,7 @@ class RayExecutor:
 
     def sweep(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:
         pool = self._workers()
-        coordinator = CoordinatorActor.remote()  # type: ignore[attr-defined]
+        coordinator = CoordinatorActor.remote()
         shared = ray.put(index)
         runs = {worker.run.remote(work, shared, coordinator): name for name, worker in pool}
         try:
@@ -146,7 +146,7 @@ class RayExecutor:
             return self._pool
         run = uuid.uuid4().hex[:12]
         holder = f"graphrag-keys-{run}"
-        keys = KeyHolderActor.options(name=holder).remote()  # type: ignore[attr-defined]
+        keys = KeyHolderActor.options(name=holder).remote()
         for variable in self.models.key_variables():
             if variable in os.environ:
                 ray.get(keys.put.remote(variable, os.environ[variable]))
@@ -161,7 +161,7 @@ class RayExecutor:
             settings = WorkerSettings(
                 f"{run}-{i}", self.store, self.models, count, self.flush_s, holder, limiters
             )
-            actor = WorkerActor.options(scheduling_strategy="SPREAD").remote(settings)  # type: ignore[attr-defined]
+            actor = WorkerActor.options(scheduling_strategy="SPREAD").remote(settings)
             self._pool.append((settings.name, actor))
         return self._pool
 

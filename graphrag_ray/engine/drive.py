@@ -21,7 +21,7 @@ from graphrag_ray.messages import (
     Usage,
     item_key,
 )
-from graphrag_ray.store.journal import JournalRow
+from graphrag_ray.store.rows import JournalRow
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

@@ -48,7 +48,7 @@ class LeaseBook(Generic[P]):
         """Up to `places` items. A worker of an earlier incarnation gets none."""
         if self._incarnation.get(worker) != incarnation:
             return []
-        given = []
+        given: list[tuple[int, P]] = []
         while self._queue and len(given) < places:
             id_ = self._queue.popleft()
             if id_ in self._items:

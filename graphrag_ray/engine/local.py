@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,8 +31,9 @@ from graphrag_ray.errors import FatalCallError, ModelRefused, TooManyFailures
 from graphrag_ray.llm.limiter import Limiter
 from graphrag_ray.messages import Dialogue
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.journal import JournalIndex, JournalRow, JournalWriter
+from graphrag_ray.store.journal import JournalIndex, JournalWriter
 from graphrag_ray.store.parts import Part, write_part
+from graphrag_ray.store.rows import JournalRow
 
 T = TypeVar("T")
 X = TypeVar("X")
@@ -98,7 +99,7 @@ class LocalExecutor:
         return written
 
 
-class _LocalSweep:
+class _LocalSweep(Generic[T]):
     def __init__(
         self, executor: LocalExecutor, work: Work[T], source: Source[T], index: JournalIndex
     ) -> None:

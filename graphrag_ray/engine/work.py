@@ -15,7 +15,8 @@ from graphrag_ray.engine.drive import Complete, Driver, Open, Refused, State, an
 from graphrag_ray.errors import PermanentCallError, TransientCallError
 from graphrag_ray.messages import ChatReply, Dialogue, Reply, Request
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.journal import JournalIndex, JournalRow
+from graphrag_ray.store.journal import JournalIndex
+from graphrag_ray.store.rows import JournalRow
 
 T = TypeVar("T")
 Row: TypeAlias = Mapping[str, Any]
@@ -69,7 +70,7 @@ def outcome_of(key: str, state: State[T], rows: Sequence[JournalRow]) -> Outcome
     if failure is None:
         return Outcome(key, "open")
     status: Literal["failed", "retry"] = "retry" if failure.retryable else "failed"
-    return Outcome(key, status, None, failure.error, attempts, min(times), max(times))
+    return Outcome(key, status, None, failure.error or "", attempts, min(times), max(times))
 
 
 def outcomes(
@@ -144,7 +145,7 @@ async def run_item(stage: str, driver: Driver[T], rows: Sequence[JournalRow], as
         replies |= {slot: r for slot, r in got if r is not None}
         state = driver.send([replies[slot] for slot in range(len(state.requests))])
     if driver.key and isinstance(state, Complete | Refused) and not any(r.kind == "done" for r in rows):
-        note(turn=-1, slot=0, request_hash="", kind="done", prompt=stage)
+        note(turn=0, slot=0, request_hash="", kind="done", prompt=stage)
     return outcome_of(driver.key, state, written)
 
 

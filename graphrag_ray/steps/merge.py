@@ -26,7 +26,6 @@ from graphrag_ray.graph.merge import (
     sort_instances,
 )
 from graphrag_ray.graph.prune import keep_entities, keep_relationships
-from graphrag_ray.offline.prune_names import weak_names
 from graphrag_ray.steps.run import Result, Run
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
@@ -101,7 +100,7 @@ def _partitioned(partitions: int, store: Store, parts: list[Part]) -> Iterator[p
 def _reduce_entities(prune: bool, rows: pa.Table) -> Tables:
     instances = _sorted(rows, schema.ENTITY_INSTANCES)
     merged = _with_descriptions(merge_entities(instances), instances)
-    weak = weak_names(instances) if prune else pa.array([], pa.string())
+    weak = pa.array([], pa.string())
     merged = merged.append_column("weak", pc.is_in(merged["id"], value_set=weak))
     return {"entity_instances": instances, "merged_entities": merged}
 

@@ -181,8 +181,8 @@ def _add_kept(run: Run, tables: dict[str, list[list[Part]]], old: Result, kept: 
     """Copy the kept documents and their chunks out of the parent's parts; whole parts are shared."""
     if not len(kept):
         return
-    groups = zip(old.tables["documents"], old.tables["text_units"], strict=True)
-    inputs = [(documents, units, kept) for documents, units in groups]
+    pairs = zip(old.tables["documents"], old.tables["text_units"], strict=True)
+    inputs = [(documents, units, kept) for documents, units in pairs]
     written = run.executor.map("keep", _keep_rows, inputs)
     for name, groups in by_input(written, "documents", "text_units", "failures").items():
         tables[name] += groups

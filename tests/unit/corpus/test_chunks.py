@@ -1,5 +1,6 @@
 """Chunks: windows of tokens that lose nothing and cut nothing in two."""
 
+import itertools
 import unicodedata
 
 import pytest
@@ -13,6 +14,7 @@ from graphrag_ray.settings import Chunking
 V = "cl100k_base"
 PROSE = " ".join(f"Item {i}: the mayor of Netherquay met Ulla Garrowby again." for i in range(400))
 PLAIN = st.text(st.sampled_from("ab cd,.\nE1"), max_size=400)
+CLUSTERS = ["e\u0301", "👩🏽", "👨\u200d👩\u200d👧", "❤\ufe0f", "क\u094d", "a", " "]
 ODD = st.text(st.sampled_from("a b\u0301\u200d👩🏽😀漢\n \u2003"), max_size=120)
 
 
@@ -41,33 +43,25 @@ def test_every_character_but_white_space_is_in_a_chunk(text: str, chunking: Chun
 @given(PLAIN | ODD, options())
 def test_starts_and_ends_increase_and_tokens_are_counted(text: str, chunking: Chunking) -> None:
     chunks = chunk(text, chunking, V)
-    for a, b in zip(chunks, chunks[1:], strict=False):
+    for a, b in itertools.pairwise(chunks):
         assert a.start < b.start
         assert a.end < b.end
     assert [c.n_tokens for c in chunks] == [count(text[c.start : c.end], V) for c in chunks]
 
 
 @settings(max_examples=200)
-@given(st.text(st.sampled_from("ab cd,.E1"), min_size=1, max_size=400), options())
+@given(st.text(st.sampled_from("abcd,.E1"), min_size=1, max_size=400), options())
 def test_windows_have_the_size_and_the_overlap_asked_for(text: str, chunking: Chunking) -> None:
     assert isinstance(chunking.size, int)
-    ends = [0, *offsets(text, V).tolist()]
-    # one token a character at least, so a place is one token number
-    number = {offset: i for i, offset in enumerate(ends)}
+    # ASCII without white space: every token has characters of its own, and no window is dropped
+    number = {offset: i for i, offset in enumerate([0, *offsets(text, V).tolist()])}
     windows = [(number[c.start], number[c.end]) for c in chunk(text, chunking, V)]
-    if any(not text[a:b].strip() for a in ends for b in ends if b - a > 3):
-        return  # a window may have been dropped
-    for first, stop in windows[:-1]:
-        assert stop - first == chunking.size
-    for (_, stop), (first, _) in zip(windows, windows[1:], strict=False):
-        assert stop - first == chunking.overlap
+    assert all(stop - first == chunking.size for first, stop in windows[:-1])
+    assert all(a[1] - b[0] == chunking.overlap for a, b in itertools.pairwise(windows))
+    last = windows[-1][1] - windows[-1][0]
+    assert last < chunking.size + max(1, chunking.min_new_tokens)
     if len(windows) > 1:
-        new = windows[-1][1] - windows[-2][1]
-        assert (
-            new >= min(chunking.min_new_tokens, chunking.size - chunking.overlap)
-            or new >= chunking.min_new_tokens
-        )
-        assert windows[-1][1] - windows[-1][0] < chunking.size + max(1, chunking.min_new_tokens)
+        assert last - chunking.overlap >= min(chunking.min_new_tokens, chunking.size - chunking.overlap)
 
 
 def test_the_default_is_the_papers() -> None:
@@ -125,22 +119,15 @@ def test_a_header_counts_within_the_budget() -> None:
 def test_a_long_header_costs_at_most_half_of_the_new_tokens(words: int, chunking: Chunking) -> None:
     assert isinstance(chunking.size, int)
     header = "word " * words
-    without, under = chunk(PROSE, chunking, V), chunk(PROSE, chunking, V, header)
+    without, under = chunk(PROSE[:8000], chunking, V), chunk(PROSE[:8000], chunking, V, header)
     assert len(under) <= 3 * len(without) + 1
     least = max(1, (chunking.size - chunking.overlap) // 2)
-    starts = [c.start for c in under]
-    ends = [0, *offsets(PROSE, V).tolist()]
-    assert all(ends.index(b) - ends.index(a) >= least for a, b in zip(starts, starts[1:], strict=False))
+    number = {offset: i for i, offset in enumerate([0, *offsets(PROSE[:8000], V).tolist()])}
+    assert all(number[b.start] - number[a.start] >= least for a, b in itertools.pairwise(under))
 
 
 @settings(max_examples=200)
-@given(
-    st.text(
-        st.sampled_from(["e\u0301", "👩🏽", "👨\u200d👩\u200d👧", "❤\ufe0f", "क\u094d", "a", " "]),
-        max_size=60,
-    ),
-    options(),
-)
+@given(st.lists(st.sampled_from(CLUSTERS), max_size=60).map("".join), options())
 def test_no_cut_is_before_a_mark_a_joiner_or_a_skin_tone(text: str, chunking: Chunking) -> None:
     places = {p for c in chunk(text, chunking, V) for p in (c.start, c.end)} - {0, len(text)}
     for place in places:
@@ -152,7 +139,7 @@ def test_no_cut_is_before_a_mark_a_joiner_or_a_skin_tone(text: str, chunking: Ch
 def test_a_pile_of_marks_longer_than_any_language_has_is_cut() -> None:
     text = "e" + "\u0301" * 5000
     chunks = chunk(text, Chunking(size=100, overlap=10), V)
-    assert len(chunks) == 56
+    assert len(chunks) == 55
     assert chunks[-1].end == len(text)
 
 
@@ -170,7 +157,7 @@ def test_a_long_line_is_cut_like_any_other() -> None:
     assert len(chunks) == -(-(count(text, V) - 100) // 500)
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(st.text(max_size=300), options(), st.sampled_from(["cl100k_base", "o200k_base", "llama3", "qwen3"]))
 def test_any_text_in_any_vocabulary_is_cut_the_same_way_twice(
     text: str, chunking: Chunking, vocabulary: str

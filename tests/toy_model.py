@@ -1,0 +1,129 @@
+"""A model for tests: it recognises our bundled prompts and answers each by simple, known rules.
+
+Names are words in capitals; two names in one sentence are related. So a test can say what an index of
+its texts must hold. It reads the messages only, as a model behind HTTP does.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from graphrag_ray.extract.records import COMPLETION, FIELD, RECORD
+from graphrag_ray.messages import ChatReply, ChatRequest, EmbeddingReply, EmbeddingRequest, Reply, Request
+from graphrag_ray.prompts import Prompt, load_prompts
+from graphrag_ray.records import parse_sections
+
+NAME = re.compile(r"\b[A-Z]{3,}(?: [A-Z]{3,})*\b")
+
+_PROMPTS = load_prompts()
+
+
+def _pattern(prompt: Prompt) -> re.Pattern[str]:
+    seen: set[str] = set()
+
+    def group(part: str) -> str:
+        name = part[1:-1]
+        if not re.fullmatch(r"\{[a-z][a-z0-9_]*\}", part):
+            return re.escape(part)
+        if name in seen:
+            return rf"(?P={name})"
+        seen.add(name)
+        return f"(?P<{name}>.*?)"
+
+    pieces = re.split(r"(\{[a-z][a-z0-9_]*\})", prompt.user)
+    return re.compile("".join(group(p) for p in pieces), re.DOTALL)
+
+
+_PATTERNS = {name: _pattern(p) for name, p in _PROMPTS.items() if name != "extract_examples"}
+
+
+def recognise(text: str) -> tuple[str, dict[str, str]]:
+    """The named prompt whose user part this is, and what its placeholders were filled with."""
+    for name, pattern in _PATTERNS.items():
+        if match := pattern.fullmatch(text):
+            return name, match.groupdict()
+    raise ValueError(f"no bundled prompt reads like {text[:80]!r}")
+
+
+def respond(body: dict[str, Any]) -> str:
+    """For `Endpoint(respond=…)`: answers a chat call's body."""
+    messages = body["messages"]
+    name, variables = recognise(messages[-1]["content"])
+    return globals()[f"answer_{name}"](variables)
+
+
+def answer(request: Request) -> Reply:
+    """For `engine.drive.run` and executors without HTTP."""
+    if isinstance(request, EmbeddingRequest):
+        return EmbeddingReply(bytes(4 * 4))
+    assert isinstance(request, ChatRequest)
+    return ChatReply(respond({"messages": [{"content": request.messages[-1].content}]}))
+
+
+def answer_extract(variables: dict[str, str]) -> str:
+    records: list[str] = []
+    for sentence in re.split(r"(?<=[.!?])\s+", variables["text"]):
+        names = list(dict.fromkeys(NAME.findall(sentence)))
+        told = " ".join(sentence.split())
+        records += [f'("entity"{FIELD}{n}{FIELD}PERSON{FIELD}{told})' for n in names]
+        for i, a in enumerate(names):
+            records += [f'("relationship"{FIELD}{a}{FIELD}{b}{FIELD}{told}{FIELD}5)' for b in names[i + 1 :]]
+    return f"{RECORD}\n".join([*records, COMPLETION])
+
+
+def answer_glean_check(variables: dict[str, str]) -> str:
+    return "N"
+
+
+def answer_glean(variables: dict[str, str]) -> str:
+    return COMPLETION
+
+
+def answer_correct(variables: dict[str, str]) -> str:
+    return COMPLETION
+
+
+def answer_claims(variables: dict[str, str]) -> str:
+    told = " ".join(variables["text"].split())[:80]
+    names = variables["entities"].split("\n")
+    fields = [names[0], "NONE", "FACT", "TRUE", "2020-01-01", "NONE", f"{names[0]} is told of", told]
+    return f'("claim"{FIELD}{FIELD.join(fields)}){RECORD}{COMPLETION}'
+
+
+def answer_describe(variables: dict[str, str]) -> str:
+    return f"{variables['name']}: " + " / ".join(sorted(variables["descriptions"].split("\n")))[:400]
+
+
+def answer_report(variables: dict[str, str]) -> str:
+    sections = parse_sections(variables["context"])
+    entities, reports = sections.get("Entities", []), sections.get("Reports", [])
+    findings = [
+        {"summary": f"On {e['entity']}", "explanation": f"{e['description']} [Data: Entities ({e['id']})]"}
+        for e in entities[:5]
+    ] + [{"summary": r["title"], "explanation": f"{r['title']} [Data: Reports ({r['id']})]"} for r in reports[:5]]
+    title = ", ".join([e["entity"] for e in entities[:3]] or [r["title"] for r in reports[:3]])
+    return json.dumps(
+        {
+            "title": title,
+            "summary": f"A community around {title}.",
+            "rating": 5.0,
+            "rating_explanation": "As good as any.",
+            "findings": findings[:10],
+        }
+    )
+
+
+def answer_map(variables: dict[str, str]) -> str:
+    reports = parse_sections(variables["context"])["Reports"]
+    asked = set(NAME.findall(variables["question"].upper()))
+    hits = [r for r in reports if "THEMES" in asked or asked & set(NAME.findall(r["title"]))]
+    if not hits:
+        return "<ANSWER_HELPFULNESS> 0 </ANSWER_HELPFULNESS>"
+    points = "\n".join(f"- {r['title']} [Data: Reports ({r['id']})]" for r in hits[:10])
+    return f"<ANSWER_HELPFULNESS> {min(100, 10 * len(hits))} </ANSWER_HELPFULNESS>\n{points}"
+
+
+def answer_reduce(variables: dict[str, str]) -> str:
+    return "\n".join(row["answer"] for row in parse_sections(variables["answers"])["Answers"])
