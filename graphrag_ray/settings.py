@@ -7,6 +7,7 @@ worker finds one.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -100,10 +101,19 @@ class Input(_Strict):
     title_column: str | None = "title"
     date_column: str | None = "date"
     """The other columns of tables (.jsonl, .csv, .parquet) are kept as metadata."""
-    strip_header_lines: Annotated[int, Field(ge=0)] = 0
-    """Lines at the start of each text file that are not text (a repeated file name, say)."""
+    strip_pattern: str | None = None
+    """A regular expression; what it matches at the start of a .txt or .md file is not text (a header
+    that repeats the file's name, say)."""
     max_bytes: Annotated[int, Field(gt=0)] = 2_000_000_000
     """A larger .txt, .md or .html file is a failure, not an out-of-memory."""
+
+    @model_validator(mode="after")
+    def _pattern_compiles(self) -> Input:
+        try:
+            re.compile(self.strip_pattern or "")
+        except re.error as e:
+            raise ValueError(f"strip_pattern is not a regular expression: {e}") from None
+        return self
 
 
 class Chunking(_Strict):

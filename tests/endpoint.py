@@ -103,7 +103,8 @@ def in_turn(*responses: Response) -> Respond:
 
 @dataclass(frozen=True)
 class Received:
-    """A request as it came: path under /v1, decoded body, headers, time.monotonic()."""
+    """A request as it came: path under /v1, decoded body, headers (their case does not matter),
+    time.monotonic()."""
 
     path: str
     body: dict[str, Any]
@@ -166,6 +167,8 @@ class Endpoint:
         self._port = runner.addresses[0][1]
         self._ready.set()
         self._loop.run_forever()
+        for task in asyncio.all_tasks(self._loop):  # hanging requests
+            task.cancel()
         self._loop.run_until_complete(runner.cleanup())
         self._loop.close()
 
@@ -209,7 +212,7 @@ class Endpoint:
     async def _receive(self, request: web.Request) -> dict[str, Any]:
         at = time.monotonic()
         body = json.loads(await request.read())
-        self.requests.append(Received(request.path.removeprefix("/v1"), body, dict(request.headers), at))
+        self.requests.append(Received(request.path.removeprefix("/v1"), body, request.headers, at))
         return body
 
     def _refusal(self, request: web.Request) -> Status | None:

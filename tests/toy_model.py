@@ -102,7 +102,10 @@ def answer_report(variables: dict[str, str]) -> str:
     findings = [
         {"summary": f"On {e['entity']}", "explanation": f"{e['description']} [Data: Entities ({e['id']})]"}
         for e in entities[:5]
-    ] + [{"summary": r["title"], "explanation": f"{r['title']} [Data: Reports ({r['id']})]"} for r in reports[:5]]
+    ] + [
+        {"summary": r["title"], "explanation": f"{r['title']} [Data: Reports ({r['id']})]"}
+        for r in reports[:5]
+    ]
     title = ", ".join([e["entity"] for e in entities[:3]] or [r["title"] for r in reports[:3]])
     return json.dumps(
         {
@@ -117,7 +120,7 @@ def answer_report(variables: dict[str, str]) -> str:
 
 def answer_map(variables: dict[str, str]) -> str:
     reports = parse_sections(variables["context"])["Reports"]
-    asked = set(NAME.findall(variables["question"].upper()))
+    asked = set(variables["question"].upper().strip("?").split())
     hits = [r for r in reports if "THEMES" in asked or asked & set(NAME.findall(r["title"]))]
     if not hits:
         return "<ANSWER_HELPFULNESS> 0 </ANSWER_HELPFULNESS>"

@@ -64,7 +64,7 @@ def _window(size: int, overlap: int, header: str, vocabulary: str) -> tuple[int,
     """
     if not header:
         return size, overlap
-    least_new = max(1, (size - overlap) // 2)
+    least_new = (size - overlap + 1) // 2
     length = max(size - tokens.count(header, vocabulary), least_new)
     return length, min(overlap, length - least_new)
 

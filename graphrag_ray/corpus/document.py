@@ -20,6 +20,7 @@ from graphrag_ray import ids
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _INT64 = 2**63
+_MAX_DEPTH = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Document:
 class Unreadable:
     """A file, or a row of a table file, that gives no document.
 
-    row     as in Document; "" for a whole file
+    row     as in Document; "" for a whole file, or all of it from some row on
     reason  what is wrong and, where it is not obvious, what to do
     """
 
@@ -96,12 +97,15 @@ def one_line(text: str) -> str:
     return " ".join(clean(text).split())
 
 
-def to_json(value: Any) -> Any:
+def to_json(value: Any, depth: int = _MAX_DEPTH) -> Any:
     """A table's value as JSON can hold it and read it back anywhere.
 
     Dates and times become ISO 8601, durations seconds, bytes text where they are UTF-8 and else base64,
     decimals and integers beyond 64 bits strings (no digit is lost), NaN and infinities null.
+    Raises ValueError for values nested deeper than `depth`, with which others would overflow.
     """
+    if depth < 0:
+        raise ValueError(f"nested deeper than {_MAX_DEPTH} levels")
     # bool before int: a bool is an int
     if value is None or isinstance(value, bool):
         return value
@@ -112,9 +116,9 @@ def to_json(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {clean(str(k)): to_json(v) for k, v in value.items()}
+        return {clean(str(k)): to_json(v, depth - 1) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [to_json(v) for v in value]
+        return [to_json(v, depth - 1) for v in value]
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
     if isinstance(value, datetime.timedelta):

@@ -39,6 +39,8 @@ def documents_in(path: str, stream: BinaryIO, options: settings.Input) -> Iterat
     .csv or .parquet file, in file order; a fault of a whole table file is one value with row "".
     Raises nothing of its own.
     """
+    # a file system's names need not be UTF-8; what is told about them must be
+    path = path.encode("utf-8", "backslashreplace").decode("utf-8")
     extension = PurePosixPath(path).suffix.lower()
     if extension in OPENERS:
         yield from _table_file(path, extension, stream, options)
@@ -66,9 +68,9 @@ def _text_file(path: str, extension: str, stream: BinaryIO, options: settings.In
         text, title, date = clean(page.text), page.title, page.date
         emptied_by = "no text besides markup, scripts and navigation"
     else:
-        text = _without_first_lines(text, options.strip_header_lines)
+        text = _stripped(text, options.strip_pattern)
         title = _first_heading(text) if extension == ".md" else None
-        emptied_by = f"no text below the {options.strip_header_lines} lines of input.strip_header_lines"
+        emptied_by = "no text but what input.strip_pattern matches"
     if not text.strip():
         return Unreadable(path, "", f"empty: {emptied_by}")
     return Document(path, "", title or PurePosixPath(path).stem, text, date, {}, decoded.encoding)
@@ -85,14 +87,9 @@ def _read(stream: BinaryIO, limit: int) -> bytes | None:
     return b"".join(blocks)
 
 
-def _without_first_lines(text: str, lines: int) -> str:
-    start = 0
-    for _ in range(lines):
-        end = text.find("\n", start)
-        if end < 0:
-            return ""
-        start = end + 1
-    return text[start:]
+def _stripped(text: str, pattern: str | None) -> str:
+    match = re.match(pattern, text) if pattern else None
+    return text[match.end() :] if match else text
 
 
 def _first_heading(text: str) -> str | None:
@@ -182,8 +179,8 @@ def _document_of(path: str, row: Row, options: settings.Input, seen: set[str]) -
         return Unreadable(path, name, f"row {name} has no text (column {options.text_column!r})")
     try:
         metadata = _metadata(row.values, options)
-    except RecursionError:
-        return Unreadable(path, name, f"row {name} has a value that is nested too deeply")
+    except ValueError as e:
+        return Unreadable(path, name, f"row {name} has a value that cannot be kept: {e}")
     title = _named(row.values, options.title_column) or f"{PurePosixPath(path).stem} {name}"
     return Document(path, name, title, text, _named(row.values, options.date_column), metadata, row.encoding)
 
@@ -199,10 +196,10 @@ def _as_text(value: Any) -> str:
 
 def _as_line(value: Any) -> str | None:
     """An id, title or date as one line; None where there is none."""
-    plain = to_json(value)
-    if plain is None or isinstance(plain, dict | list):
+    if isinstance(value, Mapping | list | tuple):
         return None
-    return one_line(str(plain)) or None
+    plain = to_json(value)
+    return None if plain is None else one_line(str(plain)) or None
 
 
 def _named(values: Mapping[str, Any], column: str | None) -> str | None:

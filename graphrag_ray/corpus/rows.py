@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -21,7 +21,7 @@ _BATCH_ROWS = 256
 _DELIMITERS = (",", ";", "\t", "|")
 _MAX_FIELD = 2**31 - 1
 WHOLE_FILE = -1
-"""A Row with this number tells a fault of the file, not of one row."""
+"""A Row with this number tells a fault of the file, or of all that is left of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Table:
 def open_jsonl(stream: BinaryIO, text_column: str) -> Table | NotText:
     """One JSON object a line. Empty lines are no rows; a line that is no object is a row with a fault."""
     head, reader = _buffered(stream)
-    if head.lstrip()[:1] == b"[" and not head.lstrip().split(b"\n", 1)[0].rstrip().endswith(b"]"):
+    if _is_json_array(head):
         return NotText("a JSON array: write one object a line (.jsonl)")
     codec = codec_of_bom(head)
     if codec is None and 0 in head:
@@ -55,6 +55,15 @@ def open_jsonl(stream: BinaryIO, text_column: str) -> Table | NotText:
         wrapper = io.TextIOWrapper(reader, _wrapper_codec(codec), errors="replace", newline="\n")
         lines = (line.encode("utf-8", "replace") for line in wrapper)
     return Table(None, _jsonl_rows(lines, codec or "utf-8"))
+
+
+def _is_json_array(head: bytes) -> bool:
+    """Whether this is one array over several lines: told once instead of once a line."""
+    lines = [line.strip() for line in head.split(b"\n", 100) if line.strip()]
+    if not lines or not lines[0].startswith(b"[") or lines[0].endswith(b"]"):
+        return False
+    # a first line that is merely broken is followed by whole objects
+    return len(lines) < 2 or bool(_json_line(lines[1], "utf-8")[2])
 
 
 def _jsonl_rows(lines: Iterator[bytes], codec: str) -> Iterator[Row]:
@@ -137,7 +146,7 @@ def _csv_rows(records: Any, columns: list[str], codec: str) -> Iterator[Row]:
         except StopIteration:
             return
         except csv.Error as e:
-            yield Row(number, None, fault=f"line {records.line_num}: {_csv_fault(e)}")
+            yield _broken_record(number, records.line_num, str(e))
             number += 1
             continue
         if record:
@@ -145,10 +154,12 @@ def _csv_rows(records: Any, columns: list[str], codec: str) -> Iterator[Row]:
             number += 1
 
 
-def _csv_fault(error: csv.Error) -> str:
-    if "unexpected end" in str(error):
-        return "a quoted field is not closed: all lines from its quote on are one field"
-    return f"not a CSV record ({error}); double a quote inside a quoted field"
+def _broken_record(number: int, line: int, error: str) -> Row:
+    if "unexpected end" in error:
+        fault = f"row {number} has a quoted field that is never closed: all lines after its quote are lost"
+        return Row(WHOLE_FILE, None, fault=fault)
+    fault = f"line {line}: not a CSV record ({error}); double a quote inside a quoted field"
+    return Row(number, None, fault=fault)
 
 
 def _csv_row(number: int, record: list[str], columns: list[str], codec: str) -> Row:
@@ -212,39 +223,34 @@ def _parquet_rows(file: Any, source: _Watched) -> Iterator[Row]:
             return
         except (pa.ArrowException, OSError, ValueError) as e:
             source.raise_own_fault()
-            yield Row(number, None, fault=f"damaged from here on, {file.metadata.num_rows} rows in all: {e}")
+            fault = f"damaged: only the first {number} of {file.metadata.num_rows} rows could be read: {e}"
+            yield Row(WHOLE_FILE, None, fault=fault)
             return
-        batch = _in_microseconds(batch)
+        columns = [(n, _in_microseconds(c)) for n, c in zip(batch.schema.names, batch.columns, strict=True)]
         for i in range(batch.num_rows):
-            yield _parquet_row(number, batch, i)
+            yield _parquet_row(number, columns, i)
             number += 1
 
 
-def _parquet_row(number: int, batch: pa.RecordBatch, i: int) -> Row:
+def _parquet_row(number: int, columns: Sequence[tuple[str, pa.Array]], i: int) -> Row:
     try:
-        values = {
-            name: column[i].as_py() for name, column in zip(batch.schema.names, batch.columns, strict=True)
-        }
-    except (UnicodeDecodeError, ValueError, OverflowError) as e:
+        return Row(number, {name: column[i].as_py() for name, column in columns})
+    except (ValueError, OverflowError) as e:
         return Row(number, None, fault=f"a value cannot be read: {e}")
-    return Row(number, values)
 
 
-def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _in_microseconds(column: pa.Array) -> pa.Array:
     """Python's times have microseconds; converting nanoseconds would need pandas."""
     import pyarrow as pa
 
-    columns, names = [], batch.schema.names
-    for column in batch.columns:
-        kind = column.type
-        if pa.types.is_timestamp(kind) and kind.unit == "ns":
-            column = column.cast(pa.timestamp("us", kind.tz), safe=False)  # noqa: PLW2901
-        elif pa.types.is_duration(kind) and kind.unit == "ns":
-            column = column.cast(pa.duration("us"), safe=False)  # noqa: PLW2901
-        elif pa.types.is_time64(kind) and kind.unit == "ns":
-            column = column.cast(pa.time64("us"), safe=False)  # noqa: PLW2901
-        columns.append(column)
-    return pa.RecordBatch.from_arrays(columns, names)
+    kind = column.type
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        return column.cast(pa.timestamp("us", kind.tz), safe=False)
+    if pa.types.is_duration(kind) and kind.unit == "ns":
+        return column.cast(pa.duration("us"), safe=False)
+    if pa.types.is_time64(kind) and kind.unit == "ns":
+        return column.cast(pa.time64("us"), safe=False)
+    return column
 
 
 OPENERS: dict[str, Callable[[BinaryIO, str], Table | NotText]] = {

@@ -2,8 +2,8 @@
 
 All by quicktok, whose vocabularies come with the package: nothing is downloaded. It gives tiktoken's ids
 at several times its speed, and its time is linear even on what breaks others (50 MB of one letter, of
-spaces or of combining marks: 0.2 to 3 s; the worst, 50 MB of hyphens: 18 s), so that no text has to be
-split before it is encoded. Strings that look like special tokens are ordinary text.
+spaces, of emoji or of combining marks: 0.2 to 3 s; the worst, 50 MB of hyphens: 18 s), so that no text
+has to be split before it is encoded. Strings that look like special tokens are ordinary text.
 """
 
 from __future__ import annotations

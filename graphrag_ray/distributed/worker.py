@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -70,8 +71,8 @@ class _WorkerSweep:
 
     async def run(self) -> None:
         incarnation = await self.coordinator.register.remote(self.settings.name)
-        ask_key = _key_asker(self.settings.key_holder)
-        async with open_gateway(self.settings.models, self.limiter, self.accounts, ask_key) as ask:
+        keys = await _keys(self.settings)
+        async with open_gateway(self.settings.models, self.limiter, self.accounts, keys.get) as ask:
             try:
                 await self._loop(incarnation, ask)
             finally:
@@ -124,13 +125,14 @@ class _WorkerSweep:
         self.unflushed.append((number, outcome))
 
 
-def _key_asker(holder_name: str) -> Any:
-    def ask(variable: str) -> str | None:
-        holder = ray.get_actor(holder_name)
-        key = ray.get(holder.get.remote(variable))
-        return None if key is None else str(key)
-
-    return ask
+async def _keys(settings: WorkerSettings) -> dict[str, str]:
+    """The keys that this node's environment lacks, asked for once."""
+    missing = [v for v in settings.models.key_variables() if v not in os.environ]
+    if not missing:
+        return {}
+    holder = ray.get_actor(settings.key_holder)
+    found = {v: await holder.get.remote(v) for v in missing}
+    return {v: key for v, key in found.items() if key is not None}
 
 
 class KeyHolder:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import httpx2
 import openai
+from openai import RequestOptions
 from pydantic import SecretStr
 
 from graphrag_ray.errors import CallError, FatalCallError
@@ -61,6 +62,7 @@ class EndpointClient:
         self._peculiarities = Peculiarities(self.where)
         self._failures = transport_errors()
         self._openai = _openai_client(endpoint, model, key)
+        self._options: RequestOptions = {"headers": {"Authorization": openai.Omit()}} if key is None else {}
 
     def __repr__(self) -> str:
         return f"EndpointClient({self.where!r}, {self._name!r})"
@@ -100,7 +102,8 @@ class EndpointClient:
         """
         try:
             async with asyncio.timeout(self._model.timeout_s):
-                response = await self._openai.post(path, body=body, cast_to=httpx2.Response)
+                post = self._openai.post(path, body=body, cast_to=httpx2.Response, options=self._options)
+                response = await post
             return read(decoded(response.content, self.where))
         except CallError as e:
             failure = e
@@ -146,14 +149,11 @@ def _openai_client(endpoint: Endpoint, model: Model, key: SecretStr | None) -> o
     limits = httpx2.Limits(
         max_connections=_NO_BOUND, max_keepalive_connections=None, keepalive_expiry=KEEP_ALIVE_S
     )
-    headers: dict[str, Any] = dict(endpoint.headers)
-    if key is None:
-        headers["Authorization"] = openai.Omit()
     return openai.AsyncOpenAI(
         api_key=key.get_secret_value() if key else "none",
         base_url=endpoint.base_url,
         max_retries=0,
         timeout=timeout,
-        default_headers=headers,
+        default_headers=endpoint.headers,
         http_client=openai.DefaultAioHttpClient(limits=limits, timeout=timeout),
     )

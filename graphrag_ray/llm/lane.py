@@ -16,7 +16,7 @@ from graphrag_ray.llm.limiter import Limiter
 from graphrag_ray.llm.pricing import cost_pico_usd
 from graphrag_ray.llm.roster import Roster
 from graphrag_ray.llm.sizes import output_limit, prompt_size, text_size
-from graphrag_ray.llm.waiting import Line
+from graphrag_ray.llm.waiting import Line, Place
 from graphrag_ray.messages import ChatReply, ChatRequest, EmbeddingReply, EmbeddingRequest, Usage
 from graphrag_ray.settings import Model, Price
 
@@ -61,11 +61,11 @@ class Called(Generic[T]):
 
 @dataclass(frozen=True)
 class _Call(Generic[T]):
-    """One logical call. tokens: to reserve; usage: of its result."""
+    """One logical call. tokens: how many to reserve now; usage: of its result."""
 
     stage: str
     prompt: str
-    tokens: int
+    tokens: Callable[[], int]
     send: Callable[[EndpointClient], Awaitable[T]]
     usage: Callable[[T], Usage]
 
@@ -112,9 +112,13 @@ class Lane:
 
     async def chat(self, request: ChatRequest, stage: str) -> Called[ChatReply]:
         size = prompt_size(request, self.model)
-        tokens = self._reservation(size, self._expected_reply(request))
+        self._check(size)
         call = _Call[ChatReply](
-            stage, request.prompt, tokens, lambda c: c.chat(request, size), lambda reply: reply.usage
+            stage,
+            request.prompt,
+            lambda: self._reservation(size + self._expected_reply(request)),
+            lambda c: c.chat(request, size),
+            lambda reply: reply.usage,
         )
         called = await self._run(call)
         self._learn(request.prompt, called.reply.usage.completion_tokens)
@@ -122,11 +126,12 @@ class Lane:
 
     async def embed(self, requests: Sequence[EmbeddingRequest], stage: str) -> Called[list[EmbeddingReply]]:
         """One call for all texts."""
-        tokens = self._reservation(sum(text_size(r.text, self.model) for r in requests), 0)
+        size = sum(text_size(r.text, self.model) for r in requests)
+        self._check(size)
         call = _Call[list[EmbeddingReply]](
             stage,
             requests[0].prompt,
-            tokens,
+            lambda: size,
             lambda c: c.embed(requests),
             lambda replies: sum_usage(r.usage for r in replies),
         )
@@ -143,20 +148,23 @@ class Lane:
         progress = _Progress()
         try:
             while True:
-                endpoint = await self._line.place(call.tokens)
-                result = await self._attempt(endpoint, call, progress)
+                place = await self._line.place(call.tokens)
+                if not self._roster.has(place.endpoint):  # dropped while we waited
+                    self._line.give_back(place)
+                    continue
+                result = await self._attempt(place, call, progress)
                 if not isinstance(result, CallError):
                     progress.status = "ok"
                     return Called(result, progress.endpoint, progress.latency_s, progress.attempts)
-                await self._after(result, endpoint, progress)
+                await self._before_next(result, progress)
         finally:
             if progress.attempts:
                 self._runtime.on_call(self._record(call, progress))
 
-    async def _attempt(self, endpoint: int, call: _Call[T], progress: _Progress) -> T | CallError:
+    async def _attempt(self, place: Place, call: _Call[T], progress: _Progress) -> T | CallError:
         """One call of one endpoint, for which the limiter gave a place: call, settle, price."""
-        client = self._client(endpoint)
-        spent = call.tokens  # of a call without an answer we know no better
+        client = self._client(place.endpoint)
+        spent = place.tokens  # of a call without an answer we know no better
         started = self._runtime.clock()
         progress.attempts += 1
         progress.endpoint = client.where
@@ -165,44 +173,48 @@ class Lane:
             usage = call.usage(reply)
             spent = usage.prompt_tokens + usage.completion_tokens
             progress.pay(usage, client.price)
-            self._roster.worked(endpoint)
+            self._roster.worked(place.endpoint)
             return reply
         except CallError as e:
             if isinstance(e, PromptTruncated):
                 progress.pay(e.usage, client.price)
             elif e.status is not None and e.status < 500:
                 spent = 0  # refused, not run
+            self._note(e, place.endpoint, progress)  # before the place is free for another
             return e
         finally:
             progress.latency_s = self._runtime.clock() - started
-            self._runtime.limiter.settle(self._name, endpoint, spent - call.tokens)
+            self._runtime.limiter.settle(self._name, place.endpoint, spent - place.tokens)
 
-    async def _after(self, error: CallError, endpoint: int, progress: _Progress) -> None:
-        """After a failed attempt: returns when another should follow, else raises."""
-        if isinstance(error, ParameterRefused):
-            progress.excused += 1
-            return
+    def _note(self, error: CallError, endpoint: int, progress: _Progress) -> None:
+        """What a failure says about its endpoint, for this caller or for everyone."""
+        if isinstance(error, FatalCallError):
+            self._roster.drop(endpoint, error)
+        elif isinstance(error, ParameterRefused | PermanentCallError):
+            self._roster.worked(endpoint)
+        elif isinstance(error, TransientCallError) and error.status == 429:
+            progress.rate_limited += 1
+            self._runtime.limiter.penalise(self._name, endpoint, error.retry_after_s)
+        else:
+            self._roster.failed(endpoint, self._runtime.clock())
+
+    async def _before_next(self, error: CallError, progress: _Progress) -> None:
+        """Returns when another attempt should follow, else raises."""
         if isinstance(error, PermanentCallError):
             progress.status = "permanent"
             raise error
         if isinstance(error, FatalCallError):
             progress.status = "fatal"
+            self._roster.left()  # raises when no endpoint is left
+        if isinstance(error, FatalCallError | ParameterRefused):
             progress.excused += 1
-            self._roster.drop(endpoint, error)
-            self._roster.left()
             return
         assert isinstance(error, TransientCallError)
         progress.status = "transient"
-        limited = error.status == 429
-        if limited:
-            progress.rate_limited += 1
-            self._runtime.limiter.penalise(self._name, endpoint, error.retry_after_s)
-        else:
-            self._roster.failed(endpoint, self._runtime.clock())
         attempts = progress.attempts - progress.excused
         if attempts >= self._runtime.max_attempts:
             raise GaveUp(f"{error} (attempt {attempts}, the last)", status=error.status, attempts=attempts)
-        if not (limited and error.retry_after_s is not None):  # else the limiter makes us wait
+        if error.status != 429 or error.retry_after_s is None:  # else the limiter makes us wait
             await self._runtime.sleep(max(error.retry_after_s or 0.0, self._back_off_s(attempts)))
 
     def _back_off_s(self, attempts: int) -> float:
@@ -216,12 +228,13 @@ class Lane:
         assert not isinstance(client, FatalCallError)  # these were dropped from the roster at the start
         return client
 
-    def _reservation(self, prompt_tokens: int, reply_tokens: int) -> int:
+    def _check(self, prompt_tokens: int) -> None:
         """Raises RequestTooLarge where the prompt alone is more than a minute's limit."""
+        check_within_limit(prompt_tokens, self._roster.largest())
+
+    def _reservation(self, tokens: int) -> int:
         largest = self._roster.largest()
-        check_within_limit(prompt_tokens, largest)
-        wanted = prompt_tokens + reply_tokens
-        return wanted if largest is None else min(wanted, int(largest))
+        return tokens if largest is None else min(tokens, int(largest))
 
     def _expected_reply(self, request: ChatRequest) -> int:
         if request.response == "yes_no":

@@ -16,9 +16,9 @@ from graphrag_ray.settings import Endpoint
 MAX_PAUSE_S = 600.0
 """An endpoint that asks for a longer pause is tried again after this: one request is cheap."""
 FIRST_PAUSE_S = 0.5
-"""After a 429 that names no time; doubled while they go on."""
-FORGIVEN_S = 30.0
-"""So long after a pause, the next one is a first one again."""
+"""After a 429 that names no time; doubled when the next comes sooner after it than it was long, halved
+when it does not."""
+LONGEST_GUESS_S = 60.0
 MAX_GROUP = 128
 """Places given in one answer, so that one caller does not take all that there are."""
 
@@ -49,8 +49,8 @@ class _Gate:
         if self.max_in_flight is None and not self.bucket.limited:
             self.max_in_flight = default_in_flight
         self.in_flight: Counter[str] = Counter()
-        self.paused_until = now - 2 * FORGIVEN_S
-        self.strikes = 0
+        self.paused_until = now
+        self.pause_s = 0.0
 
     @property
     def has_place(self) -> bool:
@@ -118,8 +118,9 @@ class LimiterState:
         if retry_after_s is None:
             if now < gate.paused_until:  # one burst of 429s is one strike
                 return
-            gate.strikes = 0 if now > gate.paused_until + FORGIVEN_S else gate.strikes + 1
-            retry_after_s = FIRST_PAUSE_S * 2.0**gate.strikes
+            soon = now - gate.paused_until < gate.pause_s
+            guess_s = gate.pause_s * 2.0 if soon else gate.pause_s / 2.0
+            retry_after_s = gate.pause_s = min(LONGEST_GUESS_S, max(FIRST_PAUSE_S, guess_s))
         gate.paused_until = max(gate.paused_until, now + min(retry_after_s, MAX_PAUSE_S))
         gate.bucket.pause_until(now, gate.paused_until)
 

@@ -48,6 +48,9 @@ class Roster:
             raise FatalCallError(str(last), status=last.status)
         return left
 
+    def has(self, endpoint: int) -> bool:
+        return endpoint not in self._dropped
+
     def largest(self) -> float | None:
         """The most tokens that one request may have at any endpoint that is left; None: no limit."""
         limits = [self._limits[i] for i in self.left()]

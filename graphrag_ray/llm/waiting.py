@@ -16,9 +16,17 @@ MAX_ASKED = 256
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiter:
+class Place:
+    """Leave to call an endpoint, with so many tokens reserved."""
+
+    endpoint: int
     tokens: int
-    place: asyncio.Future[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiter:
+    tokens: Callable[[], int]
+    place: asyncio.Future[Place]
 
 
 class Line:
@@ -33,10 +41,10 @@ class Line:
         self._waiters: deque[_Waiter] = deque()
         self._asking: asyncio.Task[None] | None = None
 
-    async def place(self, tokens: int) -> int:
-        """Wait for a place for a call of so many tokens; returns the endpoint to call.
+    async def place(self, tokens: Callable[[], int]) -> Place:
+        """Wait for a place; whoever gets one settles it with the limiter.
 
-        Whoever gets a place settles it with the limiter.
+        tokens: what to reserve, by the best estimate at the time when the limiter is asked.
         """
         waiter = _Waiter(tokens, asyncio.get_running_loop().create_future())
         self._waiters.append(waiter)
@@ -46,7 +54,7 @@ class Line:
             return await waiter.place
         except asyncio.CancelledError:
             if not waiter.place.cancelled() and waiter.place.exception() is None:
-                self._give_back(waiter, waiter.place.result())
+                self.give_back(waiter.place.result())
             raise
 
     async def close(self) -> None:
@@ -57,20 +65,21 @@ class Line:
     async def _ask(self) -> None:
         """Ask for all who wait, hand out what is granted, until nobody waits."""
         while asked := list(islice((w for w in self._waiters if not w.place.done()), MAX_ASKED)):
-            wants = [w.tokens for w in asked]
+            wants: list[int] = []
             try:
+                wants = [w.tokens() for w in asked]
                 endpoints = await self._limiter.acquire(self._model, wants, self._usable(max(wants)))
             except RequestTooLarge as e:
-                self._fail([w for w in asked if w.tokens == max(wants)], e)
+                self._fail([w for w, tokens in zip(asked, wants, strict=True) if tokens == max(wants)], e)
                 continue
             except Exception as e:  # noqa: BLE001 - handed to those who wait, with its type
                 self._fail(self._waiters, e)
                 continue
-            for waiter, endpoint in zip(asked, endpoints, strict=False):
+            for waiter, endpoint, tokens in zip(asked, endpoints, wants, strict=False):
                 if waiter.place.done():
-                    self._give_back(waiter, endpoint)
+                    self.give_back(Place(endpoint, tokens))
                 else:
-                    waiter.place.set_result(endpoint)
+                    waiter.place.set_result(Place(endpoint, tokens))
             while self._waiters and self._waiters[0].place.done():
                 self._waiters.popleft()
 
@@ -80,5 +89,6 @@ class Line:
                 waiter.place.set_exception(error)
         self._waiters = deque(w for w in self._waiters if not w.place.done())
 
-    def _give_back(self, waiter: _Waiter, endpoint: int) -> None:
-        self._limiter.settle(self._model, endpoint, -waiter.tokens)
+    def give_back(self, place: Place) -> None:
+        """A place that nobody will use."""
+        self._limiter.settle(self._model, place.endpoint, -place.tokens)

@@ -1,0 +1,65 @@
+"""The offline engine: our named prompts answered by classical methods, without a model.
+
+    extract    sentences ─► capitalised runs ─► names, types, relations ─► the paper's tuples
+    describe   quotations ─► LexRank, MMR ─► the best of them
+    report     a context ─► LexRank, MMR ─► quotations by member
+    map        reports ─► BM25, MMR ─► quotations with a score;  reduce merges them
+
+What it sees is what the prompt carries and a static lexicon of ordinary words. It writes quotations,
+exact but for white space, and few fixed phrases of its own; the same request always has the same reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from graphrag_ray.errors import PermanentCallError
+from graphrag_ray.messages import ChatReply, ChatRequest, Usage
+from graphrag_ray.offline.answers import map_answer, reduce_answer
+from graphrag_ray.offline.claims import claims
+from graphrag_ray.offline.describe import describe
+from graphrag_ray.offline.embed import embed_many
+from graphrag_ray.offline.extract import extract
+from graphrag_ray.offline.report import report
+
+__all__ = ["answer", "embed_many"]
+
+Variables = Mapping[str, str]
+
+_ANSWERS: Mapping[str, Callable[[Variables], str]] = {
+    "extract": extract,
+    "glean_check": lambda variables: "N",
+    "glean": lambda variables: variables.get("completion", "<|COMPLETE|>"),
+    "claims": claims,
+    "describe": describe,
+    "report": report,
+    "map": map_answer,
+    "reduce": reduce_answer,
+}
+
+
+def answer(request: ChatRequest) -> ChatReply:
+    """Answer one of our named prompts from `request.variables`; the messages are not read.
+
+    A correction turn is answered as the first was: there is nothing to do better. Raises
+    PermanentCallError for a prompt that this engine does not know.
+    """
+    name = request.prompt if request.prompt != "correct" else _corrected(request.variables)
+    if name not in _ANSWERS:
+        known = ", ".join(sorted(_ANSWERS))
+        raise PermanentCallError(f"the offline engine does not answer the prompt {name!r} (it answers {known})")
+    text = _ANSWERS[name](request.variables)
+    return ChatReply(text, "stop", Usage(reported=False))
+
+
+def _corrected(variables: Variables) -> str:
+    """Which prompt a correction turn belongs to, by the placeholders that only it has."""
+    signs = (
+        ("answers", "reduce"),
+        ("question", "map"),
+        ("context", "report"),
+        ("descriptions", "describe"),
+        ("claim_description", "claims"),
+        ("text", "extract"),
+    )
+    return next((name for sign, name in signs if sign in variables), "correct")

@@ -53,7 +53,30 @@ def quote(reading: Reading, index: int, spans: list[tuple[int, int]]) -> str:
     end = sentence.end
     if end - start > MAX_QUOTE_CHARS:
         start, end = _clip(reading.text, start, end, min(a for a, _ in spans), max(b for _, b in spans))
-    return fold(reading.text[start:end])
+    return balanced(fold(reading.text[start:end]))
+
+
+def balanced(text: str) -> str:
+    """The longest stretch without a quotation mark or parenthesis that opens or closes nothing: such a
+    mark would be taken for one of ours, or of a record, when it is read back."""
+    for opening, closing in (("“", "”"), ("(", ")")):
+        if opening not in text and closing not in text:
+            continue
+        opened: list[int] = []
+        cuts = [-1]
+        for at, character in enumerate(text):
+            if character == opening:
+                opened.append(at)
+            elif character == closing:
+                if opened:
+                    opened.pop()
+                else:
+                    cuts.append(at)
+        cuts = sorted([*cuts, *opened, len(text)])
+        if len(cuts) > 2:
+            start, end = max(zip(cuts, cuts[1:], strict=False), key=lambda c: c[1] - c[0])
+            text = text[start + 1 : end].strip()
+    return text
 
 
 def _is_label(reading: Reading, place: tuple[int, int, int]) -> bool:
@@ -72,7 +95,7 @@ def _own_words(reading: Reading, firsts: list[int]) -> str:
     end = min(sentence.end, sentence.label_start + MAX_QUOTE_CHARS)
     if end < sentence.end:
         end = reading.text.rfind(" ", sentence.start, end) + 1 or sentence.end
-    return fold(reading.text[sentence.label_start : end])
+    return balanced(fold(reading.text[sentence.label_start : end]))
 
 
 def _worth(reading: Reading, place: tuple[int, int, int]) -> float:

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from graphrag_ray.offline.mentions import Reading, Thing
-from graphrag_ray.offline.quotes import MAX_QUOTE_CHARS, quote
+from graphrag_ray.offline.quotes import MAX_QUOTE_CHARS, balanced, quote
 from graphrag_ray.offline.sentences import fold
 from graphrag_ray.offline.types import CONCEPT
 
@@ -154,5 +154,5 @@ def _exchange_quote(reading: Reading, one: Thing, other: Thing) -> str:
         start = reading.sentence(at).label_start
         end = reading.sentence(following).end
         if end - start <= MAX_QUOTE_CHARS and end - reading.sentence(following).start > 30:
-            return fold(reading.text[start:end])
+            return balanced(fold(reading.text[start:end]))
     return ""

@@ -15,6 +15,7 @@ import logging
 import os
 import posixpath
 import random
+import secrets
 import shutil
 import threading
 import time
@@ -48,14 +49,19 @@ T = TypeVar("T")
 
 
 class Backend(Protocol):
-    """What a kind of storage provides. Paths are relative to its root. Errors are its own."""
+    """What a kind of storage provides. Paths are relative to its root. Errors are its own.
+
+    create's `claim` is the same for all attempts of one create, and differs from all others'; with
+    `knows_claims` a create that was refused by an earlier attempt of its own says that it won.
+    """
 
     can_create: bool
+    knows_claims: bool
 
     def read(self, path: str) -> bytes: ...
     def read_range(self, path: str, start: int, end: int) -> bytes: ...
     def write(self, path: str, data: bytes) -> None: ...
-    def create(self, path: str, data: bytes) -> bool: ...
+    def create(self, path: str, data: bytes, claim: str) -> bool: ...
     def size(self, path: str) -> int | None: ...
     def list(self, folder: str) -> Iterator[tuple[str, int]]: ...
     def delete(self, path: str) -> None: ...
@@ -148,9 +154,11 @@ class Store:
     def create(self, path: str, data: bytes) -> bool:
         """Make a file unless there is one; True if this call made it. Raises StoreError.
 
-        Where an attempt was answered by a fault it may yet have been carried out: a later refusal is then
-        a success if the file holds `data`. Callers that compete should put something of their own in it.
+        An attempt that was answered by a fault may yet have been carried out. On S3 the object says whose
+        it is; elsewhere a refusal after a fault is a success if the file holds `data`, so callers that
+        compete should put something of their own in it.
         """
+        claim = secrets.token_hex(16)
         unsure = False
         if not self.can_create:
             self._warn_no_create()
@@ -158,11 +166,11 @@ class Store:
         def attempt(backend: Backend) -> bool:
             nonlocal unsure
             try:
-                made = backend.create(_checked(path), data)
+                made = backend.create(_checked(path), data, claim)
             except Exception:
                 unsure = True
                 raise
-            return made or (unsure and backend.read(path) == data)
+            return made or (unsure and not backend.knows_claims and backend.read(path) == data)
 
         return self._do("create", path, attempt)
 
@@ -223,12 +231,12 @@ class Store:
                 if not transient or attempt == ATTEMPTS:
                     raise StoreError(self._explained(what, path, e, attempt)) from e
                 delay = min(FIRST_DELAY_S * 2 ** (attempt - 1), MAX_DELAY_S) * (0.5 + _jitter.random())
-                _log.info("cannot %s %s (%s); again in %.1f s", what, self.url_of(path), _text(e), delay)
+                _log.info("cannot %s %s (%s); again in %.1f s", what, self._where(path), _text(e), delay)
                 _sleep(delay)
         raise AssertionError("unreachable")
 
     def _explained(self, what: str, path: str, error: Exception, attempts: int = 1) -> str:
-        where = self.url_of(path) if path else self.url
+        where = self._where(path)
         number = error.errno if isinstance(error, OSError) else None
         if number in (errno.ENOSPC, errno.EDQUOT):
             return (
@@ -243,6 +251,9 @@ class Store:
                 "answers again, run the same command again; everything finished before is kept"
             )
         return f"cannot {what} {where}: {_text(error)}"
+
+    def _where(self, path: str) -> str:
+        return self.url_of(path) if path else self.url
 
     def _warn_no_create(self) -> None:
         if self.url not in _warned:

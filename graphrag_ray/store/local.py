@@ -26,6 +26,7 @@ class LocalFiles:
     """The folder `root` (an absolute path). Paths given to the methods are relative to it."""
 
     can_create = True
+    knows_claims = False
 
     def __init__(self, root: str, options: Mapping[str, Any]) -> None:
         if options:
@@ -46,8 +47,9 @@ class LocalFiles:
         with self._temporary(path, data) as (temporary, final):
             os.replace(temporary, final)
 
-    def create(self, path: str, data: bytes) -> bool:
-        """Make a file unless there is one; of many callers at once exactly one gets True.
+    def create(self, path: str, data: bytes, claim: str) -> bool:
+        """Make a file unless there is one; of many callers at once exactly one gets True. The claim is
+        not needed here.
 
         A reader never sees part of it, except on file systems without hard links (FAT, some network
         mounts): there the name is taken with O_EXCL first and filled then.

@@ -1,7 +1,9 @@
 """Objects behind any other fsspec URL: S3 and its kin first, gs:// and az:// by their own packages.
 
-One owner of retries: `files.Store`. What s3fs and botocore would retry by themselves is turned off, since
-a conditional create that is silently sent twice reports its own success as somebody else's.
+One owner of retries: `files.Store`; what s3fs and botocore would retry by themselves is turned off. aiohttp
+still sends a PUT twice when the connection breaks, and so may anything between us and the server. A
+conditional create that is sent twice is refused by its own success; so on S3 each carries a mark of its own,
+by which it knows its object again.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ _CONDITIONAL = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
 
 _SINGLE_PUT_BYTES = 1 << 30
 """s3fs sends up to twice this in one request; more in parts, which appear together at the end."""
+
+_CLAIM = "graphrag-ray-claim"
 
 _TRANSIENT_STATUS = {408, 409, 425, 429, 500, 502, 503, 504}
 _TRANSIENT_ERRNO = {errno.EBUSY, errno.EAGAIN, errno.ETIMEDOUT, getattr(errno, "EREMOTEIO", errno.EIO)}
@@ -42,6 +46,7 @@ class ObjectFiles:
         protocol = url.split("://", 1)[0]
         self._is_s3 = protocol in ("s3", "s3a")
         self.can_create = protocol in _CONDITIONAL
+        self.knows_claims = self._is_s3
         arguments = s3_arguments(options) if self._is_s3 else dict(options)
         # Listings and instances of other users of fsspec in this process are not ours: theirs are cached.
         self._fs = fsspec.filesystem(
@@ -60,22 +65,23 @@ class ObjectFiles:
     def write(self, path: str, data: bytes) -> None:
         self._put(path, data)
 
-    def create(self, path: str, data: bytes) -> bool:
+    def create(self, path: str, data: bytes, claim: str) -> bool:
         """Put an object unless there is one. Without the primitive: look, then put."""
         if not self.can_create:
             if self.size(path) is not None:
                 return False
             self._put(path, data)
             return True
+        how = {"Metadata": {_CLAIM: claim}} if self._is_s3 else {}
         try:
-            self._put(path, data, mode="create")
+            self._put(path, data, mode="create", **how)
         except FileExistsError:
-            return False
+            return self._is_ours(path, claim)
         except Exception as e:
             # s3fs translates a refused condition to FileExistsError only where the server names the
             # condition; Ceph's gateway does not.
             if http_status(e) == 412:
-                return False
+                return self._is_ours(path, claim)
             raise
         return True
 
@@ -83,8 +89,7 @@ class ObjectFiles:
         try:
             if self._is_s3:
                 # One request; `info` asks a second time, whether a missing object may be a folder.
-                bucket, key, _ = self._fs.split_path(self._at(path))
-                return int(self._fs.call_s3("head_object", Bucket=bucket, Key=key)["ContentLength"])
+                return int(self._head(path)["ContentLength"])
             found = self._fs.info(self._at(path))
         except FileNotFoundError:
             return None
@@ -106,18 +111,28 @@ class ObjectFiles:
         """Worth another attempt: the server is busy or out of reach, or hung up."""
         if isinstance(error, FileNotFoundError | FileExistsError | PermissionError):
             return False
+        if isinstance(error, TimeoutError | ConnectionError):
+            return True
+        # Before the status: aiohttp calls an answer that was cut short a 400.
+        if any(base.__name__ in _TRANSIENT_NAMES for base in type(error).__mro__):
+            return True
         status = http_status(error)
         if status is not None:
             return status in _TRANSIENT_STATUS
-        if isinstance(error, TimeoutError | ConnectionError):
-            return True
-        names = {base.__name__ for base in type(error).__mro__}
-        return bool(names & _TRANSIENT_NAMES) or (
-            isinstance(error, OSError) and error.errno in _TRANSIENT_ERRNO
-        )
+        return isinstance(error, OSError) and error.errno in _TRANSIENT_ERRNO
 
     def _at(self, path: str) -> str:
         return f"{self.root}/{path}"
+
+    def _is_ours(self, path: str, claim: str) -> bool:
+        try:
+            return self._is_s3 and self._head(path).get("Metadata", {}).get(_CLAIM) == claim
+        except FileNotFoundError:
+            return False
+
+    def _head(self, path: str) -> dict[str, Any]:
+        bucket, key, _ = self._fs.split_path(self._at(path))
+        return self._fs.call_s3("head_object", Bucket=bucket, Key=key)  # type: ignore[no-any-return]
 
     def _put(self, path: str, data: bytes, **how: Any) -> None:
         if self._is_s3:

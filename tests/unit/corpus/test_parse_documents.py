@@ -59,12 +59,16 @@ def test_a_markdown_title_is_its_first_heading(text: str, title: str) -> None:
     assert document("notes.md", text.encode()).title == title
 
 
-def test_header_lines_are_not_text() -> None:
-    data = b"file-12.txt\r\nDate: today\r\nThe text.\r\nMore."
-    assert document("a.txt", data, strip_header_lines=2).text == "The text.\nMore."
-    assert document("a.md", b"name\n# Title\nx", strip_header_lines=1).title == "Title"
-    assert document("a.html", b"<p>one</p>\n<p>two</p>", strip_header_lines=1).text == "one\n\ntwo"
-    assert "strip_header_lines" in reason("a.txt", data, strip_header_lines=4)
+def test_what_the_strip_pattern_matches_at_the_start_is_not_text() -> None:
+    name = r"[^\n]*\.txt\s"
+    assert (
+        document("a.txt", b"file-12.txt The text.\r\nMore.txt ", strip_pattern=name).text
+        == "The text.\nMore.txt "
+    )
+    assert document("a.txt", b"No name. See b.\n", strip_pattern=name).text == "No name. See b.\n"
+    assert document("a.md", b"x.txt\n# Title\nx", strip_pattern=name).title == "Title"
+    assert document("a.html", b"<p>a.txt one</p>", strip_pattern=name).text == "a.txt one"
+    assert "strip_pattern" in reason("a.txt", b"file.txt \n", strip_pattern=name)
 
 
 def test_a_page_gives_title_date_and_text() -> None:
@@ -104,6 +108,14 @@ def test_a_file_over_the_limit_is_refused_and_not_read_to_its_end() -> None:
     assert "input.max_bytes (1,000,000)" in found.reason
     assert stream.tell() < 5_000_000
     assert document("a.txt", b"x" * 1000, max_bytes=1000).text == "x" * 1000
+
+
+def test_a_name_that_is_not_utf_8_can_be_told() -> None:
+    name = b"minutes-\xff.txt".decode("utf-8", "surrogateescape")
+    for data in (b"The text.", b""):
+        (found,) = documents_in(name, io.BytesIO(data), Input())
+        assert found.path == "minutes-\\udcff.txt"
+        found.path.encode("utf-8")
 
 
 def test_an_unknown_kind_of_file_names_the_known_ones() -> None:

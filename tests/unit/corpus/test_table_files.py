@@ -179,15 +179,19 @@ def test_a_json_array_is_one_fault_that_says_what_to_write() -> None:
     (found,) = read("t.jsonl", json.dumps(ROWS, indent=1).encode())
     assert isinstance(found, Unreadable)
     assert "one object a line" in found.reason
+    # a first line that is merely broken costs no other
+    found_rows = read("t.jsonl", lines(b"[oops", {"text": "a"}))
+    assert [type(x) for x in found_rows] == [Unreadable, Document]
 
 
 def test_json_nested_too_deeply_is_a_fault() -> None:
     deep = b'{"text": "x", "v": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
-    medium = b'{"text": "x", "v": ' + b"[" * 990 + b"]" * 990 + b"}"
+    medium = b'{"text": "x", "v": ' + b"[" * 200 + b"]" * 200 + b"}"
     found = read("t.jsonl", lines(deep, medium, {"text": "fine"}))
     assert [x.row for x in found] == ["0", "1", "2"]
-    assert isinstance(found[0], Unreadable)
-    assert isinstance(found[2], Document)
+    assert [type(x) for x in found] == [Unreadable, Unreadable, Document]
+    assert isinstance(found[1], Unreadable)
+    assert "nested deeper than 100 levels" in found[1].reason
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
@@ -236,7 +240,8 @@ def test_a_quote_that_is_never_closed_is_told() -> None:
     found = read("t.csv", b'text,k\none,1\n"two,2\nthree,3\n')
     assert [type(x) for x in found] == [Document, Unreadable]
     assert isinstance(found[1], Unreadable)
-    assert "not closed" in found[1].reason
+    assert found[1].row == ""
+    assert "row 1 has a quoted field that is never closed" in found[1].reason
     found = read("t.csv", b'text,k\n"one" more,1\ntwo,2\n')
     assert [type(x) for x in found] == [Unreadable, Document]
 
@@ -279,7 +284,8 @@ def test_a_damaged_parquet_file_gives_the_rows_before_the_damage() -> None:
     assert sum(isinstance(x, Document) for x in found) >= 1000
     last = found[-1]
     assert isinstance(last, Unreadable)
-    assert "3000 rows in all" in last.reason
+    assert last.row == ""
+    assert f"first {len(found) - 1} of 3000 rows" in last.reason
 
 
 def test_columns_of_every_type_become_metadata_that_json_can_hold() -> None:

@@ -151,18 +151,26 @@ def pause_of(limits, now):
     return (look_again_at or now) - now
 
 
-def test_429s_that_name_no_time_pause_longer_and_longer():
-    limits = state(Endpoint(max_in_flight=9))
+def pauses_of_429s(limits, gap_s, n):
+    """The pauses after n 429s without a time, each so long after the end of the pause before."""
     pauses, now = [], 0.0
-    for _ in range(4):
+    for _ in range(n):
         limits.penalise(now, 0, None)
-        limits.penalise(now, 0, None)  # of the same burst
+        limits.penalise(now, 0, None)  # of the same burst: no further strike
         pauses.append(pause_of(limits, now))
-        now += pauses[-1] + 0.1
-    assert pauses == pytest.approx([0.5, 1.0, 2.0, 4.0])
-    now += 1000.0
-    limits.penalise(now, 0, None)
-    assert pause_of(limits, now) == pytest.approx(0.5)
+        now += pauses[-1] + gap_s
+    return pauses
+
+
+def test_429s_that_name_no_time_and_go_on_pause_longer_and_longer():
+    pauses = pauses_of_429s(state(Endpoint(max_in_flight=9)), 0.1, 12)
+    assert pauses[:4] == pytest.approx([0.5, 1.0, 2.0, 4.0])
+    assert pauses[-1] == pytest.approx(60.0)
+
+
+def test_429s_now_and_then_do_not_pile_up():
+    pauses = pauses_of_429s(state(Endpoint(max_in_flight=9)), 5.0, 50)
+    assert max(pauses) <= 10.0
 
 
 def test_a_pause_of_days_is_shortened():

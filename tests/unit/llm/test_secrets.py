@@ -4,7 +4,7 @@ import socket
 import pytest
 
 from graphrag_ray.errors import FatalCallError
-from graphrag_ray.llm.secrets import display_url, find_key, scrub
+from graphrag_ray.llm.secrets import STARS, display_url, find_key, scrub
 from graphrag_ray.settings import Endpoint
 
 KEY = "sk-proj-abc123DEF456"
@@ -55,8 +55,6 @@ def test_a_key_does_not_show_when_it_is_printed():
     ],
 )
 def test_keys_are_taken_out_of_messages(text):
-    from graphrag_ray.llm.secrets import STARS
-
     clean = scrub(text, [find_key(Endpoint(), {"OPENAI_API_KEY": KEY})])
     assert STARS in clean
     assert "F456" not in clean

@@ -38,9 +38,9 @@ class Scripted(LocalFiles):
         self._fault("list")
         yield from super().list(folder)
 
-    def create(self, path, data):
+    def create(self, path, data, claim):
         self._fault("create")
-        made = super().create(path, data)
+        made = super().create(path, data, claim)
         self._fault("after create")
         return made
 
@@ -202,9 +202,10 @@ def test_a_fault_that_lasts_is_raised_in_the_end(scripted, slept):
 
 
 def test_a_lasting_fault_in_a_listing_is_not_an_empty_folder(scripted):
-    Scripted.script += [("list", ConnectionError())] * files.ATTEMPTS
-    with pytest.raises(StoreError, match="cannot list"):
-        scripted.list("work")
+    for folder in ("work", ""):
+        Scripted.script += [("list", ConnectionError())] * files.ATTEMPTS
+        with pytest.raises(StoreError, match="cannot list"):
+            scripted.list(folder)
 
 
 def test_a_final_error_is_raised_at_once(scripted, slept):
@@ -310,11 +311,10 @@ def caused(error, cause):
     return error
 
 
-class EndpointConnectionError(Exception):
-    """Known by name, like botocore's, whose base is named ConnectionError."""
-
-
-EndpointConnectionError.__mro__[0].__name__ = "HTTPClientError"
+# Known by the name of a base, as botocore's and aiohttp's are.
+EndpointConnectionError = type("EndpointConnectionError", (type("HTTPClientError", (Exception,), {}),), {})
+ClientPayloadError = type("ClientPayloadError", (Exception,), {})
+ContentLengthError = type("ContentLengthError", (Exception,), {"code": 400})
 
 
 @pytest.mark.parametrize(
@@ -331,6 +331,7 @@ EndpointConnectionError.__mro__[0].__name__ = "HTTPClientError"
         (ConnectionResetError(), True),
         (OSError(errno.EBUSY, "ServiceUnavailable"), True),
         (EndpointConnectionError(), True),
+        (caused(ClientPayloadError(), ContentLengthError()), True),
         (OSError(errno.EINVAL, "x"), False),
     ],
 )
@@ -341,16 +342,27 @@ def test_errors_of_object_stores_are_told_apart(error, transient):
 @pytest.mark.parametrize(
     "refusal", [FileExistsError("x"), caused(OSError(errno.EINVAL, "PreconditionFailed"), Answer(412))]
 )
-def test_either_way_of_refusing_a_create_is_a_loss(refusal):
+def test_either_way_of_refusing_a_create_is_a_loss_unless_the_object_is_ours(refusal):
     storage = ObjectFiles("s3://bucket/x", {"endpoint_url": "http://127.0.0.1:1"})
 
     class Refusing:
+        stored = "another's"
+
         def pipe_file(self, *_args, **how):
             assert how["mode"] == "create"
             raise refusal
 
+        def split_path(self, path):
+            return path.partition("/")
+
+        def call_s3(self, method, **_):
+            assert method == "head_object"
+            return {"Metadata": {"graphrag-ray-claim": self.stored}}
+
     storage._fs = Refusing()
-    assert storage.create("a", b"") is False
+    assert storage.create("a", b"", "mine") is False
+    Refusing.stored = "mine"
+    assert storage.create("a", b"", "mine") is True
 
 
 def test_an_unreachable_server_is_tried_a_bounded_number_of_times(slept, monkeypatch):

@@ -1,0 +1,39 @@
+# graphrag-ray: `make demo` shows it, `make test` tests it, `make check` is what CI asks of every change.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+export RAY_USAGE_STATS_ENABLED ?= 0
+
+.PHONY: demo test check format install clean
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("graphrag-ray needs Python 3.11 or later; set PYTHON=/path/to/python3.11") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+install: $(VENV)/.installed
+
+## Index the bundled corpus with the offline engine and ask one question. No key, no network.
+demo: install
+	$(BIN)/graphrag-ray index demo/corpus --root demo-index
+	@echo
+	$(BIN)/graphrag-ray query "What conflicts shaped the town, and how were they settled?" --root demo-index
+
+test: install
+	$(BIN)/python -m pytest
+
+check: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: install
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) demo-index .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,31 @@
+"""Embeddings without a download: wordllama's averaged static token vectors, whose weights are in its wheel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+DIMENSIONS = 256
+
+
+@lru_cache(maxsize=1)
+def _model() -> Any:
+    import wordllama
+
+    home = Path(str(wordllama.__file__)).parent
+    return wordllama.WordLlama.load(cache_dir=home, disable_download=True)
+
+
+def embed_many(texts: Sequence[str]) -> list[bytes]:
+    """One vector per text: 256 little-endian float32, of length 1; zeros for a text without a token."""
+    if not texts:
+        return []
+    vectors = np.asarray(_model().embed(list(texts)), dtype=np.float64)
+    vectors = np.nan_to_num(vectors)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+    return [row.tobytes() for row in unit.astype("<f4")]

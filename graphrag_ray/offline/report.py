@@ -1,0 +1,213 @@
+"""The answer to the report prompt: an extractive report on a community.
+
+Sentences are ranked by LexRank and chosen by maximal marginal relevance (summarise.py); a finding is
+about one of the members with the most relationships in the context. The title names the most
+characteristic members; the rating grows with the size of what the context shows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from math import log2
+
+import numpy as np
+
+from graphrag_ray.offline.describe import CHARS_PER_TOKEN
+from graphrag_ray.offline.summarise import MAX_SENTENCES, Floats, content_stems, lexrank, mmr, similarities
+from graphrag_ray.offline.units import MARK, Unit, read_context, units_of
+
+MAX_FINDINGS = 7
+MAX_QUOTES = 3
+"""In one finding."""
+TARGET_CHARS = 2600
+"""Of all quotations together: some 700 tokens with references, as the paper's reports have (table 2)."""
+SUMMARY_QUOTES = 2
+
+Sections = Mapping[str, Sequence[Mapping[str, str]]]
+
+
+def report(variables: Mapping[str, str]) -> str:
+    """A JSON object {title, summary, rating, rating_explanation, findings} from the `context`."""
+    sections = read_context(variables["context"])
+    units = units_of(sections)[:MAX_SENTENCES]
+    degrees = _degrees(sections)
+    names = _display_names(sections, units)
+    members = sorted(degrees, key=lambda m: (-degrees[m], m))
+    room = min(TARGET_CHARS, int(_tokens(variables.get("max_tokens", "")) * CHARS_PER_TOKEN * 0.6))
+    summary, findings = _choose(units, members, room)
+    shape = _shape(sections, names, members)
+    return json.dumps(
+        {
+            "title": ", ".join(names[m] for m in members[:3]) or "Unnamed records",
+            "summary": " ".join([f"{shape}.", *(u.cite() for u in summary), MARK]),
+            "rating": _rating(sections),
+            "rating_explanation": f"Rated by size and links alone: {_counts(sections)}.",
+            "findings": _written(findings, names, sections, members),
+        },
+        ensure_ascii=False,
+    )
+
+
+def _degrees(sections: Sections) -> dict[str, float]:
+    """How often each member stands in a relationship of the context; names of sub-communities' reports
+    count like members with a few, the first the most."""
+    degrees: dict[str, float] = {}
+    for row in sections.get("Entities", ()):
+        degrees.setdefault(row.get("entity") or "", 0.0)
+    inside = bool(degrees)
+    for row in sections.get("Relationships", ()):
+        for end in (row.get("source") or "", row.get("target") or ""):
+            if end in degrees or not inside:
+                degrees[end] = degrees.get(end, 0.0) + 1.0
+    for row in sections.get("Reports", ()):
+        size = len(row.get("content") or "") / 800
+        for place, name in enumerate((row.get("title") or "").split(", ")[:2]):
+            degrees[name] = degrees.get(name, 0.0) + size / (place + 1)
+    degrees.pop("", None)
+    return degrees
+
+
+def _display_names(sections: Sections, units: Sequence[Unit]) -> dict[str, str]:
+    """Keys as the corpus writes them: KEVIN becomes Kevin where a quotation has that, NASA stays."""
+    texts: dict[str, list[str]] = defaultdict(list)
+    for unit in units:
+        for member in unit.members:
+            texts[member].append(unit.text)
+    names = {}
+    for key in _degrees(sections):
+        names[key] = key if not key.isupper() else _written_as(key, texts[key])
+    return names
+
+
+def _written_as(key: str, texts: Sequence[str]) -> str:
+    seen: Counter[str] = Counter()
+    for text in texts[:12]:
+        at = text.replace("’", "'").upper().find(key)
+        if at >= 0 and len(text.upper()) == len(text):
+            seen[text[at : at + len(key)].replace("’", "'")] += 1
+    mixed = [s for s, _ in seen.most_common() if not s.isupper()]
+    if mixed:
+        return mixed[0]
+    if " " in key and not seen.get(key) or (" " in key and len(key) > 6):
+        return " ".join(w if len(w) < 3 and "." not in w else w[:1] + w[1:].lower() for w in key.split())
+    return key
+
+
+def _choose(
+    units: Sequence[Unit], members: Sequence[str], room: int
+) -> tuple[list[Unit], list[tuple[str, list[Unit]]]]:
+    """Quotations for the summary and for findings by member; none twice."""
+    if not units:
+        return [], []
+    similarity = similarities([content_stems(u.text) for u in units])
+    relevance = np.maximum(lexrank(similarity) * [_weight(u.text) for u in units], 1e-6)
+    free = np.ones(len(units), dtype=bool)
+    n_summary = min(SUMMARY_QUOTES, max(0, len(units) - 1))
+    spread = mmr(relevance, similarity, n_summary)
+    summary = [units[i] for i in spread]
+    _take(free, spread, similarity)
+    used = sum(len(u.text) for u in summary)
+    findings: list[tuple[str, list[Unit]]] = []
+    for member in members:
+        if len(findings) >= MAX_FINDINGS or used >= room:
+            break
+        own = np.array([member in u.members for u in units]) & free
+        chosen = mmr(np.where(own, relevance, 0.0), similarity, MAX_QUOTES)
+        chosen = [i for i in chosen if free[i]]
+        if not chosen:
+            continue
+        _take(free, chosen, similarity)
+        findings.append((member, [units[i] for i in chosen]))
+        used += sum(len(units[i].text) for i in chosen)
+    if not findings and members:  # one quotation in all: it belongs to a finding
+        findings = [(members[0], summary or list(units[:1]))]
+        summary = []
+    return summary, findings
+
+
+def _take(free: np.ndarray, chosen: Sequence[int], similarity: Floats) -> None:
+    """What is chosen, and what says the same, is not chosen again."""
+    for index in chosen:
+        free &= similarity[index] < 0.85
+        free[index] = False
+
+
+def _weight(text: str) -> float:
+    """Fragments, greetings and questions say little, however central their words are."""
+    weight = min(1.0, len(text) / 90)
+    if text[-1:] == "?":
+        weight *= 0.6
+    if not text[:1].isupper() and not text[:1].isdigit():
+        weight *= 0.7
+    return weight * (0.7 if len(text) > 420 else 1.0)
+
+
+def _written(
+    findings: Sequence[tuple[str, list[Unit]]],
+    names: Mapping[str, str],
+    sections: Sections,
+    members: Sequence[str],
+) -> list[dict[str, str]]:
+    if not findings:
+        what = names[members[0]] if members else "Nothing"
+        return [{"summary": what, "explanation": "The corpus names it, and no sentence says more."}]
+    neighbours = _neighbours(sections)
+    rank = {m: i for i, m in enumerate(members)}
+    out = []
+    for member, units in findings:
+        beside = sorted((n for n in neighbours[member] if n in rank), key=lambda n: rank[n])[:3]
+        with_whom = f" — with {', '.join(names[n] for n in beside)}" if beside else ""
+        out.append(
+            {
+                "summary": names[member] + with_whom,
+                "explanation": " ".join(u.cite() for u in units),
+            }
+        )
+    return out
+
+
+def _neighbours(sections: Sections) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = defaultdict(set)
+    for row in sections.get("Relationships", ()):
+        source, target = row.get("source") or "", row.get("target") or ""
+        found[source].add(target)
+        found[target].add(source)
+    return found
+
+
+def _n(sections: Sections, name: str) -> int:
+    return len(sections.get(name, ()))
+
+
+def _counts(sections: Sections) -> str:
+    parts = []
+    for name, one, many in (
+        ("Entities", "member", "members"),
+        ("Relationships", "relationship", "relationships"),
+        ("Claims", "claim", "claims"),
+        ("Reports", "sub-community", "sub-communities"),
+    ):
+        if count := _n(sections, name):
+            parts.append(f"{count} {one if count == 1 else many}")
+    return ", ".join(parts) or "no records"
+
+
+def _shape(sections: Sections, names: Mapping[str, str], members: Sequence[str]) -> str:
+    """What the community is, in words of our own, with its rating for those who read reports only."""
+    around = f" around {names[members[0]]}" if members else ""
+    return f"A community{around}: {_counts(sections)}; rated {_rating(sections):.1f} of 10"
+
+
+def _rating(sections: Sections) -> float:
+    """0–10, growing with the logarithm of members, relationships and claims; a sub-community's report
+    counts as ten."""
+    size = _n(sections, "Entities") + _n(sections, "Relationships") + 0.5 * _n(sections, "Claims")
+    return round(min(10.0, 1.2 * log2(1 + size + 10 * _n(sections, "Reports"))), 1)
+
+
+def _tokens(text: str) -> int:
+    return int(text) if text.isdigit() and int(text) > 0 else 2000
+
+

@@ -1,0 +1,151 @@
+"""Choosing sentences: their words, LexRank, and maximal marginal relevance.
+
+LexRank: Erkan and Radev, "LexRank: graph-based lexical centrality as salience in text summarization"
+(JAIR 2004), in its continuous form: sentences are the nodes, idf-modified cosines the weights, and a
+random surfer who jumps with probability 0.15 visits central sentences most. MMR: Carbonell and
+Goldstein, "The use of MMR, diversity-based reranking" (SIGIR 1998).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from graphrag_ray.offline.lexicon import lexicon
+
+Floats = npt.NDArray[np.float64]
+
+MAX_SENTENCES = 240
+"""Beyond that many the first ones only are compared: a quadratic number of similarities."""
+
+_WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+_SUFFIXES = (
+    "ationally ization isation ational fulness iveness ousness ations ingly edly ments ities ation ition ement "
+    "ional ively ently antly ances ences ating ated ative ators ator ment ness able ible ally ance ence ical "
+    "ions ious ists isms ized ised izes ises izing ising ity ies ied ive ize ise ing ion ism ist ous ful "
+    "ers ors est ant ent ial ual ed er or ly al ic es y s e"
+).split()
+
+
+@lru_cache(maxsize=1 << 17)
+def stem(word: str) -> str:
+    """A light stem of a lower-case word: the longest listed suffix that leaves four letters goes.
+
+    Coarser than Porter's (1980) on purpose: innovate, innovation and innovative meet, and a question's
+    words rarely come in the form that the corpus uses.
+    """
+    if len(word) < 5 or not word.isalpha():
+        return word
+    for suffix in _SUFFIXES:
+        if word.endswith(suffix) and len(word) - len(suffix) >= 4:
+            return word[: -len(suffix)]
+    return word[:-1] if word.endswith("s") and not word.endswith("ss") else word
+
+
+@lru_cache(maxsize=1 << 17)
+def _content(word: str) -> str:
+    lower = word.lower()
+    base = lower[:-2] if lower.endswith(("'s", "’s")) else lower
+    if base in lexicon().stop or lower.replace("’", "'") in lexicon().stop or (len(base) < 2 and not base.isdigit()):
+        return ""
+    return stem(base)
+
+
+def content_stems(text: str) -> list[str]:
+    """The stems of a text's content words, in order, with repetitions."""
+    return [s for w in _WORD.findall(text) if (s := _content(w))]
+
+
+def similarities(sentences: Sequence[Sequence[str]]) -> Floats:
+    """[n, n] idf-modified cosine of sentences given as stems; 1 on the diagonal, 0 for empty ones.
+
+    Words of one sentence only count in its length; nothing else can share them.
+    """
+    n = len(sentences)
+    counts = [Counter(s) for s in sentences]
+    frequency: Counter[str] = Counter(w for c in counts for w in c)
+    idf = {w: np.log((n + 1) / (f + 0.5)) for w, f in frequency.items()}
+    shared = {w: i for i, w in enumerate(w for w, f in frequency.items() if f > 1)}
+    matrix = np.zeros((n, max(1, len(shared))))
+    length = np.zeros(n)
+    for row, found in enumerate(counts):
+        for word, count in found.items():
+            weight = count * idf[word]
+            length[row] += weight * weight
+            if word in shared:
+                matrix[row, shared[word]] = weight
+    matrix /= np.maximum(np.sqrt(length), 1e-9)[:, None]
+    out: Floats = matrix @ matrix.T
+    np.fill_diagonal(out, 1.0)
+    return out
+
+
+def lexrank(similarity: Floats, damping: float = 0.85, rounds: int = 30) -> Floats:
+    """[n] salience of sentences, the greatest 1."""
+    n = len(similarity)
+    if n == 0:
+        return np.zeros(0)
+    weights = similarity / similarity.sum(axis=1, keepdims=True)
+    rank = np.full(n, 1.0 / n)
+    for _ in range(rounds):
+        rank = (1 - damping) / n + damping * (rank @ weights)
+    out: Floats = rank / rank.max()
+    return out
+
+
+def mmr(
+    relevance: Floats,
+    similarity: Floats,
+    limit: int,
+    trade_off: float = 0.7,
+    groups: Sequence[int] | None = None,
+    per_group: int = 0,
+) -> list[int]:
+    """The indices of at most `limit` sentences, the best first, each weighed against those before it.
+
+    trade_off            lambda of the paper: 1 looks at relevance only, 0 at novelty only
+    groups, per_group    at most `per_group` (0: any number) sentences of one group
+    Near-copies of a chosen sentence (similarity above 0.85) are never taken; nor is relevance <= 0.
+    """
+    n = len(relevance)
+    nearest = np.zeros(n)
+    free = relevance > 0
+    taken: Counter[int] = Counter()
+    chosen: list[int] = []
+    while len(chosen) < limit and free.any():
+        worth = np.where(free, trade_off * relevance - (1 - trade_off) * nearest, -np.inf)
+        best = int(worth.argmax())
+        chosen.append(best)
+        nearest = np.maximum(nearest, similarity[best])
+        free &= nearest < 0.85
+        free[best] = False
+        if groups is not None and per_group:
+            taken[groups[best]] += 1
+            if taken[groups[best]] >= per_group:
+                free &= np.array([g != groups[best] for g in groups])
+    return chosen
+
+
+def bm25(query: Sequence[str], sentences: Sequence[Sequence[str]], k1: float = 1.2, b: float = 0.5) -> Floats:
+    """[n] Okapi BM25 (Robertson and Zaragoza 2009) of sentences for a query, both as stems.
+
+    b is lower than usual: sentences differ less in length than documents, and long ones say more.
+    """
+    n = len(sentences)
+    scores = np.zeros(n)
+    wanted = set(query)
+    if not n or not wanted:
+        return scores
+    found = [Counter(w for w in s if w in wanted) for s in sentences]
+    frequency: Counter[str] = Counter(w for c in found for w in c)
+    lengths = np.array([len(s) for s in sentences], dtype=np.float64)
+    norm = k1 * (1 - b + b * lengths / max(1.0, float(lengths.mean())))
+    idf = {w: float(np.log(1 + (n - f + 0.5) / (f + 0.5))) for w, f in frequency.items()}
+    for row, counts in enumerate(found):
+        scores[row] = sum(idf[w] * c * (k1 + 1) / (c + norm[row]) for w, c in counts.items())
+    return scores

@@ -1,0 +1,134 @@
+"""Quotations as units: how they are joined in a description, marked in a report, and read back.
+
+Everything that this engine writes consists of quotations and of a few fixed phrases of its own, and the
+two must not be mixed up on the way from chunk to answer:
+
+- a description holds quotations joined by ` […] `, the usual mark of an omission;
+- reports and answers put each quotation between “ and ”, followed by the reference to its record.
+
+Quotation marks inside a quotation stay, so a unit is only used where they are balanced.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from graphrag_ray.offline.relations import CONVERSE
+from graphrag_ray.offline.sentences import fold
+from graphrag_ray.records import parse_sections, write_reference
+
+JOIN = " […] "
+MARK = "Written without a language model: what stands in quotation marks is quoted from the corpus."
+"""Ends every report's summary and every answer."""
+
+_JOIN = re.compile(r"\s*\[…\]\s*")
+_CUT = "…"
+_HEADING = re.compile(r"(?:^|\s)##\s+")
+
+
+@dataclass(slots=True)
+class Unit:
+    """A quotation and where it comes from.
+
+    references  section -> local numbers
+    members     the entities it is about, as their records name them
+    """
+
+    text: str
+    references: dict[str, list[str]] = field(default_factory=dict)
+    members: list[str] = field(default_factory=list)
+
+    def cite(self) -> str:
+        return f"“{self.text}” {write_reference(self.references)}"
+
+
+def pieces(description: str) -> list[str]:
+    """The quotations of a description; what a context cut off at its end is left out."""
+    found = [p for p in _JOIN.split(fold(description)) if p and p != CONVERSE]
+    if found and found[-1].endswith(_CUT) and len(found[-1]) > 1:
+        found.pop()
+    return found
+
+
+def join_pieces(texts: Iterable[str]) -> str:
+    return JOIN.join(texts)
+
+
+def is_balanced(text: str) -> bool:
+    depth = 0
+    for character in text:
+        if character == "“":
+            depth += 1
+        elif character == "”":
+            depth -= 1
+            if depth < 0:
+                return False
+    return depth == 0
+
+
+def quoted(text: str) -> list[str]:
+    """What stands between balanced “ and ”, outermost, in order; an unclosed one is left out."""
+    out: list[str] = []
+    depth, start = 0, 0
+    for at, character in enumerate(text):
+        if character == "“":
+            if depth == 0:
+                start = at + 1
+            depth += 1
+        elif character == "”" and depth:
+            depth -= 1
+            if depth == 0:
+                out.append(text[start:at])
+    return out
+
+
+def units_of(sections: Mapping[str, Sequence[Mapping[str, str]]]) -> list[Unit]:
+    """The distinct quotations of a report's context, in order: claims, relationships and entities by their
+    descriptions, sub-communities' reports by their quotations."""
+    by_text: dict[str, Unit] = {}
+
+    def add(text: str, section: str, number: str, members: Iterable[str]) -> None:
+        if not is_balanced(text):
+            return
+        unit = by_text.setdefault(text.casefold(), Unit(text))
+        numbers = unit.references.setdefault(section, [])
+        if number not in numbers:
+            numbers.append(number)
+        unit.members.extend(m for m in members if m and m not in unit.members)
+
+    for row in sections.get("Reports", ()):
+        for heading, texts in report_parts(row.get("content") or ""):
+            for text in texts:
+                add(text, "Reports", row["id"], [heading or first_name(row.get("title") or "")])
+    for row in sections.get("Entities", ()):
+        for text in pieces(row.get("description") or ""):
+            add(text, "Entities", row["id"], [row.get("entity") or ""])
+    for row in sections.get("Relationships", ()):
+        for text in pieces(row.get("description") or ""):
+            add(text, "Relationships", row["id"], [row.get("source") or "", row.get("target") or ""])
+    for row in sections.get("Claims", ()):
+        for text in pieces(row.get("description") or ""):
+            add(text, "Claims", row["id"], [row.get("subject") or ""])
+    return list(by_text.values())
+
+
+def report_parts(content: str) -> list[tuple[str, list[str]]]:
+    """A report as contexts show it, on one line: (the name a finding is about, its quotations), the
+    summary first under ""."""
+    parts = []
+    for number, part in enumerate(_HEADING.split(content)):
+        head, _, _ = part.partition("“")
+        parts.append((first_name(head) if number else "", quoted(part)))
+    return parts
+
+
+def first_name(heading: str) -> str:
+    """The first name of a heading or title that this engine wrote (`Mara Venn — with …`, `A, B, C`)."""
+    head = re.split(r" — |, ", heading.strip(), maxsplit=1)[0]
+    return fold(head)
+
+
+def read_context(context: str) -> dict[str, list[dict[str, str]]]:
+    return parse_sections(context)

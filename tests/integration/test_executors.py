@@ -1,0 +1,232 @@
+"""One contract, two executors: in-process and Ray do the same with tables and with dialogues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from endpoint import BROKEN, TOO_LONG, WRONG_KEY, Endpoint
+
+from graphrag_ray.engine.executor import Executor, RowSource
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.local import LocalExecutor
+from graphrag_ray.engine.work import Outcome, Row, Work, outcomes
+from graphrag_ray.errors import CorruptPart, ModelRefused, TooManyFailures
+from graphrag_ray.messages import CallParameters, ChatRequest, Message
+from graphrag_ray.settings import parse_settings
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.journal import JournalIndex
+from graphrag_ray.store.parts import read_table
+
+CALL = CallParameters("default", "m")
+Make = Callable[..., Executor]
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with Endpoint(respond=lambda body: body["messages"][-1]["content"].upper()) as running:
+        yield running
+
+
+@pytest.fixture(params=["local", "ray"])
+def make(request: pytest.FixtureRequest, tmp_path: Path, endpoint: Endpoint) -> Iterator[Make]:
+    """Makes an executor on one store; `run=…` are settings under `run`."""
+    made: list[Any] = []
+
+    def build(**run: Any) -> Executor:
+        model = {
+            "provider": "openai",
+            "model": "m",
+            "endpoints": [{"base_url": endpoint.base_url, "api_key_env": None, "max_in_flight": 16}],
+        }
+        settings = parse_settings({"models": {"default": model}, "run": {"flush_s": 0.2, **run}})
+        store, models = Store(str(tmp_path / "index")), Models.of(settings)
+        limit, flush_s = settings.run.max_failed_fraction, settings.run.flush_s
+        if request.param == "local":
+            return LocalExecutor(store, models, limit, flush_s)
+        request.getfixturevalue("on_ray")
+        from graphrag_ray.distributed.executor import RayExecutor
+
+        made.append(RayExecutor(store, models, limit, flush_s))
+        return made[-1]
+
+    yield build
+    for executor in made:
+        executor.close()
+
+
+def numbers(store: Store, x: range) -> Iterator[dict[str, pa.Table]]:
+    yield {"numbers": pa.table({"n": list(x)})}
+
+
+def by_parity(store: Store, x: range) -> Iterator[pa.Table]:
+    values = list(x)
+    yield pa.table({"n": values, "partition": pa.array([v % 3 for v in values], pa.int32())})
+
+
+def total(rows: pa.Table) -> dict[str, pa.Table]:
+    return {"totals": pa.table({"sum": [sum(rows["n"].to_pylist())], "rows": [rows.num_rows]})}
+
+
+def broken(store: Store, x: int) -> Iterator[dict[str, pa.Table]]:
+    raise CorruptPart(f"part {x} is torn")
+    yield {}
+
+
+def test_map_writes_the_parts_of_each_input_in_its_place(make: Make):
+    executor = make()
+    written = executor.map("step", numbers, [range(3), range(0), range(5, 7)])
+    assert [len(w["numbers"]) for w in written] == [1, 0, 1]
+    parts = [p for w in written for p in w["numbers"]]
+    assert read_table(executor.store, parts)["n"].to_pylist() == [0, 1, 2, 5, 6]
+
+
+def test_equal_tables_are_stored_once(make: Make):
+    executor = make()
+    one, two = executor.map("step", numbers, [range(3), range(3)])
+    assert one == two and len(executor.store.list("tables/numbers")) == 1
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_shuffle_brings_each_partition_together(make: Make, partitions: int):
+    executor = make()
+
+    def rows(store: Store, x: range) -> Iterator[pa.Table]:
+        for table in by_parity(store, x):
+            if partitions == 1:
+                yield table.set_column(1, "partition", pa.array([0] * table.num_rows, pa.int32()))
+            else:
+                yield table
+
+    written = executor.shuffle("step", rows, [range(10), range(10, 30)], total, partitions)
+    sums = [read_table(executor.store, w["totals"])["sum"].to_pylist() for w in written]
+    expected = [[sum(range(30))]] if partitions == 1 else [[sum(range(k, 30, 3))] for k in range(3)]
+    assert sums == expected
+
+
+def test_a_named_error_of_a_table_function_arrives_as_itself(make: Make):
+    with pytest.raises(CorruptPart, match="part 1 is torn"):
+        make().map("step", broken, [1])
+
+
+def test_no_inputs_are_no_work(make: Make):
+    executor = make()
+    assert executor.map("step", numbers, []) == []
+    assert list(executor.stream("step", by_parity, [])) == []
+
+
+def two_turns(store: Store, row: Row) -> Generator[Any, Any, str]:
+    """Asks for the text, then for the reply to it."""
+    first = yield ChatRequest("p", (Message("user", row["text"]),), CALL)
+    second = yield ChatRequest("p", (Message("user", f"again {first.text}"),), CALL)
+    return second.text
+
+
+def label(row: Row) -> tuple[str, str]:
+    return row["text"], ""
+
+
+WORK = Work("echo", two_turns, label, returns=True)
+
+
+class Listed:
+    """A source over a list of texts that keeps what it is told."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self._rows: list[Row] | None = [{"text": t} for t in texts]
+        self.outcomes: dict[int, Outcome[str]] = {}
+        self.total = len(texts)
+
+    def take(self) -> list[Row] | None:
+        rows, self._rows = self._rows, None
+        return rows
+
+    def finished(self, number: int, outcome: Outcome[str]) -> None:
+        assert number not in self.outcomes
+        self.outcomes[number] = outcome
+
+
+def sweep(executor: Executor, texts: list[str]) -> Listed:
+    source = Listed(texts)
+    index = JournalIndex.load(executor.store, "echo")
+    executor.sweep(WORK, source, index)
+    return source
+
+
+def test_every_item_runs_to_its_end_and_reports_its_result(make: Make, endpoint: Endpoint):
+    source = sweep(make(), [f"item {i}" for i in range(40)])
+    assert {n: o.result for n, o in source.outcomes.items()} == {i: f"AGAIN ITEM {i}" for i in range(40)}
+    assert len(endpoint.requests) == 80
+
+
+def test_what_is_journalled_is_never_asked_again(make: Make, endpoint: Endpoint):
+    executor = make()
+    sweep(executor, ["a", "b"])
+    again = sweep(executor, ["a", "b", "c"])
+    assert [again.outcomes[i].result for i in range(3)] == ["AGAIN A", "AGAIN B", "AGAIN C"]
+    assert len(endpoint.requests) == 6
+
+
+def test_replaying_the_journal_gives_the_results_of_the_run(make: Make):
+    executor = make()
+    source = sweep(executor, ["a", "b"])
+    index = JournalIndex.load(executor.store, "echo")
+    replayed = outcomes(WORK, executor.store, index, [{"text": "a"}, {"text": "b"}])
+    assert [o.result for _, o in replayed] == [source.outcomes[i].result for i in range(2)]
+    assert all(o.status == "complete" for _, o in replayed)
+
+
+def test_a_request_that_can_never_succeed_fails_its_item_for_good(make: Make, endpoint: Endpoint):
+    endpoint.respond = lambda body: TOO_LONG if body["messages"][-1]["content"] == "bad" else "fine"
+    executor = make()
+    source = sweep(executor, ["good", "bad"])
+    assert [source.outcomes[i].status for i in range(2)] == ["complete", "failed"]
+    asked = len(endpoint.requests)
+    again = sweep(executor, ["good", "bad"])
+    assert again.outcomes[1].status == "failed" and len(endpoint.requests) == asked
+
+
+def test_a_passing_failure_is_tried_again_by_the_next_run(make: Make, endpoint: Endpoint):
+    endpoint.respond = lambda body: BROKEN
+    executor = make(max_attempts=2, max_failed_fraction=1.0)
+    source = sweep(executor, ["a"])
+    assert source.outcomes[0].status == "retry" and source.outcomes[0].attempts == 2
+    endpoint.respond = lambda body: "fine"
+    again = sweep(executor, ["a"])
+    assert again.outcomes[0].status == "complete"
+
+
+def test_a_refused_key_stops_the_run_and_writes_no_failure(make: Make, endpoint: Endpoint):
+    endpoint.respond = lambda body: WRONG_KEY
+    executor = make()
+    with pytest.raises(ModelRefused, match="Incorrect API key"):
+        sweep(executor, ["a", "b"])
+    assert JournalIndex.load(executor.store, "echo").failed() == {}
+    endpoint.respond = lambda body: "fine"
+    assert sweep(executor, ["a", "b"]).outcomes[0].status == "complete"
+
+
+def test_a_run_in_which_most_items_fail_is_stopped_before_the_money_is_gone(make: Make, endpoint: Endpoint):
+    endpoint.respond = lambda body: TOO_LONG
+    with pytest.raises(TooManyFailures, match="max_failed_fraction"):
+        sweep(make(), [f"item {i}" for i in range(2000)])
+    assert len(endpoint.requests) < 1800
+
+
+def test_equal_items_run_once(make: Make, endpoint: Endpoint):
+    executor = make()
+    table = pa.table({"text": ["same", "same", "other"], "key": ["a" * 64, "a" * 64, "b" * 64]})
+    source: RowSource[str] = RowSource(iter([table]), 3)
+    done = executor.sweep(WORK, source, JournalIndex.load(executor.store, "echo"))
+    assert done.finished == 2 and len(endpoint.requests) == 4
+
+
+def test_calls_are_accounted_by_stage_and_model(make: Make):
+    executor = make()
+    source = Listed(["a", "b"])
+    done = executor.sweep(WORK, source, JournalIndex.load(executor.store, "echo"))
+    totals = done.accounts.by_stage["echo", "m"]
+    assert totals.calls == 4 and totals.prompt_tokens > 0 and totals.cost_usd is None

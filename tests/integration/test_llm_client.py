@@ -1,0 +1,416 @@
+"""Client, limiter and gateway against a real HTTP server on loopback."""
+
+import asyncio
+import itertools
+import json
+import logging
+import pickle
+import random
+import socket
+import time
+import traceback
+
+import numpy as np
+import pytest
+from endpoint import (
+    BROKEN,
+    FORBIDDEN,
+    GARBAGE,
+    NO_QUOTA,
+    NO_SUCH_MODEL,
+    TOO_LONG,
+    Answer,
+    Drop,
+    Endpoint,
+    Hang,
+    Raw,
+    Status,
+    in_turn,
+    rate_limited,
+    unsupported,
+)
+
+from graphrag_ray import settings
+from graphrag_ray.errors import FatalCallError, PermanentCallError, TransientCallError
+from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.llm.client import connect
+from graphrag_ray.llm.failures import GaveUp
+from graphrag_ray.llm.gateway import Gateway
+from graphrag_ray.llm.limiter import LocalLimiter
+from graphrag_ray.messages import CallParameters, ChatReply, ChatRequest, EmbeddingRequest, Message, Usage
+
+KEY = "sk-test-0123456789abcdef"
+CALL = CallParameters("default", "gpt-4o-mini")
+
+
+def chat(text="Say hello.", **more):
+    return ChatRequest("map", (Message("user", text),), CALL, **more)
+
+
+def embedding(text, dimensions=None):
+    return EmbeddingRequest(text, CALL, dimensions)
+
+
+class World:
+    """A gateway over real clients of the given endpoints."""
+
+    def __init__(self, *endpoints, limits=None, environ=None, max_attempts=5, force_yes_no=None, **model):
+        model = {"model": "gpt-4o-mini", "timeout_s": 10.0} | model
+        described = [
+            e
+            if isinstance(e, settings.Endpoint)
+            else settings.Endpoint(base_url=e.base_url, **(limits or {"max_in_flight": 100}))
+            for e in endpoints
+        ]
+        self.model = settings.Model(provider="openai", endpoints=tuple(described), **model)
+        self.accounts = Accounts()
+        self.environ = {"OPENAI_API_KEY": KEY} if environ is None else environ
+        self.max_attempts, self.force_yes_no = max_attempts, force_yes_no
+
+    def run(self, *requests):
+        """The replies, errors as values."""
+
+        async def all_of_them():
+            models = {"default": self.model}
+            gateway = Gateway(
+                models,
+                LocalLimiter(models, 64),
+                {"default": connect(self.model, self.environ, None, self.force_yes_no)},
+                offline=lambda request: ChatReply(""),
+                offline_embed=lambda requests: [],
+                max_attempts=self.max_attempts,
+                on_call=self.accounts.add,
+                rng=random.Random(3),
+            )
+            try:
+                asked = [gateway.ask(r, "stage") for r in requests]
+                return await asyncio.gather(*asked, return_exceptions=True)
+            finally:
+                await gateway.close()
+
+        return asyncio.run(all_of_them())
+
+    def run_one(self, request):
+        return self.run(request)[0]
+
+
+def test_a_chat_call_goes_out_and_its_reply_comes_back():
+    with Endpoint(lambda body: "Hello.", key=KEY) as endpoint:
+        world = World(endpoint)
+        reply = world.run_one(chat())
+    assert (reply.text, reply.finish_reason) == ("Hello.", "stop")
+    assert reply.usage == Usage(7, 2)
+    (sent,) = endpoint.bodies()
+    assert sent == {
+        "model": "gpt-4o-mini",
+        "messages": [{"role": "user", "content": "Say hello."}],
+        "temperature": 0.0,
+        "max_tokens": 4096,
+    }
+    total = world.accounts.total
+    assert (total.calls, total.requests, total.failed, total.prompt_tokens) == (1, 1, 0, 7)
+    assert total.cost_usd == pytest.approx(7 * 0.15e-6 + 2 * 0.6e-6)
+
+
+def test_many_calls_share_one_client_and_each_gets_its_own_reply():
+    with Endpoint(lambda body: Answer(body["messages"][0]["content"].upper(), delay_s=0.05)) as endpoint:
+        replies = World(endpoint).run(*[chat(f"call {i} äöü 漢字") for i in range(200)])
+    assert [r.text for r in replies] == [f"CALL {i} ÄÖÜ 漢字" for i in range(200)]
+    assert 50 < endpoint.peak_in_flight <= 100
+
+
+def test_a_truncated_reply_says_so():
+    with Endpoint(lambda body: Answer("cut off", "length")) as endpoint:
+        assert World(endpoint).run_one(chat()).finish_reason == "length"
+
+
+def test_an_endpoint_that_reports_no_usage_is_counted_for():
+    with Endpoint(lambda body: Answer("Hello.", usage=None)) as endpoint:
+        reply = World(endpoint).run_one(chat())
+    assert reply.usage == Usage(7, 2, reported=False)
+
+
+@pytest.mark.parametrize(
+    "fault", [BROKEN, Status(503), Status(408), Status(409), Drop(), GARBAGE, Raw(b""), Raw(b"{}")]
+)
+def test_a_passing_fault_is_tried_again(fault):
+    with Endpoint(in_turn(fault, "Hello.")) as endpoint:
+        world = World(endpoint)
+        assert world.run_one(chat()).text == "Hello."
+    assert len(endpoint.requests) == 2
+    assert world.accounts.total.retries == 1
+
+
+def test_a_hang_ends_with_the_time_out_and_is_tried_again():
+    with Endpoint(in_turn(Hang(), "Hello.")) as endpoint:
+        started = time.monotonic()
+        assert World(endpoint, timeout_s=0.3).run_one(chat()).text == "Hello."
+    assert 0.3 <= time.monotonic() - started < 3
+
+
+def test_an_endpoint_that_is_not_there_is_named_after_all_attempts():
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}/v1"
+        error = World(settings.Endpoint(base_url=url), max_attempts=2).run_one(chat())
+    assert isinstance(error, GaveUp)
+    assert error.attempts == 2
+    assert url in str(error)
+    assert "Connect" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry_after": "1"}, 1.0),
+        ({"retry_after_ms": "400"}, 0.4),
+        ({"x_ratelimit_reset_requests": "300ms"}, 0.3),
+    ],
+)
+def test_a_429_holds_everyone_for_as_long_as_it_says(headers, seconds):
+    with Endpoint(in_turn(rate_limited(**headers), "Hello.")) as endpoint:
+        world = World(endpoint, limits={"max_in_flight": 1})
+        replies = world.run(chat("a"), chat("b"), chat("c"))
+    assert [r.text for r in replies] == ["Hello."] * 3
+    times = [r.at for r in endpoint.requests]
+    assert times[1] - times[0] >= seconds * 0.99
+    assert world.accounts.total.rate_limited == 1
+
+
+@pytest.mark.parametrize("fault", [FORBIDDEN, NO_SUCH_MODEL, NO_QUOTA])
+def test_a_refusal_of_everything_is_fatal_at_once(fault):
+    with Endpoint(lambda body: fault) as endpoint:
+        error = World(endpoint).run_one(chat())
+    assert isinstance(error, FatalCallError)
+    assert error.status == fault.status
+    assert len(endpoint.requests) == 1
+
+
+@pytest.mark.parametrize("fault", [TOO_LONG, Status(400, "filtered", "content_filter"), Status(400, "bad")])
+def test_a_refusal_of_this_request_is_permanent(fault):
+    with Endpoint(lambda body: fault) as endpoint:
+        error = World(endpoint).run_one(chat())
+    assert isinstance(error, PermanentCallError)
+    assert len(endpoint.requests) == 1
+
+
+def test_a_key_that_is_refused_shows_nowhere(caplog):
+    echo = Status(401, f"Incorrect API key provided: {KEY}. Bearer {KEY}", "invalid_api_key")
+    with caplog.at_level(logging.DEBUG), Endpoint(lambda body: echo) as endpoint:
+        world = World(endpoint)
+        error = world.run_one(chat())
+        clients = connect(world.model, world.environ)
+    assert isinstance(error, FatalCallError)
+    assert error.__cause__ is None
+    assert error.__context__ is None
+    shown = [
+        str(error),
+        repr(error),
+        "".join(traceback.format_exception(error)),
+        str(pickle.dumps(error)),
+        repr(clients),
+        caplog.text,
+        json.dumps(world.accounts.to_dict()),
+    ]
+    assert not any(KEY in text for text in shown)
+    assert "Incorrect API key" in str(error)
+
+
+def test_a_missing_key_names_its_variable_and_this_node():
+    with Endpoint() as endpoint:
+        error = World(endpoint, environ={}).run_one(chat())
+    assert isinstance(error, FatalCallError)
+    assert "OPENAI_API_KEY" in str(error)
+    assert socket.gethostname() in str(error)
+    assert endpoint.requests == []
+
+
+def test_an_endpoint_without_a_key_gets_no_authorization():
+    with Endpoint() as endpoint:
+        described = settings.Endpoint(
+            base_url=endpoint.base_url, api_key_env=None, headers={"X-Team": "graphs"}
+        )
+        assert World(described, environ={}).run_one(chat()).text == "Hello."
+        assert World(described).run_one(chat()).text == "Hello."
+        with_key = settings.Endpoint(base_url=endpoint.base_url)
+        World(with_key).run_one(chat())
+    request = endpoint.requests[0]
+    assert ["Authorization" in r.headers for r in endpoint.requests] == [False, False, True]
+    assert request.headers["X-Team"] == "graphs"
+
+
+@pytest.mark.parametrize("parameter", ["temperature", "max_tokens"])
+def test_a_parameter_that_is_refused_is_left_out_for_the_rest_of_the_run(parameter, caplog):
+    def respond(body):
+        return unsupported(parameter) if parameter in body else "Hello."
+
+    with caplog.at_level(logging.WARNING), Endpoint(respond) as endpoint:
+        world = World(endpoint, limits={"max_in_flight": 1}, max_attempts=1)
+        replies = world.run(*[chat(f"call {i}") for i in range(4)])
+    assert [r.text for r in replies] == ["Hello."] * 4
+    assert len(endpoint.requests) == 5
+    assert sum(parameter in r.getMessage() for r in caplog.records) == 1
+    if parameter == "max_tokens":
+        assert endpoint.bodies()[-1]["max_completion_tokens"] == 4096
+
+
+def test_a_schema_falls_back_to_an_object_and_then_to_plain_text():
+    def respond(body):
+        if "response_format" in body:
+            form = body["response_format"]["type"]
+            return Status(400, f"Invalid parameter: 'response_format' of type '{form}' is not supported")
+        return '{"a": 1}'
+
+    request = chat(response="json", schema={"type": "object", "properties": {}})
+    with Endpoint(respond) as endpoint:
+        assert World(endpoint).run_one(request).text == '{"a": 1}'
+    formats = [b.get("response_format", {}).get("type") for b in endpoint.bodies()]
+    assert formats == ["json_schema", "json_object", None]
+
+
+@pytest.mark.parametrize(
+    ("model", "force", "forced"),
+    [
+        ("gpt-4o-mini", None, True),
+        ("some-model", None, False),
+        ("gpt-4o-mini", False, False),
+        ("some-model", True, True),
+    ],
+)
+def test_a_yes_or_no_is_forced_only_where_the_vocabulary_is_known_or_it_is_asked_for(model, force, forced):
+    with Endpoint(lambda body: Answer("Yes", "length")) as endpoint:
+        world = World(endpoint, model=model, force_yes_no=force)
+        reply = world.run_one(chat(response="yes_no"))
+    (body,) = endpoint.bodies()
+    assert ("logit_bias" in body) is forced
+    assert body["max_tokens"] <= 8
+    assert (reply.text, reply.finish_reason) == ("Yes", "stop")
+
+
+def test_a_prompt_that_the_endpoint_cut_is_a_failure_that_says_so():
+    usage = {"prompt_tokens": 2048, "completion_tokens": 3}
+    with Endpoint(lambda body: Answer("Hello.", usage=usage)) as endpoint:
+        world = World(endpoint)
+        error = world.run_one(chat("word " * 6000))
+    assert isinstance(error, PermanentCallError)
+    assert "2048" in str(error)
+    assert "600" in str(error)
+    assert world.accounts.total.prompt_tokens == 2048
+
+
+def test_embeddings_are_packed_and_come_back_in_order():
+    texts = [f"text number {i}" for i in range(100)]
+    with Endpoint(dimensions=16) as endpoint:
+        together = World(endpoint, embedding_batch=32).run(*[embedding(t) for t in texts])
+        alone = World(endpoint, embedding_batch=1).run(*[embedding(t) for t in texts[:5]])
+    packs = [len(b["input"]) for b in endpoint.bodies("/embeddings")]
+    assert sorted(packs[:4]) == [4, 32, 32, 32]
+    assert [r.vector for r in together[:5]] == [r.vector for r in alone]
+    assert np.frombuffer(together[0].vector, "<f4").shape == (16,)
+    assert all(r.usage.prompt_tokens == 4 for r in together)
+
+
+def test_an_endpoint_that_knows_no_base64_is_understood():
+    def plain(body):
+        return unsupported("encoding_format") if "encoding_format" in body else "embed"
+
+    with Endpoint(embed=plain) as endpoint:
+        (reply,) = World(endpoint).run(embedding("a text"))
+    assert np.frombuffer(reply.vector, "<f4").shape == (8,)
+
+
+def test_dimensions_are_asked_for():
+    with Endpoint() as endpoint:
+        reply = World(endpoint).run_one(embedding("a text", dimensions=24))
+    assert np.frombuffer(reply.vector, "<f4").shape == (24,)
+
+
+def test_known_limits_are_used_and_never_broken():
+    with Endpoint(lambda body: Answer("Hello.", delay_s=0.2)) as endpoint:
+        world = World(endpoint, limits={"requests_per_minute": 6000})
+        world.run(*[chat(f"call {i}") for i in range(250)])
+    times = [r.at for r in endpoint.requests]
+    in_a_second = [sum(t <= u < t + 1.0 for u in times) for t in times]
+    assert max(in_a_second) <= 100 + 10 + 5, "the rate, a burst, and what the loop was late by"
+    assert times[-1] - times[0] <= 250 / 100 * 1.15
+    assert endpoint.peak_in_flight > 15, "only the rate bounds calls in flight"
+
+
+def test_max_in_flight_is_a_bound():
+    with Endpoint(lambda body: Answer("Hello.", delay_s=0.05)) as endpoint:
+        World(endpoint, limits={"max_in_flight": 7}).run(*[chat(f"call {i}") for i in range(50)])
+    assert endpoint.peak_in_flight == 7
+
+
+def test_two_endpoints_share_the_work_and_one_that_refuses_the_key_is_dropped(caplog):
+    with (
+        caplog.at_level(logging.WARNING),
+        Endpoint(lambda body: Answer("a", delay_s=0.02), key="another-key") as refusing,
+        Endpoint(lambda body: Answer("b", delay_s=0.02), key=KEY) as one,
+        Endpoint(lambda body: Answer("c", delay_s=0.02), key=KEY) as two,
+    ):
+        world = World(refusing, one, two, limits={"max_in_flight": 5})
+        replies = world.run(*[chat(f"call {i}") for i in range(100)])
+    assert {r.text for r in replies} == {"b", "c"}
+    assert min(len(one.requests), len(two.requests)) >= 30
+    assert len(refusing.requests) <= 5
+    assert sum(refusing.base_url in r.getMessage() for r in caplog.records) == 1
+
+
+def test_an_endpoint_that_went_away_does_not_stop_the_work():
+    with Endpoint(lambda body: Answer("b", delay_s=0.01)) as alive:
+        gone = settings.Endpoint(base_url="http://127.0.0.1:9/v1", max_in_flight=5)
+        here = settings.Endpoint(base_url=alive.base_url, max_in_flight=5)
+        replies = World(gone, here, max_attempts=8).run(*[chat(f"call {i}") for i in range(60)])
+    assert [r.text for r in replies] == ["b"] * 60
+
+
+def test_a_storm_of_faults_loses_nothing():
+    dice = random.Random(11)
+
+    def respond(body):
+        faults = [BROKEN, Drop(), GARBAGE, Hang(), rate_limited(retry_after="0.05")]
+        return dice.choice(faults) if dice.random() < 0.15 else body["messages"][0]["content"]
+
+    with Endpoint(respond) as endpoint:
+        world = World(endpoint, limits={"max_in_flight": 50}, timeout_s=0.5, max_attempts=8)
+        replies = world.run(*[chat(f"call {i}") for i in range(300)])
+    assert [r.text for r in replies] == [f"call {i}" for i in range(300)]
+    total = world.accounts.total
+    assert (total.calls, total.failed) == (300, 0)
+    assert total.requests == len(endpoint.requests)
+
+
+def test_the_event_loop_turns_while_calls_wait_and_run():
+    async def scenario(endpoint):
+        world = World(endpoint, limits={"requests_per_minute": 3000})
+        models = {"default": world.model}
+        gateway = Gateway(
+            models,
+            LocalLimiter(models, 64),
+            {"default": connect(world.model, world.environ)},
+            offline=lambda request: ChatReply(""),
+            offline_embed=lambda requests: [],
+            max_attempts=3,
+            on_call=world.accounts.add,
+            rng=random.Random(3),
+        )
+        await gateway.ask(chat("warm up"), "stage")
+        calls = [asyncio.ensure_future(gateway.ask(chat(f"call {i}"), "stage")) for i in range(40)]
+        ticks = [time.monotonic()]
+        while not all(c.done() for c in calls):
+            await asyncio.sleep(0.005)
+            ticks.append(time.monotonic())
+        await gateway.close()
+        return max(b - a for a, b in itertools.pairwise(ticks))
+
+    with Endpoint(lambda body: Answer("Hello.", delay_s=0.1)) as endpoint:
+        assert asyncio.run(scenario(endpoint)) < 0.15
+
+
+def test_an_error_survives_the_way_to_another_process():
+    with Endpoint(lambda body: BROKEN) as endpoint:
+        error = World(endpoint, max_attempts=1).run_one(chat())
+    again = pickle.loads(pickle.dumps(error))
+    assert isinstance(again, TransientCallError)
+    assert (str(again), again.status, again.attempts) == (str(error), 500, 1)

@@ -1,0 +1,380 @@
+import asyncio
+import random
+
+import pytest
+
+from graphrag_ray.errors import FatalCallError, PermanentCallError, TransientCallError
+from graphrag_ray.llm.bucket import RequestTooLarge
+from graphrag_ray.llm.failures import GaveUp, ParameterRefused, PromptTruncated
+from graphrag_ray.llm.gateway import Gateway
+from graphrag_ray.llm.limiter import LocalLimiter
+from graphrag_ray.messages import (
+    CallParameters,
+    ChatReply,
+    ChatRequest,
+    EmbeddingReply,
+    EmbeddingRequest,
+    Message,
+    Usage,
+)
+from graphrag_ray.settings import Endpoint, Model, Price
+
+PRICE = Price(input_usd_per_mtok=1.0, output_usd_per_mtok=2.0)
+HELLO = ChatReply("Hello.", usage=Usage(100, 50))
+
+
+class FakeClient:
+    """Answers with each of `script` in turn, the last for ever; errors are raised, functions called."""
+
+    def __init__(self, *script, where="http://a/v1", price=PRICE):
+        self.script, self.where, self.price = list(script), where, price
+        self.seen = []
+        self.closed = False
+
+    async def _next(self, what):
+        self.seen.append(what)
+        await asyncio.sleep(0)
+        step = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        step = step(what) if callable(step) else step
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+    async def chat(self, request, prompt_tokens=None):
+        return await self._next(request)
+
+    async def embed(self, requests):
+        return await self._next(list(requests))
+
+    async def close(self):
+        self.closed = True
+
+
+class Limiter(LocalLimiter):
+    """The real one, which also remembers what it was told."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.asked, self.settled, self.penalties = [], [], []
+
+    async def acquire(self, model, wants, usable, holder=""):
+        self.asked.append(list(wants))
+        return await super().acquire(model, wants, usable, holder)
+
+    def settle(self, model, endpoint, delta_tokens, holder=""):
+        self.settled.append(delta_tokens)
+        super().settle(model, endpoint, delta_tokens, holder)
+
+    def penalise(self, model, endpoint, retry_after_s):
+        self.penalties.append((endpoint, retry_after_s))
+        super().penalise(model, endpoint, retry_after_s)
+
+
+class World:
+    """A gateway with one model `default` whose endpoints are fakes."""
+
+    def __init__(self, *clients, max_attempts=4, offline=None, offline_embed=None, endpoint=None, **model):
+        endpoints = tuple(endpoint or Endpoint(max_in_flight=50) for _ in clients)
+        self.model = Model(provider="openai", model="gpt-4o-mini", endpoints=endpoints, **model)
+        self.models = {"default": self.model} if clients else {}
+        self.limiter = Limiter(self.models, 64)
+        self.records, self.slept = [], []
+        self.gateway = Gateway(
+            self.models,
+            self.limiter,
+            {"default": clients},
+            offline=offline,
+            offline_embed=offline_embed,
+            max_attempts=max_attempts,
+            on_call=self.records.append,
+            rng=random.Random(7),
+            sleep=self._sleep,
+        )
+
+    async def _sleep(self, seconds):
+        self.slept.append(seconds)
+        await asyncio.sleep(0)
+
+    def run(self, *requests):
+        """The replies, errors as values."""
+
+        async def all_of_them():
+            asked = [self.gateway.ask(r, "stage") for r in requests]
+            try:
+                return await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 10)
+            finally:
+                await self.gateway.close()
+
+        return asyncio.run(all_of_them())
+
+    def in_flight(self):
+        return sum(self.limiter.in_flight("default"))
+
+
+def chat(text="Say hello.", prompt="map", max_output_tokens=None, model="default", **more):
+    call = CallParameters(model, "gpt-4o-mini", max_output_tokens=max_output_tokens)
+    return ChatRequest(prompt, (Message("user", text),), call, **more)
+
+
+def embedding(text, model="default"):
+    return EmbeddingRequest(text, CallParameters(model, "gpt-4o-mini"))
+
+
+def vectors(requests):
+    return [EmbeddingReply(r.text.encode(), Usage(2)) for r in requests]
+
+
+def test_a_reply_is_settled_priced_and_recorded():
+    world = World(FakeClient(HELLO))
+    assert world.run(chat()) == [HELLO]
+    (record,) = world.records
+    assert (record.stage, record.prompt, record.model_id) == ("stage", "map", "gpt-4o-mini")
+    assert (record.status, record.attempts, record.endpoint) == ("ok", 1, "http://a/v1")
+    assert record.usage == Usage(100, 50)
+    assert record.cost_usd == pytest.approx(200e-6)
+    assert world.limiter.settled == [150 - world.limiter.asked[0][0]]
+    assert world.in_flight() == 0
+
+
+def test_an_unknown_price_is_an_unknown_cost():
+    world = World(FakeClient(HELLO, price=None))
+    world.run(chat())
+    assert world.records[0].cost_usd is None
+
+
+def test_all_waiters_are_asked_for_in_one_question():
+    world = World(FakeClient(HELLO), endpoint=Endpoint(max_in_flight=1000))
+    world.run(*[chat(f"Say hello {i}.") for i in range(40)])
+    assert len(world.limiter.asked) <= 2
+    assert sum(len(a) for a in world.limiter.asked) == 40
+
+
+def test_reservations_learn_how_long_replies_are():
+    world = World(FakeClient(HELLO), endpoint=Endpoint(max_in_flight=1))
+    world.run(*[chat() for _ in range(4)], chat(prompt="other"))
+    firsts = [a[0] for a in world.limiter.asked]
+    assert firsts[0] - firsts[-2] == 450, "500 at first, 50 when it is known"
+    assert firsts[-1] == firsts[0], "another prompt has its own mean"
+
+
+def test_reservations_are_never_the_limit_of_the_reply():
+    world = World(FakeClient(HELLO))
+    world.run(chat(max_output_tokens=4000))
+    assert world.limiter.asked[0][0] < 600
+
+
+def test_a_transient_failure_is_tried_again_with_back_off():
+    world = World(FakeClient(TransientCallError("down", status=503), TransientCallError("dropped"), HELLO))
+    assert world.run(chat()) == [HELLO]
+    assert world.records[0].attempts == 3
+    assert world.records[0].status == "ok"
+    assert 0 <= world.slept[0] <= 0.5
+    assert 0 <= world.slept[1] <= 1.0
+    assert world.in_flight() == 0
+
+
+def test_back_offs_are_spread_at_random_but_repeat_with_the_seed():
+    def slept():
+        world = World(FakeClient(TransientCallError("down")), max_attempts=6)
+        world.run(chat(), chat())
+        return world.slept
+
+    assert slept() == slept()
+    assert len(set(slept())) == len(slept()) == 10
+
+
+def test_after_max_attempts_it_gives_up_and_says_how_often():
+    world = World(FakeClient(TransientCallError("down", status=503)), max_attempts=3)
+    (error,) = world.run(chat())
+    assert isinstance(error, GaveUp)
+    assert (error.attempts, error.status) == (3, 503)
+    assert "down" in str(error)
+    assert world.records[0].status == "transient"
+    assert world.in_flight() == 0
+
+
+def test_a_429_slows_everyone_through_the_limiter():
+    world = World(FakeClient(TransientCallError("slow down", status=429, retry_after_s=0.05), HELLO))
+    assert world.run(chat()) == [HELLO]
+    assert world.limiter.penalties == [(0, 0.05)]
+    assert world.slept == [], "the limiter makes us wait, not a sleep of our own"
+    assert world.records[0].rate_limited == 1
+    assert world.limiter.settled[0] == -world.limiter.asked[0][0], "what was refused used no tokens"
+
+
+def test_a_retry_after_of_an_overloaded_endpoint_is_obeyed():
+    world = World(FakeClient(TransientCallError("busy", status=503, retry_after_s=9.0), HELLO))
+    world.run(chat())
+    assert world.slept == [9.0]
+
+
+def test_a_permanent_failure_is_not_tried_again():
+    client = FakeClient(PermanentCallError("too long", status=400))
+    world = World(client)
+    (error,) = world.run(chat())
+    assert isinstance(error, PermanentCallError)
+    assert len(client.seen) == 1
+    assert world.records[0].status == "permanent"
+    assert world.in_flight() == 0
+
+
+def test_a_refused_parameter_costs_no_attempt_and_no_waiting():
+    world = World(FakeClient(ParameterRefused("no temperature"), HELLO), max_attempts=1)
+    assert world.run(chat()) == [HELLO]
+    assert world.slept == []
+
+
+def test_a_truncated_prompt_is_paid_for():
+    world = World(FakeClient(PromptTruncated("cut", usage=Usage(2000, 10))))
+    world.run(chat())
+    assert world.records[0].usage == Usage(2000, 10)
+    assert world.records[0].cost_usd == pytest.approx(2020e-6)
+
+
+def test_a_fatal_failure_of_the_only_endpoint_ends_everything():
+    client = FakeClient(FatalCallError("wrong key", status=401))
+    world = World(client)
+    errors = world.run(chat(), chat("Again."))
+    assert all(isinstance(e, FatalCallError) for e in errors)
+    assert {str(e) for e in errors} == {"wrong key"}
+    assert len(client.seen) <= 2
+    assert world.in_flight() == 0
+
+
+def test_an_endpoint_that_refuses_the_key_is_dropped_as_long_as_another_remains():
+    refusing = FakeClient(FatalCallError("wrong key", status=401), where="http://a/v1")
+    working = FakeClient(HELLO, where="http://b/v1")
+    world = World(refusing, working)
+    assert world.run(*[chat(f"Say hello {i}.") for i in range(6)]) == [HELLO] * 6
+    assert world.run(chat()) == [HELLO]
+    assert len(working.seen) == 7
+    assert len(refusing.seen) <= 3
+
+
+def test_an_endpoint_without_its_key_is_not_called():
+    working = FakeClient(HELLO)
+    world = World(FatalCallError("no key: A_KEY is not set"), working)
+    assert world.run(*[chat(f"Say hello {i}.") for i in range(6)]) == [HELLO] * 6
+
+
+def test_without_any_key_the_reason_is_told():
+    world = World(FatalCallError("no key: A_KEY is not set"))
+    (error,) = world.run(chat())
+    assert isinstance(error, FatalCallError)
+    assert "A_KEY" in str(error)
+
+
+def test_an_endpoint_that_keeps_failing_gets_no_more_work_for_a_while():
+    failing = FakeClient(TransientCallError("down"), where="http://a/v1")
+    working = FakeClient(HELLO, where="http://b/v1")
+    world = World(failing, working, max_attempts=20, endpoint=Endpoint(max_in_flight=1))
+    assert world.run(*[chat(f"Say hello {i}.") for i in range(30)]) == [HELLO] * 30
+    assert len(failing.seen) <= 4
+
+
+def test_a_prompt_that_does_not_fit_the_window_is_not_sent():
+    client = FakeClient(HELLO)
+    world = World(client, context_window=1000, max_output_tokens=500)
+    (error,) = world.run(chat("word " * 600))
+    assert isinstance(error, PermanentCallError)
+    assert "60" in str(error)
+    assert "500" in str(error)
+    assert "1000" in str(error)
+    assert client.seen == []
+    assert world.limiter.asked == []
+
+
+def test_a_prompt_larger_than_a_minutes_limit_is_an_error_of_its_own():
+    client = FakeClient(HELLO)
+    world = World(client, endpoint=Endpoint(tokens_per_minute=1000))
+    (error,) = world.run(chat("word " * 2000))
+    assert isinstance(error, RequestTooLarge)
+    assert client.seen == []
+
+
+def test_a_cancelled_call_leaves_nothing_in_flight():
+    async def scenario():
+        started = asyncio.Event()
+
+        async def hang(request, prompt_tokens=None):
+            started.set()
+            await asyncio.sleep(60)
+
+        client = FakeClient(HELLO)
+        client.chat = hang
+        world = World(client, endpoint=Endpoint(max_in_flight=1))
+        calls = [asyncio.ensure_future(world.gateway.ask(chat(), "stage")) for _ in range(3)]
+        await started.wait()
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        await world.gateway.close()
+        assert world.in_flight() == 0
+        assert [r.status for r in world.records] == ["cancelled"]
+        assert client.closed
+
+    asyncio.run(scenario())
+
+
+def test_embedding_requests_are_packed_into_few_calls():
+    client = FakeClient(vectors)
+    world = World(client, embedding_batch=8)
+    replies = world.run(*[embedding(f"text {i}") for i in range(20)])
+    assert [r.vector for r in replies] == [f"text {i}".encode() for i in range(20)]
+    assert sorted(len(pack) for pack in client.seen) == [4, 8, 8]
+    assert [r.usage.prompt_tokens for r in world.records] == [2 * len(p) for p in client.seen]
+
+
+def test_a_pack_stays_below_a_minutes_limit():
+    client = FakeClient(vectors)
+    world = World(client, endpoint=Endpoint(tokens_per_minute=60_000_000))
+    long_text = "word " * 30_000
+    world.run(*[embedding(f"{i} {long_text}") for i in range(5)])
+    assert max(len(pack) for pack in client.seen) == 3
+
+
+def test_one_bad_text_does_not_fail_its_pack():
+    def refuse_bad(requests):
+        bad = any(r.text == "bad" for r in requests)
+        return PermanentCallError("too long", status=400) if bad else vectors(requests)
+
+    world = World(FakeClient(refuse_bad))
+    texts = [f"text {i}" for i in range(11)] + ["bad"] + [f"more {i}" for i in range(5)]
+    replies = world.run(*[embedding(t) for t in texts])
+    failed = [t for t, r in zip(texts, replies, strict=True) if isinstance(r, PermanentCallError)]
+    assert failed == ["bad"]
+    assert [r.vector.decode() for r in replies if isinstance(r, EmbeddingReply)] == [
+        t for t in texts if t != "bad"
+    ]
+
+
+def test_an_error_of_a_pack_reaches_everyone_in_it():
+    world = World(FakeClient(FatalCallError("wrong key", status=401)))
+    errors = world.run(embedding("a"), embedding("b"))
+    assert all(isinstance(e, FatalCallError) for e in errors)
+
+
+def test_the_offline_engine_is_called_at_once_and_counted_for_nothing():
+    world = World(offline=lambda request: ChatReply("An answer of five words."))
+    (reply,) = world.run(chat(model="offline"))
+    assert reply.text == "An answer of five words."
+    assert not reply.usage.reported
+    (record,) = world.records
+    assert record.cost_usd == 0.0
+    assert record.usage.prompt_tokens > 0
+    assert record.usage.completion_tokens == 6
+    assert world.limiter.asked == []
+
+
+def test_offline_embeddings_are_embedded_together():
+    packs = []
+
+    def embed(requests):
+        packs.append(len(requests))
+        return vectors(requests)
+
+    world = World(offline_embed=embed)
+    replies = world.run(*[embedding(f"text {i}", model="offline") for i in range(50)])
+    assert [r.vector for r in replies] == [f"text {i}".encode() for i in range(50)]
+    assert packs == [50]
+    assert sum(r.usage.prompt_tokens for r in world.records) == sum(r.usage.prompt_tokens for r in replies)
