@@ -347,8 +347,8 @@ def _apply(data: dict[str, Any], override: str) -> None:
         raise SettingsError(f"--set {override!r}: write it as a.b=value")
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError as e:
-        raise SettingsError(f"--set {override!r}: the value is not YAML: {e}") from e
+    except yaml.YAMLError:
+        value = text  # a regular expression, say; where text is not what is wanted, validation says so
     steps = key.strip().split(".")
     at: Any = data
     for step, following in zip(steps, [*steps[1:], None], strict=True):

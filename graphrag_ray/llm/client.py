@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import httpx2
 import openai
@@ -50,7 +51,8 @@ class EndpointClient:
         force_yes_no: bool | None = None,
     ) -> None:
         """force_yes_no: force the reply of yes_no requests by logit bias; None: only where the
-        vocabulary is known to be the model's."""
+        vocabulary is known to be the model's. Raises FatalCallError for a base_url that is no address."""
+        _check_address(endpoint.base_url)
         self.where = display_url(endpoint.base_url)
         self.price = price_of(model, endpoint)
         self._model = model
@@ -130,7 +132,8 @@ def connect(
     ask_key: Callable[[str], str | None] | None = None,
     force_yes_no: bool | None = None,
 ) -> tuple[EndpointClient | FatalCallError, ...]:
-    """A client for each of a model's endpoints, in their order; the error for one without its key.
+    """A client for each of a model's endpoints, in their order; the error for one that has no key or
+    no address.
 
     Reads key files and may wait for `ask_key`: not for an event loop.
     """
@@ -142,6 +145,19 @@ def connect(
             return e
 
     return tuple(one(endpoint) for endpoint in model.endpoints)
+
+
+def _check_address(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise FatalCallError(
+            f"base_url {display_url(url)!r} is not an address: write http(s)://host[:port]/v1"
+        )
+    if parts.username is not None:
+        raise FatalCallError(
+            f"base_url of {display_url(url)} holds a user or password: put the key into an environment "
+            "variable, and its name into api_key_env"
+        )
 
 
 def _openai_client(endpoint: Endpoint, model: Model, key: SecretStr | None) -> openai.AsyncOpenAI:

@@ -110,8 +110,6 @@ def classify(error: Exception, where: str, wall_now: float) -> CallError:
     reason = _root(error)
     if isinstance(reason, TimeoutError | openai.APITimeoutError):
         return TransientCallError(f"{where} did not answer in time")
-    if type(reason).__name__ in ("UnsupportedProtocol", "InvalidURL", "LocalProtocolError"):
-        return FatalCallError(f"{where} cannot be called: {reason}")
     if isinstance(reason, UnicodeError):
         return PermanentCallError(f"the request cannot be sent to {where}: {reason}")
     return TransientCallError(f"no answer from {where}: {str(reason) or type(reason).__name__}")

@@ -15,6 +15,7 @@ from graphrag_ray.llm.failures import GaveUp, ParameterRefused, PromptTruncated
 from graphrag_ray.llm.limiter import Limiter
 from graphrag_ray.llm.pricing import cost_pico_usd
 from graphrag_ray.llm.roster import Roster
+from graphrag_ray.llm.secrets import display_url
 from graphrag_ray.llm.sizes import output_limit, prompt_size, text_size
 from graphrag_ray.llm.waiting import Line, Place
 from graphrag_ray.messages import ChatReply, ChatRequest, EmbeddingReply, EmbeddingRequest, Usage
@@ -94,10 +95,7 @@ class Lane:
         self, name: str, model: Model, clients: Sequence[EndpointClient | FatalCallError], runtime: Runtime
     ) -> None:
         """name: under `models:`. clients: one per endpoint, or why there is none."""
-        names = [
-            e.base_url if isinstance(c, FatalCallError) else c.where
-            for c, e in zip(clients, model.endpoints, strict=True)
-        ]
+        names = [display_url(e.base_url) for e in model.endpoints]
         self.model = model
         self._name = name
         self._clients = clients
