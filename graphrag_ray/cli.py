@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,19 +149,24 @@ def index(
     from graphrag_ray.distributed.cluster import connected
     from graphrag_ray.distributed.executor import RayExecutor
     from graphrag_ray.engine.gateways import Models
+    from graphrag_ray.engine.spending import Spending, check_prices
     from graphrag_ray.index import index as run_index
     from graphrag_ray.store.files import Store
 
+    models = Models.of(settings)
+    check_prices(settings.budget, models)
     observer.checked(settings)
     with connected(address):
         executor = RayExecutor(
             Store(root),
-            Models.of(settings),
+            models,
             settings.run.max_failed_fraction,
             settings.run.flush_s,
             settings.run.workers_per_node,
             observer.progress,
+            Spending(settings.budget, time.monotonic()),
         )
+        executor.start()
         with observer:
             try:
                 done = run_index(

@@ -29,6 +29,7 @@ from graphrag_ray.engine.executor import (
 )
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.leases import FailureWatch
+from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.errors import GraphRagError, ModelRefused, TooManyFailures
 from graphrag_ray.store.files import Store
@@ -64,6 +65,7 @@ class RayExecutor:
     flush_s: float = 2.0
     workers_per_node: int | None = None
     on_progress: Callable[[Progress], None] = lambda progress: None
+    spending: Spending = field(default_factory=Spending)
     _pool: list[tuple[str, Any]] = field(default_factory=list)
     _held: list[Any] = field(default_factory=list)
 
@@ -128,6 +130,10 @@ class RayExecutor:
             raise
         finally:
             ray.kill(coordinator)
+
+    def start(self) -> None:
+        """Start the worker pool, without waiting for it: workers take a few seconds to come up."""
+        self._workers()
 
     def close(self) -> None:
         """End the worker pool."""
@@ -199,7 +205,9 @@ class RayExecutor:
             if watch.tripped:
                 raise TooManyFailures(watch.message(work.name))
             if closed and news.open == 0:
+                self.spending.add(sweep.accounts)
                 return sweep
+            self.spending.check(sweep.accounts, time.monotonic())
             waiting = news.waiting
             while not closed and waiting < low_water:
                 rows = source.take()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ from graphrag_ray.engine.executor import (
 )
 from graphrag_ray.engine.gateways import Ask, Models, open_gateway
 from graphrag_ray.engine.leases import FailureWatch
+from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.work import Asking, Outcome, Row, Work, run_item
 from graphrag_ray.errors import FatalCallError, ModelRefused, TooManyFailures
 from graphrag_ray.llm.limiter import Limiter
@@ -55,6 +56,7 @@ class LocalExecutor:
     in_flight: int = 256
     on_progress: Callable[[Progress], None] = lambda progress: None
     limiter: Limiter | None = None
+    spending: Spending = field(default_factory=Spending)
 
     def share(self, value: T) -> Callable[[], T]:
         return lambda: value
@@ -122,6 +124,7 @@ class _LocalSweep(Generic[T]):
                     task.cancel()
                 await asyncio.gather(*self.running, return_exceptions=True)
                 await asyncio.to_thread(writer.flush)
+                self.executor.spending.add(self.sweep.accounts)
         return self.sweep
 
     async def _loop(self, asking: Asking, writer: JournalWriter) -> None:
@@ -180,6 +183,8 @@ class _LocalSweep(Generic[T]):
         )
         if self.watch.tripped:
             raise TooManyFailures(self.watch.message(self.work.name))
+        if self.running:
+            self.executor.spending.check(self.sweep.accounts, time.monotonic())
 
 
 def _result(task: asyncio.Task[Outcome[T]]) -> Outcome[T]:

@@ -47,7 +47,9 @@ def answer(request: ChatRequest) -> ChatReply:
     name = request.prompt if request.prompt != "correct" else _corrected(request.variables)
     if name not in _ANSWERS:
         known = ", ".join(sorted(_ANSWERS))
-        raise PermanentCallError(f"the offline engine does not answer the prompt {name!r} (it answers {known})")
+        raise PermanentCallError(
+            f"the offline engine does not answer the prompt {name!r} (it answers {known})"
+        )
     text = _ANSWERS[name](request.variables)
     return ChatReply(text, "stop", Usage(reported=False))
 

@@ -14,7 +14,9 @@ CHARS_PER_TOKEN = 3.4
 """Of English prose, on the safe side, for lengths given in tokens."""
 MAX_PIECES = {"entity": 8, "relationship": 4}
 
-_SAYS = re.compile(r"['’)]?s?,? (?:is|was|are|were|has been) (?:a|an|the|one of)\b|, (?:a|an|the|who|whose)\b", re.I)
+_SAYS = re.compile(
+    r"['’)]?s?,? (?:is|was|are|were|has been) (?:a|an|the|one of)\b|, (?:a|an|the|who|whose)\b", re.I
+)
 
 
 def describe(variables: Mapping[str, str]) -> str:

@@ -56,5 +56,3 @@ def coverage(question: Question, stems: set[str]) -> float:
     """The weighted share of a question's terms that a text has, 0–1; 0 for a question without terms."""
     total = sum(question.terms.values())
     return sum(w for t, w in question.terms.items() if t in stems) / total if total else 0.0
-
-

@@ -209,5 +209,3 @@ def _rating(sections: Sections) -> float:
 
 def _tokens(text: str) -> int:
     return int(text) if text.isdigit() and int(text) > 0 else 2000
-
-

@@ -27,15 +27,92 @@ _DIGIT_CAPITAL = re.compile(r"\d+[A-Z][A-Za-z]*$")
 _NUMBER = re.compile(r"\d{1,3}$|\d\.\d$")
 _QUOTED = re.compile(r"[“\"]([A-Z0-9][^“”\"\n.!?]{2,60}?)[,.]?[”\"]")
 _PARTICLES = frozenset(
-    ["de", "la", "le", "du", "des", "von", "van", "der", "den", "di", "da", "dos", "del", "della", "el", "bin", "ibn", "ben", "al", "ten", "ter"]
+    [
+        "de",
+        "la",
+        "le",
+        "du",
+        "des",
+        "von",
+        "van",
+        "der",
+        "den",
+        "di",
+        "da",
+        "dos",
+        "del",
+        "della",
+        "el",
+        "bin",
+        "ibn",
+        "ben",
+        "al",
+        "ten",
+        "ter",
+    ]
 )
-_SMALL = frozenset(["of", "for", "and", "in", "on", "at", "to", "with", "from", "by", "a", "an", "the", "or", "nor", "as"])
-_DETERMINERS = frozenset(["the", "a", "an", "my", "our", "his", "her", "their", "your", "this", "that", "these", "those", "its"])
+_SMALL = frozenset(
+    ["of", "for", "and", "in", "on", "at", "to", "with", "from", "by", "a", "an", "the", "or", "nor", "as"]
+)
+_DETERMINERS = frozenset(
+    ["the", "a", "an", "my", "our", "his", "her", "their", "your", "this", "that", "these", "those", "its"]
+)
 _FOR_HEADS = frozenset(
-    ["institute", "center", "centre", "foundation", "society", "council", "school", "association", "committee", "fund", "campaign", "network", "alliance", "office", "authority", "academy", "department", "laboratory", "trust", "program", "programme", "prize", "award", "coalition", "party", "hymn", "ode", "bureau", "agency"]
+    [
+        "institute",
+        "center",
+        "centre",
+        "foundation",
+        "society",
+        "council",
+        "school",
+        "association",
+        "committee",
+        "fund",
+        "campaign",
+        "network",
+        "alliance",
+        "office",
+        "authority",
+        "academy",
+        "department",
+        "laboratory",
+        "trust",
+        "program",
+        "programme",
+        "prize",
+        "award",
+        "coalition",
+        "party",
+        "hymn",
+        "ode",
+        "bureau",
+        "agency",
+    ]
 )
 _POSSESSIVE_HEADS = frozenset(
-    ["law", "laws", "day", "college", "hospital", "church", "cathedral", "square", "island", "bridge", "court", "lane", "ale", "wharf", "bay", "theorem", "paradox", "syndrome", "disease", "principle"]
+    [
+        "law",
+        "laws",
+        "day",
+        "college",
+        "hospital",
+        "church",
+        "cathedral",
+        "square",
+        "island",
+        "bridge",
+        "court",
+        "lane",
+        "ale",
+        "wharf",
+        "bay",
+        "theorem",
+        "paradox",
+        "syndrome",
+        "disease",
+        "principle",
+    ]
 )
 _TITLES = frozenset(["mr", "mrs", "ms", "miss", "mx", "dr", "prof", "professor", "sir", "dame", "messrs"])
 _OPENS = frozenset(':“"([‘«\n')
@@ -305,10 +382,8 @@ def _strip_back(words: list[Word], lexicon: Lexicon) -> list[Word]:
             return []
         if (
             last in lexicon.stop
-            or (last in lexicon.calendar
-            and not placed)
-            or (is_role
-            and last not in cues["first_name"])
+            or (last in lexicon.calendar and not placed)
+            or (is_role and last not in cues["first_name"])
         ):
             words.pop()
             while words and not words[-1].text[0].isupper():
@@ -325,10 +400,8 @@ def _role_inside(words: list[Word], lexicon: Lexicon) -> tuple[int, int] | None:
         role = words[end - 1].lower
         if role in cues["role"] and role not in cues["first_name"] and _name_like(words[end].lower, lexicon):
             start = end - 1
-            while (
-                (start > 0
-                and words[start - 1].lower in cues["role"])
-                or (start > 1 and words[start - 1].lower in ("technology", "executive", "of", "for", "and"))
+            while (start > 0 and words[start - 1].lower in cues["role"]) or (
+                start > 1 and words[start - 1].lower in ("technology", "executive", "of", "for", "and")
             ):
                 start -= 1
             return (start, end) if start > 0 else None

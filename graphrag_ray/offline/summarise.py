@@ -51,7 +51,11 @@ def stem(word: str) -> str:
 def _content(word: str) -> str:
     lower = word.lower()
     base = lower[:-2] if lower.endswith(("'s", "’s")) else lower
-    if base in lexicon().stop or lower.replace("’", "'") in lexicon().stop or (len(base) < 2 and not base.isdigit()):
+    if (
+        base in lexicon().stop
+        or lower.replace("’", "'") in lexicon().stop
+        or (len(base) < 2 and not base.isdigit())
+    ):
         return ""
     return stem(base)
 

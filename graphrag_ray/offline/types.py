@@ -17,13 +17,39 @@ _ORDER = (PERSON, ORGANIZATION, LOCATION, WORK, EVENT, CONCEPT)
 _SYNONYMS: dict[int, frozenset[str]] = {
     PERSON: frozenset(["person", "people", "character", "individual", "human", "per", "figure", "actor"]),
     ORGANIZATION: frozenset(
-        ["organization", "organisation", "company", "org", "institution", "group", "corporation", "team", "agency"]
+        [
+            "organization",
+            "organisation",
+            "company",
+            "org",
+            "institution",
+            "group",
+            "corporation",
+            "team",
+            "agency",
+        ]
     ),
-    LOCATION: frozenset(["location", "place", "geo", "gpe", "loc", "city", "country", "geography", "site", "region"]),
+    LOCATION: frozenset(
+        ["location", "place", "geo", "gpe", "loc", "city", "country", "geography", "site", "region"]
+    ),
     EVENT: frozenset(["event", "incident", "happening", "occurrence"]),
-    WORK: frozenset(["work", "product", "title", "book", "creation", "artwork", "publication", "document", "object"]),
+    WORK: frozenset(
+        ["work", "product", "title", "book", "creation", "artwork", "publication", "document", "object"]
+    ),
     CONCEPT: frozenset(
-        ["concept", "technology", "term", "topic", "idea", "method", "field", "theme", "subject", "discipline", "science"]
+        [
+            "concept",
+            "technology",
+            "term",
+            "topic",
+            "idea",
+            "method",
+            "field",
+            "theme",
+            "subject",
+            "discipline",
+            "science",
+        ]
     ),
 }
 _NEAREST: dict[int, tuple[int, ...]] = {
@@ -34,11 +60,28 @@ _NEAREST: dict[int, tuple[int, ...]] = {
     WORK: (CONCEPT,),
     CONCEPT: (),
 }
-_GENERIC = frozenset(["thing", "entity", "other", "misc", "miscellaneous", "object", "item", "concept", "name"])
+_GENERIC = frozenset(
+    ["thing", "entity", "other", "misc", "miscellaneous", "object", "item", "concept", "name"]
+)
 _IN = frozenset(["in", "near", "across", "outside", "throughout", "toward", "towards", "around"])
 _AT = frozenset(["at", "joined", "joining", "left"])
 _CALLED = frozenset(
-    ["called", "titled", "entitled", "book", "film", "movie", "song", "novel", "game", "album", "show", "read", "reading", "wrote"]
+    [
+        "called",
+        "titled",
+        "entitled",
+        "book",
+        "film",
+        "movie",
+        "song",
+        "novel",
+        "game",
+        "album",
+        "show",
+        "read",
+        "reading",
+        "wrote",
+    ]
 )
 _COMPANY = frozenset(["company", "firm", "startup", "university", "bank", "newspaper", "agency", "founded"])
 
