@@ -22,7 +22,7 @@ from graphrag_ray.llm.failures import ParameterRefused, Refusal, classify, trans
 from graphrag_ray.llm.peculiarities import Peculiarities, yes_no_bias
 from graphrag_ray.llm.pricing import price_of
 from graphrag_ray.llm.replies import decoded, read_chat, read_embeddings
-from graphrag_ray.llm.secrets import display_url, find_key, scrub
+from graphrag_ray.llm.keys import display_url, find_key, scrub
 from graphrag_ray.llm.sizes import output_limit, prompt_size, text_size, vocabulary_of
 from graphrag_ray.messages import ChatReply, ChatRequest, EmbeddingReply, EmbeddingRequest
 from graphrag_ray.settings import Endpoint, Model

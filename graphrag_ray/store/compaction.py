@@ -223,9 +223,8 @@ def _merge(
     store: Store, dialogue: str, parts: list[FileInfo], tables: list[pa.Table], check: Callable[[], object]
 ) -> bool:
     table = _without_repeats(pa.concat_tables(tables, promote_options="default").combine_chunks())
-    data = parquet.encode(
-        table.take(rows.indices(np.argsort(rows.numbers(table["at"], "f8"), kind="stable")))
-    )
+    by_time = rows.indices(np.argsort(rows.numbers(table["at"], "f8"), kind="stable"))
+    data = parquet.encode(table.take(by_time), dictionary=rows.FEW_VALUES)
     matches = [PART_NAME.fullmatch(part.path.rsplit("/", 1)[-1]) for part in parts]
     at_ms = max(m.group(1) for m in matches if m)
     generation = 1 + max(int(m.group(2) or 0) for m in matches if m)

@@ -244,13 +244,11 @@ class JournalIndex:
             for part in entries.parts[left[place] : right[place]]:
                 by_part.setdefault(int(part), []).append(int(place))
         found: dict[str, list[JournalRow]] = {}
-        known = set(keys)
         for part, places in sorted(by_part.items()):
             decoded = self._decoded(part)
             if decoded is not None:
                 for row in decoded.rows_of(wanted[places]):
-                    if row.key in known:
-                        found.setdefault(row.key, []).append(row)
+                    found.setdefault(row.key, []).append(row)
         return {key: rows.resolve(found[key]) for key in keys if key in found}
 
     def _decoded(self, part: int) -> _Decoded | None:

@@ -141,7 +141,7 @@ def resolve(rows: Iterable[JournalRow]) -> list[JournalRow]:
     are kept, since their times are told.
     """
     chosen: dict[tuple[Any, ...], JournalRow] = {}
-    for row in set(rows):
+    for row in rows:
         if row.kind == FAILED:
             place: tuple[Any, ...] = (1, row.at, order_among_replies(row))
         elif row.kind == DONE:

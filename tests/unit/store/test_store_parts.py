@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphrag_ray.errors import CorruptPart
 from graphrag_ray.store import parts
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part
@@ -66,6 +67,19 @@ def test_a_torn_part_is_healed_by_writing_it_again(store):
     store.write(part.path, store.read(part.path)[:50])
     assert parts.write_part(store, "t", table([(1, "a")])) == part
     assert parts.read_part(store, part).equals(table([(1, "a")]))
+
+
+def test_a_flipped_bit_is_found_also_when_only_some_columns_are_read(store):
+    noise = pa.array(np.random.default_rng(1).integers(0, 2**63, 200_000))
+    part = parts.write_part(store, "t", pa.table({"noise": noise, "n": noise}))
+    whole = store.read(part.path)
+    assert len(whole) > 1 << 20
+    for place in range(1000, part.bytes // 2 - 10_000, part.bytes // 20):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1
+        store.write(part.path, bytes(flipped))
+        with pytest.raises(CorruptPart, match=part.path):
+            parts.read_part(store, part, ["noise"])
 
 
 def test_types_survive_storage(store):

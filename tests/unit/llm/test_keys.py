@@ -4,7 +4,7 @@ import socket
 import pytest
 
 from graphrag_ray.errors import FatalCallError
-from graphrag_ray.llm.secrets import STARS, display_url, find_key, scrub
+from graphrag_ray.llm.keys import STARS, display_url, find_key, scrub
 from graphrag_ray.settings import Endpoint
 
 KEY = "sk-proj-abc123DEF456"
