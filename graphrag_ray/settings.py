@@ -191,6 +191,14 @@ class Communities(_Strict):
     small_component: Annotated[int, Field(ge=1)] = 10
     """Components with fewer nodes share packed reports."""
 
+    @model_validator(mode="after")
+    def _library_has_quality(self) -> Communities:
+        if self.library == "igraph" and self.quality not in ("modularity", "cpm"):
+            raise ValueError(
+                f"quality {self.quality!r} needs library: leidenalg; igraph has modularity and cpm"
+            )
+        return self
+
 
 class Reports(_Strict):
     """Paper 3.1.5, E.2."""

@@ -19,7 +19,7 @@ class Spending:
     started_at   seconds by the executor's clock
     """
 
-    budget: Budget = Budget()
+    budget: Budget = field(default_factory=Budget)
     started_at: float = 0.0
     before: Accounts = field(default_factory=Accounts)
 
@@ -50,13 +50,14 @@ def check_prices(budget: Budget, models: Models) -> None:
         for endpoint in model.endpoints:
             if price_of(model, endpoint) is None:
                 raise SettingsError(
-                    f"budget.max_cost_usd is set, but the price of {model.model!r} at {endpoint.base_url} is "
-                    f"unknown. Say it: --set models.{name}.price.input_usd_per_mtok=… and output_usd_per_mtok=…"
+                    f"budget.max_cost_usd is set, but the price of {model.model!r} at {endpoint.base_url} "
+                    f"is unknown. Say it: --set models.{name}.price.input_usd_per_mtok=… (and "
+                    "output_usd_per_mtok)"
                 )
 
 
 def _spent(limit: str, spent: str, allowed: str) -> BudgetSpent:
     return BudgetSpent(
-        f"stopped: {spent} spent, budget.{limit} is {allowed}. Everything that was answered is kept; raise the "
-        "limit and run the same command to continue."
+        f"stopped: {spent} spent, budget.{limit} is {allowed}. Everything that was answered is kept; raise "
+        "the limit and run the same command to continue."
     )

@@ -303,7 +303,7 @@ def _community_table(
         )
         low, high = np.searchsorted(edge_community, [c, h.last[c]])
         inside = element_slice(store, layout.blocks["relationships"], low, high, ["id", "text_unit_ids"])
-        # Like everywhere else, the text of a community is that of its relationships; without any, its members'.
+        # The text of a community is that of its relationships; without any, its members'.
         of_text = inside if inside.num_rows else members
         units = pc.unique(pc.list_flatten(of_text["text_unit_ids"])) if of_text.num_rows else pa.array([])
         rows.append(

@@ -108,6 +108,8 @@ def _reduce_entities(prune: bool, rows: pa.Table) -> Tables:
 def _reduce_relationships(weight: Literal["count", "strength"], rows: pa.Table) -> Tables:
     instances = _sorted(rows, schema.RELATIONSHIP_INSTANCES)
     merged = _with_descriptions(merge_relationships(instances, weight), instances)
+    # Pruning needs the number of text units on the driver, not the list.
+    merged = merged.append_column("n_units", pc.list_value_length(merged["text_unit_ids"]))
     return {"relationship_instances": instances, "merged_relationships": merged}
 
 
@@ -127,12 +129,12 @@ def _prune(
 ) -> dict[str, npt.NDArray[np.bool_]]:
     """Which entities and relationships stay, from integer arrays on the driver."""
     entities = _columns(run, tables["merged_entities"], ["id", "type", "frequency", "weak"])
-    relationships = _columns(run, tables["merged_relationships"], ["source_id", "target_id", "text_unit_ids"])
+    relationships = _columns(run, tables["merged_relationships"], ["source_id", "target_id", "n_units"])
     n = entities.num_rows
     source, target = graph_arrays([entities["id"]], relationships["source_id"], relationships["target_id"])
     frequency = entities["frequency"].to_numpy()
     strong = ~np.asarray(entities["weak"].to_numpy(), dtype=np.bool_)
-    n_ab = pc.list_value_length(relationships["text_unit_ids"]).to_numpy().astype(np.int64)
+    n_ab = relationships["n_units"].to_numpy().astype(np.int64)
     between = strong[source] & strong[target]
     kept_edges = np.zeros(len(source), dtype=np.bool_)
     kept_edges[between] = keep_relationships(

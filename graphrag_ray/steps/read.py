@@ -22,7 +22,7 @@ from graphrag_ray.corpus.tables import documents_table, text_units_table
 from graphrag_ray.corpus.tokens import vocabulary_for
 from graphrag_ray.errors import DeletionRefused, InputError
 from graphrag_ray.graph.batches import stable_batches
-from graphrag_ray.ids import stable_id
+from graphrag_ray.ids import document_id, stable_id
 from graphrag_ray.settings import Settings
 from graphrag_ray.steps.run import Result, Run, by_input
 from graphrag_ray.store.files import Store
@@ -160,13 +160,12 @@ def _keep_and_count(
     old = Result.from_json(run.parent.steps["read"])
     before = read_table(run.store, old.parts("documents"), ["id", "content_hash", "path"], schema.DOCUMENTS)
     gone = pc.invert(pc.is_in(before["id"], now["id"].combine_chunks()))
-    unreadable = pc.is_in(before["path"], failed["document"].combine_chunks())
-    keep = gone if add else pc.and_(gone, unreadable)
+    keep = gone if add else pc.and_(gone, _unreadable_today(before, failed))
     removed = int(pc.sum(gone).as_py() or 0) - int(pc.sum(keep).as_py() or 0)
     if removed > MAX_DELETED_FRACTION * before.num_rows and not allow_deletes:
         raise DeletionRefused(
-            f"this run would delete {removed} of {before.num_rows} documents, because INPUT does not hold them "
-            "any more. Use --add to keep them, or --allow-deletes if they should go."
+            f"this run would delete {removed} of {before.num_rows} documents, because INPUT does not hold "
+            "them any more. Use --add to keep them, or --allow-deletes if they should go."
         )
     kept = before["id"].filter(keep)
     _add_kept(run, tables, old, kept.combine_chunks())
@@ -175,6 +174,18 @@ def _keep_and_count(
     added = now.num_rows - same.num_rows
     total = now.num_rows + len(kept)
     return {"documents": total, "added": added, "changed": changed, "removed": removed}
+
+
+def _unreadable_today(before: pa.Table, failed: pa.Table) -> pa.ChunkedArray:
+    """Which documents of the parent are in files, or rows of files, that could not be read now."""
+    files, rows = [], []
+    for path, item in zip(failed["document"].to_pylist(), failed["item"].to_pylist(), strict=True):
+        if item == path:
+            files.append(path)
+        else:
+            rows.append(document_id(path, item))
+    in_files = pc.is_in(before["path"], pa.array(files, pa.string()))
+    return pc.or_(in_files, pc.is_in(before["id"], pa.array(rows, pa.string())))
 
 
 def _add_kept(run: Run, tables: dict[str, list[list[Part]]], old: Result, kept: pa.Array) -> None:

@@ -1,0 +1,159 @@
+"""A small world: a folder of documents, an index of it, and a model behind HTTP that answers by toy rules."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import toy_model
+from endpoint import Endpoint
+
+from graphrag_ray.ask import Index, open_index
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.local import LocalExecutor
+from graphrag_ray.index import Indexed, index
+from graphrag_ray.settings import Settings, parse_settings
+from graphrag_ray.store import locks, snapshots
+from graphrag_ray.store.files import Store
+
+TOWN = {
+    "council.txt": "ALICE met BOB at the council. BOB wrote to CAROL about the harbour. CAROL thanked ALICE.",
+    "harbour.txt": "DAVE sold the boat to ERIN. ERIN sailed with FRANK. FRANK owes DAVE money.",
+    "bridge.txt": "CAROL asked DAVE for a bridge. Nobody answered for a year.",
+    "brewery.txt": "GRACE brews with HEIDI. HEIDI married IVAN. IVAN paid GRACE.",
+    "mill.txt": "ALICE met BOB again. GRACE bought flour from JUDY.",
+    "weather.txt": "It rained in the whole of the spring, and nobody of note was seen.",
+}
+"""Texts in which the toy model finds ten people."""
+
+
+class Silent:
+    """An observer that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.reused: dict[str, bool] = {}
+
+    def step_started(self, name: str) -> None: ...
+
+    def step_ended(self, name: str, seconds: float, counts: Mapping[str, Any], reused: bool) -> None:
+        self.reused[name] = reused
+
+    def note(self, message: str) -> None: ...
+
+
+class World:
+    """input: where the documents are; root: where the index is; changes: settings over the small ones."""
+
+    def __init__(self, folder: Path, endpoint: Endpoint) -> None:
+        self.input = folder / "input"
+        self.root = folder / "index"
+        self.endpoint = endpoint
+        self.changes: dict[str, Any] = {}
+        self.observer = Silent()
+        self.input.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def store(self) -> Store:
+        return Store(str(self.root))
+
+    def write(self, texts: Mapping[str, str | bytes]) -> None:
+        for name, text in texts.items():
+            path = self.input / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text if isinstance(text, bytes) else text.encode())
+
+    def settings(self, **changes: Any) -> Settings:
+        """Of a model behind our endpoint. A change is a section (a mapping) or a value."""
+        given = {"base_url": self.endpoint.base_url, "api_key_env": None, "max_in_flight": 16}
+        model = {"provider": "openai", "model": "m", "endpoints": [given]}
+        base: dict[str, Any] = {"models": {"default": model}, "run": {"flush_s": 0.1}}
+        for name, value in (self.changes | changes).items():
+            base[name] = base.get(name, {}) | value if isinstance(value, dict) else value
+        return parse_settings(base)
+
+    def executor(self, settings: Settings) -> LocalExecutor:
+        run = settings.run
+        return LocalExecutor(self.store, Models.of(settings), run.max_failed_fraction, run.flush_s)
+
+    def index(self, *, add: bool = False, allow_deletes: bool = False, **changes: Any) -> Indexed:
+        settings = self.settings(**changes)
+        self.observer = Silent()
+        return index(
+            str(self.input),
+            self.executor(settings),
+            settings,
+            self.observer,
+            add=add,
+            allow_deletes=allow_deletes,
+            now=lambda: 1_700_000_000.0,
+        )
+
+    def open(self, **changes: Any) -> Index:
+        """The newest snapshot; with changes, asked with these settings."""
+        return open_index(str(self.root), settings=self.settings(**changes) if changes else None)
+
+    def table(self, name: str) -> list[dict[str, Any]]:
+        return self.open().table(name).to_pylist()
+
+    def snapshots(self) -> list[int]:
+        return snapshots.numbers(self.store)
+
+    def asked(self) -> int:
+        """Chat requests that reached the model so far."""
+        return len(self.endpoint.bodies())
+
+    def prompts(self, start: int = 0) -> Counter[str]:
+        """How often each named prompt was asked, from request `start` on."""
+        return Counter(prompt_of(body) for body in self.endpoint.bodies()[start:])
+
+    def forget(self) -> None:
+        """An empty root again."""
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+def prompt_of(body: Mapping[str, Any]) -> str:
+    try:
+        return toy_model.recognise(body["messages"][-1]["content"])[0]
+    except ValueError:
+        return "?"
+
+
+def people(text: str) -> list[set[str]]:
+    """The names in each sentence, as the toy model finds them."""
+    return [set(toy_model.NAME.findall(s)) for s in re.split(r"(?<=[.!?])\s+", text)]
+
+
+def expected_entities(texts: Iterable[str]) -> dict[str, int]:
+    """Names, and in how many of the texts they occur."""
+    return dict(Counter(name for text in texts for name in set().union(*people(text))))
+
+
+def expected_relationships(texts: Iterable[str]) -> dict[tuple[str, str], int]:
+    """Pairs of names that share a sentence, and in how many of the texts."""
+    pairs = (
+        {pair for names in people(text) for pair in combinations(sorted(names), 2)} for text in texts
+    )
+    return dict(Counter(pair for found in pairs for pair in found))
+
+
+def everything(opened: Index) -> dict[str, list[dict[str, Any]]]:
+    """All tables of a snapshot as rows, without the times that stand in failures."""
+    out = {}
+    for name in sorted(opened.manifest.tables):
+        parts = opened.manifest.parts(name)
+        rows = rows_of(opened, name) if parts else []
+        out[name] = [{k: v for k, v in r.items() if k not in ("first_at", "last_at")} for r in rows]
+    return out
+
+
+def rows_of(opened: Index, name: str) -> list[dict[str, Any]]:
+    from graphrag_ray.store.parts import read_table
+
+    table: pa.Table = read_table(opened.store, opened.manifest.parts(name))
+    return table.to_pylist()
