@@ -15,43 +15,16 @@ import pyarrow.compute as pc
 
 from graphrag_ray import schema
 from graphrag_ray.engine.executor import Tables
-from graphrag_ray.graph.arrays import degrees, graph_arrays, id_prefixes
+from graphrag_ray.graph.arrays import degrees, graph_arrays
 from graphrag_ray.ids import report_id
-from graphrag_ray.records import Reference, render_references
 from graphrag_ray.steps.communities import HIERARCHY, Layout, element_slice
+from graphrag_ray.steps.numbers import Numbers, Rendered, number, renumbered
 from graphrag_ray.steps.run import Result, Run
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 
 Ints = npt.NDArray[np.int64]
-Keys = npt.NDArray[np.uint64]
-NUMBERED = (
-    "documents",
-    "text_units",
-    "entities",
-    "relationships",
-    "covariates",
-    "communities",
-    "community_reports",
-)
 COMMUNITIES_AT_ONCE = 2_000
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """Short ids of one table: sorted id prefixes and their numbers; `next` was never used."""
-
-    keys: Keys
-    numbers: Ints
-    next: int
-
-    def of(self, ids: pa.ChunkedArray | pa.Array) -> Ints:
-        """The number of each id; -1 for one that has none."""
-        wanted = id_prefixes(ids)
-        if wanted is None or not len(self.keys):
-            return np.full(len(ids), -1, dtype=np.int64)
-        at = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
-        return np.where(self.keys[at] == wanted, self.numbers[at], -1)
 
 
 @dataclass(frozen=True)
@@ -73,33 +46,6 @@ class Finished:
 
     tables: dict[str, list[Part]] = field(default_factory=dict)
     next_human_readable_id: dict[str, int] = field(default_factory=dict)
-
-
-def number(run: Run, table: str, ids: pa.ChunkedArray | pa.Array, order: Ints | None = None) -> Numbers:
-    """Short ids: the parent snapshot's where it has the id, new ones above the highest ever used.
-
-    order: the sequence in which new ids are numbered; None: as they stand.
-    """
-    keys = id_prefixes(ids)
-    assert keys is not None, f"{table} hold ids of our own"
-    first, old_keys, old_numbers = 1, np.empty(0, np.uint64), np.empty(0, np.int64)
-    if run.parent is not None:
-        first = int(run.parent.next_human_readable_id.get(table, 1))
-        columns = ["id", "human_readable_id"]
-        old = read_table(run.store, run.parent.parts(table), columns, schema.TABLES[table])
-        prefixes = id_prefixes(old["id"])
-        if prefixes is not None and len(prefixes):
-            by_key = np.argsort(prefixes, kind="stable")
-            old_keys, old_numbers = prefixes[by_key], old["human_readable_id"].to_numpy()[by_key]
-    numbers = np.full(len(keys), -1, dtype=np.int64)
-    if len(old_keys) and len(keys):
-        at = np.minimum(np.searchsorted(old_keys, keys), len(old_keys) - 1)
-        numbers = np.where(old_keys[at] == keys, old_numbers[at], -1)
-    sequence = np.arange(len(keys)) if order is None else order
-    new = sequence[numbers[sequence] < 0]
-    numbers[new] = np.arange(first, first + len(new))
-    by_key = np.argsort(keys, kind="stable")
-    return Numbers(keys[by_key], numbers[by_key], first + len(new))
 
 
 def finish(
@@ -159,15 +105,8 @@ def _all_numbers(run: Run, results: Results, layout: Layout, ids: list[str]) -> 
         "covariates": number(run, "covariates", column(merged.tables["covariates"], "id")["id"]),
         "communities": communities,
         # A report bears its community's number, as everywhere in this family of tools.
-        "community_reports": _renumbered(report_ids, communities.of(community_ids), communities.next),
+        "community_reports": renumbered(report_ids, communities.of(community_ids), communities.next),
     }
-
-
-def _renumbered(ids: pa.Array, numbers: Ints, next_: int) -> Numbers:
-    keys = id_prefixes(ids)
-    assert keys is not None
-    by_key = np.argsort(keys, kind="stable")
-    return Numbers(keys[by_key], numbers[by_key], next_)
 
 
 def _finish_units(
@@ -342,9 +281,10 @@ def _finish_reports(
     shown = Rendered(numbers)
     rows = []
     table = read_table(run.store, reports.parts("reports")) if reports.parts("reports") else pa.table({})
-    for row in table.to_pylist():
+    written = table.to_pylist()
+    shown.prepare(reference for row in written for reference in row["references"])
+    for row in written:
         c = row.pop("number")
-        shown.prepare(row["references"])
         findings = [{k: shown.render(v) for k, v in f.items()} for f in row["findings"]]
         summary, explanation = shown.render(row["summary"]), shown.render(row["rating_explanation"])
         content = {
@@ -376,32 +316,6 @@ def _finish_reports(
     rows.sort(key=lambda r: (r["level"], r["community"]))
     finished = pa.Table.from_pylist(rows, schema=schema.COMMUNITY_REPORTS)
     _write_one(run, done, "community_reports", finished)
-
-
-class Rendered:
-    """Turns string ids in references into human_readable_ids, looked up many at a time."""
-
-    TABLES: Mapping[str, str] = {
-        "Reports": "community_reports",
-        "Entities": "entities",
-        "Relationships": "relationships",
-        "Claims": "covariates",
-        "Sources": "text_units",
-    }
-
-    def __init__(self, numbers: Mapping[str, Numbers]) -> None:
-        self._numbers = numbers
-        self._known: dict[Reference, int | None] = {}
-
-    def prepare(self, references: Sequence[Mapping[str, str]]) -> None:
-        for reference in references:
-            key = Reference(reference["section"], reference["id"])
-            if key not in self._known:
-                found = int(self._numbers[self.TABLES[key.section]].of(pa.array([key.id]))[0])
-                self._known[key] = found if found >= 0 else None
-
-    def render(self, text: str) -> str:
-        return render_references(text, self._known.get)
 
 
 def _numbered(table: pa.Table, numbers: Numbers) -> pa.Table:

@@ -81,7 +81,7 @@ class Lock:
     def check(self) -> None:
         """Look whether the lock is still ours; to be called before every commit and deletion. Raises
         LockLost, StoreError."""
-        if self.lost or self._store.exists(_path(self.epoch + 1)):
+        if self._store.exists(_path(self.epoch + 1)):
             self.lost = True
             other = _holder(self._store, _highest(self._store)) or "another writer"
             raise LockLost(

@@ -83,6 +83,24 @@ def test_a_merged_part_sorts_after_all_that_went_into_it(store):
             assert merged > max(before)
 
 
+def test_a_listing_that_a_merge_overtook_misses_no_row(store, monkeypatch):
+    """It passed the merged part's place before that was written, and the old ones' after their end."""
+    for i in range(3):
+        write(store, row(i), writer=f"w{i}")
+    real, overtaken = Store.list, []
+
+    def list_(self, folder=""):
+        if not overtaken:
+            overtaken.append(folder)
+            compaction.compact(store, "extract", at_least=1)
+            return []
+        return real(self, folder)
+
+    monkeypatch.setattr(Store, "list", list_)
+    index = JournalIndex.load(store, "extract")
+    assert (index.n_parts, len(index.lookup(map(key, range(3))))) == (1, 3)
+
+
 class Killed(BaseException):
     pass
 

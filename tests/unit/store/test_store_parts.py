@@ -41,9 +41,6 @@ def table(rows):
     )
 
 
-rows = st.lists(st.tuples(st.integers(0, 3), st.text(max_size=40)), max_size=30)
-
-
 def test_the_same_table_is_the_same_part_whoever_made_it(store):
     whole = table([(1, "a"), (2, "b"), (0, "c")])
     chunked = pa.concat_tables([whole.slice(0, 1), whole.slice(1, 0), whole.slice(1)])
@@ -88,13 +85,18 @@ def test_types_survive_storage(store):
 
 
 @settings(max_examples=40, deadline=None)
-@given(rows, rows, st.lists(st.integers(0, 30), max_size=4), st.integers(1, 2000), st.integers(1, 12))
-def test_cuts_depend_on_the_rows_and_not_on_the_pieces(first, second, cuts, max_bytes, max_rows):
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.text(max_size=40)), min_size=5, max_size=40),
+    st.lists(st.floats(0, 1), max_size=6),
+    st.integers(50, 1500),
+    st.integers(1, 30),
+)
+def test_cuts_depend_on_the_rows_and_not_on_the_pieces(rows, cuts, max_bytes, max_rows):
     store = Store("memory://cuts")
-    whole = table(first + second)
+    whole = table(rows)
     limits = {"max_bytes": max_bytes, "max_rows": max_rows}
     expected = parts.write_parts(store, "t", [whole], **limits)
-    at = [0, *sorted(min(c, whole.num_rows) for c in cuts), whole.num_rows]
+    at = [0, *sorted(int(cut * whole.num_rows) for cut in cuts), whole.num_rows]
     pieces = [whole.slice(a, b - a) for a, b in itertools.pairwise(at)]
     assert parts.write_parts(store, "t", pieces, **limits) == expected
     assert all(0 < p.rows <= max_rows for p in expected)

@@ -1,0 +1,100 @@
+"""Short ids, `human_readable_id`: what people see and cite. Carried over from snapshot to snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from graphrag_ray import schema
+from graphrag_ray.graph.arrays import id_prefixes
+from graphrag_ray.records import Reference, render_references
+from graphrag_ray.steps.run import Run
+from graphrag_ray.store.parts import read_table
+
+Ints = npt.NDArray[np.int64]
+Keys = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Short ids of one table: sorted id prefixes and their numbers; `next` was never used."""
+
+    keys: Keys
+    numbers: Ints
+    next: int
+
+    def of(self, ids: pa.ChunkedArray | pa.Array) -> Ints:
+        """The number of each id; -1 for one that has none."""
+        wanted = id_prefixes(ids)
+        if wanted is None or not len(self.keys):
+            return np.full(len(ids), -1, dtype=np.int64)
+        at = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
+        return np.where(self.keys[at] == wanted, self.numbers[at], -1)
+
+
+def number(run: Run, table: str, ids: pa.ChunkedArray | pa.Array, order: Ints | None = None) -> Numbers:
+    """Short ids: the parent snapshot's where it has the id, new ones above the highest ever used.
+
+    order: the sequence in which new ids are numbered; None: as they stand.
+    """
+    keys = id_prefixes(ids)
+    assert keys is not None, f"{table} hold ids of our own"
+    first, old_keys, old_numbers = 1, np.empty(0, np.uint64), np.empty(0, np.int64)
+    if run.parent is not None:
+        first = int(run.parent.next_human_readable_id.get(table, 1))
+        columns = ["id", "human_readable_id"]
+        old = read_table(run.store, run.parent.parts(table), columns, schema.TABLES[table])
+        prefixes = id_prefixes(old["id"])
+        if prefixes is not None and len(prefixes):
+            by_key = np.argsort(prefixes, kind="stable")
+            old_keys, old_numbers = prefixes[by_key], old["human_readable_id"].to_numpy()[by_key]
+    numbers = np.full(len(keys), -1, dtype=np.int64)
+    if len(old_keys) and len(keys):
+        at = np.minimum(np.searchsorted(old_keys, keys), len(old_keys) - 1)
+        numbers = np.where(old_keys[at] == keys, old_numbers[at], -1)
+    sequence = np.arange(len(keys)) if order is None else order
+    new = sequence[numbers[sequence] < 0]
+    numbers[new] = np.arange(first, first + len(new))
+    by_key = np.argsort(keys, kind="stable")
+    return Numbers(keys[by_key], numbers[by_key], first + len(new))
+
+
+def renumbered(ids: pa.Array, numbers: Ints, next_: int) -> Numbers:
+    """Numbers that are given."""
+    keys = id_prefixes(ids)
+    assert keys is not None
+    by_key = np.argsort(keys, kind="stable")
+    return Numbers(keys[by_key], numbers[by_key], next_)
+
+
+class Rendered:
+    """Turns string ids in references into human_readable_ids, looked up many at a time."""
+
+    TABLES: Mapping[str, str] = {
+        "Reports": "community_reports",
+        "Entities": "entities",
+        "Relationships": "relationships",
+        "Claims": "covariates",
+        "Sources": "text_units",
+    }
+
+    def __init__(self, numbers: Mapping[str, Numbers]) -> None:
+        self._numbers = numbers
+        self._known: dict[Reference, int | None] = {}
+
+    def prepare(self, references: Iterable[Mapping[str, str]]) -> None:
+        """Look up what is going to be rendered."""
+        wanted: dict[str, dict[str, None]] = {}
+        for reference in references:
+            wanted.setdefault(reference["section"], {})[reference["id"]] = None
+        for section, ids in wanted.items():
+            found = self._numbers[self.TABLES[section]].of(pa.array(list(ids), pa.string())).tolist()
+            for id_, number_ in zip(ids, found, strict=True):
+                self._known[Reference(section, id_)] = number_ if number_ >= 0 else None
+
+    def render(self, text: str) -> str:
+        return render_references(text, self._known.get)
