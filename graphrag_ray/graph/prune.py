@@ -19,6 +19,12 @@ REPEATED = 3
 """A relationship that so many text units state is no accident of one passage."""
 
 
+SENTENCES_PER_UNIT = 20
+"""Roughly, in a chunk of 600 tokens. Relationships are found within a sentence, so what chance must
+explain is that two names share a sentence, not that they share a chunk. Text units are what is counted:
+a name's number of text units stands for its number of sentences, which it does not exceed."""
+
+
 def log_likelihood(n_ab: Ints, n_a: Ints, n_b: Ints, n_units: int) -> Floats:
     """Dunning's log-likelihood ratio (G², 1993) of two entities' association, signed.
 
@@ -86,7 +92,8 @@ def keep_relationships(
     is never a surprise, so its ratio is 0 or negative whatever the text says. Repetition keeps what is
     said of it again and again; the third reason keeps every node connected, by its best evidence.
     """
-    association = log_likelihood(n_ab, frequency[source], frequency[target], n_units)
+    sentences = n_units * SENTENCES_PER_UNIT
+    association = log_likelihood(n_ab, frequency[source], frequency[target], sentences)
     significant = association >= max(min_log_likelihood, np.finfo(np.float64).tiny)
     return significant | (n_ab >= repeated) | strongest(source, target, n_ab, association, len(frequency))
 

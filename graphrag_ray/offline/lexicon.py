@@ -15,6 +15,11 @@ from importlib.resources import files
 
 _VOWELS = frozenset("aeiou")
 _PREFIX = re.compile(r"(?:re|un|non|over|under|mis|pre|dis|multi|inter|super|sub|anti|out|self)-?(?=\w{4})")
+# Only endings that surnames do not have: Parker, Johnston and Collins are no derived words.
+_DERIVED = re.compile(
+    r"(?<=\w{4})(?:i?fication|iz?ations?|is?ations?|ations?|itions?|ions?|abilit(?:y|ies)|it(?:y|ies)|i?ments?|i?ness(?:es)?|i?ful(?:ly)?"
+    r"|less(?:ly|ness)?|ably?|ables?|ibly?|ibles?|ively?|ively|i[sz](?:e|es|ed|ing)|ically?|isms?|ously?|ous|ances?|ences?|ings?|ed(?:ly)?)$"
+)
 _PARTS_OF_SPEECH = ("function", "adverb", "verb", "adjective", "noun", "calendar")
 
 
@@ -28,6 +33,7 @@ class Lexicon:
     function    pronouns, determiners, prepositions, conjunctions, auxiliaries, interjections
     stop        function words and adverbs: no content
     calendar    days, months, seasons
+    stems       ordinary words without a final e or y, from which others are derived
     cues        the sections of cues.txt by name
     """
 
@@ -38,6 +44,7 @@ class Lexicon:
     nouns: frozenset[str]
     adjectives: frozenset[str]
     calendar: frozenset[str]
+    stems: frozenset[str]
     cues: dict[str, frozenset[str]]
 
     def is_ordinary(self, word: str) -> bool:
@@ -48,7 +55,10 @@ class Lexicon:
         if "-" in word:
             return all(part in self.ordinary or part.isdigit() for part in word.split("-") if part)
         prefix = _PREFIX.match(word)
-        return prefix is not None and word[prefix.end() :] in self.ordinary
+        if prefix is not None and word[prefix.end() :] in self.ordinary:
+            return True
+        suffix = _DERIVED.search(word)
+        return suffix is not None and word[: suffix.start()] in self.stems
 
     def is_leading(self, word: str) -> bool:
         if word in self.leading:
@@ -67,14 +77,17 @@ def lexicon() -> Lexicon:
     adjectives = _inflected(words["adjective"], _adjective_forms)
     closed = {p: frozenset(words[p]) for p in _PARTS_OF_SPEECH}
     function = closed["function"]
+    calendar = closed["calendar"] | {w + "s" for w in closed["calendar"] if len(w) > 3}
+    ordinary = function | closed["adverb"] | calendar | verbs | nouns | adjectives
     return Lexicon(
-        ordinary=function | closed["adverb"] | closed["calendar"] | verbs | nouns | adjectives,
+        ordinary=ordinary,
         leading=(function | closed["adverb"] | verbs) - nouns.difference(words["verb"]) | function,
         function=function,
         stop=function | closed["adverb"],
         nouns=nouns,
         adjectives=adjectives,
-        calendar=closed["calendar"],
+        calendar=calendar,
+        stems=frozenset(w[:-1] if w[-1] in "ey" else w for w in ordinary if len(w) > 3),
         cues={name: frozenset(values) for name, values in cues.items()},
     )
 

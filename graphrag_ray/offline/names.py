@@ -19,6 +19,8 @@ from graphrag_ray.offline.runs import Run, Word, is_empty, quoted_titles, runs_o
 from graphrag_ray.offline.sentences import Script, Sentence, fold
 
 _LOWER = re.compile(r"(?<![^\W_])[a-zß-ÿ]+(?![^\W_])")
+_BEFORE_NAMES = frozenset("at on in with from using called named joined via by aboard into via like".split())
+_FIELD = re.compile(r"(?:ing|ics|ions?|ology|ment|ence|ance|ists?|ism|ity|ry|ies|hip|hood|s)$")
 MAX_WORDS = 9
 """A longer capitalised run is a heading or a list without commas."""
 
@@ -153,7 +155,7 @@ def _accepted(
 def _single_accepted(
     candidate: _Candidate, word: Word, ordinary: bool, lower_words: frozenset[str], lexicon: Lexicon
 ) -> bool:
-    cues = lexicon.cues
+    cues, run = lexicon.cues, candidate.runs[0]
     if is_empty(word.lower, lexicon):
         return False
     if word.text.isupper():
@@ -163,45 +165,28 @@ def _single_accepted(
     if lower_adjective(word.lower) and lexicon.is_ordinary(candidate.runs[0].after):
         return word.lower in cues["first_name"]
     if not ordinary:
-        return bool(candidate.mid) or _not_inflected(word.lower, lexicon)
+        return bool(candidate.mid) or len(candidate.runs) > 1 or _acts(candidate, lexicon)
     if any(r.person for r in candidate.runs):
         return True
     if word.lower in cues["first_name"] and candidate.mid:
         return True
-    return candidate.mid >= 2
+    return candidate.mid >= 2 or (run.before in _BEFORE_NAMES and not _FIELD.search(word.lower))
 
 
 def lower_adjective(lower: str) -> bool:
     return lower.endswith(("ian", "ean", "esque", "ese", "ist"))
 
 
-def _not_inflected(lower: str, lexicon: Lexicon) -> bool:
-    """At the start of a sentence, a word that is not in the lexicon but looks like an inflected or derived
-    ordinary word (Hackathons, Reprogramming) is no name."""
-    if lower in lexicon.cues["first_name"] or lower in lexicon.cues["place"]:
-        return True
-    return len(lower) > 2 and not lower.endswith(
-        (
-            "ing",
-            "ings",
-            "ed",
-            "ly",
-            "ness",
-            "tion",
-            "tions",
-            "ment",
-            "ments",
-            "ers",
-            "ists",
-            "ity",
-            "able",
-            "ive",
-            "ful",
-            "ous",
-            "ize",
-            "ized",
-            "ish",
-        )
+def _acts(candidate: _Candidate, lexicon: Lexicon) -> bool:
+    """Whether a word seen at the start of one sentence only is used there as a name: known as one, owning
+    something, or the subject of a verb that names take."""
+    run = candidate.runs[0]
+    known = lexicon.cues["first_name"] | lexicon.cues["place"]
+    return (
+        run.words[0].lower in known
+        or run.words[0].possessive
+        or run.after in lexicon.cues["say"]
+        or run.after in ("is", "was", "has", "had", "will", "did", "does", "would", "could", "can", "and")
     )
 
 

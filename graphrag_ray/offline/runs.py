@@ -170,7 +170,8 @@ def words_of(text: str, sentence: Sentence, lexicon: Lexicon) -> list[Word]:
         base = _base(text, raw[: clitic.start()] if clitic else raw, start)
         initial = fresh or bool(_OPENS.intersection(gap))
         fresh = bool(glued)
-        cut = clitic is not None or len(base) < len(raw)
+        owned = raw[-1] in "sS" and text[at : at + 2] in ("' ", "’ ") and raw.lower() in lexicon.nouns
+        cut = clitic is not None or len(base) < len(raw) or owned
         words.append(Word(base, base.lower(), start, start + len(base), initial, cut))
     return _level_headings(words, lexicon)
 
@@ -282,7 +283,7 @@ def _extend(text: str, words: list[Word], i: int, j: int, lexicon: Lexicon) -> i
 def _after_possessive(last: Word, word: Word, lexicon: Lexicon) -> int:
     if not _capital(word) or not lexicon.is_ordinary(word.lower):
         return 0
-    return int(word.lower in _POSSESSIVE_HEADS or (lexicon.is_ordinary(last.lower) and not last.initial))
+    return int(word.lower in _POSSESSIVE_HEADS or lexicon.is_ordinary(last.lower))
 
 
 def _connects(left: list[Word], small: Word, right: Word, lexicon: Lexicon) -> bool:
@@ -299,7 +300,7 @@ def _connects(left: list[Word], small: Word, right: Word, lexicon: Lexicon) -> b
             return True
         return ordinary and head not in cues["role"] and head not in cues["honorific"]
     if small.lower == "for":
-        return head in _FOR_HEADS
+        return head in _FOR_HEADS and right.lower not in _TITLES
     if small.lower == "and":
         return ordinary and lexicon.is_ordinary(right.lower) and right.lower not in lexicon.function
     if small.lower == "the":
@@ -311,8 +312,6 @@ def _touches(text: str, last: Word, word: Word, lexicon: Lexicon) -> bool:
     """Only white space between two words, or the full stop of an initial or an honorific."""
     gap = text[last.end : word.start]
     if last.possessive:
-        if gap[:1] not in ("'", "’"):
-            return gap.isspace() if len(gap) < 2 else gap[0] == "s" and gap[1:].isspace()
         gap = gap.lstrip("'’sS")
     if gap.isspace():
         return "\n\n" not in gap
@@ -398,7 +397,8 @@ def _role_inside(words: list[Word], lexicon: Lexicon) -> tuple[int, int] | None:
     cues = lexicon.cues
     for end in range(2, len(words)):
         role = words[end - 1].lower
-        if role in cues["role"] and role not in cues["first_name"] and _name_like(words[end].lower, lexicon):
+        office = role in _TITLES or (role in cues["role"] and role not in cues["first_name"])
+        if office and _name_like(words[end].lower, lexicon):
             start = end - 1
             while (start > 0 and words[start - 1].lower in cues["role"]) or (
                 start > 1 and words[start - 1].lower in ("technology", "executive", "of", "for", "and")
@@ -406,6 +406,12 @@ def _role_inside(words: list[Word], lexicon: Lexicon) -> tuple[int, int] | None:
                 start -= 1
             return (start, end) if start > 0 else None
     return None
+
+
+def _is_office(lower: str, lexicon: Lexicon) -> bool:
+    """An honorific or a role, in either number (Councillors A and B)."""
+    forms = (lower, lower.removesuffix("s"))
+    return any(f in lexicon.cues["honorific"] or f in lexicon.cues["role"] for f in forms)
 
 
 def _name_like(lower: str, lexicon: Lexicon) -> bool:

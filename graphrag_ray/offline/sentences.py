@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from graphrag_ray.offline.lexicon import Lexicon
 
+SHORT_LINE = 45
+"""A shorter line before one that begins with a capital is a heading or a signature, not hard-wrapped text."""
+
 _LINE = re.compile(r"[^\n]+")
 _MARKUP = re.compile(r"[ \t]*(?:#{1,6}[ \t]+|[-*•>+][ \t]+|\d{1,3}[.)][ \t]+|\|[ \t]*)?[*_]{0,3}")
 _LABEL = re.compile(
@@ -193,7 +196,7 @@ def _blocks(text: str) -> list[tuple[int, int]]:
     """Stretches no sentence crosses, markup at their start left out."""
     blocks: list[tuple[int, int]] = []
     open_start, open_end = -1, -1
-    last_line_end = -2
+    last_start, last_line_end = 0, -2
     for match in _LINE.finditer(text):
         line = match.group()
         if not line.strip():
@@ -206,6 +209,7 @@ def _blocks(text: str) -> list[tuple[int, int]]:
             or blank_between
             or skip > len(line) - len(line.lstrip())
             or text[open_end - 1] in '.!?…:”"]|*'
+            or len(text[last_start:last_line_end]) < SHORT_LINE and line.lstrip()[:1].isupper()
             or _is_heading(line)
             or _is_heading(text[open_start:open_end])
             or _LABEL.match(line) is not None
@@ -215,7 +219,7 @@ def _blocks(text: str) -> list[tuple[int, int]]:
                 blocks.append((open_start, open_end))
             open_start = match.start() + skip
         open_end = match.start() + len(line.rstrip())
-        last_line_end = match.end()
+        last_start, last_line_end = match.start(), match.end()
     if open_start >= 0:
         blocks.append((open_start, open_end))
     return [(a, b) for a, b in blocks if a < b]
