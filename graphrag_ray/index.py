@@ -83,7 +83,7 @@ def index(
     store = executor.store
     with locks.acquire(store, note=f"index {input_url}") as lock:
         parent = snapshots.latest(store)
-        run = Run(executor, settings, prompts, parent, observer)
+        run = Run(executor, settings, prompts, parent, observer, lock=lock)
         number = snapshots.next_number(store)
 
         corpus = read(run, input_url, add=add, allow_deletes=allow_deletes)

@@ -53,17 +53,22 @@ class Coordinator:
         self._items = asyncio.Event()
         self._news = asyncio.Event()
 
-    async def exchange(self, items: list[tuple[int, Row]], closed: bool, low_water: int) -> Exchange:
-        """The driver's call: add items, learn outcomes. Returns at once when there is news, or room
-        for more items, else within a quarter of a second."""
+    async def exchange(
+        self, items: list[tuple[int, Row]], closed: bool, low_water: int, patience_s: float
+    ) -> Exchange:
+        """The driver's call: add items, learn outcomes.
+
+        Returns as soon as there is news, else after `patience_s`; at once when items just given leave
+        room for more.
+        """
         self._book.add(items)
         self._closed = self._closed or closed
         if items or closed:
             self._items.set()
-        hungry = not self._closed and self._book.waiting < low_water
+        hungry = bool(items) and not self._closed and self._book.waiting < low_water
         if not self._outcomes and not self._fatal and not hungry:
             self._news.clear()
-            await _wait(self._news)
+            await _wait(self._news, patience_s)
         outcomes, self._outcomes = self._outcomes, []
         return Exchange(
             outcomes,
@@ -101,7 +106,7 @@ class Coordinator:
         given = self._book.lease(worker, incarnation, places)
         if not given and places and not report.in_flight:
             self._items.clear()
-            await _wait(self._items)
+            await _wait(self._items, LONG_POLL_S)
             if self._over():
                 return None
             given = self._book.lease(worker, incarnation, places)
@@ -124,9 +129,9 @@ class Coordinator:
         return self._fatal is not None or (self._closed and self._book.open == 0)
 
 
-async def _wait(event: asyncio.Event) -> None:
+async def _wait(event: asyncio.Event, seconds: float) -> None:
     try:
-        await asyncio.wait_for(event.wait(), LONG_POLL_S)
+        await asyncio.wait_for(event.wait(), seconds)
     except TimeoutError:
         return
 

@@ -179,8 +179,9 @@ class RayExecutor:
         items: list[tuple[int, Row]] = []
         taken, closed, started_at = 0, False, time.monotonic()
         alive = dict(runs)
+        patience_s = 0.0
         while True:
-            news: Exchange = ray.get(coordinator.exchange.remote(items, closed, low_water))
+            news: Exchange = ray.get(coordinator.exchange.remote(items, closed, low_water, patience_s))
             items = []
             for number, outcome in news.outcomes:
                 failed = outcome.status != "complete"
@@ -209,11 +210,13 @@ class RayExecutor:
                 return sweep
             self.spending.check(sweep.accounts, time.monotonic())
             waiting = news.waiting
+            patience_s = 0.25
             while not closed and waiting < low_water:
                 rows = source.take()
                 if rows is None:
                     closed = True
                 elif not rows:
+                    patience_s = 0.02
                     break
                 else:
                     items += [(taken + i, row) for i, row in enumerate(rows)]

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import time
+import uuid
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,12 +66,14 @@ class _WorkerSweep:
         self.unflushed: list[tuple[int, Outcome[Any]]] = []
         self.journalled: list[tuple[int, Outcome[Any]]] = []
         self.fatal: str | None = None
-        self.writer = JournalWriter(settings.store, work.name, settings.name)
         self.flushed_at = time.monotonic()
         self.places = settings.models.places(work.name, settings.workers)
 
     async def run(self) -> None:
         incarnation = await self.coordinator.register.remote(self.settings.name)
+        # No two lives of a worker may write under one name.
+        name = f"{self.settings.name}-{uuid.uuid4().hex[:8]}"
+        self.writer = JournalWriter(self.settings.store, self.work.name, name)
         keys = await _keys(self.settings)
         async with open_gateway(self.settings.models, self.limiter, self.accounts, keys.get) as ask:
             try:

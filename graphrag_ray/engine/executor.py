@@ -7,6 +7,8 @@ content-addressed part. One test suite holds both executors to this.
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeAlias, TypeVar
@@ -26,6 +28,8 @@ Tables: TypeAlias = Mapping[str, pa.Table]
 TableFunction: TypeAlias = Callable[[Store, X], Iterable[Tables]]
 Written: TypeAlias = list[dict[str, list[Part]]]
 """For each input (or partition), in order: the parts written under each table's name."""
+
+TABLES_AHEAD = 8
 
 PARTITION = "partition"
 """The column (int32) by which `shuffle` brings rows together."""
@@ -112,19 +116,26 @@ class Executor(Protocol):
 class RowSource(Generic[T]):
     """The items of a stream of tables, each row one item; rows with an equal key run once.
 
-    key_column holds the item key and is dropped before the row becomes an item.
+    key_column holds the item key and is dropped before the row becomes an item. The stream is read in
+    a thread, a few tables ahead: finding what is still open may take long, and must hold nothing up.
     """
 
     def __init__(self, tables: Iterator[pa.Table], total: int | None, key_column: str = "key") -> None:
-        self._tables = tables
         self._key_column = key_column
         self._seen: set[int] = set()
+        self._ahead: queue.Queue[pa.Table | BaseException | None] = queue.Queue(maxsize=TABLES_AHEAD)
+        threading.Thread(target=self._read, args=(tables,), name="items", daemon=True).start()
         self.total = total
 
     def take(self) -> list[Row] | None:
-        table = next(self._tables, None)
+        try:
+            table = self._ahead.get_nowait()
+        except queue.Empty:
+            return []
         if table is None:
             return None
+        if isinstance(table, BaseException):
+            raise table
         rows = []
         for row in table.to_pylist():
             prefix = int(row.pop(self._key_column)[:16], 16)
@@ -132,6 +143,15 @@ class RowSource(Generic[T]):
                 self._seen.add(prefix)
                 rows.append(row)
         return rows
+
+    def _read(self, tables: Iterator[pa.Table]) -> None:
+        try:
+            for table in tables:
+                if table.num_rows:
+                    self._ahead.put(table)
+            self._ahead.put(None)
+        except BaseException as e:  # noqa: BLE001 - it is raised again by `take`
+            self._ahead.put(e)
 
     def finished(self, number: int, outcome: Outcome[T]) -> None:
         """Results are read from the journal afterwards."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -111,10 +113,11 @@ class _LocalSweep(Generic[T]):
         self.running: dict[asyncio.Task[Outcome[T]], int] = {}
         self.unflushed: list[tuple[int, Outcome[T]]] = []
         self.started_at = time.monotonic()
+        self.queued: deque[Row] = deque()
         self.taken = 0
 
     async def run(self) -> Sweep:
-        writer = JournalWriter(self.executor.store, self.work.name, "local")
+        writer = JournalWriter(self.executor.store, self.work.name, f"local-{uuid.uuid4().hex[:12]}")
         async with open_gateway(self.executor.models, self.executor.limiter, self.sweep.accounts) as ask:
             asking = Asking(ask, writer, time.time)
             try:
@@ -131,29 +134,42 @@ class _LocalSweep(Generic[T]):
         exhausted = False
         flushed_at = time.monotonic()
         while True:
-            while not exhausted and len(self.running) < self.executor.in_flight:
+            while not exhausted and len(self.running) + len(self.queued) < self.executor.in_flight:
                 rows = self.source.take()
                 if rows is None:
                     exhausted = True
                 elif not rows:
                     break
                 else:
-                    self._start(rows, asking)
+                    self.queued.extend(rows)
+            self._start(asking)
             if self.running:
                 done, _ = await asyncio.wait(self.running, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
-                    self.unflushed.append((self.running.pop(task), _result(task)))
+                    self._note(self.running.pop(task), _result(task))
+            elif not exhausted:
+                await asyncio.sleep(0.005)
             if not self.running or time.monotonic() - flushed_at >= self.executor.flush_s:
                 await asyncio.to_thread(writer.flush)
                 flushed_at = time.monotonic()
                 self._report()
-                if exhausted and not self.running:
+                if exhausted and not self.running and not self.queued:
                     return
 
-    def _start(self, rows: list[Row], asking: Asking) -> None:
-        for row in rows:
+    def _start(self, asking: Asking) -> None:
+        while self.queued and len(self.running) < self.executor.in_flight:
+            row = self.queued.popleft()
             self.running[asyncio.ensure_future(self._item(row, asking))] = self.taken
             self.taken += 1
+
+    def _note(self, number: int, outcome: Outcome[T]) -> None:
+        failed = outcome.status != "complete"
+        self.sweep.finished += 1
+        self.sweep.failed += failed
+        self.watch.note(outcome.error if failed else None)
+        self.unflushed.append((number, outcome))
+        if self.watch.tripped:
+            raise TooManyFailures(self.watch.message(self.work.name))
 
     async def _item(self, row: Row, asking: Asking) -> Outcome[T]:
         driver = Driver(self.work.start(self.executor.store, row))
@@ -161,28 +177,22 @@ class _LocalSweep(Generic[T]):
         return await run_item(self.work.name, driver, rows, asking)
 
     def _report(self) -> None:
+        """Tell the source and the people; what is told is journalled."""
         finished, self.unflushed = self.unflushed, []
         for number, outcome in finished:
-            failed = outcome.status != "complete"
-            self.sweep.finished += 1
-            self.sweep.failed += failed
-            self.watch.note(outcome.error if failed else None)
             self.source.finished(number, outcome)
         seconds = time.monotonic() - self.started_at
-        done, failed_n = self.sweep.finished, self.sweep.failed
         self.executor.on_progress(
             Progress(
                 self.work.name,
-                done,
+                self.sweep.finished,
                 self.source.total,
-                failed_n,
+                self.sweep.failed,
                 len(self.running),
                 self.sweep.accounts,
                 seconds,
             )
         )
-        if self.watch.tripped:
-            raise TooManyFailures(self.watch.message(self.work.name))
         if self.running:
             self.executor.spending.check(self.sweep.accounts, time.monotonic())
 

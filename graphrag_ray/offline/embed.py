@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +15,13 @@ DIMENSIONS = 256
 
 @lru_cache(maxsize=1)
 def _model() -> Any:
+    root = logging.getLogger()
+    before = root.level, list(root.handlers)
     import wordllama
+
+    # It sets up logging for the whole process, and at INFO: every HTTP request would be a line.
+    root.setLevel(before[0])
+    root.handlers[:] = before[1]
 
     home = Path(str(wordllama.__file__)).parent
     return wordllama.WordLlama.load(cache_dir=home, disable_download=True)

@@ -1,9 +1,8 @@
 """Capitalised runs: the stretches of a sentence that could be names, by casing alone.
 
-English marks names by capitals; only at the start of a sentence, of a quotation or of a heading does a
-capital mean nothing (Lita et al. 2003, "tRuEcasIng"; Mikheev 2002, "Periods, capitalized words, etc.",
-whose document-centred rule names.py follows). A run is a maximal sequence of capitalised words, with the
-small words that names have inside (University of Ostrey, Rana el Kaliouby, Behind the Tech).
+A run is a maximal sequence of capitalised words, with the small words that names have inside (University
+of Ostrey, Rana el Kaliouby, Behind the Tech). What is no part of a name is then trimmed off: honorifics,
+roles, the opening words of sentences.
 """
 
 from __future__ import annotations
@@ -13,129 +12,24 @@ from dataclasses import dataclass
 
 from graphrag_ray.offline.lexicon import Lexicon
 from graphrag_ray.offline.sentences import Sentence
+from graphrag_ray.offline.words import Word, is_empty, words_of
 
-_TOKEN = re.compile(r"[^\W_]+(?:[.'’&+-][^\W_]+)*(?:[+#]{1,2}(?![^\W_]))?|&")
-_GLUED = re.compile(r"[^\W\d_]{3,}\.(?=[A-Z][a-z])")
-_DOMAIN = re.compile(r"\.(?:com|org|net|edu|gov)$", re.IGNORECASE)
-_INITIALISM = re.compile(r"(?:[A-Z]\.)+[A-Z]$")
-_PLURAL_ACRONYM = re.compile(r"[A-Z]{2,}s$")
-_HYPHEN_LOWER = re.compile(r"-[a-z]")
-_NUMBERED = re.compile(r"(?:ep|episode|part|item|fig|figure|no|vol|ch|chapter|section|page|pp?)[-.]?\d+$")
-_CLITIC = re.compile(r"(?:['’](?:s|S|ve|re|ll|d|m)|n['’]t)$")
-_INNER_CAPITAL = re.compile(r"[a-z]{1,2}[A-Z]\w+$")
-_DIGIT_CAPITAL = re.compile(r"\d+[A-Z][A-Za-z]*$")
 _NUMBER = re.compile(r"\d{1,3}$|\d\.\d$")
 _QUOTED = re.compile(r"[“\"]([A-Z0-9][^“”\"\n.!?]{2,60}?)[,.]?[”\"]")
-_PARTICLES = frozenset(
-    [
-        "de",
-        "la",
-        "le",
-        "du",
-        "des",
-        "von",
-        "van",
-        "der",
-        "den",
-        "di",
-        "da",
-        "dos",
-        "del",
-        "della",
-        "el",
-        "bin",
-        "ibn",
-        "ben",
-        "al",
-        "ten",
-        "ter",
-    ]
-)
-_SMALL = frozenset(
-    ["of", "for", "and", "in", "on", "at", "to", "with", "from", "by", "a", "an", "the", "or", "nor", "as"]
-)
-_DETERMINERS = frozenset(
-    ["the", "a", "an", "my", "our", "his", "her", "their", "your", "this", "that", "these", "those", "its"]
-)
-_FOR_HEADS = frozenset(
-    [
-        "institute",
-        "center",
-        "centre",
-        "foundation",
-        "society",
-        "council",
-        "school",
-        "association",
-        "committee",
-        "fund",
-        "campaign",
-        "network",
-        "alliance",
-        "office",
-        "authority",
-        "academy",
-        "department",
-        "laboratory",
-        "trust",
-        "program",
-        "programme",
-        "prize",
-        "award",
-        "coalition",
-        "party",
-        "hymn",
-        "ode",
-        "bureau",
-        "agency",
-    ]
-)
-_POSSESSIVE_HEADS = frozenset(
-    [
-        "law",
-        "laws",
-        "day",
-        "college",
-        "hospital",
-        "church",
-        "cathedral",
-        "square",
-        "island",
-        "bridge",
-        "court",
-        "lane",
-        "ale",
-        "wharf",
-        "bay",
-        "theorem",
-        "paradox",
-        "syndrome",
-        "disease",
-        "principle",
-    ]
-)
-_TITLES = frozenset(["mr", "mrs", "ms", "miss", "mx", "dr", "prof", "professor", "sir", "dame", "messrs"])
-_OPENS = frozenset(':“"([‘«\n')
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """One word: text[start:end] without a clitic. `initial`: its capital is no evidence; `levelled`: and
-    it stands in a heading among names."""
-
-    text: str
-    lower: str
-    start: int
-    end: int
-    initial: bool
-    possessive: bool
-    levelled: bool = False
+_UNITS = frozenset(["percent", "million", "billion", "to", "or", "per", "and", "of", "in"])
+_ARTICLES = frozenset(["the", "der", "la"])
+MAX_TITLE_WORDS = 9
 
 
 @dataclass(slots=True)
 class Run:
-    """Words of one candidate. `person`: an honorific or a role stood before it; `quoted`: a title in
-    quotation marks; `before` and `after`: the lower-case words beside it ("" at an edge)."""
+    """Words of one candidate.
+
+    person           an honorific or a role stood before it
+    quoted           a title in quotation marks
+    before, before2  the lower-case words in front of it, after: the one behind; "" at an edge
+    opened           a preposition that opened the sentence was cut off its front (In Tolverton Mara Venn …)
+    """
 
     words: list[Word]
     sentence: int
@@ -144,6 +38,7 @@ class Run:
     before: str = ""
     before2: str = ""
     after: str = ""
+    opened: bool = False
 
     @property
     def start(self) -> int:
@@ -154,71 +49,16 @@ class Run:
         return self.words[-1].end
 
 
-def words_of(text: str, sentence: Sentence, lexicon: Lexicon) -> list[Word]:
-    """The words of a sentence with what their casing is worth."""
-    words: list[Word] = []
-    at = sentence.start
-    fresh = True
-    for match in _TOKEN.finditer(text, sentence.start, sentence.end):
-        raw, start = match.group(), match.start()
-        glued = _GLUED.match(raw)
-        if glued:
-            raw = raw[: glued.end() - 1]
-        gap = text[at:start]
-        at = start + len(raw)
-        clitic = _CLITIC.search(raw)
-        base = _base(text, raw[: clitic.start()] if clitic else raw, start)
-        initial = fresh or bool(_OPENS.intersection(gap))
-        fresh = bool(glued)
-        owned = raw[-1] in "sS" and text[at : at + 2] in ("' ", "’ ") and raw.lower() in lexicon.nouns
-        cut = clitic is not None or len(base) < len(raw) or owned
-        words.append(Word(base, base.lower(), start, start + len(base), initial, cut))
-    return _level_headings(words, lexicon)
-
-
-def _base(text: str, word: str, start: int) -> str:
-    """The part of a written word that can belong to a name: Intel of Intel-based, GPU of GPUs."""
-    if word[0].islower() or "@" in (text[start - 1 : start], text[start + len(word) : start + len(word) + 1]):
-        return word if word[0].islower() and text[start - 1 : start] != "@" else "@" * len(word)
-    if "." in word:
-        if text[start + len(word) : start + len(word) + 1] == "." and _INITIALISM.match(word):
-            return word + "."
-        domain = _DOMAIN.search(word)
-        return word[: domain.start()] if domain else word
-    if "-" in word and (hyphen := _HYPHEN_LOWER.search(word)):
-        return word[: hyphen.start()]
-    return word[:-1] if _PLURAL_ACRONYM.match(word) else word
-
-
-def _level_headings(words: list[Word], lexicon: Lexicon) -> list[Word]:
-    """In a heading every word is capitalised, so no capital of an ordinary word is evidence."""
-    content = [w for w in words if w.lower not in _SMALL and w.text[0].isalpha()]
-    if len(content) < 4:
-        return words
-    upper = sum(w.text[0].isupper() for w in content)
-    capitals = sum(w.text.isupper() and len(w.text) > 1 for w in content)
-    ordinary = sum(lexicon.is_ordinary(w.lower) for w in content)
-    if (upper >= 0.8 * len(content) and ordinary >= 0.5 * len(content)) or capitals >= 0.7 * len(content):
-        return [
-            Word(w.text, w.lower, w.start, w.end, w.initial, w.possessive, lexicon.is_ordinary(w.lower))
-            for w in words
-        ]
-    return words
-
-
-def runs_of(text: str, sentence: Sentence, index: int, words: list[Word], lexicon: Lexicon) -> list[Run]:
-    """The capitalised runs of one sentence, in order, before anything is trimmed."""
+def runs_of(text: str, index: int, words: list[Word], lexicon: Lexicon) -> list[Run]:
+    """The capitalised runs of sentence number `index`, in order, before anything is trimmed."""
     runs: list[Run] = []
     i, n = 0, len(words)
     while i < n:
-        if not _capital(words[i]) or words[i].levelled:
+        if not words[i].capital:
             i += 1
             continue
         j = i + 1
-        while j < n:
-            step = _extend(text, words, i, j, lexicon)
-            if not step:
-                break
+        while j < n and (step := _extend(text, words, i, j, lexicon)):
             j += step
         run = Run(words[i:j], index)
         run.before = words[i - 1].lower if i else ""
@@ -231,26 +71,18 @@ def runs_of(text: str, sentence: Sentence, index: int, words: list[Word], lexico
 
 def quoted_titles(text: str, sentence: Sentence, index: int, lexicon: Lexicon) -> list[Run]:
     """Titles in quotation marks: all content words capitalised, and more than one of them."""
-    if "“" not in text and '"' not in text:
-        return []
     runs = []
     for match in _QUOTED.finditer(text, sentence.start, sentence.end):
         words = words_of(text, Sentence(match.start(1), match.end(1)), lexicon)
-        content = [w for w in words if w.lower not in _SMALL]
-        after = text[match.end() : match.end() + 1]
-        spoken = text[match.start() - 2 : match.start()].startswith(",") or match.group().endswith(",”")
-        if len(content) > 1 and all(w.text[0].isupper() or w.text.isdigit() for w in content):
-            if not spoken and after not in ("", "\n") and len(words) <= 9:
-                kept = [Word(w.text, w.lower, w.start, w.end, False, False) for w in words]
-                runs.append(Run(kept, index, quoted=True))
+        content = [w for w in words if w.lower not in lexicon.cues["small"]]
+        spoken = text[match.start() - 2 : match.start()].startswith(",") or match.group()[-2] == ","
+        titled = all(w.text[0].isupper() or w.text.isdigit() for w in content)
+        if len(content) < 2 or not titled or spoken or len(words) > MAX_TITLE_WORDS:
+            continue
+        if text[match.end() : match.end() + 1] not in ("", "\n"):
+            kept = [Word(w.text, w.lower, w.start, w.end, False, False) for w in words]
+            runs.append(Run(kept, index, quoted=True))
     return runs
-
-
-def _capital(word: Word) -> bool:
-    text = word.text
-    if text[0].isupper():
-        return not (text == "I" or text.startswith(("I'", "I’")))
-    return bool(_INNER_CAPITAL.match(text) or _DIGIT_CAPITAL.match(text))
 
 
 def _extend(text: str, words: list[Word], i: int, j: int, lexicon: Lexicon) -> int:
@@ -259,52 +91,53 @@ def _extend(text: str, words: list[Word], i: int, j: int, lexicon: Lexicon) -> i
     if not _touches(text, last, word, lexicon):
         return 0
     if last.possessive:
-        return _after_possessive(last, word, lexicon)
-    if _capital(word):
-        return 0 if word.levelled or word.initial else 1
+        return _after_possessive(words, j, lexicon)
+    if word.capital:
+        return 0 if word.initial else 1
     if word.text == "I" and last.lower == "war":
         return 1
     if _NUMBER.match(word.text):
         unit = words[j + 1].lower if j + 1 < len(words) else ""
-        is_unit = unit.endswith("s") or unit in ("percent", "million", "billion", "to", "or", "per", "and")
-        return 0 if is_unit or last.lower in lexicon.calendar else 1
+        counts = unit.endswith("s") or unit in _UNITS or unit in lexicon.calendar
+        return 0 if counts or last.lower in lexicon.calendar or last.lower in lexicon.function else 1
     follow = j + 1
-    if (
-        follow < len(words)
-        and words[follow].lower in ("the", "der", "la")
-        and word.lower in ("of", "for", "de", "van", "von")
-    ):
+    if follow < len(words) and words[follow].lower in _ARTICLES and word.lower not in _ARTICLES:
         follow += 1
-    if follow >= len(words) or not _capital(words[follow]) or not _gap_free(text, words[j : follow + 1]):
+    if follow >= len(words) or not words[follow].capital or not _gap_free(text, words[j : follow + 1]):
         return 0
-    return follow + 1 - j if _connects(words[i:j], word, words[follow], lexicon) else 0
+    return follow + 1 - j if _connects(words[i:j], words[j:follow], words[follow], lexicon) else 0
 
 
-def _after_possessive(last: Word, word: Word, lexicon: Lexicon) -> int:
-    if not _capital(word) or not lexicon.is_ordinary(word.lower):
+def _after_possessive(words: list[Word], j: int, lexicon: Lexicon) -> int:
+    """Moore's Law, Fishermen's Co-operative, Boatbuilders' and Riggers' Union; but not Varnmouth's Mara."""
+    last, word = words[j - 1], words[j]
+    ordinary = lexicon.is_ordinary(last.lower)
+    if word.lower == "and" and j + 1 < len(words) and words[j + 1].capital and words[j + 1].possessive:
+        return 2 if ordinary and lexicon.is_ordinary(words[j + 1].lower) else 0
+    if not word.capital or not lexicon.is_ordinary(word.lower):
         return 0
-    return int(word.lower in _POSSESSIVE_HEADS or lexicon.is_ordinary(last.lower))
+    return int(ordinary or word.lower in lexicon.cues["possessive_head"])
 
 
-def _connects(left: list[Word], small: Word, right: Word, lexicon: Lexicon) -> bool:
-    """Whether a small word joins two capitalised parts into one name."""
-    head = left[-1].lower
-    if small.text == "&":
+def _connects(left: list[Word], between: list[Word], right: Word, lexicon: Lexicon) -> bool:
+    """Whether small words join two capitalised parts into one name."""
+    cues, small, head = lexicon.cues, between[0].lower, left[-1].lower
+    if small == "&":
         return True
-    if small.lower in _PARTICLES and not lexicon.is_ordinary(right.lower):
+    if small in cues["particle"] and not lexicon.is_ordinary(right.lower):
         return True
-    cues = lexicon.cues
     ordinary = all(lexicon.is_ordinary(w.lower) for w in left) and not (len(left) == 1 and left[0].initial)
-    if small.lower == "of":
+    right_ordinary = lexicon.is_ordinary(right.lower) and right.lower not in lexicon.function
+    if small == "of":
         if head in cues["org_of"] or head in cues["loc_of"]:
             return True
         return ordinary and head not in cues["role"] and head not in cues["honorific"]
-    if small.lower == "for":
-        return head in _FOR_HEADS and right.lower not in _TITLES
-    if small.lower == "and":
-        return ordinary and lexicon.is_ordinary(right.lower) and right.lower not in lexicon.function
-    if small.lower == "the":
-        return ordinary and lexicon.is_leading(head) and not left[-1].initial
+    if small == "for":
+        return head in cues["for_head"] and (len(between) == 1 or right_ordinary)
+    if small == "and":
+        return len(between) == 1 and ordinary and right_ordinary
+    if small == "the":
+        return len(between) == 1 and ordinary and lexicon.is_leading(head) and not left[-1].initial
     return False
 
 
@@ -316,11 +149,7 @@ def _touches(text: str, last: Word, word: Word, lexicon: Lexicon) -> bool:
     if gap.isspace():
         return "\n\n" not in gap
     if gap[:1] == "." and gap[1:].isspace():
-        return (
-            len(last.text) == 1
-            or last.lower in lexicon.cues["honorific"]
-            or last.lower in ("st", "j.k", "j.r.r")
-        )
+        return len(last.text) == 1 or last.lower in lexicon.cues["honorific"] or last.text.count(".") > 0
     return False
 
 
@@ -333,7 +162,7 @@ def trim(run: Run, lexicon: Lexicon) -> list[Run]:
     it (Allen Institute Director Oren Etzioni). Returns the candidates that are left."""
     if run.quoted:
         return [run]
-    words, person = _strip_front(run, lexicon)
+    words, person, opened = _strip_front(run, lexicon)
     cut = _role_inside(words, lexicon)
     if cut:
         left = Run(words[: cut[0]], run.sentence, person, False, run.before, run.before2, words[cut[0]].lower)
@@ -342,32 +171,50 @@ def trim(run: Run, lexicon: Lexicon) -> list[Run]:
     words = _strip_back(words, lexicon)
     if not words or all(is_empty(w.lower, lexicon) for w in words):
         return []
-    if len(words) < len(run.words) and words[0] is not run.words[0]:
+    if words[0] is not run.words[0]:
         place = run.words.index(words[0])
         run.before, run.before2 = run.words[place - 1].lower, run.before
-    run.words, run.person = words, run.person or person
+    run.words, run.person, run.opened = words, run.person or person, opened
     return [run]
 
 
-def _strip_front(run: Run, lexicon: Lexicon) -> tuple[list[Word], bool]:
-    words, person = list(run.words), run.person
-    cues = lexicon.cues
+def _strip_front(run: Run, lexicon: Lexicon) -> tuple[list[Word], bool, bool]:
+    """(words left, whether an honorific or role was cut off, whether an opening word was)."""
+    words, person, opened = list(run.words), run.person, False
     while words:
-        first = words[0].lower
-        following = words[1] if len(words) > 1 else None
-        named = following is not None and _name_like(following.lower, lexicon)
-        if following and (
-            first in _TITLES or (named and (first in cues["honorific"] or first in cues["role"]))
-        ):
+        first, following = words[0], words[1] if len(words) > 1 else None
+        if following is not None and _is_title(first, following, lexicon):
             person = True
-        elif words[0].initial and lexicon.is_leading(first):
-            if following and first in cues["first_name"] and first not in lexicon.function and named:
+        elif first.initial and lexicon.is_leading(first.lower):
+            if following is not None and _belongs(first, following, lexicon):
                 break
-        elif first not in _DETERMINERS and first != "&":
-            if first not in lexicon.calendar or (following and following.lower in cues["event_suffix"]):
+            opened = True
+        elif first.lower not in lexicon.cues["determiner"] and first.lower != "&" and not first.text.isdigit():
+            is_feast = following is not None and following.lower in lexicon.cues["event_suffix"]
+            if first.lower not in lexicon.calendar or is_feast:
                 break
         words.pop(0)
-    return words, person
+    return words, person, opened
+
+
+def _is_title(first: Word, following: Word, lexicon: Lexicon) -> bool:
+    """An honorific or a role before a name, in either number (Councillors A and B)."""
+    cues = lexicon.cues
+    if first.lower in cues["strict_honorific"]:
+        return True
+    forms = (first.lower, first.lower.removesuffix("s"))
+    office = any(f in cues["honorific"] or f in cues["role"] for f in forms)
+    return office and _name_like(following.lower, lexicon)
+
+
+def _belongs(first: Word, following: Word, lexicon: Lexicon) -> bool:
+    """Whether a word that could open a sentence is part of the name all the same: a first name (Mark
+    Venn), or a noun among nouns (Number Three Slip)."""
+    if first.lower in lexicon.function:
+        return False
+    if _name_like(following.lower, lexicon):
+        return first.lower in lexicon.cues["first_name"]
+    return first.lower in lexicon.nouns and following.lower not in lexicon.function
 
 
 def _strip_back(words: list[Word], lexicon: Lexicon) -> list[Word]:
@@ -379,11 +226,8 @@ def _strip_back(words: list[Word], lexicon: Lexicon) -> list[Word]:
         is_role = last in cues["role"] and not placed and len(words) > 1
         if is_role and all(lexicon.is_ordinary(w.lower) or w.lower in cues["not_name"] for w in words):
             return []
-        if (
-            last in lexicon.stop
-            or (last in lexicon.calendar and not placed)
-            or (is_role and last not in cues["first_name"])
-        ):
+        dated = last in lexicon.calendar and not placed
+        if last in lexicon.stop or dated or (is_role and last not in cues["first_name"]):
             words.pop()
             while words and not words[-1].text[0].isupper():
                 words.pop()
@@ -393,11 +237,11 @@ def _strip_back(words: list[Word], lexicon: Lexicon) -> list[Word]:
 
 
 def _role_inside(words: list[Word], lexicon: Lexicon) -> tuple[int, int] | None:
-    """(start, end) of the roles between two names in one run."""
+    """(start, end) of the roles or the honorific between two names in one run."""
     cues = lexicon.cues
     for end in range(2, len(words)):
         role = words[end - 1].lower
-        office = role in _TITLES or (role in cues["role"] and role not in cues["first_name"])
+        office = role in cues["strict_honorific"] or (role in cues["role"] and role not in cues["first_name"])
         if office and _name_like(words[end].lower, lexicon):
             start = end - 1
             while (start > 0 and words[start - 1].lower in cues["role"]) or (
@@ -408,29 +252,5 @@ def _role_inside(words: list[Word], lexicon: Lexicon) -> tuple[int, int] | None:
     return None
 
 
-def _is_office(lower: str, lexicon: Lexicon) -> bool:
-    """An honorific or a role, in either number (Councillors A and B)."""
-    forms = (lower, lower.removesuffix("s"))
-    return any(f in lexicon.cues["honorific"] or f in lexicon.cues["role"] for f in forms)
-
-
 def _name_like(lower: str, lexicon: Lexicon) -> bool:
     return not lexicon.is_ordinary(lower) or lower in lexicon.cues["first_name"]
-
-
-def is_empty(lower: str, lexicon: Lexicon) -> bool:
-    """A word that makes no name by itself, nor together with its like."""
-    cues = lexicon.cues
-    return (
-        lower in cues["not_name"]
-        or lower.replace(".", "") in cues["not_name"]
-        or lower in cues["role"]
-        or lower in cues["honorific"]
-        or lower in cues["nationality"]
-        or lower in lexicon.calendar
-        or lower in lexicon.function
-        or lower.isdigit()
-        or len(lower) < 2
-        or lower[0] == "@"
-        or _NUMBERED.match(lower) is not None
-    )

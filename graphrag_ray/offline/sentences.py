@@ -17,104 +17,6 @@ _LABEL = re.compile(
     r"[ \t]*(?:\([^()\n]{1,30}\)[ \t]*)?:[*_]{0,2}(?=[ \t]|$)"
 )
 _BOUNDARY = re.compile(r"[.!?…]+[\"”’'»)\]*_]*\s+(?=[\"“‘'«(\[*_–—-]*\s?[A-Z0-9À-ÞА-Я])")
-_STOPS = frozenset(
-    [
-        "mr",
-        "mrs",
-        "ms",
-        "mx",
-        "dr",
-        "prof",
-        "st",
-        "ste",
-        "sr",
-        "jr",
-        "rev",
-        "hon",
-        "gen",
-        "col",
-        "capt",
-        "lt",
-        "sgt",
-        "maj",
-        "gov",
-        "sen",
-        "rep",
-        "pres",
-        "adm",
-        "messrs",
-        "mme",
-        "mlle",
-        "inc",
-        "corp",
-        "co",
-        "ltd",
-        "bros",
-        "dept",
-        "univ",
-        "assn",
-        "vs",
-        "etc",
-        "al",
-        "eg",
-        "ie",
-        "cf",
-        "ca",
-        "approx",
-        "est",
-        "fig",
-        "figs",
-        "no",
-        "nos",
-        "vol",
-        "vols",
-        "ed",
-        "eds",
-        "pp",
-        "jan",
-        "feb",
-        "mar",
-        "apr",
-        "jun",
-        "jul",
-        "aug",
-        "sep",
-        "sept",
-        "oct",
-        "nov",
-        "dec",
-        "ave",
-        "blvd",
-        "rd",
-        "mt",
-        "ft",
-    ]
-)
-_NEVER_LAST = frozenset(
-    [
-        "mr",
-        "mrs",
-        "ms",
-        "mx",
-        "dr",
-        "prof",
-        "st",
-        "rev",
-        "hon",
-        "gen",
-        "col",
-        "capt",
-        "lt",
-        "sgt",
-        "maj",
-        "gov",
-        "sen",
-        "messrs",
-        "mme",
-        "mlle",
-        "vs",
-    ]
-)
 _WORD_BEFORE = re.compile(r"([^\W_](?:[\w.&'’-]*[^\W_])?)$")
 _HEADING_WORD = re.compile(r"[^\W\d_][^\W_]{3,}|[A-Z]+")
 _SPACE = re.compile(r"\s+")
@@ -153,9 +55,9 @@ def fold(text: str) -> str:
     return _SPACE.sub(" ", text).strip()
 
 
-def split_sentences(text: str) -> list[str]:
+def split_sentences(text: str, lexicon: Lexicon) -> list[str]:
     """The sentences of running text, white space folded, for text without turns."""
-    return [s for s in (fold(text[a:b]) for a, b in _boundaries(text, 0, len(text))) if s]
+    return [s for s in (fold(text[a:b]) for a, b in _boundaries(text, 0, len(text), lexicon)) if s]
 
 
 def read_script(text: str, lexicon: Lexicon) -> Script:
@@ -175,7 +77,7 @@ def read_script(text: str, lexicon: Lexicon) -> Script:
         if found and (" " in found[0] or found[0].isupper() or names.count(found[0]) > 1):
             turns.append(Turn(found[0], found[1], found[2]))
             body, label_start = found[3], start
-        for a, b in _boundaries(text, body, end):
+        for a, b in _boundaries(text, body, end, lexicon):
             sentences.append(Sentence(a, b, len(turns) - 1, label_start if label_start >= 0 else a))
             label_start = -1
     return Script(_mark_fragments(text, sentences), turns)
@@ -209,7 +111,8 @@ def _blocks(text: str) -> list[tuple[int, int]]:
             or blank_between
             or skip > len(line) - len(line.lstrip())
             or text[open_end - 1] in '.!?…:”"]|*'
-            or len(text[last_start:last_line_end]) < SHORT_LINE and line.lstrip()[:1].isupper()
+            or len(text[last_start:last_line_end]) < SHORT_LINE
+            and line.lstrip()[:1].isupper()
             or _is_heading(line)
             or _is_heading(text[open_start:open_end])
             or _LABEL.match(line) is not None
@@ -263,11 +166,11 @@ def _label(text: str, start: int, end: int, lexicon: Lexicon) -> tuple[str, int,
     return fold(name), found.start("name"), found.end("name"), found.end()
 
 
-def _boundaries(text: str, start: int, end: int) -> list[tuple[int, int]]:
+def _boundaries(text: str, start: int, end: int, lexicon: Lexicon) -> list[tuple[int, int]]:
     out: list[tuple[int, int]] = []
     at = start
     for match in _BOUNDARY.finditer(text, start, end):
-        if text[match.start()] == "." and _is_abbreviation(text, at, match.start(), match.end()):
+        if text[match.start()] == "." and _is_abbreviation(text, at, match.start(), match.end(), lexicon):
             continue
         stop = match.start() + len(match.group().rstrip())
         _append(out, text, at, stop)
@@ -285,7 +188,7 @@ def _append(out: list[tuple[int, int]], text: str, start: int, end: int) -> None
         out.append((start, end))
 
 
-def _is_abbreviation(text: str, start: int, dot: int, following: int) -> bool:
+def _is_abbreviation(text: str, start: int, dot: int, following: int, lexicon: Lexicon) -> bool:
     """Whether the full stop at `dot` belongs to the word before it (Dr., J., U.S., Inc. before a name)."""
     found = _WORD_BEFORE.search(text, max(start, dot - 12), dot)
     if not found:
@@ -294,8 +197,8 @@ def _is_abbreviation(text: str, start: int, dot: int, following: int) -> bool:
     if len(word) == 1:
         return word.isupper() and word != "I"
     lower = word.lower()
-    if lower in _NEVER_LAST:
+    if lower in lexicon.cues["never_last"]:
         return True
     if "." in word and len(word) <= 5:
         return lower not in ("a.m", "p.m") and not text[following : following + 1].isupper()
-    return lower in _STOPS and not text[following : following + 1].isupper()
+    return lower in lexicon.cues["abbreviation"] and not text[following : following + 1].isupper()

@@ -20,16 +20,15 @@ from graphrag_ray.offline.lexicon import lexicon
 
 Floats = npt.NDArray[np.float64]
 
+_SUFFIX = re.compile(
+    r"(?<=\w{4})(?:ationally|i[sz]ations?|ational|fulness|iveness|ousness|ations?|ingly|edly|ments?|ities|itions?"
+    r"|ement|ional|ively|ently|antly|ances?|ences?|at(?:ing|ed|ive|ors?)|ness|able|ible|ally|ical|ions?|ious|ists?"
+    r"|isms?|i[sz](?:ed?|es|ing)|ity|ie[sd]|ive|ing|ous|ful|ers?|ors|est|ant|ent|ial|ual|ed|or|ly|al|ic|es|[yse])$"
+)
 MAX_SENTENCES = 240
 """Beyond that many the first ones only are compared: a quadratic number of similarities."""
 
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
-_SUFFIXES = (
-    "ationally ization isation ational fulness iveness ousness ations ingly edly ments ities ation ition ement "
-    "ional ively ently antly ances ences ating ated ative ators ator ment ness able ible ally ance ence ical "
-    "ions ious ists isms ized ised izes ises izing ising ity ies ied ive ize ise ing ion ism ist ous ful "
-    "ers ors est ant ent ial ual ed er or ly al ic es y s e"
-).split()
 
 
 @lru_cache(maxsize=1 << 17)
@@ -41,9 +40,9 @@ def stem(word: str) -> str:
     """
     if len(word) < 5 or not word.isalpha():
         return word
-    for suffix in _SUFFIXES:
-        if word.endswith(suffix) and len(word) - len(suffix) >= 4:
-            return word[: -len(suffix)]
+    suffix = _SUFFIX.search(word)
+    if suffix:
+        return word[: suffix.start()]
     return word[:-1] if word.endswith("s") and not word.endswith("ss") else word
 
 

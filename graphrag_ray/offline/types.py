@@ -8,82 +8,14 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from graphrag_ray.offline.lexicon import Lexicon
+from graphrag_ray.offline.lexicon import Lexicon, lexicon
 from graphrag_ray.offline.names import Mention, Name, looks_like_person
 
 PERSON, ORGANIZATION, LOCATION, EVENT, WORK, CONCEPT = range(6)
 _ORDER = (PERSON, ORGANIZATION, LOCATION, WORK, EVENT, CONCEPT)
 
-_SYNONYMS: dict[int, frozenset[str]] = {
-    PERSON: frozenset(["person", "people", "character", "individual", "human", "per", "figure", "actor"]),
-    ORGANIZATION: frozenset(
-        [
-            "organization",
-            "organisation",
-            "company",
-            "org",
-            "institution",
-            "group",
-            "corporation",
-            "team",
-            "agency",
-        ]
-    ),
-    LOCATION: frozenset(
-        ["location", "place", "geo", "gpe", "loc", "city", "country", "geography", "site", "region"]
-    ),
-    EVENT: frozenset(["event", "incident", "happening", "occurrence"]),
-    WORK: frozenset(
-        ["work", "product", "title", "book", "creation", "artwork", "publication", "document", "object"]
-    ),
-    CONCEPT: frozenset(
-        [
-            "concept",
-            "technology",
-            "term",
-            "topic",
-            "idea",
-            "method",
-            "field",
-            "theme",
-            "subject",
-            "discipline",
-            "science",
-        ]
-    ),
-}
-_NEAREST: dict[int, tuple[int, ...]] = {
-    PERSON: (),
-    ORGANIZATION: (),
-    LOCATION: (),
-    EVENT: (CONCEPT,),
-    WORK: (CONCEPT,),
-    CONCEPT: (),
-}
-_GENERIC = frozenset(
-    ["thing", "entity", "other", "misc", "miscellaneous", "object", "item", "concept", "name"]
-)
-_IN = frozenset(["in", "near", "across", "outside", "throughout", "toward", "towards", "around"])
-_AT = frozenset(["at", "joined", "joining", "left"])
-_CALLED = frozenset(
-    [
-        "called",
-        "titled",
-        "entitled",
-        "book",
-        "film",
-        "movie",
-        "song",
-        "novel",
-        "game",
-        "album",
-        "show",
-        "read",
-        "reading",
-        "wrote",
-    ]
-)
-_COMPANY = frozenset(["company", "firm", "startup", "university", "bank", "newspaper", "agency", "founded"])
+_KINDS = ("person", "organization", "location", "event", "work", "concept")
+_NEAREST: dict[int, int] = {EVENT: CONCEPT, WORK: CONCEPT}
 
 
 @lru_cache(maxsize=64)
@@ -95,16 +27,17 @@ def type_names(entity_types: str) -> tuple[str | None, ...]:
     list; CONCEPT without a counterpart is None: nobody asked for terms.
     """
     wanted = [t.strip() for t in entity_types.split(",") if t.strip()] or ["entity"]
+    cues = lexicon().cues
     direct: dict[int, str] = {}
     for name in wanted:
-        for kind, synonyms in _SYNONYMS.items():
-            if any(part in synonyms for part in name.lower().replace("_", " ").replace("-", " ").split()):
+        parts = name.lower().replace("_", " ").replace("-", " ").split()
+        for kind, section in enumerate(_KINDS):
+            if any(part in cues[f"type_{section}"] for part in parts):
                 direct.setdefault(kind, name.upper())
-    generic = next((t.upper() for t in wanted if t.lower() in _GENERIC), None)
+    generic = next((t.upper() for t in wanted if t.lower() in cues["type_generic"]), None)
     out: list[str | None] = []
-    for kind in range(6):
-        near = next((direct[k] for k in _NEAREST[kind] if k in direct), None)
-        found = direct.get(kind) or near or generic
+    for kind in range(len(_KINDS)):
+        found = direct.get(kind) or direct.get(_NEAREST.get(kind, -1)) or generic
         out.append(found if found or kind == CONCEPT else wanted[0].upper())
     return tuple(out)
 
@@ -183,13 +116,13 @@ def _by_context(name: Name, mention: Mention, votes: list[float], lexicon: Lexic
         "senior",
     ):
         votes[PERSON] += 1.0
-    if run.before in _IN:
+    if run.before in cues["before_place"]:
         votes[LOCATION] += 0.8 if single else 0.4
-    if run.before in _AT or run.before2 in ("founder", "ceo", "cto", "president", "chairman", "director"):
+    if run.before in cues["before_organization"] or run.before2 in cues["head_of"]:
         votes[ORGANIZATION] += 0.7
-    if run.before in _CALLED or run.before2 in _CALLED:
+    if run.before in cues["before_work"] or run.before2 in cues["before_work"]:
         votes[WORK] += 0.8
-    if run.before in _COMPANY or run.before2 in _COMPANY:
+    if run.before in cues["before_company"] or run.before2 in cues["before_company"]:
         votes[ORGANIZATION] += 1.0
     if run.before == "during":
         votes[EVENT] += 1.5

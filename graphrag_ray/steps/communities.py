@@ -57,17 +57,19 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
 
     def compute() -> Result:
         graph = _graph(run, groups, vocabulary)
-        hierarchy = communities(
-            graph.n_nodes,
-            graph.source,
-            graph.target,
-            graph.weight,
-            options,
-            graph.node_tokens,
-            run.settings.reports.context_tokens // 2,
-            None,
-            graph.node_keys,
-        )
+        # igraph lets no other thread run while it works.
+        with run.expecting_silence(60 + len(graph.source) / 10_000):
+            hierarchy = communities(
+                graph.n_nodes,
+                graph.source,
+                graph.target,
+                graph.weight,
+                options,
+                graph.node_tokens,
+                run.settings.reports.context_tokens // 2,
+                None,
+                graph.node_keys,
+            )
         order, community = edge_order(hierarchy, graph.source, graph.target)
         _, claim_order = graph.arrange(hierarchy, order, community)
         tables = _save(run, hierarchy)

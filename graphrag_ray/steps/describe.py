@@ -60,7 +60,7 @@ def describe_all(run: Run, merged: Result) -> Result:
         texts = groups
         split = partial(layer, batch_tokens=spec.batch_tokens, token_ends=partial(_ends, vocabulary))
         for _ in range(MAX_LAYERS):
-            index = run.sweep(work, partial(_load, split), texts)
+            index = run.sweep_rows(work, partial(_load, split), texts)
             written = run.executor.map("describe", partial(_collect, work, index, split), texts)
             for i, w in enumerate(written):
                 described[i] += w.get("described", [])

@@ -47,7 +47,7 @@ def embed_all(run: Run, corpus: Result, described: Result, reports: Result, ids:
             inputs += [
                 (kind, group, ids if kind == "community_report" else None) for group in groups if group
             ]
-        index = run.sweep(work, _load, inputs)
+        index = run.sweep_rows(work, _load, inputs)
         written = run.executor.map("embed", partial(_collect, work, index), inputs)
         names = [f"embeddings_{kind}" for kind in schema.EMBEDDINGS]
         tables = {name: [w.get(name, []) for w in written] for name in [*names, "failures"]}

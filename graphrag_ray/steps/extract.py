@@ -39,7 +39,7 @@ def extract_graph(run: Run, corpus: Result, names: Names) -> Result:
 
     def compute() -> Result:
         units = corpus.tables["text_units"]
-        index = run.sweep(work, _load_units, units)
+        index = run.sweep_rows(work, _load_units, units)
         written = run.executor.map("extract", partial(_collect_extractions, work, index), units)
         tables = by_input(written, "found_entities", "found_relationships", "counts", "failures")
         return Result(tables, add_counts(run.store, tables), not passing(run.store, tables))
@@ -61,7 +61,7 @@ def extract_claims(run: Run, corpus: Result, extracted: Result, names: Names) ->
     def compute() -> Result:
         groups = zip(corpus.tables["text_units"], extracted.tables["found_entities"], strict=True)
         inputs = [(units, entities) for units, entities in groups]
-        index = run.sweep(work, _load_units_with_names, inputs)
+        index = run.sweep_rows(work, _load_units_with_names, inputs)
         written = run.executor.map("claims", partial(_collect_claims, work, index), inputs)
         tables = by_input(written, "found_claims", "counts", "failures")
         return Result(tables, add_counts(run.store, tables), not passing(run.store, tables))

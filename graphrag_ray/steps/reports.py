@@ -85,7 +85,7 @@ def write_reports(run: Run, found: Result, layout: Layout, ids: list[str]) -> Re
             layout.hierarchy, layout.elements, options.context_tokens, options.max_claims_per_entity
         )
         source = _ReportSource(schedule, layout, ids, vocabulary)
-        run.count("report", run.executor.sweep(work, source, JournalIndex.load(run.store, "report")))
+        run.sweep(work, source, JournalIndex.load(run.store, work.name))
         rows = [_row(c, w) for c, w in sorted(source.written.items())]
         failures = failure_rows("report", work, source.failed)
         tables: Tables = {"reports": pa.Table.from_pylist(rows, schema=WRITTEN), "failures": failures}

@@ -5,19 +5,21 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import orjson
 import pyarrow as pa
 
 from graphrag_ray import schema
-from graphrag_ray.engine.executor import Executor, RowSource, Sweep, Written
+from graphrag_ray.engine.executor import Executor, RowSource, Source, Written
 from graphrag_ray.engine.work import Outcome, Row, Work, outcomes
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.prompts import Prompt
 from graphrag_ray.settings import Settings
+from graphrag_ray.store import locks
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.parts import Part, read_part, read_table
@@ -75,6 +77,7 @@ class Run:
     memo: dict[str, dict[str, Any]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     usage: dict[str, Accounts] = field(default_factory=dict)
+    lock: locks.Lock | None = None
 
     @property
     def store(self) -> Store:
@@ -100,11 +103,26 @@ class Run:
         return result
 
     def unchanged(self) -> bool:
-        """True when every step came to the very tables that the parent snapshot was made from."""
-        before = self.parent.steps if self.parent else {}
-        return all(n in before and self.memo[n]["tables"] == before[n]["tables"] for n in self.memo)
+        """True when the parent snapshot was made from these very tables, of the same steps."""
+        before = dict(self.parent.steps) if self.parent else {}
+        before.pop("finish", None)
+        # A step that is not done any more (claims, embeddings) is a change too.
+        return self.memo.keys() == before.keys() and all(
+            self.memo[n]["tables"] == before[n]["tables"] for n in before
+        )
 
     def sweep(
+        self,
+        work: Work[T],
+        source: Source[T],
+        index: JournalIndex,
+    ) -> None:
+        """Run every item of the source. Stops spending as soon as the lock is known to be lost."""
+        sweep = self.executor.sweep(work, _Guarded(source, self._still_ours), index)
+        before = self.usage.get(work.name, Accounts())
+        self.usage[work.name] = Accounts.merged([before, sweep.accounts])
+
+    def sweep_rows(
         self,
         work: Work[T],
         load: Callable[[Store, Any], Iterable[pa.Table]],
@@ -117,15 +135,40 @@ class Run:
         """
         index = self.executor.share(JournalIndex.load(self.store, work.name))
         tables = self.executor.stream(work.name, partial(_open_items, work, index, load), inputs)
-        self.count(work.name, self.executor.sweep(work, RowSource(tables, total), index()))
+        self.sweep(work, RowSource(tables, total), index())
         return self.executor.share(JournalIndex.load(self.store, work.name))
 
     @property
     def accounts(self) -> Accounts:
         return Accounts.merged(self.usage.values())
 
-    def count(self, stage: str, sweep: Sweep) -> None:
-        self.usage[stage] = Accounts.merged([self.usage.get(stage, Accounts()), sweep.accounts])
+    def expecting_silence(self, seconds: float) -> AbstractContextManager[None]:
+        """Around work that stops every thread of this process: other writers are told to be patient."""
+        return self.lock.expecting_silence(seconds) if self.lock else nullcontext()
+
+    def _still_ours(self) -> None:
+        if self.lock is not None and self.lock.lost:
+            self.lock.check()
+
+
+class _Guarded(Generic[T]):
+    """A source that is checked whenever it is asked."""
+
+    def __init__(self, source: Source[T], check: Callable[[], None]) -> None:
+        self._source = source
+        self._check = check
+
+    @property
+    def total(self) -> int | None:
+        return self._source.total
+
+    def take(self) -> list[Row] | None:
+        self._check()
+        return self._source.take()
+
+    def finished(self, number: int, outcome: Outcome[T]) -> None:
+        self._check()
+        self._source.finished(number, outcome)
 
 
 def replayed(

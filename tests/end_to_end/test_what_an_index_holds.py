@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 import toy_model
 from world import TOWN, World, everything, expected_entities, expected_relationships
@@ -170,8 +174,6 @@ def test_every_community_has_a_report_and_every_reference_resolves(world: World)
 
 
 def toy_references(text: str) -> set[tuple[str, int]]:
-    import re
-
     found = re.findall(r"\[Data: (\w+) \(([\d, ]+)\)\]", text)
     return {(section, int(n)) for section, listed in found for n in listed.split(",")}
 
@@ -226,11 +228,6 @@ def test_the_columns_of_tables_can_be_named(world: World):
 
 
 def test_every_kind_of_file_is_read(world: World):
-    import io
-
-    import pyarrow as pa
-    import pyarrow.parquet
-
     out = io.BytesIO()
     pa.parquet.write_table(pa.table({"text": ["FAYE met GUS."], "title": ["p"]}), out)
     world.write(
@@ -252,11 +249,13 @@ def test_every_kind_of_file_is_read(world: World):
     assert "sub/folder/g.txt" in {d["path"] for d in world.table("documents")}
 
 
-def test_claims_are_kept_with_their_subject_and_their_chunk(world: World):
+def test_claims_are_kept_with_their_subject_and_their_chunks(world: World):
     world.write(TOWN)
     done = world.index(claims={"enabled": True})
     claims = world.table("covariates")
-    assert len(claims) == done.manifest.counts["claims"] == 5, "one for each document that names somebody"
+    stated = {c["subject_id"]: len(c["text_unit_ids"]) for c in claims}
+    assert stated == {"ALICE": 2, "CAROL": 1, "DAVE": 1, "GRACE": 1}, "two documents make the same claim"
+    assert done.manifest.counts["claims"] == 4
     entities = {e["id"]: e["title"] for e in world.table("entities")}
     texts = {u["id"]: u["text"] for u in world.table("text_units")}
     for c in claims:

@@ -1,0 +1,299 @@
+"""Resume, retry and update are one command: run again, and only what is new is asked for."""
+
+from __future__ import annotations
+
+import pytest
+import toy_model
+from endpoint import BROKEN, TOO_LONG, Status
+from world import TOWN, World, everything, expected_entities, expected_relationships
+
+NO_RETRIES = {"run": {"flush_s": 0.1, "max_attempts": 1, "max_failed_fraction": 1.0}}
+CALLS_PER_CHUNK = {"extract": 1, "glean_check": 1}
+
+
+def failing_on(word: str, fault: Status):
+    def respond(body: dict):
+        return fault if word in body["messages"][-1]["content"] else toy_model.respond(body)
+
+    return respond
+
+
+def graph(world: World) -> tuple[dict[str, int], dict[tuple[str, str], float]]:
+    entities = {e["title"]: e["frequency"] for e in world.table("entities")}
+    return entities, {(r["source"], r["target"]): r["weight"] for r in world.table("relationships")}
+
+
+def expected(texts) -> tuple[dict[str, int], dict[tuple[str, str], int]]:
+    return expected_entities(texts), expected_relationships(texts)
+
+
+def numbers(world: World, table: str) -> dict[str, int]:
+    return {r["id"]: r["human_readable_id"] for r in world.table(table)}
+
+
+def test_a_second_run_asks_no_model_and_commits_no_snapshot(world: World):
+    world.write(TOWN)
+    first = world.index()
+    asked, files = len(world.endpoint.requests), sorted(i.path for i in world.store.list("tables"))
+    second = world.index()
+    assert len(world.endpoint.requests) == asked
+    assert (first.committed, second.committed) == (True, False)
+    assert second.manifest == first.manifest and world.snapshots() == [1]
+    assert sorted(i.path for i in world.store.list("tables")) == files
+    assert all(reused for step, reused in world.observer.reused.items() if step != "read")
+
+
+def test_an_index_built_anew_from_its_journal_asks_no_model(world: World):
+    world.write(TOWN)
+    world.index()
+    before = everything(world.open())
+    asked = len(world.endpoint.requests)
+    for info in world.store.list():
+        if not info.path.startswith(("work/", "locks/")):
+            world.store.delete(info.path)
+    world.index()
+    assert len(world.endpoint.requests) == asked
+    assert everything(world.open()) == before
+
+
+def test_an_added_document_costs_only_its_own_chunks(world: World):
+    world.write(TOWN)
+    world.index()
+    asked = world.asked()
+    world.write({"zoo.txt": "ZOE feeds YURI."})
+    done = world.index()
+    spent = world.prompts(asked)
+    assert {p: spent[p] for p in CALLS_PER_CHUNK} == CALLS_PER_CHUNK
+    assert spent["describe"] == 0, "no entity of another document has a new description"
+    assert (done.manifest.counts["added"], done.manifest.counts["changed"]) == (1, 0)
+    assert graph(world) == expected([*TOWN.values(), "ZOE feeds YURI."])
+
+
+def test_an_added_document_pays_again_for_the_descriptions_that_it_adds_to(world: World):
+    world.write(TOWN)
+    world.index()
+    asked = world.asked()
+    world.write({"zoo.txt": "JUDY feeds ALICE."})
+    world.index()
+    assert world.prompts(asked)["describe"] == 2, "JUDY's two, and ALICE's"
+
+
+def test_a_changed_document_costs_only_what_changed_in_it(world: World):
+    world.write(TOWN)
+    world.index()
+    asked = world.asked()
+    world.write({"mill.txt": "ALICE met BOB again. GRACE sold flour to KURT."})
+    done = world.index()
+    spent = world.prompts(asked)
+    assert {p: spent[p] for p in CALLS_PER_CHUNK} == CALLS_PER_CHUNK
+    assert (done.manifest.counts["added"], done.manifest.counts["changed"]) == (0, 1)
+    texts = TOWN | {"mill.txt": "ALICE met BOB again. GRACE sold flour to KURT."}
+    assert graph(world) == expected(texts.values())
+
+
+def test_a_changed_document_gives_what_a_fresh_index_of_it_gives(world: World):
+    world.write(TOWN)
+    world.index()
+    world.write({"mill.txt": "ALICE met BOB again. GRACE sold flour to KURT."})
+    world.index()
+    updated = without_numbers(everything(world.open()))
+    world.forget()
+    world.index()
+    assert without_numbers(everything(world.open())) == updated
+
+
+def without_numbers(tables: dict) -> dict:
+    """Tables without short ids, which an update carries over and a fresh index does not."""
+    shown = {"human_readable_id", "community", "parent", "children", "title", "full_content"}
+    shown |= {"full_content_json", "summary", "findings", "rating_explanation"}
+    out = {}
+    for name, rows in tables.items():
+        hidden = shown if name.startswith("communit") else {"human_readable_id"}
+        kept = [{k: v for k, v in r.items() if k not in hidden} for r in rows]
+        out[name] = sorted(kept, key=lambda r: r.get("id", ""))
+    return out
+
+
+def test_a_removed_document_takes_its_entities_along(world: World):
+    world.write({f"more{i}.txt": f"ALICE met BOB, for the time number {i}." for i in range(15)})
+    world.write(TOWN)
+    world.index()
+    (world.input / "brewery.txt").unlink()
+    asked = world.asked()
+    done = world.index()
+    assert done.manifest.counts["removed"] == 1
+    titles = {e["title"] for e in world.table("entities")}
+    assert {"HEIDI", "IVAN"}.isdisjoint(titles) and "GRACE" in titles
+    assert world.prompts(asked)["extract"] == 0
+    assert "brewery.txt" not in {d["path"] for d in world.table("documents")}
+
+
+def test_a_document_that_comes_back_costs_nothing(world: World):
+    world.write({f"more{i}.txt": f"ALICE met BOB, for the time number {i}." for i in range(15)})
+    world.write(TOWN)
+    world.index()
+    before = without_numbers(everything(world.open()))
+    (world.input / "brewery.txt").unlink()
+    world.index()
+    asked = len(world.endpoint.requests)
+    world.write(TOWN)
+    world.index()
+    assert len(world.endpoint.requests) == asked
+    assert without_numbers(everything(world.open())) == before
+
+
+def test_a_copy_of_a_text_is_asked_for_once(world: World):
+    world.write({"one.txt": TOWN["mill.txt"], "two.txt": TOWN["mill.txt"]})
+    world.index()
+    assert world.prompts()["extract"] == 1
+    assert {e["title"]: e["frequency"] for e in world.table("entities")} == dict.fromkeys(
+        ("ALICE", "BOB", "GRACE", "JUDY"), 2
+    )
+
+
+def test_short_ids_are_carried_over_and_never_used_again(world: World):
+    tables = ("documents", "text_units", "entities", "relationships", "communities", "community_reports")
+    world.write({f"more{i}.txt": f"ALICE met BOB, for the time number {i}." for i in range(15)})
+    world.write(TOWN)
+    world.index()
+    first = {t: numbers(world, t) for t in tables}
+    (world.input / "brewery.txt").unlink()
+    world.index()
+    second = {t: numbers(world, t) for t in tables}
+    world.write({"zoo.txt": "ZOE feeds YURI.", "brewery.txt": TOWN["brewery.txt"]})
+    world.index()
+    third = {t: numbers(world, t) for t in tables}
+    for t in tables:
+        assert len(set(third[t].values())) == len(third[t]), t
+        assert all(second[t][i] == first[t][i] for i in second[t] if i in first[t]), t
+        assert all(third[t][i] == second[t][i] for i in third[t] if i in second[t]), t
+        new = [n for i, n in third[t].items() if i not in second[t]]
+        assert new and min(new) > max(first[t].values()), t
+
+
+def test_an_item_that_failed_in_passing_is_tried_again_and_the_snapshot_is_then_complete(world: World):
+    world.write(TOWN)
+    world.endpoint.respond = failing_on("HEIDI", BROKEN)
+    done = world.index(**NO_RETRIES)
+    (failure,) = world.table("failures")
+    assert (failure["stage"], failure["document"], failure["kind"]) == ("extract", "brewery.txt", "transient")
+    assert done.failed == 1 and "HEIDI" not in graph(world)[0]
+    world.endpoint.respond = toy_model.respond
+    done = world.index()
+    assert done.failed == 0 and done.committed and world.table("failures") == []
+    assert graph(world) == expected(TOWN.values())
+
+
+def test_a_failure_that_passes_leaves_what_an_undisturbed_run_leaves(world: World):
+    world.write(TOWN)
+    world.endpoint.respond = failing_on("HEIDI", BROKEN)
+    world.index(**NO_RETRIES)
+    world.endpoint.respond = toy_model.respond
+    world.index()
+    after = without_numbers(everything(world.open()))
+    world.forget()
+    world.index()
+    assert without_numbers(everything(world.open())) == after
+
+
+def test_a_request_that_can_never_succeed_is_not_sent_twice(world: World):
+    world.write(TOWN)
+    world.endpoint.respond = failing_on("HEIDI", TOO_LONG)
+    world.index()
+    asked = world.asked()
+    world.endpoint.respond = toy_model.respond
+    done = world.index()
+    assert world.asked() == asked and done.failed == 1 and not done.committed
+    (failure,) = world.table("failures")
+    assert (failure["kind"], failure["attempts"]) == ("permanent", 1)
+
+
+def test_a_failed_report_is_written_by_the_next_run(world: World):
+    world.write(TOWN)
+    world.endpoint.respond = failing_on("Write the report", BROKEN)
+    world.index(**NO_RETRIES)
+    assert world.table("community_reports") == []
+    assert {f["stage"] for f in world.table("failures")} == {"report"}
+    world.endpoint.respond = toy_model.respond
+    world.index()
+    assert len(world.table("community_reports")) == len(world.table("communities"))
+
+
+def test_a_failed_description_leaves_the_first_ones_and_is_summarised_by_the_next_run(world: World):
+    def no_summaries(body: dict):
+        name, _ = toy_model.recognise(body["messages"][-1]["content"])
+        return BROKEN if name == "describe" else toy_model.respond(body)
+
+    world.write(TOWN)
+    world.endpoint.respond = no_summaries
+    world.index(**NO_RETRIES)
+    alice = next(e for e in world.table("entities") if e["title"] == "ALICE")
+    assert alice["description_failed"] and "CAROL thanked ALICE." in alice["description"]
+    assert "ALICE" in {f["item"] for f in world.table("failures") if f["stage"] == "describe"}
+    world.endpoint.respond = toy_model.respond
+    world.index()
+    alice = next(e for e in world.table("entities") if e["title"] == "ALICE")
+    assert not alice["description_failed"] and alice["description"].startswith("ALICE: ")
+
+
+def test_another_model_asks_everything_again_and_the_old_answers_stay(world: World):
+    world.write(TOWN)
+    world.index()
+    asked = world.asked()
+    model = world.settings().models["default"].model_dump(mode="json")
+    world.index(models={"default": model | {"model": "another"}})
+    assert world.prompts(asked)["extract"] == len(TOWN)
+    asked = world.asked()
+    world.index()
+    assert world.asked() == asked, "back with the first model, its journal answers"
+
+
+def test_a_changed_report_prompt_costs_only_reports(world: World, tmp_path):
+    from graphrag_ray.prompts import bundled_prompts
+
+    world.write(TOWN)
+    world.index()
+    asked = world.asked()
+    text = (bundled_prompts() / "report.txt").read_text()
+    (tmp_path / "report.txt").write_text(text.replace("you write a report", "you write a sober report"))
+    world.index(prompts_dir=str(tmp_path))
+    assert set(world.prompts(asked)) == {"report"}
+
+
+@pytest.mark.parametrize("weight", ["strength", "count"])
+def test_a_setting_of_the_graph_asks_for_no_extraction(world: World, weight: str):
+    world.write(TOWN)
+    world.index()
+    asked = world.asked()
+    world.index(graph={"weight": weight})
+    assert world.prompts(asked)["extract"] == 0
+    together = next(r for r in world.table("relationships") if (r["source"], r["target"]) == ("ALICE", "BOB"))
+    assert together["weight"] == {"count": 2, "strength": 10}[weight]
+
+
+def test_embeddings_switched_off_leave_the_next_snapshot(world: World):
+    world.write(TOWN)
+    world.index()
+    done = world.index(embeddings={"enabled": False})
+    assert done.committed
+    assert not any(parts for name, parts in done.manifest.tables.items() if name.startswith("embeddings_"))
+
+
+def test_claims_switched_off_leave_the_next_snapshot(world: World):
+    world.write(TOWN)
+    world.index(claims={"enabled": True})
+    world.index()
+    assert world.table("covariates") == []
+
+
+def test_an_older_snapshot_stays_readable(world: World):
+    from graphrag_ray.ask import open_index
+
+    world.write(TOWN)
+    world.index()
+    world.write({"zoo.txt": "ZOE feeds YURI."})
+    world.index()
+    assert world.snapshots() == [1, 2]
+    old = open_index(str(world.root), snapshot=1)
+    assert "ZOE" not in old.table("entities")["title"].to_pylist()
+    assert "ZOE" in world.open().table("entities")["title"].to_pylist()
