@@ -127,7 +127,17 @@ def build(chunks: Sequence[tuple[merge.Unit, str]], settings: Settings) -> Built
         len(nodes), source, target, weight, settings.communities, node_tokens, 4000, None, id_prefixes(ids)
     )
     clock.lap("communities")
-    built = Built(settings, {u.text_unit_id: t for u, t in chunks}, extractions, nodes, edges, source, target, hierarchy, {})
+    built = Built(
+        settings,
+        {u.text_unit_id: t for u, t in chunks},
+        extractions,
+        nodes,
+        edges,
+        source,
+        target,
+        hierarchy,
+        {},
+    )
     built.reports = write_reports(built, prompts, node_tokens, edge_tokens)
     clock.lap("reports")
     built.seconds = clock.seconds
@@ -167,7 +177,9 @@ def described(kind: Any, name: str, descriptions: Sequence[str], spec: Any) -> s
     """As a tree of the plainest kind: batches of 150 descriptions."""
     texts = list(descriptions)
     while len(texts) > 150:
-        texts = [run(describe(kind, name, texts[i : i + 150], spec), answer) for i in range(0, len(texts), 150)]
+        texts = [
+            run(describe(kind, name, texts[i : i + 150], spec), answer) for i in range(0, len(texts), 150)
+        ]
     return run(describe(kind, name, texts, spec), answer)
 
 
@@ -189,14 +201,18 @@ def edge_record(e: Mapping[str, Any]) -> context.Record:
 def write_reports(built: Built, prompts: Any, node_tokens: Any, edge_tokens: Any) -> dict[int, Report]:
     h, none = built.hierarchy, np.zeros(0, dtype=np.int64)
     order, community = edge_order(h, built.source, built.target)
-    elements, _ = arrange(h, node_tokens, built.source, built.target, edge_tokens, order, community, none, none)
+    elements, _ = arrange(
+        h, node_tokens, built.source, built.target, edge_tokens, order, community, none, none
+    )
     budget = built.settings.reports.context_tokens
     schedule = Schedule(h, elements, budget)
     spec = report_spec(built.settings, prompts)
     written: dict[int, Report] = {}
     while not schedule.finished:
         for plan in schedule.ready():
-            shown = context.render(plan_records(built, plan, order, written), budget, tokens, plan.left_out.total)
+            shown = context.render(
+                plan_records(built, plan, order, written), budget, tokens, plan.left_out.total
+            )
             written[plan.community] = run(report(shown, spec), answer)
             schedule.done(plan.community, context.record_tokens(report_row(plan.community, written), tokens))
     return written
@@ -235,7 +251,10 @@ def ask(built: Built, question: str, level: int) -> tuple[map_reduce.Reduced, li
 def coarsest_full(built: Built) -> int:
     """The coarsest level whose reports fill a context."""
     for level in range(built.hierarchy.n_levels):
-        size = sum(tokens(context.shown_content(full_content(built.reports[int(c)]))) for c in built.hierarchy.at_level(level))
+        size = sum(
+            tokens(context.shown_content(full_content(built.reports[int(c)])))
+            for c in built.hierarchy.at_level(level)
+        )
         if size >= built.settings.query.context_tokens:
             return level
     return max(0, built.hierarchy.n_levels - 1)
@@ -319,7 +338,12 @@ def report_table(built: Built) -> list[tuple[str, str]]:
 
 
 def supported(
-    quote: str, cited: records.Reference, places: Mapping[Any, Any], units: Mapping[str, str], built: Built, below: Any
+    quote: str,
+    cited: records.Reference,
+    places: Mapping[Any, Any],
+    units: Mapping[str, str],
+    built: Built,
+    below: Any,
 ) -> bool:
     if cited.section == "Reports":
         return quote in full_content(built.reports[below[cited.id]])
@@ -371,8 +395,16 @@ def guests_of(names: Iterable[str]) -> dict[str, list[str]]:
     out = {}
     for name in sorted({re.sub(r"-part\d+$", "", n) for n in names}):
         s = re.sub(r"([a-z])([A-Z])", r"\1 \2", name.replace("_", " "))
-        s = re.sub(r"(?i)\b(behind|the|tech|podcast|with|transcript|final|qc|kevin|scott|episode|ep|of)\b", " ", s.replace("-", " "))
-        s = re.sub(r"(?i)\b(V?\d+|\(1\)|neuroscientist.*|bioengineering.*|chief.*|ceo.*|sci fi.*|year.*|reprogramming.*)", " ", s)
+        s = re.sub(
+            r"(?i)\b(behind|the|tech|podcast|with|transcript|final|qc|kevin|scott|episode|ep|of)\b",
+            " ",
+            s.replace("-", " "),
+        )
+        s = re.sub(
+            r"(?i)\b(V?\d+|\(1\)|neuroscientist.*|bioengineering.*|chief.*|ceo.*|sci fi.*|year.*|reprogramming.*)",
+            " ",
+            s,
+        )
         words = [w for w in s.split() if w not in ("(1)",)]
         if words:
             out[name] = words
@@ -518,7 +550,9 @@ def print_table(title: str, rows: Iterable[tuple[str, str]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--podcast", type=Path, help="folder with one .txt per chunk")
     parser.add_argument("--questions", type=Path, help="CSV with a column question_text")
     parser.add_argument("--demo", type=Path, help="folder with corpus/ and truth.yaml")
@@ -549,7 +583,9 @@ def show_reports(built: Built, n: int) -> None:
         by_size[int(built.hierarchy.level[c])].append((c, r))
     for level in sorted(by_size)[:2]:
         for _, r in by_size[level][:n]:
-            print(f"\n[C{level}] rating {r.rating}\n{records.render_references(full_content(r), lambda f: 1)}")
+            print(
+                f"\n[C{level}] rating {r.rating}\n{records.render_references(full_content(r), lambda f: 1)}"
+            )
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +24,7 @@ from graphrag_ray.query.answer import Answer, Phase
 from graphrag_ray.query.global_search import compose
 from graphrag_ray.query.levels import LevelReports, Levels, levels
 from graphrag_ray.query.map_reduce import MapAnswer, map_spec, reduce_spec
+from graphrag_ray.query.quotes import best_sentence
 from graphrag_ray.records import Reference
 from graphrag_ray.reports.context import Record, report_record
 from graphrag_ray.settings import Settings, parse_settings
@@ -121,19 +123,21 @@ class Index:
                     entities=_plain(entities, "human_readable_id", "title", "type"),
                     relationships=_plain(edges, "human_readable_id", "source", "target", "description"),
                     claims=_plain(claims, "human_readable_id", "subject_id", "object_id", "description"),
-                    chunks=self._chunks(list(dict.fromkeys(units))),
+                    chunks=self._chunks(named, entities["title"].to_pylist()),
                 )
             )
         order = {id_: i for i, id_ in enumerate(wanted)}
         return sorted(out, key=lambda s: order[s.report["id"]])
 
-    def _chunks(self, ids: Sequence[str]) -> list[dict[str, Any]]:
-        units = _where(self.table("text_units"), "id", ids)
+    def _chunks(self, named: Counter[str], names: Sequence[str]) -> list[dict[str, Any]]:
+        """Chunks, those that hold most of what was cited first, each with its best sentence."""
+        units = _where(self.table("text_units"), "id", list(named))
         documents = _where(self.table("documents"), "id", units["document_id"].unique().to_pylist())
         by_id = {d["id"]: d for d in documents.to_pylist()}
         out = []
-        for unit in units.to_pylist():
+        for unit in sorted(units.to_pylist(), key=lambda u: (-named[u["id"]], u["human_readable_id"])):
             document = by_id[unit["document_id"]]
+            start, end = best_sentence(unit["text"], names)
             out.append(
                 {
                     "human_readable_id": unit["human_readable_id"],
@@ -145,6 +149,8 @@ class Index:
                     "start": unit["start"],
                     "end": unit["end"],
                     "text": unit["text"],
+                    "quote": unit["text"][start:end],
+                    "quote_start": unit["start"] + start,
                 }
             )
         return out

@@ -186,9 +186,10 @@ def _print_source(out: Console, source: Source) -> None:
     for c in source.claims[:10]:
         out.print(f"  claim {c['human_readable_id']}: {c['description']}", soft_wrap=True)
     for c in source.chunks[:10]:
-        where = f"{c['document']}{'#' + c['row'] if c['row'] else ''}:{c['start']}-{c['end']}"
-        quote = " ".join(c["text"].split())[:160]
-        out.print(f"  text {c['human_readable_id']}: {where}\n      {quote}…", markup=False, soft_wrap=True)
+        row = f" row {c['row']}" if c["row"] else ""
+        where = f"{c['document']}{row}, character {c['quote_start']}"
+        quote = " ".join(c["quote"].split())
+        out.print(f"  text {c['human_readable_id']}: {where}\n      “{quote}”", markup=False, soft_wrap=True)
     left = sum(
         max(0, len(x) - 10) for x in (source.entities, source.relationships, source.claims, source.chunks)
     )

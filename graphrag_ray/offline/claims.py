@@ -8,6 +8,7 @@ shallow patterns: Etzioni et al. 2008, "Open information extraction from the web
 from __future__ import annotations
 
 import re
+from calendar import month_name
 from collections.abc import Mapping
 
 from graphrag_ray.ids import entity_key
@@ -17,8 +18,8 @@ from graphrag_ray.offline.quotes import quote
 
 MAX_CLAIMS = 8
 
-_MONTHS = "january february march april may june july august september october november december".split()
-_MONTH = "|".join(m.capitalize() for m in _MONTHS)
+_MONTHS = [name.lower() for name in month_name]
+_MONTH = "|".join(m.capitalize() for m in _MONTHS[1:])
 _DATE = re.compile(
     rf"\b(?:(?P<d1>\d{{1,2}})(?:st|nd|rd|th)? (?:of )?(?P<m1>{_MONTH}),? (?P<y1>\d{{4}})"
     rf"|(?P<m2>{_MONTH}) (?P<d2>\d{{1,2}})(?:st|nd|rd|th)?, (?P<y2>\d{{4}})"
@@ -98,5 +99,5 @@ def _date(text: str) -> str:
     day = groups["d1"] or groups["d2"]
     if month is None:
         return year
-    number = _MONTHS.index(month.lower()) + 1
+    number = _MONTHS.index(month.lower())
     return f"{year}-{number:02}" + (f"-{int(day):02}" if day and 1 <= int(day) <= 31 else "")

@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from graphrag_ray.offline.lexicon import Lexicon
-from graphrag_ray.offline.names import find_names
+from graphrag_ray.offline.names import find_names, speaker_title
 from graphrag_ray.offline.sentences import Script, Sentence, fold, read_script
 from graphrag_ray.offline.terms import find_terms
 from graphrag_ray.offline.types import CONCEPT, PERSON, classify
@@ -68,11 +68,11 @@ def read(text: str, lexicon: Lexicon, with_terms: bool) -> Reading:
                 things.append(Thing(term.phrase, CONCEPT, term.places))
     things.sort(key=lambda t: t.places[0])
     reading = Reading(text, script, things)
-    _index(reading)
+    _index(reading, lexicon)
     return reading
 
 
-def _index(reading: Reading) -> None:
+def _index(reading: Reading, lexicon: Lexicon) -> None:
     found: dict[int, list[tuple[int, Thing]]] = defaultdict(list)
     speakers = {t.key: t for t in reading.things if t.speaker and t.kind == PERSON}
     for thing in reading.things:
@@ -81,12 +81,12 @@ def _index(reading: Reading) -> None:
     for sentence, listed in found.items():
         listed.sort(key=lambda p: p[0])
         reading.in_sentence[sentence] = list({id(t): t for _, t in listed}.values())
-    labels = [_speaker(turn.speaker, speakers) for turn in reading.script.turns]
+    labels = [_speaker(turn.speaker, speakers, lexicon) for turn in reading.script.turns]
     reading.speaks = [labels[s.turn] if s.turn >= 0 else None for s in reading.script.sentences]
 
 
-def _speaker(label: str, speakers: dict[str, Thing]) -> Thing | None:
-    key = fold(label).upper().replace("’", "'")
+def _speaker(label: str, speakers: dict[str, Thing], lexicon: Lexicon) -> Thing | None:
+    key = speaker_title(label, lexicon).upper()
     if key in speakers:
         return speakers[key]
     last = key.split()[-1]

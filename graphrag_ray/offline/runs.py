@@ -189,7 +189,9 @@ def _strip_front(run: Run, lexicon: Lexicon) -> tuple[list[Word], bool, bool]:
             if following is not None and _belongs(first, following, lexicon):
                 break
             opened = True
-        elif first.lower not in lexicon.cues["determiner"] and first.lower != "&" and not first.text.isdigit():
+        elif (
+            first.lower not in lexicon.cues["determiner"] and first.lower != "&" and not first.text.isdigit()
+        ):
             is_feast = following is not None and following.lower in lexicon.cues["event_suffix"]
             if first.lower not in lexicon.calendar or is_feast:
                 break

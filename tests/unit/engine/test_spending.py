@@ -42,7 +42,9 @@ def test_time_counts_from_the_start_of_the_run():
 
 
 def test_a_cost_limit_with_an_unknown_price_is_refused():
-    unknown = Model(provider="openai", model="my-own", endpoints=(Endpoint(base_url="http://127.0.0.1:1/v1"),))
+    unknown = Model(
+        provider="openai", model="my-own", endpoints=(Endpoint(base_url="http://127.0.0.1:1/v1"),)
+    )
     with pytest.raises(SettingsError, match=r"my-own.*unknown"):
         check_prices(Budget(max_cost_usd=1), Models({"default": unknown}))
     check_prices(Budget(), Models({"default": unknown}))

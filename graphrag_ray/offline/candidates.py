@@ -1,0 +1,193 @@
+"""Which capitalised runs of a chunk are names.
+
+Document-centred casing (Mikheev, "Periods, capitalized words, etc.", Computational Linguistics 2002):
+a capital in mid-sentence is evidence, a capital at the start of a sentence needs evidence elsewhere in
+the chunk or a word that is not an ordinary one. Runs that hold two names are divided where both are seen
+alone elsewhere, the reasoning behind the nested term of C-value (terms.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from graphrag_ray.offline.lexicon import Lexicon
+from graphrag_ray.offline.runs import Run, quoted_titles, runs_of, trim
+from graphrag_ray.offline.sentences import Sentence, fold
+from graphrag_ray.offline.words import Word, is_empty, words_of
+
+MAX_WORDS = 9
+"""A longer capitalised run is a heading or a list without commas."""
+
+_LOWER = re.compile(r"(?<![^\W_])[a-zß-ÿ]+(?![^\W_])")
+_FIELD = re.compile(r"(?:ing|ics|ions?|ology|ment|ence|ance|ists?|ism|ity|ry|ies|hip|hood|s)$")
+_ADJECTIVE = re.compile(r"(?:ian|ean|esque|ese|ist)$")
+_SUBJECT_OF = frozenset(
+    ["is", "was", "has", "had", "will", "did", "does", "would", "could", "can", "and", "or"]
+)
+
+
+@dataclass(slots=True)
+class Candidate:
+    """Runs with one title. `mid`: those whose casing is evidence by itself."""
+
+    title: str
+    runs: list[Run]
+    mid: int = 0
+
+    @property
+    def words(self) -> list[Word]:
+        return self.runs[0].words
+
+    @property
+    def person(self) -> bool:
+        return any(r.person for r in self.runs)
+
+
+def find_candidates(text: str, sentences: list[Sentence], lexicon: Lexicon) -> list[Candidate]:
+    """The accepted candidates of a chunk, in order of first mention."""
+    found = _gathered(text, _all_runs(text, sentences, lexicon))
+    _divide(text, found, lexicon)
+    _unglue(text, found)
+    lower_words = frozenset(_LOWER.findall(text))
+    return [c for c in found.values() if _accepted(c, text, lower_words, lexicon)]
+
+
+def title_of(text: str, words: Iterable[Word]) -> str:
+    """A run as written, white space folded and apostrophes straight."""
+    listed = list(words)
+    return fold(text[listed[0].start : listed[-1].end]).replace("’", "'")
+
+
+def _all_runs(text: str, sentences: list[Sentence], lexicon: Lexicon) -> list[Run]:
+    found: list[Run] = []
+    with_quotes = "“" in text or '"' in text
+    for index, sentence in enumerate(sentences):
+        quoted = quoted_titles(text, sentence, index, lexicon) if with_quotes else []
+        spans = [(q.start, q.end) for q in quoted]
+        words = words_of(text, sentence, lexicon)
+        for run in runs_of(text, index, words, lexicon):
+            if not any(a < run.end and run.start < b for a, b in spans):
+                found.extend(trim(run, lexicon))
+        found.extend(quoted)
+    return [r for r in found if len(r.words) <= MAX_WORDS]
+
+
+def _gathered(text: str, runs: Iterable[Run]) -> dict[str, Candidate]:
+    """Runs by upper-case title. One that an edge of the chunk may have cut (KEVIN SC at the end, OTT at
+    the start) counts only where the same is seen elsewhere."""
+    found: dict[str, Candidate] = {}
+    for run in runs:
+        title = title_of(text, run.words)
+        candidate = found.setdefault(title.upper(), Candidate(title, []))
+        candidate.runs.append(run)
+        candidate.mid += not run.words[0].initial or run.person
+    for key, candidate in list(found.items()):
+        run = candidate.runs[0]
+        if len(candidate.runs) == 1 and (
+            run.end == len(text) or (run.start == 0 and run.words[0].text.isupper())
+        ):
+            del found[key]
+    return found
+
+
+def _divide(text: str, found: dict[str, Candidate], lexicon: Lexicon) -> None:
+    """Take apart a run that holds two names side by side (In Tolverton Mara Venn said …)."""
+    for key, candidate in list(found.items()):
+        run = candidate.runs[0]
+        if len(candidate.runs) > 1 or len(run.words) < 3 or run.quoted:
+            continue
+        for at in range(1, len(run.words)):
+            head, tail = run.words[:at], run.words[at:]
+            if _stands_alone(text, head, run.opened, found, lexicon) and _is_full_name(
+                text, tail, found, lexicon
+            ):
+                del found[key]
+                _put(text, found, replace(run, words=head, after=tail[0].lower))
+                _put(text, found, replace(run, words=tail, before=head[-1].lower, before2=""))
+                break
+
+
+def _stands_alone(
+    text: str, head: list[Word], opened: bool, found: dict[str, Candidate], lexicon: Lexicon
+) -> bool:
+    if title_of(text, head).upper() in found:
+        return True
+    return len(head) == 1 and (opened or head[0].lower in lexicon.cues["place"])
+
+
+def _is_full_name(text: str, tail: list[Word], found: dict[str, Candidate], lexicon: Lexicon) -> bool:
+    if len(tail) < 2 or not tail[0].capital:
+        return False
+    return title_of(text, tail).upper() in found or (
+        tail[0].lower in lexicon.cues["first_name"] and not lexicon.is_ordinary(tail[1].lower)
+    )
+
+
+def _unglue(text: str, found: dict[str, Candidate]) -> None:
+    """An opener glued to a name (Building Microsoft) is seen once; the name alone is seen elsewhere."""
+    for key, candidate in list(found.items()):
+        run = candidate.runs[0]
+        if candidate.mid or len(run.words) < 2 or len(candidate.runs) > 1:
+            continue
+        rest = found.get(title_of(text, run.words[1:]).upper())
+        if rest is not None and rest.mid:
+            del found[key]
+            _put(text, found, replace(run, words=run.words[1:]))
+
+
+def _put(text: str, found: dict[str, Candidate], run: Run) -> None:
+    title = title_of(text, run.words)
+    candidate = found.setdefault(title.upper(), Candidate(title, []))
+    candidate.runs.append(run)
+    candidate.mid += 1
+
+
+def _accepted(candidate: Candidate, text: str, lower_words: frozenset[str], lexicon: Lexicon) -> bool:
+    words = candidate.words
+    if any(r.quoted for r in candidate.runs):
+        return True
+    if len(words) == 1:
+        return _single_accepted(candidate, words[0], lower_words, lexicon)
+    if not all(lexicon.is_ordinary(w.lower) for w in words):
+        return True
+    if not candidate.mid and lexicon.is_leading(words[0].lower):
+        return False
+    return text.count(" ".join(w.lower for w in words)) <= candidate.mid
+
+
+def _single_accepted(candidate: Candidate, word: Word, lower_words: frozenset[str], lexicon: Lexicon) -> bool:
+    run, lower = candidate.runs[0], word.lower
+    if is_empty(lower, lexicon):
+        return False
+    ordinary = lexicon.is_ordinary(lower)
+    if word.text.isupper():
+        return not ordinary and lower not in lower_words
+    if candidate.person:
+        return True
+    if lower in lower_words:
+        return False
+    if _ADJECTIVE.search(lower) and lexicon.is_ordinary(run.after):
+        return lower in lexicon.cues["first_name"]
+    if not ordinary:
+        return bool(candidate.mid) or len(candidate.runs) > 1 or _acts(candidate, lexicon)
+    if lower in lexicon.cues["first_name"] and candidate.mid:
+        return True
+    if candidate.mid >= 2:
+        return True
+    return bool(candidate.mid) and run.before in lexicon.cues["before_name"] and not _FIELD.search(lower)
+
+
+def _acts(candidate: Candidate, lexicon: Lexicon) -> bool:
+    """Whether a word seen at the start of one sentence only is used there as a name: known as one, owning
+    something, or the subject of a verb that names take."""
+    run = candidate.runs[0]
+    lower = run.words[0].lower
+    return (
+        lower in lexicon.cues["first_name"]
+        or lower in lexicon.cues["place"]
+        or run.words[0].possessive
+        or run.after in lexicon.cues["say"]
+        or run.after in _SUBJECT_OF
+    )
