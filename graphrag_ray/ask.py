@@ -114,9 +114,8 @@ class Index:
             entities = _where(self.table("entities"), "id", cited.get("Entities", []))
             edges = _where(self.table("relationships"), "id", cited.get("Relationships", []))
             claims = _where(self.table("covariates"), "id", cited.get("Claims", []))
-            units = [
-                u for t in (edges, claims, entities) for ids in t["text_unit_ids"].to_pylist() for u in ids
-            ]
+            tables = (edges, claims, entities)
+            named = Counter(u for t in tables for ids in t["text_unit_ids"].to_pylist() for u in ids)
             out.append(
                 Source(
                     report={k: report[k] for k in ("id", "human_readable_id", "title", "rank")},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 _SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+|\n\s*\n")
 MAX_QUOTE_CHARACTERS = 400
@@ -28,7 +29,7 @@ def best_sentence(text: str, names: Sequence[str]) -> tuple[int, int]:
 def _sentences(text: str) -> list[tuple[int, int]]:
     cuts = [0, *(m.end() for m in _SENTENCE_END.finditer(text)), len(text)]
     spans = []
-    for start, end in zip(cuts, cuts[1:], strict=False):
+    for start, end in pairwise(cuts):
         inside = text[start:end]
         left = len(inside) - len(inside.lstrip())
         if inside.strip():

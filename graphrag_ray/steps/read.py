@@ -194,7 +194,8 @@ def _add_kept(run: Run, tables: dict[str, list[list[Part]]], old: Result, kept: 
         return
     pairs = zip(old.tables["documents"], old.tables["text_units"], strict=True)
     inputs = [(documents, units, kept) for documents, units in pairs]
-    written = run.executor.map("keep", _keep_rows, inputs)
+    # Without empty groups: they would add up, run after run, and make each look like a change.
+    written = [w for w in run.executor.map("keep", _keep_rows, inputs) if w.get("documents")]
     for name, groups in by_input(written, "documents", "text_units", "failures").items():
         tables[name] += groups
 
