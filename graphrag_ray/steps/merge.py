@@ -35,6 +35,19 @@ ROWS_PER_PARTITION = 400_000
 
 Ints = npt.NDArray[np.int64]
 
+_ON_DRIVER = pa.schema(
+    [
+        ("id", pa.string()),
+        ("type", pa.string()),
+        ("frequency", pa.int64()),
+        ("weak", pa.bool_()),
+        ("source_id", pa.string()),
+        ("target_id", pa.string()),
+        ("n_units", pa.int64()),
+    ]
+)
+"""Columns that are read on the driver, which must be there where there is no entity or relationship too."""
+
 
 def merge(run: Run, corpus: Result, extracted: Result, claimed: Result) -> Result:
     """Tables entity_instances, relationship_instances, entities and relationships (merged, pruned, not
@@ -158,6 +171,8 @@ def _keep(run: Run, kind: str, groups: list[list[Part]], kept: npt.NDArray[np.bo
 
 def _keep_rows(kind: str, store: Store, x: tuple[list[Part], Any, int]) -> Iterator[Tables]:
     group, bits, rows = x
+    if not group:
+        return
     table = read_table(store, group)
     yield {kind: table.filter(pa.array(np.unpackbits(bits, count=rows).astype(np.bool_)))}
 
@@ -178,7 +193,7 @@ def _just(store: Store, table: pa.Table) -> Iterable[Tables]:
 
 
 def _columns(run: Run, groups: list[list[Part]], names: list[str]) -> pa.Table:
-    return read_table(run.store, [p for g in groups for p in g], names)
+    return read_table(run.store, [p for g in groups for p in g], names, _ON_DRIVER)
 
 
 def _rows(groups: list[list[Part]]) -> int:

@@ -169,10 +169,12 @@ def test_a_document_without_any_entity_leaves_a_valid_index_of_it(world: World):
     assert not world.index().committed
 
 
-def test_the_offline_engine_too_leaves_a_valid_index_where_it_finds_nothing(world: World):
-    world.write({"a.txt": "it rained and nobody came."})
+@pytest.mark.parametrize(("text", "entities"), [("it rained and nobody came.", 0), ("Mr. Maddern slept.", 1)])
+def test_pruning_leaves_a_valid_index_where_there_is_nothing_to_prune(world: World, text: str, entities: int):
+    world.write({"a.txt": text})
     done = world.index(models={"default": {"provider": "offline"}})
-    assert done.manifest.counts["entities"] == 0 and done.failed == 0
+    assert done.manifest.counts["entities"] == entities and done.failed == 0
+    assert done.manifest.counts["relationships"] == 0
 
 
 def test_a_graph_without_an_edge_has_communities_reports_and_answers(world: World):

@@ -1,0 +1,73 @@
+"""How tables are cut into partitions and blocks is nobody's business but storage's."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import toy_model
+from endpoint import Endpoint
+
+from graphrag_ray.ask import open_index
+from graphrag_ray.console import Observer
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.local import LocalExecutor
+from graphrag_ray.index import index
+from graphrag_ray.settings import parse_settings
+from graphrag_ray.steps import communities, finish, merge
+from graphrag_ray.store.files import Store
+
+TABLES = (
+    "documents",
+    "text_units",
+    "entities",
+    "relationships",
+    "covariates",
+    "communities",
+    "community_reports",
+)
+
+
+def write_corpus(folder: Path) -> None:
+    folder.mkdir()
+    draw = random.Random(7)
+    names = [
+        a + b for a in ("ALDA", "BRUNO", "CARLO", "DORA") for b in ("MAN", "SON", "WITZ", "FELD", "BERG")
+    ]
+    for i in range(12):
+        first = draw.randrange(15)
+        told = [
+            f"{draw.choice(names[first : first + 5])} met {draw.choice(names[first : first + 5])}."
+            for _ in range(8)
+        ]
+        (folder / f"{i}.txt").write_text(" ".join(told))
+
+
+def tables(root: str, corpus: Path, endpoint: Endpoint) -> dict[str, list[dict[str, object]]]:
+    model = {
+        "provider": "openai",
+        "model": "m",
+        "endpoints": [{"base_url": endpoint.base_url, "api_key_env": None, "max_in_flight": 32}],
+    }
+    settings = parse_settings({"models": {"default": model}, "claims": {"enabled": True}})
+    executor = LocalExecutor(Store(root), Models.of(settings))
+    index(str(corpus), executor, settings, Observer(quiet=True), now=lambda: 1.7e9)
+    opened = open_index(root)
+    return {name: opened.table(name).to_pylist() for name in TABLES}
+
+
+def test_tables_are_the_same_however_many_partitions_and_blocks_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_corpus(tmp_path / "in")
+    with Endpoint(respond=toy_model.respond) as endpoint:
+        whole = tables(str(tmp_path / "one"), tmp_path / "in", endpoint)
+        monkeypatch.setattr(merge, "ROWS_PER_PARTITION", 20)
+        monkeypatch.setattr(communities, "BLOCK_ROWS", 3)
+        monkeypatch.setattr(finish, "COMMUNITIES_AT_ONCE", 2)
+        parts = tables(str(tmp_path / "many"), tmp_path / "in", endpoint)
+    assert len(Store(str(tmp_path / "many")).list("tables/entities")) > 2
+    assert len(whole["entities"]) >= 15 and whole["covariates"] and len(whole["communities"]) > 1
+    for name in TABLES:
+        assert parts[name] == whole[name], name
