@@ -27,7 +27,7 @@ import numpy.typing as npt
 from graphrag_ray.graph.arrays import Ints
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.graph.hierarchy import Hierarchy, number_depth_first
-from graphrag_ray.graph.leiden import Floats, check_quality, components, leiden, seeded_igraph
+from graphrag_ray.graph.leiden import Floats, components, leiden, seeded_igraph
 from graphrag_ray.ids import stable_id
 from graphrag_ray.settings import Communities
 
@@ -76,10 +76,8 @@ def communities(
     `components: largest` the nodes outside of the largest component (ties: that of the smallest node)
     are in no community.
 
-    Raises ValueError for weights that are negative or not finite and for ends that are no node,
-    SettingsError for a quality function that the library does not have.
+    Raises ValueError for weights that are negative or not finite and for ends that are no node.
     """
-    check_quality(options)
     edges = _canonical(n_nodes, source, target, weight)
     component = components(n_nodes, edges.ends)
     if options.components == "largest" and n_nodes:

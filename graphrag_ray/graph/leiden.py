@@ -14,7 +14,6 @@ import igraph
 import numpy as np
 import numpy.typing as npt
 
-from graphrag_ray.errors import SettingsError
 from graphrag_ray.graph.arrays import Ints
 from graphrag_ray.settings import Communities
 
@@ -46,15 +45,6 @@ def seeded_igraph(seed: int) -> Iterator[random.Random]:
             yield generator
         finally:
             igraph.set_random_number_generator(random)
-
-
-def check_quality(options: Communities) -> None:
-    """Raise SettingsError where the library does not have the quality function."""
-    if options.library == "igraph" and options.quality not in _IGRAPH:
-        raise SettingsError(
-            f"communities.quality {options.quality!r} needs communities.library: leidenalg "
-            f"(igraph has {' and '.join(_IGRAPH)})"
-        )
 
 
 def leiden(

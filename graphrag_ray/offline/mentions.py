@@ -9,7 +9,7 @@ from graphrag_ray.offline.lexicon import Lexicon
 from graphrag_ray.offline.names import find_names, speaker_title
 from graphrag_ray.offline.sentences import Script, Sentence, fold, read_script
 from graphrag_ray.offline.terms import find_terms
-from graphrag_ray.offline.types import CONCEPT, PERSON, classify
+from graphrag_ray.offline.types import CONCEPT, PERSON, classify, place_heads
 
 
 @dataclass(slots=True)
@@ -56,10 +56,12 @@ def read(text: str, lexicon: Lexicon, with_terms: bool) -> Reading:
     """Find everything that is named in a chunk."""
     script = read_script(text, lexicon)
     things = []
-    for name in find_names(text, script, lexicon).values():
+    names = find_names(text, script, lexicon)
+    heads = place_heads(names, lexicon)
+    for name in names.values():
         places = sorted({(m.sentence, m.start, m.end) for m in name.mentions if not m.label})
         labels = [(m.sentence, m.start, m.end) for m in name.mentions if m.label]
-        kind = classify(name, lexicon)
+        kind = classify(name, lexicon, heads)
         things.append(Thing(name.title, kind, places or labels[:1], name.speaker, name.short_for))
     keys = {t.key for t in things}
     if with_terms:

@@ -63,8 +63,8 @@ def split_sentences(text: str, lexicon: Lexicon) -> list[str]:
 def read_script(text: str, lexicon: Lexicon) -> Script:
     """Cut a chunk into sentences and, where lines begin with `NAME:`, into turns.
 
-    A label in capitals counts as a speaker at once, one in mixed case when it has two words or comes
-    twice. A blank line, a heading, a list item and a label end a sentence; a single line break does
+    A label in capitals counts as a speaker at once, one in mixed case when it comes twice or begins
+    with a first name or an honorific. A blank line, a heading, a list item and a label end a sentence; a single line break does
     where the line before it ends one.
     """
     blocks = _blocks(text)
@@ -74,7 +74,7 @@ def read_script(text: str, lexicon: Lexicon) -> Script:
     turns: list[Turn] = []
     for (start, end), found in zip(blocks, labels, strict=True):
         body, label_start = start, -1
-        if found and (" " in found[0] or found[0].isupper() or names.count(found[0]) > 1):
+        if found and (found[0].isupper() or names.count(found[0]) > 1 or _is_person(found[0], lexicon)):
             turns.append(Turn(found[0], found[1], found[2]))
             body, label_start = found[3], start
         for a, b in _boundaries(text, body, end, lexicon):
@@ -111,8 +111,7 @@ def _blocks(text: str) -> list[tuple[int, int]]:
             or blank_between
             or skip > len(line) - len(line.lstrip())
             or text[open_end - 1] in '.!?…:”"]|*'
-            or len(text[last_start:last_line_end]) < SHORT_LINE
-            and line.lstrip()[:1].isupper()
+            or (last_line_end - last_start < SHORT_LINE and line.lstrip()[:1].isupper())
             or _is_heading(line)
             or _is_heading(text[open_start:open_end])
             or _LABEL.match(line) is not None
@@ -151,11 +150,12 @@ def _label(text: str, start: int, end: int, lexicon: Lexicon) -> tuple[str, int,
         return None
     lower = [w.lower().strip(".") for w in words]
     first_names = lexicon.cues["first_name"]
-    if all(
-        lexicon.is_ordinary(w) or w in lexicon.cues["not_name"] or w in lexicon.cues["role"] for w in lower
+    named = lower[0] in first_names or (len(lower) > 1 and lower[1] in first_names)
+    cues = lexicon.cues
+    if not named and all(
+        lexicon.is_ordinary(w) or w in cues["not_name"] or w in cues["role"] for w in lower
     ):
-        if not (lower[0] in first_names or (len(lower) > 1 and lower[1] in first_names)):
-            return None
+        return None
     if (
         len(words) == 1
         and not name.isupper()
@@ -164,6 +164,12 @@ def _label(text: str, start: int, end: int, lexicon: Lexicon) -> tuple[str, int,
     ):
         return None
     return fold(name), found.start("name"), found.end("name"), found.end()
+
+
+def _is_person(label: str, lexicon: Lexicon) -> bool:
+    words = label.lower().split()
+    titled = words[0].strip(".") in lexicon.cues["strict_honorific"]
+    return len(words) > 1 and (titled or words[0] in lexicon.cues["first_name"])
 
 
 def _boundaries(text: str, start: int, end: int, lexicon: Lexicon) -> list[tuple[int, int]]:

@@ -1,7 +1,9 @@
 """What kind of thing a name names: honorifics, suffixes, speaker labels, patterns and verbs beside it.
 
-Every cue votes for a type, the most votes win; without any cue a name is an organisation, which is what
-most unknown names of running text are. The vote is then mapped to the types that the prompt asks for.
+Every cue votes for a type, the most votes win (the cues of rule-based recognisers since the MUCs, e.g.
+Mikheev, Moens and Grover 1999, "Named entity recognition without gazetteers"); without any cue a name is
+an organisation, which is what most unknown names of running text are. The vote is then mapped to the
+types that the prompt asks for.
 """
 
 from __future__ import annotations
@@ -12,10 +14,21 @@ from graphrag_ray.offline.lexicon import Lexicon, lexicon
 from graphrag_ray.offline.names import Mention, Name, looks_like_person
 
 PERSON, ORGANIZATION, LOCATION, EVENT, WORK, CONCEPT = range(6)
-_ORDER = (PERSON, ORGANIZATION, LOCATION, WORK, EVENT, CONCEPT)
 
+MAX_MENTIONS = 8
+"""So many mentions vote; more change little."""
+
+_ORDER = (PERSON, ORGANIZATION, LOCATION, WORK, EVENT, CONCEPT)
 _KINDS = ("person", "organization", "location", "event", "work", "concept")
 _NEAREST: dict[int, int] = {EVENT: CONCEPT, WORK: CONCEPT}
+_SUFFIXES = (
+    (ORGANIZATION, "org_suffix", 3.0),
+    (LOCATION, "loc_suffix", 3.0),
+    (EVENT, "event_suffix", 3.2),
+    (WORK, "work_suffix", 2.6),
+)
+
+Votes = list[float]
 
 
 @lru_cache(maxsize=64)
@@ -42,13 +55,29 @@ def type_names(entity_types: str) -> tuple[str | None, ...]:
     return tuple(out)
 
 
-def classify(name: Name, lexicon: Lexicon) -> int:
-    """PERSON … WORK for a name, by its own words and the words beside its mentions."""
+def place_heads(names: dict[str, Name], lexicon: Lexicon) -> frozenset[str]:
+    """Words that head the names of civic things (Varnmouth of Varnmouth Town Council): places."""
+    civic = lexicon.cues["civic"]
+    return frozenset(
+        n.words[0] for n in names.values() if len(n.words) > 1 and any(w in civic for w in n.words[1:])
+    )
+
+
+def classify(name: Name, lexicon: Lexicon, heads: frozenset[str] = frozenset()) -> int:
+    """PERSON … WORK for a name, by its own words and the words beside its mentions.
+
+    heads: of `place_heads`.
+    """
     if name.speaker:
         return PERSON
-    votes = [0.0] * 6
-    _by_words(name, votes, lexicon)
-    for mention in name.mentions[:8]:
+    votes = [0.0] * len(_KINDS)
+    if name.quoted:
+        votes[WORK] += 4
+    if len(name.words) == 1:
+        _by_word(name, votes, lexicon, heads)
+    else:
+        _by_words(name, votes, lexicon)
+    for mention in name.mentions[:MAX_MENTIONS]:
         _by_context(name, mention, votes, lexicon)
     best = max(votes)
     if best <= 0:
@@ -56,73 +85,51 @@ def classify(name: Name, lexicon: Lexicon) -> int:
     return next(kind for kind in _ORDER if votes[kind] == best)
 
 
-def _by_words(name: Name, votes: list[float], lexicon: Lexicon) -> None:
+def _by_word(name: Name, votes: Votes, lexicon: Lexicon, heads: frozenset[str]) -> None:
+    cues, word = lexicon.cues, name.words[0]
+    votes[PERSON] += 5.0 * name.person + 2.5 * (word in cues["first_name"])
+    votes[LOCATION] += 4.0 * (word in cues["place"]) + 1.2 * (word in heads)
+    votes[ORGANIZATION] += 0.5 + 1.0 * (name.title.isupper() and len(word) <= 5)
+    votes[ORGANIZATION] += 1.0 * any(c.isupper() for c in name.title[1:])
+    votes[WORK] += 2.0 * any(c.isdigit() for c in word)
+
+
+def _by_words(name: Name, votes: Votes, lexicon: Lexicon) -> None:
     cues, words = lexicon.cues, name.words
     phrase, first, last = " ".join(words), words[0], words[-1].split("-")[-1]
-    if name.person:
-        votes[PERSON] += 5
-    if name.quoted:
-        votes[WORK] += 4
-    if phrase in cues["place"] or phrase in cues["place_phrase"]:
-        votes[LOCATION] += 4
-    if looks_like_person(words, lexicon):
+    votes[LOCATION] += 4.0 * (phrase in cues["place"] or phrase in cues["place_phrase"])
+    if "&" not in words and looks_like_person(words, lexicon):
         votes[PERSON] += 3.5 if first in cues["first_name"] else 2.5
-    if len(words) == 1:
-        if first in cues["first_name"]:
-            votes[PERSON] += 2.5
-        if name.title.isupper() and len(first) <= 5:
-            votes[ORGANIZATION] += 0.5
-        if any(c.isdigit() for c in first):
-            votes[WORK] += 2
-        return
-    head = words[0]
-    if "of" in words[1:-1] or "for" in words[1:-1]:
-        at = words.index("of") if "of" in words else words.index("for")
-        head = words[at - 1]
+    small = next((w for w in words[1:-1] if w in ("of", "for")), None)
+    if small:
+        head = words[words.index(small) - 1]
         votes[ORGANIZATION] += 3.5 * (head in cues["org_of"])
-        votes[LOCATION] += 3 * (head in cues["loc_of"] and head not in cues["org_of"])
-    for kind, section, weight in (
-        (ORGANIZATION, "org_suffix", 3.0),
-        (LOCATION, "loc_suffix", 3.0),
-        (EVENT, "event_suffix", 3.2),
-        (WORK, "work_suffix", 2.6),
-    ):
+        votes[LOCATION] += 3.0 * (head in cues["loc_of"] and head not in cues["org_of"])
+    suffixed = False
+    for kind, section, weight in _SUFFIXES:
         if last in cues[section] or (last.endswith("s") and last[:-1] in cues[section]):
             votes[kind] += weight
-    if first in ("storm", "hurricane", "operation", "battle", "typhoon"):
-        votes[EVENT] += 3.5
-    if first in ("mount", "lake", "port", "cape", "fort", "isle", "st", "saint", "river"):
-        votes[LOCATION] += 1.5
-    if all(lexicon.is_ordinary(w) for w in words) and words[0] in lexicon.function:
-        votes[WORK] += 2
-    if any(c.isdigit() for c in words[-1]):
-        votes[WORK] += 2
+            suffixed = True
+    votes[PERSON] += (1.0 if suffixed and first not in cues["first_name"] else 5.0) * name.person
+    votes[ORGANIZATION] += 2.0 * ("&" in words)
+    votes[EVENT] += 3.5 * (first in cues["event_first"])
+    votes[LOCATION] += 1.5 * (first in cues["place_first"])
+    votes[WORK] += 2.0 * (first in lexicon.function and all(lexicon.is_ordinary(w) for w in words))
+    votes[WORK] += 2.0 * any(c.isdigit() for c in last)
 
 
-def _by_context(name: Name, mention: Mention, votes: list[float], lexicon: Lexicon) -> None:
+def _by_context(name: Name, mention: Mention, votes: Votes, lexicon: Lexicon) -> None:
     run = mention.run
     if run is None:
         return
-    cues = lexicon.cues
-    single = len(name.words) == 1
-    if run.after in cues["say"] or run.after in cues["person_next"]:
-        votes[PERSON] += 1.0
-    if run.before in cues["role"] and run.before not in (
-        "guest",
-        "staff",
-        "member",
-        "partner",
-        "lead",
-        "senior",
-    ):
-        votes[PERSON] += 1.0
-    if run.before in cues["before_place"]:
-        votes[LOCATION] += 0.8 if single else 0.4
-    if run.before in cues["before_organization"] or run.before2 in cues["head_of"]:
-        votes[ORGANIZATION] += 0.7
-    if run.before in cues["before_work"] or run.before2 in cues["before_work"]:
-        votes[WORK] += 0.8
-    if run.before in cues["before_company"] or run.before2 in cues["before_company"]:
-        votes[ORGANIZATION] += 1.0
-    if run.before == "during":
-        votes[EVENT] += 1.5
+    cues, single = lexicon.cues, len(name.words) == 1
+    before = (run.before, run.before2)
+    if not (single and name.title.isupper()):
+        votes[PERSON] += 1.0 * (run.after in cues["say"] or run.after in cues["person_next"])
+    votes[PERSON] += 1.0 * (run.before in cues["role"] and run.before not in cues["loose_role"])
+    votes[LOCATION] += (0.8 if single else 0.4) * (run.before in cues["before_place"])
+    votes[LOCATION] += 0.1 * (single and run.before in ("of", "to", "from"))
+    votes[ORGANIZATION] += 0.7 * (run.before in cues["before_organization"] or run.before2 in cues["head_of"])
+    votes[ORGANIZATION] += 1.0 * any(b in cues["before_company"] for b in before)
+    votes[WORK] += 0.8 * any(b in cues["before_work"] for b in before)
+    votes[EVENT] += 1.5 * (run.before == "during")

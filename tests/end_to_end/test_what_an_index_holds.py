@@ -162,9 +162,7 @@ def test_every_community_has_a_report_and_every_reference_resolves(world: World)
     reports = world.table("community_reports")
     assert [r["community"] for r in reports] == [c["community"] for c in world.table("communities")]
     ids = {s: {row["id"] for row in world.table(TABLE_OF[s])} for s in SECTIONS}
-    numbers = {
-        s: {row["human_readable_id"]: row["id"] for row in world.table(TABLE_OF[s])} for s in SECTIONS
-    }
+    numbers = {s: {row["human_readable_id"]: row["id"] for row in world.table(TABLE_OF[s])} for s in SECTIONS}
     for r in reports:
         assert r["references"], "the toy model cites in every report"
         assert all(c["id"] in ids[c["section"]] for c in r["references"])
@@ -205,7 +203,12 @@ def test_columns_of_tables_become_metadata_that_citations_reach(world: World):
     )
     world.index()
     documents = {(d["path"], d["row"]): d for d in world.table("documents")}
-    assert set(documents) == {("letters.csv", "0"), ("letters.csv", "1"), ("notes.jsonl", "0"), ("plain.txt", "")}
+    assert set(documents) == {
+        ("letters.csv", "0"),
+        ("letters.csv", "1"),
+        ("notes.jsonl", "0"),
+        ("plain.txt", ""),
+    }
     assert json.loads(documents["letters.csv", "0"]["raw_data"]) == {"author": "Ann", "page": "12"}
     assert documents["plain.txt", ""]["raw_data"] is None
     opened = world.open()
@@ -330,7 +333,7 @@ def test_aliases_bring_two_names_together_and_blocked_names_never_appear(world: 
 
 def test_a_gleaned_record_is_kept(world: World):
     def forgetful(body: dict) -> str:
-        name, variables = toy_model.recognise(body["messages"][-1]["content"])
+        name, _ = toy_model.recognise(body["messages"][-1]["content"])
         if name == "glean_check":
             return "Yes, some are missing."
         if name == "glean":

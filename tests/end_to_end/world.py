@@ -19,7 +19,7 @@ from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.index import Indexed, index
 from graphrag_ray.settings import Settings, parse_settings
-from graphrag_ray.store import locks, snapshots
+from graphrag_ray.store import snapshots
 from graphrag_ray.store.files import Store
 
 TOWN = {
@@ -136,9 +136,7 @@ def expected_entities(texts: Iterable[str]) -> dict[str, int]:
 
 def expected_relationships(texts: Iterable[str]) -> dict[tuple[str, str], int]:
     """Pairs of names that share a sentence, and in how many of the texts."""
-    pairs = (
-        {pair for names in people(text) for pair in combinations(sorted(names), 2)} for text in texts
-    )
+    pairs = ({pair for names in people(text) for pair in combinations(sorted(names), 2)} for text in texts)
     return dict(Counter(pair for found in pairs for pair in found))
 
 

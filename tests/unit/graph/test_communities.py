@@ -211,11 +211,6 @@ def test_every_quality_function_of_leidenalg_gives_a_hierarchy(quality):
     assert one.n_communities > 1
 
 
-def test_a_quality_function_that_igraph_lacks_is_refused_by_name():
-    with pytest.raises(SettingsError, match=r"'surprise' needs communities\.library: leidenalg"):
-        build(2, [(0, 1)], Communities(quality="surprise"))
-
-
 @pytest.mark.parametrize("n", [0, 1, 3])
 def test_a_graph_without_an_edge_has_a_hierarchy(n):
     h = build(n, [])

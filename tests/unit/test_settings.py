@@ -1,0 +1,149 @@
+"""Settings: strict, explained, overridable, without secrets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+import graphrag_ray
+from graphrag_ray.errors import SettingsError
+from graphrag_ray.settings import OFFLINE_MODEL_ID, Settings, load_settings, parse_settings
+
+ONLINE = {"models": {"default": {"provider": "openai", "model": "m"}}}
+
+
+def test_without_a_file_the_offline_engine_answers():
+    settings = load_settings()
+    assert settings.model("default").provider == "offline"
+    assert settings.call("extract").model_id == OFFLINE_MODEL_ID
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("chunkin.size", "chunking"),
+        ("chunking.sise", "chunking.size"),
+        ("models.default.provder", "models.*.provider"),
+        ("models.default.endpoints.0.base_ulr", "models.*.endpoints.base_url"),
+        ("communities.max_sise", "communities.max_size"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest_known_one(key, near):
+    with pytest.raises(SettingsError, match="unknown setting") as caught:
+        load_settings(None, [f"{key}=1"])
+    assert repr(near) in str(caught.value)
+
+
+def test_an_override_reaches_into_lists_and_mappings():
+    settings = load_settings(
+        None,
+        [
+            "models.default.provider=openai",
+            "models.default.model=m",
+            "models.default.endpoints.0.base_url=http://127.0.0.1:1/v1",
+            "models.default.endpoints.0.requests_per_minute=60",
+            "models.default.endpoints.1.base_url=http://127.0.0.1:2/v1",
+            "chunking.size=document",
+            "extraction.entity_types=[ship, captain]",
+        ],
+    )
+    first, second = settings.model("default").endpoints
+    assert (first.requests_per_minute, second.base_url) == (60, "http://127.0.0.1:2/v1")
+    assert settings.chunking.size == "document"
+    assert settings.extraction.entity_types == ("ship", "captain")
+
+
+def test_a_later_override_wins_over_the_file(tmp_path: Path):
+    (tmp_path / "s.yaml").write_text("chunking: {size: 300}\n")
+    assert load_settings(tmp_path / "s.yaml").chunking.size == 300
+    assert load_settings(tmp_path / "s.yaml", ["chunking.size=200"]).chunking.size == 200
+
+
+@pytest.mark.parametrize("override", ["chunking", "=3", "models.default.endpoints.7.base_url=x"])
+def test_an_override_that_says_nothing_is_refused(override):
+    with pytest.raises(SettingsError, match="--set"):
+        load_settings(None, [override])
+
+
+def test_a_value_that_is_not_yaml_is_taken_as_it_stands():
+    assert (
+        load_settings(None, [r"input.strip_pattern=[^\n]*?\.txt\s"]).input.strip_pattern == r"[^\n]*?\.txt\s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        ({"chunking": {"size": 100, "overlap": 100}}, "must be smaller than size"),
+        ({"chunking": {"size": -1}}, "chunking.size"),
+        ({"communities": {"quality": "surprise"}}, "needs library: leidenalg"),
+        ({"input": {"strip_pattern": "("}}, "not a regular expression"),
+        ({"models": {"other": {}}}, "named `default`"),
+        ({"models": {"default": {"provider": "openai"}}}, "`model` is needed"),
+        ({"stages": {"report": {"model": "cheap"}}}, "not under `models`"),
+        (
+            {
+                "models": {
+                    "default": {"provider": "openai", "model": "m", "endpoints": [{"requests_per_minute": 0}]}
+                }
+            },
+            "0",
+        ),
+        ({"budget": {"max_cost_usd": -1}}, "budget.max_cost_usd"),
+    ],
+)
+def test_values_that_make_no_sense_are_explained(bad, says):
+    with pytest.raises(SettingsError) as caught:
+        parse_settings(bad)
+    assert says in str(caught.value)
+
+
+def test_a_file_that_is_no_mapping_or_no_yaml_is_named(tmp_path: Path):
+    for text in ("- a\n", "a: [\n", "\x00"):
+        (tmp_path / "s.yaml").write_text(text)
+        with pytest.raises(SettingsError, match=r"s\.yaml"):
+            load_settings(tmp_path / "s.yaml")
+    with pytest.raises(SettingsError, match=r"nowhere\.yaml"):
+        load_settings(tmp_path / "nowhere.yaml")
+
+
+def test_paths_in_a_file_are_relative_to_it(tmp_path: Path):
+    (tmp_path / "s.yaml").write_text("prompts_dir: prompts\nnames: {aliases_file: a.yaml}\n")
+    settings = load_settings(tmp_path / "s.yaml")
+    assert settings.prompts_dir == str(tmp_path / "prompts")
+    assert settings.names.aliases_file == str(tmp_path / "a.yaml")
+
+
+def test_a_stage_can_have_a_model_of_its_own():
+    settings = parse_settings(
+        {
+            "models": {
+                **ONLINE["models"],
+                "cheap": {"provider": "openai", "model": "s", "max_output_tokens": 100},
+            },
+            "stages": {"describe": {"model": "cheap", "temperature": None}},
+        }
+    )
+    call = settings.call("describe", 500)
+    assert (call.model, call.model_id, call.temperature, call.max_output_tokens) == ("cheap", "s", None, 100)
+    assert settings.call("report").model == "default"
+
+
+def test_embeddings_are_offline_until_a_model_is_named():
+    assert parse_settings(ONLINE).call("embed").model_id == OFFLINE_MODEL_ID
+    named = {"models": {**ONLINE["models"], "embedding": {"provider": "openai", "model": "e"}}}
+    assert parse_settings(named).call("embed").model_id == "e"
+
+
+def test_settings_survive_the_way_through_a_manifest():
+    settings = parse_settings({**ONLINE, "chunking": {"size": "document"}})
+    assert parse_settings(settings.model_dump(mode="json")) == settings
+
+
+def test_the_file_that_init_writes_holds_the_defaults():
+    text = (Path(graphrag_ray.__file__).parent / "settings.yaml").read_text("utf-8")
+    written = yaml.safe_load(text)
+    written["prompts_dir"] = None
+    assert parse_settings(written) == Settings()
