@@ -117,6 +117,7 @@ class _LocalSweep(Generic[T]):
         self.taken = 0
 
     async def run(self) -> Sweep:
+        self.executor.spending.check(self.sweep.accounts, time.monotonic())
         writer = JournalWriter(self.executor.store, self.work.name, f"local-{uuid.uuid4().hex[:12]}")
         async with open_gateway(self.executor.models, self.executor.limiter, self.sweep.accounts) as ask:
             asking = Asking(ask, writer, time.time)

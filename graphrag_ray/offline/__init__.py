@@ -16,23 +16,23 @@ from collections.abc import Callable, Mapping
 from graphrag_ray.errors import PermanentCallError
 from graphrag_ray.messages import ChatReply, ChatRequest, Usage
 from graphrag_ray.offline.answers import map_answer, reduce_answer
-from graphrag_ray.offline.claims import claims
-from graphrag_ray.offline.describe import describe
+from graphrag_ray.offline.claims import claim_records
+from graphrag_ray.offline.describe import description
 from graphrag_ray.offline.embed import embed_many
-from graphrag_ray.offline.extract import extract
-from graphrag_ray.offline.report import report
+from graphrag_ray.offline.extract import extract_records
+from graphrag_ray.offline.report import write_report
 
 __all__ = ["answer", "embed_many"]
 
 Variables = Mapping[str, str]
 
 _ANSWERS: Mapping[str, Callable[[Variables], str]] = {
-    "extract": extract,
+    "extract": extract_records,
     "glean_check": lambda variables: "N",
     "glean": lambda variables: variables.get("completion", "<|COMPLETE|>"),
-    "claims": claims,
-    "describe": describe,
-    "report": report,
+    "claims": claim_records,
+    "describe": description,
+    "report": write_report,
     "map": map_answer,
     "reduce": reduce_answer,
 }

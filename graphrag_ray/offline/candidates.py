@@ -47,7 +47,7 @@ class Candidate:
 
 def find_candidates(text: str, sentences: list[Sentence], lexicon: Lexicon) -> list[Candidate]:
     """The accepted candidates of a chunk, in order of first mention."""
-    found = _gathered(text, _all_runs(text, sentences, lexicon))
+    found = _gathered(text, _all_runs(text, sentences, lexicon), lexicon)
     _divide(text, found, lexicon)
     _unglue(text, found)
     lower_words = frozenset(_LOWER.findall(text))
@@ -74,7 +74,7 @@ def _all_runs(text: str, sentences: list[Sentence], lexicon: Lexicon) -> list[Ru
     return [r for r in found if len(r.words) <= MAX_WORDS]
 
 
-def _gathered(text: str, runs: Iterable[Run]) -> dict[str, Candidate]:
+def _gathered(text: str, runs: Iterable[Run], lexicon: Lexicon) -> dict[str, Candidate]:
     """Runs by upper-case title. One that an edge of the chunk may have cut (KEVIN SC at the end, OTT at
     the start) counts only where the same is seen elsewhere."""
     found: dict[str, Candidate] = {}
@@ -82,7 +82,7 @@ def _gathered(text: str, runs: Iterable[Run]) -> dict[str, Candidate]:
         title = title_of(text, run.words)
         candidate = found.setdefault(title.upper(), Candidate(title, []))
         candidate.runs.append(run)
-        candidate.mid += not run.words[0].initial or run.person
+        candidate.mid += run.person or (not run.words[0].initial and not _is_kind(run, lexicon))
     for key, candidate in list(found.items()):
         run = candidate.runs[0]
         if len(candidate.runs) == 1 and (
@@ -90,6 +90,13 @@ def _gathered(text: str, runs: Iterable[Run]) -> dict[str, Candidate]:
         ):
             del found[key]
     return found
+
+
+def _is_kind(run: Run, lexicon: Lexicon) -> bool:
+    """One word behind an indefinite article, and no noun behind it: a kind of thing (a YouTuber, but not
+    a Google engineer)."""
+    indefinite = run.before in ("a", "an", "every", "each", "another")
+    return indefinite and len(run.words) == 1 and run.after not in lexicon.nouns
 
 
 def _divide(text: str, found: dict[str, Candidate], lexicon: Lexicon) -> None:
@@ -171,7 +178,7 @@ def _single_accepted(candidate: Candidate, word: Word, lower_words: frozenset[st
     if _ADJECTIVE.search(lower) and lexicon.is_ordinary(run.after):
         return lower in lexicon.cues["first_name"]
     if not ordinary:
-        return bool(candidate.mid) or len(candidate.runs) > 1 or _acts(candidate, lexicon)
+        return bool(candidate.mid) or _acts(candidate, lexicon)
     if lower in lexicon.cues["first_name"] and candidate.mid:
         return True
     if candidate.mid >= 2:
@@ -180,11 +187,13 @@ def _single_accepted(candidate: Candidate, word: Word, lower_words: frozenset[st
 
 
 def _acts(candidate: Candidate, lexicon: Lexicon) -> bool:
-    """Whether a word seen at the start of one sentence only is used there as a name: known as one, owning
-    something, or the subject of a verb that names take."""
+    """Whether a word seen at the start of sentences only is used there as a name: twice, known as one,
+    owning something, or the subject of a verb that names take."""
     run = candidate.runs[0]
     lower = run.words[0].lower
-    return (
+    if not run.words[0].initial:
+        return False
+    return len(candidate.runs) > 1 or (
         lower in lexicon.cues["first_name"]
         or lower in lexicon.cues["place"]
         or run.words[0].possessive

@@ -46,7 +46,7 @@ _KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 )
 
 
-def claims(variables: Mapping[str, str]) -> str:
+def claim_records(variables: Mapping[str, str]) -> str:
     """`("claim"<|>SUBJECT<|>OBJECT<|>TYPE<|>STATUS<|>START<|>END<|>DESCRIPTION<|>QUOTE)` records about
     the entities listed in `entities`."""
     field, record = variables.get("field", "<|>"), variables.get("record", "##")

@@ -19,7 +19,7 @@ _SAYS = re.compile(
 )
 
 
-def describe(variables: Mapping[str, str]) -> str:
+def description(variables: Mapping[str, str]) -> str:
     """Choose among the quotations in `descriptions` (one description a line) by LexRank and MMR, those
     that define `name` first; they are written in the order in which they came."""
     texts = list(dict.fromkeys(p for line in variables["descriptions"].split("\n") for p in pieces(line)))

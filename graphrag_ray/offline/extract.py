@@ -13,7 +13,7 @@ from graphrag_ray.offline.types import CONCEPT, type_names
 DEFAULT_TYPES = "person, organization, location, event, work"
 
 
-def extract(variables: Mapping[str, str]) -> str:
+def extract_records(variables: Mapping[str, str]) -> str:
     """Read `text` and write `("entity"<|>NAME<|>TYPE<|>DESCRIPTION)` and
     `("relationship"<|>SOURCE<|>TARGET<|>DESCRIPTION<|>STRENGTH)` records.
 
@@ -23,7 +23,7 @@ def extract(variables: Mapping[str, str]) -> str:
     field, record = variables.get("field", "<|>"), variables.get("record", "##")
     types = type_names(variables.get("entity_types", DEFAULT_TYPES))
     reading = read(variables["text"], lexicon(), types[CONCEPT] is not None)
-    rows = [
+    rows: list[tuple[str, ...]] = [
         ("entity", thing.title, types[thing.kind] or "", describe(reading, thing)) for thing in reading.things
     ]
     rows += relationship_rows(reading)

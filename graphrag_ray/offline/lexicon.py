@@ -53,7 +53,7 @@ class Lexicon:
         if word in self.ordinary:
             return True
         if "-" in word:
-            return all(part in self.ordinary or part.isdigit() for part in word.split("-") if part)
+            return all(self.is_ordinary(part) or part.isdigit() for part in word.split("-") if part)
         prefix = _PREFIX.match(word)
         if prefix is not None and word[prefix.end() :] in self.ordinary:
             return True

@@ -35,13 +35,15 @@ class Thing:
 @dataclass(slots=True)
 class Reading:
     """`things` in order of first mention; `in_sentence[i]`: the things mentioned in sentence i, in order
-    of mention, each once; `speaks[i]`: who says sentence i, or None."""
+    of mention, each once; `speaks[i]`: who says sentence i, or None; `turn_starts`: the sentences with
+    which turns begin."""
 
     text: str
     script: Script
     things: list[Thing]
     in_sentence: dict[int, list[Thing]] = field(default_factory=dict)
     speaks: list[Thing | None] = field(default_factory=list)
+    turn_starts: list[int] = field(default_factory=list)
 
     def quote(self, index: int) -> str:
         """Sentence `index` as it is quoted: white space folded."""
@@ -50,6 +52,10 @@ class Reading:
 
     def sentence(self, index: int) -> Sentence:
         return self.script.sentences[index]
+
+    def between(self, index: int, following: int) -> str:
+        """The text between two sentences."""
+        return self.text[self.sentence(index).end : self.sentence(following).start]
 
 
 def read(text: str, lexicon: Lexicon, with_terms: bool) -> Reading:
@@ -84,7 +90,9 @@ def _index(reading: Reading, lexicon: Lexicon) -> None:
         listed.sort(key=lambda p: p[0])
         reading.in_sentence[sentence] = list({id(t): t for _, t in listed}.values())
     labels = [_speaker(turn.speaker, speakers, lexicon) for turn in reading.script.turns]
-    reading.speaks = [labels[s.turn] if s.turn >= 0 else None for s in reading.script.sentences]
+    sentences = reading.script.sentences
+    reading.speaks = [labels[s.turn] if s.turn >= 0 else None for s in sentences]
+    reading.turn_starts = [i for i, s in enumerate(sentences) if s.label_start < s.start and s.turn >= 0]
 
 
 def _speaker(label: str, speakers: dict[str, Thing], lexicon: Lexicon) -> Thing | None:

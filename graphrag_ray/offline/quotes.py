@@ -8,6 +8,7 @@ text corpora"; Fleischman, Hovy and Echihabi 2003, "Offline strategies for onlin
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 from graphrag_ray.offline.mentions import Reading, Thing
 from graphrag_ray.offline.sentences import fold
@@ -52,7 +53,8 @@ def quote(reading: Reading, index: int, spans: list[tuple[int, int]]) -> str:
     start = min([sentence.start, *(a for a, _ in spans)])
     end = sentence.end
     if end - start > MAX_QUOTE_CHARS:
-        start, end = _clip(reading.text, start, end, min(a for a, _ in spans), max(b for _, b in spans))
+        first, last = min((a for a, _ in spans), default=start), max((b for _, b in spans), default=start)
+        start, end = _clip(reading.text, start, end, first, last)
     return balanced(fold(reading.text[start:end]))
 
 
@@ -74,7 +76,7 @@ def balanced(text: str) -> str:
                     cuts.append(at)
         cuts = sorted([*cuts, *opened, len(text)])
         if len(cuts) > 2:
-            start, end = max(zip(cuts, cuts[1:], strict=False), key=lambda c: c[1] - c[0])
+            start, end = max(pairwise(cuts), key=lambda c: c[1] - c[0])
             text = text[start + 1 : end].strip()
     return text
 

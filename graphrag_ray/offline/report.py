@@ -28,7 +28,7 @@ SUMMARY_QUOTES = 2
 Sections = Mapping[str, Sequence[Mapping[str, str]]]
 
 
-def report(variables: Mapping[str, str]) -> str:
+def write_report(variables: Mapping[str, str]) -> str:
     """A JSON object {title, summary, rating, rating_explanation, findings} from the `context`."""
     sections = read_context(variables["context"])
     units = units_of(sections)[:MAX_SENTENCES]

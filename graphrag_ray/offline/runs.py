@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 from graphrag_ray.offline.lexicon import Lexicon
 from graphrag_ray.offline.sentences import Sentence
@@ -154,7 +155,7 @@ def _touches(text: str, last: Word, word: Word, lexicon: Lexicon) -> bool:
 
 
 def _gap_free(text: str, words: list[Word]) -> bool:
-    return all(text[a.end : b.start].isspace() for a, b in zip(words, words[1:], strict=False))
+    return all(text[a.end : b.start].isspace() for a, b in pairwise(words))
 
 
 def trim(run: Run, lexicon: Lexicon) -> list[Run]:

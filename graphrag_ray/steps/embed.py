@@ -17,7 +17,7 @@ from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.ids import report_id
 from graphrag_ray.messages import CallParameters, Dialogue, EmbeddingReply, EmbeddingRequest
 from graphrag_ray.reports.context import shown_content
-from graphrag_ray.steps.run import Result, Run, failure_rows, passing, replayed
+from graphrag_ray.steps.run import Result, Run, failure_rows, passing, replayed, rows_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.parts import Part, read_part
@@ -47,7 +47,7 @@ def embed_all(run: Run, corpus: Result, described: Result, reports: Result, ids:
             inputs += [
                 (kind, group, ids if kind == "community_report" else None) for group in groups if group
             ]
-        index = run.sweep_rows(work, _load, inputs)
+        index = run.sweep_rows(work, _load, inputs, rows_of([group for _, group, _ in inputs]))
         written = run.executor.map("embed", partial(_collect, work, index), inputs)
         names = [f"embeddings_{kind}" for kind in schema.EMBEDDINGS]
         tables = {name: [w.get(name, []) for w in written] for name in [*names, "failures"]}

@@ -17,7 +17,7 @@ from graphrag_ray.graph.claims import claim_rows
 from graphrag_ray.graph.merge import Unit, entity_instance_rows, relationship_instance_rows
 from graphrag_ray.graph.names import Names
 from graphrag_ray.messages import Dialogue
-from graphrag_ray.steps.run import Result, Run, add_counts, by_input, failure_rows, passing, replayed
+from graphrag_ray.steps.run import Result, Run, add_counts, by_input, failure_rows, passing, replayed, rows_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.parts import Part, read_part, read_table
@@ -39,7 +39,7 @@ def extract_graph(run: Run, corpus: Result, names: Names) -> Result:
 
     def compute() -> Result:
         units = corpus.tables["text_units"]
-        index = run.sweep_rows(work, _load_units, units)
+        index = run.sweep_rows(work, _load_units, units, rows_of(units))
         written = run.executor.map("extract", partial(_collect_extractions, work, index), units)
         tables = by_input(written, "found_entities", "found_relationships", "counts", "failures")
         return Result(tables, add_counts(run.store, tables), not passing(run.store, tables))
@@ -61,7 +61,7 @@ def extract_claims(run: Run, corpus: Result, extracted: Result, names: Names) ->
     def compute() -> Result:
         groups = zip(corpus.tables["text_units"], extracted.tables["found_entities"], strict=True)
         inputs = [(units, entities) for units, entities in groups]
-        index = run.sweep_rows(work, _load_units_with_names, inputs)
+        index = run.sweep_rows(work, _load_units_with_names, inputs, rows_of(corpus.tables["text_units"]))
         written = run.executor.map("claims", partial(_collect_claims, work, index), inputs)
         tables = by_input(written, "found_claims", "counts", "failures")
         return Result(tables, add_counts(run.store, tables), not passing(run.store, tables))

@@ -26,7 +26,7 @@ from graphrag_ray.graph.merge import (
     sort_instances,
 )
 from graphrag_ray.graph.prune import keep_entities, keep_relationships
-from graphrag_ray.steps.run import Result, Run
+from graphrag_ray.steps.run import Result, Run, rows_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
 
@@ -72,9 +72,9 @@ def merge(run: Run, corpus: Result, extracted: Result, claimed: Result) -> Resul
             tables[kind] = _keep(run, kind, groups, kept[kind]) if kept else groups
         tables["covariates"], unmatched = _claims(run, claimed, tables["entities"])
         counts = {
-            "entities": _rows(tables["entities"]),
-            "relationships": _rows(tables["relationships"]),
-            "claims": _rows(tables["covariates"]),
+            "entities": rows_of(tables["entities"]),
+            "relationships": rows_of(tables["relationships"]),
+            "claims": rows_of(tables["covariates"]),
             "claims_without_entity": unmatched,
         }
         if kept:
@@ -89,7 +89,7 @@ def merge(run: Run, corpus: Result, extracted: Result, claimed: Result) -> Resul
 def _shuffle(run: Run, extracted: Result, table: str, reduce: Any) -> dict[str, list[list[Part]]]:
     groups = [g for g in extracted.tables[table] if g]
     partitions = 1
-    while partitions * ROWS_PER_PARTITION < _rows(groups):
+    while partitions * ROWS_PER_PARTITION < rows_of(groups):
         partitions *= 2
     written = run.executor.shuffle("merge", partial(_partitioned, partitions), groups, reduce, partitions)
     names = reduce(_of(table).empty_table()).keys()
@@ -194,7 +194,3 @@ def _just(store: Store, table: pa.Table) -> Iterable[Tables]:
 
 def _columns(run: Run, groups: list[list[Part]], names: list[str]) -> pa.Table:
     return read_table(run.store, [p for g in groups for p in g], names, _ON_DRIVER)
-
-
-def _rows(groups: list[list[Part]]) -> int:
-    return sum(p.rows for g in groups for p in g)

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import orjson
@@ -91,7 +92,7 @@ class Run:
         """
         self.observer.step_started(name)
         started = time.monotonic()
-        fingerprint = "" if depends_on is None else _fingerprint([name, depends_on])
+        fingerprint = "" if depends_on is None else _fingerprint([name, _code(), depends_on])
         before = self.parent.steps.get(name) if self.parent and fingerprint else None
         if before and before["fingerprint"] == fingerprint:
             result, reused = Result.from_json(before), True
@@ -131,11 +132,12 @@ class Run:
     ) -> Callable[[], JournalIndex]:
         """Run every item of the inputs that the journal does not answer; returns the journal after it.
 
-        load: the rows of one input, each an item.
+        load: the rows of one input, each an item. total: of all inputs, where it is known.
         """
         index = self.executor.share(JournalIndex.load(self.store, work.name))
         tables = self.executor.stream(work.name, partial(_open_items, work, index, load), inputs)
-        self.sweep(work, RowSource(tables, total), index())
+        # How many are left is known beforehand only where nothing was answered yet.
+        self.sweep(work, RowSource(tables, None if index().n_parts else total), index())
         return self.executor.share(JournalIndex.load(self.store, work.name))
 
     @property
@@ -226,6 +228,11 @@ def by_input(written: Written, *names: str) -> dict[str, list[list[Part]]]:
     return {name: [w.get(name, []) for w in written] for name in names}
 
 
+def rows_of(groups: Sequence[Sequence[Part]]) -> int:
+    """The rows of all parts."""
+    return sum(part.rows for group in groups for part in group)
+
+
 def passing(store: Store, tables: Mapping[str, list[list[Part]]]) -> bool:
     """True when a failure among the tables is transient: the next run should do this step again."""
     parts = [part for group in tables["failures"] for part in group]
@@ -244,6 +251,16 @@ def add_counts(store: Store, tables: Mapping[str, list[list[Part]]]) -> dict[str
 
 def iso(at: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)) if at else ""
+
+
+@cache
+def _code() -> str:
+    """A hash of this package's own code: tables that other code derived are derived again, for nothing."""
+    digest = hashlib.sha256()
+    root = Path(__file__).parent.parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\x00" + path.read_bytes())
+    return digest.hexdigest()
 
 
 def _fingerprint(value: Any) -> str:

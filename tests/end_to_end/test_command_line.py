@@ -1,0 +1,466 @@
+"""The command line: what it prints, what it returns, and the exit code that says how it went.
+
+Everything here is the real thing but for Ray, which `test_on_ray.py` has: the in-process executor takes
+its place, since a cluster takes seconds to start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import toy_model
+from click.testing import CliRunner, Result
+from endpoint import BROKEN, TOO_LONG, WRONG_KEY, Answer
+from world import TOWN, World
+
+from graphrag_ray.cli import main
+from graphrag_ray.engine.local import LocalExecutor
+from graphrag_ray.store import locks
+
+Command = Callable[..., Result]
+QUESTION = "What are the THEMES?"
+
+
+class InProcess(LocalExecutor):
+    """The in-process executor with the constructor and the life of the Ray executor."""
+
+    def __init__(self, store, models, limit, flush_s, workers, on_progress, spending) -> None:
+        super().__init__(store, models, limit, flush_s, on_progress=on_progress, spending=spending)
+
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Runs a command line; checks that an error is a message and no trace."""
+    from graphrag_ray.distributed import cluster, executor
+
+    monkeypatch.setattr(cluster, "connected", lambda address=None: contextlib.nullcontext())
+    monkeypatch.setattr(executor, "RayExecutor", InProcess)
+
+    def invoke(*arguments: object) -> Result:
+        result = CliRunner().invoke(main, [str(a) for a in arguments])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert "Traceback" not in result.output
+        return result
+
+    return invoke
+
+
+def model_options(world: World) -> list[str]:
+    short = ["--model", "m", "--base-url", world.endpoint.base_url, "--max-in-flight", "16"]
+    return [*short, "--set", "models.default.endpoints.0.api_key_env=null", "--set", "run.flush_s=0.1"]
+
+
+def index_command(world: World, *more: object) -> list[object]:
+    return ["index", world.input, "--root", world.root, *model_options(world), *more]
+
+
+# exit codes
+
+
+def test_a_finished_run_returns_0_and_says_what_it_built_and_what_to_do_next(run: Command, world: World):
+    world.write(TOWN)
+    result = run(*index_command(world))
+    assert result.exit_code == 0
+    shown = " ".join(result.stdout.split())
+    for said in ("documents 6 (6 added)", "chunks 6", "entities 10", "relationships 11", "reports 1"):
+        assert said in shown
+    assert "communities C0 1" in shown and "seconds" in shown
+    assert "graphrag-ray query" in shown and str(world.root) in result.stdout.replace("\n", "")
+    for step in ("read", "extract", "merge", "describe", "communities", "reports", "embed"):
+        assert step in result.stderr
+
+
+def test_a_second_run_returns_0_and_says_that_nothing_has_changed(run: Command, world: World):
+    world.write(TOWN)
+    run(*index_command(world))
+    result = run(*index_command(world))
+    assert result.exit_code == 0 and "Nothing has changed" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["index", "INPUT"], "--root"),
+        (["index", "NOWHERE", "--root", "ROOT"], "nothing to read at INPUT"),
+        (["index", "INPUT", "--root", "ROOT", "--set", "chunking.sise=3"], "did you mean 'chunking.size'"),
+        (["index", "INPUT", "--root", "ROOT", "--set", "chunking.size"], "write it as a.b=value"),
+        (["index", "INPUT", "--root", "ROOT", "--config", "missing.yaml"], "cannot read settings missing.yaml"),
+        (["index", "INPUT", "--root", "ROOT", "--set", "prompts_dir=nowhere"], "prompts_dir"),
+        (["index", "INPUT", "--root", "ROOT", "--model", "m", "--set", "budget.max_cost_usd=1"], "price of 'm'"),
+        (["query", "Who?", "--root", "ROOT"], "there is no index at"),
+        (["status", "--root", "ROOT"], "there is no index at"),
+        (["failures", "--root", "ROOT"], "there is no index at"),
+        (["nonsense"], "No such command"),
+    ],
+    ids=lambda value: " ".join(value[:1] + value[4:]) if isinstance(value, list) else "",
+)
+def test_wrong_usage_or_settings_return_2_and_say_what_is_wrong(
+    run: Command, world: World, arguments: list[str], told: str
+):
+    world.write(TOWN)
+    places = {"INPUT": str(world.input), "ROOT": str(world.root), "NOWHERE": str(world.input / "no")}
+    result = run(*[places.get(a, a) for a in arguments])
+    assert result.exit_code == 2
+    assert told in " ".join(result.stderr.split()) and result.stdout == ""
+
+
+def test_a_level_or_a_snapshot_that_is_not_there_returns_2(run: Command, world: World):
+    world.write(TOWN)
+    run(*index_command(world))
+    result = run("query", QUESTION, "--root", world.root, "--level", "C7")
+    assert result.exit_code == 2 and "this index has C0" in result.stderr
+    result = run("query", QUESTION, "--root", world.root, "--snapshot", 9)
+    assert result.exit_code == 2 and "no snapshot 9; there are: 1" in result.stderr
+
+
+@pytest.mark.parametrize("question", ["", "  \n", "why? " * 5000], ids=["empty", "blank", "endless"])
+def test_a_question_that_cannot_be_asked_returns_2(run: Command, world: World, question: str):
+    world.write(TOWN)
+    run(*index_command(world))
+    result = run("query", question, "--root", world.root)
+    assert result.exit_code == 2 and "the question" in result.stderr
+
+
+def test_an_input_that_would_delete_most_returns_2_and_says_how_to_go_on(run: Command, world: World, tmp_path):
+    world.write(TOWN)
+    run(*index_command(world))
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "new.txt").write_text("ZOE met YURI.")
+    again = ["index", other, "--root", world.root, *model_options(world)]
+    result = run(*again)
+    assert result.exit_code == 2 and "--allow-deletes" in result.stderr
+    assert "7" in run(*again, "--add").stdout
+    assert run(*again, "--allow-deletes").exit_code == 0
+    assert [d["path"] for d in world.table("documents")] == ["new.txt"]
+
+
+def test_failed_items_return_3_and_failures_lists_them(run: Command, world: World):
+    world.write(TOWN | {"binary.txt": bytes(range(256)) * 9})
+    world.endpoint.respond = lambda body: (
+        TOO_LONG if "HEIDI" in str(body) else BROKEN if "JUDY" in str(body) else toy_model.respond(body)
+    )
+    result = run(*index_command(world, "--set", "run.max_attempts=2"))
+    assert result.exit_code == 3
+    assert "3 items failed: graphrag-ray failures" in result.stdout
+
+    shown = run("failures", "--root", world.root)
+    assert shown.exit_code == 0
+    for said in ("brewery.txt", "mill.txt", "binary.txt", "maximum context length", "2 attempts", "3 failed"):
+        assert said in shown.stdout
+    rows = {f["document"]: f for f in json.loads(run("failures", "--root", world.root, "--json").stdout)}
+    assert set(rows) == {"brewery.txt", "mill.txt", "binary.txt"}
+    units = {u["id"] for u in world.table("text_units")}
+    for path, kind, attempts in (("brewery.txt", "permanent", 1), ("mill.txt", "transient", 2)):
+        f = rows[path]
+        assert (f["stage"], f["kind"], f["attempts"]) == ("extract", kind, attempts)
+        assert f["item"] in units and f["error"] and f["first_at"] <= f["last_at"]
+    assert rows["binary.txt"]["stage"] == "read"
+
+
+def test_failed_items_return_3_until_they_are_repaired(run: Command, world: World):
+    world.write(TOWN)
+    world.endpoint.respond = lambda body: BROKEN if "HEIDI" in str(body) else toy_model.respond(body)
+    assert run(*index_command(world, "--set", "run.max_attempts=1")).exit_code == 3
+    assert run(*index_command(world, "--set", "run.max_attempts=1")).exit_code == 3
+    world.endpoint.respond = toy_model.respond
+    assert run(*index_command(world)).exit_code == 0
+    assert "No failed items" in run("failures", "--root", world.root).stdout
+
+
+def test_a_question_of_which_parts_got_no_answer_returns_3_and_says_so(run: Command, world: World):
+    world.write({f"{i}.txt": f"{n} slept." for i, n in enumerate(("ALICE", "BOB", "CAROL", "DAVE"))})
+    run(*index_command(world, "--set", "communities.small_component=1"))
+    calls: list[str] = []
+
+    def first_fails(body: dict):
+        name, _ = toy_model.recognise(body["messages"][-1]["content"])
+        calls.append(name)
+        return TOO_LONG if calls == ["map"] else toy_model.respond(body)
+
+    world.endpoint.respond = first_fails
+    result = run("query", QUESTION, "--root", world.root, "--set", "query.context_tokens=100")
+    assert calls.count("map") > 1
+    assert result.exit_code == 3 and "got no usable reply and are missing" in result.stdout
+
+
+def slow(body: dict) -> Answer:
+    return Answer(toy_model.respond(body), delay_s=0.03)
+
+
+def many(n: int) -> dict[str, str]:
+    return {f"{i}.txt": f"ALICE met BOB, for the time number {i}." for i in range(n)}
+
+
+@pytest.mark.parametrize("limit", ["max_total_tokens=20000", "max_wall_s=0.6"])
+def test_a_budget_that_is_reached_returns_4_and_the_next_run_goes_on(run: Command, world: World, limit: str):
+    world.write(many(80))
+    world.endpoint.respond = slow
+    command = index_command(world, "--max-in-flight", "4")
+    result = run(*command, "--set", f"budget.{limit}")
+    assert result.exit_code == 4
+    assert f"budget.{limit.partition('=')[0]}" in result.stderr and "kept" in result.stderr
+    asked, at_once = world.asked(), 4
+    assert 8 <= asked < 140 and world.snapshots() == []
+    world.endpoint.respond = toy_model.respond
+    assert run(*command).exit_code == 0
+    prompts = world.prompts()
+    assert prompts["extract"] + prompts["glean_check"] <= 160 + at_once, "only what was in flight is paid twice"
+
+
+def test_a_cost_limit_counts_the_price_that_is_set(run: Command, world: World):
+    world.write(many(80))
+    world.endpoint.respond = slow
+    price = ["--set", "models.default.price.input_usd_per_mtok=1000", "--set", "budget.max_cost_usd=20"]
+    result = run(*index_command(world, "--max-in-flight", "4", *price))
+    assert result.exit_code == 4 and "budget.max_cost_usd is $20" in result.stderr
+
+
+def test_a_budget_that_one_stage_used_up_stops_the_next_stage(run: Command, world: World):
+    world.write(TOWN)
+    result = run(*index_command(world, "--set", "budget.max_total_tokens=1"))
+    assert result.exit_code == 4 and world.snapshots() == []
+    assert set(world.prompts()) == {"extract", "glean_check"}
+
+
+def test_a_budget_that_suffices_changes_nothing(run: Command, world: World):
+    world.write(TOWN)
+    assert run(*index_command(world, "--set", "budget.max_total_tokens=10000000")).exit_code == 0
+
+
+def test_a_refused_key_returns_1(run: Command, world: World):
+    world.write(TOWN)
+    world.endpoint.respond = lambda body: WRONG_KEY
+    result = run(*index_command(world))
+    assert result.exit_code == 1 and "Incorrect API key" in result.stderr
+
+
+def test_a_model_that_answers_nonsense_to_everything_returns_1(run: Command, world: World):
+    world.write(many(40))
+    world.endpoint.respond = lambda body: "Bananas."
+    result = run(*index_command(world))
+    assert result.exit_code == 1 and "max_failed_fraction" in result.stderr
+
+
+def test_an_index_that_somebody_else_writes_returns_1_and_says_who(run: Command, world: World):
+    world.write(TOWN)
+    with locks.acquire(world.store, note="index of somebody else"):
+        result = run(*index_command(world))
+    assert result.exit_code == 1 and "index of somebody else" in result.stderr
+    assert run(*index_command(world)).exit_code == 0
+
+
+def test_an_error_shows_its_trace_only_when_asked(run: Command, world: World):
+    from graphrag_ray.errors import IndexNotFound
+
+    with pytest.raises(IndexNotFound):
+        run("--traceback", "status", "--root", world.root)
+
+
+# init
+
+
+def test_init_writes_settings_and_prompts_that_index_accepts(run: Command, world: World, tmp_path: Path):
+    from graphrag_ray.prompts import PLACEHOLDERS
+
+    world.write(TOWN)
+    project = tmp_path / "project"
+    assert run("init", project).exit_code == 0
+    written = {str(p.relative_to(project)) for p in project.rglob("*") if p.is_file()}
+    assert written == {"settings.yaml", *(f"prompts/{name}.txt" for name in PLACEHOLDERS)}
+    result = run(*index_command(world, "--config", project / "settings.yaml"))
+    assert result.exit_code == 0
+    assert world.prompts()["extract"] == len(TOWN)
+
+
+def test_what_init_writes_are_the_defaults(run: Command, tmp_path: Path):
+    from graphrag_ray.settings import Settings, load_settings
+
+    run("init", tmp_path)
+    loaded = load_settings(tmp_path / "settings.yaml")
+    assert loaded.model_copy(update={"prompts_dir": None}) == Settings()
+    assert loaded.prompts_dir == str(tmp_path / "prompts")
+
+
+def test_an_edited_prompt_is_used(run: Command, world: World, tmp_path: Path):
+    world.write(TOWN)
+    run("init", tmp_path)
+    file = tmp_path / "prompts" / "report.txt"
+    file.write_text(file.read_text().replace("you write a report", "you write a sober report"))
+    run(*index_command(world, "--config", tmp_path / "settings.yaml"))
+    systems = [b["messages"][0]["content"] for b in world.endpoint.bodies()]
+    assert any("you write a sober report" in text for text in systems)
+
+
+def test_init_overwrites_nothing_unless_forced(run: Command, tmp_path: Path):
+    (tmp_path / "prompts").mkdir()
+    mine = tmp_path / "prompts" / "map.txt"
+    mine.write_text("mine")
+    result = run("init", tmp_path)
+    assert result.exit_code == 2 and "map.txt exists already" in result.stderr
+    assert mine.read_text() == "mine" and not (tmp_path / "settings.yaml").exists()
+    assert run("init", tmp_path, "--force").exit_code == 0
+    assert "{question}" in mine.read_text()
+
+
+# settings
+
+
+def test_short_forms_set_the_one_endpoint_of_the_one_model(run: Command, world: World, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "sk-mine-and-nobody-elses")
+    world.endpoint.key = "sk-mine-and-nobody-elses"
+    world.write(TOWN)
+    short = ["--model", "m-1", "--base-url", world.endpoint.base_url, "--api-key-env", "MY_KEY"]
+    limits = ["--rpm", "6000", "--tpm", "900000", "--max-in-flight", "3"]
+    result = run("index", world.input, "--root", world.root, *short, *limits, "--set", "run.flush_s=0.1")
+    assert result.exit_code == 0
+    model = world.open().settings.models["default"]
+    (endpoint,) = model.endpoints
+    assert (model.provider, model.model) == ("openai", "m-1")
+    assert (endpoint.base_url, endpoint.api_key_env) == (world.endpoint.base_url, "MY_KEY")
+    assert (endpoint.requests_per_minute, endpoint.tokens_per_minute) == (6000, 900000)
+    assert world.endpoint.peak_in_flight <= 3
+    assert {b["model"] for b in world.endpoint.bodies()} == {"m-1"}
+
+
+def test_set_goes_over_the_file_and_later_over_earlier(run: Command, world: World, tmp_path: Path):
+    world.write(TOWN)
+    file = tmp_path / "mine.yaml"
+    file.write_text("chunking: {size: 300, overlap: 40}\nquery: {seed: 5}\n")
+    sets = ["--config", file, "--set", "chunking.size=200", "--set", "chunking.size=250"]
+    assert run(*index_command(world, *sets)).exit_code == 0
+    settings = world.open().settings
+    assert (settings.chunking.size, settings.chunking.overlap, settings.query.seed) == (250, 40, 5)
+
+
+def test_paths_in_a_settings_file_are_relative_to_it(run: Command, world: World, tmp_path: Path):
+    world.write(TOWN)
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "block.txt").write_text("ALICE\n")
+    file = tmp_path / "conf" / "mine.yaml"
+    file.write_text("names: {block_file: block.txt}\n")
+    assert run(*index_command(world, "--config", file)).exit_code == 0
+    assert "ALICE" not in {e["title"] for e in world.table("entities")}
+
+
+# JSON
+
+
+def test_index_as_json_holds_counts_seconds_and_usage(run: Command, world: World):
+    world.write(TOWN)
+    result = run(*index_command(world, "--json"))
+    told = json.loads(result.stdout)
+    assert (told["snapshot"], told["committed"]) == (1, True)
+    counts = told["counts"]
+    assert (counts["documents"], counts["text_units"], counts["entities"], counts["reports"]) == (6, 6, 10, 1)
+    assert counts["levels"] == {"C0": 1} and counts["failures"] == 0
+    assert {"read", "extract", "merge", "describe", "communities", "reports", "embed"} <= set(told["seconds"])
+    usage = {u["stage"]: u for u in told["usage"]}
+    assert usage["extract"]["calls"] == 12 and usage["extract"]["prompt_tokens"] > 0
+    assert usage["extract"]["cost_usd"] is None, "nobody knows what this model costs"
+    assert result.stderr == ""
+
+
+def test_status_as_json_holds_the_snapshot_the_journal_and_what_it_cost(run: Command, world: World):
+    world.write(TOWN)
+    run(*index_command(world, "--set", "models.default.price.input_usd_per_mtok=2"))
+    told = json.loads(run("status", "--root", world.root, "--json").stdout)
+    assert (told["snapshot"], told["parent"], told["writer"]) == (1, None, None)
+    assert told["counts"]["entities"] == 10 and told["created_at"].endswith("Z")
+    journal = {j["stage"]: j for j in told["journal"]}
+    assert (journal["extract"]["done"], journal["extract"]["turns"]) == (6, 12)
+    assert journal["describe"]["done"] == journal["describe"]["turns"] > 0
+    usage = {u["stage"]: u for u in told["usage"]}
+    assert usage["extract"]["cost_usd"] > 0 and told["run"]["input"] == str(world.input)
+
+
+def test_status_of_an_index_without_a_snapshot_shows_the_work_in_progress(run: Command, world: World):
+    world.write(TOWN)
+    world.endpoint.respond = lambda body: (
+        WRONG_KEY if "Write the report" in str(body) else toy_model.respond(body)
+    )
+    assert run(*index_command(world)).exit_code == 1
+    result = run("status", "--root", world.root)
+    assert result.exit_code == 0 and "no finished snapshot yet" in result.stdout
+    told = json.loads(run("status", "--root", world.root, "--json").stdout)
+    assert told["snapshot"] is None and {j["stage"] for j in told["journal"]} == {"extract", "describe"}
+
+
+def test_status_names_who_is_writing(run: Command, world: World):
+    world.write(TOWN)
+    run(*index_command(world))
+    with locks.acquire(world.store, note="index of somebody else"):
+        assert "index of somebody else" in run("status", "--root", world.root).stdout
+
+
+def test_a_question_as_json_holds_answer_references_contexts_and_sources(run: Command, world: World):
+    world.write(TOWN)
+    run(*index_command(world))
+    told = json.loads(run("query", QUESTION, "--root", world.root, "--json").stdout)
+    assert (told["snapshot"], told["level"], told["method"], told["found"]) == (1, 0, "global", True)
+    reports = {r["id"]: r["title"] for r in world.table("community_reports")}
+    assert [r["section"] for r in told["references"]] == ["Reports"]
+    assert {r["id"] for r in told["references"]} <= set(reports)
+    assert [c["phase"] for c in told["contexts"]] == ["map", "reduce"]
+    assert told["phases"]["map"]["calls"] == told["phases"]["reduce"]["calls"] == 1
+    (source,) = told["sources"]
+    assert source["report"]["title"] in reports.values() and source["entities"]
+    for chunk in source["chunks"]:
+        text = (world.input / chunk["document"]).read_text()
+        assert chunk["text"] == text[chunk["start"] : chunk["end"]]
+
+
+# people
+
+
+def test_an_answer_shows_the_titles_it_cites_and_the_level_it_read(run: Command, world: World):
+    world.write(TOWN)
+    run(*index_command(world))
+    result = run("query", QUESTION, "--root", world.root)
+    (report,) = world.table("community_reports")
+    assert "[Data: Reports (1)]" in result.stdout and f"1  {report['title']}" in result.stdout
+    assert "level C0" in result.stdout and "text " not in result.stdout
+
+
+def test_sources_lead_down_to_file_and_position(run: Command, world: World):
+    world.write(TOWN)
+    run(*index_command(world))
+    shown = run("query", QUESTION, "--root", world.root, "--sources").stdout
+    assert "entity 1: " in shown and "(PERSON)" in shown
+    assert any(f"{name}:0-{len(text)}" in shown for name, text in TOWN.items())
+
+
+def test_a_question_without_an_answer_in_the_index_says_so(run: Command, world: World):
+    world.write(TOWN)
+    run(*index_command(world))
+    result = run("query", "Who is NOBODY ?", "--root", world.root)
+    assert result.exit_code == 0 and "Nothing in the index answers this question." in result.stdout
+
+
+def test_quiet_prints_nothing(run: Command, world: World):
+    world.write(TOWN)
+    result = run(*index_command(world, "--quiet"))
+    assert (result.exit_code, result.output) == (0, "")
+
+
+@pytest.mark.parametrize("command", ["", "init", "index", "query", "status", "failures"])
+def test_help_shows_an_example(run: Command, command: str):
+    result = run(*filter(None, [command]), "--help")
+    assert result.exit_code == 0 and "graphrag-ray" in result.stdout and "Example" in result.stdout
+
+
+def test_text_with_markup_is_printed_as_it_is(run: Command, world: World):
+    odd = {"a.txt": "[bold]ALICE[/bold] met BOB [/] [link=x]. BOB [red] met ALICE."}
+    world.write(odd)
+    assert run(*index_command(world)).exit_code == 0
+    shown = run("query", QUESTION, "--root", world.root, "--sources").stdout
+    assert "[bold]ALICE[/bold] met BOB [/] [link=x]" in shown.replace("\n", " ")
