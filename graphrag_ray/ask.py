@@ -105,12 +105,12 @@ class Index:
     def sources(self, references: Iterable[Reference]) -> list[Source]:
         """What lies under cited reports: entities and relationships, and their chunks with positions."""
         wanted = [r.id for r in references if r.section == "Reports"]
-        reports = _where(self.table("community_reports"), "id", wanted)
+        all_reports = self.table("community_reports")
+        reports = _where(all_reports, "id", wanted)
+        cites = dict(zip(all_reports["id"].to_pylist(), all_reports["references"].to_pylist(), strict=True))
         out = []
         for report in reports.to_pylist():
-            cited: dict[str, list[str]] = {}
-            for reference in report["references"]:
-                cited.setdefault(reference["section"], []).append(reference["id"])
+            cited = _cited(report["id"], cites)
             entities = _where(self.table("entities"), "id", cited.get("Entities", []))
             edges = _where(self.table("relationships"), "id", cited.get("Relationships", []))
             claims = _where(self.table("covariates"), "id", cited.get("Claims", []))
@@ -181,6 +181,17 @@ def open_index(
     store = Store(url, storage_options or {})
     manifest = open_latest(store, snapshot)
     return Index(store, manifest, settings or parse_settings(manifest.settings))
+
+
+def _cited(report: str, cites: Mapping[str, Sequence[Mapping[str, str]]]) -> dict[str, list[str]]:
+    """What a report cites, by section, and what the reports cite that it was written from."""
+    cited: dict[str, list[str]] = {"Reports": [report]}
+    for id_ in cited["Reports"]:  # grows while we go through it
+        for reference in cites.get(id_, []):
+            of_section = cited.setdefault(reference["section"], [])
+            if reference["id"] not in of_section:
+                of_section.append(reference["id"])
+    return cited
 
 
 def _check(question: str) -> None:

@@ -28,12 +28,21 @@ LINE_EVERY_S = 5.0
 OFFLINE = "No model is configured: the offline engine answers (classical methods, no key, no cost)."
 
 
+def _console(stderr: bool = False) -> Console:
+    """Prints what it is given: brackets and colons in a text of the corpus are no markup and no emoji.
+    Wide where no terminal says otherwise, since files and pipes have no margin."""
+    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = 160
+    return console
+
+
 class Observer:
     """Shows a run as it goes: one live line per stage on a terminal, plain lines elsewhere."""
 
     def __init__(self, quiet: bool = False) -> None:
         self._quiet = quiet
-        self._console = Console(stderr=True, highlight=False)
+        self._console = _console(stderr=True)
         self._live: Live | None = None
         self._done: list[Text] = []
         self._step = ""
@@ -111,7 +120,7 @@ def _progress_line(p: Progress) -> str:
 
 def print_indexed(done: Indexed, root: str) -> None:
     """The summary of a finished run."""
-    out = Console(highlight=False)
+    out = _console()
     manifest = done.manifest
     counts = manifest.counts
     if not done.committed:
@@ -159,7 +168,7 @@ def indexed_json(done: Indexed) -> dict[str, Any]:
 
 def print_answer(answer: Answer, index: Index, sources: Sequence[Source] | None) -> None:
     """The answer, the titles of the reports that it cites, and, if asked for, what is under them."""
-    out = Console(highlight=False)
+    out = _console()
     out.print(Markdown(answer.text) if out.is_terminal else answer.text, soft_wrap=True)
     titles = index.titles(answer.references)
     if titles:
@@ -170,9 +179,9 @@ def print_answer(answer: Answer, index: Index, sources: Sequence[Source] | None)
         _print_source(out, source)
     how = f"global search, level C{answer.level}, {sum(c.phase == 'map' for c in answer.contexts)} contexts"
     took = f", {answer.seconds:.2f} s" if answer.seconds is not None else ""
-    out.print(f"\n[{how}{took}, {_cost(answer.cost_usd)}]", markup=False, style="dim")
+    out.print(f"\n[{how}{took}, {_cost(answer.cost_usd)}]", style="dim")
     for note in answer.notes:
-        out.print(f"[{note}]", markup=False, style="dim")
+        out.print(f"[{note}]", style="dim")
 
 
 def _print_source(out: Console, source: Source) -> None:
@@ -189,7 +198,7 @@ def _print_source(out: Console, source: Source) -> None:
         row = f" row {c['row']}" if c["row"] else ""
         where = f"{c['document']}{row}, character {c['quote_start']}"
         quote = " ".join(c["quote"].split())
-        out.print(f"  text {c['human_readable_id']}: {where}\n      “{quote}”", markup=False, soft_wrap=True)
+        out.print(f"  text {c['human_readable_id']}: {where}\n      “{quote}”", soft_wrap=True)
     left = sum(
         max(0, len(x) - 10) for x in (source.entities, source.relationships, source.claims, source.chunks)
     )
@@ -202,7 +211,7 @@ def answer_json(answer: Answer, sources: Sequence[Source], snapshot: int) -> dic
 
 
 def print_status(found: Mapping[str, Any]) -> None:
-    out = Console(highlight=False)
+    out = _console()
     out.print(f"Index at {found['root']}")
     if found["writer"]:
         out.print(f"  being written by {found['writer']}")
@@ -249,7 +258,7 @@ def print_status(found: Mapping[str, Any]) -> None:
                 f"{u['rate_limited']:,}",
                 f"{u['prompt_tokens']:,}",
                 f"{u['completion_tokens']:,}",
-                _cost(u["cost_usd"]),
+                _amount(u["cost_usd"]),
                 _seconds(u["latency_p50_s"]),
                 _seconds(u["latency_p95_s"]),
             )
@@ -259,17 +268,17 @@ def print_status(found: Mapping[str, Any]) -> None:
 
 
 def print_failures(rows: Sequence[Mapping[str, Any]]) -> None:
-    out = Console(highlight=False)
+    out = _console()
     if not rows:
         out.print("No failed items.")
         return
     for r in rows:
         again = "next run tries again" if r["kind"] == "transient" else "for good, until something changes"
         where = f" in {r['document']}" if r["document"] else ""
-        out.print(f"{r['stage']}: {r['item']}{where}", style="bold", markup=False, soft_wrap=True)
+        out.print(f"{r['stage']}: {r['item']}{where}", style="bold", soft_wrap=True)
         when = f", {r['first_at']} to {r['last_at']}" if r["last_at"] else ""
-        out.print(f"  {r['error']}", markup=False, soft_wrap=True)
-        out.print(f"  {r['attempts']} attempts{when}; {again}", markup=False, soft_wrap=True)
+        out.print(f"  {r['error']}", soft_wrap=True)
+        out.print(f"  {r['attempts']} attempts{when}; {again}", soft_wrap=True)
     out.print(f"\n{len(rows)} failed items")
 
 
@@ -286,6 +295,10 @@ def _short(value: Any) -> str:
 
 def _cost(usd: float | None) -> str:
     return "cost unknown" if usd is None else f"${usd:.4f}" if usd else "no cost"
+
+
+def _amount(usd: float | None) -> str:
+    return "unknown" if usd is None else f"${usd:.4f}"
 
 
 def _seconds(value: float | None) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,9 +94,15 @@ def test_a_second_run_returns_0_and_says_that_nothing_has_changed(run: Command, 
         (["index", "NOWHERE", "--root", "ROOT"], "nothing to read at INPUT"),
         (["index", "INPUT", "--root", "ROOT", "--set", "chunking.sise=3"], "did you mean 'chunking.size'"),
         (["index", "INPUT", "--root", "ROOT", "--set", "chunking.size"], "write it as a.b=value"),
-        (["index", "INPUT", "--root", "ROOT", "--config", "missing.yaml"], "cannot read settings missing.yaml"),
+        (
+            ["index", "INPUT", "--root", "ROOT", "--config", "missing.yaml"],
+            "cannot read settings missing.yaml",
+        ),
         (["index", "INPUT", "--root", "ROOT", "--set", "prompts_dir=nowhere"], "prompts_dir"),
-        (["index", "INPUT", "--root", "ROOT", "--model", "m", "--set", "budget.max_cost_usd=1"], "price of 'm'"),
+        (
+            ["index", "INPUT", "--root", "ROOT", "--model", "m", "--set", "budget.max_cost_usd=1"],
+            "price of 'm'",
+        ),
         (["query", "Who?", "--root", "ROOT"], "there is no index at"),
         (["status", "--root", "ROOT"], "there is no index at"),
         (["failures", "--root", "ROOT"], "there is no index at"),
@@ -130,7 +137,9 @@ def test_a_question_that_cannot_be_asked_returns_2(run: Command, world: World, q
     assert result.exit_code == 2 and "the question" in result.stderr
 
 
-def test_an_input_that_would_delete_most_returns_2_and_says_how_to_go_on(run: Command, world: World, tmp_path):
+def test_an_input_that_would_delete_most_returns_2_and_says_how_to_go_on(
+    run: Command, world: World, tmp_path
+):
     world.write(TOWN)
     run(*index_command(world))
     other = tmp_path / "other"
@@ -178,7 +187,8 @@ def test_failed_items_return_3_until_they_are_repaired(run: Command, world: Worl
 
 
 def test_a_question_of_which_parts_got_no_answer_returns_3_and_says_so(run: Command, world: World):
-    world.write({f"{i}.txt": f"{n} slept." for i, n in enumerate(("ALICE", "BOB", "CAROL", "DAVE"))})
+    names = ("ALICE", "BOB", "CAROL", "DAVE")
+    world.write({f"{n}.txt": f"{n} slept, as is told {'again and ' * 60}again." for n in names})
     run(*index_command(world, "--set", "communities.small_component=1"))
     calls: list[str] = []
 
@@ -188,7 +198,7 @@ def test_a_question_of_which_parts_got_no_answer_returns_3_and_says_so(run: Comm
         return TOO_LONG if calls == ["map"] else toy_model.respond(body)
 
     world.endpoint.respond = first_fails
-    result = run("query", QUESTION, "--root", world.root, "--set", "query.context_tokens=100")
+    result = run("query", QUESTION, "--root", world.root, "--set", "query.context_tokens=256")
     assert calls.count("map") > 1
     assert result.exit_code == 3 and "got no usable reply and are missing" in result.stdout
 
@@ -214,7 +224,9 @@ def test_a_budget_that_is_reached_returns_4_and_the_next_run_goes_on(run: Comman
     world.endpoint.respond = toy_model.respond
     assert run(*command).exit_code == 0
     prompts = world.prompts()
-    assert prompts["extract"] + prompts["glean_check"] <= 160 + at_once, "only what was in flight is paid twice"
+    assert prompts["extract"] + prompts["glean_check"] <= 160 + at_once, (
+        "only what was in flight is paid twice"
+    )
 
 
 def test_a_cost_limit_counts_the_price_that_is_set(run: Command, world: World):
@@ -436,7 +448,10 @@ def test_sources_lead_down_to_file_and_position(run: Command, world: World):
     run(*index_command(world))
     shown = run("query", QUESTION, "--root", world.root, "--sources").stdout
     assert "entity 1: " in shown and "(PERSON)" in shown
-    assert any(f"{name}:0-{len(text)}" in shown for name, text in TOWN.items())
+    places = re.findall(r"text \d+: (\S+), character (\d+)\n +“(.+)”", shown)
+    assert len(places) == 3
+    for name, start, quote in places:
+        assert TOWN[name][int(start) :].startswith(quote)
 
 
 def test_a_question_without_an_answer_in_the_index_says_so(run: Command, world: World):
@@ -459,8 +474,16 @@ def test_help_shows_an_example(run: Command, command: str):
 
 
 def test_text_with_markup_is_printed_as_it_is(run: Command, world: World):
-    odd = {"a.txt": "[bold]ALICE[/bold] met BOB [/] [link=x]. BOB [red] met ALICE."}
-    world.write(odd)
+    odd = "[red]He[/red] said :smile: [/] to [him] [Data: Reports (1)]"
+
+    def respond(body: dict) -> str:
+        name, _ = toy_model.recognise(body["messages"][-1]["content"])
+        if name == "extract":
+            return '("entity"<|>[BOLD] ANT<|>PERSON<|>An ant.)##<|COMPLETE|>'
+        return odd if name == "reduce" else toy_model.respond(body)
+
+    world.endpoint.respond = respond
+    world.write({"a.txt": "[/] ANT [red]."})
     assert run(*index_command(world)).exit_code == 0
     shown = run("query", QUESTION, "--root", world.root, "--sources").stdout
-    assert "[bold]ALICE[/bold] met BOB [/] [link=x]" in shown.replace("\n", " ")
+    assert odd in shown and "“[/] ANT [red].”" in shown and "entity 1: [BOLD] ANT (PERSON)" in shown
