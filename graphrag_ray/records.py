@@ -27,6 +27,7 @@ MAX_REFERENCE_IDS = 5
 
 _HEADING = re.compile(r"^-----([A-Za-z]+)-----$")
 _REFERENCE = re.compile(r"\[\s*Data:\s*([^\[\]]*)\]", re.IGNORECASE)
+_SPACED_REFERENCE = re.compile(r"(?<![ \t])([ \t]*)" + _REFERENCE.pattern, re.IGNORECASE)
 _PART = re.compile(r"([A-Za-z]+)\s*\(([^()]*)\)")
 
 
@@ -136,17 +137,18 @@ def write_reference(by_section: Mapping[str, Iterable[str | int]]) -> str:
 def _map_references(text: str, replace: Callable[[str, list[str]], list[str]]) -> str:
     def one(match: re.Match[str]) -> str:
         sections: dict[str, list[str]] = {}
-        for part in _PART.finditer(match.group(1)):
+        for part in _PART.finditer(match.group(2)):
             name = _section(part.group(1))
             items = [i.strip() for i in re.split(r"[,;]", part.group(2))]
             items = [i for i in items if i and i.lower() != "+more"]
             kept = replace(name, items) if name else replace("", items)
             if name and kept:
                 sections.setdefault(name, []).extend(k for k in kept if k not in sections.get(name, []))
-        return write_reference(sections)
+        written = write_reference(sections)
+        # The space before a reference goes with it; no other is touched, since text may be a quotation.
+        return match.group(1) + written if written else ""
 
-    out = _REFERENCE.sub(one, text)
-    return re.sub(r"[ \t]+([.,;:!?])", r"\1", out) if out != text else out
+    return _SPACED_REFERENCE.sub(one, text)
 
 
 def _section(name: str) -> str | None:

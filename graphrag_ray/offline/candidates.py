@@ -20,6 +20,7 @@ from graphrag_ray.offline.words import Word, is_empty, words_of
 MAX_WORDS = 9
 """A longer capitalised run is a heading or a list without commas."""
 
+_ADDRESS = re.compile(r"\b(?:https?://|www\.)\S+|[\w.+-]+@[\w-]+(?:\.[\w-]+)+|(?<!\w)[@#]\w+")
 _LOWER = re.compile(r"(?<![^\W_])[a-zß-ÿ]+(?![^\W_])")
 _FIELD = re.compile(r"(?:ing|ics|ions?|ology|ment|ence|ance|ists?|ism|ity|ry|ies|hip|hood|s)$")
 _ADJECTIVE = re.compile(r"(?:ian|ean|esque|ese|ist)$")
@@ -62,6 +63,7 @@ def title_of(text: str, words: Iterable[Word]) -> str:
 
 def _all_runs(text: str, sentences: list[Sentence], lexicon: Lexicon) -> list[Run]:
     found: list[Run] = []
+    text = _ADDRESS.sub(lambda m: "|" * len(m.group()), text)
     with_quotes = "“" in text or '"' in text
     for index, sentence in enumerate(sentences):
         quoted = quoted_titles(text, sentence, index, lexicon) if with_quotes else []

@@ -1,4 +1,4 @@
-"""Embeddings without a download: wordllama's averaged static token vectors, whose weights are in its wheel."""
+"""Embeddings without a download: wordllama's static token vectors, averaged."""
 
 from __future__ import annotations
 

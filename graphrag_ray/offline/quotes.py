@@ -16,6 +16,7 @@ from graphrag_ray.offline.sentences import fold
 MAX_QUOTE_CHARS = 480
 """A longer sentence is cut at a clause, around what it is quoted for."""
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _COPULA = re.compile(
     r"['’]?s?\)?,? (?:is|was|are|were|has been|became|remains) (?:a|an|the|one of|my|our|his|her|known)\b"
 )
@@ -59,8 +60,11 @@ def quote(reading: Reading, index: int, spans: list[tuple[int, int]]) -> str:
 
 
 def balanced(text: str) -> str:
-    """The longest stretch without a quotation mark or parenthesis that opens or closes nothing: such a
-    mark would be taken for one of ours, or of a record, when it is read back."""
+    """The longest stretch without control characters, which a context would show as spaces, and without
+    a quotation mark or parenthesis that opens or closes nothing, which would be taken for one of ours,
+    or of a record, when it is read back."""
+    if not text.isprintable():
+        text = max(_CONTROL.split(text), key=len).strip()
     for opening, closing in (("“", "”"), ("(", ")")):
         if opening not in text and closing not in text:
             continue

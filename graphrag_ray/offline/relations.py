@@ -106,7 +106,9 @@ def _carry_subjects(reading: Reading, found: _Found) -> None:
         things = reading.in_sentence.get(index, [])
         people = [t for t in things if t.kind == PERSON]
         pronoun = _THIRD_PERSON.search(reading.text, sentence.start, sentence.end)
-        named_at = min((start for t in people for s, start, _ in t.places if s == index), default=sentence.end)
+        named_at = min(
+            (start for t in people for s, start, _ in t.places if s == index), default=sentence.end
+        )
         if subject is not None and pronoun is not None and pronoun.start() < named_at:
             for other in things:
                 if other is not subject and other.kind != CONCEPT:

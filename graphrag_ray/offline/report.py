@@ -8,6 +8,7 @@ characteristic members; the rating grows with the size of what the context shows
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from math import log2
@@ -16,7 +17,8 @@ import numpy as np
 
 from graphrag_ray.offline.describe import CHARS_PER_TOKEN
 from graphrag_ray.offline.summarise import MAX_SENTENCES, Floats, content_stems, lexrank, mmr, similarities
-from graphrag_ray.offline.units import MARK, Unit, read_context, units_of
+from graphrag_ray.offline.units import MARK, Unit, units_of
+from graphrag_ray.records import parse_sections
 
 MAX_FINDINGS = 7
 MAX_QUOTES = 3
@@ -24,23 +26,23 @@ MAX_QUOTES = 3
 TARGET_CHARS = 2600
 """Of all quotations together: some 700 tokens with references, as the paper's reports have (table 2)."""
 SUMMARY_QUOTES = 2
+TITLE_NAMES = 3
 
 Sections = Mapping[str, Sequence[Mapping[str, str]]]
 
 
 def write_report(variables: Mapping[str, str]) -> str:
     """A JSON object {title, summary, rating, rating_explanation, findings} from the `context`."""
-    sections = read_context(variables["context"])
+    sections = parse_sections(variables["context"])
     units = units_of(sections)[:MAX_SENTENCES]
-    degrees = _degrees(sections)
-    names = _display_names(sections, units)
-    members = sorted(degrees, key=lambda m: (-degrees[m], m))
+    members = _members(sections, units)
+    names = _display_names(members, units)
     room = min(TARGET_CHARS, int(_tokens(variables.get("max_tokens", "")) * CHARS_PER_TOKEN * 0.6))
     summary, findings = _choose(units, members, room)
     shape = _shape(sections, names, members)
     return json.dumps(
         {
-            "title": ", ".join(names[m] for m in members[:3]) or "Unnamed records",
+            "title": _title(members, names),
             "summary": " ".join([f"{shape}.", *(u.cite() for u in summary), MARK]),
             "rating": _rating(sections),
             "rating_explanation": f"Rated by size and links alone: {_counts(sections)}.",
@@ -50,9 +52,9 @@ def write_report(variables: Mapping[str, str]) -> str:
     )
 
 
-def _degrees(sections: Sections) -> dict[str, float]:
-    """How often each member stands in a relationship of the context; names of sub-communities' reports
-    count like members with a few, the first the most."""
+def _members(sections: Sections, units: Sequence[Unit]) -> list[str]:
+    """The members by falling number of relationships in the context, then of quotations; for records of
+    sub-communities the names in their titles, the first weighing most."""
     degrees: dict[str, float] = {}
     for row in sections.get("Entities", ()):
         degrees.setdefault(row.get("entity") or "", 0.0)
@@ -64,35 +66,36 @@ def _degrees(sections: Sections) -> dict[str, float]:
     for row in sections.get("Reports", ()):
         size = len(row.get("content") or "") / 800
         for place, name in enumerate((row.get("title") or "").split(", ")[:2]):
-            degrees[name] = degrees.get(name, 0.0) + size / (place + 1)
+            key = name.upper() if name.upper() in degrees else name
+            degrees[key] = degrees.get(key, 0.0) + size / (place + 1)
     degrees.pop("", None)
-    return degrees
+    quoted = Counter(m for u in units for m in u.members)
+    return sorted(degrees, key=lambda m: (-degrees[m], -quoted[m], m))
 
 
-def _display_names(sections: Sections, units: Sequence[Unit]) -> dict[str, str]:
-    """Keys as the corpus writes them: KEVIN becomes Kevin where a quotation has that, NASA stays."""
+def _display_names(members: Sequence[str], units: Sequence[Unit]) -> dict[str, str]:
+    """Keys as the corpus writes them: MARA VENN becomes Mara Venn where a quotation has that, NASA stays."""
     texts: dict[str, list[str]] = defaultdict(list)
     for unit in units:
         for member in unit.members:
             texts[member].append(unit.text)
-    names = {}
-    for key in _degrees(sections):
-        names[key] = key if not key.isupper() else _written_as(key, texts[key])
-    return names
+    return {m: _written_as(m, texts[m]) if m.isupper() else m for m in members}
 
 
 def _written_as(key: str, texts: Sequence[str]) -> str:
-    seen: Counter[str] = Counter()
-    for text in texts[:12]:
-        at = text.replace("’", "'").upper().find(key)
-        if at >= 0 and len(text.upper()) == len(text):
-            seen[text[at : at + len(key)].replace("’", "'")] += 1
-    mixed = [s for s, _ in seen.most_common() if not s.isupper()]
-    if mixed:
+    pattern: re.Pattern[str] = re.compile(rf"(?<![^\W_]){re.escape(key)}(?![^\W_])", re.IGNORECASE)
+    seen: Counter[str] = Counter(f for t in texts[:12] for f in pattern.findall(t.replace("’", "'")))
+    mixed = [form for form, _ in seen.most_common() if not form.isupper()]
+    if mixed and (" " in key or not seen[key]):
         return mixed[0]
-    if " " in key and not seen.get(key) or (" " in key and len(key) > 6):
-        return " ".join(w if len(w) < 3 and "." not in w else w[:1] + w[1:].lower() for w in key.split())
-    return key
+    if seen[key] and " " not in key:
+        return key
+    return " ".join(w if len(w) < 3 or "." in w else w[0] + w[1:].lower() for w in key.split())
+
+
+def _title(members: Sequence[str], names: Mapping[str, str]) -> str:
+    distinct = {names[m].casefold(): names[m] for m in reversed(members)}
+    return ", ".join(list(reversed(distinct.values()))[:TITLE_NAMES]) or "Unnamed records"
 
 
 def _choose(

@@ -184,6 +184,9 @@ def _strip_front(run: Run, lexicon: Lexicon) -> tuple[list[Word], bool, bool]:
     words, person, opened = list(run.words), run.person, False
     while words:
         first, following = words[0], words[1] if len(words) > 1 else None
+        if following is not None and following.text.isdigit() and first.lower in lexicon.cues["not_name"]:
+            words.pop(0)  # Episode 12, Item 4; the number goes with the next turn of this loop
+            continue
         if following is not None and _is_title(first, following, lexicon):
             person = True
         elif first.initial and lexicon.is_leading(first.lower):

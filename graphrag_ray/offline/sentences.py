@@ -64,8 +64,8 @@ def read_script(text: str, lexicon: Lexicon) -> Script:
     """Cut a chunk into sentences and, where lines begin with `NAME:`, into turns.
 
     A label in capitals counts as a speaker at once, one in mixed case when it comes twice or begins
-    with a first name or an honorific. A blank line, a heading, a list item and a label end a sentence; a single line break does
-    where the line before it ends one.
+    with a first name or an honorific. A blank line, a heading, a list item and a label end a sentence; a
+    single line break does where the line before it ends one.
     """
     blocks = _blocks(text)
     labels = [_label(text, a, b, lexicon) for a, b in blocks]
@@ -152,9 +152,7 @@ def _label(text: str, start: int, end: int, lexicon: Lexicon) -> tuple[str, int,
     first_names = lexicon.cues["first_name"]
     named = lower[0] in first_names or (len(lower) > 1 and lower[1] in first_names)
     cues = lexicon.cues
-    if not named and all(
-        lexicon.is_ordinary(w) or w in cues["not_name"] or w in cues["role"] for w in lower
-    ):
+    if not named and all(lexicon.is_ordinary(w) or w in cues["not_name"] or w in cues["role"] for w in lower):
         return None
     if (
         len(words) == 1

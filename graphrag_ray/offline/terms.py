@@ -79,10 +79,18 @@ def _collect(
             last = words[j - 1][0]
             if not good[j - 1]:
                 break
-            if last in lexicon.adjectives or (lexicon.is_ordinary(last) and last not in lexicon.nouns):
+            if not _is_head(last, lexicon):
                 continue
             phrase = (*(w for w, _, _ in words[i : j - 1]), singular(last))
             places[phrase].append((sentence, words[i][1], words[j - 1][2]))
+
+
+def _is_head(word: str, lexicon: Lexicon) -> bool:
+    """A noun, but not one for people or for a kind of institution: those are named, not termed."""
+    if word in lexicon.adjectives or (lexicon.is_ordinary(word) and word not in lexicon.nouns):
+        return False
+    cues, one = lexicon.cues, singular(word)
+    return one not in cues["role"] and one not in cues["institution"]
 
 
 def _is_part(word: str, lexicon: Lexicon) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from graphrag_ray.offline.relations import CONVERSE
 from graphrag_ray.offline.sentences import fold
-from graphrag_ray.records import parse_sections, write_reference
+from graphrag_ray.records import write_reference
 
 JOIN = " […] "
 MARK = "Written without a language model: what stands in quotation marks is quoted from the corpus."
@@ -93,6 +93,8 @@ def units_of(sections: Mapping[str, Sequence[Mapping[str, str]]]) -> list[Unit]:
         if not is_balanced(text):
             return
         unit = by_text.setdefault(text.casefold(), Unit(text))
+        if unit.text != text:  # the same but for capitals: one of the two is enough
+            return
         numbers = unit.references.setdefault(section, [])
         if number not in numbers:
             numbers.append(number)
@@ -128,7 +130,3 @@ def first_name(heading: str) -> str:
     """The first name of a heading or title that this engine wrote (`Mara Venn — with …`, `A, B, C`)."""
     head = re.split(r" — |, ", heading.strip(), maxsplit=1)[0]
     return fold(head)
-
-
-def read_context(context: str) -> dict[str, list[dict[str, str]]]:
-    return parse_sections(context)

@@ -90,16 +90,12 @@ def is_empty(lower: str, lexicon: Lexicon) -> bool:
         or lower in lexicon.function
         or lower.isdigit()
         or len(lower) < 2
-        or lower[0] == "@"
         or _NUMBERED.match(lower) is not None
     )
 
 
 def _base(text: str, word: str, start: int, lexicon: Lexicon) -> str:
-    """The part of a written word that can belong to a name: Intel of Intel-based, GPU of GPUs. What
-    touches an @ is part of an address."""
-    if "@" in (text[start - 1 : start], text[start + len(word) : start + len(word) + 1]):
-        return "@" * len(word)
+    """The part of a written word that can belong to a name: Intel of Intel-based, GPU of GPUs."""
     if word[0].islower():
         return word
     if "." in word:

@@ -304,7 +304,7 @@ def test_an_unknown_setting_is_refused_and_the_nearest_is_named(override: str, u
 def test_an_unknown_setting_in_a_file_is_refused_and_the_nearest_is_named(tmp_path):
     file = tmp_path / "settings.yaml"
     file.write_text("chunking: {size: 300}\nextraction: {max_gleaning: 2}\n")
-    with pytest.raises(SettingsError, match="'extraction.max_gleaning'; did you mean 'extraction.max_glean"):
+    with pytest.raises(SettingsError, match=r"'extraction.max_gleaning'; did you mean 'extraction.max_glean"):
         load_settings(file)
 
 

@@ -1,0 +1,71 @@
+"""The same replies give the same tables, whatever the order in which they came."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import toy_model
+from endpoint import Answer, Response, rate_limited
+from world import TOWN, World, everything
+
+SETTINGS = {
+    "chunking": {"size": 12, "overlap": 4, "min_new_tokens": 2},
+    "communities": {"max_size": 3, "small_component": 1},
+    "reports": {"context_tokens": 400},
+    "claims": {"enabled": True},
+}
+
+
+@pytest.fixture
+def calm(world: World) -> dict:
+    """The tables of an undisturbed run; the world is empty again afterwards."""
+    world.write(TOWN)
+    world.index(**SETTINGS)
+    tables = everything(world.open())
+    assert all(len(tables[t]) > 3 for t in ("covariates", "communities", "community_reports"))
+    world.forget()
+    return tables
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_tables_do_not_depend_on_which_call_returns_first(world: World, calm: dict, seed: int):
+    dice = random.Random(seed)
+    world.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=dice.random() * 0.06)
+    world.index(**SETTINGS)
+    assert everything(world.open()) == calm
+
+
+def test_tables_do_not_depend_on_faults_that_passed(world: World, calm: dict):
+    dice = random.Random(7)
+
+    def respond(body: dict) -> Response:
+        return rate_limited(retry_after="0.02") if dice.random() < 0.1 else toy_model.respond(body)
+
+    world.endpoint.respond = respond
+    world.index(**SETTINGS)
+    assert everything(world.open()) == calm
+
+
+def test_tables_do_not_depend_on_how_many_items_run_at_once(world: World, calm: dict):
+    model = world.settings().models["default"].model_dump(mode="json")
+    model["endpoints"][0]["max_in_flight"] = 1
+    world.index(models={"default": model}, **SETTINGS)
+    assert everything(world.open()) == calm
+
+
+def test_tables_do_not_depend_on_how_rows_are_cut_into_files(world: World):
+    """Ids come from the path, so the same rows in one file are other documents; what they say is not."""
+    import json
+
+    rows = [json.dumps({"text": text, "id": name}) for name, text in TOWN.items()]
+    world.write({"all.jsonl": "\n".join(rows)})
+    options = {"input": {"id_column": "id"}} | SETTINGS
+    world.index(**options)
+    whole = {e["title"]: (e["frequency"], e["degree"], e["description"]) for e in world.table("entities")}
+    (world.input / "all.jsonl").unlink()
+    world.forget()
+    world.write({f"{i}.jsonl": row for i, row in enumerate(rows)})
+    world.index(**options)
+    cut = {e["title"]: (e["frequency"], e["degree"], e["description"]) for e in world.table("entities")}
+    assert cut == whole

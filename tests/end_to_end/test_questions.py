@@ -1,0 +1,227 @@
+"""Questions to a finished index: answered from the reports of one level, cited, and without a trace."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+import toy_model
+from endpoint import TOO_LONG, WRONG_KEY, Answer
+from world import TOWN, World, prompt_of
+
+from graphrag_ray.errors import LevelNotFound, ModelRefused
+from graphrag_ray.records import parse_sections
+
+DEEP = {"communities": {"max_size": 3, "small_component": 1}, "reports": {"context_tokens": 600}}
+"""A hierarchy of several levels, whose upper reports are written from those below."""
+
+
+@pytest.fixture
+def town(world: World) -> World:
+    """The town, in two parts that know nothing of one another."""
+    world.write(TOWN)
+    world.index(communities={"small_component": 1})
+    return world
+
+
+@pytest.fixture
+def deep(world: World) -> World:
+    names = [f"{chr(65 + i // 26)}{chr(65 + i % 26)}X" for i in range(43)]
+    world.write(
+        {
+            f"{i:02}.txt": f"{names[i]} knows {names[i + 1]}. {names[i]} wrote to {names[i + 1 + i % 3]}."
+            for i in range(40)
+        }
+    )
+    world.index(**DEEP)
+    return world
+
+
+def shown_reports(world: World, start: int) -> list[str]:
+    """Titles of the reports that map calls from request `start` on have read."""
+    contexts = [
+        toy_model.recognise(b["messages"][-1]["content"])[1]["context"]
+        for b in world.endpoint.bodies()[start:]
+        if prompt_of(b) == "map"
+    ]
+    return [r["title"] for c in contexts for r in parse_sections(c)["Reports"]]
+
+
+def test_two_questions_get_two_answers_from_the_reports_that_bear_on_them(town: World):
+    opened = town.open()
+    about_dave, about_heidi = opened.ask("What did DAVE do?"), opened.ask("What about HEIDI ?")
+    titles = {r["id"]: r["title"] for r in town.table("community_reports")}
+    for answer, name in ((about_dave, "DAVE"), (about_heidi, "HEIDI")):
+        assert answer.found and answer.references
+        assert all(name in titles[r.id] for r in answer.references)
+    assert about_dave.text != about_heidi.text
+    assert set(about_dave.references).isdisjoint(about_heidi.references)
+
+
+def test_a_question_about_everything_cites_every_report_of_its_level(town: World):
+    answer = town.open().ask("What are the THEMES?", level=0)
+    top = {r["id"] for r in town.table("community_reports") if r["level"] == 0}
+    assert {r.id for r in answer.references} == top and len(top) > 1
+
+
+def test_the_numbers_in_an_answer_are_the_short_ids_of_what_it_cites(town: World):
+    answer = town.open().ask("What are the THEMES?", level=0)
+    number = {r["id"]: r["human_readable_id"] for r in town.table("community_reports")}
+    for reference in answer.references:
+        assert f"[Data: Reports ({number[reference.id]})]" in answer.text
+    assert [n for n, _ in town.open().titles(answer.references)] == [number[r.id] for r in answer.references]
+
+
+def test_a_question_that_nothing_bears_on_is_answered_so_and_costs_no_reduce(town: World):
+    asked = town.asked()
+    answer = town.open().ask("Who is NOBODY ?")
+    assert not answer.found and answer.references == ()
+    assert set(town.prompts(asked)) == {"map"}
+
+
+@pytest.mark.parametrize("written", ["C1", "c1", "1", 1])
+def test_a_level_is_the_communities_of_that_level_and_the_leaves_above_it(deep: World, written: str | int):
+    communities = deep.table("communities")
+    parents = {c["parent"] for c in communities}
+    wanted = {
+        c["community"]
+        for c in communities
+        if c["level"] == 1 or (c["level"] < 1 and c["community"] not in parents)
+    }
+    asked = deep.asked()
+    answer = deep.open().ask("What are the THEMES?", level=written)
+    titles = [r["title"] for r in deep.table("community_reports") if r["community"] in wanted]
+    assert sorted(shown_reports(deep, asked)) == sorted(titles) and answer.level == 1
+
+
+def test_every_level_can_be_asked_and_the_next_one_cannot(deep: World):
+    opened = deep.open()
+    n_levels = len(opened.manifest.counts["levels"])
+    assert n_levels >= 3
+    for k in range(n_levels):
+        assert opened.ask("What are the THEMES?", level=k).found
+    with pytest.raises(LevelNotFound, match=f"there is no level 'C{n_levels}'.*C0, .*C{n_levels - 1}$"):
+        opened.ask("What are the THEMES?", level=f"C{n_levels}")
+
+
+def test_without_a_level_the_coarsest_that_fills_a_context_is_read(deep: World):
+    reports = deep.table("community_reports")
+    top = sum(r["n_tokens"] for r in reports if r["level"] == 0)
+    assert deep.open(query={"context_tokens": top - 1}).ask("What are the THEMES?").level == 0
+    assert deep.open(query={"context_tokens": top + 1}).ask("What are the THEMES?").level > 0
+
+
+def test_no_map_context_is_above_its_budget_and_no_report_is_read_twice(deep: World):
+    asked = deep.asked()
+    answer = deep.open(query={"context_tokens": 300}).ask("What are the THEMES?", level=2)
+    maps = [c for c in answer.contexts if c.phase == "map"]
+    assert len(maps) > 2 and max(c.n_tokens for c in answer.contexts) <= 300
+    shown = shown_reports(deep, asked)
+    assert len(shown) == len(set(shown)) == sum(len(c.records) for c in maps)
+
+
+def test_sources_of_a_report_on_reports_lead_down_to_chunks(deep: World):
+    """A top report cites the reports that it was written from, and these cite the entities."""
+    reports = {r["id"]: r for r in deep.table("community_reports")}
+    titles = {e["id"]: e["title"] for e in deep.table("entities")}
+    documents = {d["path"]: d["text"] for d in deep.table("documents")}
+
+    def cited(report: str, section: str) -> list[str]:
+        return [c["id"] for c in reports[report]["references"] if c["section"] == section]
+
+    opened = deep.open()
+    answer = opened.ask("What are the THEMES?", level=0)
+    below = {r.id: cited(r.id, "Reports") for r in answer.references}
+    assert any(below.values()), "some report was written from others"
+    for source in opened.sources(answer.references):
+        inside = [e for id_ in below[source.report["id"]] for e in cited(id_, "Entities")]
+        assert {titles[e] for e in inside} <= {e["title"] for e in source.entities}
+        assert source.chunks
+        for chunk in source.chunks:
+            assert documents[chunk["document"]][chunk["start"] : chunk["end"]] == chunk["text"]
+            at = chunk["quote_start"] - chunk["start"]
+            assert chunk["quote"] and chunk["text"][at:].startswith(chunk["quote"])
+
+
+def test_sources_name_only_what_a_report_rests_on(town: World):
+    opened = town.open()
+    (source,) = opened.sources(opened.ask("What about HEIDI ?").references)
+    assert {"HEIDI", "IVAN"} <= {e["title"] for e in source.entities}
+    assert "brewery.txt" in {c["document"] for c in source.chunks}
+    assert "harbour.txt" not in {c["document"] for c in source.chunks}
+
+
+def test_a_question_writes_nothing(town: World):
+    def listing() -> dict[str, bytes]:
+        return {i.path: town.store.read(i.path) for i in town.store.list()}
+
+    before = listing()
+    opened = town.open()
+    opened.ask("What are the THEMES?")
+    opened.sources(opened.ask("What did DAVE do?").references)
+    town.endpoint.respond = lambda body: WRONG_KEY
+    with pytest.raises(ModelRefused):
+        opened.ask("What did ERIN do?")
+    assert listing() == before
+
+
+def test_the_same_question_gets_the_same_answer_whatever_returns_first(deep: World):
+    opened = deep.open(query={"context_tokens": 300})
+    calm = opened.ask("What are the THEMES?", level=2)
+    delays = iter([0.15, 0.0, 0.1, 0.05] * 50)
+    deep.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=next(delays))
+    shaken = opened.ask("What are the THEMES?", level=2)
+    assert (shaken.text, shaken.references, shaken.contexts) == (calm.text, calm.references, calm.contexts)
+
+
+def test_many_questions_can_be_asked_at_once(town: World):
+    async def all_of(names: list[str]) -> list[str]:
+        opened = town.open()
+        answers = await asyncio.gather(*(opened.ask_async(f"What about {n} ?", 0) for n in names))
+        return [a.text for a in answers]
+
+    names = ["ALICE", "HEIDI", "ERIN", "JUDY", "IVAN"]
+    assert asyncio.run(all_of(names)) == [town.open().ask(f"What about {n} ?", 0).text for n in names]
+
+
+def test_a_run_that_commits_meanwhile_does_not_disturb_an_opened_index(town: World):
+    opened = town.open()
+    before = opened.ask("What are the THEMES?", 0)
+    town.write({"zoo.txt": "ZOE feeds YURI."})
+    town.index(communities={"small_component": 1})
+    again = opened.ask("What are the THEMES?", 0)
+    assert (again.text, again.references) == (before.text, before.references)
+    assert "YURI" in town.open().ask("What are the THEMES?", 0).text
+
+
+def test_a_report_that_failed_is_told_and_those_below_it_stand_in(deep: World):
+    communities = {c["community"]: c for c in deep.table("communities")}
+    lost = next(c for c in communities.values() if c["level"] == 0 and c["children"])
+    title = next(r["title"] for r in deep.table("community_reports") if r["community"] == lost["community"])
+
+    def without_it(body: dict):
+        text = toy_model.respond(body)
+        return TOO_LONG if prompt_of(body) == "report" and f'"title": "{title}"' in text else text
+
+    deep.forget()
+    deep.endpoint.respond = without_it
+    assert deep.index(**DEEP).failed == 1
+    asked = deep.asked()
+    answer = deep.open().ask("What are the THEMES?", level=0)
+    assert any("reports of their sub-communities stand in" in note for note in answer.notes)
+    by_number = {r["community"]: r["title"] for r in deep.table("community_reports")}
+    assert lost["community"] not in by_number
+    assert {by_number[k] for k in lost["children"]} <= set(shown_reports(deep, asked))
+
+
+def test_a_question_starts_no_ray_and_takes_no_seconds(town: World):
+    script = (
+        "import sys; from graphrag_ray import open_index\n"
+        f"print(open_index({str(town.root)!r}).ask('What are the THEMES?').found)\n"
+        "print([m for m in ('ray', 'igraph', 'torch') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split("\n")[:2] == ["True", "[]"], done.stderr
+    assert done.stderr == ""
