@@ -6,8 +6,11 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import ray
+from ray._common.utils import get_ray_address_file
+from ray._private import ray_constants
 from ray.data import DataContext
 
 from graphrag_ray.errors import GraphRagError
@@ -36,15 +39,21 @@ def connected(address: str | None = None) -> Iterator[None]:
     finally:
         if ours:
             ray.shutdown()
+            _bind_to_loopback(False)
 
 
 def _connect(address: str | None) -> None:
     quiet = {"log_to_driver": True, "logging_level": logging.ERROR}
     if address is None and "RAY_ADDRESS" not in os.environ:
-        try:
-            ray.init(address="auto", **quiet)
-        except ConnectionError:
-            ray.init(_node_ip_address="127.0.0.1", include_dashboard=False, **quiet)
+        started = _started_here()
+        if started is not None:
+            try:
+                ray.init(address=started, **quiet)
+                return
+            except ConnectionError:  # the file outlives a cluster that was killed
+                pass
+        _bind_to_loopback(True)
+        ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, **quiet)
         return
     try:
         ray.init(address=address, **quiet)
@@ -54,3 +63,29 @@ def _connect(address: str | None) -> None:
             f"no Ray cluster answers at {wanted!r} ({e}). Start one with `ray start --head`, or leave "
             "--address out to run on this machine."
         ) from e
+
+
+def _bind_to_loopback(wanted: bool) -> None:
+    """Whether what is started next, and its workers, listen on 127.0.0.1 alone.
+
+    Asked for 127.0.0.1, Ray listens on all interfaces all the same, unless it takes this machine for one
+    that cannot join others (as Windows and macOS are by default): so that is what it is told.
+    """
+    name = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
+    if wanted:
+        os.environ[name] = "0"
+    else:
+        os.environ.pop(name, None)
+    ray_constants.ENABLE_RAY_CLUSTER = not wanted
+
+
+def _started_here() -> str | None:
+    """The address of the cluster that `ray start` left on this machine.
+
+    Not `address="auto"`: where there is none, that takes the private cluster of any other program it finds
+    running, another index run say, and loses it when that program ends.
+    """
+    try:
+        return Path(get_ray_address_file(None)).read_text("utf-8").strip() or None
+    except FileNotFoundError:
+        return None

@@ -61,8 +61,11 @@ def map_answer(variables: Mapping[str, str]) -> str:
     """A score line, then for each report used `**Title**: “sentence” [Data: Reports (n)] …`."""
     question = read_question(variables["question"])
     reports = _reports(variables["context"])
-    stems = [[content_stems(s) for s in r.sentences] for r in reports]
-    in_report = [frozenset(content_stems(r.title)).union(*s) for r, s in zip(reports, stems, strict=True)]
+    stems = [[question.mark(content_stems(s)) for s in r.sentences] for r in reports]
+    in_report = [
+        frozenset(question.mark(content_stems(r.title))).union(*s)
+        for r, s in zip(reports, stems, strict=True)
+    ]
     sentences = [s for of_report in stems for s in of_report]
     if not sentences or not question.concerns(list(in_report), list(sentences)):
         return _HELPFUL.format(0)
@@ -152,7 +155,7 @@ def reduce_answer(variables: Mapping[str, str]) -> str:
     quotes = _quotes(variables["answers"])
     if not quotes:
         return f"Nothing that was found answers this question. {MARK}"
-    stems = [content_stems(q.text) for q in quotes]
+    stems = [question.mark(content_stems(q.text)) for q in quotes]
     match = bm25(tuple(question.terms) or question.stems, stems)
     helpful = np.array([q.score for q in quotes]) / 100
     first = 1.0 / (1 + 0.05 * np.arange(len(quotes)))

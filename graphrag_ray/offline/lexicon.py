@@ -42,6 +42,7 @@ class Lexicon:
     function: frozenset[str]
     stop: frozenset[str]
     nouns: frozenset[str]
+    verbs: frozenset[str]
     adjectives: frozenset[str]
     calendar: frozenset[str]
     stems: frozenset[str]
@@ -85,6 +86,7 @@ def lexicon() -> Lexicon:
         function=function,
         stop=function | closed["adverb"],
         nouns=nouns,
+        verbs=verbs,
         adjectives=adjectives,
         calendar=calendar,
         stems=frozenset(w[:-1] if w[-1] in "ey" else w for w in ordinary if len(w) > 3),

@@ -1,8 +1,53 @@
-"""Which names the corpus as a whole does not bear out: run at the merge, over all instances of a key."""
+"""Names that the corpus as a whole does not bear out.
+
+One chunk may hold a name only where its capital means little. Whether it is a name the corpus decides:
+how often it is written as names are, with a capital in mid-sentence, against how often it is an ordinary
+lower-case word (truecasing: Lita, Ittycheriah, Roukos and Kambhatla, "tRuEcasIng", ACL 2003).
+Descriptions are quotations, so the casing of the corpus can be read in them.
+"""
 
 from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby
+
 import pyarrow as pa
+
+_LOWER = re.compile(r"(?<![^\W_])[^\W\d_A-Z]+(?![^\W_])")
+_IN_SENTENCE = re.compile(r"[^\W_][^“\"(\[:.?!]*$")
 
 
 def weak_names(instances: pa.Table) -> pa.Array:
-    return pa.array([], pa.string())
+    """Ids of entities to leave out: names of one word that these descriptions write in lower case more
+    often than as a name.
+
+    instances: rows of schema.ENTITY_INSTANCES, all of a key together, sorted by entity_id; the more of
+    the corpus, the surer. Two capitalised words side by side are evidence by themselves, and so are
+    capitals throughout, so names of several words and acronyms are never weak.
+    """
+    ids, titles, texts = (instances[c].to_pylist() for c in ("entity_id", "title", "description"))
+    single = {t.lower() for t in titles if " " not in t}
+    in_lower = Counter(w for text in set(texts) if text for w in _LOWER.findall(text) if w in single)
+    weak = []
+    for id_, group in groupby(range(len(ids)), key=ids.__getitem__):
+        rows = list(group)
+        title = titles[rows[0]]
+        ordinary = in_lower[title.lower()] if " " not in title else 0
+        if ordinary and ordinary > _as_name(title, [texts[r] or "" for r in rows]):
+            weak.append(id_)
+    return pa.array(weak, pa.string())
+
+
+def _as_name(title: str, descriptions: Sequence[str]) -> int:
+    """How many descriptions write a word as a name."""
+    pattern = re.compile(rf"(?<![^\W_]){re.escape(title)}(?![^\W_])", re.IGNORECASE)
+    return sum(any(_is_name(m, d) for m in pattern.finditer(d)) for d in descriptions)
+
+
+def _is_name(match: re.Match[str], description: str) -> bool:
+    word = match.group()
+    if len(word) > 1 and word.isupper():
+        return True
+    return word != word.lower() and _IN_SENTENCE.search(description, 0, match.start()) is not None

@@ -29,7 +29,7 @@ _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 class Question:
     """What is asked.
 
-    terms  stem -> weight, of what has to be matched
+    terms  stem, or stems of a phrase, -> weight, of what has to be matched
     words  the same terms as the question writes them
     names  stems of those terms that are written as names
     stems  every content stem of the question, for ranking
@@ -47,47 +47,74 @@ class Question:
         total = sum(self.terms.values())
         return sum(w for t, w in self.terms.items() if t in stems) / total if total else 0.0
 
+    def mark(self, stems: list[str]) -> list[str]:
+        """The stems of a sentence, with those phrases of the question that it holds as further stems."""
+        phrases = [t for t in self.terms if " " in t]
+        if not phrases:
+            return stems
+        text = f" {' '.join(stems)} "
+        return stems + [p for p in phrases if f" {p} " in text]
+
     def concerns(self, reports: list[Collection[str]], sentences: list[Collection[str]]) -> bool:
         """Whether texts, given as stems, say something to the question.
 
-        One common word in common is chance: a report has to have half of the terms, and either a rare one
-        or two in one sentence. For a question about the whole one term is enough, of its names if it has any,
+        One word in common is chance: a report has to have half of the terms, and a sentence two of them. For a question about the whole one term is enough, of its names if it has any,
         and without terms everything is.
         """
         if self.whole:
             wanted = self.names or self.terms.keys()
             return not wanted or any(not wanted.isdisjoint(s) for s in sentences)
-        rare = {t for t, w in self.terms.items() if w >= RARE}
-        has_rare = any(not rare.isdisjoint(s) for s in sentences)
         needed = MIN_COVERAGE_LONG if len(self.terms) >= LONG else MIN_COVERAGE
         if not any(self.coverage(r) >= needed for r in reports):
             return False
         together = max((len(self.terms.keys() & set(s)) for s in sentences), default=0)
-        return has_rare or together >= 2 or (len(self.terms) == 1 and together == 1)
+        return together >= min(2, max(1, len(self.terms)))
 
 
 @lru_cache(maxsize=256)
 def read_question(question: str) -> Question:
     """Divide a question's words into terms and signs that it is about the whole."""
-    words = lexicon()
+    cues = lexicon().cues
     terms: dict[str, float] = {}
     written: dict[str, str] = {}
     names: set[str] = set()
-    whole = False
-    for number, match in enumerate(_WORD.finditer(question)):
-        word = match.group()
-        lower = word.lower().removesuffix("'s").removesuffix("’s")
-        if lower in words.cues["whole"]:
-            whole = True
-            continue
+    matches = list(_WORD.finditer(question))
+    in_phrase = _phrases(question, matches)
+    whole = any(_plain(m) in cues["whole"] for m in matches)
+    for number, match in enumerate(matches):
+        word, lower = match.group(), _plain(match)
         stems = content_stems(word)
-        if not stems or lower in words.cues["generic"]:
+        if not stems or lower in cues["whole"] or (lower in cues["generic"] and number not in in_phrase):
             continue
         is_name = number > 0 and word[0].isupper()
-        rare = is_name or any(c.isdigit() for c in word) or not words.is_ordinary(lower)
+        key = in_phrase.get(number, stems[0])
+        rare = is_name or any(c.isdigit() for c in word) or not lexicon().is_ordinary(lower)
+        terms[key] = max(terms.get(key, 0.0), RARE if rare else 1.0)
+        written[key] = f"{written[key]} {word}" if key in written and " " in key else word
         if is_name:
-            names.add(stems[0])
-        terms[stems[0]] = max(terms.get(stems[0], 0.0), RARE if rare else 1.0)
-        written.setdefault(stems[0], word)
+            names.add(key)
     stems_of_all = tuple(dict.fromkeys(content_stems(question)))
     return Question(terms, tuple(written.values()), frozenset(names), stems_of_all, whole)
+
+
+def _plain(match: re.Match[str]) -> str:
+    return match.group().lower().removesuffix("'s").removesuffix("’s")
+
+
+def _phrases(question: str, matches: list[re.Match[str]]) -> dict[int, str]:
+    """Number of a word -> the phrase it belongs to: names made of ordinary words (the World Cup), which
+    mean something only together."""
+    found: dict[int, str] = {}
+    run: list[int] = []
+    for number, match in enumerate([*matches, None]):
+        ordinary = (
+            match is not None and lexicon().is_ordinary(_plain(match)) and bool(content_stems(match.group()))
+        )
+        if match is not None and number > 0 and match.group()[0].isupper() and ordinary:
+            run.append(number)
+            continue
+        if len(run) > 1:
+            phrase = " ".join(content_stems(question[matches[run[0]].start() : matches[run[-1]].end()]))
+            found.update(dict.fromkeys(run, phrase))
+        run = []
+    return found

@@ -4,8 +4,9 @@ C-value, Frantzi, Ananiadou and Mima, "Automatic recognition of multi-word terms
 
     C-value(a) = log2|a| · (f(a) − 1/P(Ta) · Σ f(b) over the P(Ta) longer candidates b that hold a)
 
-The linguistic filter is (adjective | noun)+ noun by the lexicon's parts of speech, without words that
-say nothing (good, thing, year). One chunk shows most terms once, so here C-value only settles which of
+The linguistic filter is (relational adjective | noun)+ noun by the lexicon's parts of speech: neural and
+historical relate to a field, massive and cheeky judge. Words that say nothing (good, thing, year) are
+out, and so are verbs that look like nouns, as far as their neighbours tell (to design proteins). One chunk shows most terms once, so here C-value only settles which of
 nested candidates count; which terms recur in the corpus is decided at the merge (graph/prune_names.py).
 """
 
@@ -24,6 +25,7 @@ MAX_TERMS = 12
 """Per chunk, by falling C-value."""
 
 _STRETCH = re.compile(r"(?<![\w'’@./-])[a-z]{3,}(?:-[a-z]+)*(?: [a-z]{3,}(?:-[a-z]+)*)+(?![\w'’@])")
+_RELATIONAL = re.compile(r"(?:al|ic|ar|ary|ory|oid)$|\w-\w")
 _WORD = re.compile(r"[a-z-]+")
 
 
@@ -73,16 +75,30 @@ def _collect(
 ) -> None:
     good = [_is_part(w, lexicon) for w, _, _ in words]
     for i in range(len(words) - 1):
-        if not good[i]:
+        if not good[i] or _is_verb_here(words, i, lexicon):
             continue
         for j in range(i + 2, min(i + MAX_TERM_WORDS, len(words)) + 1):
             last = words[j - 1][0]
             if not good[j - 1]:
                 break
-            if not _is_head(last, lexicon):
+            if not _is_head(last, lexicon) or _has_subject(words[j - 2][0], last, lexicon):
                 continue
             phrase = (*(w for w, _, _ in words[i : j - 1]), singular(last))
             places[phrase].append((sentence, words[i][1], words[j - 1][2]))
+
+
+def _is_verb_here(words: list[tuple[str, int, int]], at: int, lexicon: Lexicon) -> bool:
+    """A word that can be a verb, first of its stretch or behind a word that verbs follow."""
+    word = words[at][0]
+    if word not in lexicon.verbs or word.endswith("ing"):
+        return False
+    return at == 0 or words[at - 1][0] in lexicon.cues["before_verb"]
+
+
+def _has_subject(before: str, last: str, lexicon: Lexicon) -> bool:
+    """Whether the last word is rather the verb of a plural noun (photons move)."""
+    plural = before.endswith("s") and not before.endswith(("ss", "ics")) and before in lexicon.nouns
+    return plural and last in lexicon.verbs
 
 
 def _is_head(word: str, lexicon: Lexicon) -> bool:
@@ -96,7 +112,9 @@ def _is_head(word: str, lexicon: Lexicon) -> bool:
 def _is_part(word: str, lexicon: Lexicon) -> bool:
     if word in lexicon.stop or word in lexicon.cues["vague"] or word in lexicon.calendar:
         return False
-    return word in lexicon.nouns or word in lexicon.adjectives or not lexicon.is_ordinary(word)
+    if word in lexicon.nouns:
+        return True
+    return _RELATIONAL.search(word) is not None or word in lexicon.cues["relational"]
 
 
 def singular(noun: str) -> str:

@@ -24,6 +24,7 @@ MARK = "Written without a language model: what stands in quotation marks is quot
 """Ends every report's summary and every answer."""
 
 _JOIN = re.compile(r"\s*\[…\]\s*")
+_MARKS = re.compile("[“”]")
 _CUT = "…"
 _HEADING = re.compile(r"(?:^|\s)##\s+")
 
@@ -58,13 +59,10 @@ def join_pieces(texts: Iterable[str]) -> str:
 
 def is_balanced(text: str) -> bool:
     depth = 0
-    for character in text:
-        if character == "“":
-            depth += 1
-        elif character == "”":
-            depth -= 1
-            if depth < 0:
-                return False
+    for mark in _MARKS.findall(text):
+        depth += 1 if mark == "“" else -1
+        if depth < 0:
+            return False
     return depth == 0
 
 
@@ -72,15 +70,15 @@ def quoted(text: str) -> list[str]:
     """What stands between balanced “ and ”, outermost, in order; an unclosed one is left out."""
     out: list[str] = []
     depth, start = 0, 0
-    for at, character in enumerate(text):
-        if character == "“":
+    for mark in _MARKS.finditer(text):
+        if mark.group() == "“":
             if depth == 0:
-                start = at + 1
+                start = mark.end()
             depth += 1
-        elif character == "”" and depth:
+        elif depth:
             depth -= 1
             if depth == 0:
-                out.append(text[start:at])
+                out.append(text[start : mark.start()])
     return out
 
 

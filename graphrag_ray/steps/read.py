@@ -33,6 +33,9 @@ YIELD_CHARACTERS = 32_000_000
 
 MAX_DELETED_FRACTION = 0.10
 
+INDEX_FOLDERS = ("work", "tables", "snapshots", "locks")
+"""What a store keeps under the index root."""
+
 
 @dataclass(frozen=True)
 class InputFile:
@@ -43,25 +46,33 @@ class InputFile:
     size: int
 
 
-def list_input(input_url: str) -> list[InputFile]:
-    """The readable files of a file, folder, glob or URL, by path. Raises InputError when there are none."""
+def list_input(input_url: str, index_url: str = "") -> list[InputFile]:
+    """The readable files of a file, folder, glob or URL, by path. Raises InputError when there are none.
+
+    index_url: an index, whose own files are no documents even where it lies inside INPUT.
+    """
     try:
         fs, root = fsspec.core.url_to_fs(input_url)
-        if any(c in root for c in "*?["):
+        there = fs.exists(root)
+        # A folder that may not be listed would otherwise look empty, and its documents deleted.
+        strict = {"on_error": "raise"} if there and "file" in fs.protocol else {}
+        if any(c in root for c in "*?[") and not there:
             found = {p: i for p, i in fs.glob(root, detail=True).items() if i["type"] == "file"}
             base = posixpath.dirname(root[: min(root.index(c) for c in "*?[" if c in root)])
         elif fs.isfile(root):
             found, base = {root: fs.info(root)}, posixpath.dirname(root)
         else:
-            found, base = fs.find(root, detail=True), root
+            found, base = fs.find(root, detail=True, **strict), root
     except (OSError, ValueError, ImportError) as e:
         raise InputError(f"cannot list INPUT {input_url!r}: {e}") from e
+    same = index_url and fsspec.utils.get_protocol(index_url) == fsspec.utils.get_protocol(input_url)
+    ours = tuple(f"{fs._strip_protocol(index_url)}/{f}/" for f in INDEX_FOLDERS) if same else ()
     files = [
         InputFile(
             fs.unstrip_protocol(p), posixpath.relpath(p, base) if base else p, int(info.get("size") or 0)
         )
         for p, info in found.items()
-        if posixpath.splitext(p)[1].lower() in EXTENSIONS and not _hidden(p, base)
+        if posixpath.splitext(p)[1].lower() in EXTENSIONS and not _hidden(p, base) and not p.startswith(ours)
     ]
     if not files:
         others = f" ({len(found)} files of other kinds)" if found else ""
@@ -78,7 +89,7 @@ def read(run: Run, input_url: str, *, add: bool, allow_deletes: bool) -> Result:
 
 
 def _read(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Result:
-    files = list_input(input_url)
+    files = list_input(input_url, run.store.url)
     sizes = [max(1, f.size) for f in files]
     splits = stable_batches([stable_id("file", f.path) for f in files], sizes, _split_bytes(sum(sizes)))
     inputs = [[files[i] for i in batch] for batch in splits]

@@ -69,6 +69,45 @@ def test_an_input_behind_an_unknown_protocol_is_refused(world: World):
         index("nosuch://x", world.executor(settings), settings, world.observer)
 
 
+def test_a_folder_that_cannot_be_listed_stops_the_run(world: World, monkeypatch):
+    from fsspec.implementations.local import LocalFileSystem
+
+    world.write({f"open/{i}.txt": f"ALICE met BOB, for the time number {i}." for i in range(20)})
+    world.write({"locked/a.txt": "CAROL met DAVE."})
+    world.index()
+    listed = LocalFileSystem.ls
+
+    def ls(self, path, *args, **kwargs):
+        if path.endswith("locked"):
+            raise PermissionError(13, "Permission denied", path)
+        return listed(self, path, *args, **kwargs)
+
+    monkeypatch.setattr(LocalFileSystem, "ls", ls)
+    with pytest.raises(InputError, match="cannot list INPUT .*Permission denied"):
+        world.index()
+    assert world.snapshots() == [1]
+
+
+def test_an_index_inside_its_own_input_does_not_read_itself(world: World):
+    world.write(TOWN)
+    world.root = world.input / "index"
+    world.index(chunking={"size": 12, "overlap": 4, "min_new_tokens": 2})
+    again = world.index(chunking={"size": 12, "overlap": 4, "min_new_tokens": 2})
+    assert not again.committed and again.manifest.counts["documents"] == len(TOWN)
+    world.input, before = world.root, world.input
+    world.write({"docs/a.txt": "ALICE met BOB."})
+    world.input = world.root / "docs"
+    assert world.index(add=True).manifest.counts["documents"] == len(TOWN) + 1, "nor loses what lies in it"
+    assert before.exists()
+
+
+def test_names_with_brackets_are_names_where_they_exist(world: World):
+    world.write({"[old] files?/a [1].txt": "ALICE met BOB.", "other/b.txt": "CAROL met DAVE."})
+    world.input = world.input / "[old] files?"
+    world.index()
+    assert [d["path"] for d in world.table("documents")] == ["a [1].txt"]
+
+
 def test_files_that_are_no_text_are_failures_and_the_others_are_indexed(world: World):
     world.write(TOWN | UNREADABLE)
     done = world.index()

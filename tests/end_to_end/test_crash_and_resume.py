@@ -135,7 +135,7 @@ class Small(World):
         shutil.rmtree(self.folder)
 
 
-slow_but_few = settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+slow_but_few = settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 
 
 def undisturbed(*corpora: dict[str, str]) -> tuple[dict[str, Any], Machine]:

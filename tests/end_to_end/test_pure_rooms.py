@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+from world import python
 
 BLOCKED = ("ray", "openai", "fsspec", "s3fs", "aiohttp")
 
@@ -36,7 +34,7 @@ assert len(embed_many(["a text"])[0]) == 1024
 @pytest.mark.parametrize("room", ["corpus", "extract", "graph", "reports", "query", "offline"])
 def test_a_pure_room_imports_without_ray_network_or_object_store(room: str):
     script = SCRIPT.format(blocked=BLOCKED, room=room, more=OFFLINE if room == "offline" else "")
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = python(script)
     assert done.returncode == 0, done.stderr
     n, _, imported = done.stdout.strip().partition(" ")
     assert int(n) >= 3 and imported == "[]"
@@ -48,5 +46,5 @@ def test_the_offline_engine_leaves_the_callers_logging_alone():
         "from graphrag_ray.offline import embed_many; embed_many(['a'])\n"
         "root = logging.getLogger(); print(root.level == before, root.handlers)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = python(script)
     assert done.stdout.strip() == "True []", done.stderr

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 
 import pytest
 import toy_model
 from endpoint import TOO_LONG, WRONG_KEY, Answer
-from world import TOWN, World, prompt_of
+from world import TOWN, World, prompt_of, python
 
 from graphrag_ray.errors import LevelNotFound, ModelRefused
 from graphrag_ray.records import parse_sections
@@ -222,6 +220,6 @@ def test_a_question_starts_no_ray_and_takes_no_seconds(town: World):
         f"print(open_index({str(town.root)!r}).ask('What are the THEMES?').found)\n"
         "print([m for m in ('ray', 'igraph', 'torch') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = python(script)
     assert done.stdout.split("\n")[:2] == ["True", "[]"], done.stderr
     assert done.stderr == ""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import combinations
@@ -115,6 +117,13 @@ class World:
     def forget(self) -> None:
         """An empty root again."""
         shutil.rmtree(self.root, ignore_errors=True)
+
+
+def python(script: str) -> subprocess.CompletedProcess[str]:
+    """Runs a script in a process of its own, which has imported nothing yet."""
+    return subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 def prompt_of(body: Mapping[str, Any]) -> str:

@@ -1,0 +1,233 @@
+"""The whole way on a real Ray: a command in its own process, killed workers, killed drivers, keys."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import toy_model
+from click.testing import CliRunner
+from endpoint import Answer
+from world import TOWN, World, everything
+
+from graphrag_ray.cli import main
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.errors import CorruptPart, ModelRefused
+from graphrag_ray.index import Indexed, index
+from graphrag_ray.settings import Settings
+
+DEMO = Path(__file__).parents[2] / "demo" / "corpus"
+DEEP = {
+    "communities": {"max_size": 3, "small_component": 1},
+    "reports": {"context_tokens": 600},
+    "claims": {"enabled": True},
+}
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "graphrag_ray.cli", *(str(a) for a in arguments)]
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=180, check=False)
+
+
+def people(n: int) -> dict[str, str]:
+    name = [f"{chr(65 + i // 26)}{chr(65 + i % 26)}X" for i in range(n + 3)]
+    return {
+        f"{i:02}.txt": f"{name[i]} knows {name[i + 1]}. {name[i]} wrote to {name[i + 1 + i % 3]}."
+        for i in range(n)
+    }
+
+
+def tables_in_process(world: World, **changes: Any) -> dict[str, Any]:
+    """What the in-process executor makes of the world's documents; the world is empty again afterwards."""
+    world.index(**changes)
+    tables = everything(world.open())
+    world.forget()
+    world.endpoint.requests.clear()
+    return tables
+
+
+@pytest.fixture
+def on_cluster(on_ray: None, world: World) -> Iterator[Callable[..., Indexed]]:
+    """Indexes the world on the session's cluster. `watching(executor)` is called before."""
+    from graphrag_ray.distributed.executor import RayExecutor
+
+    made: list[Any] = []
+
+    def build(watching: Callable[[Any], None] = lambda executor: None, **changes: Any) -> Indexed:
+        settings: Settings = world.settings(**changes)
+        limit, flush_s = settings.run.max_failed_fraction, settings.run.flush_s
+        executor = RayExecutor(world.store, Models.of(settings), limit, flush_s)
+        made.append(executor)
+        executor.start()
+        watching(executor)
+        return index(str(world.input), executor, settings, world.observer, now=lambda: 1_700_000_000.0)
+
+    yield build
+    for executor in made:
+        executor.close()
+
+
+def test_the_demo_corpus_through_the_command_line_with_the_offline_engine(tmp_path: Path):
+    documents = sorted(DEMO.iterdir())[:10]
+    corpus, root = tmp_path / "corpus", tmp_path / "index"
+    corpus.mkdir()
+    for d in documents:
+        shutil.copy(d, corpus)
+    done = run("index", corpus, "--root", root, "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["committed"] and told["counts"]["documents"] == 10
+    assert told["counts"]["entities"] > 30 and told["counts"]["reports"] > 1
+    assert "offline" in told["notes"]
+
+    asked = run("query", "What conflicts shaped the town?", "--root", root, "--json")
+    assert asked.returncode == 0, asked.stderr
+    answer = json.loads(asked.stdout)
+    assert answer["found"] and len(answer["references"]) > 1
+    for source in answer["sources"]:
+        assert source["chunks"]
+        for chunk in source["chunks"]:
+            assert chunk["document"] in {d.name for d in documents}
+
+    again = run("index", corpus, "--root", root)
+    assert again.returncode == 0 and "Nothing has changed" in again.stdout
+    assert "offline engine answers" in again.stderr and "Traceback" not in again.stderr
+
+
+def test_both_executors_make_the_same_tables(world: World, on_cluster: Callable[..., Indexed]):
+    world.write(TOWN | people(20))
+    changes = DEEP | {"chunking": {"size": 12, "overlap": 4, "min_new_tokens": 2}}
+    expected = tables_in_process(world, **changes)
+    done = on_cluster(**changes)
+    assert done.failed == 0
+    assert everything(world.open()) == expected
+    asked = len(world.endpoint.requests)
+    assert not on_cluster(**changes).committed and len(world.endpoint.requests) == asked
+
+
+def test_a_worker_that_is_killed_midway_is_replaced_and_nothing_is_missing(
+    world: World, on_cluster: Callable[..., Indexed]
+):
+    import ray
+
+    world.write(people(60))
+    expected = tables_in_process(world, **DEEP)
+    world.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=0.05)
+    killed: list[int] = []
+
+    def pid_of(worker: Any) -> int:
+        return int(ray.get(worker.__ray_call__.remote(lambda actor: os.getpid())))
+
+    def kill_one(executor: Any) -> None:
+        worker = executor._pool[0][1]
+        pid = pid_of(worker)
+
+        def when_it_works() -> None:
+            while len(world.endpoint.requests) < 40:
+                time.sleep(0.01)
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+
+        threading.Thread(target=when_it_works, daemon=True).start()
+
+    done = on_cluster(kill_one, **DEEP)
+    assert killed and done.failed == 0
+    assert everything(world.open()) == expected
+    prompts = world.prompts()
+    assert prompts["extract"] + prompts["glean_check"] > 120 or prompts["report"] >= 1
+
+
+def test_a_killed_run_goes_on_where_it_was(world: World, tmp_path: Path):
+    world.write(people(60))
+    expected = tables_in_process(world)
+    world.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=0.1)
+    options = ["--model", "m", "--base-url", world.endpoint.base_url, "--max-in-flight", 8]
+    options += ["--set", "models.default.endpoints.0.api_key_env=null", "--set", "run.flush_s=0.2"]
+    first = subprocess.Popen(
+        command("index", world.input, "--root", world.root, *options),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    until = time.monotonic() + 60
+    while len(world.endpoint.requests) < 60 and time.monotonic() < until:
+        time.sleep(0.02)
+    first.kill()
+    first.wait()
+    assert world.snapshots() == []
+    time.sleep(1.0)  # its workers die with it
+    paid = len(world.endpoint.requests)
+    world.endpoint.respond = toy_model.respond
+    done = run("index", world.input, "--root", world.root, "--json", *options)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["counts"]["failures"] == 0
+    prompts = world.prompts()
+    twice = prompts["extract"] + prompts["glean_check"] - 120
+    assert paid >= 60 and 0 <= twice <= 8 * 5, "what was in flight, and what was not yet journalled"
+    found = everything(world.open())
+    for table in ("entities", "relationships", "communities", "community_reports", "text_units"):
+        assert without_dates(found[table]) == without_dates(expected[table])
+
+
+def without_dates(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if k != "period"} for row in rows]
+
+
+def test_a_key_that_only_the_driver_has_reaches_the_workers_and_is_written_nowhere(
+    world: World, on_cluster: Callable[..., Indexed], monkeypatch: pytest.MonkeyPatch
+):
+    key = "sk-only-the-driver-knows-this"
+    monkeypatch.setenv("GRAPHRAG_TEST_ONLY_HERE", key)
+    world.endpoint.key = key
+    world.write(TOWN)
+    given = {"base_url": world.endpoint.base_url, "api_key_env": "GRAPHRAG_TEST_ONLY_HERE"}
+    model = {"provider": "openai", "model": "m", "endpoints": [given]}
+    assert on_cluster(models={"default": model}).failed == 0
+    for info in world.store.list():
+        assert key.encode() not in world.store.read(info.path), info.path
+
+
+def test_a_missing_key_names_the_variable_and_the_node(
+    world: World, on_cluster: Callable[..., Indexed], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("GRAPHRAG_TEST_NOWHERE", raising=False)
+    world.write(TOWN)
+    given = {"base_url": world.endpoint.base_url, "api_key_env": "GRAPHRAG_TEST_NOWHERE"}
+    model = {"provider": "openai", "model": "m", "endpoints": [given]}
+    with pytest.raises(ModelRefused, match="GRAPHRAG_TEST_NOWHERE is not set") as refused:
+        on_cluster(models={"default": model})
+    assert socket.gethostname() in str(refused.value) and world.asked() == 0
+
+
+def test_a_budget_stops_a_run_on_ray_with_exit_code_4(world: World, on_ray: None):
+    world.write(people(60))
+    world.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=0.05)
+    options = ["--model", "m", "--base-url", world.endpoint.base_url, "--max-in-flight", "4"]
+    options += ["--set", "models.default.endpoints.0.api_key_env=null", "--set", "run.flush_s=0.2"]
+    command = ["index", str(world.input), "--root", str(world.root), *options]
+    result = CliRunner().invoke(main, [*command, "--set", "budget.max_total_tokens=30000"])
+    assert result.exit_code == 4 and "budget.max_total_tokens" in result.stderr
+    assert world.asked() < 100 and world.snapshots() == []
+
+
+def test_a_torn_part_stops_a_run_on_ray_with_its_own_error(world: World, on_cluster: Callable[..., Indexed]):
+    world.write(TOWN)
+    done = on_cluster()
+    (part,) = done.manifest.parts("text_units")
+    (world.root / part.path).write_bytes(b"torn")
+    world.write({"zoo.txt": "ZOE feeds YURI."})
+    with pytest.raises(CorruptPart, match="text_units"):
+        on_cluster()
