@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import ray
@@ -14,6 +14,8 @@ from ray._private import ray_constants
 from ray.data import DataContext
 
 from graphrag_ray.errors import GraphRagError
+
+_CLUSTERS = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
 
 
 @contextmanager
@@ -24,22 +26,17 @@ def connected(address: str | None = None) -> Iterator[None]:
     `ray start`, else a private one. What we start binds to 127.0.0.1 and sends no usage statistics.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Workers print our own warnings through the driver; Ray's progress bars would fight ours.
-    if not ray.is_initialized():
-        _connect(address)
-        ours = True
-    else:
-        ours = False
-    context = DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    try:
+    with ExitStack() as stack:
+        if not ray.is_initialized():
+            stack.callback(_restore_clusters, os.environ.get(_CLUSTERS), ray_constants.ENABLE_RAY_CLUSTER)
+            _connect(address)
+            stack.callback(ray.shutdown)
+        # Workers print our own warnings through the driver; Ray's progress bars would fight ours.
+        context = DataContext.get_current()
+        context.enable_progress_bars = False
+        context.print_on_execution_start = False
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
         yield
-    finally:
-        if ours:
-            ray.shutdown()
-            _bind_to_loopback(False)
 
 
 def _connect(address: str | None) -> None:
@@ -52,7 +49,7 @@ def _connect(address: str | None) -> None:
                 return
             except ConnectionError:  # the file outlives a cluster that was killed
                 pass
-        _bind_to_loopback(True)
+        _listen_on_loopback()
         ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, **quiet)
         return
     try:
@@ -65,18 +62,23 @@ def _connect(address: str | None) -> None:
         ) from e
 
 
-def _bind_to_loopback(wanted: bool) -> None:
-    """Whether what is started next, and its workers, listen on 127.0.0.1 alone.
+def _listen_on_loopback() -> None:
+    """What is started next, and its workers, listen on 127.0.0.1 alone.
 
     Asked for 127.0.0.1, Ray listens on all interfaces all the same, unless it takes this machine for one
     that cannot join others (as Windows and macOS are by default): so that is what it is told.
     """
-    name = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
-    if wanted:
-        os.environ[name] = "0"
+    os.environ[_CLUSTERS] = "0"
+    ray_constants.ENABLE_RAY_CLUSTER = False
+
+
+def _restore_clusters(variable: str | None, enabled: bool) -> None:
+    """Undo `_listen_on_loopback`: the next connection may be to a cluster of many machines."""
+    if variable is None:
+        os.environ.pop(_CLUSTERS, None)
     else:
-        os.environ.pop(name, None)
-    ray_constants.ENABLE_RAY_CLUSTER = not wanted
+        os.environ[_CLUSTERS] = variable
+    ray_constants.ENABLE_RAY_CLUSTER = enabled
 
 
 def _started_here() -> str | None:
@@ -87,5 +89,5 @@ def _started_here() -> str | None:
     """
     try:
         return Path(get_ray_address_file(None)).read_text("utf-8").strip() or None
-    except FileNotFoundError:
+    except OSError:
         return None

@@ -42,6 +42,18 @@ class Report:
     fatal: str | None = None
 
 
+@dataclass
+class Leased:
+    """Items for a worker.
+
+    last_loss   number of the last loss of a worker that had one of them; 0: none is leased again. What that
+                worker journalled is not in a journal that was read before
+    """
+
+    items: list[tuple[int, Row]]
+    last_loss: int = 0
+
+
 class Coordinator:
     def __init__(self) -> None:
         self._book: LeaseBook[Row] = LeaseBook()
@@ -87,9 +99,7 @@ class Coordinator:
         self._items.set()
         return incarnation
 
-    async def lease(
-        self, worker: str, incarnation: int, places: int, report: Report
-    ) -> list[tuple[int, Row]] | None:
+    async def lease(self, worker: str, incarnation: int, places: int, report: Report) -> Leased | None:
         """A worker's call: hand back what is journalled, get items. None: the sweep is over."""
         for number, outcome in report.finished:
             if self._book.finish(number):
@@ -112,7 +122,7 @@ class Coordinator:
             given = self._book.lease(worker, incarnation, places)
         if given:
             self._news.set()
-        return given
+        return Leased(given, self._book.last_loss(number for number, _ in given))
 
     async def lost(self, worker: str) -> None:
         """A worker will not come back: its leases are handed out again."""

@@ -6,14 +6,17 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import ray
 import ray.data
 from ray.exceptions import RayActorError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from graphrag_ray.distributed.coordinator import CoordinatorActor, Exchange
 from graphrag_ray.distributed.limits import start_limiters
@@ -38,6 +41,9 @@ from graphrag_ray.store.parts import Part, write_part
 
 T = TypeVar("T")
 X = TypeVar("X")
+
+STOPPED_WITHIN_S = 30.0
+"""Workers of a sweep that ends early get so long to journal what they have."""
 
 _WRITTEN = pa.schema(
     [
@@ -67,6 +73,7 @@ class RayExecutor:
     on_progress: Callable[[Progress], None] = lambda progress: None
     spending: Spending = field(default_factory=Spending)
     _pool: list[tuple[str, Any]] = field(default_factory=list)
+    _limiters: list[Any] = field(default_factory=list)
     _held: list[Any] = field(default_factory=list)
 
     def share(self, value: T) -> Callable[[], T]:
@@ -117,16 +124,23 @@ class RayExecutor:
 
     def sweep(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:
         pool = self._workers()
-        coordinator = CoordinatorActor.remote()
+        coordinator = CoordinatorActor.options(scheduling_strategy=_beside_driver()).remote()
         shared = ray.put(index)
         runs = {worker.run.remote(work, shared, coordinator): name for name, worker in pool}
         try:
-            sweep = self._feed(work, source, coordinator, runs)
-            ray.get(list(runs))
+            with _unwrapped():
+                sweep = self._feed(work, source, coordinator, runs)
+                for run in runs:
+                    with suppress(RayActorError):  # it died for good: others finished what it had
+                        ray.get(run)
             return sweep
-        except BaseException:
-            ray.get(coordinator.stop.remote())
-            ray.wait(list(runs), num_returns=len(runs), timeout=30)
+        except BaseException as e:
+            _stop(coordinator, list(runs))
+            if isinstance(e, RayActorError):
+                raise GraphRagError(
+                    f"the coordinator of stage {work.name} died: {e}. What was answered is kept; run the same "
+                    "command again to continue."
+                ) from e
             raise
         finally:
             ray.kill(coordinator)
@@ -141,7 +155,7 @@ class RayExecutor:
             ray.kill(worker)
         for actor in self._held:
             ray.kill(actor)
-        self._pool, self._held = [], []
+        self._pool, self._limiters, self._held = [], [], []
 
     def _inputs(self, inputs: Sequence[Any]) -> Any:
         numbers = [{"input": i} for i in range(len(inputs))]
@@ -152,17 +166,15 @@ class RayExecutor:
             return self._pool
         run = uuid.uuid4().hex[:12]
         holder = f"graphrag-keys-{run}"
-        keys = KeyHolderActor.options(name=holder).remote()
+        keys = KeyHolderActor.options(name=holder, scheduling_strategy=_beside_driver()).remote()
         for variable in self.models.key_variables():
             if variable in os.environ:
                 ray.get(keys.put.remote(variable, os.environ[variable]))
         limiters = f"graphrag-limiter-{run}"
-        self._held = [keys, *start_limiters(limiters, self.models)]
-        nodes = [n for n in ray.nodes() if n["Alive"]]
-        per_node = self.workers_per_node or self.models.workers_per_node(
-            int(nodes[0]["Resources"].get("CPU", 1))
-        )
-        count = per_node * len(nodes)
+        self._limiters = start_limiters(limiters, self.models)
+        self._held = [keys, *self._limiters]
+        cores = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+        count = sum(self.workers_per_node or self.models.workers_per_node(n) for n in cores)
         for i in range(count):
             settings = WorkerSettings(
                 f"{run}-{i}", self.store, self.models, count, self.flush_s, holder, limiters
@@ -222,20 +234,34 @@ class RayExecutor:
                     items += [(taken + i, row) for i, row in enumerate(rows)]
                     taken += len(rows)
                     waiting += len(rows)
-            _drop_dead(alive, coordinator)
+            self._drop_dead(alive, coordinator)
+
+    def _drop_dead(self, alive: dict[Any, str], coordinator: Any) -> None:
+        """Workers that died for good: what they had is free for others. Raises when none is left, and what a
+        worker's run ended with."""
+        ended, _ = ray.wait(list(alive), num_returns=len(alive), timeout=0)
+        for ref in ended:
+            name = alive.pop(ref)
+            try:
+                ray.get(ref)
+            except RayActorError as e:
+                ray.get(coordinator.lost.remote(name))
+                for limiter in self._limiters:
+                    limiter.forget.remote(name)
+                if not alive:
+                    raise GraphRagError(f"all LLM workers died; the last with: {e}") from e
 
 
-def _drop_dead(alive: dict[Any, str], coordinator: Any) -> None:
-    """Workers whose run ended with an error: tell the coordinator; raise when none is left."""
-    ended, _ = ray.wait(list(alive), num_returns=len(alive), timeout=0)
-    for ref in ended:
-        name = alive.pop(ref)
-        try:
-            ray.get(ref)
-        except RayActorError as e:
-            ray.get(coordinator.lost.remote(name))
-            if not alive:
-                raise GraphRagError(f"all LLM workers died; the last with: {e}") from e
+def _beside_driver() -> NodeAffinitySchedulingStrategy:
+    """For actors that a run cannot do without: on the driver's node, whose loss ends the run anyway."""
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+
+
+def _stop(coordinator: Any, runs: list[Any]) -> None:
+    """End a sweep early: workers journal what they have and come back."""
+    with suppress(RayActorError):  # the coordinator may be what died; then its workers know
+        ray.get(coordinator.stop.remote())
+    ray.wait(runs, num_returns=len(runs), timeout=STOPPED_WITHIN_S)
 
 
 def _map_one(store: Store, fn: Any, inputs: Callable[[], list[Any]], batch: pa.Table) -> Iterator[pa.Table]:
@@ -256,7 +282,7 @@ def _reduce_block(store: Store, reduce: Callable[[pa.Table], Tables], rows: pa.T
     if PARTITION not in rows.column_names:
         return
     for partition in sorted(rows[PARTITION].unique().to_pylist()):
-        mine = rows.filter(pa.compute.equal(rows[PARTITION], partition))
+        mine = rows.filter(pc.equal(rows[PARTITION], partition))
         yield _write_all(store, partition, [reduce(mine)])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import ray
@@ -47,27 +47,24 @@ def start_limiters(prefix: str, models: Models) -> list[Any]:
 class RayLimiter:
     """The `Limiter` of a worker: asks the model's actor. Settling is not waited for."""
 
-    def __init__(self, prefix: str, holder: str) -> None:
-        self._prefix = prefix
+    def __init__(self, prefix: str, holder: str, models: Iterable[str]) -> None:
         self._holder = holder
-        self._actors: dict[str, Any] = {}
+        self._actors = {name: ray.get_actor(f"{prefix}-{name}") for name in models}
+
+    def start_afresh(self) -> None:
+        """What an earlier life of this worker, or a sweep that was broken off, had in flight or asked for is
+        over. Were it not said at once, other workers might wait for these places for ever."""
+        for actor in self._actors.values():
+            actor.forget.remote(self._holder)
 
     async def acquire(self, model: str, wants: Sequence[int], usable: Sequence[int]) -> Sequence[int]:
-        granted: Sequence[int] = await self._actor(model).acquire.remote(
+        granted: Sequence[int] = await self._actors[model].acquire.remote(
             model, list(wants), list(usable), self._holder
         )
         return granted
 
     def settle(self, model: str, endpoint: int, delta_tokens: int) -> None:
-        self._actor(model).settle.remote(model, endpoint, delta_tokens, self._holder)
+        self._actors[model].settle.remote(model, endpoint, delta_tokens, self._holder)
 
     def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
-        self._actor(model).penalise.remote(model, endpoint, retry_after_s)
-
-    def _actor(self, model: str) -> Any:
-        if model not in self._actors:
-            actor = ray.get_actor(f"{self._prefix}-{model}")
-            # What an earlier life of this worker had in flight is over.
-            actor.forget.remote(self._holder)
-            self._actors[model] = actor
-        return self._actors[model]
+        self._actors[model].penalise.remote(model, endpoint, retry_after_s)

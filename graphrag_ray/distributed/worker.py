@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import time
 import uuid
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import ray
 
-from graphrag_ray.distributed.coordinator import Report
+from graphrag_ray.distributed.coordinator import Leased, Report
 from graphrag_ray.distributed.limits import RayLimiter
 from graphrag_ray.engine.drive import Driver
 from graphrag_ray.engine.gateways import Ask, Models, open_gateway
-from graphrag_ray.engine.work import Asking, Outcome, Row, Work, run_item
+from graphrag_ray.engine.work import BEGUN_TOGETHER, Asking, Outcome, Row, Work, begin, run_item
 from graphrag_ray.errors import FatalCallError
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
+from graphrag_ray.store.rows import JournalRow
 
-logger = logging.getLogger(__name__)
+Begun: TypeAlias = asyncio.Future[list[tuple[Driver[Any], list[JournalRow]]]]
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,11 @@ class WorkerSettings:
 class Worker:
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
-        self._limiter = RayLimiter(settings.limiters, settings.name)
+        self._limiter = RayLimiter(settings.limiters, settings.name, settings.models.online)
 
     async def run(self, work: Work[Any], index: JournalIndex, coordinator: Any) -> None:
         """Lease items and run them until the sweep is over. Called again after a restart of this actor."""
+        self._limiter.start_afresh()
         await _WorkerSweep(self._settings, self._limiter, work, index, coordinator).run()
 
 
@@ -66,6 +67,8 @@ class _WorkerSweep:
         self.unflushed: list[tuple[int, Outcome[Any]]] = []
         self.journalled: list[tuple[int, Outcome[Any]]] = []
         self.fatal: str | None = None
+        self.error: Exception | None = None
+        self.last_loss = 0
         self.flushed_at = time.monotonic()
         self.places = settings.models.places(work.name, settings.workers)
 
@@ -88,16 +91,15 @@ class _WorkerSweep:
         asking = Asking(ask, self.writer, time.time)
         while True:
             await self._flush_if_due()
+            if self.error is not None:
+                raise self.error
             places = 0 if self.fatal else max(0, self.places - len(self.running))
-            items = await self.coordinator.lease.remote(
+            leased = await self.coordinator.lease.remote(
                 self.settings.name, incarnation, places, self._report()
             )
-            if items is None:
+            if leased is None:
                 return
-            for number, row in items:
-                task = asyncio.ensure_future(self._item(number, row, asking))
-                self.running.add(task)
-                task.add_done_callback(self.running.discard)
+            await self._start(leased, asking)
             if self.running:
                 await asyncio.wait(self.running, timeout=0.05, return_when=asyncio.FIRST_COMPLETED)
 
@@ -115,13 +117,30 @@ class _WorkerSweep:
         self.journalled = []
         return report
 
-    async def _item(self, number: int, row: Row, asking: Asking) -> None:
+    async def _start(self, leased: Leased, asking: Asking) -> None:
+        store = self.settings.store
+        if leased.last_loss > self.last_loss:
+            # What the lost worker journalled came after our look at the journal, and is paid for.
+            self.index = await asyncio.to_thread(JournalIndex.load, store, self.work.name)
+            self.last_loss = leased.last_loss
+        for at in range(0, len(leased.items), BEGUN_TOGETHER):
+            items = leased.items[at : at + BEGUN_TOGETHER]
+            rows = [row for _, row in items]
+            begun = asyncio.ensure_future(asyncio.to_thread(begin, self.work, store, self.index, rows))
+            for place, (number, _) in enumerate(items):
+                task = asyncio.ensure_future(self._item(number, begun, place, asking))
+                self.running.add(task)
+                task.add_done_callback(self.running.discard)
+
+    async def _item(self, number: int, begun: Begun, place: int, asking: Asking) -> None:
         try:
-            driver = Driver(self.work.start(self.settings.store, row))
-            rows = self.index.turns(driver.key) if driver.key else []
+            driver, rows = (await begun)[place]
             outcome = await run_item(self.work.name, driver, rows, asking)
         except FatalCallError as e:
             self.fatal = self.fatal or str(e)
+            return
+        except Exception as e:  # noqa: BLE001 - raised again by the loop: a lease must not hang for ever
+            self.error = self.error or e
             return
         if not self.work.returns and outcome.status == "complete":
             outcome = Outcome(outcome.key, "complete")
@@ -130,7 +149,7 @@ class _WorkerSweep:
 
 async def _keys(settings: WorkerSettings) -> dict[str, str]:
     """The keys that this node's environment lacks, asked for once."""
-    missing = [v for v in settings.models.key_variables() if v not in os.environ]
+    missing = [v for v in settings.models.key_variables() if not os.environ.get(v, "").strip()]
     if not missing:
         return {}
     holder = ray.get_actor(settings.key_holder)

@@ -17,13 +17,18 @@ P = TypeVar("P")
 
 @dataclass
 class LeaseBook(Generic[P]):
-    """Items by id, queued or leased. Every item added is handed out until it is finished."""
+    """Items by id, queued or leased. Every item added is handed out until it is finished.
+
+    reissued   leases that were lost with their worker;  losses: how often a worker was lost with leases
+    """
 
     _queue: deque[int] = field(default_factory=deque)
     _items: dict[int, P] = field(default_factory=dict)
     _holder: dict[int, tuple[str, int]] = field(default_factory=dict)
     _incarnation: dict[str, int] = field(default_factory=dict)
+    _lost_in: dict[int, int] = field(default_factory=dict)
     reissued: int = 0
+    losses: int = 0
 
     def add(self, items: Iterable[tuple[int, P]]) -> None:
         for id_, payload in items:
@@ -33,15 +38,17 @@ class LeaseBook(Generic[P]):
     def register(self, worker: str) -> int:
         """A worker starts, or starts again: its earlier leases go back to the front of the queue."""
         self.forget(worker)
-        self._incarnation[worker] = self._incarnation.get(worker, -1) + 1
         return self._incarnation[worker]
 
     def forget(self, worker: str) -> None:
-        """A worker is gone. Its leases are handed out again."""
+        """A worker is gone. Its leases are handed out again, and a call of it that comes late gets none."""
+        self._incarnation[worker] = self._incarnation.get(worker, -1) + 1
         lost = [i for i, (holder, _) in self._holder.items() if holder == worker]
+        self.losses += bool(lost)
         for id_ in reversed(lost):
             del self._holder[id_]
             self._queue.appendleft(id_)
+            self._lost_in[id_] = self.losses
         self.reissued += len(lost)
 
     def lease(self, worker: str, incarnation: int, places: int) -> list[tuple[int, P]]:
@@ -56,9 +63,14 @@ class LeaseBook(Generic[P]):
                 given.append((id_, self._items[id_]))
         return given
 
+    def last_loss(self, ids: Iterable[int]) -> int:
+        """The latest of the `losses` in which one of these items was lost; 0 where none ever was."""
+        return max((self._lost_in.get(id_, 0) for id_ in ids), default=0)
+
     def finish(self, id_: int) -> bool:
         """The item's outcome is journalled. False when somebody else finished it before."""
         self._holder.pop(id_, None)
+        self._lost_in.pop(id_, None)
         return self._items.pop(id_, None) is not None
 
     @property

@@ -29,7 +29,7 @@ from graphrag_ray.engine.executor import (
 from graphrag_ray.engine.gateways import Ask, Models, open_gateway
 from graphrag_ray.engine.leases import FailureWatch
 from graphrag_ray.engine.spending import Spending
-from graphrag_ray.engine.work import Asking, Outcome, Row, Work, run_item
+from graphrag_ray.engine.work import BEGUN_TOGETHER, Asking, Outcome, Row, Work, begin, run_item
 from graphrag_ray.errors import FatalCallError, ModelRefused, TooManyFailures
 from graphrag_ray.llm.limiter import Limiter
 from graphrag_ray.messages import Dialogue
@@ -158,10 +158,15 @@ class _LocalSweep(Generic[T]):
                     return
 
     def _start(self, asking: Asking) -> None:
-        while self.queued and len(self.running) < self.executor.in_flight:
-            row = self.queued.popleft()
-            self.running[asyncio.ensure_future(self._item(row, asking))] = self.taken
-            self.taken += 1
+        store, free = self.executor.store, self.executor.in_flight - len(self.running)
+        while self.queued and free > 0:
+            n = min(free, len(self.queued), BEGUN_TOGETHER)
+            rows = [self.queued.popleft() for _ in range(n)]
+            free -= n
+            begun = asyncio.ensure_future(asyncio.to_thread(begin, self.work, store, self.index, rows))
+            for place in range(n):
+                self.running[asyncio.ensure_future(self._item(begun, place, asking))] = self.taken
+                self.taken += 1
 
     def _note(self, number: int, outcome: Outcome[T]) -> None:
         failed = outcome.status != "complete"
@@ -172,9 +177,10 @@ class _LocalSweep(Generic[T]):
         if self.watch.tripped:
             raise TooManyFailures(self.watch.message(self.work.name))
 
-    async def _item(self, row: Row, asking: Asking) -> Outcome[T]:
-        driver = Driver(self.work.start(self.executor.store, row))
-        rows = self.index.turns(driver.key) if driver.key else []
+    async def _item(
+        self, begun: asyncio.Future[list[tuple[Driver[T], list[JournalRow]]]], place: int, asking: Asking
+    ) -> Outcome[T]:
+        driver, rows = (await begun)[place]
         return await run_item(self.work.name, driver, rows, asking)
 
     def _report(self) -> None:

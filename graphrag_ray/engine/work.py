@@ -19,6 +19,9 @@ from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.rows import JournalRow
 
 T = TypeVar("T")
+BEGUN_TOGETHER = 128
+"""Items whose dialogues are started at once, in a thread, by whoever runs them."""
+
 Row: TypeAlias = Mapping[str, Any]
 """What an item is made from: a row of a table, plain values only."""
 
@@ -28,7 +31,7 @@ class Work(Generic[T]):
     """One kind of dialogue.
 
     name    folder of the journal, `work/<name>/`, and the stage in failures and accounting
-    start   makes the dialogue of a row; may read from the store, is called off the event loop
+    start   makes the dialogue of a row; may read from the store, and is not called on an event loop
     label   (item, document path) of a row, for the list of failures
     returns  True: the source wants the results while the sweep runs (what comes next depends on them)
     """
@@ -73,17 +76,25 @@ def outcome_of(key: str, state: State[T], rows: Sequence[JournalRow]) -> Outcome
     return Outcome(key, status, None, failure.error or "", attempts, min(times), max(times))
 
 
-def outcomes(
+def begin(
     work: Work[T], store: Store, index: JournalIndex, rows: Iterable[Row]
+) -> list[tuple[Driver[T], list[JournalRow]]]:
+    """Start the dialogues of many items, each with what is journalled of it. Reads the store: not for an
+    event loop."""
+    drivers = [Driver(work.start(store, row)) for row in rows]
+    journal = index.lookup([d.key for d in drivers if d.key])
+    return [(driver, journal.get(driver.key, [])) for driver in drivers]
+
+
+def outcomes(
+    work: Work[T], store: Store, index: JournalIndex, rows: Sequence[Row]
 ) -> list[tuple[Row, Outcome[T]]]:
     """Replay many items against the journal: what each came to, without asking any model."""
-    started = [(row, Driver(work.start(store, row))) for row in rows]
-    journal = index.lookup([d.key for _, d in started if d.key])
-    result = []
-    for row, driver in started:
-        journalled = journal.get(driver.key, [])
-        result.append((row, outcome_of(driver.key, replay(driver, journalled), journalled)))
-    return result
+    begun = begin(work, store, index, rows)
+    return [
+        (row, outcome_of(driver.key, replay(driver, journalled), journalled))
+        for row, (driver, journalled) in zip(rows, begun, strict=True)
+    ]
 
 
 class Journal(Protocol):

@@ -20,7 +20,9 @@ from graphrag_ray.offline.words import Word, is_empty, words_of
 MAX_WORDS = 9
 """A longer capitalised run is a heading or a list without commas."""
 
-_ADDRESS = re.compile(r"\b(?:https?://|www\.)\S+|[\w.+-]+@[\w-]+(?:\.[\w-]+)+|(?<!\w)[@#]\w+")
+_ADDRESS = re.compile(
+    r"\b(?:https?://|www\.)\S+|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64})+|(?<!\w)[@#]\w+"
+)
 _LOWER = re.compile(r"(?<![^\W_])[a-zß-ÿ]+(?![^\W_])")
 _FIELD = re.compile(r"(?:ing|ics|ions?|ology|ment|ence|ance|ists?|ism|ity|ry|ies|hip|hood|s)$")
 _ADJECTIVE = re.compile(r"(?:ian|ean|esque|ese|ist)$")
@@ -50,7 +52,7 @@ def find_candidates(text: str, sentences: list[Sentence], lexicon: Lexicon) -> l
     """The accepted candidates of a chunk, in order of first mention."""
     found = _gathered(text, _all_runs(text, sentences, lexicon), lexicon)
     _divide(text, found, lexicon)
-    _unglue(text, found)
+    _unglue(text, found, lexicon)
     lower_words = frozenset(_LOWER.findall(text))
     return [c for c in found.values() if _accepted(c, text, lower_words, lexicon)]
 
@@ -98,7 +100,8 @@ def _is_kind(run: Run, lexicon: Lexicon) -> bool:
     """One word behind an indefinite article, and no noun behind it: a kind of thing (a YouTuber, but not
     a Google engineer)."""
     indefinite = run.before in ("a", "an", "every", "each", "another")
-    return indefinite and len(run.words) == 1 and run.after not in lexicon.nouns
+    plain = len(run.words) == 1 and run.words[0].text[1:].islower() and run.words[0].text[0].isupper()
+    return indefinite and plain and run.after not in lexicon.nouns
 
 
 def _divide(text: str, found: dict[str, Candidate], lexicon: Lexicon) -> None:
@@ -134,11 +137,13 @@ def _is_full_name(text: str, tail: list[Word], found: dict[str, Candidate], lexi
     )
 
 
-def _unglue(text: str, found: dict[str, Candidate]) -> None:
+def _unglue(text: str, found: dict[str, Candidate], lexicon: Lexicon) -> None:
     """An opener glued to a name (Building Microsoft) is seen once; the name alone is seen elsewhere."""
     for key, candidate in list(found.items()):
         run = candidate.runs[0]
         if candidate.mid or len(run.words) < 2 or len(candidate.runs) > 1:
+            continue
+        if not run.words[1].capital or not lexicon.is_ordinary(run.words[0].lower):
             continue
         rest = found.get(title_of(text, run.words[1:]).upper())
         if rest is not None and rest.mid:

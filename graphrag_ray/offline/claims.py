@@ -12,6 +12,7 @@ from calendar import month_name
 from collections.abc import Mapping
 
 from graphrag_ray.ids import entity_key
+from graphrag_ray.offline.extract import without
 from graphrag_ray.offline.lexicon import lexicon
 from graphrag_ray.offline.mentions import Reading, Thing, read
 from graphrag_ray.offline.quotes import quote
@@ -61,8 +62,7 @@ def claim_records(variables: Mapping[str, str]) -> str:
         subject, object_ = things[0].title, things[1].title if len(things) > 1 else "NONE"
         start = _date(text)
         row = (subject, object_, kind, _status(text), start, start, text, text)
-        clean = [v.replace(field, " ").replace(record, " ") for v in row]
-        rows.append(f'("claim"{field}{field.join(clean)})')
+        rows.append(f'("claim"{field}{field.join(without(v, field, record) for v in row)})')
     return f"\n{record}\n".join(rows) + f"\n{completion}"
 
 

@@ -38,8 +38,14 @@ def relationship_rows(reading: Reading) -> list[tuple[str, ...]]:
     ]
 
 
+def without(value: str, *delimiters: str) -> str:
+    """The longest part of a value without a delimiter, which would be read as one."""
+    for delimiter in delimiters:
+        if delimiter and delimiter in value:
+            value = max(value.split(delimiter), key=len).strip()
+    return value
+
+
 def _tuple(row: tuple[str, ...], field: str, record: str) -> str:
-    """One record. A delimiter inside a value would be read as one, so it is taken out."""
     kind, *values = row
-    clean = [v.replace(field, " ").replace(record, " ") for v in values]
-    return f'("{kind}"{field}{field.join(clean)})'
+    return f'("{kind}"{field}{field.join(without(v, field, record) for v in values)})'

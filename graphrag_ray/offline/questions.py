@@ -58,8 +58,9 @@ class Question:
     def concerns(self, reports: list[Collection[str]], sentences: list[Collection[str]]) -> bool:
         """Whether texts, given as stems, say something to the question.
 
-        One word in common is chance: a report has to have half of the terms, and a sentence two of them. For a question about the whole one term is enough, of its names if it has any,
-        and without terms everything is.
+        One word in common is chance: a report has to have half of the terms, and a sentence two of them.
+        For a question about the whole one term is enough, of its names if it has any; one without terms
+        is answered by everything.
         """
         if self.whole:
             wanted = self.names or self.terms.keys()

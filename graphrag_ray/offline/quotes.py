@@ -65,24 +65,28 @@ def balanced(text: str) -> str:
     or of a record, when it is read back."""
     if not text.isprintable():
         text = max(_CONTROL.split(text), key=len).strip()
-    for opening, closing in (("“", "”"), ("(", ")")):
-        if opening not in text and closing not in text:
-            continue
-        opened: list[int] = []
-        cuts = [-1]
-        for at, character in enumerate(text):
-            if character == opening:
-                opened.append(at)
-            elif character == closing:
-                if opened:
-                    opened.pop()
-                else:
-                    cuts.append(at)
-        cuts = sorted([*cuts, *opened, len(text)])
-        if len(cuts) > 2:
-            start, end = max(pairwise(cuts), key=lambda c: c[1] - c[0])
-            text = text[start + 1 : end].strip()
+    before = None
+    while text != before:  # a cut at one kind of mark may leave half a pair of the other
+        before = text
+        for pair in ("“”", "()"):
+            if pair[0] in text or pair[1] in text:
+                text = _balanced(text, *pair)
     return text
+
+
+def _balanced(text: str, opening: str, closing: str) -> str:
+    opened: list[int] = []
+    cuts = [-1]
+    for at, character in enumerate(text):
+        if character == opening:
+            opened.append(at)
+        elif character == closing and opened:
+            opened.pop()
+        elif character == closing:
+            cuts.append(at)
+    cuts = sorted([*cuts, *opened, len(text)])
+    start, end = max(pairwise(cuts), key=lambda c: c[1] - c[0])
+    return text[start + 1 : end].strip() if len(cuts) > 2 else text
 
 
 def _is_label(reading: Reading, place: tuple[int, int, int]) -> bool:

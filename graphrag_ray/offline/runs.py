@@ -18,8 +18,11 @@ from graphrag_ray.offline.words import Word, is_empty, words_of
 _NUMBER = re.compile(r"\d{1,3}$|\d\.\d$")
 _QUOTED = re.compile(r"[“\"]([A-Z0-9][^“”\"\n.!?]{2,60}?)[,.]?[”\"]")
 _UNITS = frozenset(["percent", "million", "billion", "to", "or", "per", "and", "of", "in"])
+_IN_ROLES = frozenset(["technology", "executive", "of", "for", "and"])
 _ARTICLES = frozenset(["the", "der", "la"])
 MAX_TITLE_WORDS = 9
+MAX_RUN = 24
+"""A longer run is a list or a heading, and is cut here."""
 
 
 @dataclass(slots=True)
@@ -59,7 +62,7 @@ def runs_of(text: str, index: int, words: list[Word], lexicon: Lexicon) -> list[
             i += 1
             continue
         j = i + 1
-        while j < n and (step := _extend(text, words, i, j, lexicon)):
+        while j < min(n, i + MAX_RUN) and (step := _extend(text, words, i, j, lexicon)):
             j += step
         run = Run(words[i:j], index)
         run.before = words[i - 1].lower if i else ""
@@ -165,7 +168,9 @@ def trim(run: Run, lexicon: Lexicon) -> list[Run]:
         return [run]
     words, person, opened = _strip_front(run, lexicon)
     cut = _role_inside(words, lexicon)
-    if cut:
+    if cut and cut[0] == 0:  # Chief Technology Officer Ruth Amsel
+        words, person = words[cut[1] :], True
+    elif cut:
         left = Run(words[: cut[0]], run.sentence, person, False, run.before, run.before2, words[cut[0]].lower)
         right = Run(words[cut[1] :], run.sentence, True, False, words[cut[1] - 1].lower, "", run.after)
         return trim(left, lexicon) + trim(right, lexicon)
@@ -200,6 +205,8 @@ def _strip_front(run: Run, lexicon: Lexicon) -> tuple[list[Word], bool, bool]:
             if first.lower not in lexicon.calendar or is_feast:
                 break
         words.pop(0)
+        while words and not words[0].capital:
+            words.pop(0)
     return words, person, opened
 
 
@@ -215,9 +222,11 @@ def _is_title(first: Word, following: Word, lexicon: Lexicon) -> bool:
 
 def _belongs(first: Word, following: Word, lexicon: Lexicon) -> bool:
     """Whether a word that could open a sentence is part of the name all the same: a first name (Mark
-    Venn), or a noun among nouns (Number Three Slip)."""
+    Venn), or a noun (Number Three Slip, Institute for Estuarine Studies)."""
     if first.lower in lexicon.function:
         return False
+    if not following.capital:
+        return first.lower in lexicon.nouns
     if _name_like(following.lower, lexicon):
         return first.lower in lexicon.cues["first_name"]
     return first.lower in lexicon.nouns and following.lower not in lexicon.function
@@ -243,18 +252,18 @@ def _strip_back(words: list[Word], lexicon: Lexicon) -> list[Word]:
 
 
 def _role_inside(words: list[Word], lexicon: Lexicon) -> tuple[int, int] | None:
-    """(start, end) of the roles or the honorific between two names in one run."""
+    """(start, end) of the roles or the honorific before a name in a run of several words."""
     cues = lexicon.cues
     for end in range(2, len(words)):
         role = words[end - 1].lower
         office = role in cues["strict_honorific"] or (role in cues["role"] and role not in cues["first_name"])
         if office and _name_like(words[end].lower, lexicon):
             start = end - 1
-            while (start > 0 and words[start - 1].lower in cues["role"]) or (
-                start > 1 and words[start - 1].lower in ("technology", "executive", "of", "for", "and")
+            while start > 0 and (
+                words[start - 1].lower in cues["role"] or (start > 1 and words[start - 1].lower in _IN_ROLES)
             ):
                 start -= 1
-            return (start, end) if start > 0 else None
+            return start, end
     return None
 
 

@@ -10,13 +10,15 @@ from graphrag_ray.offline.lexicon import Lexicon
 SHORT_LINE = 45
 """A shorter line before one that begins with a capital is a heading or a signature, not hard-wrapped text."""
 
+MAX_HEADING = 90
+
 _LINE = re.compile(r"[^\n]+")
 _MARKUP = re.compile(r"[ \t]*(?:#{1,6}[ \t]+|[-*•>+][ \t]+|\d{1,3}[.)][ \t]+|\|[ \t]*)?[*_]{0,3}")
 _LABEL = re.compile(
     r"[ \t]*[*_]{0,2}(?P<name>[^\W\d_][\w.'’&-]*(?:[ \t]+[^\W\d_][\w.'’&-]*){0,4})[*_]{0,2}"
     r"[ \t]*(?:\([^()\n]{1,30}\)[ \t]*)?:[*_]{0,2}(?=[ \t]|$)"
 )
-_BOUNDARY = re.compile(r"[.!?…]+[\"”’'»)\]*_]*\s+(?=[\"“‘'«(\[*_–—-]*\s?[A-Z0-9À-ÞА-Я])")
+_BOUNDARY = re.compile(r"[.!?…]{1,8}[\"”’'»)\]*_]*\s+(?=[\"“‘'«(\[*_–—-]*\s?[A-Z0-9À-ÞА-Я])")
 _WORD_BEFORE = re.compile(r"([^\W_](?:[\w.&'’-]*[^\W_])?)$")
 _HEADING_WORD = re.compile(r"[^\W\d_][^\W_]{3,}|[A-Z]+")
 _SPACE = re.compile(r"\s+")
@@ -113,7 +115,7 @@ def _blocks(text: str) -> list[tuple[int, int]]:
             or text[open_end - 1] in '.!?…:”"]|*'
             or (last_line_end - last_start < SHORT_LINE and line.lstrip()[:1].isupper())
             or _is_heading(line)
-            or _is_heading(text[open_start:open_end])
+            or (open_end - open_start < MAX_HEADING and _is_heading(text[open_start:open_end]))
             or _LABEL.match(line) is not None
         )
         if fresh:
@@ -129,7 +131,7 @@ def _blocks(text: str) -> list[tuple[int, int]]:
 
 def _is_heading(line: str) -> bool:
     """A short line in title case, or of digits: the running head and page number of a printed page."""
-    if len(line) > 90 or line.rstrip()[-1:] in ".!?,;":
+    if len(line) > MAX_HEADING or line.rstrip()[-1:] in ".!?,;":
         return False
     words = _HEADING_WORD.findall(line)
     if not words:

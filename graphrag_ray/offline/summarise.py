@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 
 _SUFFIX = re.compile(
     r"(?<=\w{4})(?:ationally|i[sz]ations?|ational|fulness|iveness|ousness|ations?|ingly|edly|ments?|ities|itions?"
-    r"|ement|ional|ively|ently|antly|ances?|ences?|at(?:ing|ed|ive|ors?)|ness|able|ible|ally|ical|ions?|ious|ists?"
+    r"|ement|ional|ively|ently|antly|ances?|ences?|at(?:ing|ed|es?|ive|ors?)|ness|able|ible|ally|ical|ions?|ious|ists?"
     r"|isms?|i[sz](?:ed?|es|ing)|ity|ie[sd]|ive|ing|ous|ful|ers?|ors|est|ant|ent|ial|ual|ed|or|ly|al|ic|es|[yse])$"
 )
 MAX_SENTENCES = 240
@@ -38,8 +38,12 @@ def stem(word: str) -> str:
     Coarser than Porter's (1980) on purpose: innovate, innovation and innovative meet, and a question's
     words rarely come in the form that the corpus uses.
     """
-    if len(word) < 5 or not word.isalpha():
+    if not word.isalpha() or len(word) < 4:
         return word
+    if len(word) == 4:  # eels, died, used
+        plural = word.endswith("s") and word[2] not in "sui"
+        past = word.endswith("ed") and (word[1] in "aiouy" or word[0] in "aeiou")
+        return word[:3] if plural or past else word
     suffix = _SUFFIX.search(word)
     if suffix:
         return word[: suffix.start()]
@@ -89,11 +93,16 @@ def similarities(sentences: Sequence[Sequence[str]]) -> Floats:
 
 
 def lexrank(similarity: Floats, damping: float = 0.85, rounds: int = 30) -> Floats:
-    """[n] salience of sentences, the greatest 1."""
+    """[n] salience of sentences, the greatest 1.
+
+    Unlike the paper we leave a sentence's similarity with itself out: with it, one that shares nothing
+    with any other is as salient as the average.
+    """
     n = len(similarity)
     if n == 0:
         return np.zeros(0)
-    weights = similarity / similarity.sum(axis=1, keepdims=True)
+    others = similarity - np.diag(np.diag(similarity))
+    weights = others / np.maximum(others.sum(axis=1, keepdims=True), 1e-9)
     rank = np.full(n, 1.0 / n)
     for _ in range(rounds):
         rank = (1 - damping) / n + damping * (rank @ weights)

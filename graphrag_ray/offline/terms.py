@@ -6,8 +6,9 @@ C-value, Frantzi, Ananiadou and Mima, "Automatic recognition of multi-word terms
 
 The linguistic filter is (relational adjective | noun)+ noun by the lexicon's parts of speech: neural and
 historical relate to a field, massive and cheeky judge. Words that say nothing (good, thing, year) are
-out, and so are verbs that look like nouns, as far as their neighbours tell (to design proteins). One chunk shows most terms once, so here C-value only settles which of
-nested candidates count; which terms recur in the corpus is decided at the merge (graph/prune_names.py).
+out, and so are verbs that look like nouns, as far as their neighbours tell (to design proteins). One
+chunk shows most terms once, so C-value mostly settles which of nested candidates count; what a term is
+related to by more than chance is decided at the merge, as for names.
 """
 
 from __future__ import annotations

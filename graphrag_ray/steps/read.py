@@ -6,6 +6,7 @@ cannot be read today keeps its last version and is a failure; a listing that fai
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 import fsspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from fsspec.implementations.local import LocalFileSystem
 
 from graphrag_ray import schema
 from graphrag_ray.corpus.parse import EXTENSIONS, Document, Unreadable, documents_in
@@ -54,15 +56,13 @@ def list_input(input_url: str, index_url: str = "") -> list[InputFile]:
     try:
         fs, root = fsspec.core.url_to_fs(input_url)
         there = fs.exists(root)
-        # A folder that may not be listed would otherwise look empty, and its documents deleted.
-        strict = {"on_error": "raise"} if there and "file" in fs.protocol else {}
         if any(c in root for c in "*?[") and not there:
             found = {p: i for p, i in fs.glob(root, detail=True).items() if i["type"] == "file"}
             base = posixpath.dirname(root[: min(root.index(c) for c in "*?[" if c in root)])
         elif fs.isfile(root):
             found, base = {root: fs.info(root)}, posixpath.dirname(root)
         else:
-            found, base = fs.find(root, detail=True, **strict), root
+            found, base = _below(fs, root) if there else {}, root
     except (OSError, ValueError, ImportError) as e:
         raise InputError(f"cannot list INPUT {input_url!r}: {e}") from e
     same = index_url and fsspec.utils.get_protocol(index_url) == fsspec.utils.get_protocol(input_url)
@@ -81,6 +81,22 @@ def list_input(input_url: str, index_url: str = "") -> list[InputFile]:
             f"{', '.join(sorted(EXTENSIONS))} files"
         )
     return sorted(files, key=lambda f: f.path)
+
+
+def _below(fs: Any, folder: str) -> dict[str, Any]:
+    """All files below a folder. fsspec's own `find` takes a local folder that may not be listed for an
+    empty one, whose documents would then be deleted, and follows links in circles."""
+    if not isinstance(fs, LocalFileSystem):
+        return dict(fs.find(folder, detail=True))
+    found: dict[str, Any] = {}
+    folders: list[tuple[str, tuple[str, ...]]] = [(folder, (os.path.realpath(folder),))]
+    for at, above in folders:  # grows while we go through it
+        for info in fs.ls(at, detail=True):
+            if not os.path.isdir(info["name"]):
+                found[info["name"]] = info
+            elif (real := os.path.realpath(info["name"])) not in above:
+                folders.append((info["name"], (*above, real)))
+    return found
 
 
 def read(run: Run, input_url: str, *, add: bool, allow_deletes: bool) -> Result:

@@ -83,7 +83,7 @@ def test_a_folder_that_cannot_be_listed_stops_the_run(world: World, monkeypatch)
         return listed(self, path, *args, **kwargs)
 
     monkeypatch.setattr(LocalFileSystem, "ls", ls)
-    with pytest.raises(InputError, match="cannot list INPUT .*Permission denied"):
+    with pytest.raises(InputError, match=r"cannot list INPUT .*Permission denied"):
         world.index()
     assert world.snapshots() == [1]
 
@@ -99,6 +99,16 @@ def test_an_index_inside_its_own_input_does_not_read_itself(world: World):
     world.input = world.root / "docs"
     assert world.index(add=True).manifest.counts["documents"] == len(TOWN) + 1, "nor loses what lies in it"
     assert before.exists()
+
+
+def test_a_link_to_a_folder_is_followed_but_not_in_circles(world: World, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "b.txt").write_text("CAROL met DAVE.")
+    world.write({"sub/a.txt": "ALICE met BOB."})
+    os.symlink(world.input, world.input / "sub" / "circle")
+    os.symlink(tmp_path / "elsewhere", world.input / "link")
+    world.index()
+    assert sorted(d["path"] for d in world.table("documents")) == ["link/b.txt", "sub/a.txt"]
 
 
 def test_names_with_brackets_are_names_where_they_exist(world: World):

@@ -23,7 +23,7 @@ from world import TOWN, World, everything
 
 from graphrag_ray.cli import main
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.errors import CorruptPart, ModelRefused
+from graphrag_ray.errors import ModelRefused
 from graphrag_ray.index import Indexed, index
 from graphrag_ray.settings import Settings
 
@@ -87,25 +87,21 @@ def test_the_demo_corpus_through_the_command_line_with_the_offline_engine(tmp_pa
     corpus.mkdir()
     for d in documents:
         shutil.copy(d, corpus)
-    done = run("index", corpus, "--root", root, "--json")
+    done = run("index", corpus, "--root", root)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["committed"] and told["counts"]["documents"] == 10
+    assert "documents      10 (10 added)" in done.stdout and "Traceback" not in done.stderr
+    assert "the offline engine answers" in done.stderr
+    told = json.loads(run("status", "--root", root, "--json").stdout)
     assert told["counts"]["entities"] > 30 and told["counts"]["reports"] > 1
-    assert "offline" in told["notes"]
+    assert told["counts"]["failures"] == 0 and "offline" in told["notes"]
 
-    asked = run("query", "What conflicts shaped the town?", "--root", root, "--json")
+    asked = run("query", "What are the main themes?", "--root", root, "--json")
     assert asked.returncode == 0, asked.stderr
     answer = json.loads(asked.stdout)
     assert answer["found"] and len(answer["references"]) > 1
+    names = {d.name for d in documents}
     for source in answer["sources"]:
-        assert source["chunks"]
-        for chunk in source["chunks"]:
-            assert chunk["document"] in {d.name for d in documents}
-
-    again = run("index", corpus, "--root", root)
-    assert again.returncode == 0 and "Nothing has changed" in again.stdout
-    assert "offline engine answers" in again.stderr and "Traceback" not in again.stderr
+        assert source["chunks"] and {c["document"] for c in source["chunks"]} <= names
 
 
 def test_both_executors_make_the_same_tables(world: World, on_cluster: Callable[..., Indexed]):
@@ -148,7 +144,8 @@ def test_a_worker_that_is_killed_midway_is_replaced_and_nothing_is_missing(
     assert killed and done.failed == 0
     assert everything(world.open()) == expected
     prompts = world.prompts()
-    assert prompts["extract"] + prompts["glean_check"] > 120 or prompts["report"] >= 1
+    twice = prompts["extract"] + prompts["glean_check"] - 120
+    assert 0 <= twice <= 40, "what the dead worker had in flight or had not yet journalled"
 
 
 def test_a_killed_run_goes_on_where_it_was(world: World, tmp_path: Path):
@@ -162,8 +159,8 @@ def test_a_killed_run_goes_on_where_it_was(world: World, tmp_path: Path):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    until = time.monotonic() + 60
-    while len(world.endpoint.requests) < 60 and time.monotonic() < until:
+    until = time.monotonic() + 120
+    while len(world.endpoint.requests) < 40 and time.monotonic() < until:
         time.sleep(0.02)
     first.kill()
     first.wait()
@@ -176,7 +173,7 @@ def test_a_killed_run_goes_on_where_it_was(world: World, tmp_path: Path):
     assert json.loads(done.stdout)["counts"]["failures"] == 0
     prompts = world.prompts()
     twice = prompts["extract"] + prompts["glean_check"] - 120
-    assert paid >= 60 and 0 <= twice <= 8 * 5, "what was in flight, and what was not yet journalled"
+    assert 40 <= paid < 120 and 0 <= twice <= 40, "what was in flight, and what was not yet journalled"
     found = everything(world.open())
     for table in ("entities", "relationships", "communities", "community_reports", "text_units"):
         assert without_dates(found[table]) == without_dates(expected[table])
@@ -221,13 +218,3 @@ def test_a_budget_stops_a_run_on_ray_with_exit_code_4(world: World, on_ray: None
     result = CliRunner().invoke(main, [*command, "--set", "budget.max_total_tokens=30000"])
     assert result.exit_code == 4 and "budget.max_total_tokens" in result.stderr
     assert world.asked() < 100 and world.snapshots() == []
-
-
-def test_a_torn_part_stops_a_run_on_ray_with_its_own_error(world: World, on_cluster: Callable[..., Indexed]):
-    world.write(TOWN)
-    done = on_cluster()
-    (part,) = done.manifest.parts("text_units")
-    (world.root / part.path).write_bytes(b"torn")
-    world.write({"zoo.txt": "ZOE feeds YURI."})
-    with pytest.raises(CorruptPart, match="text_units"):
-        on_cluster()

@@ -1,0 +1,174 @@
+"""Questions: the map and the reduce prompt."""
+
+import re
+
+import pytest
+
+from graphrag_ray.errors import PermanentCallError
+from graphrag_ray.messages import CallParameters, ChatRequest
+from graphrag_ray.offline import answer
+from graphrag_ray.offline.questions import read_question
+from graphrag_ray.offline.units import MARK, quoted
+from graphrag_ray.query.score import Scored, parse_scored
+from graphrag_ray.records import heading, line
+
+REPORTS = [
+    ("Hask Marsh, Thackwell Brewery", [
+        "The eels of the marsh died after mud from the dredging was dumped at the sluice.",
+        "The brewery was shut for six weeks because inspectors blamed its pipe for the eels.",
+    ]),
+    ("Orla Quist, Kestrel Marine", [
+        "Orla Quist founded Kestrel Marine in a net loft.",
+        "Kestrel Marine learned more from the failure of its first turbine than from any success.",
+        "Privacy laws never troubled a turbine, Orla Quist told the paper.",
+    ]),
+    ("Denholm Mutual, Ada Brigg", [
+        "The bank lent six million crowns to the tidal barrage after a vote of its members.",
+        "Ada Brigg described the loan as the bravest decision of the bank.",
+    ]),
+    ("Rowing Club, Nils Aber", ["The club lost the race of the year by the length of one oar."]),
+]  # fmt: skip
+
+
+def context(reports=REPORTS):
+    text = heading("Reports", ("id", "title", "content"))
+    for number, (title, sentences) in enumerate(reports, 1):
+        content = f"A community; rated {10 - number}.0 of 10. " + " ".join(f"“{s}”" for s in sentences)
+        text += line([number, title, content])
+    return text
+
+
+def ask(prompt, **variables):
+    return answer(ChatRequest(prompt, (), CallParameters("default", "offline-1"), variables)).text
+
+
+def mapped(question, **variables):
+    found = parse_scored(ask("map", question=question, context=context(), max_tokens="1000", **variables))
+    assert isinstance(found, Scored)
+    return found
+
+
+def reduced(question, answers, **variables):
+    text = heading("Answers", ("id", "score", "answer"))
+    text += "".join(line([i, score, a]) for i, (score, a) in enumerate(answers, 1))
+    return ask("reduce", question=question, answers=text, max_tokens="2000", **variables)
+
+
+def test_a_question_is_answered_by_sentences_that_match_with_their_report():
+    found = mapped("Why did the eels in the marsh die?")
+    assert quoted(found.text)[0].startswith("The eels of the marsh died")
+    assert "[Data: Reports (1)]" in found.text
+    assert found.score > 50
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "What is a good recipe for sourdough bread?",
+        "How many goals were scored in the 1998 football World Cup?",
+        "Who painted the Sistine Chapel?",
+        "How long do I boil an egg?",
+        "Which year was the bank of England nationalised?",
+        "What do vaccines cost?",
+    ],
+)
+def test_what_the_reports_do_not_speak_of_scores_nothing(question):
+    found = mapped(question)
+    assert (found.score, found.text) == (0, "")
+
+
+def test_one_common_word_in_common_is_no_match():
+    assert mapped("How do I paint a club room in one year?").score == 0
+
+
+def test_a_question_about_the_whole_is_answered_from_the_reports_rated_highest():
+    found = mapped("What are the main themes?")
+    assert found.score > 0
+    assert "[Data: Reports (1)]" in found.text
+    assert len(set(re.findall(r"Reports \((\d)\)", found.text))) >= 3
+
+
+def test_a_question_about_the_whole_prefers_what_matches():
+    found = mapped("Which stories about failure do the speakers tell?")
+    assert "failure of its first turbine" in quoted(found.text)[0]
+
+
+def test_a_question_about_the_whole_with_an_unknown_name_finds_nothing():
+    assert mapped("Which themes does Beethoven discuss?").score == 0
+
+
+def test_a_name_of_ordinary_words_counts_as_a_whole():
+    question = read_question("Who lost the World Cup?")
+    assert "world cup" in question.terms
+    assert question.mark(["cup", "world"]) == ["cup", "world"]
+    assert "world cup" in question.mark(["world", "cup"])
+
+
+def test_no_sentence_is_in_an_answer_twice_nor_more_than_two_of_a_report():
+    found = mapped("What topics are discussed?")
+    said = quoted(found.text)
+    assert len(said) == len(set(said))
+    assert all(found.text.count(f"Reports ({n})") <= 2 for n in range(1, 5))
+
+
+def test_an_answer_keeps_to_its_length():
+    short = parse_scored(
+        ask("map", question="What topics are discussed?", context=context(), max_tokens="40")
+    )
+    assert isinstance(short, Scored)
+    assert len(quoted(short.text)) == 1
+
+
+def test_source_chunks_can_be_asked_as_well():
+    sources = heading("Sources", ("id", "text")) + line([7, "The eels died in the marsh. It rained."])
+    found = parse_scored(ask("map", question="Why did the eels die?", context=sources, max_tokens="500"))
+    assert isinstance(found, Scored)
+    assert "“The eels died in the marsh.” [Data: Sources (7)]" in found.text
+
+
+def test_reduce_merges_answers_without_copies_and_keeps_references():
+    one = "**Hask Marsh**: “The eels died.” [Data: Reports (4)] “It was mud.” [Data: Reports (4, 9)]"
+    two = "**Kestrel**: “It turned.” [Data: Reports (2)] “The eels died.” [Data: Reports (2)]"
+    text = reduced("Why did the eels die?", [(90, one), (40, two)])
+    assert sorted(quoted(text)) == ["It turned.", "It was mud.", "The eels died."]
+    assert "“It was mud.” [Data: Reports (4, 9)]" in text
+    assert text.index("The eels died.") < text.index("It turned.")
+    assert text.endswith(MARK)
+
+
+def test_reduce_says_which_words_of_the_question_it_found():
+    text = reduced("Why did the eels and cockles die?", [(90, "“The eels died.” [Data: Reports (4)]")])
+    assert "Looked for: eels, die. Not found: cockles." in text
+
+
+def test_different_questions_have_different_answers():
+    answers = [(50, "**A**: “The eels died.” [Data: Reports (1)] “The bank paid.” [Data: Reports (2)]")]
+    assert reduced("Why did the eels die?", answers) != reduced("What did the bank pay?", answers)
+
+
+def test_a_list_is_written_as_a_list():
+    answers = [
+        (50, "**A**: “The eels died.” [Data: Reports (1)] **B**: “The bank paid.” [Data: Reports (2)]")
+    ]
+    text = reduced("What happened?", answers, response_type="list of 3-7 points")
+    assert text.count("\n- ") + text.startswith("- ") == 2
+
+
+def test_reduce_without_any_quotation_says_so():
+    assert "Nothing that was found" in reduced("Why?", [(50, "hearsay without marks")])
+
+
+def test_a_correction_is_answered_as_its_first_turn():
+    first = ask("map", question="What topics are discussed?", context=context(), max_tokens="1000")
+    variables = {
+        "question": "What topics are discussed?",
+        "context": context(),
+        "max_tokens": "1000",
+        "problem": "x",
+    }
+    assert ask("correct", **variables) == first
+
+
+def test_an_unknown_prompt_is_refused_by_name():
+    with pytest.raises(PermanentCallError, match="'judge'"):
+        ask("judge")

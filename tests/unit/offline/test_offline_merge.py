@@ -1,0 +1,53 @@
+"""What acts over the whole corpus, and embeddings."""
+
+import numpy as np
+import pyarrow as pa
+
+from graphrag_ray.ids import entity_id
+from graphrag_ray.offline import embed_many
+from graphrag_ray.offline.prune_names import weak_names
+
+
+def weak(rows):
+    rows = sorted(((entity_id(title), title, text) for title, text in rows), key=lambda r: r[0])
+    columns = dict(zip(("entity_id", "title", "description"), zip(*rows, strict=True), strict=True))
+    gone = set(weak_names(pa.table(columns)).to_pylist())
+    return {title for _, title, _ in rows if entity_id(title) in gone}
+
+
+def test_a_word_the_corpus_writes_in_lower_case_is_no_name():
+    rows = [
+        ("BREAKTHROUGH", "Breakthrough of the year, said one."),
+        ("ADA BRIGG", "Ada Brigg had a breakthrough."),
+        ("DENHOLM", "Another breakthrough came in Denholm."),
+    ]
+    assert weak(rows) == {"BREAKTHROUGH"}
+
+
+def test_a_word_written_as_a_name_in_mid_sentence_stays():
+    rows = [
+        ("PATIENCE", "They sailed on Patience."),
+        ("PATIENCE", "We built Patience."),
+        ("ADA", "Ada had patience."),
+    ]
+    assert weak(rows) == set()
+
+
+def test_a_name_that_is_never_in_lower_case_stays_wherever_it_stands():
+    assert weak([("RIHANNA", "Rihanna sings."), ("ADA", "Nobody else does, said Ada.")]) == set()
+
+
+def test_names_of_several_words_and_missing_descriptions_are_left_alone():
+    assert weak([("SILICON VALLEY", "it is a silicon valley"), ("ORLA", None)]) == set()
+
+
+def test_embeddings_are_unit_vectors_of_256_floats():
+    same, other, empty = (
+        np.frombuffer(v, "<f4") for v in embed_many(["tidal energy", "a loaf of bread", ""])
+    )
+    near = np.frombuffer(embed_many(["energy from tides"])[0], "<f4")
+    assert same.shape == (256,)
+    assert np.isclose(np.linalg.norm(same), 1, atol=1e-5)
+    assert same @ near > same @ other
+    assert not empty.any()
+    assert embed_many([]) == []

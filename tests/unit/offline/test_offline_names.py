@@ -1,0 +1,196 @@
+"""Names, from sentences to resolved mentions."""
+
+import pytest
+
+from graphrag_ray.offline.abbreviations import definitions
+from graphrag_ray.offline.lexicon import lexicon
+from graphrag_ray.offline.names import find_names
+from graphrag_ray.offline.sentences import read_script, split_sentences
+from graphrag_ray.offline.terms import c_values, find_terms, singular
+
+WORDS = lexicon()
+
+
+def names(text):
+    return set(find_names(text, read_script(text, WORDS), WORDS))
+
+
+def test_a_capital_in_mid_sentence_is_a_name():
+    assert names("We met Orla Quist in Denholm last week.") == {"ORLA QUIST", "DENHOLM"}
+
+
+def test_a_capital_at_the_start_of_a_sentence_is_none_for_an_ordinary_word():
+    assert names("Bread was scarce. Carpenters left the town. Suddenly it rained.") == set()
+
+
+def test_an_ordinary_word_is_a_name_where_it_is_one_elsewhere_in_the_chunk():
+    text = "They sailed with Patience and without her. Patience was built of oak; we loved our Patience."
+    assert "PATIENCE" in names(text)
+
+
+def test_a_word_that_the_chunk_also_writes_in_lower_case_is_no_name():
+    assert "HARBOUR" not in names("They asked the Harbour for money. The harbour had none, said the Harbour.")
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("She studied at the University of Ostrey for a year.", "UNIVERSITY OF OSTREY"),
+        ("He wrote to the Institute for Marine Studies about it.", "INSTITUTE FOR MARINE STUDIES"),
+        ("We heard Rana el Kaliouby speak.", "RANA EL KALIOUBY"),
+        ("It is called Moore's Law by everyone.", "MOORE'S LAW"),
+        ("They sold it to the Fishermen’s Co-operative at once.", "FISHERMEN'S CO-OPERATIVE"),
+        ("In the end Number Three Slip was sold.", "NUMBER THREE SLIP"),
+        ("I own an iPhone and nothing else.", "IPHONE"),
+        ("They built it for the Xbox 360, which was new.", "XBOX 360"),
+        ("Dr. J. K. Marlowe came late.", "J. K. MARLOWE"),
+    ],
+)
+def test_names_keep_their_small_words_and_numbers(text, wanted):
+    assert wanted in names(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("Councillors Ada Brigg and Tom Sayle voted.", {"ADA BRIGG", "TOM SAYLE"}),
+        ("We asked Allen Institute Director Oren Veld about it.", {"ALLEN INSTITUTE", "OREN VELD"}),
+        ("I spoke with Chief Technology Officer Ruth Amsel.", {"RUTH AMSEL"}),
+        ("On Monday Kestrel Marine paid in May 2014.", {"KESTREL MARINE"}),
+        ("This Intel-based machine has two GPUs.", {"INTEL", "GPU"}),
+        ("Thank Bill Hartnell for that.", {"BILL HARTNELL"}),
+    ],
+)
+def test_roles_days_and_openers_are_cut_off(text, wanted):
+    assert names(text) == wanted
+
+
+def test_two_names_side_by_side_are_divided_where_each_stands_alone_elsewhere():
+    text = "At Denholm Orla Quist spoke first. People in Denholm like Orla Quist."
+    assert names(text) == {"DENHOLM", "ORLA QUIST"}
+
+
+def test_stage_directions_addresses_and_numbers_are_no_names():
+    text = (
+        "ANN LEE: Well. (Laughter.) [MUSIC] It is so. (Crosstalk)\n\n"
+        "BO DAHL: Write to Talk@Example.com or see https://Example.com/AbCd for Episode 12."
+    )
+    assert names(text) == {"ANN LEE", "BO DAHL"}
+
+
+def test_short_names_join_the_only_full_name_that_fits():
+    text = "Orla Quist opened the meeting. Ms Quist said that Orla would stay. Quist laughed."
+    found = find_names(text, read_script(text, WORDS), WORDS)
+    assert list(found) == ["ORLA QUIST"]
+    assert len(found["ORLA QUIST"].mentions) == 4
+
+
+def test_a_surname_that_fits_two_people_is_nobodys():
+    text = "Orla Quist met Tobias Quist. Then Quist left."
+    assert names(text) == {"ORLA QUIST", "TOBIAS QUIST"}
+
+
+def test_a_common_noun_with_a_capital_joins_the_one_body_it_ends():
+    text = "The Denholm Harbour Authority met. Later the Authority voted, and the Authority lost."
+    assert names(text) == {"DENHOLM HARBOUR AUTHORITY"}
+
+
+def test_a_name_cut_by_the_edge_of_the_chunk_does_not_count():
+    assert names("and that was all.\n\nKEVIN GRAY: Yes, I saw Orla Qui") == {"KEVIN GRAY"}
+
+
+def test_a_kind_of_person_is_no_name():
+    assert names("He wants to be a Youtubist, or a Tiktokist.") == set()
+
+
+def test_speakers_are_persons_and_labels_of_things_are_none():
+    text = "LISA MARR: I agree.\n\nKURT OHM: So do I.\n\nClerk: noted.\nPresent: fifteen members."
+    found = find_names(text, read_script(text, WORDS), WORDS)
+    assert set(found) == {"LISA MARR", "KURT OHM"}
+    assert all(n.speaker for n in found.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "short", "long"),
+    [
+        ("The Friends of Hask Marsh (FHM) wrote.", "FHM", "Friends of Hask Marsh"),
+        (
+            "the Tolverton and Varnmouth Railway Society (TVRS), too",
+            "TVRS",
+            "Tolverton and Varnmouth Railway Society",
+        ),
+    ],
+)
+def test_abbreviations_are_found_with_their_long_forms(text, short, long):
+    (found,) = definitions(text, 0, len(text))
+    assert (found.short, text[found.start : found.end]) == (short, long)
+
+
+@pytest.mark.parametrize("text", ["It rained (ABC) here.", "the old mill (see below)", "a thing (1)"])
+def test_other_parentheses_define_nothing(text):
+    assert definitions(text, 0, len(text)) == []
+
+
+def test_sentences_do_not_end_at_honorifics_initials_or_abbreviations():
+    text = 'Dr. Quist met J. Marr of Ohm Inc. in the U.S. last May. It rained! "Did it?" she asked.'
+    assert split_sentences(text, WORDS) == [
+        "Dr. Quist met J. Marr of Ohm Inc. in the U.S. last May.",
+        "It rained!",
+        '"Did it?" she asked.',
+    ]
+
+
+def test_hard_wrapped_lines_are_one_sentence_and_headings_their_own():
+    text = "A Day in Denholm\n\nThe harbour was full of ships that day, and the\npeople had come to see them."
+    script = read_script(text, WORDS)
+    assert [text[s.start : s.end].count("\n") for s in script.sentences] == [0, 1]
+
+
+def test_turns_go_on_until_the_next_label():
+    text = "ANN LEE: One. Two.\n\nThree.\n\nBO DAHL: Four."
+    script = read_script(text, WORDS)
+    assert [s.turn for s in script.sentences] == [0, 0, 0, 1]
+    assert [t.speaker for t in script.turns] == ["ANN LEE", "BO DAHL"]
+
+
+def test_terms_are_recurring_noun_phrases_in_the_singular():
+    text = "We train neural networks. A neural network learns. Good things take whole years."
+    (term, *others) = find_terms(text, read_script(text, WORDS), WORDS)
+    assert (term.phrase, len(term.places), others) == ("neural network", 2, [])
+
+
+def test_a_term_that_only_occurs_inside_a_longer_one_has_no_c_value():
+    values = c_values({("deep", "neural", "network"): 2, ("neural", "network"): 2, ("deep", "sea"): 1})
+    assert values["neural", "network"] == 0
+    assert values["deep", "neural", "network"] > values["deep", "sea"] > 0
+
+
+def test_a_nested_term_counts_for_what_it_does_alone():
+    values = c_values({("natural", "language", "model"): 1, ("language", "model"): 3})
+    assert values["language", "model"] == 2  # log2(2) · (3 − 1)
+
+
+@pytest.mark.parametrize(
+    ("plural", "one"),
+    [
+        ("networks", "network"),
+        ("theories", "theory"),
+        ("boxes", "box"),
+        ("physics", "physics"),
+        ("bus", "bus"),
+    ],
+)
+def test_plurals_meet_their_singular(plural, one):
+    assert singular(plural) == one
+
+
+@pytest.mark.parametrize(
+    "word", ["walks", "planned", "carrying", "reprogramming", "fearlessness", "self-driving"]
+)
+def test_inflected_and_derived_words_are_ordinary(word):
+    assert WORDS.is_ordinary(word)
+
+
+@pytest.mark.parametrize("word", ["parker", "quist", "johnston", "microsoft", "jorunn"])
+def test_names_are_not_ordinary(word):
+    assert not WORDS.is_ordinary(word)

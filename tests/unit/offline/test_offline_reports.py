@@ -1,0 +1,169 @@
+"""Descriptions and reports."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphrag_ray.messages import CallParameters, ChatRequest
+from graphrag_ray.offline import answer
+from graphrag_ray.offline.units import JOIN, MARK, is_balanced, join_pieces, pieces, quoted, report_parts
+from graphrag_ray.records import heading, line, resolve_references
+from graphrag_ray.reports.parse import Draft, parse_report
+
+SENTENCES = {
+    "ORLA QUIST": "Orla Quist is the harbour engineer of Denholm, and has been for nine years.",
+    "KESTREL MARINE": "Kestrel Marine builds turbines in a net loft on Cordage Street.",
+    "DENHOLM": "Nobody in Denholm had ever seen the tide do any work before this spring.",
+}
+LINKS = {
+    ("ORLA QUIST", "KESTREL MARINE"): "When the yard closed, Orla Quist put her savings into Kestrel Marine.",
+    ("KESTREL MARINE", "DENHOLM"): "The council of Denholm lent Kestrel Marine six million crowns.",
+}
+
+
+def ask(prompt, **variables):
+    return answer(ChatRequest(prompt, (), CallParameters("default", "offline-1"), variables)).text
+
+
+def context(entities=SENTENCES, links=LINKS, reports=()):
+    text = ""
+    if reports:
+        text += heading("Reports", ("id", "title", "content"))
+        text += "".join(line([i, *r]) for i, r in enumerate(reports, 1))
+    text += heading("Entities", ("id", "entity", "description"))
+    text += "".join(line([i, k, v]) for i, (k, v) in enumerate(entities.items(), 1))
+    if links:
+        text += heading("Relationships", ("id", "source", "target", "description"))
+        text += "".join(line([i, *k, v]) for i, (k, v) in enumerate(links.items(), 1))
+    return text
+
+
+def draft(text, max_tokens="2000"):
+    found = parse_report(ask("report", context=text, max_tokens=max_tokens))
+    assert isinstance(found, Draft)
+    return found
+
+
+def whole(report):
+    return "\n".join([report.summary, *(f"{s}\n{e}" for s, e in report.findings)])
+
+
+def test_a_report_is_quotations_each_with_its_record():
+    report = draft(context())
+    said = quoted(whole(report))
+    assert sorted(said) == sorted([*SENTENCES.values(), *LINKS.values()])
+    numbering = {("Entities", i): f"e{i}" for i in (1, 2, 3)} | {
+        ("Relationships", i): f"r{i}" for i in (1, 2)
+    }
+    text, references, dropped = resolve_references(whole(report), numbering)
+    assert dropped == 0
+    assert len(references) == 5
+    assert f"“{SENTENCES['ORLA QUIST']}” [Data: Entities (e1)]" in text
+
+
+def test_a_sentence_under_two_records_is_quoted_once_with_both():
+    shared = LINKS["ORLA QUIST", "KESTREL MARINE"]
+    report = draft(context({**SENTENCES, "ORLA QUIST": shared}))
+    assert whole(report).count(shared) == 1
+    assert f"“{shared}” [Data: Entities (1); Relationships (1)]" in whole(report)
+
+
+def test_every_finding_is_about_a_member_and_the_first_about_the_best_connected():
+    report = draft(context())
+    heads = [summary.split(" — ")[0] for summary, _ in report.findings]
+    assert heads[0] == "Kestrel Marine"
+    assert set(heads) <= {"Kestrel Marine", "Orla Quist", "Denholm"}
+
+
+def test_the_title_names_members_as_the_corpus_writes_them():
+    assert draft(context()).title == "Kestrel Marine, Denholm, Orla Quist"
+    acronyms = draft(context({"NASA": "They flew with NASA twice.", "X": "There was an X on it all."}, {}))
+    assert set(acronyms.title.split(", ")) == {"NASA", "X"}
+
+
+def test_the_rating_grows_with_the_community_and_stays_in_range():
+    small = draft(context(dict([next(iter(SENTENCES.items()))]), {})).rating
+    many = {f"N{i}": f"Number N{i} was seen by the keeper at {i} in the morning." for i in range(300)}
+    assert 0 < small < draft(context()).rating < draft(context(many, {})).rating <= 10
+
+
+def test_a_report_says_what_it_is():
+    assert draft(context()).summary.endswith(MARK)
+
+
+def test_a_report_from_sub_reports_quotes_them_by_report():
+    content = (
+        f"A community. “{SENTENCES['DENHOLM']}” {MARK} ## Denholm — with Ostrey “They met in Ostrey at noon.”"
+    )
+    report = draft(context({}, {}, [("Denholm, Ostrey", content)]))
+    assert sorted(quoted(whole(report))) == sorted([SENTENCES["DENHOLM"], "They met in Ostrey at noon."])
+    assert report.title == "Denholm, Ostrey"
+    assert whole(report).count("[Data: Reports (1)]") == 2
+
+
+@pytest.mark.parametrize("text", ["", context({}, {}), context({"ORLA QUIST": ""}, {})])
+def test_a_context_without_quotations_still_gives_a_usable_report(text):
+    assert draft(text).findings
+
+
+def test_a_report_keeps_to_its_length():
+    many = {
+        f"N{i}": f"Keeper {i} of lamp {i * 7} wrote {i * 11} letters to his {i}th cousin." for i in range(200)
+    }
+    assert len(json.dumps(ask("report", context=context(many, {}), max_tokens="300"))) < 300 * 6
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(["ORLA QUIST", "DENHOLM", "NASA", "A, B"]),
+        st.lists(st.text(alphabet="ab “”.#[]…\n", max_size=20), max_size=3).map(join_pieces),
+        max_size=4,
+    )
+)
+def test_no_description_breaks_a_report_or_is_quoted_twice(entities):
+    report = draft(context(entities, {}))
+    said = quoted(whole(report))
+    assert len(said) == len({s.casefold() for s in said})
+    known = {p for d in entities.values() for p in pieces(" ".join(d.split()))}
+    assert set(said) <= known
+
+
+def test_a_description_joins_distinct_quotations_in_order():
+    first, second = "Orla Quist is an engineer.", "Orla Quist left Denholm in May."
+    text = ask(
+        "describe",
+        kind="entity",
+        name="ORLA QUIST",
+        descriptions=f"{first}\n{second}\n{first}",
+        max_tokens="500",
+    )
+    assert text == f"{first}{JOIN}{second}"
+    assert pieces(text) == [first, second]
+
+
+def test_a_description_chooses_what_defines_the_name_and_fits():
+    lines = [f"Then on day {i} a boat of sort {i} came in with Orla Quist aboard it." for i in range(30)]
+    lines.insert(15, "Orla Quist is the harbour engineer of Denholm and its only diver.")
+    text = ask("describe", kind="entity", name="ORLA QUIST", descriptions="\n".join(lines), max_tokens="60")
+    assert "is the harbour engineer" in text
+    assert len(text) <= 60 * 4
+    assert all(p in lines for p in pieces(text))
+
+
+def test_descriptions_of_descriptions_keep_their_quotations_apart():
+    one, two = f"A is b.{JOIN}C is d.", f"E is f.{JOIN}A is b."
+    text = ask("describe", kind="relationship", name="A — C", descriptions=f"{one}\n{two}", max_tokens="500")
+    assert pieces(text) == ["A is b.", "C is d.", "E is f."]
+
+
+def test_a_cut_description_loses_its_last_quotation():
+    assert pieces(f"A is b.{JOIN}C is…") == ["A is b."]
+
+
+def test_quotations_are_read_back_with_marks_inside():
+    assert quoted("a “b “c” d” e “f” g “h") == ["b “c” d", "f"]
+    assert is_balanced("b “c” d") and not is_balanced("”b“")
+    assert report_parts("x “a” y ## Mara Venn — with B “b”") == [("", ["a"]), ("Mara Venn", ["b"])]
