@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,11 +30,21 @@ from graphrag_ray.records import Reference
 from graphrag_ray.reports.context import Record, report_record
 from graphrag_ray.settings import Settings, parse_settings
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parts import read_table
+from graphrag_ray.store.parts import Part, read_part, read_table
 from graphrag_ray.store.snapshots import Manifest, open_latest
 
 REPORT_COLUMNS = ["id", "human_readable_id", "community", "title", "full_content", "n_tokens", "hierarchy"]
 MAX_QUESTION_CHARACTERS = 20_000
+PARTS_AT_ONCE = 8
+
+_ELEMENT_COLUMNS = ["id", "human_readable_id", "text_unit_ids"]
+_CITED = (
+    ("Entities", "entities", [*_ELEMENT_COLUMNS, "title", "type"]),
+    ("Relationships", "relationships", [*_ELEMENT_COLUMNS, "source", "target", "description"]),
+    ("Claims", "covariates", [*_ELEMENT_COLUMNS, "subject_id", "object_id", "description"]),
+)
+_UNIT_COLUMNS = ["id", "human_readable_id", "document_id", "start", "end", "text"]
+_DOCUMENT_COLUMNS = ["id", "path", "row", "title", "creation_date", "raw_data"]
 
 
 @dataclass(frozen=True)
@@ -104,55 +115,51 @@ class Index:
 
     def sources(self, references: Iterable[Reference]) -> list[Source]:
         """What lies under cited reports: entities and relationships, and their chunks with positions."""
-        wanted = [r.id for r in references if r.section == "Reports"]
-        all_reports = self.table("community_reports")
-        reports = _where(all_reports, "id", wanted)
-        cites = dict(zip(all_reports["id"].to_pylist(), all_reports["references"].to_pylist(), strict=True))
-        out = []
-        for report in reports.to_pylist():
-            cited = _cited(report["id"], cites)
-            entities = _where(self.table("entities"), "id", cited.get("Entities", []))
-            edges = _where(self.table("relationships"), "id", cited.get("Relationships", []))
-            claims = _where(self.table("covariates"), "id", cited.get("Claims", []))
-            tables = (edges, claims, entities)
-            named = Counter(u for t in tables for ids in t["text_unit_ids"].to_pylist() for u in ids)
-            out.append(
-                Source(
-                    report={k: report[k] for k in ("id", "human_readable_id", "title", "rank")},
-                    entities=_plain(entities, "human_readable_id", "title", "type"),
-                    relationships=_plain(edges, "human_readable_id", "source", "target", "description"),
-                    claims=_plain(claims, "human_readable_id", "subject_id", "object_id", "description"),
-                    chunks=self._chunks(named, entities["title"].to_pylist()),
-                )
+        reports = self.table("community_reports", ["id", "human_readable_id", "title", "rank", "references"])
+        by_id = {r["id"]: r for r in reports.to_pylist()}
+        wanted = [r.id for r in references if r.section == "Reports" and r.id in by_id]
+        cited = [_cited(id_, by_id) for id_ in wanted]
+        entities, edges, claims = (
+            self._rows(table, [id_ for c in cited for id_ in c.get(section, [])], columns)
+            for section, table, columns in _CITED
+        )
+        under = [
+            (
+                _chosen(edges, c, "Relationships"),
+                _chosen(claims, c, "Claims"),
+                _chosen(entities, c, "Entities"),
             )
-        order = {id_: i for i, id_ in enumerate(wanted)}
-        return sorted(out, key=lambda s: order[s.report["id"]])
+            for c in cited
+        ]
+        named = [
+            Counter(u for rows in kinds for row in rows for u in row["text_unit_ids"]) for kinds in under
+        ]
+        units = self._rows("text_units", [u for counted in named for u in counted], _UNIT_COLUMNS)
+        documents = self._rows("documents", [u["document_id"] for u in units.values()], _DOCUMENT_COLUMNS)
+        return [
+            Source(
+                report={k: by_id[id_][k] for k in ("id", "human_readable_id", "title", "rank")},
+                entities=_plain(found, "human_readable_id", "title", "type"),
+                relationships=_plain(related, "human_readable_id", "source", "target", "description"),
+                claims=_plain(stated, "human_readable_id", "subject_id", "object_id", "description"),
+                chunks=_chunks(counted, [e["title"] for e in found], units, documents),
+            )
+            for id_, (related, stated, found), counted in zip(wanted, under, named, strict=True)
+        ]
 
-    def _chunks(self, named: Counter[str], names: Sequence[str]) -> list[dict[str, Any]]:
-        """Chunks, those that hold most of what was cited first, each with its best sentence."""
-        units = _where(self.table("text_units"), "id", list(named))
-        documents = _where(self.table("documents"), "id", units["document_id"].unique().to_pylist())
-        by_id = {d["id"]: d for d in documents.to_pylist()}
-        out = []
-        for unit in sorted(units.to_pylist(), key=lambda u: (-named[u["id"]], u["human_readable_id"])):
-            document = by_id[unit["document_id"]]
-            start, end = best_sentence(unit["text"], names)
-            out.append(
-                {
-                    "human_readable_id": unit["human_readable_id"],
-                    "document": document["path"],
-                    "row": document["row"],
-                    "title": document["title"],
-                    "date": document["creation_date"],
-                    "metadata": document["raw_data"],
-                    "start": unit["start"],
-                    "end": unit["end"],
-                    "text": unit["text"],
-                    "quote": unit["text"][start:end],
-                    "quote_start": unit["start"] + start,
-                }
-            )
-        return out
+    def _rows(self, name: str, ids: Iterable[str], columns: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """The rows of a table with these ids, by id, in the table's order. It is read part by part: a table
+        may be as large as the corpus, what a question cites is not."""
+        wanted = pa.array(sorted(set(ids)), pa.string())
+        parts = self.manifest.parts(name) if len(wanted) else []
+
+        def rows(part: Part) -> list[dict[str, Any]]:
+            table = read_part(self.store, part, columns)
+            found: list[dict[str, Any]] = table.filter(pc.is_in(table["id"], value_set=wanted)).to_pylist()
+            return found
+
+        with ThreadPoolExecutor(PARTS_AT_ONCE, thread_name_prefix="parts") as pool:
+            return {row["id"]: row for found in pool.map(rows, parts) for row in found}
 
 
 @dataclass(frozen=True)
@@ -183,15 +190,53 @@ def open_index(
     return Index(store, manifest, settings or parse_settings(manifest.settings))
 
 
-def _cited(report: str, cites: Mapping[str, Sequence[Mapping[str, str]]]) -> dict[str, list[str]]:
+def _cited(report: str, reports: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, None]]:
     """What a report cites, by section, and what the reports cite that it was written from."""
-    cited: dict[str, list[str]] = {"Reports": [report]}
-    for id_ in cited["Reports"]:  # grows while we go through it
-        for reference in cites.get(id_, []):
-            of_section = cited.setdefault(reference["section"], [])
+    cited: dict[str, dict[str, None]] = {}
+    todo = [report]
+    for id_ in todo:  # grows while we go through it
+        for reference in reports[id_]["references"] if id_ in reports else []:
+            of_section = cited.setdefault(reference["section"], {})
             if reference["id"] not in of_section:
-                of_section.append(reference["id"])
+                of_section[reference["id"]] = None
+                todo += [reference["id"]] if reference["section"] == "Reports" else []
     return cited
+
+
+def _chosen(
+    rows: Mapping[str, dict[str, Any]], cited: Mapping[str, Any], section: str
+) -> list[dict[str, Any]]:
+    return [row for id_, row in rows.items() if id_ in cited.get(section, ())]
+
+
+def _chunks(
+    named: Counter[str],
+    names: Sequence[str],
+    units: Mapping[str, dict[str, Any]],
+    documents: Mapping[str, dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """Chunks, those that hold most of what was cited first, each with its best sentence."""
+    out = []
+    mine = [units[id_] for id_ in named if id_ in units]
+    for unit in sorted(mine, key=lambda u: (-named[u["id"]], u["human_readable_id"])):
+        document = documents[unit["document_id"]]
+        start, end = best_sentence(unit["text"], names)
+        out.append(
+            {
+                "human_readable_id": unit["human_readable_id"],
+                "document": document["path"],
+                "row": document["row"],
+                "title": document["title"],
+                "date": document["creation_date"],
+                "metadata": document["raw_data"],
+                "start": unit["start"],
+                "end": unit["end"],
+                "text": unit["text"],
+                "quote": unit["text"][start:end],
+                "quote_start": unit["start"] + start,
+            }
+        )
+    return out
 
 
 def _check(question: str) -> None:
@@ -225,10 +270,5 @@ def _phases(accounts: Accounts, failed: Mapping[str, int]) -> dict[str, Phase]:
     }
 
 
-def _where(table: pa.Table, column: str, values: Sequence[str]) -> pa.Table:
-    return table.filter(pc.is_in(table[column], value_set=pa.array(list(values), pa.string())))
-
-
-def _plain(table: pa.Table, *columns: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = table.select(list(columns)).to_pylist()
-    return rows
+def _plain(rows: Iterable[Mapping[str, Any]], *columns: str) -> list[dict[str, Any]]:
+    return [{column: row[column] for column in columns} for row in rows]

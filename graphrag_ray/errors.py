@@ -20,6 +20,7 @@
     └── CallError                      one request to a model failed
         ├── TransientCallError         worth another attempt (408, 409, 425, 429, 5xx, connection, time-out)
         ├── PermanentCallError         this request will never succeed (400, too long, content filter)
+        │   └── DoesNotFit             it would, with a larger window or limit in the settings
         └── FatalCallError             no request will succeed (401, 403, unknown model, quota)
 
     DialogueFailed                     a dialogue cannot use its model's replies; the item fails for good
@@ -90,6 +91,9 @@ class ModelRefused(RunStopped): ...
 class CallError(GraphRagError):
     """One request failed. `status` is the HTTP status, or None where there was no answer."""
 
+    next_run = False
+    """Whether the next run should ask again: what was in the way can go away with the request unchanged."""
+
     def __init__(self, message: str, *, status: int | None = None) -> None:
         super().__init__(message)
         self.status = status
@@ -97,6 +101,8 @@ class CallError(GraphRagError):
 
 class TransientCallError(CallError):
     """`retry_after_s` is what the endpoint asked for; None where it did not say."""
+
+    next_run = True
 
     def __init__(
         self, message: str, *, status: int | None = None, retry_after_s: float | None = None
@@ -106,6 +112,12 @@ class TransientCallError(CallError):
 
 
 class PermanentCallError(CallError): ...
+
+
+class DoesNotFit(PermanentCallError):
+    """Settings of ours, or the endpoint's own window, are too small for the request: they can be changed."""
+
+    next_run = True
 
 
 class FatalCallError(CallError): ...

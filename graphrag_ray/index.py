@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from graphrag_ray import schema
 from graphrag_ray.engine.executor import Executor
-from graphrag_ray.errors import SettingsError
+from graphrag_ray.errors import SettingsError, StoreError
 from graphrag_ray.graph.names import Names, parse_names
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.prompts import load_prompts
@@ -34,7 +35,7 @@ from graphrag_ray.steps.finish import Finished, Results, finish
 from graphrag_ray.steps.merge import merge
 from graphrag_ray.steps.read import read
 from graphrag_ray.steps.reports import community_ids, write_reports
-from graphrag_ray.steps.run import Observer, Result, Run
+from graphrag_ray.steps.run import Observer, Result, Run, code
 from graphrag_ray.store import compaction, locks, snapshots
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.snapshots import Manifest
@@ -106,8 +107,11 @@ def index(
         counts = _counts(finished.tables, corpus, communities, merged)
         manifest = _manifest(run, number, finished, counts, at, input_url)
         snapshots.commit(store, manifest, check=lock.check)
-        for name in JOURNALS:
-            compaction.compact(store, name, check=lock.check)
+        try:
+            for name in JOURNALS:
+                compaction.compact(store, name, check=lock.check)
+        except StoreError as e:
+            observer.note(f"The journal was not tidied up; the next run will: {e}")
         return Indexed(manifest, True, run.seconds, run.accounts)
 
 
@@ -130,10 +134,9 @@ def _failures(run: Run, corpus: Result, steps: list[Result]) -> pa.Table:
     if not table.num_rows:
         return table
     documents = read_table(run.store, corpus.parts("documents"), ["id", "path"], schema.DOCUMENTS)
-    paths = dict(zip(documents["id"].to_pylist(), documents["path"].to_pylist(), strict=True))
-    shown = [paths.get(d, d) for d in table["document"].to_pylist()]
-    at = table.schema.get_field_index("document")
-    return table.set_column(at, "document", pa.array(shown, pa.string()))
+    row = pc.index_in(table["document"], value_set=documents["id"].combine_chunks())
+    shown = pc.coalesce(documents["path"].take(row), table["document"])
+    return table.set_column(table.schema.get_field_index("document"), "document", shown)
 
 
 def _counts(
@@ -179,7 +182,11 @@ def _manifest(
         next_human_readable_id=finished.next_human_readable_id,
         hierarchies=[HIERARCHY],
         notes=notes,
-        run={"input": input_url, "seconds": {k: round(v, 3) for k, v in run.seconds.items()}},
+        run={
+            "input": input_url,
+            "seconds": {k: round(v, 3) for k, v in run.seconds.items()},
+            "code": code(),
+        },
     )
 
 

@@ -136,7 +136,8 @@ class Chunking(_Strict):
 class Extraction(_Strict):
     """Paper 3.1.2, A.1, A.2."""
 
-    entity_types: tuple[str, ...] = ("person", "organization", "location", "event", "work")
+    entity_types: tuple[str, ...] = ("person", "organization", "location", "event", "work", "concept")
+    """The paper's graphs used types of their own domain; these fit most."""
     max_gleanings: Annotated[int, Field(ge=0)] = 1
     force_yes_no: bool | None = None
     """Force the gleaning question's answer by logit bias 100. null: only where the vocabulary is known
@@ -203,7 +204,8 @@ class Communities(_Strict):
 class Reports(_Strict):
     """Paper 3.1.5, E.2."""
 
-    context_tokens: Annotated[int, Field(gt=0)] = 8_000
+    context_tokens: Annotated[int, Field(ge=256)] = 8_000
+    """Below 256 a context may not hold one edge with its two ends."""
     max_output_tokens: Annotated[int, Field(gt=0)] = 2_000
     role: str = "an analyst who reads a knowledge graph for somebody who must decide"
     rating_criterion: str = "the impact severity of the community on what the corpus is about"

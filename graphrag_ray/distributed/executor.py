@@ -138,8 +138,8 @@ class RayExecutor:
             _stop(coordinator, list(runs))
             if isinstance(e, RayActorError):
                 raise GraphRagError(
-                    f"the coordinator of stage {work.name} died: {e}. What was answered is kept; run the same "
-                    "command again to continue."
+                    f"the coordinator of stage {work.name} died ({e}). What was answered is kept: run the "
+                    "same command again to continue."
                 ) from e
             raise
         finally:

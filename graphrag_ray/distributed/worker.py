@@ -15,7 +15,7 @@ from graphrag_ray.distributed.coordinator import Leased, Report
 from graphrag_ray.distributed.limits import RayLimiter
 from graphrag_ray.engine.drive import Driver
 from graphrag_ray.engine.gateways import Ask, Models, open_gateway
-from graphrag_ray.engine.work import BEGUN_TOGETHER, Asking, Outcome, Row, Work, begin, run_item
+from graphrag_ray.engine.work import BEGUN_TOGETHER, Asking, Outcome, Work, begin, run_item
 from graphrag_ray.errors import FatalCallError
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.store.files import Store

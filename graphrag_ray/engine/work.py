@@ -7,12 +7,12 @@ does not depend on who computed it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from graphrag_ray.engine.drive import Complete, Driver, Open, Refused, State, answered, failure_of, replay
-from graphrag_ray.errors import PermanentCallError, TransientCallError
+from graphrag_ray.errors import DoesNotFit, PermanentCallError, TransientCallError
 from graphrag_ray.messages import ChatReply, Dialogue, Reply, Request
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
@@ -134,6 +134,7 @@ async def run_item(stage: str, driver: Driver[T], rows: Sequence[JournalRow], as
     """
     state = replay(driver, rows)
     written = list(rows)
+    told = frozenset(r.error for r in rows if r.error)
 
     def note(**values: Any) -> None:
         row = JournalRow(key=driver.key, at=asking.now(), **values)
@@ -146,7 +147,7 @@ async def run_item(stage: str, driver: Driver[T], rows: Sequence[JournalRow], as
             break
         replies = answered(state, written)
         asked = [
-            _ask(stage, state.turn, slot, request, asking, note)
+            _ask(stage, state.turn, slot, request, asking, note, told)
             for slot, request in enumerate(state.requests)
             if slot not in replies
         ]
@@ -161,15 +162,22 @@ async def run_item(stage: str, driver: Driver[T], rows: Sequence[JournalRow], as
 
 
 async def _ask(
-    stage: str, turn: int, slot: int, request: Request, asking: Asking, note: Callable[..., None]
+    stage: str,
+    turn: int,
+    slot: int,
+    request: Request,
+    asking: Asking,
+    note: Callable[..., None],
+    told: Container[str],
 ) -> tuple[int, Reply | None]:
     where = {"turn": turn, "slot": slot, "request_hash": request.hash, "prompt": request.prompt}
     try:
         answer = await asking.ask(request, stage)
     except (PermanentCallError, TransientCallError) as e:
         attempts = getattr(e, "attempts", 1)
-        retryable = isinstance(e, TransientCallError)
-        note(**where, kind="failed", error=str(e), retryable=retryable, attempts=attempts)
+        # What did not fit and still does not is no news: it would make every run look like a change.
+        if not (isinstance(e, DoesNotFit) and str(e) in told):
+            note(**where, kind="failed", error=str(e), retryable=e.next_run, attempts=attempts)
         return slot, None
     reply = answer.reply
     note(

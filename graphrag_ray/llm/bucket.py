@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphrag_ray.errors import PermanentCallError
+from graphrag_ray.errors import DoesNotFit
 
 BURST_S = 0.1
 WINDOW_S = 60.0
@@ -25,7 +25,7 @@ _ENOUGH = 1e-9
 """Relative rounding slack of a level that refilled for exactly as long as it was said to need."""
 
 
-class RequestTooLarge(PermanentCallError):
+class RequestTooLarge(DoesNotFit):
     """One request needs more than a whole minute's limit: it would wait for ever."""
 
 

@@ -19,10 +19,10 @@ from pydantic import SecretStr
 
 from graphrag_ray.errors import CallError, FatalCallError
 from graphrag_ray.llm.failures import ParameterRefused, Refusal, classify, transport_errors
+from graphrag_ray.llm.keys import display_url, find_key, scrub
 from graphrag_ray.llm.peculiarities import Peculiarities, yes_no_bias
 from graphrag_ray.llm.pricing import price_of
 from graphrag_ray.llm.replies import decoded, read_chat, read_embeddings
-from graphrag_ray.llm.keys import display_url, find_key, scrub
 from graphrag_ray.llm.sizes import output_limit, prompt_size, text_size, vocabulary_of
 from graphrag_ray.messages import ChatReply, ChatRequest, EmbeddingReply, EmbeddingRequest
 from graphrag_ray.settings import Endpoint, Model
@@ -72,7 +72,7 @@ class EndpointClient:
     async def chat(self, request: ChatRequest, prompt_tokens: int | None = None) -> ChatReply:
         """One chat call. prompt_tokens: `prompt_size` of the request where it is known already.
 
-        Raises PermanentCallError for a request larger than the context window, before sending it.
+        Raises DoesNotFit for a request larger than the context window, before sending it.
         """
         counted = prompt_size(request, self._model) if prompt_tokens is None else prompt_tokens
         limit = output_limit(request, self._model)

@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 
-from graphrag_ray.errors import CallError, FatalCallError, PermanentCallError, TransientCallError
+from graphrag_ray.errors import (
+    CallError,
+    DoesNotFit,
+    FatalCallError,
+    PermanentCallError,
+    TransientCallError,
+)
 from graphrag_ray.messages import Usage
 
 MAX_MESSAGE = 600
@@ -41,7 +47,7 @@ class GaveUp(TransientCallError):
         self.attempts = attempts
 
 
-class PromptTruncated(PermanentCallError):
+class PromptTruncated(DoesNotFit):
     """The endpoint read only a part of the prompt, and was paid for that."""
 
     def __init__(self, message: str, *, usage: Usage | None = None) -> None:

@@ -12,10 +12,10 @@ from graphrag_ray.errors import CallError, FatalCallError, PermanentCallError, T
 from graphrag_ray.llm.accounting import CallRecord, CallStatus
 from graphrag_ray.llm.bucket import check_within_limit
 from graphrag_ray.llm.failures import GaveUp, ParameterRefused, PromptTruncated
+from graphrag_ray.llm.keys import display_url
 from graphrag_ray.llm.limiter import Limiter
 from graphrag_ray.llm.pricing import cost_pico_usd
 from graphrag_ray.llm.roster import Roster
-from graphrag_ray.llm.keys import display_url
 from graphrag_ray.llm.sizes import output_limit, prompt_size, text_size
 from graphrag_ray.llm.waiting import Line, Place
 from graphrag_ray.messages import ChatReply, ChatRequest, EmbeddingReply, EmbeddingRequest, Usage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from graphrag_ray.corpus.tokens import Vocabulary, count, vocabulary_for
-from graphrag_ray.errors import PermanentCallError
+from graphrag_ray.errors import DoesNotFit
 from graphrag_ray.messages import ChatRequest
 from graphrag_ray.settings import Model
 
@@ -27,12 +27,12 @@ def text_size(text: str, model: Model) -> int:
 def prompt_size(request: ChatRequest, model: Model) -> int:
     """Tokens of a chat request's messages.
 
-    Raises PermanentCallError where these and the reply's limit do not fit the context window.
+    Raises DoesNotFit where these and the reply's limit do not fit the context window.
     """
     size = sum(text_size(m.content, model) + TOKENS_PER_MESSAGE for m in request.messages)
     limit = output_limit(request, model)
     if size + limit > model.context_window:
-        raise PermanentCallError(
+        raise DoesNotFit(
             f"the {request.prompt!r} prompt has {size} tokens, which with {limit} for the reply is more than "
             f"the context window of {model.context_window} tokens of {model.model or 'the model'}: not sent"
         )

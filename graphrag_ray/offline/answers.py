@@ -67,7 +67,7 @@ def map_answer(variables: Mapping[str, str]) -> str:
         for r, s in zip(reports, stems, strict=True)
     ]
     sentences = [s for of_report in stems for s in of_report]
-    if not sentences or not question.concerns(list(in_report), list(sentences)):
+    if not sentences or not question.concerns(stems):
         return _HELPFUL.format(0)
     shares = np.array([question.coverage(s) for s in in_report])
     owner = [i for i, s in enumerate(stems) for _ in s]

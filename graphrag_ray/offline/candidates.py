@@ -79,7 +79,7 @@ def _all_runs(text: str, sentences: list[Sentence], lexicon: Lexicon) -> list[Ru
 
 
 def _gathered(text: str, runs: Iterable[Run], lexicon: Lexicon) -> dict[str, Candidate]:
-    """Runs by upper-case title. One that an edge of the chunk may have cut (KEVIN SC at the end, OTT at
+    """Runs by upper-case title. One that an edge of the chunk may have cut (MARA VE at the end, OTT at
     the start) counts only where the same is seen elsewhere."""
     found: dict[str, Candidate] = {}
     for run in runs:
@@ -97,7 +97,7 @@ def _gathered(text: str, runs: Iterable[Run], lexicon: Lexicon) -> dict[str, Can
 
 
 def _is_kind(run: Run, lexicon: Lexicon) -> bool:
-    """One word behind an indefinite article, and no noun behind it: a kind of thing (a YouTuber, but not
+    """One word behind an indefinite article, and no noun behind it: a kind of thing (a Vlogger, but not
     a Google engineer)."""
     indefinite = run.before in ("a", "an", "every", "each", "another")
     plain = len(run.words) == 1 and run.words[0].text[1:].islower() and run.words[0].text[0].isupper()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 import pyarrow as pa
@@ -19,22 +19,26 @@ _LOWER = re.compile(r"(?<![^\W_])[^\W\d_A-Z]+(?![^\W_])")
 _IN_SENTENCE = re.compile(r"[^\W_][^“\"(\[:.?!]*$")
 
 
-def weak_names(instances: pa.Table) -> pa.Array:
-    """Ids of entities to leave out: names of one word that these descriptions write in lower case more
-    often than as a name.
+def lower_case_words(descriptions: Iterable[str | None]) -> Counter[str]:
+    """How often each word stands in lower case in some distinct descriptions. Counts of parts of a
+    corpus add up to those of the whole."""
+    return Counter(w for text in set(descriptions) if text for w in _LOWER.findall(text))
 
-    instances: rows of schema.ENTITY_INSTANCES, all of a key together, sorted by entity_id; the more of
-    the corpus, the surer. Two capitalised words side by side are evidence by themselves, and so are
-    capitals throughout, so names of several words and acronyms are never weak.
+
+def weak_names(instances: pa.Table, in_lower: Mapping[str, int]) -> pa.Array:
+    """Ids of entities to leave out: names of one word that the corpus writes in lower case more often
+    than as a name.
+
+    instances: rows of schema.ENTITY_INSTANCES, all of a key together, sorted by entity_id.
+    in_lower: `lower_case_words` of the whole corpus. Two capitalised words side by side are evidence
+    by themselves, and so are capitals throughout, so names of several words and acronyms are never weak.
     """
     ids, titles, texts = (instances[c].to_pylist() for c in ("entity_id", "title", "description"))
-    single = {t.lower() for t in titles if " " not in t}
-    in_lower = Counter(w for text in set(texts) if text for w in _LOWER.findall(text) if w in single)
     weak = []
     for id_, group in groupby(range(len(ids)), key=ids.__getitem__):
         rows = list(group)
         title = titles[rows[0]]
-        ordinary = in_lower[title.lower()] if " " not in title else 0
+        ordinary = in_lower.get(title.lower(), 0) if " " not in title else 0
         if ordinary and ordinary > _as_name(title, [texts[r] or "" for r in rows]):
             weak.append(id_)
     return pa.array(weak, pa.string())

@@ -7,7 +7,7 @@ for that carry no content. What remains are terms that an answer has to share wi
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -55,21 +55,22 @@ class Question:
         text = f" {' '.join(stems)} "
         return stems + [p for p in phrases if f" {p} " in text]
 
-    def concerns(self, reports: list[Collection[str]], sentences: list[Collection[str]]) -> bool:
-        """Whether texts, given as stems, say something to the question.
+    def concerns(self, reports: Sequence[Sequence[Collection[str]]]) -> bool:
+        """Whether reports, given as the stems of their sentences, say something to the question.
 
         One word in common is chance: a report has to have half of the terms, and a sentence two of them.
         For a question about the whole one term is enough, of its names if it has any; one without terms
         is answered by everything.
         """
-        if self.whole:
+        sentences = [s for report in reports for s in report]
+        if self.whole or not self.terms:
             wanted = self.names or self.terms.keys()
-            return not wanted or any(not wanted.isdisjoint(s) for s in sentences)
+            return self.whole and (not wanted or any(not wanted.isdisjoint(s) for s in sentences))
         needed = MIN_COVERAGE_LONG if len(self.terms) >= LONG else MIN_COVERAGE
-        if not any(self.coverage(r) >= needed for r in reports):
+        if not any(self.coverage(set().union(*report)) >= needed for report in reports):
             return False
         together = max((len(self.terms.keys() & set(s)) for s in sentences), default=0)
-        return together >= min(2, max(1, len(self.terms)))
+        return together >= min(2, len(self.terms))
 
 
 @lru_cache(maxsize=256)

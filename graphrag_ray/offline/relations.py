@@ -4,8 +4,7 @@ Co-occurrence within a sentence is the classical evidence of a relation (Church 
 association norms, mutual information, and lexicography"); which pairs are more than chance is decided at
 the merge by log-likelihood (Dunning 1993; graph/prune.py). He or she is the person named first in the
 last sentence that names one (recency and subject preference, Lappin and Leass 1994, without their other
-factors). In a transcript a speaker is related to
-the terms of their turn and to the names in what they say in the first person.
+factors). In a transcript speakers are related to what they name.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ MAX_DISTANCE = 4
 CONVERSE = "They speak with each other in this text."
 """Our own words, where no sentence holds the names of two who speak in turn."""
 
-_FIRST_PERSON = re.compile(r"\b(?:I|me|my|mine|myself|we|us|our)\b")
 _THIRD_PERSON = re.compile(r"\b(?:[Hh]e|[Ss]he|[Hh]is|[Hh]er|him)\b")
 
 
@@ -119,12 +117,8 @@ def _carry_subjects(reading: Reading, found: _Found) -> None:
 
 def _from_speaker(reading: Reading, index: int, things: list[Thing], found: _Found) -> None:
     speaker = reading.speaks[index]
-    if speaker is None or speaker in things:
-        return
-    sentence = reading.sentence(index)
-    of_self = _FIRST_PERSON.search(reading.text, sentence.start, sentence.end) is not None
-    for other in things:
-        if of_self or other.kind == CONCEPT:
+    if speaker is not None and speaker not in things:
+        for other in things:
             found.between(speaker, other).spoken.append(index)
 
 

@@ -1,7 +1,7 @@
 """Capitalised runs: the stretches of a sentence that could be names, by casing alone.
 
 A run is a maximal sequence of capitalised words, with the small words that names have inside (University
-of Ostrey, Rana el Kaliouby, Behind the Tech). What is no part of a name is then trimmed off: honorifics,
+of Ostrey, Nadia el Amrani, Behind the Curtain). What is no part of a name is then trimmed off: honorifics,
 roles, the opening words of sentences.
 """
 
@@ -163,7 +163,7 @@ def _gap_free(text: str, words: list[Word]) -> bool:
 
 def trim(run: Run, lexicon: Lexicon) -> list[Run]:
     """Cut honorifics, roles, calendar words and sentence openers off a run; a role in the middle divides
-    it (Allen Institute Director Oren Etzioni). Returns the candidates that are left."""
+    it (Harbour Institute Director Mara Venn). Returns the candidates that are left."""
     if run.quoted:
         return [run]
     words, person, opened = _strip_front(run, lexicon)

@@ -196,7 +196,6 @@ def _save(run: Run, hierarchy: Hierarchy) -> dict[str, list[list[Part]]]:
     nodes = pa.table({"node": hierarchy.order})
     names = ("level", "parent", "start", "end", "last", "packed")
     rows = pa.table({name: getattr(hierarchy, name) for name in names})
-    rows = rows.replace_schema_metadata({"modularity": repr(hierarchy.modularity)})
     written = run.executor.map(
         "communities", _just, [("hierarchy_nodes", nodes), ("hierarchy_communities", rows)]
     )

@@ -20,7 +20,7 @@ from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.graph.descriptions import DescribeSpec, describe, describe_spec, distinct, layer
 from graphrag_ray.messages import Dialogue
 from graphrag_ray.reports import context
-from graphrag_ray.steps.run import Result, Run, failure_rows, passing, replayed
+from graphrag_ray.steps.run import Result, Run, failure_rows, passing, replayed, spec_key
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.parts import Part, read_part, read_table
@@ -77,15 +77,11 @@ def describe_all(run: Run, merged: Result) -> Result:
     depends_on = [
         merged.tables["entities"],
         merged.tables["relationships"],
-        vars_of(spec),
+        spec_key(spec),
         vocabulary,
         shown_in,
     ]
     return run.step("describe", depends_on, compute)
-
-
-def vars_of(spec: DescribeSpec) -> list[Any]:
-    return [spec.prompt, spec.call, spec.language, spec.max_output_tokens, spec.batch_tokens]
 
 
 def _start(spec: DescribeSpec, store: Store, row: Row) -> Dialogue[str]:

@@ -26,7 +26,10 @@ TEXTS = pa.schema([("id", pa.string()), ("kind", pa.string()), ("text", pa.large
 
 
 def embed_all(run: Run, corpus: Result, described: Result, reports: Result, ids: list[str]) -> Result:
-    """Tables embeddings_<kind> (id, vector) for each kind of schema.EMBEDDINGS; failures."""
+    """Tables embeddings_<kind> (id, vector) for each kind of schema.EMBEDDINGS; failures.
+
+    ids: of the communities, by number in the hierarchy; a report bears its community's.
+    """
     options = run.settings.embeddings
     if not options.enabled:
         return Result()
@@ -55,7 +58,8 @@ def embed_all(run: Run, corpus: Result, described: Result, reports: Result, ids:
         return Result(tables, counts, not passing(run.store, tables))
 
     texts = [corpus.tables["text_units"], described.tables["entities"], described.tables["relationships"]]
-    depends_on = [*texts, reports.tables["reports"], call, model.embedding_dimensions, options, vocabulary]
+    written = [reports.tables["reports"], ids]
+    depends_on = [*texts, *written, call, model.embedding_dimensions, options, vocabulary]
     return run.step("embed", depends_on, compute)
 
 

@@ -17,7 +17,17 @@ from graphrag_ray.graph.claims import claim_rows
 from graphrag_ray.graph.merge import Unit, entity_instance_rows, relationship_instance_rows
 from graphrag_ray.graph.names import Names
 from graphrag_ray.messages import Dialogue
-from graphrag_ray.steps.run import Result, Run, add_counts, by_input, failure_rows, passing, replayed, rows_of
+from graphrag_ray.steps.run import (
+    Result,
+    Run,
+    add_counts,
+    by_input,
+    failure_rows,
+    passing,
+    replayed,
+    rows_of,
+    spec_key,
+)
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.parts import Part, read_part, read_table
@@ -44,7 +54,7 @@ def extract_graph(run: Run, corpus: Result, names: Names) -> Result:
         tables = by_input(written, "found_entities", "found_relationships", "counts", "failures")
         return Result(tables, add_counts(run.store, tables), not passing(run.store, tables))
 
-    depends_on = [corpus.tables["text_units"], work_key(spec), names.to_json()]
+    depends_on = [corpus.tables["text_units"], spec_key(spec), names.to_json()]
     return run.step("extract", depends_on, compute)
 
 
@@ -66,13 +76,8 @@ def extract_claims(run: Run, corpus: Result, extracted: Result, names: Names) ->
         tables = by_input(written, "found_claims", "counts", "failures")
         return Result(tables, add_counts(run.store, tables), not passing(run.store, tables))
 
-    depends_on = [corpus.tables["text_units"], extracted, work_key(spec), names.to_json()]
+    depends_on = [corpus.tables["text_units"], extracted, spec_key(spec), names.to_json()]
     return run.step("claims", depends_on, compute)
-
-
-def work_key(spec: Any) -> dict[str, Any]:
-    """What a step that runs a dialogue depends on: its specification, without the functions in it."""
-    return {name: value for name, value in vars(spec).items() if not callable(value)}
 
 
 def _start_extract(spec: ExtractSpec, store: Store, row: Row) -> Dialogue[Extraction]:

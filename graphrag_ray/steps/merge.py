@@ -6,7 +6,8 @@ found_* (by chunk) ──shuffle by id range──► *_instances, merged_* and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -26,6 +27,7 @@ from graphrag_ray.graph.merge import (
     sort_instances,
 )
 from graphrag_ray.graph.prune import keep_entities, keep_relationships
+from graphrag_ray.offline.prune_names import lower_case_words, weak_names
 from graphrag_ray.steps.run import Result, Run, rows_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
@@ -60,7 +62,8 @@ def merge(run: Run, corpus: Result, extracted: Result, claimed: Result) -> Resul
     threshold = run.settings.graph.min_log_likelihood
 
     def compute() -> Result:
-        entities = _shuffle(run, extracted, "found_entities", partial(_reduce_entities, prune))
+        lower = run.executor.share(_lower_case_words(run, extracted)) if prune else None
+        entities = _shuffle(run, extracted, "found_entities", partial(_reduce_entities, lower))
         relationships = _shuffle(
             run, extracted, "found_relationships", partial(_reduce_relationships, weight)
         )
@@ -110,10 +113,30 @@ def _partitioned(partitions: int, store: Store, parts: list[Part]) -> Iterator[p
         yield table.append_column(PARTITION, pa.array(top.astype(np.int32)))
 
 
-def _reduce_entities(prune: bool, rows: pa.Table) -> Tables:
+def _lower_case_words(run: Run, extracted: Result) -> Mapping[str, int]:
+    """How often the corpus writes each word in lower case: a vocabulary, however large the corpus."""
+    counts: Counter[str] = Counter()
+    groups = [g for g in extracted.tables["found_entities"] if g]
+    for table in run.executor.stream("merge", _count_lower_case, groups):
+        for word, count in zip(table["word"].to_pylist(), table["count"].to_pylist(), strict=True):
+            counts[word] += count
+    return counts
+
+
+def _count_lower_case(store: Store, parts: list[Part]) -> Iterator[pa.Table]:
+    texts = read_table(store, parts, ["description"], schema.ENTITY_INSTANCES)["description"]
+    counts = lower_case_words(texts.to_pylist())
+    columns = {
+        "word": pa.array(list(counts), pa.string()),
+        "count": pa.array(list(counts.values()), pa.int64()),
+    }
+    yield pa.table(columns)
+
+
+def _reduce_entities(lower: Callable[[], Mapping[str, int]] | None, rows: pa.Table) -> Tables:
     instances = _sorted(rows, schema.ENTITY_INSTANCES)
     merged = _with_descriptions(merge_entities(instances), instances)
-    weak = pa.array([], pa.string())
+    weak = weak_names(instances, lower()) if lower else pa.array([], pa.string())
     merged = merged.append_column("weak", pc.is_in(merged["id"], value_set=weak))
     return {"entity_instances": instances, "merged_entities": merged}
 

@@ -23,7 +23,7 @@ from graphrag_ray.reports.plan import CLAIM, EDGE, NODE, Plan
 from graphrag_ray.reports.schedule import Schedule
 from graphrag_ray.schema import REFERENCE
 from graphrag_ray.steps.communities import HIERARCHY, Layout, elements_at
-from graphrag_ray.steps.run import Result, Run, failure_rows
+from graphrag_ray.steps.run import Result, Run, failure_rows, spec_key
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.parts import Part
@@ -87,7 +87,8 @@ def write_reports(run: Run, found: Result, layout: Layout, ids: list[str]) -> Re
         source = _ReportSource(schedule, layout, ids, vocabulary)
         run.sweep(work, source, JournalIndex.load(run.store, work.name))
         rows = [_row(c, w) for c, w in sorted(source.written.items())]
-        failures = failure_rows("report", work, source.failed)
+        # In the order of communities, not in that in which they failed.
+        failures = failure_rows("report", work, sorted(source.failed, key=lambda f: f[0]["community"]))
         tables: Tables = {"reports": pa.Table.from_pylist(rows, schema=WRITTEN), "failures": failures}
         written = run.executor.map("report", _just, [tables])[0]
         final = not any(outcome.status == "retry" for _, outcome in source.failed)
@@ -96,10 +97,6 @@ def write_reports(run: Run, found: Result, layout: Layout, ids: list[str]) -> Re
 
     depends_on = [found, spec_key(spec), options, vocabulary]
     return run.step("reports", depends_on, compute)
-
-
-def spec_key(spec: ReportSpec) -> dict[str, Any]:
-    return dict(vars(spec))
 
 
 class _ReportSource:

@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -23,7 +23,7 @@ from graphrag_ray.settings import Settings
 from graphrag_ray.store import locks
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
-from graphrag_ray.store.parts import Part, read_part, read_table
+from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.snapshots import Manifest
 
 T = TypeVar("T")
@@ -92,7 +92,7 @@ class Run:
         """
         self.observer.step_started(name)
         started = time.monotonic()
-        fingerprint = "" if depends_on is None else _fingerprint([name, _code(), depends_on])
+        fingerprint = "" if depends_on is None else _fingerprint([name, code(), depends_on])
         before = self.parent.steps.get(name) if self.parent and fingerprint else None
         if before and before["fingerprint"] == fingerprint:
             result, reused = Result.from_json(before), True
@@ -104,12 +104,16 @@ class Run:
         return result
 
     def unchanged(self) -> bool:
-        """True when the parent snapshot was made from these very tables, of the same steps."""
-        before = dict(self.parent.steps) if self.parent else {}
-        before.pop("finish", None)
+        """True when the parent snapshot was made from these very tables, of the same steps, by the same code
+        and with the same settings (those of questions are read from it)."""
+        if self.parent is None or self.parent.run.get("code") != code():
+            return False
+        before = {name: step for name, step in self.parent.steps.items() if name != "finish"}
         # A step that is not done any more (claims, embeddings) is a change too.
-        return self.memo.keys() == before.keys() and all(
-            self.memo[n]["tables"] == before[n]["tables"] for n in before
+        return (
+            self.memo.keys() == before.keys()
+            and all(self.memo[n]["tables"] == before[n]["tables"] for n in before)
+            and self.parent.settings == self.settings.model_dump(mode="json")
         )
 
     def sweep(
@@ -241,11 +245,10 @@ def passing(store: Store, tables: Mapping[str, list[list[Part]]]) -> bool:
 
 def add_counts(store: Store, tables: Mapping[str, list[list[Part]]]) -> dict[str, int]:
     """The step's counts tables (name, value) added up."""
+    parts = [part for group in tables["counts"] for part in group]
     totals: dict[str, int] = {}
-    for part in [part for group in tables["counts"] for part in group]:
-        table = read_part(store, part)
-        for name, value in zip(table["name"].to_pylist(), table["value"].to_pylist(), strict=True):
-            totals[name] = totals.get(name, 0) + value
+    for row in read_table(store, parts).to_pylist() if parts else []:
+        totals[row["name"]] = totals.get(row["name"], 0) + row["value"]
     return totals
 
 
@@ -253,8 +256,14 @@ def iso(at: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)) if at else ""
 
 
+def spec_key(spec: Any) -> dict[str, Any]:
+    """What a step that runs a dialogue depends on: its specification, without the functions in it."""
+    values = {f.name: getattr(spec, f.name) for f in fields(spec)}
+    return {name: value for name, value in values.items() if not callable(value)}
+
+
 @cache
-def _code() -> str:
+def code() -> str:
     """A hash of this package's own code: tables that other code derived are derived again, for nothing."""
     digest = hashlib.sha256()
     root = Path(__file__).parent.parent
@@ -266,12 +275,13 @@ def _code() -> str:
 def _fingerprint(value: Any) -> str:
     def plain(x: Any) -> Any:
         if isinstance(x, Result):
-            return {n: [[p.path for p in g] for g in groups] for n, groups in x.tables.items()}
-        if isinstance(x, Prompt):
-            return [x.system, x.user]
+            return x.tables
         if isinstance(x, Part):
             return x.path
+        if is_dataclass(x):
+            return {f.name: getattr(x, f.name) for f in fields(x)}
         return x.model_dump(mode="json")
 
-    data = orjson.dumps(value, default=plain, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
-    return hashlib.sha256(data).hexdigest()
+    # Without the second option orjson would write every field of a Result and of a Part by itself.
+    options = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS
+    return hashlib.sha256(orjson.dumps(value, default=plain, option=options)).hexdigest()

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import toy_model
 from click.testing import CliRunner, Result
-from endpoint import BROKEN, TOO_LONG, WRONG_KEY, Answer
-from world import TOWN, World
+from endpoint import BROKEN, WRONG_KEY, Answer
+from world import REJECTED, TOWN, World
 
 from graphrag_ray.cli import main
 from graphrag_ray.engine.local import LocalExecutor
@@ -157,7 +157,7 @@ def test_an_input_that_would_delete_most_returns_2_and_says_how_to_go_on(
 def test_failed_items_return_3_and_failures_lists_them(run: Command, world: World):
     world.write(TOWN | {"binary.txt": bytes(range(256)) * 9})
     world.endpoint.respond = lambda body: (
-        TOO_LONG if "HEIDI" in str(body) else BROKEN if "JUDY" in str(body) else toy_model.respond(body)
+        REJECTED if "HEIDI" in str(body) else BROKEN if "JUDY" in str(body) else toy_model.respond(body)
     )
     result = run(*index_command(world, "--set", "run.max_attempts=2"))
     assert result.exit_code == 3
@@ -165,7 +165,7 @@ def test_failed_items_return_3_and_failures_lists_them(run: Command, world: Worl
 
     shown = run("failures", "--root", world.root)
     assert shown.exit_code == 0
-    for said in ("brewery.txt", "mill.txt", "binary.txt", "maximum context length", "2 attempts", "3 failed"):
+    for said in ("brewery.txt", "mill.txt", "binary.txt", "was rejected", "2 attempts", "3 failed"):
         assert said in shown.stdout
     rows = {f["document"]: f for f in json.loads(run("failures", "--root", world.root, "--json").stdout)}
     assert set(rows) == {"brewery.txt", "mill.txt", "binary.txt"}
@@ -196,7 +196,7 @@ def test_a_question_of_which_parts_got_no_answer_returns_3_and_says_so(run: Comm
     def first_fails(body: dict):
         name, _ = toy_model.recognise(body["messages"][-1]["content"])
         calls.append(name)
-        return TOO_LONG if calls == ["map"] else toy_model.respond(body)
+        return REJECTED if calls == ["map"] else toy_model.respond(body)
 
     world.endpoint.respond = first_fails
     result = run("query", QUESTION, "--root", world.root, "--set", "query.context_tokens=256")

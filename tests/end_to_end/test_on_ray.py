@@ -87,13 +87,12 @@ def test_the_demo_corpus_through_the_command_line_with_the_offline_engine(tmp_pa
     corpus.mkdir()
     for d in documents:
         shutil.copy(d, corpus)
-    done = run("index", corpus, "--root", root)
+    done = run("index", corpus, "--root", root, "--json")
     assert done.returncode == 0, done.stderr
-    assert "documents      10 (10 added)" in done.stdout and "Traceback" not in done.stderr
-    assert "the offline engine answers" in done.stderr
-    told = json.loads(run("status", "--root", root, "--json").stdout)
+    told = json.loads(done.stdout)
+    assert told["committed"] and told["counts"]["documents"] == 10 and told["counts"]["failures"] == 0
     assert told["counts"]["entities"] > 30 and told["counts"]["reports"] > 1
-    assert told["counts"]["failures"] == 0 and "offline" in told["notes"]
+    assert "offline" in told["notes"]
 
     asked = run("query", "What are the main themes?", "--root", root, "--json")
     assert asked.returncode == 0, asked.stderr
@@ -120,20 +119,17 @@ def test_a_worker_that_is_killed_midway_is_replaced_and_nothing_is_missing(
 ):
     import ray
 
-    world.write(people(60))
+    world.write(people(40))
     expected = tables_in_process(world, **DEEP)
     world.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=0.05)
     killed: list[int] = []
 
-    def pid_of(worker: Any) -> int:
-        return int(ray.get(worker.__ray_call__.remote(lambda actor: os.getpid())))
-
     def kill_one(executor: Any) -> None:
-        worker = executor._pool[0][1]
-        pid = pid_of(worker)
+        _, worker = executor._pool[0]
+        pid = ray.get(worker.__ray_call__.remote(lambda actor: os.getpid()))
 
         def when_it_works() -> None:
-            while len(world.endpoint.requests) < 40:
+            while len(world.endpoint.requests) < 30:
                 time.sleep(0.01)
             os.kill(pid, signal.SIGKILL)
             killed.append(pid)
@@ -144,17 +140,17 @@ def test_a_worker_that_is_killed_midway_is_replaced_and_nothing_is_missing(
     assert killed and done.failed == 0
     assert everything(world.open()) == expected
     prompts = world.prompts()
-    twice = prompts["extract"] + prompts["glean_check"] - 120
+    twice = prompts["extract"] + prompts["glean_check"] - 80
     assert 0 <= twice <= 40, "what the dead worker had in flight or had not yet journalled"
 
 
-def test_a_killed_run_goes_on_where_it_was(world: World, tmp_path: Path):
-    world.write(people(60))
+def test_a_run_that_is_killed_goes_on_where_it_was(world: World, on_cluster: Callable[..., Indexed]):
+    world.write(people(40))
     expected = tables_in_process(world)
-    world.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=0.1)
+    world.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=0.2)
     options = ["--model", "m", "--base-url", world.endpoint.base_url, "--max-in-flight", 8]
     options += ["--set", "models.default.endpoints.0.api_key_env=null", "--set", "run.flush_s=0.2"]
-    first = subprocess.Popen(
+    driver = subprocess.Popen(
         command("index", world.input, "--root", world.root, *options),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -162,25 +158,18 @@ def test_a_killed_run_goes_on_where_it_was(world: World, tmp_path: Path):
     until = time.monotonic() + 120
     while len(world.endpoint.requests) < 40 and time.monotonic() < until:
         time.sleep(0.02)
-    first.kill()
-    first.wait()
+    driver.kill()
+    driver.wait()
     assert world.snapshots() == []
     time.sleep(1.0)  # its workers die with it
-    paid = len(world.endpoint.requests)
+    paid = world.asked()
+    assert 40 <= paid < 80
     world.endpoint.respond = toy_model.respond
-    done = run("index", world.input, "--root", world.root, "--json", *options)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["counts"]["failures"] == 0
+    assert on_cluster().failed == 0
+    assert everything(world.open()) == expected
     prompts = world.prompts()
-    twice = prompts["extract"] + prompts["glean_check"] - 120
-    assert 40 <= paid < 120 and 0 <= twice <= 40, "what was in flight, and what was not yet journalled"
-    found = everything(world.open())
-    for table in ("entities", "relationships", "communities", "community_reports", "text_units"):
-        assert without_dates(found[table]) == without_dates(expected[table])
-
-
-def without_dates(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if k != "period"} for row in rows]
+    twice = prompts["extract"] + prompts["glean_check"] - 80
+    assert 0 <= twice <= 24, "what was in flight, and what was not yet journalled"
 
 
 def test_a_key_that_only_the_driver_has_reaches_the_workers_and_is_written_nowhere(

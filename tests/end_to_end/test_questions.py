@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 import toy_model
-from endpoint import TOO_LONG, WRONG_KEY, Answer
-from world import TOWN, World, prompt_of, python
+from endpoint import WRONG_KEY, Answer
+from world import REJECTED, TOWN, World, prompt_of, python
 
 from graphrag_ray.errors import LevelNotFound, ModelRefused
 from graphrag_ray.records import parse_sections
@@ -201,7 +201,7 @@ def test_a_report_that_failed_is_told_and_those_below_it_stand_in(deep: World):
 
     def without_it(body: dict):
         text = toy_model.respond(body)
-        return TOO_LONG if prompt_of(body) == "report" and f'"title": "{title}"' in text else text
+        return REJECTED if prompt_of(body) == "report" and f'"title": "{title}"' in text else text
 
     deep.forget()
     deep.endpoint.respond = without_it

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import toy_model
-from endpoint import BROKEN, TOO_LONG, Status
-from world import TOWN, World, everything, expected_entities, expected_relationships
+from endpoint import BROKEN, Status
+from world import REJECTED, TOWN, World, everything, expected_entities, expected_relationships
 
 NO_RETRIES = {"run": {"flush_s": 0.1, "max_attempts": 1, "max_failed_fraction": 1.0}}
 CALLS_PER_CHUNK = {"extract": 1, "glean_check": 1}
@@ -198,7 +198,7 @@ def test_a_failure_that_passes_leaves_what_an_undisturbed_run_leaves(world: Worl
 
 def test_a_request_that_can_never_succeed_is_not_sent_twice(world: World):
     world.write(TOWN)
-    world.endpoint.respond = failing_on("HEIDI", TOO_LONG)
+    world.endpoint.respond = failing_on("HEIDI", REJECTED)
     world.index()
     asked = world.asked()
     world.endpoint.respond = toy_model.respond

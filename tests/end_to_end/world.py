@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import toy_model
-from endpoint import Endpoint
+from endpoint import Endpoint, Status
 
 from graphrag_ray.ask import Index, open_index
 from graphrag_ray.engine.gateways import Models
@@ -33,6 +33,10 @@ TOWN = {
     "weather.txt": "It rained in the whole of the spring, and nobody of note was seen.",
 }
 """Texts in which the toy model finds ten people."""
+
+
+REJECTED = Status(400, "Invalid prompt: your request was rejected", "invalid_prompt")
+"""An answer that another attempt would get again."""
 
 
 class Silent:

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from graphrag_ray.errors import SettingsError
 from graphrag_ray.graph.arrays import graph_arrays, id_prefixes
 from graphrag_ray.graph.communities import communities, edge_order
 from graphrag_ray.graph.leiden import components, leiden, seeded_igraph

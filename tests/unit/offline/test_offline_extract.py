@@ -84,8 +84,8 @@ def test_a_long_exchange_is_described_in_our_own_words():
     assert r.description == CONVERSE
 
 
-def test_speakers_are_related_to_what_they_say_of_themselves():
-    text = "ANN LEE: I joined Kestrel Marine in May. They have an office in Denholm.\n\nBO DAHL: Good.\n"
+def test_speakers_are_related_to_what_they_name():
+    text = "ANN LEE: I joined Kestrel Marine in May.\n\nBO DAHL: They have an office in Denholm.\n"
     pairs = {frozenset((r.source, r.target)) for r in extracted(text).relationships}
     assert frozenset(("ANN LEE", "Kestrel Marine")) in pairs
     assert frozenset(("ANN LEE", "Denholm")) not in pairs

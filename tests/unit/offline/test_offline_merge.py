@@ -5,13 +5,13 @@ import pyarrow as pa
 
 from graphrag_ray.ids import entity_id
 from graphrag_ray.offline import embed_many
-from graphrag_ray.offline.prune_names import weak_names
+from graphrag_ray.offline.prune_names import lower_case_words, weak_names
 
 
 def weak(rows):
     rows = sorted(((entity_id(title), title, text) for title, text in rows), key=lambda r: r[0])
     columns = dict(zip(("entity_id", "title", "description"), zip(*rows, strict=True), strict=True))
-    gone = set(weak_names(pa.table(columns)).to_pylist())
+    gone = set(weak_names(pa.table(columns), lower_case_words(columns["description"])).to_pylist())
     return {title for _, title, _ in rows if entity_id(title) in gone}
 
 
