@@ -20,7 +20,7 @@ install: $(VENV)/.installed
 demo: install
 	$(BIN)/graphrag-ray index demo/corpus --root demo-index
 	@echo
-	$(BIN)/graphrag-ray query "What conflicts shaped the town, and how were they settled?" --root demo-index
+	$(BIN)/graphrag-ray query "What happened to the harbour plan and to Hask Marsh?" --root demo-index
 
 test: install
 	$(BIN)/python -m pytest

@@ -62,12 +62,10 @@ def map_answer(variables: Mapping[str, str]) -> str:
     question = read_question(variables["question"])
     reports = _reports(variables["context"])
     stems = [[question.mark(content_stems(s)) for s in r.sentences] for r in reports]
-    in_report = [
-        frozenset(question.mark(content_stems(r.title))).union(*s)
-        for r, s in zip(reports, stems, strict=True)
-    ]
+    titles = [frozenset(question.mark(content_stems(r.title))) for r in reports]
+    in_report = [title.union(*s) for title, s in zip(titles, stems, strict=True)]
     sentences = [s for of_report in stems for s in of_report]
-    if not sentences or not question.concerns(stems):
+    if not sentences or not question.concerns(stems, titles):
         return _HELPFUL.format(0)
     shares = np.array([question.coverage(s) for s in in_report])
     owner = [i for i, s in enumerate(stems) for _ in s]

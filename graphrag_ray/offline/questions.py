@@ -55,10 +55,13 @@ class Question:
         text = f" {' '.join(stems)} "
         return stems + [p for p in phrases if f" {p} " in text]
 
-    def concerns(self, reports: Sequence[Sequence[Collection[str]]]) -> bool:
-        """Whether reports, given as the stems of their sentences, say something to the question.
+    def concerns(
+        self, reports: Sequence[Sequence[Collection[str]]], titles: Sequence[Collection[str]] = ()
+    ) -> bool:
+        """Whether reports, given as the stems of their sentences and titles, say something to the question.
 
-        One word in common is chance: a report has to have half of the terms, and a sentence two of them.
+        A name of several words that stands in a title is what the report is on. Otherwise one word in
+        common is chance: a report has to have half of the terms, and a sentence two of them.
         For a question about the whole one term is enough, of its names if it has any; one without terms
         is answered by everything.
         """
@@ -66,6 +69,9 @@ class Question:
         if self.whole or not self.terms:
             wanted = self.names or self.terms.keys()
             return self.whole and (not wanted or any(not wanted.isdisjoint(s) for s in sentences))
+        phrases = {name for name in self.names if " " in name}
+        if any(not phrases.isdisjoint(title) for title in titles):
+            return True
         needed = MIN_COVERAGE_LONG if len(self.terms) >= LONG else MIN_COVERAGE
         if not any(self.coverage(set().union(*report)) >= needed for report in reports):
             return False
