@@ -151,10 +151,12 @@ def index(
     from graphrag_ray.engine.gateways import Models
     from graphrag_ray.engine.spending import Spending, check_prices
     from graphrag_ray.index import index as run_index
+    from graphrag_ray.prompts import load_prompts
     from graphrag_ray.store.files import Store
 
     models = Models.of(settings)
     check_prices(settings.budget, models)
+    load_prompts(settings.prompts_dir)  # what is wrong with them is told before Ray takes its seconds
     observer.checked(settings)
     with connected(address):
         executor = RayExecutor(

@@ -25,6 +25,7 @@ from graphrag_ray.engine.executor import Executor
 from graphrag_ray.errors import SettingsError, StoreError
 from graphrag_ray.graph.names import Names, parse_names
 from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.llm.keys import display_url
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.settings import Settings
 from graphrag_ray.steps.communities import HIERARCHY, find_communities, load_layout
@@ -82,7 +83,9 @@ def index(
     prompts = load_prompts(settings.prompts_dir)
     names = _names(settings)
     store = executor.store
-    with locks.acquire(store, note=f"index {input_url}") as lock:
+    # A URL may hold a password or a signature, and what is shown is kept.
+    shown_input = display_url(input_url) if "://" in input_url else input_url
+    with locks.acquire(store, note=f"index {shown_input}") as lock:
         parent = snapshots.latest(store)
         run = Run(executor, settings, prompts, parent, observer, lock=lock)
         number = snapshots.next_number(store)
@@ -105,7 +108,7 @@ def index(
         results = Results(corpus, extracted, claimed, merged, described, reports, embedded)
         finished = finish(run, results, layout, ids, _iso(at)[:10], failures)
         counts = _counts(finished.tables, corpus, communities, merged)
-        manifest = _manifest(run, number, finished, counts, at, input_url)
+        manifest = _manifest(run, number, finished, counts, at, shown_input)
         snapshots.commit(store, manifest, check=lock.check)
         try:
             for name in JOURNALS:

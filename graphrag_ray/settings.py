@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -20,6 +21,10 @@ from graphrag_ray.messages import CallParameters
 
 OFFLINE_MODEL_ID = "offline-1"
 """Identity of the offline engine in item keys. Raise the number when its answers change."""
+
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET_HEADERS = {"authorization", "proxy-authorization", "api-key", "x-api-key", "x-goog-api-key", "cookie"}
 
 
 class _Strict(BaseModel):
@@ -43,6 +48,17 @@ class Endpoint(_Strict):
     """A bound of yours on concurrent calls. null: as many as the limits ask for."""
     headers: dict[str, str] = {}
     """Extra HTTP headers without secrets (an API version, say)."""
+
+    @model_validator(mode="after")
+    def _no_secret(self) -> Endpoint:
+        """What stands here is written into snapshots and error messages. No message repeats it."""
+        if self.api_key_env is not None and not _VARIABLE.fullmatch(self.api_key_env):
+            raise ValueError("api_key_env is the NAME of an environment variable, never the key itself")
+        if secret := sorted(name for name in self.headers if name.lower() in _SECRET_HEADERS):
+            raise ValueError(f"headers hold a secret ({', '.join(secret)}): use api_key_env or api_key_file")
+        if "@" in urlsplit(self.base_url).netloc:
+            raise ValueError("base_url holds a user or password: use api_key_env or api_key_file")
+        return self
 
 
 class Price(_Strict):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.errors import BudgetSpent, SettingsError
 from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.llm.keys import display_url
 from graphrag_ray.llm.pricing import price_of
 from graphrag_ray.settings import Budget
 
@@ -49,10 +50,10 @@ def check_prices(budget: Budget, models: Models) -> None:
     for name, model in models.online.items():
         for endpoint in model.endpoints:
             if price_of(model, endpoint) is None:
+                where = display_url(endpoint.base_url)
                 raise SettingsError(
-                    f"budget.max_cost_usd is set, but the price of {model.model!r} at {endpoint.base_url} "
-                    f"is unknown. Say it: --set models.{name}.price.input_usd_per_mtok=… (and "
-                    "output_usd_per_mtok)"
+                    f"budget.max_cost_usd is set, but the price of {model.model!r} at {where} is "
+                    f"unknown. Say it: --set models.{name}.price.input_usd_per_mtok=… (and output_usd_per_mtok)"
                 )
 
 

@@ -121,6 +121,30 @@ def test_wrong_usage_or_settings_return_2_and_say_what_is_wrong(
     assert told in " ".join(result.stderr.split()) and result.stdout == ""
 
 
+def test_wrong_settings_and_prompts_are_told_before_ray_is_started(
+    run: Command, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from graphrag_ray.distributed import cluster
+
+    def refuse(address: str | None = None) -> None:
+        pytest.fail("Ray was started")
+
+    monkeypatch.setattr(cluster, "connected", refuse)
+    world.write(TOWN)
+    run("init", tmp_path)
+    (tmp_path / "prompts" / "map.txt").write_text("Answer {question} from {contxt}.")
+    result = run(*index_command(world, "--config", tmp_path / "settings.yaml"))
+    assert result.exit_code == 2 and "map.txt: missing placeholder {context}" in result.stderr
+    assert run(*index_command(world, "--set", "chunking.overlap=700")).exit_code == 2
+
+
+def test_a_root_that_is_a_file_returns_1_and_names_it(run: Command, world: World, tmp_path: Path):
+    world.write(TOWN)
+    (tmp_path / "file").write_text("")
+    result = run("index", world.input, "--root", tmp_path / "file")
+    assert result.exit_code == 1 and str(tmp_path / "file") in result.stderr
+
+
 def test_a_level_or_a_snapshot_that_is_not_there_returns_2(run: Command, world: World):
     world.write(TOWN)
     run(*index_command(world))

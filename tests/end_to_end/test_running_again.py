@@ -279,6 +279,16 @@ def test_embeddings_switched_off_leave_the_next_snapshot(world: World):
     assert not any(parts for name, parts in done.manifest.tables.items() if name.startswith("embeddings_"))
 
 
+def test_changed_settings_of_questions_are_those_that_questions_are_asked_with(world: World):
+    world.write(TOWN)
+    world.index()
+    asked = len(world.endpoint.requests)
+    assert world.index(query={"response_type": "one sentence"}).committed
+    assert len(world.endpoint.requests) == asked
+    world.open().ask("What are the THEMES?")
+    assert "one sentence" in str(world.endpoint.bodies()[-1])
+
+
 def test_claims_switched_off_leave_the_next_snapshot(world: World):
     world.write(TOWN)
     world.index(claims={"enabled": True})

@@ -33,11 +33,13 @@ def endpoint() -> Iterator[Endpoint]:
 
 @pytest.fixture(params=["local", "ray"])
 def make(request: pytest.FixtureRequest, tmp_path: Path, endpoint: Endpoint) -> Iterator[Make]:
-    """Makes an executor on one store; `run=…` are settings under `run`."""
+    """Makes an executor on one store, for a model with a `window`; `run=…` are settings under `run`."""
     made: list[Any] = []
 
-    def build(**run: Any) -> Executor:
+    def build(window: int = 128_000, **run: Any) -> Executor:
         model = {
+            "context_window": window,
+            "max_output_tokens": 500,
             "provider": "openai",
             "model": "m",
             "endpoints": [{"base_url": endpoint.base_url, "api_key_env": None, "max_in_flight": 16}],
@@ -120,6 +122,12 @@ def test_no_inputs_are_no_work(make: Make):
 
 def two_turns(store: Store, row: Row) -> Generator[Any, Any, str]:
     """Asks for the text, then for the reply to it."""
+    if row["text"] == "torn":
+        raise CorruptPart("part x is torn")
+    return ask_twice(row)
+
+
+def ask_twice(row: Row) -> Generator[Any, Any, str]:
     first = yield ChatRequest("p", (Message("user", row["text"]),), CALL)
     second = yield ChatRequest("p", (Message("user", f"again {first.text}"),), CALL)
     return second.text
@@ -207,6 +215,30 @@ def test_a_refused_key_stops_the_run_and_writes_no_failure(make: Make, endpoint:
     assert JournalIndex.load(executor.store, "echo").failed() == {}
     endpoint.respond = lambda body: "fine"
     assert sweep(executor, ["a", "b"]).outcomes[0].status == "complete"
+
+
+def test_an_error_that_is_no_item_s_fault_ends_the_sweep_as_itself(make: Make):
+    with pytest.raises(CorruptPart, match="part x is torn"):
+        sweep(make(), ["a", "torn", "b"])
+
+
+def test_a_sweep_after_one_that_was_broken_off_has_all_places_again(make: Make, endpoint: Endpoint):
+    endpoint.respond = lambda body: TOO_LONG
+    executor = make()
+    with pytest.raises(TooManyFailures):
+        sweep(executor, [f"item {i}" for i in range(500)])
+    endpoint.respond = lambda body: "fine"
+    assert len(sweep(executor, [f"again {i}" for i in range(40)]).outcomes) == 40
+
+
+def test_a_request_that_did_not_fit_is_sent_once_it_does(make: Make, endpoint: Endpoint):
+    text = "word " * 2_000
+    small, again, large = make(window=1_000), make(window=1_000), make()
+    assert sweep(small, [text]).outcomes[0].status == "retry"
+    assert "context window of 1000" in sweep(again, [text]).outcomes[0].error
+    rows = JournalIndex.load(small.store, "echo").failed()
+    assert [len(r) for r in rows.values()] == [1] and endpoint.requests == []
+    assert sweep(large, [text]).outcomes[0].status == "complete"
 
 
 def test_a_run_in_which_most_items_fail_is_stopped_before_the_money_is_gone(make: Make, endpoint: Endpoint):

@@ -36,6 +36,22 @@ def test_an_unknown_key_names_the_nearest_known_one(key, near):
     assert repr(near) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("place", "secret"),
+    [
+        ("api_key_env", "sk-proj-a-key-and-no-name"),
+        ("headers.Authorization", "Bearer sk-in-a-header"),
+        ("headers.api-key", "sk-in-a-header"),
+        ("base_url", "http://me:sk-in-the-address@127.0.0.1/v1"),
+    ],
+)
+def test_a_secret_in_the_settings_is_refused_and_not_repeated(place, secret):
+    online = ["models.default.provider=openai", "models.default.model=m"]
+    with pytest.raises(SettingsError, match=place.split(".")[0]) as caught:
+        load_settings(None, [*online, f"models.default.endpoints.0.{place}={secret}"])
+    assert "sk-" not in str(caught.value)
+
+
 def test_an_override_reaches_into_lists_and_mappings():
     settings = load_settings(
         None,
