@@ -138,8 +138,8 @@ class RayExecutor:
             _stop(coordinator, list(runs))
             if isinstance(e, RayActorError):
                 raise GraphRagError(
-                    f"the coordinator of stage {work.name} died ({e}). What was answered is kept: run the "
-                    "same command again to continue."
+                    f"the coordinator of stage {work.name} died: {_told(e)} What was answered is kept: run "
+                    "the same command again to continue."
                 ) from e
             raise
         finally:
@@ -249,7 +249,12 @@ class RayExecutor:
                 for limiter in self._limiters:
                     limiter.forget.remote(name)
                 if not alive:
-                    raise GraphRagError(f"all LLM workers died; the last with: {e}") from e
+                    raise GraphRagError(f"all LLM workers died; the last with: {_told(e)}") from e
+
+
+def _told(error: BaseException) -> str:
+    """What Ray says of an actor's death, without its ids."""
+    return str(error).splitlines()[0]
 
 
 def _beside_driver() -> NodeAffinitySchedulingStrategy:

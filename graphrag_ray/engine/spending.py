@@ -53,7 +53,8 @@ def check_prices(budget: Budget, models: Models) -> None:
                 where = display_url(endpoint.base_url)
                 raise SettingsError(
                     f"budget.max_cost_usd is set, but the price of {model.model!r} at {where} is "
-                    f"unknown. Say it: --set models.{name}.price.input_usd_per_mtok=… (and output_usd_per_mtok)"
+                    f"unknown. Say it: --set models.{name}.price.input_usd_per_mtok=… "
+                    "(and output_usd_per_mtok)"
                 )
 
 

@@ -197,10 +197,11 @@ def acquire(
 
 
 def holder(store: Store) -> Holder | None:
-    """Who holds the lock or held it last and has not released it; None when it is free. Says nothing about
-    whether that writer lives. Raises StoreError."""
+    """Who holds the lock or held it last and has not released it; None when it is free, or that process is
+    dead on this machine. Says nothing about whether a writer elsewhere lives. Raises StoreError."""
     epoch = _highest(store)
-    return None if not epoch or _released(_beat(store, epoch)) else _holder(store, epoch)
+    owner = None if not epoch or _released(_beat(store, epoch)) else _holder(store, epoch)
+    return None if owner is not None and _is_dead(owner) else owner
 
 
 def _is_free(

@@ -26,6 +26,7 @@ from graphrag_ray.engine.gateways import Models
 from graphrag_ray.errors import ModelRefused
 from graphrag_ray.index import Indexed, index
 from graphrag_ray.settings import Settings
+from graphrag_ray.status import status_of
 
 DEMO = Path(__file__).parents[2] / "demo" / "corpus"
 DEEP = {
@@ -162,6 +163,8 @@ def test_a_run_that_is_killed_goes_on_where_it_was(world: World, on_cluster: Cal
     driver.wait()
     assert world.snapshots() == []
     time.sleep(1.0)  # its workers die with it
+    found = status_of(world.store)
+    assert found["writer"] is None and [j["stage"] for j in found["journal"]] == ["extract"]
     paid = world.asked()
     assert 40 <= paid < 80
     world.endpoint.respond = toy_model.respond

@@ -248,6 +248,15 @@ def test_another_model_asks_everything_again_and_the_old_answers_stay(world: Wor
     assert world.asked() == asked, "back with the first model, its journal answers"
 
 
+def test_an_index_of_the_offline_engine_is_continued_by_a_model(world: World):
+    world.write(TOWN)
+    world.index(models={"default": {"provider": "offline"}})
+    assert world.open().manifest.notes
+    done = world.index()
+    assert done.committed and done.manifest.notes == {} and done.manifest.counts["changed"] == 0
+    assert graph(world) == expected(TOWN.values())
+
+
 def test_a_changed_report_prompt_costs_only_reports(world: World, tmp_path):
     from graphrag_ray.prompts import bundled_prompts
 

@@ -29,7 +29,7 @@ ITEMS = 12
 
 def respond(body: dict[str, Any]) -> Answer:
     text = body["messages"][-1]["content"]
-    return Answer(text.upper(), delay_s=3.0 if text.startswith("again") else 0.0)
+    return Answer(text.upper(), delay_s=4.0 if text.startswith("again") else 0.0)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ class Once:
 
     def __call__(self, progress: Progress) -> None:
         if self._at is None and len(self._endpoint.requests) >= 2 * ITEMS:
-            self._at = time.monotonic() + 1.0
+            self._at = time.monotonic() + 1.5
         if self._at is not None and not self.done and time.monotonic() >= self._at:
             self.done = True
             self._act()
