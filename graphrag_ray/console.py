@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 LINE_EVERY_S = 5.0
 """Where there is no terminal, a stage says so often how far it is."""
 
+CHANGES = ("added", "changed", "removed")
+
 OFFLINE = "No model is configured: the offline engine answers (classical methods, no key, no cost)."
 
 
@@ -44,8 +46,6 @@ class Observer:
         self._quiet = quiet
         self._console = _console(stderr=True)
         self._live: Live | None = None
-        self._done: list[Text] = []
-        self._step = ""
         self._line = Text()
         self._said_at = 0.0
 
@@ -71,7 +71,7 @@ class Observer:
         self._print(Text(message, style="dim"))
 
     def step_started(self, name: str) -> None:
-        self._step, self._line = name, Text(f"{name:<12} …")
+        self._line = Text(f"{name:<12} …")
         self._said_at = time.monotonic()
         self._refresh()
 
@@ -127,7 +127,8 @@ def print_indexed(done: Indexed, root: str) -> None:
         out.print(f"Nothing has changed: snapshot {manifest.number} at {root} is up to date.")
     else:
         out.print(f"Snapshot {manifest.number} is committed at {root}")
-    _print_counts(out, counts)
+    # What was added and removed is told of the run that did it.
+    _print_counts(out, counts if done.committed else {n: v for n, v in counts.items() if n not in CHANGES})
     if done.committed:
         seconds = "  ".join(f"{name} {s:.1f}" for name, s in done.seconds.items() if s >= 0.05)
         out.print(f"  seconds        {seconds}", soft_wrap=True)
@@ -142,7 +143,7 @@ def print_indexed(done: Indexed, root: str) -> None:
 
 
 def _print_counts(out: Console, counts: Mapping[str, Any]) -> None:
-    changes = ", ".join(f"{counts[k]} {k}" for k in ("added", "changed", "removed") if counts.get(k))
+    changes = ", ".join(f"{counts[k]} {k}" for k in CHANGES if counts.get(k))
     out.print(f"  documents      {counts['documents']:,}" + (f" ({changes})" if changes else ""))
     out.print(f"  chunks         {counts['text_units']:,}")
     out.print(f"  entities       {counts['entities']:,}")

@@ -24,6 +24,7 @@ REFERENCE = pa.struct([pa.field("section", pa.string()), pa.field("id", pa.strin
 """A cited record: "Entities", "Relationships", "Claims", "Reports" or "Sources", and its id."""
 
 DOCUMENTS = _table(
+    # in the order of INPUT's paths; those kept from the parent snapshot come last
     ("id", pa.string()),  # of the path relative to INPUT, and the row inside a table of documents
     ("human_readable_id", pa.int64()),
     ("title", pa.string()),  # title column, HTML title, else the file's name
@@ -39,7 +40,7 @@ DOCUMENTS = _table(
 )
 
 TEXT_UNITS = _table(
-    # sorted by (document_id, position)
+    # in the order of their documents and, within one, by position
     ("id", pa.string()),
     ("human_readable_id", pa.int64()),
     ("text", pa.large_string()),  # document.text[start:end], exactly

@@ -30,7 +30,7 @@ from graphrag_ray.engine.executor import (
     Tables,
     Written,
 )
-from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.gateways import DRAIN_S, Models
 from graphrag_ray.engine.leases import FailureWatch
 from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.work import Row, Work
@@ -42,7 +42,7 @@ from graphrag_ray.store.parts import Part, write_part
 T = TypeVar("T")
 X = TypeVar("X")
 
-STOPPED_WITHIN_S = 30.0
+STOPPED_WITHIN_S = DRAIN_S + 10.0
 """Workers of a sweep that ends early get so long to journal what they have."""
 
 _WRITTEN = pa.schema(
@@ -129,7 +129,7 @@ class RayExecutor:
         runs = {worker.run.remote(work, shared, coordinator): name for name, worker in pool}
         try:
             with _unwrapped():
-                sweep = self._feed(work, source, coordinator, runs)
+                sweep = self._feed(work, source, coordinator, runs, index.keys_done() == 0)
                 for run in runs:
                     with suppress(RayActorError):  # it died for good: others finished what it had
                         ray.get(run)
@@ -183,10 +183,12 @@ class RayExecutor:
             self._pool.append((settings.name, actor))
         return self._pool
 
-    def _feed(self, work: Work[T], source: Source[T], coordinator: Any, runs: dict[Any, str]) -> Sweep:
+    def _feed(
+        self, work: Work[T], source: Source[T], coordinator: Any, runs: dict[Any, str], fresh: bool
+    ) -> Sweep:
         """The driver's loop: give the coordinator items, learn outcomes, until there is nothing left."""
         sweep = Sweep()
-        watch = FailureWatch(self.max_failed_fraction)
+        watch = FailureWatch(self.max_failed_fraction, fresh)
         low_water = max(64, 2 * len(runs) * self.models.places(work.name, len(runs)))
         items: list[tuple[int, Row]] = []
         taken, closed, started_at = 0, False, time.monotonic()
@@ -199,7 +201,7 @@ class RayExecutor:
                 failed = outcome.status != "complete"
                 sweep.finished += 1
                 sweep.failed += failed
-                watch.note(outcome.error if failed else None)
+                watch.note(outcome.status, outcome.error)
                 source.finished(number, outcome)
             sweep.accounts, sweep.reissued = news.accounts, news.reissued
             self.on_progress(
@@ -215,7 +217,8 @@ class RayExecutor:
             )
             if news.fatal:
                 raise ModelRefused(news.fatal)
-            if watch.tripped:
+            over = closed and news.open == 0
+            if watch.tripped or (over and watch.in_vain):
                 raise TooManyFailures(watch.message(work.name))
             if closed and news.open == 0:
                 self.spending.add(sweep.accounts)

@@ -14,7 +14,7 @@ import ray
 from graphrag_ray.distributed.coordinator import Leased, Report
 from graphrag_ray.distributed.limits import RayLimiter
 from graphrag_ray.engine.drive import Driver
-from graphrag_ray.engine.gateways import Ask, Models, open_gateway
+from graphrag_ray.engine.gateways import Ask, Gate, Models, open_gateway
 from graphrag_ray.engine.work import BEGUN_TOGETHER, Asking, Outcome, Work, begin, run_item
 from graphrag_ray.errors import FatalCallError
 from graphrag_ray.llm.accounting import Accounts
@@ -78,9 +78,11 @@ class _WorkerSweep:
         name = f"{self.settings.name}-{uuid.uuid4().hex[:8]}"
         self.writer = JournalWriter(self.settings.store, self.work.name, name)
         keys = await _keys(self.settings)
-        async with open_gateway(self.settings.models, self.limiter, self.accounts, keys.get) as ask:
+        gate = Gate(self.limiter)
+        async with open_gateway(self.settings.models, gate, self.accounts, keys.get) as ask:
             try:
                 await self._loop(incarnation, ask)
+                await gate.drain()
             finally:
                 for task in self.running:
                     task.cancel()

@@ -83,6 +83,45 @@ class Models:
         return total
 
 
+DRAIN_LOOK_S = 0.02
+DRAIN_S = 30.0
+"""How long a stopped sweep waits for the calls that are in flight: they are paid for."""
+
+
+class Gate:
+    """A limiter that can be shut: whoever waits then waits in vain, what is in flight comes back."""
+
+    def __init__(self, limiter: Limiter) -> None:
+        self._limiter = limiter
+        self._in_flight = 0
+        self._shut = False
+
+    async def acquire(self, model: str, wants: Sequence[int], usable: Sequence[int]) -> Sequence[int]:
+        places = await self._limiter.acquire(model, wants, usable)
+        if self._shut:
+            for endpoint, tokens in zip(places, wants, strict=False):
+                self._limiter.settle(model, endpoint, -tokens)
+            await asyncio.Future()
+        self._in_flight += len(places)
+        return places
+
+    def settle(self, model: str, endpoint: int, delta_tokens: int) -> None:
+        self._in_flight -= 1
+        self._limiter.settle(model, endpoint, delta_tokens)
+
+    def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
+        self._limiter.penalise(model, endpoint, retry_after_s)
+
+    async def drain(self) -> None:
+        """Shut, and wait, not for ever, for what is in flight: it is paid for, and shall be journalled."""
+        self._shut = True
+        waited_s = 0.0
+        while self._in_flight > 0 and waited_s < DRAIN_S:
+            await asyncio.sleep(DRAIN_LOOK_S)
+            waited_s += DRAIN_LOOK_S
+        await asyncio.sleep(DRAIN_LOOK_S)  # the replies are handed on and noted
+
+
 @asynccontextmanager
 async def open_gateway(
     models: Models,

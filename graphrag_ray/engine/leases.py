@@ -89,19 +89,26 @@ class LeaseBook(Generic[P]):
 
 @dataclass
 class FailureWatch:
-    """Stops a run in which too much fails, before the money is gone (from the first 20 items on)."""
+    """Stops a run in which too much fails: from the first 20 items on, before the money is gone; and at
+    the end of a sweep that found no endpoint, however few the items, where nothing was done before.
+
+    fresh: no item of this dialogue was ever completed
+    """
 
     max_fraction: float
+    fresh: bool = True
     finished: int = 0
     failed: int = 0
+    passing: int = 0
     first: dict[Hashable, int] = field(default_factory=dict)
     at_least: int = 20
 
-    def note(self, error: str | None) -> None:
-        """One more finished item; `error` is None for a success."""
+    def note(self, status: str, error: str = "") -> None:
+        """One more finished item: its outcome's status ("complete", "failed", "retry") and error."""
         self.finished += 1
-        if error is not None:
+        if status != "complete":
             self.failed += 1
+            self.passing += status == "retry"
             if len(self.first) < 50 or error in self.first:
                 self.first[error] = self.first.get(error, 0) + 1
 
@@ -109,10 +116,21 @@ class FailureWatch:
     def tripped(self) -> bool:
         return self.finished >= self.at_least and self.failed > self.max_fraction * self.finished
 
+    @property
+    def in_vain(self) -> bool:
+        """At the end of a sweep: most of it failed in a way that may pass, and there is nothing else to
+        build on."""
+        return self.fresh and self.passing > self.max_fraction * self.finished
+
     def message(self, stage: str) -> str:
         common = max(self.first, key=lambda e: self.first[e]) if self.first else ""
+        again = "items that failed in passing are tried again."
+        if self.failed > self.passing:
+            again += (
+                " Items whose replies could not be used are asked again when their prompt or model changes."
+            )
         return (
             f"{self.failed} of the first {self.finished} items of stage {stage} failed "
             f"(run.max_failed_fraction is {self.max_fraction:g}). Most common: {common}. "
-            "What was answered is kept; repair the cause and run the same command again."
+            f"What was answered is kept. Repair the cause and run the same command again: {again}"
         )

@@ -26,12 +26,12 @@ from graphrag_ray.engine.executor import (
     Tables,
     Written,
 )
-from graphrag_ray.engine.gateways import Ask, Models, open_gateway
+from graphrag_ray.engine.gateways import Ask, Gate, Models, open_gateway
 from graphrag_ray.engine.leases import FailureWatch
 from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.work import BEGUN_TOGETHER, Asking, Outcome, Row, Work, begin, run_item
-from graphrag_ray.errors import FatalCallError, ModelRefused, TooManyFailures
-from graphrag_ray.llm.limiter import Limiter
+from graphrag_ray.errors import BudgetSpent, FatalCallError, ModelRefused, TooManyFailures
+from graphrag_ray.llm.limiter import Limiter, LocalLimiter
 from graphrag_ray.messages import Dialogue
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
@@ -109,7 +109,7 @@ class _LocalSweep(Generic[T]):
     ) -> None:
         self.executor, self.work, self.source, self.index = executor, work, source, index
         self.sweep = Sweep()
-        self.watch = FailureWatch(executor.max_failed_fraction)
+        self.watch = FailureWatch(executor.max_failed_fraction, index.keys_done() == 0)
         self.running: dict[asyncio.Task[Outcome[T]], int] = {}
         self.unflushed: list[tuple[int, Outcome[T]]] = []
         self.started_at = time.monotonic()
@@ -119,10 +119,15 @@ class _LocalSweep(Generic[T]):
     async def run(self) -> Sweep:
         self.executor.spending.check(self.sweep.accounts, time.monotonic())
         writer = JournalWriter(self.executor.store, self.work.name, f"local-{uuid.uuid4().hex[:12]}")
-        async with open_gateway(self.executor.models, self.executor.limiter, self.sweep.accounts) as ask:
+        models = self.executor.models
+        gate = Gate(self.executor.limiter or LocalLimiter(models.online, models.default_in_flight))
+        async with open_gateway(models, gate, self.sweep.accounts) as ask:
             asking = Asking(ask, writer, time.time)
             try:
                 await self._loop(asking, writer)
+            except (BudgetSpent, TooManyFailures):
+                await gate.drain()
+                raise
             finally:
                 for task in self.running:
                     task.cancel()
@@ -155,6 +160,8 @@ class _LocalSweep(Generic[T]):
                 flushed_at = time.monotonic()
                 self._report()
                 if exhausted and not self.running and not self.queued:
+                    if self.watch.in_vain:
+                        raise TooManyFailures(self.watch.message(self.work.name))
                     return
 
     def _start(self, asking: Asking) -> None:
@@ -172,7 +179,7 @@ class _LocalSweep(Generic[T]):
         failed = outcome.status != "complete"
         self.sweep.finished += 1
         self.sweep.failed += failed
-        self.watch.note(outcome.error if failed else None)
+        self.watch.note(outcome.status, outcome.error)
         self.unflushed.append((number, outcome))
         if self.watch.tripped:
             raise TooManyFailures(self.watch.message(self.work.name))

@@ -22,6 +22,9 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.parts import Part, read_part
 
+PART_ROWS = 8_192
+"""Vectors in a stored part: 8 to 50 MB."""
+
 TEXTS = pa.schema([("id", pa.string()), ("kind", pa.string()), ("text", pa.large_string())])
 
 
@@ -115,17 +118,20 @@ def _collect(
     store: Store,
     x: tuple[str, list[Part], list[str] | None],
 ) -> Iterator[Tables]:
-    kind = x[0]
-    name = f"embeddings_{kind}"
+    done: list[tuple[str, bytes]] = []
     for batch in replayed(work, index(), store, _load(store, x)):
         yield {"failures": failure_rows("embed", work, batch)}
-        done = [(row["id"], o.result) for row, o in batch if o.status == "complete" and o.result]
-        if done:
-            vectors = np.frombuffer(b"".join(v for _, v in done), dtype="<f4")
-            dimension = len(vectors) // len(done)
-            column = pa.FixedSizeListArray.from_arrays(pa.array(vectors), dimension)
-            yield {
-                name: pa.table(
-                    [pa.array([i for i, _ in done]), column], schema=schema.EMBEDDINGS[kind](dimension)
-                )
-            }
+        done += [(row["id"], o.result) for row, o in batch if o.status == "complete" and o.result]
+        if len(done) >= PART_ROWS:
+            yield _vectors(x[0], done)
+            done = []
+    if done:
+        yield _vectors(x[0], done)
+
+
+def _vectors(kind: str, done: list[tuple[str, bytes]]) -> Tables:
+    vectors = np.frombuffer(b"".join(v for _, v in done), dtype="<f4")
+    dimension = len(vectors) // len(done)
+    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors), dimension)
+    columns = [pa.array([i for i, _ in done]), column]
+    return {f"embeddings_{kind}": pa.table(columns, schema=schema.EMBEDDINGS[kind](dimension))}

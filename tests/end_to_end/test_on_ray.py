@@ -34,6 +34,7 @@ DEEP = {
     "reports": {"context_tokens": 600},
     "claims": {"enabled": True},
 }
+NO_EMBEDDINGS = {"embeddings": {"enabled": False}}
 
 
 def command(*arguments: object) -> list[str]:
@@ -121,7 +122,8 @@ def test_a_worker_that_is_killed_midway_is_replaced_and_nothing_is_missing(
     import ray
 
     world.write(people(40))
-    expected = tables_in_process(world, **DEEP)
+    changes = DEEP | NO_EMBEDDINGS
+    expected = tables_in_process(world, **changes)
     world.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=0.05)
     killed: list[int] = []
 
@@ -137,7 +139,7 @@ def test_a_worker_that_is_killed_midway_is_replaced_and_nothing_is_missing(
 
         threading.Thread(target=when_it_works, daemon=True).start()
 
-    done = on_cluster(kill_one, **DEEP)
+    done = on_cluster(kill_one, **changes)
     assert killed and done.failed == 0
     assert everything(world.open()) == expected
     prompts = world.prompts()
@@ -147,7 +149,7 @@ def test_a_worker_that_is_killed_midway_is_replaced_and_nothing_is_missing(
 
 def test_a_run_that_is_killed_goes_on_where_it_was(world: World, on_cluster: Callable[..., Indexed]):
     world.write(people(40))
-    expected = tables_in_process(world)
+    expected = tables_in_process(world, **NO_EMBEDDINGS)
     world.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=0.2)
     options = ["--model", "m", "--base-url", world.endpoint.base_url, "--max-in-flight", 8]
     options += ["--set", "models.default.endpoints.0.api_key_env=null", "--set", "run.flush_s=0.2"]
@@ -168,7 +170,7 @@ def test_a_run_that_is_killed_goes_on_where_it_was(world: World, on_cluster: Cal
     paid = world.asked()
     assert 40 <= paid < 80
     world.endpoint.respond = toy_model.respond
-    assert on_cluster().failed == 0
+    assert on_cluster(**NO_EMBEDDINGS).failed == 0
     assert everything(world.open()) == expected
     prompts = world.prompts()
     twice = prompts["extract"] + prompts["glean_check"] - 80
@@ -184,7 +186,7 @@ def test_a_key_that_only_the_driver_has_reaches_the_workers_and_is_written_nowhe
     world.write(TOWN)
     given = {"base_url": world.endpoint.base_url, "api_key_env": "GRAPHRAG_TEST_ONLY_HERE"}
     model = {"provider": "openai", "model": "m", "endpoints": [given]}
-    assert on_cluster(models={"default": model}).failed == 0
+    assert on_cluster(models={"default": model}, **NO_EMBEDDINGS).failed == 0
     for info in world.store.list():
         assert key.encode() not in world.store.read(info.path), info.path
 

@@ -241,7 +241,7 @@ def test_a_sweep_after_one_that_was_broken_off_has_all_places_again(make: Make, 
 
 def test_a_request_that_did_not_fit_is_sent_once_it_does(make: Make, endpoint: Endpoint):
     text = "word " * 2_000
-    small, large = make(window=1_000), make()
+    small, large = make(window=1_000, max_failed_fraction=1.0), make()
     assert sweep(small, [text]).outcomes[0].status == "retry"
     assert "context window of 1000" in sweep(small, [text]).outcomes[0].error
     rows = JournalIndex.load(small.store, "echo").failed()

@@ -38,6 +38,25 @@ def test_an_earlier_life_of_a_worker_gets_nothing():
     assert b.lease("w", old, 2) == []
 
 
+def test_a_call_of_a_lost_worker_that_comes_late_gets_nothing():
+    b = book(1)
+    lost = b.register("w")
+    b.forget("w")
+    assert b.lease("w", lost, 1) == [], "nobody would ever finish it"
+    assert len(b.lease("v", b.register("v"), 1)) == 1
+
+
+def test_an_item_that_was_lost_says_in_which_loss():
+    b = book(3)
+    b.lease("w", b.register("w"), 1)
+    b.forget("w")
+    b.forget("w")
+    assert (b.losses, b.last_loss([0]), b.last_loss([1]), b.last_loss([])) == (1, 1, 0, 0)
+    b.lease("v", b.register("v"), 2)
+    b.forget("v")
+    assert (b.losses, b.last_loss([0, 1]), b.last_loss([2])) == (2, 2, 0)
+
+
 def test_an_item_is_finished_once_whoever_reports_it():
     b = book(1)
     me = b.register("w")
@@ -84,15 +103,31 @@ def test_no_item_is_lost_whatever_workers_do(steps):
 def test_a_run_goes_on_while_few_items_fail():
     watch = FailureWatch(0.5)
     for i in range(100):
-        watch.note("500" if i % 2 else None)
+        watch.note("failed" if i % 2 else "complete", "500")
     assert not watch.tripped
 
 
 def test_a_run_stops_when_most_of_the_first_items_fail():
     watch = FailureWatch(0.5)
     for _ in range(19):
-        watch.note("garbage")
+        watch.note("failed", "garbage")
     assert not watch.tripped
-    watch.note("garbage")
+    watch.note("failed", "garbage")
     assert watch.tripped
     assert "20 of the first 20" in watch.message("extract") and "garbage" in watch.message("extract")
+
+
+def test_a_sweep_that_failed_in_passing_is_not_built_on_however_few_its_items():
+    watch = FailureWatch(0.5)
+    watch.note("retry", "connection refused")
+    assert not watch.tripped and watch.in_vain
+    assert "tried again" in watch.message("extract")
+    before = FailureWatch(0.5, fresh=False)
+    before.note("retry", "connection refused")
+    assert not before.in_vain
+
+
+def test_a_few_items_that_failed_for_good_are_rows_and_stop_nothing():
+    watch = FailureWatch(0.5)
+    watch.note("failed", "400")
+    assert not watch.tripped and not watch.in_vain

@@ -1,0 +1,65 @@
+"""A step is taken from the parent snapshot when all that its result comes from is the same, and only then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from graphrag_ray.messages import CallParameters
+from graphrag_ray.prompts import Prompt
+from graphrag_ray.settings import Chunking
+from graphrag_ray.steps.run import Result, _fingerprint, spec_key
+from graphrag_ray.store.parts import Part
+
+
+@dataclass(frozen=True)
+class Spec:
+    prompt: Prompt
+    call: CallParameters
+    key: Callable[[str], str] = str.upper
+
+
+PROMPT = Prompt("extract", "", "Find {text}.")
+CALL = CallParameters("default", "m")
+RESULT = Result({"entities": [[Part("tables/entities/part-1", 3, 100)], []]}, {"odd replies": 1})
+
+
+def test_counts_beside_the_tables_do_not_matter():
+    other = Result(RESULT.tables, {"odd replies": 2}, final=False)
+    assert _fingerprint([RESULT]) == _fingerprint([other])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Result({"entities": [[Part("tables/entities/part-2", 3, 100)], []]}),
+        Result({"entities": [[], [Part("tables/entities/part-1", 3, 100)]]}),
+        Result({"claims": [[Part("tables/entities/part-1", 3, 100)], []]}),
+    ],
+)
+def test_other_tables_matter(other: Result):
+    assert _fingerprint([RESULT]) != _fingerprint([other])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Spec(Prompt("extract", "", "Find all in {text}."), CALL),
+        Spec(Prompt("extract", "You are careful.", "Find {text}."), CALL),
+        Spec(PROMPT, CallParameters("default", "another")),
+        Spec(PROMPT, CallParameters("default", "m", temperature=None)),
+        Spec(PROMPT, CallParameters("default", "m", max_output_tokens=5)),
+    ],
+)
+def test_prompts_models_and_parameters_matter(other: Spec):
+    assert _fingerprint(spec_key(Spec(PROMPT, CALL))) != _fingerprint(spec_key(other))
+
+
+def test_functions_of_a_specification_are_left_out():
+    assert spec_key(Spec(PROMPT, CALL)) == {"prompt": PROMPT, "call": CALL}
+
+
+def test_settings_matter():
+    assert _fingerprint([Chunking()]) != _fingerprint([Chunking(size=300)])
