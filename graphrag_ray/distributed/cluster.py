@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from ray._private import ray_constants
 from ray.data import DataContext
 
 from graphrag_ray.errors import GraphRagError
+
+LISTENS_WITHIN_S = 3.0
 
 _CLUSTERS = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
 
@@ -42,16 +45,11 @@ def connected(address: str | None = None) -> Iterator[None]:
 def _connect(address: str | None) -> None:
     quiet = {"log_to_driver": True, "logging_level": logging.ERROR}
     if address is None and "RAY_ADDRESS" not in os.environ:
-        started = _started_here()
-        if started is not None:
-            try:
-                ray.init(address=started, **quiet)
-                return
-            except ConnectionError:  # the file outlives a cluster that was killed
-                pass
-        _listen_on_loopback()
-        ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, **quiet)
-        return
+        address = _started_here()
+        if address is None:
+            _listen_on_loopback()
+            ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, **quiet)
+            return
     try:
         ray.init(address=address, **quiet)
     except (ConnectionError, ValueError) as e:
@@ -82,12 +80,16 @@ def _restore_clusters(variable: str | None, enabled: bool) -> None:
 
 
 def _started_here() -> str | None:
-    """The address of the cluster that `ray start` left on this machine.
+    """The address of the cluster that `ray start` left on this machine, if it is there.
 
     Not `address="auto"`: where there is none, that takes the private cluster of any other program it finds
     running, another index run say, and loses it when that program ends.
     """
     try:
-        return Path(get_ray_address_file(None)).read_text("utf-8").strip() or None
-    except OSError:
+        address = Path(get_ray_address_file(None)).read_text("utf-8").strip()
+        host, _, port = address.rpartition(":")
+        # The file outlives a cluster that was killed, and Ray would look for that for minutes.
+        with socket.create_connection((host, int(port)), timeout=LISTENS_WITHIN_S):
+            return address
+    except (OSError, ValueError):
         return None
