@@ -45,15 +45,20 @@ def connected(address: str | None = None) -> Iterator[None]:
 def _connect(address: str | None) -> None:
     quiet = {"log_to_driver": True, "logging_level": logging.ERROR}
     if address is None and "RAY_ADDRESS" not in os.environ:
-        address = _started_here()
-        if address is None:
+        if not _started_here():
             _listen_on_loopback()
             ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, **quiet)
             return
+        address = "auto"
     try:
         ray.init(address=address, **quiet)
     except (ConnectionError, ValueError) as e:
         wanted = address or os.environ.get("RAY_ADDRESS")
+        if "AuthToken" in str(e.__cause__):
+            raise GraphRagError(
+                f"the Ray cluster at {wanted!r} wants a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN "
+                "to its token unless that is in ~/.ray/auth_token."
+            ) from e
         raise GraphRagError(
             f"no Ray cluster answers at {wanted!r} ({e}). Start one with `ray start --head`, or leave "
             "--address out to run on this machine."
@@ -79,17 +84,17 @@ def _restore_clusters(variable: str | None, enabled: bool) -> None:
     ray_constants.ENABLE_RAY_CLUSTER = enabled
 
 
-def _started_here() -> str | None:
-    """The address of the cluster that `ray start` left on this machine, if it is there.
+def _started_here() -> bool:
+    """Whether the cluster that `ray start` made on this machine is there.
 
-    Not `address="auto"`: where there is none, that takes the private cluster of any other program it finds
-    running, another index run say, and loses it when that program ends.
+    Where there is none, `address="auto"` takes the private cluster of any other program that it finds,
+    another index run say, and loses it when that program ends. So we look ourselves.
     """
     try:
         address = Path(get_ray_address_file(None)).read_text("utf-8").strip()
         host, _, port = address.rpartition(":")
         # The file outlives a cluster that was killed, and Ray would look for that for minutes.
         with socket.create_connection((host, int(port)), timeout=LISTENS_WITHIN_S):
-            return address
+            return True
     except (OSError, ValueError):
-        return None
+        return False
