@@ -14,6 +14,7 @@ import orjson
 
 from graphrag_ray import console
 from graphrag_ray.errors import GraphRagError, UsageError
+from graphrag_ray.progress import Observer
 from graphrag_ray.settings import Settings, load_settings
 
 FAILED_ITEMS = 3
@@ -145,7 +146,7 @@ def index(
       graphrag-ray index ./documents --root ./my-index --model gpt-4o-mini --rpm 10000 --tpm 2000000
     """
     settings = _settings(config, overrides, **short)
-    observer = console.Observer(quiet=quiet or as_json)
+    observer = Observer(quiet=quiet or as_json)
     from graphrag_ray.distributed.cluster import connected
     from graphrag_ray.distributed.executor import RayExecutor
     from graphrag_ray.engine.gateways import Models

@@ -1,126 +1,28 @@
-"""What people see: progress while a run works, and what came of it. Everything is printed here."""
+"""What people see of a finished run, an answer, an index: everything but progress is printed here."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
-from types import TracebackType
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import orjson
 from rich.console import Console
-from rich.live import Live
 from rich.markdown import Markdown
 from rich.table import Table
-from rich.text import Text
 
-from graphrag_ray.engine.executor import Progress
+from graphrag_ray.progress import console_of
 from graphrag_ray.query.answer import Answer
-from graphrag_ray.settings import Settings
 
 if TYPE_CHECKING:
     from graphrag_ray.ask import Index, Source
     from graphrag_ray.index import Indexed
 
-LINE_EVERY_S = 5.0
-"""Where there is no terminal, a stage says so often how far it is."""
-
 CHANGES = ("added", "changed", "removed")
-
-OFFLINE = "No model is configured: the offline engine answers (classical methods, no key, no cost)."
-
-
-def _console(stderr: bool = False) -> Console:
-    """Prints what it is given: brackets and colons in a text of the corpus are no markup and no emoji.
-    Wide where no terminal says otherwise, since files and pipes have no margin."""
-    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console.width = 160
-    return console
-
-
-class Observer:
-    """Shows a run as it goes: one live line per stage on a terminal, plain lines elsewhere."""
-
-    def __init__(self, quiet: bool = False) -> None:
-        self._quiet = quiet
-        self._console = _console(stderr=True)
-        self._live: Live | None = None
-        self._line = Text()
-        self._said_at = 0.0
-
-    def __enter__(self) -> Observer:
-        if not self._quiet and self._console.is_terminal:
-            self._live = Live(console=self._console, refresh_per_second=4, transient=True)
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live:
-            self._live.stop()
-            self._live = None
-
-    def checked(self, settings: Settings) -> None:
-        """Settings are in order; the run starts."""
-        if settings.model(settings.model_name("extract")).provider == "offline":
-            self.note(OFFLINE)
-
-    def note(self, message: str) -> None:
-        self._print(Text(message, style="dim"))
-
-    def step_started(self, name: str) -> None:
-        self._line = Text(f"{name:<12} …")
-        self._said_at = time.monotonic()
-        self._refresh()
-
-    def step_ended(self, name: str, seconds: float, counts: Mapping[str, Any], reused: bool) -> None:
-        shown = "  ".join(f"{k.replace('_', ' ')} {_short(v)}" for k, v in counts.items() if v)
-        how = "unchanged" if reused else f"{seconds:.1f} s"
-        self._line = Text()
-        self._print(Text.assemble((f"{name:<12}", "bold"), f" {how:>10}  ", (shown, "dim")))
-
-    def progress(self, p: Progress) -> None:
-        """Called a few times a second during a sweep."""
-        self._line = Text(_progress_line(p))
-        if self._live:
-            self._refresh()
-        elif not self._quiet and time.monotonic() - self._said_at >= LINE_EVERY_S:
-            self._said_at = time.monotonic()
-            self._print(self._line)
-
-    def _print(self, line: Text) -> None:
-        if self._quiet:
-            return
-        (self._live.console if self._live else self._console).print(line, soft_wrap=True)
-
-    def _refresh(self) -> None:
-        if self._live:
-            self._live.update(self._line)
-
-
-def _progress_line(p: Progress) -> str:
-    total = p.accounts.total
-    of = f"/{p.total}" if p.total else ""
-    parts = [f"{p.stage:<12} {p.done}{of}", f"in flight {p.in_flight}"]
-    if p.failed:
-        parts.append(f"failed {p.failed}")
-    if p.seconds > 1:
-        parts.append(f"{total.total_tokens / p.seconds * 60:,.0f} tokens/min")
-    if total.cost_usd:
-        parts.append(f"${total.cost_usd:.4f}")
-    elif total.cost_usd is None:
-        parts.append("cost unknown")
-    if p.total and p.done:
-        left = p.seconds / p.done * (p.total - p.done)
-        parts.append(f"{_duration(left)} left")
-    return "  ".join(parts)
 
 
 def print_indexed(done: Indexed, root: str) -> None:
     """The summary of a finished run."""
-    out = _console()
+    out = console_of()
     manifest = done.manifest
     counts = manifest.counts
     if not done.committed:
@@ -169,7 +71,7 @@ def indexed_json(done: Indexed) -> dict[str, Any]:
 
 def print_answer(answer: Answer, index: Index, sources: Sequence[Source] | None) -> None:
     """The answer, the titles of the reports that it cites, and, if asked for, what is under them."""
-    out = _console()
+    out = console_of()
     out.print(Markdown(answer.text) if out.is_terminal else answer.text, soft_wrap=True)
     titles = index.titles(answer.references)
     if titles:
@@ -212,7 +114,7 @@ def answer_json(answer: Answer, sources: Sequence[Source], snapshot: int) -> dic
 
 
 def print_status(found: Mapping[str, Any]) -> None:
-    out = _console()
+    out = console_of()
     out.print(f"Index at {found['root']}")
     if found["writer"]:
         out.print(f"  being written by {found['writer']}")
@@ -236,40 +138,38 @@ def print_status(found: Mapping[str, Any]) -> None:
         out.print(table)
     if found["usage"]:
         out.print("\nLast run")
-        table = Table(
-            "stage",
-            "model",
-            "calls",
-            "retries",
-            "429s",
-            "prompt",
-            "completion",
-            "cost",
-            "p50",
-            "p95",
-            box=None,
-            pad_edge=False,
-        )
-        for u in found["usage"]:
-            table.add_row(
-                u["stage"],
-                u["model"],
-                f"{u['calls']:,}",
-                f"{u['retries']:,}",
-                f"{u['rate_limited']:,}",
-                f"{u['prompt_tokens']:,}",
-                f"{u['completion_tokens']:,}",
-                _amount(u["cost_usd"]),
-                _seconds(u["latency_p50_s"]),
-                _seconds(u["latency_p95_s"]),
-            )
-        out.print(table)
+        out.print(_usage_table(found["usage"]))
     for note in found["notes"].values():
         out.print(f"  {note}")
 
 
+def _usage_table(usage: Sequence[Mapping[str, Any]]) -> Table:
+    """One row per stage and model; columns that say nothing for any row are left out."""
+    columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "stage": lambda u: u["stage"],
+        "model": lambda u: u["model"],
+        "calls": lambda u: _number(u["calls"]),
+        "retries": lambda u: _number(u["retries"]),
+        "429s": lambda u: _number(u["rate_limited"]),
+        "prompt": lambda u: _number(u["prompt_tokens"]),
+        "cached": lambda u: _number(u["cached_tokens"]),
+        "completion": lambda u: _number(u["completion_tokens"]),
+        "cost": lambda u: _amount(u["cost_usd"]),
+        "p50": lambda u: _seconds(u["latency_p50_s"]),
+        "p95": lambda u: _seconds(u["latency_p95_s"]),
+        "p99": lambda u: _seconds(u["latency_p99_s"]),
+        "in flight": lambda u: _in_flight(u["mean_in_flight"], u["peak_in_flight"]),
+        "of limit": lambda u: "" if u["share_of_limit"] is None else f"{u['share_of_limit']:.0%}",
+    }
+    shown = {name: [cell(u) for u in usage] for name, cell in columns.items()}
+    table = Table(*(n for n, cells in shown.items() if any(cells)), box=None, pad_edge=False)
+    for row in zip(*(cells for cells in shown.values() if any(cells)), strict=True):
+        table.add_row(*row)
+    return table
+
+
 def print_failures(rows: Sequence[Mapping[str, Any]]) -> None:
-    out = _console()
+    out = console_of()
     if not rows:
         out.print("No failed items.")
         return
@@ -288,12 +188,6 @@ def as_json(value: Any) -> str:
     return orjson.dumps(value, option=options).decode()
 
 
-def _short(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{k} {_short(v)}" for k, v in value.items())
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
 def _cost(usd: float | None) -> str:
     return "cost unknown" if usd is None else f"${usd:.4f}" if usd else "no cost"
 
@@ -306,7 +200,9 @@ def _seconds(value: float | None) -> str:
     return "" if value is None else f"{value:.2f} s"
 
 
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+def _number(value: int) -> str:
+    return f"{value:,}" if value else ""
+
+
+def _in_flight(mean: float | None, peak: int | None) -> str:
+    return f"{mean:,.1f}, peak {peak:,}" if mean and peak else ""

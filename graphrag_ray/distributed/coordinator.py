@@ -14,19 +14,23 @@ import ray
 
 from graphrag_ray.engine.leases import LeaseBook
 from graphrag_ray.engine.work import Outcome, Row
-from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.llm.accounting import Accounts, InFlight
 
 LONG_POLL_S = 0.25
 
 
 @dataclass
 class Exchange:
-    """What the driver learns: outcomes since the last exchange, and how full the queue is."""
+    """What the driver learns: outcomes since the last exchange, and how full the queue is.
+
+    peak_in_flight   the most calls that the workers' reports ever added up to
+    """
 
     outcomes: list[tuple[int, Outcome[Any]]]
     waiting: int
     open: int
-    in_flight: int
+    in_flight: InFlight
+    peak_in_flight: int
     reissued: int
     accounts: Accounts
     fatal: str | None
@@ -34,11 +38,12 @@ class Exchange:
 
 @dataclass
 class Report:
-    """What a worker hands back with a lease call."""
+    """What a worker hands back with a lease call. running: items it works on."""
 
     finished: list[tuple[int, Outcome[Any]]] = field(default_factory=list)
     accounts: Accounts = field(default_factory=Accounts)
-    in_flight: int = 0
+    running: int = 0
+    in_flight: InFlight = field(default_factory=InFlight)
     fatal: str | None = None
 
 
@@ -59,22 +64,33 @@ class Coordinator:
         self._book: LeaseBook[Row] = LeaseBook()
         self._outcomes: list[tuple[int, Outcome[Any]]] = []
         self._accounts: dict[str, Accounts] = {}
-        self._in_flight: dict[str, int] = {}
+        self._in_flight: dict[str, InFlight] = {}
+        self._peak_in_flight = 0
         self._fatal: str | None = None
         self._closed = False
+        self._affordable: int | None = None
         self._items = asyncio.Event()
         self._news = asyncio.Event()
 
     async def exchange(
-        self, items: list[tuple[int, Row]], closed: bool, low_water: int, patience_s: float
+        self,
+        items: list[tuple[int, Row]],
+        closed: bool,
+        low_water: int,
+        patience_s: float,
+        affordable: int | None = None,
     ) -> Exchange:
-        """The driver's call: add items, learn outcomes.
+        """The driver's call: add items, learn outcomes. affordable: how many items may have been leased
+        by now; None: any number.
 
         Returns as soon as there is news, else after `patience_s`; at once when items just given leave
         room for more.
         """
         self._book.add(items)
         self._closed = self._closed or closed
+        if affordable != self._affordable:
+            self._affordable = affordable
+            self._items.set()
         if items or closed:
             self._items.set()
         hungry = bool(items) and not self._closed and self._book.waiting < low_water
@@ -86,7 +102,8 @@ class Coordinator:
             outcomes,
             self._book.waiting,
             self._book.open,
-            sum(self._in_flight.values()),
+            InFlight.sum(self._in_flight.values()),
+            self._peak_in_flight,
             self._book.reissued,
             Accounts.merged(self._accounts.values()),
             self._fatal,
@@ -95,7 +112,7 @@ class Coordinator:
     async def register(self, worker: str) -> int:
         """A worker (again): its number of this incarnation."""
         incarnation = self._book.register(worker)
-        self._in_flight[worker] = 0
+        self._in_flight[worker] = InFlight()
         self._items.set()
         return incarnation
 
@@ -107,19 +124,21 @@ class Coordinator:
         name = f"{worker}/{incarnation}"
         self._accounts[name] = Accounts.merged([self._accounts.get(name, Accounts()), report.accounts])
         self._in_flight[worker] = report.in_flight
+        calls = sum(f.calls for f in self._in_flight.values())
+        self._peak_in_flight = max(self._peak_in_flight, calls)
         self._fatal = self._fatal or report.fatal
         if report.finished or report.fatal:
             self._news.set()
         if self._over():
             self._items.set()
             return None
-        given = self._book.lease(worker, incarnation, places)
-        if not given and places and not report.in_flight:
+        given = self._book.lease(worker, incarnation, self._affords(places))
+        if not given and places and not report.running:
             self._items.clear()
             await _wait(self._items, LONG_POLL_S)
             if self._over():
                 return None
-            given = self._book.lease(worker, incarnation, places)
+            given = self._book.lease(worker, incarnation, self._affords(places))
         if given:
             self._news.set()
         return Leased(given, self._book.last_loss(number for number, _ in given))
@@ -134,6 +153,11 @@ class Coordinator:
         """No more leases: the driver ends the sweep early."""
         self._fatal = self._fatal or "stopped"
         self._items.set()
+
+    def _affords(self, places: int) -> int:
+        if self._affordable is None:
+            return places
+        return max(0, min(places, self._affordable - self._book.finished - self._book.leased))
 
     def _over(self) -> bool:
         return self._fatal is not None or (self._closed and self._book.open == 0)

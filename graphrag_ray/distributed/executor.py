@@ -192,10 +192,12 @@ class RayExecutor:
         low_water = max(64, 2 * len(runs) * self.models.places(work.name, len(runs)))
         items: list[tuple[int, Row]] = []
         taken, closed, started_at = 0, False, time.monotonic()
-        alive = dict(runs)
+        alive, limits = dict(runs), self.models.limits()
         patience_s = 0.0
         while True:
-            news: Exchange = ray.get(coordinator.exchange.remote(items, closed, low_water, patience_s))
+            affordable = self.spending.items(sweep.accounts, sweep.finished, self.models)
+            exchange = coordinator.exchange.remote(items, closed, low_water, patience_s, affordable)
+            news: Exchange = ray.get(exchange)
             items = []
             for number, outcome in news.outcomes:
                 failed = outcome.status != "complete"
@@ -204,6 +206,7 @@ class RayExecutor:
                 watch.note(outcome.status, outcome.error)
                 source.finished(number, outcome)
             sweep.accounts, sweep.reissued = news.accounts, news.reissued
+            sweep.accounts.limits, sweep.peak_in_flight = limits, news.peak_in_flight
             self.on_progress(
                 Progress(
                     work.name,
@@ -212,6 +215,7 @@ class RayExecutor:
                     sweep.failed,
                     news.in_flight,
                     news.accounts,
+                    self.spending.before,
                     time.monotonic() - started_at,
                 )
             )
@@ -220,11 +224,16 @@ class RayExecutor:
             over = closed and news.open == 0
             if watch.tripped or (over and watch.in_vain):
                 raise TooManyFailures(watch.message(work.name))
-            if closed and news.open == 0:
+            if over:
+                sweep.ended(work.name, time.monotonic() - started_at)
                 self.spending.add(sweep.accounts)
                 return sweep
-            self.spending.check(sweep.accounts, time.monotonic())
+            self.spending.check(sweep.accounts, news.in_flight, time.monotonic())
             waiting = news.waiting
+            if news.open == waiting > 0:  # none is leased: can another be paid for?
+                affordable = self.spending.items(sweep.accounts, sweep.finished, self.models)
+                if affordable is not None and sweep.finished >= affordable:
+                    raise self.spending.exhausted(sweep.accounts)
             patience_s = 0.25
             while not closed and waiting < low_water:
                 rows = source.take()

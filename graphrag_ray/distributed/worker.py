@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 import uuid
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -17,7 +18,7 @@ from graphrag_ray.engine.drive import Driver
 from graphrag_ray.engine.gateways import Ask, Gate, Models, open_gateway
 from graphrag_ray.engine.work import BEGUN_TOGETHER, Asking, Outcome, Work, begin, run_item
 from graphrag_ray.errors import FatalCallError
-from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.llm.accounting import Accounts, InFlight
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
 from graphrag_ray.store.rows import JournalRow
@@ -63,6 +64,7 @@ class _WorkerSweep:
         self.settings, self.limiter, self.work, self.index = settings, limiter, work, index
         self.coordinator = coordinator
         self.accounts = Accounts()
+        self.in_flight = InFlight()
         self.running: set[asyncio.Task[None]] = set()
         self.unflushed: list[tuple[int, Outcome[Any]]] = []
         self.journalled: list[tuple[int, Outcome[Any]]] = []
@@ -79,7 +81,8 @@ class _WorkerSweep:
         self.writer = JournalWriter(self.settings.store, self.work.name, name)
         keys = await _keys(self.settings)
         gate = Gate(self.limiter)
-        async with open_gateway(self.settings.models, gate, self.accounts, keys.get) as ask:
+        models = self.settings.models
+        async with open_gateway(models, gate, self.accounts, keys.get, in_flight=self.in_flight) as ask:
             try:
                 await self._loop(incarnation, ask)
                 await gate.drain()
@@ -115,7 +118,8 @@ class _WorkerSweep:
         self.flushed_at = time.monotonic()
 
     def _report(self) -> Report:
-        report = Report(self.journalled, self.accounts.take(), len(self.running), self.fatal)
+        in_flight = copy(self.in_flight)
+        report = Report(self.journalled, self.accounts.take(), len(self.running), in_flight, self.fatal)
         self.journalled = []
         return report
 

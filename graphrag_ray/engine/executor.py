@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 import pyarrow as pa
 
 from graphrag_ray.engine.work import Outcome, Row, Work
-from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.llm.accounting import Accounts, InFlight, Span
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.parts import Part
@@ -42,19 +42,28 @@ class Sweep:
     finished: int = 0
     failed: int = 0
     reissued: int = 0
+    peak_in_flight: int = 0
     accounts: Accounts = field(default_factory=Accounts)
+
+    def ended(self, stage: str, seconds: float) -> None:
+        """Note how long it took, so that the accounts can say how much of the limits was used."""
+        self.accounts.spans[stage] = Span(round(seconds * 1000), self.peak_in_flight)
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A glimpse of a running sweep, for people. `total` is None while it is not known."""
+    """A glimpse of a running sweep, for people. `total` is None while it is not known.
+
+    accounts   of this sweep; before: of the sweeps of this run that have ended
+    """
 
     stage: str
     done: int
     total: int | None
     failed: int
-    in_flight: int
+    in_flight: InFlight
     accounts: Accounts
+    before: Accounts
     seconds: float
 
 
@@ -125,7 +134,9 @@ class RowSource(Generic[T]):
         self._seen: set[int] = set()
         self._ahead: queue.Queue[pa.Table | BaseException | None] = queue.Queue(maxsize=TABLES_AHEAD)
         threading.Thread(target=self._read, args=(tables,), name="items", daemon=True).start()
+        self._taken = 0
         self.total = total
+        """Before the stream has ended, what the caller knew; then the items there were."""
 
     def take(self) -> list[Row] | None:
         try:
@@ -133,6 +144,7 @@ class RowSource(Generic[T]):
         except queue.Empty:
             return []
         if table is None:
+            self.total = self._taken
             return None
         if isinstance(table, BaseException):
             raise table
@@ -142,6 +154,7 @@ class RowSource(Generic[T]):
             if prefix not in self._seen:
                 self._seen.add(prefix)
                 rows.append(row)
+        self._taken += len(rows)
         return rows
 
     def _read(self, tables: Iterator[pa.Table]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from graphrag_ray.engine.work import Answer
-from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.llm.accounting import Accounts, InFlight, Limits
 from graphrag_ray.llm.client import connect
 from graphrag_ray.llm.gateway import Gateway
 from graphrag_ray.llm.limiter import Limiter, LocalLimiter
@@ -48,6 +48,10 @@ class Models:
     @property
     def online(self) -> dict[str, Model]:
         return {name: m for name, m in self.by_name.items() if m.provider != "offline"}
+
+    def limits(self) -> dict[str, Limits]:
+        """What the endpoints of each model allow together, by model id."""
+        return {model.model_id: Limits.of(model) for model in self.online.values()}
 
     def key_variables(self) -> list[str]:
         """Names of the environment variables that hold keys."""
@@ -129,6 +133,7 @@ async def open_gateway(
     accounts: Accounts,
     ask_key: Callable[[str], str | None] | None = None,
     seed: int | None = None,
+    in_flight: InFlight | None = None,
 ) -> AsyncIterator[Ask]:
     """A function that asks, as long as the block lasts.
 
@@ -136,6 +141,7 @@ async def open_gateway(
     accounts   every call is added here
     ask_key    where a key may be had that neither the environment nor a file holds
     seed       of the jitter between attempts; None: unpredictable, so that workers differ
+    in_flight  kept up to date with what is sent and not yet answered
     """
     online = models.online
     clients = {
@@ -150,6 +156,7 @@ async def open_gateway(
         offline_embed=_offline_embed,
         max_attempts=models.max_attempts,
         on_call=accounts.add,
+        in_flight=in_flight,
         rng=random.Random(seed),
     )
 

@@ -20,6 +20,7 @@ class LeaseBook(Generic[P]):
     """Items by id, queued or leased. Every item added is handed out until it is finished.
 
     reissued   leases that were lost with their worker;  losses: how often a worker was lost with leases
+    finished   items that ended
     """
 
     _queue: deque[int] = field(default_factory=deque)
@@ -29,6 +30,7 @@ class LeaseBook(Generic[P]):
     _lost_in: dict[int, int] = field(default_factory=dict)
     reissued: int = 0
     losses: int = 0
+    finished: int = 0
 
     def add(self, items: Iterable[tuple[int, P]]) -> None:
         for id_, payload in items:
@@ -71,7 +73,9 @@ class LeaseBook(Generic[P]):
         """The item's outcome is journalled. False when somebody else finished it before."""
         self._holder.pop(id_, None)
         self._lost_in.pop(id_, None)
-        return self._items.pop(id_, None) is not None
+        known = self._items.pop(id_, None) is not None
+        self.finished += known
+        return known
 
     @property
     def open(self) -> int:

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -31,6 +32,7 @@ from graphrag_ray.engine.leases import FailureWatch
 from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.work import BEGUN_TOGETHER, Asking, Outcome, Row, Work, begin, run_item
 from graphrag_ray.errors import BudgetSpent, FatalCallError, ModelRefused, TooManyFailures
+from graphrag_ray.llm.accounting import Accounts, InFlight
 from graphrag_ray.llm.limiter import Limiter, LocalLimiter
 from graphrag_ray.messages import Dialogue
 from graphrag_ray.store.files import Store
@@ -108,20 +110,21 @@ class _LocalSweep(Generic[T]):
         self, executor: LocalExecutor, work: Work[T], source: Source[T], index: JournalIndex
     ) -> None:
         self.executor, self.work, self.source, self.index = executor, work, source, index
-        self.sweep = Sweep()
+        self.sweep = Sweep(accounts=Accounts(limits=executor.models.limits()))
         self.watch = FailureWatch(executor.max_failed_fraction, index.keys_done() == 0)
         self.running: dict[asyncio.Task[Outcome[T]], int] = {}
         self.unflushed: list[tuple[int, Outcome[T]]] = []
+        self.in_flight = InFlight()
         self.started_at = time.monotonic()
         self.queued: deque[Row] = deque()
         self.taken = 0
 
     async def run(self) -> Sweep:
-        self.executor.spending.check(self.sweep.accounts, time.monotonic())
+        self.executor.spending.check(self.sweep.accounts, self.in_flight, time.monotonic())
         writer = JournalWriter(self.executor.store, self.work.name, f"local-{uuid.uuid4().hex[:12]}")
         models = self.executor.models
         gate = Gate(self.executor.limiter or LocalLimiter(models.online, models.default_in_flight))
-        async with open_gateway(models, gate, self.sweep.accounts) as ask:
+        async with open_gateway(models, gate, self.sweep.accounts, in_flight=self.in_flight) as ask:
             asking = Asking(ask, writer, time.time)
             try:
                 await self._loop(asking, writer)
@@ -133,6 +136,7 @@ class _LocalSweep(Generic[T]):
                     task.cancel()
                 await asyncio.gather(*self.running, return_exceptions=True)
                 await asyncio.to_thread(writer.flush)
+                self.sweep.ended(self.work.name, time.monotonic() - self.started_at)
                 self.executor.spending.add(self.sweep.accounts)
         return self.sweep
 
@@ -150,6 +154,8 @@ class _LocalSweep(Generic[T]):
                     self.queued.extend(rows)
             self._start(asking)
             if self.running:
+                self.sweep.peak_in_flight = max(self.sweep.peak_in_flight, self.in_flight.calls)
+                self.executor.spending.check(self.sweep.accounts, self.in_flight, time.monotonic())
                 done, _ = await asyncio.wait(self.running, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     self._note(self.running.pop(task), _result(task))
@@ -166,6 +172,12 @@ class _LocalSweep(Generic[T]):
 
     def _start(self, asking: Asking) -> None:
         store, free = self.executor.store, self.executor.in_flight - len(self.running)
+        spending, models = self.executor.spending, self.executor.models
+        affordable = spending.items(self.sweep.accounts, self.sweep.finished, models)
+        if affordable is not None:
+            free = min(free, affordable - self.sweep.finished - len(self.running))
+            if free <= 0 and self.queued and not self.running:
+                raise spending.exhausted(self.sweep.accounts)
         while self.queued and free > 0:
             n = min(free, len(self.queued), BEGUN_TOGETHER)
             rows = [self.queued.popleft() for _ in range(n)]
@@ -202,13 +214,12 @@ class _LocalSweep(Generic[T]):
                 self.sweep.finished,
                 self.source.total,
                 self.sweep.failed,
-                len(self.running),
+                copy(self.in_flight),
                 self.sweep.accounts,
+                self.executor.spending.before,
                 seconds,
             )
         )
-        if self.running:
-            self.executor.spending.check(self.sweep.accounts, time.monotonic())
 
 
 def _result(task: asyncio.Task[Outcome[T]]) -> Outcome[T]:

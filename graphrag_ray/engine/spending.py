@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.errors import BudgetSpent, SettingsError
-from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.llm.accounting import Accounts, InFlight
 from graphrag_ray.llm.keys import display_url
-from graphrag_ray.llm.pricing import price_of
+from graphrag_ray.llm.pricing import PICO_USD, cost_pico_usd, price_of
+from graphrag_ray.messages import Usage
 from graphrag_ray.settings import Budget
+
+FIRST_ITEM = Usage(prompt_tokens=4_000, completion_tokens=1_000)
+"""What an item may use before one has been seen: an extraction with a gleaning, say."""
 
 
 @dataclass
@@ -24,19 +29,62 @@ class Spending:
     started_at: float = 0.0
     before: Accounts = field(default_factory=Accounts)
 
-    def check(self, accounts: Accounts, now: float) -> None:
-        """accounts: of the sweep that runs. Raises BudgetSpent when a limit is reached."""
-        budget = self.budget
-        if budget.max_wall_s is not None and now - self.started_at >= budget.max_wall_s:
-            raise _spent("max_wall_s", f"{now - self.started_at:.0f} s", f"{budget.max_wall_s:g} s")
+    def check(self, accounts: Accounts, in_flight: InFlight, now: float) -> None:
+        """accounts, in_flight: of the sweep that runs.
+
+        What is in flight counts as if it were answered as estimated, and for the clock as if it took
+        as long as most calls did: it will be waited for. Raises BudgetSpent when a limit is reached.
+        """
+        budget, calls = self.budget, in_flight.calls
+        if budget.max_wall_s is not None:
+            usual_s = (accounts.total.latency.quantile(0.5) or 0.0) if calls else 0.0
+            if now - self.started_at + usual_s >= budget.max_wall_s:
+                raise _spent(
+                    "max_wall_s", f"{now - self.started_at:.0f} s", calls, f"{budget.max_wall_s:g} s"
+                )
         if budget.max_total_tokens is None and budget.max_cost_usd is None:
             return
         total = Accounts.merged([self.before, accounts]).total
-        if budget.max_total_tokens is not None and total.total_tokens >= budget.max_total_tokens:
-            tokens = f"{total.total_tokens:,} tokens"
-            raise _spent("max_total_tokens", tokens, f"{budget.max_total_tokens:,}")
-        if budget.max_cost_usd is not None and (total.cost_usd or 0.0) >= budget.max_cost_usd:
-            raise _spent("max_cost_usd", f"${total.cost_usd:.4f}", f"${budget.max_cost_usd:g}")
+        tokens, most = total.total_tokens, budget.max_total_tokens
+        if most is not None and tokens + in_flight.tokens >= most:
+            raise _spent("max_total_tokens", f"{tokens:,} tokens", calls, f"{most:,}")
+        pico_usd, most_usd = total.cost_pico_usd or 0, budget.max_cost_usd
+        if most_usd is not None and (pico_usd + in_flight.cost_pico_usd) / PICO_USD >= most_usd:
+            raise _spent("max_cost_usd", f"${pico_usd / PICO_USD:.4f}", calls, f"${most_usd:g}")
+
+    def items(self, accounts: Accounts, finished: int, models: Models) -> int | None:
+        """How many items of the sweep that runs may have been started by now, so that all of them can
+        also be finished within the budget; None: any number.
+
+        accounts, finished: of the sweep. An item costs what finished ones did on average; what is paid
+        for unfinished ones is in there too, which errs on the safe side. Before the first has
+        finished, it costs FIRST_ITEM.
+        """
+        budget = self.budget
+        if budget.max_total_tokens is None and budget.max_cost_usd is None:
+            return None
+        before, now = self.before.total, accounts.total
+        left: list[tuple[float, float]] = []  # of a budget, and what an item takes of it
+        if budget.max_total_tokens is not None:
+            first = FIRST_ITEM.prompt_tokens + FIRST_ITEM.completion_tokens
+            each = now.total_tokens / finished if finished else first
+            left.append((budget.max_total_tokens - before.total_tokens, each))
+        if budget.max_cost_usd is not None:
+            costs = (cost_pico_usd(FIRST_ITEM, price_of(m)) or 0 for m in models.online.values())
+            each = (now.cost_pico_usd or 0) / finished if finished else max(costs, default=0)
+            left.append((budget.max_cost_usd * PICO_USD - (before.cost_pico_usd or 0), each))
+        most = min(int(amount // each) if each else sys.maxsize for amount, each in left)
+        started_with_something = finished == 0 and all(amount > 0 for amount, _ in left)
+        return max(1, most) if started_with_something else most
+
+    def exhausted(self, accounts: Accounts) -> BudgetSpent:
+        """Why no other item of the sweep that runs can be started."""
+        total = Accounts.merged([self.before, accounts]).total
+        tokens, usd = f"{total.total_tokens:,} tokens", total.cost_usd or 0.0
+        most, most_usd = self.budget.max_total_tokens, self.budget.max_cost_usd
+        if most is None or (most_usd is not None and usd / most_usd > total.total_tokens / most):
+            return _spent("max_cost_usd", f"${usd:.4f}", 0, f"${most_usd:g}")
+        return _spent("max_total_tokens", tokens, 0, f"{most:,}")
 
     def add(self, accounts: Accounts) -> None:
         """A sweep has ended."""
@@ -58,8 +106,9 @@ def check_prices(budget: Budget, models: Models) -> None:
                 )
 
 
-def _spent(limit: str, spent: str, allowed: str) -> BudgetSpent:
+def _spent(limit: str, spent: str, calls: int, allowed: str) -> BudgetSpent:
+    waited_for = f" and {calls:,} calls in flight, which were waited for" if calls else ""
     return BudgetSpent(
-        f"stopped: {spent} spent, budget.{limit} is {allowed}. Everything that was answered is kept; raise "
-        "the limit and run the same command to continue."
+        f"stopped: {spent} spent{waited_for}; budget.{limit} is {allowed}. Everything that was answered is "
+        "kept; raise the limit and run the same command to continue."
     )

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, TypeAlias
 
 from graphrag_ray.llm.pricing import PICO_USD
 from graphrag_ray.messages import Usage
+from graphrag_ray.settings import Model
 
 CallStatus: TypeAlias = Literal["ok", "transient", "permanent", "fatal", "cancelled"]
 
@@ -25,6 +26,7 @@ class CallRecord:
     usage           tokens of all attempts that reported any
     cost_pico_usd   picodollars; None where the price is unknown
     latency_s       seconds of the last attempt, without waiting for the limiter
+    busy_s          seconds in flight, of all attempts
     attempts        requests sent
     rate_limited    of these, answered 429
     """
@@ -39,6 +41,7 @@ class CallRecord:
     latency_s: float
     attempts: int
     rate_limited: int
+    busy_s: float = 0.0
 
     @property
     def cost_usd(self) -> float | None:
@@ -85,6 +88,7 @@ class Totals:
     rate_limited 429s; failed: calls that ended without a reply
     unreported   calls whose tokens are our own counts
     cost_pico_usd   None once any call's price was unknown
+    busy_ms      milliseconds in flight, of all requests
     """
 
     calls: int = 0
@@ -96,6 +100,7 @@ class Totals:
     cached_tokens: int = 0
     completion_tokens: int = 0
     cost_pico_usd: int | None = 0
+    busy_ms: int = 0
     latency: Latencies = field(default_factory=Latencies)
 
     @property
@@ -120,6 +125,7 @@ class Totals:
         self.cached_tokens += record.usage.cached_tokens
         self.completion_tokens += record.usage.completion_tokens
         self.cost_pico_usd = _sum(self.cost_pico_usd, record.cost_pico_usd)
+        self.busy_ms += round(record.busy_s * 1000)
         if record.status == "ok":
             self.latency.add(record.latency_s)
 
@@ -133,14 +139,82 @@ class Totals:
         self.cached_tokens += other.cached_tokens
         self.completion_tokens += other.completion_tokens
         self.cost_pico_usd = _sum(self.cost_pico_usd, other.cost_pico_usd)
+        self.busy_ms += other.busy_ms
         self.latency.absorb(other.latency)
 
 
 @dataclass
+class InFlight:
+    """What was sent and not yet answered.
+
+    tokens, cost_pico_usd   as estimated when they were sent
+    """
+
+    calls: int = 0
+    tokens: int = 0
+    cost_pico_usd: int = 0
+
+    def add(self, other: InFlight, sign: Literal[1, -1] = 1) -> None:
+        self.calls += sign * other.calls
+        self.tokens += sign * other.tokens
+        self.cost_pico_usd += sign * other.cost_pico_usd
+
+    @staticmethod
+    def sum(many: Iterable[InFlight]) -> InFlight:
+        out = InFlight()
+        for one in many:
+            out.add(one)
+        return out
+
+
+@dataclass
+class Span:
+    """How long a stage asked models, over all its sweeps, and the most calls seen in flight at once."""
+
+    ms: int = 0
+    peak_in_flight: int = 0
+
+    def absorb(self, other: Span) -> None:
+        self.ms += other.ms
+        self.peak_in_flight = max(self.peak_in_flight, other.peak_in_flight)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What all endpoints of a model allow together in a minute; None where one of them has no known limit."""
+
+    requests_per_minute: float | None
+    tokens_per_minute: float | None
+
+    @staticmethod
+    def of(model: Model) -> Limits:
+        def total(limits: list[float | None]) -> float | None:
+            known = [limit for limit in limits if limit is not None]
+            return sum(known) if known and len(known) == len(limits) else None
+
+        return Limits(
+            total([e.requests_per_minute for e in model.endpoints]),
+            total([e.tokens_per_minute for e in model.endpoints]),
+        )
+
+    def share(self, totals: Totals, seconds: float) -> float | None:
+        """The part of the tighter limit that was used over so many seconds; None where none is known."""
+        used = ((totals.requests, self.requests_per_minute), (totals.total_tokens, self.tokens_per_minute))
+        shares = [amount / (limit * seconds / 60) for amount, limit in used if limit and seconds > 0]
+        return max(shares, default=None)
+
+
+@dataclass
 class Accounts:
-    """Totals per (stage, model id)."""
+    """Totals per (stage, model id).
+
+    spans    how long each stage took; workers have none, since they work side by side
+    limits   of each model id, where any is known
+    """
 
     by_stage: dict[tuple[str, str], Totals] = field(default_factory=dict)
+    spans: dict[str, Span] = field(default_factory=dict)
+    limits: dict[str, Limits] = field(default_factory=dict)
 
     def add(self, record: CallRecord) -> None:
         self.by_stage.setdefault((record.stage, record.model_id), Totals()).add(record)
@@ -149,6 +223,9 @@ class Accounts:
         """Add another's totals to these."""
         for key, totals in other.by_stage.items():
             self.by_stage.setdefault(key, Totals()).absorb(totals)
+        for stage, span in other.spans.items():
+            self.spans.setdefault(stage, Span()).absorb(span)
+        self.limits.update(other.limits)
 
     def take(self) -> Accounts:
         """What has gathered since the last `take`; these accounts are empty afterwards."""
@@ -172,8 +249,15 @@ class Accounts:
         return out
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """One flat row per stage and model, in order, for people and `--json`."""
+        """One flat row per stage and model, in order, for people and `--json`.
+
+        seconds, mean_in_flight, peak_in_flight, share_of_limit are None where no span was noted; the
+        last also where no limit is known.
+        """
         for (stage, model_id), t in sorted(self.by_stage.items()):
+            span = self.spans.get(stage)
+            seconds = span.ms / 1000 if span else None
+            limits = self.limits.get(model_id)
             yield {
                 "stage": stage,
                 "model": model_id,
@@ -190,6 +274,10 @@ class Accounts:
                 "latency_p50_s": t.latency.quantile(0.50),
                 "latency_p95_s": t.latency.quantile(0.95),
                 "latency_p99_s": t.latency.quantile(0.99),
+                "seconds": seconds,
+                "mean_in_flight": t.busy_ms / span.ms if span and span.ms else None,
+                "peak_in_flight": span.peak_in_flight if span else None,
+                "share_of_limit": limits.share(t, seconds) if limits and seconds else None,
             }
 
     def to_dict(self) -> dict[str, Any]:
@@ -198,18 +286,30 @@ class Accounts:
         for row in self.rows():
             totals = self.by_stage[row["stage"], row["model"]]
             histogram = {str(k): v for k, v in sorted(totals.latency.counts.items())}
-            exact = {"cost_pico_usd": totals.cost_pico_usd, "latency_longest_s": totals.latency.longest_s}
+            exact = {
+                "cost_pico_usd": totals.cost_pico_usd,
+                "busy_ms": totals.busy_ms,
+                "latency_longest_s": totals.latency.longest_s,
+            }
             out.append({**row, **exact, "latency_histogram": histogram})
-        return {"stages": out}
+        return {
+            "stages": out,
+            "spans": {stage: asdict(span) for stage, span in sorted(self.spans.items())},
+            "limits": {model: asdict(limits) for model, limits in sorted(self.limits.items())},
+        }
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Accounts:
         counts = [f.name for f in fields(Totals) if f.name != "latency"]
-        out = Accounts()
+        out = Accounts(
+            spans={stage: Span(**span) for stage, span in data.get("spans", {}).items()},
+            limits={model: Limits(**limits) for model, limits in data.get("limits", {}).items()},
+        )
         for row in data["stages"]:
             histogram = {int(k): int(v) for k, v in row["latency_histogram"].items()}
             latency = Latencies(histogram, float(row["latency_longest_s"]))
-            out.by_stage[row["stage"], row["model"]] = Totals(**{c: row[c] for c in counts}, latency=latency)
+            known = {c: row[c] for c in counts if c in row}  # a snapshot of an earlier version has fewer
+            out.by_stage[row["stage"], row["model"]] = Totals(**known, latency=latency)
         return out
 
 

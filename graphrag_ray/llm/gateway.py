@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from graphrag_ray.errors import FatalCallError
-from graphrag_ray.llm.accounting import CallRecord
+from graphrag_ray.llm.accounting import CallRecord, InFlight
 from graphrag_ray.llm.lane import Called, Lane, Runtime
 from graphrag_ray.llm.limiter import Limiter
 from graphrag_ray.llm.offline_lane import OfflineLane
@@ -37,6 +37,7 @@ class Gateway:
     offline         answers a request of an offline model, at once
     offline_embed   embeds many texts for one, at once
     on_call         told of every logical call when it has ended
+    in_flight       kept up to date with what is sent and not yet answered
     """
 
     def __init__(
@@ -49,11 +50,12 @@ class Gateway:
         offline_embed: Callable[[Sequence[EmbeddingRequest]], Sequence[EmbeddingReply]],
         max_attempts: int,
         on_call: Callable[[CallRecord], None],
+        in_flight: InFlight | None = None,
         rng: random.Random,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        runtime = Runtime(limiter, on_call, max_attempts, rng, clock, sleep)
+        runtime = Runtime(limiter, on_call, in_flight or InFlight(), max_attempts, rng, clock, sleep)
         self._lanes = {
             name: Lane(name, model, clients[name], runtime)
             for name, model in models.items()

@@ -9,7 +9,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from graphrag_ray.errors import CallError, FatalCallError, PermanentCallError, TransientCallError
-from graphrag_ray.llm.accounting import CallRecord, CallStatus
+from graphrag_ray.llm.accounting import CallRecord, CallStatus, InFlight
 from graphrag_ray.llm.bucket import check_within_limit
 from graphrag_ray.llm.failures import GaveUp, ParameterRefused, PromptTruncated
 from graphrag_ray.llm.keys import display_url
@@ -39,11 +39,13 @@ class Runtime:
     """What a lane needs besides its model; tests give their own clock and sleep.
 
     on_call   told of every logical call when it has ended
+    in_flight kept up to date with what is sent and not yet answered
     rng       for the jitter of back-offs
     """
 
     limiter: Limiter
     on_call: Callable[[CallRecord], None]
+    in_flight: InFlight
     max_attempts: int
     rng: random.Random
     clock: Callable[[], float]
@@ -62,10 +64,12 @@ class Called(Generic[T]):
 
 @dataclass(frozen=True)
 class _Call(Generic[T]):
-    """One logical call. tokens: how many to reserve now; usage: of its result."""
+    """One logical call. prompt_tokens: our own count; tokens: how many to reserve now; usage: of its
+    result."""
 
     stage: str
     prompt: str
+    prompt_tokens: int
     tokens: Callable[[], int]
     send: Callable[[EndpointClient], Awaitable[T]]
     usage: Callable[[T], Usage]
@@ -80,6 +84,7 @@ class _Progress:
     excused: int = 0
     rate_limited: int = 0
     latency_s: float = 0.0
+    busy_s: float = 0.0
     usage: Usage = field(default_factory=Usage)
     cost_pico_usd: int | None = 0
     status: CallStatus = "cancelled"
@@ -114,6 +119,7 @@ class Lane:
         call = _Call[ChatReply](
             stage,
             request.prompt,
+            size,
             lambda: self._reservation(size + self._expected_reply(request)),
             lambda c: c.chat(request, size),
             lambda reply: reply.usage,
@@ -129,6 +135,7 @@ class Lane:
         call = _Call[list[EmbeddingReply]](
             stage,
             requests[0].prompt,
+            size,
             lambda: size,
             lambda c: c.embed(requests),
             lambda replies: sum_usage(r.usage for r in replies),
@@ -166,6 +173,8 @@ class Lane:
         started = self._runtime.clock()
         progress.attempts += 1
         progress.endpoint = client.where
+        sent = _sent(call, place, client.price)
+        self._runtime.in_flight.add(sent)
         try:
             reply = await call.send(client)
             usage = call.usage(reply)
@@ -182,6 +191,8 @@ class Lane:
             return e
         finally:
             progress.latency_s = self._runtime.clock() - started
+            progress.busy_s += progress.latency_s
+            self._runtime.in_flight.add(sent, -1)
             self._runtime.limiter.settle(self._name, place.endpoint, spent - place.tokens)
 
     def _note(self, error: CallError, endpoint: int, progress: _Progress) -> None:
@@ -257,7 +268,14 @@ class Lane:
             latency_s=p.latency_s,
             attempts=p.attempts,
             rate_limited=p.rate_limited,
+            busy_s=p.busy_s,
         )
+
+
+def _sent(call: _Call[T], place: Place, price: Price | None) -> InFlight:
+    """What one attempt is expected to use; an unknown price costs nothing here."""
+    usage = Usage(call.prompt_tokens, max(0, place.tokens - call.prompt_tokens))
+    return InFlight(1, usage.prompt_tokens + usage.completion_tokens, cost_pico_usd(usage, price) or 0)
 
 
 def sum_usage(usages: Iterable[Usage]) -> Usage:

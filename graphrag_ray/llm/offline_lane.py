@@ -73,5 +73,6 @@ class OfflineLane:
                 latency_s=latency_s,
                 attempts=1,
                 rate_limited=0,
+                busy_s=latency_s,
             )
         )

@@ -10,10 +10,10 @@ import toy_model
 from endpoint import Endpoint
 
 from graphrag_ray.ask import open_index
-from graphrag_ray.console import Observer
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.index import index
+from graphrag_ray.progress import Observer
 from graphrag_ray.settings import parse_settings
 from graphrag_ray.steps import communities, finish, merge
 from graphrag_ray.store.files import Store

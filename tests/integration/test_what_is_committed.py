@@ -10,11 +10,11 @@ import pytest
 import toy_model
 from endpoint import Endpoint
 
-from graphrag_ray.console import Observer
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.errors import StoreError
 from graphrag_ray.index import Indexed, index
+from graphrag_ray.progress import Observer
 from graphrag_ray.settings import parse_settings
 from graphrag_ray.steps import run
 from graphrag_ray.store import compaction, snapshots

@@ -7,7 +7,7 @@ import pytest
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.spending import Spending, check_prices
 from graphrag_ray.errors import BudgetSpent, SettingsError
-from graphrag_ray.llm.accounting import Accounts, Totals
+from graphrag_ray.llm.accounting import Accounts, InFlight, Latencies, Totals
 from graphrag_ray.settings import Budget, Endpoint, Model, Price
 
 
@@ -16,29 +16,78 @@ def spent(tokens: int = 0, pico_usd: int | None = 0) -> Accounts:
 
 
 def test_without_limits_nothing_stops_a_run():
-    Spending().check(spent(10**12, 10**18), 1e9)
+    Spending().check(spent(10**12, 10**18), InFlight(), 1e9)
 
 
 def test_tokens_of_earlier_sweeps_count():
     spending = Spending(Budget(max_total_tokens=100))
     spending.add(spent(60))
-    spending.check(spent(39), 0.0)
-    with pytest.raises(BudgetSpent, match=r"100 tokens spent, budget.max_total_tokens is 100"):
-        spending.check(spent(40), 0.0)
+    spending.check(spent(39), InFlight(), 0.0)
+    with pytest.raises(BudgetSpent, match=r"100 tokens spent; budget.max_total_tokens is 100"):
+        spending.check(spent(40), InFlight(), 0.0)
 
 
 def test_a_cost_limit_stops_at_the_dollar():
     spending = Spending(Budget(max_cost_usd=0.5))
-    spending.check(spent(1, 499_999_999_999), 0.0)
+    spending.check(spent(1, 499_999_999_999), InFlight(), 0.0)
     with pytest.raises(BudgetSpent, match="max_cost_usd"):
-        spending.check(spent(1, 500_000_000_000), 0.0)
+        spending.check(spent(1, 500_000_000_000), InFlight(), 0.0)
 
 
 def test_time_counts_from_the_start_of_the_run():
     spending = Spending(Budget(max_wall_s=10), started_at=100.0)
-    spending.check(spent(), 109.9)
+    spending.check(spent(), InFlight(), 109.9)
     with pytest.raises(BudgetSpent, match="max_wall_s"):
-        spending.check(spent(), 110.0)
+        spending.check(spent(), InFlight(), 110.0)
+
+
+def test_what_is_in_flight_counts_as_if_it_were_answered():
+    spending = Spending(Budget(max_total_tokens=100))
+    spending.check(spent(60), InFlight(2, 39), 0.0)
+    with pytest.raises(BudgetSpent, match=r"60 tokens spent and 2 calls in flight"):
+        spending.check(spent(60), InFlight(2, 40), 0.0)
+    dollars = Spending(Budget(max_cost_usd=1))
+    with pytest.raises(BudgetSpent, match=r"\$0\.9000 spent and 1 calls in flight"):
+        dollars.check(spent(1, 9 * 10**11), InFlight(1, 5, 10**11), 0.0)
+
+
+def test_calls_in_flight_are_given_the_time_that_most_calls_took():
+    spending = Spending(Budget(max_wall_s=10))
+    latency = Latencies()
+    for _ in range(3):
+        latency.add(4.0)
+    so_far = Accounts({("extract", "m"): Totals(calls=3, latency=latency)})
+    spending.check(so_far, InFlight(), 7.0)
+    spending.check(so_far, InFlight(1), 5.5)
+    with pytest.raises(BudgetSpent, match="max_wall_s"):
+        spending.check(so_far, InFlight(1), 7.0)
+
+
+def test_as_many_items_are_started_as_can_be_finished():
+    spending = Spending(Budget(max_total_tokens=100_000))
+    offline = Models({"default": Model()})
+    assert spending.items(Accounts(), 0, offline) == 20, "an item is taken to need 5,000 tokens at first"
+    assert spending.items(spent(8_000), 4, offline) == 50
+    spending.add(spent(90_000))
+    assert spending.items(spent(8_000), 4, offline) == 5
+    assert spending.items(Accounts(), 0, offline) == 2
+    assert Spending().items(spent(8_000), 4, offline) is None
+
+
+def test_the_tighter_of_two_budgets_decides():
+    priced = Model(provider="openai", model="m", price=Price(input_usd_per_mtok=1, output_usd_per_mtok=4))
+    spending = Spending(Budget(max_total_tokens=10**9, max_cost_usd=1))
+    assert spending.items(Accounts(), 0, Models({"default": priced})) == 125
+    assert spending.items(spent(10, 10**10), 1, Models({"default": priced})) == 100
+    assert "max_cost_usd" in str(spending.exhausted(spent(10, 10**12)))
+
+
+def test_something_is_tried_with_the_smallest_budget_but_nothing_with_none_left():
+    spending = Spending(Budget(max_total_tokens=100))
+    offline = Models({"default": Model()})
+    assert spending.items(Accounts(), 0, offline) == 1
+    spending.add(spent(100))
+    assert spending.items(Accounts(), 0, offline) == 0
 
 
 def test_a_cost_limit_with_an_unknown_price_is_refused():

@@ -3,8 +3,9 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphrag_ray.llm.accounting import Accounts, CallRecord, Latencies
+from graphrag_ray.llm.accounting import Accounts, CallRecord, InFlight, Latencies, Limits, Span, Totals
 from graphrag_ray.messages import Usage
+from graphrag_ray.settings import Endpoint, Model
 
 
 def record(**changes):
@@ -34,6 +35,10 @@ records = st.builds(
     latency_s=st.floats(0, 1000),
     attempts=st.integers(1, 9),
     rate_limited=st.integers(0, 9),
+    busy_s=st.floats(0, 1000),
+)
+spans = st.dictionaries(
+    st.sampled_from(["extract", "report"]), st.builds(Span, counts, st.integers(0, 999)), max_size=2
 )
 many = st.lists(records, max_size=8)
 
@@ -55,10 +60,12 @@ def test_merging_does_not_depend_on_grouping_or_order(a, b, c):
     )
 
 
-@given(many)
+@given(many, spans, spans)
 @settings(max_examples=60, deadline=None)
-def test_accounts_survive_json(a):
+def test_accounts_survive_json(a, mine, others):
     before = accounts(a)
+    before.absorb(Accounts(spans=mine, limits={"m": Limits(10.0, None)}))
+    before.absorb(Accounts(spans=others))
     assert Accounts.from_dict(json.loads(json.dumps(before.to_dict()))) == before
 
 
@@ -116,3 +123,47 @@ def test_a_quantile_is_within_a_tenth_of_the_true_one(seconds, share):
 
 def test_without_calls_there_is_no_quantile():
     assert Latencies().quantile(0.5) is None
+
+
+def test_a_stage_says_how_many_calls_were_in_flight_and_how_much_of_the_limit_was_used():
+    endpoints = [Endpoint(requests_per_minute=60, tokens_per_minute=6_000)] * 2
+    model = Model(provider="openai", model="m", endpoints=tuple(endpoints))
+    one = accounts([record(usage=Usage(500, 100), busy_s=12.0) for _ in range(10)])
+    one.absorb(Accounts(spans={"extract": Span(30_000, 7)}, limits={"m": Limits.of(model)}))
+    (row,) = one.rows()
+    assert (row["seconds"], row["mean_in_flight"], row["peak_in_flight"]) == (30.0, 4.0, 7)
+    assert row["share_of_limit"] == 1.0, "6,000 tokens in half a minute, of 12,000 in a whole one"
+
+
+def test_the_tighter_limit_is_the_one_that_is_used():
+    used = Totals(requests=30, prompt_tokens=100)
+    assert Limits(60, 6_000).share(used, 60.0) == 0.5
+    assert Limits(None, 1_000).share(used, 60.0) == 0.1
+    assert Limits(None, None).share(used, 60.0) is None
+    assert Limits(60, 60).share(used, 0.0) is None
+
+
+def test_an_endpoint_without_a_limit_leaves_the_model_without_one():
+    endpoints = (Endpoint(requests_per_minute=60, tokens_per_minute=6_000), Endpoint(tokens_per_minute=1_000))
+    assert Limits.of(Model(provider="openai", model="m", endpoints=endpoints)) == Limits(None, 7_000)
+    assert Limits.of(Model()) == Limits(None, None)
+
+
+def test_two_sweeps_of_a_stage_add_their_time_and_keep_the_higher_peak():
+    both = Accounts.merged([Accounts(spans={"report": Span(5, 9)}), Accounts(spans={"report": Span(7, 3)})])
+    assert both.spans == {"report": Span(12, 9)}
+
+
+def test_accounts_of_an_earlier_version_are_read():
+    data = accounts([record()]).to_dict()
+    del data["spans"], data["limits"], data["stages"][0]["busy_ms"]
+    (row,) = Accounts.from_dict(data).rows()
+    assert row["calls"] == 1 and row["seconds"] is None and row["mean_in_flight"] is None
+
+
+def test_what_is_in_flight_adds_up_and_is_taken_off_again():
+    here = InFlight()
+    here.add(InFlight(1, 100, 7))
+    here.add(InFlight(1, 50, 1))
+    here.add(InFlight(1, 100, 7), -1)
+    assert here == InFlight.sum([InFlight(1, 50, 1), InFlight()])
