@@ -13,10 +13,11 @@ from endpoint import BROKEN, TOO_LONG, WRONG_KEY, Answer, Endpoint
 from graphrag_ray.engine.executor import Executor, RowSource
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
+from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.work import Outcome, Row, Work, outcomes
-from graphrag_ray.errors import CorruptPart, LockLost, ModelRefused, TooManyFailures
+from graphrag_ray.errors import BudgetSpent, CorruptPart, LockLost, ModelRefused, TooManyFailures
 from graphrag_ray.messages import CallParameters, ChatRequest, Message
-from graphrag_ray.settings import parse_settings
+from graphrag_ray.settings import Budget, parse_settings
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.parts import read_table
@@ -254,6 +255,40 @@ def test_a_run_in_which_most_items_fail_is_stopped_before_the_money_is_gone(make
     with pytest.raises(TooManyFailures, match="max_failed_fraction"):
         sweep(make(), [f"item {i}" for i in range(2000)])
     assert len(endpoint.requests) < 1800
+
+
+def test_a_budget_is_nearly_used_and_not_exceeded_however_many_items_could_run(
+    make: Make, endpoint: Endpoint
+):
+    sent: list[int] = []
+
+    def respond(body: dict[str, Any]) -> Answer:
+        text = body["messages"][-1]["content"].upper()
+        sent.append(1)
+        return Answer(text, delay_s=0.02)
+
+    endpoint.respond = respond
+    executor = make()
+    texts = [f"item number {i} of a long list of items that say much the same" for i in range(400)]
+    executor.spending = Spending(Budget(max_total_tokens=20_000))  # type: ignore[attr-defined]
+    with pytest.raises(BudgetSpent, match="max_total_tokens"):
+        sweep(executor, texts)
+    journal = JournalIndex.load(executor.store, "echo")
+    each = 4 * 20  # two turns, each with a prompt and its echo, of some twenty tokens
+    assert 0.7 * 20_000 / each < journal.keys_done() < 1.3 * 20_000 / each
+    assert len(sent) == 2 * journal.keys_done(), "every item that was begun was finished"
+    executor.spending = Spending()  # type: ignore[attr-defined]
+    assert len(sweep(executor, texts).outcomes) == 400 and len(sent) == 800
+
+
+def test_a_sweep_says_how_long_it_took_and_how_many_calls_were_in_flight(make: Make, endpoint: Endpoint):
+    endpoint.respond = lambda body: Answer("fine", delay_s=0.3)
+    source = Listed([f"item {i}" for i in range(32)])
+    executor = make()
+    done = executor.sweep(WORK, source, JournalIndex.load(executor.store, "echo"))
+    (row,) = done.accounts.rows()
+    assert row["seconds"] > 0.5 and 1 < row["mean_in_flight"] <= 16 and 1 < row["peak_in_flight"] <= 16
+    assert row["share_of_limit"] is None, "no limit is known"
 
 
 def test_equal_items_run_once(make: Make, endpoint: Endpoint):
