@@ -32,6 +32,9 @@ class _Commands(click.Group):
                 raise
             click.echo(f"graphrag-ray: {e}", err=True)
             ctx.exit(e.exit_code)
+        except KeyboardInterrupt:
+            click.echo("graphrag-ray: stopped. What was answered is kept; run it again to go on.", err=True)
+            ctx.exit(130)
 
 
 @click.group(
@@ -153,11 +156,14 @@ def index(
     from graphrag_ray.engine.spending import Spending, check_prices
     from graphrag_ray.index import index as run_index
     from graphrag_ray.prompts import load_prompts
+    from graphrag_ray.steps.read import list_input
     from graphrag_ray.store.files import Store
 
     models = Models.of(settings)
     check_prices(settings.budget, models)
-    load_prompts(settings.prompts_dir)  # what is wrong with them is told before Ray takes its seconds
+    # What is wrong with prompts and INPUT is told before Ray takes its seconds.
+    load_prompts(settings.prompts_dir)
+    list_input(input_url, root)
     observer.checked(settings)
     with connected(address):
         executor = RayExecutor(

@@ -94,6 +94,9 @@ class Model(_Strict):
                 raise ValueError("`model` is needed with provider: openai (a model id such as gpt-4o-mini)")
             if not self.endpoints:
                 object.__setattr__(self, "endpoints", (Endpoint(),))
+        elif self.model or self.endpoints:
+            # Silently offline, a run would cost nothing and mean nothing.
+            raise ValueError("a model with `model` or `endpoints` needs provider: openai")
         return self
 
     @property
@@ -300,6 +303,9 @@ class Settings(_Strict):
                 raise ValueError(
                     f"stages.{name}.model is {stage.model!r}, which is not under `models` ({known})"
                 )
+        own, usual = self.embeddings.model, Embeddings.model_fields["model"].default
+        if own not in self.models and own != usual:
+            raise ValueError(f"embeddings.model is {own!r}, which is not under `models`")
         return self
 
     def model_name(self, stage: str) -> str:
@@ -418,7 +424,18 @@ def _nearest(where: str) -> str:
         leaf = {k.rsplit(".", 1)[-1]: k for k in known}
         near = difflib.get_close_matches(pattern[-1], leaf, n=1, cutoff=0.6)
         match = [leaf[near[0]]] if near else []
-    return f"; did you mean {match[0]!r}?" if match else ""
+    return f"; did you mean {_as_written(match[0], where)!r}?" if match else ""
+
+
+def _as_written(known: str, where: str) -> str:
+    """A known key with the names and numbers that stand in what was written."""
+    parts, written = known.split("."), where.split(".")
+    if parts[1:2] == ["*"] and written[0] == parts[0] and len(written) > 1:
+        parts[1] = written[1]
+    if parts[2:3] == ["endpoints"] and len(parts) > 3:
+        number = written[3] if written[2:3] == ["endpoints"] and len(written) > 3 else "0"
+        parts.insert(3, number)
+    return ".".join(parts)
 
 
 def _keys(model: type[BaseModel]) -> Iterator[tuple[str, ...]]:

@@ -341,8 +341,8 @@ def test_a_question_on_a_half_built_index_says_how_to_go_on(world: World):
         ("modells.default.model=x", "modells", "models"),
         ("run.max_attempt=3", "run.max_attempt", "run.max_attempts"),
         ("comunities.max_size=3", "comunities", "communities"),
-        ("stages.extract.temprature=1", "stages.extract.temprature", "stages.*.temperature"),
-        ("models.default.endpoint=x", "models.default.endpoint", "models.*.endpoints"),
+        ("stages.extract.temprature=1", "stages.extract.temprature", "stages.extract.temperature"),
+        ("models.default.endpoint=x", "models.default.endpoint", "models.default.endpoints"),
     ],
 )
 def test_an_unknown_setting_is_refused_and_the_nearest_is_named(override: str, unknown: str, nearest: str):

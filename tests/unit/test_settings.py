@@ -25,8 +25,8 @@ def test_without_a_file_the_offline_engine_answers():
     [
         ("chunkin.size", "chunking"),
         ("chunking.sise", "chunking.size"),
-        ("models.default.provder", "models.*.provider"),
-        ("models.default.endpoints.0.base_ulr", "models.*.endpoints.base_url"),
+        ("models.default.provder", "models.default.provider"),
+        ("models.default.endpoints.0.base_ulr", "models.default.endpoints.0.base_url"),
         ("communities.max_sise", "communities.max_size"),
     ],
 )
@@ -163,3 +163,13 @@ def test_the_file_that_init_writes_holds_the_defaults():
     written = yaml.safe_load(text)
     written["prompts_dir"] = None
     assert parse_settings(written) == Settings()
+
+
+def test_a_model_without_a_provider_is_not_silently_offline():
+    with pytest.raises(SettingsError, match="provider: openai"):
+        parse_settings({"models": {"default": {"model": "gpt-4o-mini"}}})
+
+
+def test_a_misspelt_embedding_model_is_not_silently_offline():
+    with pytest.raises(SettingsError, match=r"embeddings.model is 'embeding', which is not under `models`"):
+        parse_settings({"embeddings": {"model": "embeding"}})
