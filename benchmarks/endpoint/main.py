@@ -15,6 +15,7 @@ from typing import IO
 import orjson
 from aiohttp import web
 
+from . import tokens
 from .ledger import Ledger
 from .options import Options, read
 from .server import Server
@@ -27,6 +28,7 @@ FLUSH_S = 1.0
 def main(arguments: list[str]) -> int:
     given, options = read(arguments)
     _allow_many_connections()
+    tokens.count("", options.count)  # loads the vocabulary
     with ExitStack() as stack:
         log = stack.enter_context(open(given.log, "wb", buffering=1 << 20)) if given.log else None
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:

@@ -25,7 +25,7 @@ examples:
 while it runs (addresses without /v1):
   curl -s localhost:8000/stats
   curl -s localhost:8000/stats/series
-  curl -s -X POST localhost:8000/stats/reset
+  curl -s -X POST localhost:8000/stats/reset            # ?windows: forgets what the limits have admitted, too
   curl -s -X POST localhost:8000/settings -d '{"batch": 16, "rpm": null}'
 
 SIGTERM or SIGINT ends it; it then prints its statistics to standard error.

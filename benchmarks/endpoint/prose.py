@@ -64,7 +64,7 @@ def _begins_sentence(text: str, at: int) -> bool:
     return not before or before[-1] in _SENTENCE_ENDS
 
 
-def sentence_at(text: str, at: int, most: int = 220) -> str:
+def sentence_at(text: str, at: int, most: int = 180) -> str:
     """The sentence around a place, white space folded, at most so many characters."""
     low, high = max(0, at - most), at + most
     start = max(text.rfind(end, low, at) for end in (". ", "? ", "! ", "\n"))

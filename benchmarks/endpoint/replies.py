@@ -21,7 +21,7 @@ from .tokens import words_of_bias
 
 PASSAGE = "----- passage -----\n"
 FIELD = "<|>"
-CHARS_PER_ENTITY = 380
+CHARS_PER_ENTITY = 400
 MOST_ENTITIES = 60
 _DELIMITERS = re.compile(r"(\S+) between records and (\S+) at the end")
 _TYPES = re.compile(r"each of one of the types (.+?), then all relationships")

@@ -68,8 +68,10 @@ class Server:
     async def _series(self, _: web.Request) -> web.Response:
         return _json(self._ledger.series())
 
-    async def _reset(self, _: web.Request) -> web.Response:
+    async def _reset(self, request: web.Request) -> web.Response:
         self._ledger.reset()
+        if "windows" in request.query:
+            self._windows = Windows()
         return _json({})
 
     async def _settings(self, _: web.Request) -> web.Response:
