@@ -1,0 +1,76 @@
+"""The process: starts the server on the loopback address, says where it is, ends at a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import asdict
+from typing import IO
+
+import orjson
+from aiohttp import web
+
+from . import tokens
+from .ledger import Ledger
+from .options import Options, read
+from .server import Server
+
+HOST = "127.0.0.1"
+BACKLOG = 4096
+FLUSH_S = 1.0
+
+
+def main(arguments: list[str]) -> int:
+    given, options = read(arguments)
+    _allow_many_connections()
+    tokens.count("", options.count)  # loads the vocabulary
+    with ExitStack() as stack:
+        log = stack.enter_context(open(given.log, "wb", buffering=1 << 20)) if given.log else None
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_serve(given.port, options, log))
+    return 0
+
+
+async def _serve(port: int, options: Options, log: IO[bytes] | None) -> None:
+    loop = asyncio.get_running_loop()
+    ledger = Ledger(loop.time, log, asdict(options))
+    # a client that leaves frees its place at once, as an inference server would
+    runner = web.AppRunner(
+        Server(options, ledger, loop).app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.1
+    )
+    await runner.setup()
+    stop = asyncio.Event()
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(sign, stop.set)
+    try:
+        await web.TCPSite(runner, HOST, port, backlog=BACKLOG).start()
+        gc.freeze()
+        print(f"http://{HOST}:{runner.addresses[0][1]}/v1", flush=True)
+        while not stop.is_set():
+            ledger.flush()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), FLUSH_S)
+    finally:
+        await runner.cleanup()
+        ledger.flush()
+    print(orjson.dumps(ledger.statistics(), option=orjson.OPT_INDENT_2).decode(), file=sys.stderr)
+
+
+def _allow_many_connections() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where it is installed: a third less CPU."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

@@ -1,0 +1,52 @@
+"""Which of graphrag-ray's bundled prompts a conversation is, by its text alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+Messages = Sequence[tuple[str, str]]
+"""(role, content) of each."""
+
+CHAT_KINDS = (
+    "extract",
+    "glean_check",
+    "glean",
+    "claims",
+    "describe",
+    "report",
+    "map",
+    "reduce",
+    "correct",
+    "other",
+)
+
+_STARTS = (
+    ("Write the records of the passage below", "extract"),
+    ("Compare your records with the passage once more", "glean_check"),
+    ("MANY entities and relationships of the passage are missing", "glean"),
+    ("Write the claims that the passage below makes", "claims"),
+    ("Write the report on the community whose data follow", "report"),
+    ("Your last reply could not be used", "correct"),
+)
+_DESCRIBE = ("The entity: ", "The relationship: ")
+
+
+def kind_of(text: str) -> str:
+    """The kind of a call, from its last message."""
+    for start, kind in _STARTS:
+        if text.startswith(start):
+            return kind
+    if text.startswith(_DESCRIBE) and "The descriptions, one a line" in text:
+        return "describe"
+    if text.startswith("# Question"):
+        if "<ANSWER_HELPFULNESS>" in text:
+            return "map"
+        if "----- end of the answers -----" in text:
+            return "reduce"
+    return "other"
+
+
+def asked_first(messages: Messages) -> tuple[str, str]:
+    """Kind and text of a conversation's first user message: what later turns refer to."""
+    text = next((content for role, content in messages if role == "user"), "")
+    return kind_of(text), text

@@ -1,0 +1,256 @@
+"""What the endpoint answers: plausible in form and length, drawn from the request's text and its hash.
+
+Names are capitalised phrases of the passage, so they recur from chunk to chunk and make a graph.
+Lengths in tokens: extraction 300–700 for a chunk of 600, descriptions 60–200, reports 500–900.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any
+from zlib import crc32
+
+import orjson
+
+from . import prose
+from .prompts import Messages, asked_first, kind_of
+from .tokens import words_of_bias
+
+PASSAGE = "----- passage -----\n"
+FIELD = "<|>"
+CHARS_PER_ENTITY = 400
+MOST_ENTITIES = 60
+_DELIMITERS = re.compile(r"(\S+) between records and (\S+) at the end")
+_TYPES = re.compile(r"each of one of the types (.+?), then all relationships")
+_HEADING = re.compile(r"^-----([A-Za-z]+)-----$")
+_REFERENCE = re.compile(r"\[Data: [^\]]{1,80}\]")
+
+Rows = list[list[str]]
+
+
+def write(messages: Messages, body: Mapping[str, Any], seed: int, yes: float, vocabulary: str) -> str:
+    """The reply to a conversation.
+
+    body: for logit_bias and response_format; seed: of the request; yes: share of glean checks with Y.
+    """
+    rng = Random(seed)
+    kind = kind_of(messages[-1][1])
+    if bias := body.get("logit_bias"):
+        return _forced(words_of_bias(bias, vocabulary), rng.random() < yes)
+    if kind == "glean_check":
+        return "Y" if rng.random() < yes else "N"
+    asked, text = asked_first(messages)
+    if kind == "glean":
+        return _glean(text, messages, rng)
+    writer = _WRITERS.get(asked if kind == "correct" else kind)
+    return writer(text, rng) if writer else _other(body.get("response_format"), rng)
+
+
+def _forced(choices: list[str], yes: bool) -> str:
+    """A token that the bias allows: the one that reads yes or no, whichever is drawn."""
+    wanted = ("yes", "y") if yes else ("no", "n")
+    return next((c for c in choices if c.strip().lower() in wanted), choices[0] if choices else "")
+
+
+def _extract(text: str, rng: Random) -> str:
+    passage = _passage(text)
+    found = prose.names(passage)
+    n = min(MOST_ENTITIES, max(1, round(len(passage) / CHARS_PER_ENTITY * rng.uniform(0.8, 1.2))))
+    return _records(text, passage, found[:n], found[:n], rng)
+
+
+def _glean(text: str, messages: Messages, rng: Random) -> str:
+    passage = _passage(text)
+    said = "\n".join(content for role, content in messages if role == "assistant")
+    found = prose.names(passage)
+    known = [f for f in found if _entity_start(f[0]) in said]
+    missed = [f for f in found if f not in known][: rng.randint(2, 4)]
+    return _records(text, passage, missed, [*missed, *known[: len(missed)]], rng)
+
+
+def _records(
+    text: str, passage: str, new: list[tuple[str, int]], related: list[tuple[str, int]], rng: Random
+) -> str:
+    """Entity records of `new`, and relationships that tie each of them to others of `related`."""
+    record, completion = _delimiters(text)
+    types = (m.group(1) if (m := _TYPES.search(text)) else "CONCEPT").split(", ")
+    out = []
+    for name, at in new:
+        told = f"{name} is named in this account: {prose.sentence_at(passage, at)}."
+        type_ = types[crc32(name.upper().encode()) % len(types)]
+        out.append(f"{_entity_start(name)}{type_}{FIELD}{told})")
+    for i, (name, at) in enumerate(new):
+        others = related[i + 1 : i + 4]
+        for other, _ in rng.sample(others, min(len(others), rng.choice((1, 1, 2)))):
+            told = f"{name} and {other} are told of together: {prose.sentence_at(passage, at, 90)}."
+            fields = (name.upper(), other.upper(), told, str(rng.randint(2, 9)))
+            out.append(f'("relationship"{FIELD}{FIELD.join(fields)})')
+    return f"\n{record}\n".join(out) + f"\n{completion}" if out else completion
+
+
+def _claims(text: str, rng: Random) -> str:
+    record, completion = _delimiters(text)
+    passage = _passage(text)
+    subjects = _between(text, "Entities, one a line:\n", "\n\nThe passage begins").split("\n")
+    folded = passage.upper()
+    out = []
+    for subject in rng.sample(subjects, min(len(subjects), rng.randint(1, 4))):
+        at = max(0, folded.find(subject))
+        quote = prose.sentence_at(passage, at)
+        year = str(rng.randint(1990, 2025))
+        status = rng.choice(("TRUE", "TRUE", "SUSPECTED", "FALSE"))
+        fields = (subject, rng.choice((*subjects, "NONE")), "PUBLIC STATEMENT", status, year, year,
+                  f"{subject.title()} is said to have taken part: {quote}.", quote)  # fmt: skip
+        out.append(f'("claim"{FIELD}{FIELD.join(fields)})')
+    return f"\n{record}\n".join(out) + f"\n{completion}" if out else completion
+
+
+def _describe(text: str, rng: Random) -> str:
+    name = text[: text.find("\n")].partition(": ")[2]
+    given = text.partition("to the end of this message:\n\n")[2].split("\n")
+    left = rng.randint(45, 150)
+    out = [f"{name.title()} is told of in {len(given)} accounts."]
+    for line in given:
+        if left <= 0:
+            break
+        told = prose.words(prose.clean(line), min(left, 30))
+        left -= 30
+        out.append(told + ".")
+    return " ".join(out)
+
+
+def _report(text: str, rng: Random) -> str:
+    sections = _sections(text)
+    entities, reports = sections.get("Entities", []), sections.get("Reports", [])
+    relationships = sections.get("Relationships", [])
+    members = [row[1].title() for row in [*entities, *reports] if len(row) > 1] or ["An unnamed community"]
+    title = " and ".join([", ".join(members[:2]), members[2]] if len(members) > 2 else members[:2])
+    findings = []
+    for i in range(min(rng.randint(5, 8), max(2, len(entities) + len(reports)))):
+        who = members[i % len(members)]
+        evidence = _evidence({"Entities": entities, "Relationships": relationships, "Reports": reports}, i)
+        first = _told(entities or reports, i, rng.randint(14, 28))
+        second = _told(relationships or reports or entities, i, rng.randint(10, 22))
+        explanation = (
+            f"{who} matters to this community in more than one respect. {first} {evidence}.\n\n"
+            f"It stands beside other members, which bears on what may follow. {second}"
+        )
+        findings.append({"summary": f"The part of {who}", "explanation": explanation})
+    summary = (
+        f"This community is held together by {', '.join(members[:5])}. It has {len(entities)} entities and "
+        f"{len(relationships)} relationships. {_told(entities or reports, 0, 40)}"
+    )
+    out = {
+        "title": title,
+        "summary": summary,
+        "rating": rng.randint(10, 90) / 10,
+        "rating_explanation": f"What {members[0]} does has consequences for the other members.",
+        "findings": findings,
+    }
+    return orjson.dumps(out, option=orjson.OPT_INDENT_2).decode()
+
+
+def _map(text: str, rng: Random) -> str:
+    score = rng.choice((0, 20, 35, 50, 60, 70, 80, 90))
+    line = f"<ANSWER_HELPFULNESS> {score} </ANSWER_HELPFULNESS>"
+    if not score:
+        return line
+    sections = _sections(text)
+    rows = next(iter(sections.values()), [])
+    points = []
+    for i in range(min(len(rows), rng.randint(2, 6))):
+        evidence = _evidence(sections, i)
+        points.append(f"- **{prose.words(rows[i][1], 8)}**: {_told(rows, i, rng.randint(20, 40))} {evidence}")
+    return f"{line}\n\n" + "\n".join(points or [prose.lorem(60, rng)])
+
+
+def _reduce(text: str, rng: Random) -> str:
+    answers = _sections(text).get("Answers", [])
+    parts = []
+    for i in range(min(len(answers), rng.randint(3, 6))):
+        told = answers[i][-1]
+        cited = " ".join(_REFERENCE.findall(told)[:2])
+        parts.append(f"## Theme {i + 1}\n\n{prose.words(prose.clean(_REFERENCE.sub('', told)), 60)}. {cited}")
+    return "\n\n".join(parts or [prose.lorem(200, rng)])
+
+
+def _other(response_format: Any, rng: Random) -> str:
+    text = prose.lorem(min(2000, round(rng.lognormvariate(5.3, 0.6))), rng)
+    form = response_format if isinstance(response_format, dict) else {}
+    if form.get("type") == "json_schema":
+        schema = (form.get("json_schema") or {}).get("schema") or {}
+        return orjson.dumps(_instance(schema, text)).decode()
+    return orjson.dumps({"answer": text}).decode() if form.get("type") == "json_object" else text
+
+
+def _instance(schema: Mapping[str, Any], text: str) -> Any:
+    """Something that a simple JSON schema allows."""
+    if schema.get("enum"):
+        return schema["enum"][0]
+    kind = schema.get("type")
+    if kind == "object":
+        return {name: _instance(inner, text) for name, inner in (schema.get("properties") or {}).items()}
+    if kind == "array":
+        return [_instance(schema.get("items") or {}, text)]
+    return {"number": 5.0, "integer": 5, "boolean": True, "null": None}.get(str(kind), text)
+
+
+_WRITERS: Mapping[str, Callable[[str, Random], str]] = {
+    "extract": _extract,
+    "claims": _claims,
+    "describe": _describe,
+    "report": _report,
+    "map": _map,
+    "reduce": _reduce,
+}
+
+
+def _passage(text: str) -> str:
+    return text.partition(PASSAGE)[2]
+
+
+def _delimiters(text: str) -> tuple[str, str]:
+    match = _DELIMITERS.search(text)
+    return (match.group(1), match.group(2)) if match else ("##", "<|COMPLETE|>")
+
+
+def _entity_start(name: str) -> str:
+    return f'("entity"{FIELD}{name.upper()}{FIELD}'
+
+
+def _between(text: str, start: str, end: str) -> str:
+    return text.partition(start)[2].partition(end)[0]
+
+
+def _sections(text: str) -> dict[str, Rows]:
+    """The tables of a context, without their headings and the names of their columns."""
+    out: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in text.split("\n"):
+        if line.startswith("-----") and (match := _HEADING.match(line)):
+            lines = []
+            out[match.group(1)] = lines
+        elif line.startswith("----- end of"):
+            break
+        else:
+            lines.append(line)
+    return {name: [row for row in csv.reader(rows[1:]) if len(row) > 1] for name, rows in out.items()}
+
+
+def _evidence(sections: Mapping[str, Rows], i: int) -> str:
+    """A reference to up to three records of each section, another set for each i."""
+    parts = []
+    for name, rows in sections.items():
+        if rows:
+            ids = dict.fromkeys(rows[(3 * i + k) % len(rows)][0] for k in range(3))
+            parts.append(f"{name} ({', '.join(ids)})")
+    return f"[Data: {'; '.join(parts)}]" if parts else ""
+
+
+def _told(rows: Rows, i: int, n: int) -> str:
+    if not rows:
+        return "Nothing else is known."
+    return prose.words(prose.clean(_REFERENCE.sub("", rows[i % len(rows)][-1])), n) + "."

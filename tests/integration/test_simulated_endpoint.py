@@ -1,0 +1,324 @@
+"""The benchmarks' simulated endpoint as a process, asked by `openai`, by aiohttp and by an index run."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+import openai
+import pytest
+
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.local import LocalExecutor
+from graphrag_ray.index import index
+from graphrag_ray.settings import parse_settings
+from graphrag_ray.store.files import Store
+
+ROOT = Path(__file__).parents[2]
+PLAIN = {
+    "rpm": None, "tpm": None, "charge": "actual", "headers": True, "latency": 0.0, "embedding_s": 0.0,
+    "speed": 1.0, "slots": None, "batch": None, "errors": 0.0, "drops": 0.0, "hangs": 0.0, "hang_s": 0.0,
+    "garbage": 0.0, "truncate": 0.0, "replies": "written",
+}  # fmt: skip
+
+
+class Running:
+    """The process, and what its own addresses say."""
+
+    def __init__(self, log: Path) -> None:
+        command = [
+            sys.executable,
+            str(ROOT / "benchmarks" / "endpoint"),
+            "--count",
+            "chars",
+            "--log",
+            str(log),
+        ]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.base_url = self.process.stdout.readline().strip()
+        self.client = openai.OpenAI(base_url=self.base_url, api_key="none", max_retries=0, timeout=30)
+
+    def own(self, path: str, value: Any = None) -> Any:
+        """GET, or POST of a value, beside /v1."""
+        url = self.base_url.removesuffix("/v1") + path
+        if value is None:
+            return self.client.get(url, cast_to=object)
+        return self.client.post(url, body=value, cast_to=object)
+
+    def set(self, **changes: Any) -> None:
+        self.own("/settings", PLAIN | changes)
+
+    def stats(self) -> Any:
+        return self.own("/stats")
+
+    def ask(self, text: str, **more: Any) -> Any:
+        messages: Any = [{"role": "user", "content": text}]
+        return self.client.chat.completions.create(model="m", messages=messages, **more)
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    log = tmp_path_factory.mktemp("endpoint") / "log.jsonl"
+    running = Running(log)
+    yield running
+    running.process.terminate()
+    _, errors = running.process.communicate(timeout=20)
+    assert running.process.returncode == 0, errors
+    lines = [json.loads(text) for text in log.read_text().splitlines()]
+    assert "options" in lines[0]
+    calls = lines[1:]
+    assert {200, 429, 500, 0, 499} <= {c["status"] for c in calls}
+    assert all(c["arrived"] <= (c["started"] or c["arrived"]) <= c["ended"] for c in calls)
+
+
+@pytest.fixture
+def endpoint(process: Running) -> Running:
+    process.set()
+    process.own("/stats/reset?windows", {})
+    return process
+
+
+def test_it_lists_a_model(endpoint: Running) -> None:
+    assert len(endpoint.client.models.list().data) == 1
+
+
+def test_a_call_reports_what_it_used(endpoint: Running) -> None:
+    reply = endpoint.ask("12345678")
+    text = reply.choices[0].message.content
+    assert reply.choices[0].finish_reason == "stop"
+    assert reply.usage.prompt_tokens == 2 + 4 + 3
+    assert reply.usage.completion_tokens == -(-len(text) // 4)
+    assert reply.usage.total_tokens == reply.usage.prompt_tokens + reply.usage.completion_tokens
+    assert endpoint.stats()["by_kind"]["other"]["prompt_tokens"] == 9
+
+
+def test_a_reply_ends_at_its_limit(endpoint: Running) -> None:
+    for name in ("max_tokens", "max_completion_tokens"):
+        reply = endpoint.ask("go on", **{name: 5})
+        assert (reply.choices[0].finish_reason, reply.usage.completion_tokens) == ("length", 5)
+
+
+def test_json_is_answered_where_it_is_asked_for(endpoint: Running) -> None:
+    properties = {"n": {"type": "integer"}, "names": {"type": "array", "items": {"type": "string"}}}
+    schema = {"name": "s", "schema": {"type": "object", "properties": properties}}
+    reply = endpoint.ask("go on", response_format={"type": "json_schema", "json_schema": schema})
+    found = json.loads(reply.choices[0].message.content)
+    assert (type(found["n"]), type(found["names"][0])) == (int, str)
+
+
+def test_a_stream_says_the_same_as_a_whole_reply(endpoint: Running) -> None:
+    endpoint.set(latency=None, ttft=0.0, tokens_per_s=500.0)
+    whole = endpoint.ask("tell me")
+    chunks = list(endpoint.ask("tell me", stream=True, stream_options={"include_usage": True}))
+    text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert len(chunks) > 3
+    assert text == whole.choices[0].message.content
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "stop"
+    assert endpoint.stats()["answered_twice"]["bodies"] == 1
+
+
+def test_embeddings_are_unit_vectors_of_their_texts_in_either_encoding(endpoint: Running) -> None:
+    def vectors(**more: Any) -> Any:
+        reply = endpoint.client.embeddings.create(model="m", input=["one", "two", "one"], **more)
+        return [d.embedding for d in reply.data], reply.usage.prompt_tokens
+
+    floats, n = vectors(dimensions=12, encoding_format="float")
+    encoded, _ = vectors(dimensions=12, encoding_format="base64")
+    decoded = [np.frombuffer(base64.b64decode(e), "<f4") for e in encoded]
+    assert n == 3
+    assert np.allclose(floats, decoded)
+    assert np.allclose(np.linalg.norm(floats, axis=1), 1.0)
+    assert floats[0] == floats[2] != floats[1]
+    assert len(vectors()[0][0]) == 256
+    assert endpoint.stats()["texts_embedded_twice"] == 1 + 3 + 1
+
+
+def test_the_call_over_the_limit_is_refused_and_told_when_to_come(endpoint: Running) -> None:
+    endpoint.set(rpm=3, tpm=1_000_000, speed=0.1)
+    for n in range(3):
+        endpoint.ask(f"call {n}")
+    with pytest.raises(openai.RateLimitError) as refused:
+        endpoint.ask("one more")
+    headers = refused.value.response.headers
+    assert headers["x-ratelimit-limit-requests"] == "3"
+    assert headers["x-ratelimit-remaining-requests"] == "0"
+    assert headers["x-ratelimit-reset-requests"].endswith("s")
+    assert 0 < int(headers["retry-after-ms"]) <= 600_000
+    assert int(headers["retry-after"]) == -(-int(headers["retry-after-ms"]) // 1000)
+    assert refused.value.code == "rate_limit_exceeded"
+    assert "requests per min" in refused.value.message
+    endpoint.set(rpm=3, headers=False)
+    with pytest.raises(openai.RateLimitError) as refused:
+        endpoint.ask("one more")
+    assert "retry-after" not in refused.value.response.headers
+    stats = endpoint.stats()
+    assert stats["refused_429"]["all"] == stats["refused_429"]["requests"] >= 2
+
+
+def test_a_call_is_charged_its_prompt_and_its_reply(endpoint: Running) -> None:
+    endpoint.set(tpm=100_000)
+    raw = endpoint.client.chat.completions.with_raw_response
+
+    def left(text: str) -> int:
+        reply: Any = raw.create(model="m", messages=[{"role": "user", "content": text}])
+        used.append(reply.parse().usage.total_tokens)
+        return int(reply.headers["x-ratelimit-remaining-tokens"])
+
+    used: list[int] = []
+    assert left("a") - left("b") == used[1]
+    with pytest.raises(openai.RateLimitError, match="Request too large"):
+        endpoint.ask("x" * 500_000)
+
+
+def test_every_fault_is_seen_by_the_client_and_counted(endpoint: Running) -> None:
+    endpoint.set(errors=1.0)
+    with pytest.raises(openai.InternalServerError):
+        endpoint.ask("a")
+    for fault in ("drops", "hangs"):
+        endpoint.set(**{fault: 1.0})
+        with pytest.raises(openai.APIConnectionError):
+            endpoint.ask("a")
+    endpoint.set(garbage=1.0)
+    replies = [_outcome(endpoint, f"g{i}") for i in range(8)]
+    assert {"not JSON", "stop"} == set(replies)
+    endpoint.set(truncate=1.0)
+    replies = [_outcome(endpoint, f"t{i}") for i in range(8)]
+    assert {"broken off", "length"} == set(replies)
+    faults = endpoint.stats()["faults"]
+    assert faults["error"] == faults["drop"] == faults["hang"] == 1
+    assert faults["garbage_body"] + faults["garbage_text"] == 8
+    assert faults["truncated_body"] + faults["truncated_text"] == 8
+    assert endpoint.stats()["in_flight"]["now"] == 0
+
+
+def _outcome(endpoint: Running, text: str) -> str:
+    body = {"model": "m", "messages": [{"role": "user", "content": text}]}
+
+    async def post() -> str:
+        async with aiohttp.ClientSession() as session:
+            try:
+                async with session.post(f"{endpoint.base_url}/chat/completions", json=body) as response:
+                    content = await response.read()
+            except aiohttp.ClientPayloadError:
+                return "broken off"
+        try:
+            return str(json.loads(content)["choices"][0]["finish_reason"])
+        except json.JSONDecodeError:
+            return "not JSON"
+
+    return asyncio.run(post())
+
+
+def test_a_stream_can_break_off(endpoint: Running) -> None:
+    endpoint.set(truncate=1.0, latency=None, ttft=0.0, tokens_per_s=5000.0)
+    ends = set()
+    for i in range(8):
+        try:
+            ends.add([c.choices[0].finish_reason for c in endpoint.ask(f"s{i}", stream=True)][-1])
+        except openai.APIConnectionError:
+            ends.add("broken off")
+    assert ends == {"length", "broken off"}
+
+
+def test_work_paid_twice_is_told_from_work_that_a_fault_ate(endpoint: Running) -> None:
+    endpoint.set(garbage=1.0)
+    _outcome(endpoint, "again")
+    endpoint.set()
+    assert _outcome(endpoint, "again") == "stop"
+    after = endpoint.stats()
+    assert after["answered_twice"]["bodies"] == 0
+    assert after["answered_twice_after_fault"]["bodies"] == 1
+    for _ in range(2):
+        tokens = endpoint.ask("again").usage.total_tokens
+    twice = endpoint.stats()
+    assert twice["answered_twice"] == {"bodies": 1, "extra_answers": 2, "extra_tokens": 2 * tokens}
+    assert twice["answered_twice_after_fault"]["bodies"] == 1
+    assert twice["distinct_bodies"] == 1
+
+
+def test_a_client_that_leaves_frees_its_place(endpoint: Running) -> None:
+    endpoint.set(slots=1, latency=600.0)
+    with pytest.raises(openai.APITimeoutError):
+        endpoint.client.with_options(timeout=0.3).chat.completions.create(
+            model="m", messages=[{"role": "user", "content": "slow"}]
+        )
+    endpoint.set(slots=1)
+    endpoint.ask("quick")
+    stats = endpoint.stats()
+    assert stats["client_left"] == 1
+    assert stats["in_flight"] == stats["in_flight"] | {"now": 0, "peak": 1}
+    assert stats["answered_twice"]["bodies"] == 0
+
+
+def test_settings_change_while_calls_are_in_flight(endpoint: Running) -> None:
+    endpoint.set(latency=3000.0)
+
+    async def main() -> int:
+        client = openai.AsyncOpenAI(base_url=endpoint.base_url, api_key="none", max_retries=0)
+        messages: Any = [{"role": "user", "content": "x"}]
+        calls = [
+            asyncio.create_task(client.chat.completions.create(model="m", messages=messages, user=str(i)))
+            for i in range(40)
+        ]
+        while (await asyncio.to_thread(endpoint.stats))["in_flight"]["now"] < 40:
+            await asyncio.sleep(0.05)
+        await asyncio.to_thread(endpoint.set, speed=1e6)
+        return len({(await call).id for call in calls})
+
+    assert asyncio.run(main()) == 1
+    stats = endpoint.stats()
+    assert stats["in_flight"]["peak"] == 40
+    assert stats["answered_twice"] == stats["answered_twice"] | {"bodies": 1, "extra_answers": 39}
+    assert sum(endpoint.own("/stats/series")["admitted_requests"]) == 40
+
+
+def test_a_wrong_setting_or_body_is_refused_with_a_reason(endpoint: Running) -> None:
+    for change in ({"rps": 1}, {"errors": 2.0}, {"rpm": 0}, {"replies": "none"}, {"slots": 1.5}):
+        with pytest.raises(openai.BadRequestError, match=next(iter(change))):
+            endpoint.own("/settings", change)
+    for path, body in (
+        ("/chat/completions", {"model": "m"}),
+        ("/embeddings", {"input": []}),
+        ("/chat/completions", []),
+    ):
+        with pytest.raises(openai.BadRequestError):
+            endpoint.client.post(path, body=body, cast_to=object)
+
+
+def test_bodies_of_several_megabytes_are_read(endpoint: Running) -> None:
+    assert endpoint.ask("word " * 1_000_000).usage.prompt_tokens == 1_250_007
+
+
+def test_an_index_of_the_demo_corpus_is_built_with_it(endpoint: Running, tmp_path: Path) -> None:
+    endpoint.set(jitter=0.2)
+    given = {"base_url": endpoint.base_url, "api_key_env": None, "max_in_flight": 32}
+    models = {"default": {"provider": "openai", "model": "m", "endpoints": [given]}}
+    settings = parse_settings({"models": models, "claims": {"enabled": True}})
+    executor = LocalExecutor(Store(str(tmp_path)), Models.of(settings), 0.1, 0.1)
+    done = index(str(ROOT / "demo" / "corpus"), executor, settings, _Silent())
+    counts = done.manifest.counts
+    stats = endpoint.stats()
+    assert done.failed == 0
+    assert 50 < counts["entities"] < 1000
+    assert counts["relationships"] > counts["entities"] / 2
+    assert set(stats["by_kind"]) == {"extract", "glean_check", "glean", "claims", "describe", "report"}
+    assert stats["answered_twice"]["bodies"] == 0
+    assert stats["by_kind"]["glean_check"]["answered"] == stats["by_kind"]["extract"]["answered"]
+
+
+class _Silent:
+    def step_started(self, name: str) -> None: ...
+
+    def step_ended(self, name: str, seconds: float, counts: Any, reused: bool) -> None: ...
+
+    def note(self, message: str) -> None: ...

@@ -1,0 +1,188 @@
+"""The simulated endpoint knows our bundled prompts by their text, and its replies are read without loss."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphrag_ray.extract.records import DELIMITERS, parse_claims, parse_records
+from graphrag_ray.llm.peculiarities import yes_no_bias
+from graphrag_ray.prompts import PLACEHOLDERS, load_prompts
+from graphrag_ray.query.score import Scored, parse_scored
+from graphrag_ray.records import heading, line
+from graphrag_ray.reports.parse import Draft, parse_report
+
+sys.path.append(str(Path(__file__).parents[3]))
+
+from benchmarks.endpoint import draws, replies
+from benchmarks.endpoint.options import Options
+from benchmarks.endpoint.prompts import kind_of
+from benchmarks.endpoint.tokens import PrefixCache, count, first
+
+PROMPTS = load_prompts()
+PASSAGE = """The harbour plan of Mara Venn was shown on Monday. It was Teodor Branik who asked why Hask Marsh
+should pay for it. Later the Varnmouth Courier wrote that Mara Venn "had no answer". Then Everard Molyn of
+Maelin Tidal Energy spoke, and Leontyne Abara left with Teodor Branik."""
+CONTEXT = (
+    heading("Entities", ("id", "entity", "description"))
+    + "".join(line([i, f"NAME {i}", f"Name {i} is known for, and by, this."]) for i in range(1, 7))
+    + heading("Relationships", ("id", "source", "target", "description"))
+    + "".join(line([i, f"NAME {i}", "NAME 6", f"They met, {i} times."]) for i in range(1, 6))
+)
+REPORTS = heading("Reports", ("id", "title", "content")) + "".join(
+    line([i, f"Title {i}", f"Report {i} says that there is more [to it], and why."]) for i in range(1, 4)
+)
+VARIABLES = {
+    **DELIMITERS,
+    **dict.fromkeys(("examples", "language", "role", "rating_criterion", "knowledge", "header"), "x"),
+    "claim_description": "any",
+    "response_type": "list",
+    "entity_types": "PERSON, ORGANIZATION, LOCATION",
+    "text": PASSAGE,
+    "entities": "MARA VENN\nHASK MARSH",
+    "kind": "entity",
+    "name": "MARA VENN",
+    "descriptions": "Mara Venn is mayor.\nMara Venn has a plan for the harbour.",
+    "context": CONTEXT,
+    "max_tokens": "500",
+    "question": "What now?",
+    "answers": heading("Answers", ("id", "score", "answer"))
+    + line([1, 80, "So it is [Data: Reports (1, 2)]."]),
+    "problem": "it is empty",
+}
+
+
+def _messages(name: str, **changes: str) -> list[tuple[str, str]]:
+    return [(m.role, m.content) for m in PROMPTS[name].fill(VARIABLES | changes)]
+
+
+def _reply(*turns: list[tuple[str, str]] | str, seed: int = 1, yes: float = 0.5, **body: Any) -> str:
+    messages: list[tuple[str, str]] = []
+    for turn in turns:
+        messages += [("assistant", turn)] if isinstance(turn, str) else turn
+    return replies.write(messages, body, seed, yes, "o200k_base")
+
+
+@pytest.mark.parametrize("name", sorted(set(PLACEHOLDERS) - {"extract_examples"}))
+def test_every_bundled_prompt_is_recognised(name: str) -> None:
+    assert kind_of(_messages(name)[-1][1]) == name
+
+
+def test_other_texts_are_not_taken_for_ours() -> None:
+    assert kind_of("Tell me about <ANSWER_HELPFULNESS> and # Question.") == "other"
+
+
+def test_an_extraction_names_what_the_passage_names() -> None:
+    records = parse_records(_reply(_messages("extract", text=PASSAGE * 4)))
+    names = {e.name for e in records.entities}
+    assert records.complete
+    assert records.unusable == 0
+    assert names >= {"MARA VENN", "TEODOR BRANIK"}
+    assert names.isdisjoint({"LATER", "THEN", "IT", "MONDAY"})
+    assert {e.type for e in records.entities} <= {"PERSON", "ORGANIZATION", "LOCATION"}
+    assert {n for r in records.relationships for n in (r.source, r.target)} <= names
+
+
+def test_an_entity_has_one_type_in_all_passages() -> None:
+    seen = {
+        e.type
+        for seed in range(20)
+        for e in parse_records(_reply(_messages("extract"), seed=seed)).entities
+        if e.name == "MARA VENN"
+    }
+    assert len(seen) == 1
+
+
+def test_a_gleaning_adds_names_that_were_not_said() -> None:
+    said = _reply(_messages("extract", text=PASSAGE))
+    gleaned = parse_records(
+        _reply(_messages("extract"), said, _messages("glean_check"), "Y", _messages("glean"))
+    )
+    before = {e.name for e in parse_records(said).entities}
+    assert gleaned.complete
+    assert gleaned.unusable == 0
+    assert gleaned.entities
+    assert before.isdisjoint(e.name for e in gleaned.entities)
+
+
+def test_a_glean_check_is_answered_as_asked_or_as_forced() -> None:
+    turn = [*_messages("extract"), ("assistant", "x"), *_messages("glean_check")]
+    assert [_reply(turn, yes=y) for y in (0.0, 1.0)] == ["N", "Y"]
+    forced = [_reply(turn, yes=y, logit_bias=yes_no_bias("o200k_base")) for y in (0.0, 1.0)]
+    assert [f.strip().lower() for f in forced] == ["no", "yes"]
+    assert [count(f, "o200k_base") for f in forced] == [1, 1]
+    share = sum(_reply(turn, seed=s) == "Y" for s in range(400)) / 400
+    assert 0.4 < share < 0.6
+
+
+def test_claims_are_about_the_entities_asked_for() -> None:
+    claims = parse_claims(_reply(_messages("claims")))
+    assert claims.unusable == claims.unreadable_fields == 0
+    assert {c.subject for c in claims.claims} <= {"MARA VENN", "HASK MARSH"}
+    assert claims.claims
+
+
+def test_a_report_cites_ids_of_its_context() -> None:
+    for context in (CONTEXT, REPORTS):
+        draft = parse_report(_reply(_messages("report", context=context)))
+        assert isinstance(draft, Draft)
+        assert 3 <= len(draft.findings) <= 8
+        assert "[Data: " in draft.findings[0][1]
+        assert "7" not in draft.findings[0][1]
+
+
+def test_a_map_answer_has_a_score_and_a_reduced_one_keeps_references() -> None:
+    scored = [parse_scored(_reply(_messages("map", context=REPORTS), seed=s)) for s in range(30)]
+    assert all(isinstance(s, Scored) for s in scored)
+    texts = [s.text for s in scored if isinstance(s, Scored) and s.score > 0]
+    assert texts
+    assert all("[Data: Reports (" in t for t in texts)
+    assert "[Data: Reports (1, 2)]" in _reply(_messages("reduce"))
+
+
+def test_a_correction_answers_what_was_asked_first() -> None:
+    corrected = _reply(_messages("report"), "nonsense", _messages("correct"))
+    assert isinstance(parse_report(corrected), Draft)
+
+
+def test_the_same_request_has_the_same_reply() -> None:
+    for name in ("extract", "describe", "report", "map", "reduce", "claims"):
+        assert _reply(_messages(name), seed=7) == _reply(_messages(name), seed=7)
+
+
+def test_a_text_is_cut_between_tokens() -> None:
+    text = "Größe, größer, am größten 🙂"
+    for vocabulary in ("o200k_base", "chars"):
+        n = count(text, vocabulary)
+        assert first(text, n, vocabulary) == text
+        assert text.startswith(first(text, n // 2, vocabulary))
+        assert count(first(text, n // 2, vocabulary), vocabulary) <= n // 2
+
+
+def test_a_conversation_that_goes_on_is_cached_up_to_its_last_turn() -> None:
+    cache = PrefixCache()
+    one, two = ("system", "a"), ("user", "b")
+    assert cache.tokens([one, two], [1500, 600]) == 0
+    assert cache.tokens([one, ("user", "c")], [1500, 600]) == 1408
+    assert cache.tokens([one, two, ("assistant", "d")], [1500, 600, 9]) == 2048
+    assert PrefixCache().tokens([one], [1500]) == 0
+
+
+def test_faults_and_latencies_come_in_the_given_shares() -> None:
+    options = Options(errors=0.1, drops=0.1, hangs=0.1, garbage=0.1, truncate=0.1, tail=0.05, jitter=0.2)
+    drawn = [draws.draw(i.to_bytes(16, "big"), 1, options) for i in range(4000)]
+    shares = {f: sum(d.fault == f for d in drawn) / 4000 for f in draws.FAULTS}
+    assert all(0.07 < shares[f] < 0.13 for f in ("error", "drop", "hang"))
+    assert all(0.03 < shares[f] < 0.07 for f in draws.EATS_ANSWER)
+    assert 0.03 < sum(d.slowness > 4 for d in drawn) / 4000 < 0.07
+    assert 0.9 < sorted(d.slowness for d in drawn)[1900] < 1.1
+
+
+def test_a_repeated_call_draws_anew_and_a_repeated_run_draws_alike() -> None:
+    options = Options(errors=0.5)
+    key = bytes(16)
+    faults = [draws.draw(key, n, options).fault for n in range(1, 30)]
+    assert len(set(faults)) == 2
+    assert faults == [draws.draw(key, n, options).fault for n in range(1, 30)]
+    assert faults != [draws.draw(key, n, Options(errors=0.5, seed=2)).fault for n in range(1, 30)]
