@@ -43,7 +43,7 @@ def names(text: str) -> list[tuple[str, int]]:
     for match in _NAME.finditer(text):
         words = match.group().split(" ")
         dropped = 0
-        while words and words[0].lower() in _COMMON:
+        while words and words[0].lower().replace("’", "'") in _COMMON:
             del words[0]
             dropped += 1
         name = " ".join(words).removesuffix("'s").removesuffix("’s")

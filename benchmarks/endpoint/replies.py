@@ -70,7 +70,7 @@ def _glean(text: str, messages: Messages, rng: Random) -> str:
     said = "\n".join(content for role, content in messages if role == "assistant")
     found = [*prose.names(passage), *prose.phrases(passage)]
     known = [f for f in found if _entity_start(f[0]) in said]
-    missed = [f for f in found if f not in known][: rng.randint(2, 4)]
+    missed = [f for f in found if f not in known][: rng.randint(1, 3)]
     return _records(text, passage, missed, [*missed, *known[: len(missed)]], rng)
 
 
