@@ -7,7 +7,6 @@ import gc
 import resource
 import signal
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from typing import IO
@@ -31,7 +30,7 @@ def main(arguments: list[str]) -> int:
     tokens.count("", options.count)  # loads the vocabulary
     with ExitStack() as stack:
         log = stack.enter_context(open(given.log, "wb", buffering=1 << 20)) if given.log else None
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner() as runner:
             runner.run(_serve(given.port, options, log))
     return 0
 
@@ -64,13 +63,3 @@ async def _serve(port: int, options: Options, log: IO[bytes] | None) -> None:
 def _allow_many_connections() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where it is installed: a third less CPU."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory

@@ -7,6 +7,7 @@ from random import Random
 
 _NAME = re.compile(r"\b[A-Z][\w’'-]*\w(?: (?:(?:of|de|van|the) )?[A-Z][\w’'-]*\w){0,4}")
 _WORD = re.compile(r"\w{7,20}")
+_PHRASE = re.compile(r"\b[a-z]{5,14} [a-z]{7,14}\b")
 _SENTENCE_ENDS = frozenset('.!?:\n\r"“”—-*#>|')
 _COMMON_WORDS = """
     a about after again all also although always am an and another any are as at be because been before
@@ -42,7 +43,7 @@ def names(text: str) -> list[tuple[str, int]]:
     for match in _NAME.finditer(text):
         words = match.group().split(" ")
         dropped = 0
-        while words and words[0].lower() in _COMMON:
+        while words and words[0].lower().replace("’", "'") in _COMMON:
             del words[0]
             dropped += 1
         name = " ".join(words).removesuffix("'s").removesuffix("’s")
@@ -57,6 +58,15 @@ def names(text: str) -> list[tuple[str, int]]:
     for match in _WORD.finditer(text):
         doubtful.setdefault(match.group().lower(), match.start())
     return list(doubtful.items())
+
+
+def phrases(text: str) -> list[tuple[str, int]]:
+    """Pairs of longer words, each once, with their places: most stand in one passage only, as most of the
+    concepts do that a model finds."""
+    found: dict[str, int] = {}
+    for match in _PHRASE.finditer(text):
+        found.setdefault(match.group().title(), match.start())
+    return list(found.items())
 
 
 def _begins_sentence(text: str, at: int) -> bool:

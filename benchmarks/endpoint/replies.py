@@ -21,7 +21,9 @@ from .tokens import words_of_bias
 
 PASSAGE = "----- passage -----\n"
 FIELD = "<|>"
-CHARS_PER_ENTITY = 400
+CHARS_PER_ENTITY = 420
+PHRASES = 0.5
+"""Share of an extraction's entities that are no names, where there are enough names."""
 MOST_ENTITIES = 60
 _DELIMITERS = re.compile(r"(\S+) between records and (\S+) at the end")
 _TYPES = re.compile(r"each of one of the types (.+?), then all relationships")
@@ -57,17 +59,18 @@ def _forced(choices: list[str], yes: bool) -> str:
 
 def _extract(text: str, rng: Random) -> str:
     passage = _passage(text)
-    found = prose.names(passage)
     n = min(MOST_ENTITIES, max(1, round(len(passage) / CHARS_PER_ENTITY * rng.uniform(0.8, 1.2))))
-    return _records(text, passage, found[:n], found[:n], rng)
+    found = prose.names(passage)[: n - int(n * PHRASES)]
+    found = sorted([*found, *prose.phrases(passage)[: n - len(found)]], key=lambda name: name[1])
+    return _records(text, passage, found, found, rng)
 
 
 def _glean(text: str, messages: Messages, rng: Random) -> str:
     passage = _passage(text)
     said = "\n".join(content for role, content in messages if role == "assistant")
-    found = prose.names(passage)
+    found = [*prose.names(passage), *prose.phrases(passage)]
     known = [f for f in found if _entity_start(f[0]) in said]
-    missed = [f for f in found if f not in known][: rng.randint(2, 4)]
+    missed = [f for f in found if f not in known][: rng.randint(1, 3)]
     return _records(text, passage, missed, [*missed, *known[: len(missed)]], rng)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import openai
 import pytest
 
+from graphrag_ray.ask import open_index
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.index import index
@@ -23,6 +24,7 @@ from graphrag_ray.settings import parse_settings
 from graphrag_ray.store.files import Store
 
 ROOT = Path(__file__).parents[2]
+KINDS = {"extract", "glean_check", "glean", "claims", "describe", "report", "embeddings"}
 PLAIN = {
     "rpm": None, "tpm": None, "charge": "actual", "headers": True, "latency": 0.0, "embedding_s": 0.0,
     "speed": 1.0, "slots": None, "batch": None, "errors": 0.0, "drops": 0.0, "hangs": 0.0, "hang_s": 0.0,
@@ -302,8 +304,9 @@ def test_bodies_of_several_megabytes_are_read(endpoint: Running) -> None:
 def test_an_index_of_the_demo_corpus_is_built_with_it(endpoint: Running, tmp_path: Path) -> None:
     endpoint.set(jitter=0.2)
     given = {"base_url": endpoint.base_url, "api_key_env": None, "max_in_flight": 32}
-    models = {"default": {"provider": "openai", "model": "m", "endpoints": [given]}}
-    settings = parse_settings({"models": models, "claims": {"enabled": True}})
+    model = {"provider": "openai", "model": "m", "endpoints": [given]}
+    models = {"default": model, "embedding": model}
+    settings = parse_settings({"models": models, "claims": {"enabled": True}, "run": {"flush_s": 0.1}})
     executor = LocalExecutor(Store(str(tmp_path)), Models.of(settings), 0.1, 0.1)
     done = index(str(ROOT / "demo" / "corpus"), executor, settings, _Silent())
     counts = done.manifest.counts
@@ -311,9 +314,14 @@ def test_an_index_of_the_demo_corpus_is_built_with_it(endpoint: Running, tmp_pat
     assert done.failed == 0
     assert 50 < counts["entities"] < 1000
     assert counts["relationships"] > counts["entities"] / 2
-    assert set(stats["by_kind"]) == {"extract", "glean_check", "glean", "claims", "describe", "report"}
+    assert set(stats["by_kind"]) == KINDS
     assert stats["answered_twice"]["bodies"] == 0
     assert stats["by_kind"]["glean_check"]["answered"] == stats["by_kind"]["extract"]["answered"]
+    answer = open_index(str(tmp_path)).ask("What happened to the harbour?")
+    assert answer.found
+    assert answer.references
+    assert not answer.dropped_references
+    assert set(endpoint.stats()["by_kind"]) == KINDS | {"map", "reduce"}
 
 
 class _Silent:

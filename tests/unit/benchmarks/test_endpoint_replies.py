@@ -74,7 +74,7 @@ def test_other_texts_are_not_taken_for_ours() -> None:
 
 
 def test_an_extraction_names_what_the_passage_names() -> None:
-    records = parse_records(_reply(_messages("extract", text=PASSAGE * 4)))
+    records = parse_records(_reply(_messages("extract", text=PASSAGE * 8)))
     names = {e.name for e in records.entities}
     assert records.complete
     assert records.unusable == 0
