@@ -11,7 +11,8 @@ How it grows:
   the first million tokens, as in the podcast corpus of the GraphRAG paper).
 - A document is about one community. Documents are dealt to communities by a Pitman–Yor process (1997), so
   that the sizes of communities are a power law; within one, a new name is tied preferentially to names that
-  have ties already (Barabási and Albert 1999), so degrees are one too. One tie in CROSS crosses to another community.
+  have ties already (Barabási and Albert 1999), so degrees are one too. One tie in 1 / CROSS crosses to
+  another community.
 - Of the sentences FACTS state a tie. CHANCE of these name two members of the community without any, as
   running text does. All others are about nothing that has a name.
 - The hub is in half of all chunks of CHUNK_TOKENS.
