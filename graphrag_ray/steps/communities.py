@@ -6,9 +6,9 @@ of any community are a few slices of a few blocks (see `graph/hierarchy.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,12 +22,10 @@ from graphrag_ray.graph.communities import communities, edge_order
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.reports import context
 from graphrag_ray.reports.elements import Elements, arrange
+from graphrag_ray.steps import blocks
 from graphrag_ray.steps.run import Result, Run
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
-
-BLOCK_ROWS = 20_000
-"""Elements in one block: some 10 MB of text."""
 
 HIERARCHY = "leiden"
 
@@ -36,8 +34,8 @@ HIERARCHY = "leiden"
 class Layout:
     """A hierarchy and where its elements are.
 
-    blocks     for "entities", "relationships" and "covariates": the parts that hold BLOCK_ROWS of them
-               each, in the order of `elements`
+    blocks     for "entities", "relationships" and "covariates": the parts that hold blocks.BLOCK_ROWS of
+               them each, in the order of `elements`
     node_keys  [N] first 64 bits of each entity's id, by node number
     """
 
@@ -101,8 +99,8 @@ def load_layout(run: Run, merged: Result, described: Result, found: Result) -> L
     hierarchy = _restore(run, found)
     order, community = edge_order(hierarchy, graph.source, graph.target)
     elements, _ = graph.arrange(hierarchy, order, community)
-    blocks = {kind: found.tables[f"block_{kind}"] for kind in groups}
-    return Layout(hierarchy, elements, blocks, graph.node_keys)
+    laid_out = {kind: found.tables[f"block_{kind}"] for kind in groups}
+    return Layout(hierarchy, elements, laid_out, graph.node_keys)
 
 
 def _groups(merged: Result, described: Result) -> dict[str, list[list[Part]]]:
@@ -230,7 +228,7 @@ def _lay_out(
         rows = sum(p.rows for p in group)
         inputs.append((group, place[at : at + rows]))
         at += rows
-    n_blocks = -(-len(sorted_rows) // BLOCK_ROWS)
+    n_blocks = -(-len(sorted_rows) // blocks.BLOCK_ROWS)
     written = run.executor.shuffle("communities", _placed, inputs, partial(_block, kind), n_blocks)
     return [w.get(f"block_{kind}", []) for w in written]
 
@@ -243,39 +241,9 @@ def _placed(store: Store, x: tuple[list[Part], Ints]) -> Iterator[pa.Table]:
         mine = place[at : at + table.num_rows]
         at += table.num_rows
         table = table.append_column("place", pa.array(mine))
-        table = table.append_column(PARTITION, pa.array((mine // BLOCK_ROWS).astype(np.int32)))
+        table = table.append_column(PARTITION, pa.array((mine // blocks.BLOCK_ROWS).astype(np.int32)))
         yield table.filter(pa.array(mine >= 0))
 
 
 def _block(kind: str, rows: pa.Table) -> Tables:
     return {f"block_{kind}": rows.sort_by("place").drop_columns(["place", PARTITION])}
-
-
-@lru_cache(maxsize=64)
-def _cached_block(store: Store, part: Part) -> pa.Table:
-    return read_part(store, part)
-
-
-def elements_at(store: Store, blocks: Sequence[Sequence[Part]], places: Ints) -> list[dict[str, Any]]:
-    """The rows at some places, in the order asked for. Reads, and keeps for a while, the blocks concerned."""
-    rows: list[dict[str, Any]] = [{}] * len(places)
-    of_block = places // BLOCK_ROWS
-    for block in np.unique(of_block):
-        mine = np.flatnonzero(of_block == block)
-        table = pa.concat_tables([_cached_block(store, part) for part in blocks[block]])
-        found = table.take(pa.array(places[mine] - block * BLOCK_ROWS)).to_pylist()
-        for at, row in zip(mine.tolist(), found, strict=True):
-            rows[at] = row
-    return rows
-
-
-def element_slice(
-    store: Store, blocks: Sequence[Sequence[Part]], start: int, end: int, columns: list[str]
-) -> pa.Table:
-    """The rows at places start…end-1 as a table of some columns."""
-    pieces = []
-    for block in range(start // BLOCK_ROWS, -(-end // BLOCK_ROWS)):
-        table = pa.concat_tables([_cached_block(store, part) for part in blocks[block]])
-        low, high = max(start - block * BLOCK_ROWS, 0), min(end - block * BLOCK_ROWS, BLOCK_ROWS)
-        pieces.append(table.select(columns).slice(low, high - low))
-    return pa.concat_tables(pieces) if pieces else pa.table({c: pa.array([], pa.string()) for c in columns})

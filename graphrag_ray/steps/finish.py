@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,10 @@ import pyarrow.compute as pc
 from graphrag_ray import schema
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.graph.arrays import degrees, graph_arrays
+from graphrag_ray.graph.hierarchy import Hierarchy
 from graphrag_ray.ids import report_id
-from graphrag_ray.steps.communities import HIERARCHY, Layout, element_slice
+from graphrag_ray.steps.blocks import element_slice
+from graphrag_ray.steps.communities import HIERARCHY, Layout
 from graphrag_ray.steps.numbers import Numbers, Rendered, number, renumbered
 from graphrag_ray.steps.run import Result, Run
 from graphrag_ray.store.files import Store
@@ -25,6 +27,9 @@ from graphrag_ray.store.parts import Part, read_table
 
 Ints = npt.NDArray[np.int64]
 COMMUNITIES_AT_ONCE = 2_000
+
+_Shared: TypeAlias = tuple[Layout, pa.Array, Ints]
+"""The layout, and by community its id and its human_readable_id."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +70,10 @@ def finish(
         _finish_graph(run, done, share, results.described)
         covariates = _read(run, results.merged.tables["covariates"], schema.COVARIATES)
         _write_one(run, done, "covariates", _numbered(covariates, numbers["covariates"]))
-        _finish_communities(run, done, share, layout, ids, period)
-        _finish_reports(run, done, numbers, layout, results.reports, ids, period)
+        community_ids = pa.array(ids, pa.string())
+        shared = run.executor.share((layout, community_ids, numbers["communities"].of(community_ids)))
+        _finish_communities(run, done, shared, layout.hierarchy, period)
+        _finish_reports(run, done, share, shared, results.reports, period)
         for name in ("entity_instances", "relationship_instances"):
             done.tables[name] = results.merged.parts(name)
         for kind in schema.EMBEDDINGS:
@@ -216,14 +223,10 @@ def _graph_tables(
 def _finish_communities(
     run: Run,
     done: Finished,
-    numbers: Callable[[], dict[str, Numbers]],
-    layout: Layout,
-    ids: list[str],
+    shared: Callable[[], _Shared],
+    h: Hierarchy,
     period: str,
 ) -> None:
-    known = numbers()["communities"].of(pa.array(ids, pa.string()))
-    shared = run.executor.share((layout, ids, known))
-    h = layout.hierarchy
     order = np.lexsort((np.arange(h.n_communities), h.level))
     inputs = [order[i : i + COMMUNITIES_AT_ONCE] for i in range(0, len(order), COMMUNITIES_AT_ONCE)]
     written = run.executor.map("finish", partial(_community_table, shared, period), inputs)
@@ -231,7 +234,7 @@ def _finish_communities(
 
 
 def _community_table(
-    shared: Callable[[], tuple[Layout, list[str], Ints]], period: str, store: Store, wanted: Ints
+    shared: Callable[[], _Shared], period: str, store: Store, wanted: Ints
 ) -> Iterator[Tables]:
     layout, ids, numbers = shared()
     h, edge_community = layout.hierarchy, layout.elements.edge_community
@@ -247,7 +250,7 @@ def _community_table(
         units = pc.unique(pc.list_flatten(of_text["text_unit_ids"])) if of_text.num_rows else pa.array([])
         rows.append(
             {
-                "id": ids[c],
+                "id": ids[c].as_py(),
                 "human_readable_id": int(numbers[c]),
                 "community": int(numbers[c]),
                 "level": int(h.level[c]),
@@ -269,19 +272,29 @@ def _community_table(
 def _finish_reports(
     run: Run,
     done: Finished,
-    numbers: dict[str, Numbers],
-    layout: Layout,
+    numbers: Callable[[], dict[str, Numbers]],
+    shared: Callable[[], _Shared],
     reports: Result,
-    ids: list[str],
     period: str,
 ) -> None:
     """Reports with references as people read them: human_readable_ids."""
+    inputs = [group for group in reports.tables["reports"] if group]
+    written = run.executor.map("finish", partial(_report_table, numbers, shared, period), inputs)
+    done.tables["community_reports"] = [p for w in written for p in w.get("community_reports", [])]
+
+
+def _report_table(
+    numbers: Callable[[], dict[str, Numbers]],
+    shared: Callable[[], _Shared],
+    period: str,
+    store: Store,
+    parts: list[Part],
+) -> Iterator[Tables]:
+    layout, ids, known = shared()
     h = layout.hierarchy
-    known = numbers["communities"].of(pa.array(ids, pa.string()))
-    shown = Rendered(numbers)
+    shown = Rendered(numbers())
     rows = []
-    table = read_table(run.store, reports.parts("reports")) if reports.parts("reports") else pa.table({})
-    written = table.to_pylist()
+    written = read_table(store, parts).to_pylist()
     shown.prepare(reference for row in written for reference in row["references"])
     for row in written:
         c = row.pop("number")
@@ -297,7 +310,7 @@ def _finish_reports(
         rows.append(
             {
                 **row,
-                "id": report_id(ids[c]),
+                "id": report_id(ids[c].as_py()),
                 "human_readable_id": int(known[c]),
                 "community": int(known[c]),
                 "level": int(h.level[c]),
@@ -314,8 +327,7 @@ def _finish_reports(
             }
         )
     rows.sort(key=lambda r: (r["level"], r["community"]))
-    finished = pa.Table.from_pylist(rows, schema=schema.COMMUNITY_REPORTS)
-    _write_one(run, done, "community_reports", finished)
+    yield {"community_reports": pa.Table.from_pylist(rows, schema=schema.COMMUNITY_REPORTS)}
 
 
 def _numbered(table: pa.Table, numbers: Numbers) -> pa.Table:
