@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from graphrag_ray import schema
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.graph.arrays import degrees, graph_arrays
-from graphrag_ray.graph.hierarchy import Hierarchy
 from graphrag_ray.ids import report_id
 from graphrag_ray.steps.blocks import element_slice
 from graphrag_ray.steps.communities import HIERARCHY, Layout
@@ -27,6 +26,9 @@ from graphrag_ray.store.parts import Part, read_table
 
 Ints = npt.NDArray[np.int64]
 COMMUNITIES_AT_ONCE = 2_000
+ELEMENTS_AT_ONCE = 200_000
+"""Communities of a part hold so many nodes and edges together, or there is one only: those of the coarsest
+level hold the whole graph between them, with all its lists of text units."""
 
 _Shared: TypeAlias = tuple[Layout, pa.Array, Ints]
 """The layout, and by community its id and its human_readable_id."""
@@ -72,7 +74,7 @@ def finish(
         _write_one(run, done, "covariates", _numbered(covariates, numbers["covariates"]))
         community_ids = pa.array(ids, pa.string())
         shared = run.executor.share((layout, community_ids, numbers["communities"].of(community_ids)))
-        _finish_communities(run, done, shared, layout.hierarchy, period)
+        _finish_communities(run, done, shared, layout, period)
         _finish_reports(run, done, share, shared, results.reports, period)
         for name in ("entity_instances", "relationship_instances"):
             done.tables[name] = results.merged.parts(name)
@@ -221,16 +223,25 @@ def _graph_tables(
 
 
 def _finish_communities(
-    run: Run,
-    done: Finished,
-    shared: Callable[[], _Shared],
-    h: Hierarchy,
-    period: str,
+    run: Run, done: Finished, shared: Callable[[], _Shared], layout: Layout, period: str
 ) -> None:
+    h, edge_community = layout.hierarchy, layout.elements.edge_community
     order = np.lexsort((np.arange(h.n_communities), h.level))
-    inputs = [order[i : i + COMMUNITIES_AT_ONCE] for i in range(0, len(order), COMMUNITIES_AT_ONCE)]
+    first, last = (np.searchsorted(edge_community, ends) for ends in (np.arange(h.n_communities), h.last))
+    inputs = _batches(order, (h.sizes() + last - first)[order])
     written = run.executor.map("finish", partial(_community_table, shared, period), inputs)
     done.tables["communities"] = [p for w in written for p in w.get("communities", [])]
+
+
+def _batches(order: Ints, elements: Ints) -> list[Ints]:
+    """Communities that are finished together: COMMUNITIES_AT_ONCE and ELEMENTS_AT_ONCE at most."""
+    batches, start, held = [], 0, 0
+    for at, n in enumerate(elements.tolist()):
+        if at > start and (at - start == COMMUNITIES_AT_ONCE or held + n > ELEMENTS_AT_ONCE):
+            batches.append(order[start:at])
+            start, held = at, 0
+        held += n
+    return [*batches, order[start:]] if len(order) else []
 
 
 def _community_table(

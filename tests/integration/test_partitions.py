@@ -66,6 +66,7 @@ def test_tables_are_the_same_however_many_partitions_and_blocks_there_are(
         monkeypatch.setattr(merge, "ROWS_PER_PARTITION", 20)
         monkeypatch.setattr(blocks, "BLOCK_ROWS", 3)
         monkeypatch.setattr(finish, "COMMUNITIES_AT_ONCE", 2)
+        monkeypatch.setattr(finish, "ELEMENTS_AT_ONCE", 7)
         monkeypatch.setattr(reports, "PART_ROWS", 2)
         parts = tables(str(tmp_path / "many"), tmp_path / "in", endpoint)
     assert len(Store(str(tmp_path / "many")).list("tables/entities")) > 2
