@@ -17,12 +17,13 @@ import pyarrow as pa
 from graphrag_ray import schema
 from graphrag_ray.corpus.tokens import count, vocabulary_for
 from graphrag_ray.engine.executor import PARTITION, Tables
-from graphrag_ray.graph.arrays import graph_arrays, id_prefixes
+from graphrag_ray.graph.arrays import id_prefixes, node_lookup
 from graphrag_ray.graph.communities import communities, edge_order
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.reports import context
 from graphrag_ray.reports.elements import Elements, arrange
 from graphrag_ray.steps import blocks
+from graphrag_ray.steps.columns import edge_ends
 from graphrag_ray.steps.run import Result, Run
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
@@ -153,16 +154,12 @@ class _Graph:
 
 def _graph(run: Run, groups: dict[str, list[list[Part]]], vocabulary: str) -> _Graph:
     entities = _read(run, groups["entities"], {"id": pa.string(), "n_tokens": pa.int64()})
-    edges = _read(
-        run,
-        groups["relationships"],
-        {"source_id": pa.string(), "target_id": pa.string(), "weight": pa.float64(), "n_tokens": pa.int64()},
-    )
-    source, target = graph_arrays([entities["id"]], edges["source_id"], edges["target_id"])
+    edges = _read(run, groups["relationships"], {"weight": pa.float64(), "n_tokens": pa.int64()})
+    source, target = edge_ends(run.store, entities["id"], [p for g in groups["relationships"] for p in g])
     claims = read_table(run.store, [p for g in groups["covariates"] for p in g], None, schema.COVARIATES)
     matched = np.flatnonzero(claims["subject_entity_id"].is_valid().to_numpy())
     subjects = claims["subject_entity_id"].take(pa.array(matched))
-    nodes, _ = graph_arrays([entities["id"]], subjects, subjects)
+    nodes = node_lookup([entities["id"]])(subjects)
     tokens = [
         context.record_tokens(context.claim_of(r), lambda t: count(t, vocabulary)) for r in claims.to_pylist()
     ]

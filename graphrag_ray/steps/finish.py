@@ -15,11 +15,12 @@ import pyarrow.compute as pc
 
 from graphrag_ray import schema
 from graphrag_ray.engine.executor import Tables
-from graphrag_ray.graph.arrays import degrees, graph_arrays
+from graphrag_ray.graph.arrays import degrees
 from graphrag_ray.ids import report_id
 from graphrag_ray.steps.blocks import element_slice
+from graphrag_ray.steps.columns import Keys, edge_ends, keys
 from graphrag_ray.steps.communities import HIERARCHY, Layout
-from graphrag_ray.steps.numbers import Numbers, Rendered, number, renumbered
+from graphrag_ray.steps.numbers import Numbers, Rendered, number, prefixes_of, renumbered
 from graphrag_ray.steps.run import Result, Run
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
@@ -91,27 +92,27 @@ def _all_numbers(run: Run, results: Results, layout: Layout, ids: list[str]) -> 
     """New entities and relationships are numbered from the best connected on, so that 1 is the largest
     hub; communities level by level."""
 
-    def column(groups: list[list[Part]], *names: str) -> pa.Table:
-        of = pa.schema([(n, pa.float64() if n == "weight" else pa.string()) for n in names])
-        return read_table(run.store, [p for g in groups for p in g], list(names), of)
+    def all_keys(groups: list[list[Part]]) -> Keys:
+        return keys(run.store, [p for g in groups for p in g])
 
     corpus, merged, described = results.corpus, results.merged, results.described
-    entities = column(described.tables["entities"], "id")
-    edges = column(described.tables["relationships"], "id", "source_id", "target_id", "weight")
-    source, target = graph_arrays([entities["id"]], edges["source_id"], edges["target_id"])
-    degree = degrees(source, target, entities.num_rows)
+    edges = [p for g in described.tables["relationships"] for p in g]
+    entities = _columns(run, described.tables["entities"], "id")["id"]
+    source, target = edge_ends(run.store, entities, edges)
+    weight = read_table(run.store, edges, ["weight"], pa.schema([("weight", pa.float64())]))["weight"]
+    degree = degrees(source, target, len(entities))
     community_ids = pa.array(ids, pa.string())
     report_ids = pa.array([report_id(i) for i in ids], pa.string())
     by_degree = np.lexsort((np.arange(len(degree)), -degree))
-    by_weight = np.lexsort((np.arange(len(source)), -edges["weight"].to_numpy()))
+    by_weight = np.lexsort((np.arange(len(source)), -weight.to_numpy()))
     by_level = np.lexsort((np.arange(len(ids)), layout.hierarchy.level))
-    communities = number(run, "communities", community_ids, by_level)
+    communities = number(run, "communities", prefixes_of(community_ids), by_level)
     return {
-        "documents": number(run, "documents", column(corpus.tables["documents"], "id")["id"]),
-        "text_units": number(run, "text_units", column(corpus.tables["text_units"], "id")["id"]),
-        "entities": number(run, "entities", entities["id"], by_degree),
-        "relationships": number(run, "relationships", edges["id"], by_weight),
-        "covariates": number(run, "covariates", column(merged.tables["covariates"], "id")["id"]),
+        "documents": number(run, "documents", all_keys(corpus.tables["documents"])),
+        "text_units": number(run, "text_units", all_keys(corpus.tables["text_units"])),
+        "entities": number(run, "entities", prefixes_of(entities), by_degree),
+        "relationships": number(run, "relationships", keys(run.store, edges), by_weight),
+        "covariates": number(run, "covariates", all_keys(merged.tables["covariates"])),
         "communities": communities,
         # A report bears its community's number, as everywhere in this family of tools.
         "community_reports": renumbered(report_ids, communities.of(community_ids), communities.next),
@@ -187,8 +188,7 @@ def _finish_graph(
 ) -> None:
     entities, edges = described.tables["entities"], described.tables["relationships"]
     ids = _columns(run, entities, "id")
-    ends = _columns(run, edges, "source_id", "target_id")
-    source, target = graph_arrays([ids["id"]], ends["source_id"], ends["target_id"])
+    source, target = edge_ends(run.store, ids["id"], [p for g in edges for p in g])
     degree = degrees(source, target, ids.num_rows)
     inputs = [
         *_sliced("entities", entities, {"degree": degree}),

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from graphrag_ray import schema
 from graphrag_ray.engine.executor import PARTITION, Tables
-from graphrag_ray.graph.arrays import degrees, graph_arrays, id_prefixes
+from graphrag_ray.graph.arrays import degrees, id_prefixes
 from graphrag_ray.graph.claims import CLAIM_INSTANCES, merge_claims
 from graphrag_ray.graph.merge import (
     descriptions_by_key,
@@ -28,6 +28,7 @@ from graphrag_ray.graph.merge import (
 )
 from graphrag_ray.graph.prune import keep_entities, keep_relationships
 from graphrag_ray.offline.prune_names import lower_case_words, weak_names
+from graphrag_ray.steps.columns import edge_ends
 from graphrag_ray.steps.run import Result, Run, rows_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
@@ -43,8 +44,6 @@ _ON_DRIVER = pa.schema(
         ("type", pa.string()),
         ("frequency", pa.int64()),
         ("weak", pa.bool_()),
-        ("source_id", pa.string()),
-        ("target_id", pa.string()),
         ("n_units", pa.int64()),
     ]
 )
@@ -165,9 +164,10 @@ def _prune(
 ) -> dict[str, npt.NDArray[np.bool_]]:
     """Which entities and relationships stay, from integer arrays on the driver."""
     entities = _columns(run, tables["merged_entities"], ["id", "type", "frequency", "weak"])
-    relationships = _columns(run, tables["merged_relationships"], ["source_id", "target_id", "n_units"])
+    relationships = _columns(run, tables["merged_relationships"], ["n_units"])
     n = entities.num_rows
-    source, target = graph_arrays([entities["id"]], relationships["source_id"], relationships["target_id"])
+    edges = [p for g in tables["merged_relationships"] for p in g]
+    source, target = edge_ends(run.store, entities["id"], edges)
     frequency = entities["frequency"].to_numpy()
     strong = ~np.asarray(entities["weak"].to_numpy(), dtype=np.bool_)
     n_ab = relationships["n_units"].to_numpy().astype(np.int64)
