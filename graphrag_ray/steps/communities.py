@@ -14,13 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from graphrag_ray import schema
-from graphrag_ray.corpus.tokens import count, vocabulary_for
+from graphrag_ray.corpus.tokens import vocabulary_for
 from graphrag_ray.engine.executor import PARTITION, Tables
 from graphrag_ray.graph.arrays import id_prefixes, node_lookup
 from graphrag_ray.graph.communities import communities, edge_order
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
-from graphrag_ray.reports import context
 from graphrag_ray.reports.elements import Elements, arrange
 from graphrag_ray.steps import blocks
 from graphrag_ray.steps.columns import edge_ends
@@ -55,7 +53,7 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
     groups = _groups(merged, described)
 
     def compute() -> Result:
-        graph = _graph(run, groups, vocabulary)
+        graph = _graph(run, groups)
         # igraph lets no other thread run while it works.
         with run.expecting_silence(60 + len(graph.source) / 10_000):
             hierarchy = communities(
@@ -93,10 +91,8 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
 
 def load_layout(run: Run, merged: Result, described: Result, found: Result) -> Layout:
     """The hierarchy and the arrays that planning reports needs, from what `find_communities` stored."""
-    model = run.settings.model(run.settings.model_name("report"))
-    vocabulary = vocabulary_for(model.model, model.tokenizer).name
     groups = _groups(merged, described)
-    graph = _graph(run, groups, vocabulary)
+    graph = _graph(run, groups)
     hierarchy = _restore(run, found)
     order, community = edge_order(hierarchy, graph.source, graph.target)
     elements, _ = graph.arrange(hierarchy, order, community)
@@ -152,17 +148,13 @@ class _Graph:
         return {"count": len(sizes), "largest_share": round(float(sizes.max()) / self.n_nodes, 4)}
 
 
-def _graph(run: Run, groups: dict[str, list[list[Part]]], vocabulary: str) -> _Graph:
+def _graph(run: Run, groups: dict[str, list[list[Part]]]) -> _Graph:
     entities = _read(run, groups["entities"], {"id": pa.string(), "n_tokens": pa.int64()})
     edges = _read(run, groups["relationships"], {"weight": pa.float64(), "n_tokens": pa.int64()})
     source, target = edge_ends(run.store, entities["id"], [p for g in groups["relationships"] for p in g])
-    claims = read_table(run.store, [p for g in groups["covariates"] for p in g], None, schema.COVARIATES)
+    claims = _read(run, groups["covariates"], {"subject_entity_id": pa.string(), "n_tokens": pa.int64()})
     matched = np.flatnonzero(claims["subject_entity_id"].is_valid().to_numpy())
-    subjects = claims["subject_entity_id"].take(pa.array(matched))
-    nodes = node_lookup([entities["id"]])(subjects)
-    tokens = [
-        context.record_tokens(context.claim_of(r), lambda t: count(t, vocabulary)) for r in claims.to_pylist()
-    ]
+    nodes = node_lookup([entities["id"]])(claims["subject_entity_id"].take(pa.array(matched)))
     return _Graph(
         n_nodes=entities.num_rows,
         node_keys=id_prefixes(entities["id"]),
@@ -173,7 +165,7 @@ def _graph(run: Run, groups: dict[str, list[list[Part]]], vocabulary: str) -> _G
         edge_tokens=edges["n_tokens"].to_numpy(),
         claim_rows=matched.astype(np.int64),
         claim_node=nodes,
-        claim_tokens=np.asarray(tokens, dtype=np.int64)[matched],
+        claim_tokens=claims["n_tokens"].to_numpy()[matched],
         n_rows={
             "entities": entities.num_rows,
             "relationships": edges.num_rows,

@@ -70,9 +70,7 @@ def finish(
     def compute() -> Result:
         share = run.executor.share(numbers)
         _finish_units(run, done, share, results)
-        _finish_graph(run, done, share, results.described)
-        covariates = _read(run, results.merged.tables["covariates"], schema.COVARIATES)
-        _write_one(run, done, "covariates", _numbered(covariates, numbers["covariates"]))
+        _finish_graph(run, done, share, results.described, results.merged.tables["covariates"])
         community_ids = pa.array(ids, pa.string())
         shared = run.executor.share((layout, community_ids, numbers["communities"].of(community_ids)))
         _finish_communities(run, done, shared, layout, period)
@@ -184,7 +182,11 @@ def _ids_by_unit(
 
 
 def _finish_graph(
-    run: Run, done: Finished, numbers: Callable[[], dict[str, Numbers]], described: Result
+    run: Run,
+    done: Finished,
+    numbers: Callable[[], dict[str, Numbers]],
+    described: Result,
+    covariates: list[list[Part]],
 ) -> None:
     entities, edges = described.tables["entities"], described.tables["relationships"]
     ids = _columns(run, entities, "id")
@@ -193,9 +195,10 @@ def _finish_graph(
     inputs = [
         *_sliced("entities", entities, {"degree": degree}),
         *_sliced("relationships", edges, {"combined_degree": degree[source] + degree[target]}),
+        *_sliced("covariates", covariates, {}),
     ]
     written = run.executor.map("finish", partial(_graph_tables, numbers), inputs)
-    for name in ("entities", "relationships"):
+    for name in ("entities", "relationships", "covariates"):
         done.tables[name] = [p for w in written for p in w.get(name, [])]
 
 
@@ -218,6 +221,8 @@ def _graph_tables(
     for name, values in columns.items():
         table = table.append_column(name, pa.array(values))
     of = schema.TABLES[kind]
+    if "human_readable_id" in table.column_names:
+        table = table.drop_columns(["human_readable_id"])
     table = table.append_column("human_readable_id", pa.array(numbers()[kind].of(table["id"])))
     yield {kind: table.select(of.names).cast(of)}
 
@@ -349,10 +354,6 @@ def _numbered(table: pa.Table, numbers: Numbers) -> pa.Table:
 def _columns(run: Run, groups: list[list[Part]], *names: str) -> pa.Table:
     of = pa.schema([(n, pa.string()) for n in names])
     return read_table(run.store, [p for g in groups for p in g], list(names), of)
-
-
-def _read(run: Run, groups: list[list[Part]], of: pa.Schema) -> pa.Table:
-    return read_table(run.store, [p for g in groups for p in g], None, of)
 
 
 def _write_one(run: Run, done: Finished, name: str, table: pa.Table) -> None:
