@@ -134,7 +134,8 @@ class _ReportSource:
         rows = [self._row(plan) for plan in self._schedule.ready(PLANS_AT_ONCE)]
         for row in rows:
             self._given.append(row["community"])
-            self._open[row["community"]] = row
+            # What `_label` needs: the row itself is the worker's, and may hold the reports below it.
+            self._open[row["community"]] = {name: row[name] for name in ("community", "level")}
         return rows
 
     def finished(self, number: int, outcome: Outcome[WrittenReport]) -> None:
