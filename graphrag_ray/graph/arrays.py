@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -120,11 +121,19 @@ def graph_arrays(
     source_id: pa.ChunkedArray | pa.Array,
     target_id: pa.ChunkedArray | pa.Array,
 ) -> tuple[Ints, Ints]:
-    """Relationships as node numbers: (source [E], target [E]), int64.
+    """Relationships as node numbers: (source [E], target [E]), int64. See `node_lookup`."""
+    look_up = node_lookup(entity_ids)
+    return look_up(source_id), look_up(target_id)
+
+
+def node_lookup(
+    entity_ids: Sequence[pa.ChunkedArray | pa.Array],
+) -> Callable[[pa.ChunkedArray | pa.Array], Ints]:
+    """A function from a column of entity ids to their node numbers, int64.
 
     entity_ids: the id columns of the entity table's parts, in order; a node's number is its place in
     them. Ids are compared by their first 64 bits, 8 bytes an entity; where two entities share these
-    (or ids are not hashes), in full. Raises ValueError naming an end that is not an entity, or an
+    (or ids are not hashes), in full. Raises ValueError naming an id that is not an entity's, or an
     entity that stands twice.
     """
     parts = [c for part in entity_ids for c in (part.chunks if isinstance(part, pa.ChunkedArray) else [part])]
@@ -134,19 +143,19 @@ def graph_arrays(
         by_prefix = np.argsort(known, kind="stable")
         in_order = known[by_prefix]
         if not (in_order[1:] == in_order[:-1]).any():
-            return tuple(_look_up(in_order, by_prefix, ends, nodes) for ends in (source_id, target_id))  # type: ignore[return-value]
+            return partial(_look_up, in_order, by_prefix, nodes)
     values = nodes.combine_chunks()
     if len(pc.unique(values)) != len(values):
         twice = next(v["values"] for v in values.value_counts().to_pylist() if v["counts"] > 1)
         raise ValueError(f"entity {twice!r} stands twice in the entity table")
-    return _full(values, source_id), _full(values, target_id)
+    return partial(_full, values)
 
 
 def _look_up(
     in_order: npt.NDArray[np.uint64],
     by_prefix: npt.NDArray[np.intp],
-    ends: pa.ChunkedArray | pa.Array,
     nodes: pa.ChunkedArray,
+    ends: pa.ChunkedArray | pa.Array,
 ) -> Ints:
     wanted = id_prefixes(ends)
     if wanted is None or len(in_order) == 0:

@@ -6,28 +6,25 @@ of any community are a few slices of a few blocks (see `graph/hierarchy.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from graphrag_ray import schema
-from graphrag_ray.corpus.tokens import count, vocabulary_for
+from graphrag_ray.corpus.tokens import vocabulary_for
 from graphrag_ray.engine.executor import PARTITION, Tables
-from graphrag_ray.graph.arrays import graph_arrays, id_prefixes
+from graphrag_ray.graph.arrays import id_prefixes, node_lookup
 from graphrag_ray.graph.communities import communities, edge_order
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
-from graphrag_ray.reports import context
 from graphrag_ray.reports.elements import Elements, arrange
+from graphrag_ray.steps import blocks
+from graphrag_ray.steps.columns import edge_ends
 from graphrag_ray.steps.run import Result, Run
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
-
-BLOCK_ROWS = 20_000
-"""Elements in one block: some 10 MB of text."""
 
 HIERARCHY = "leiden"
 
@@ -36,8 +33,8 @@ HIERARCHY = "leiden"
 class Layout:
     """A hierarchy and where its elements are.
 
-    blocks     for "entities", "relationships" and "covariates": the parts that hold BLOCK_ROWS of them
-               each, in the order of `elements`
+    blocks     for "entities", "relationships" and "covariates": the parts that hold blocks.BLOCK_ROWS of
+               them each, in the order of `elements`
     node_keys  [N] first 64 bits of each entity's id, by node number
     """
 
@@ -56,7 +53,7 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
     groups = _groups(merged, described)
 
     def compute() -> Result:
-        graph = _graph(run, groups, vocabulary)
+        graph = _graph(run, groups)
         # igraph lets no other thread run while it works.
         with run.expecting_silence(60 + len(graph.source) / 10_000):
             hierarchy = communities(
@@ -94,15 +91,13 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
 
 def load_layout(run: Run, merged: Result, described: Result, found: Result) -> Layout:
     """The hierarchy and the arrays that planning reports needs, from what `find_communities` stored."""
-    model = run.settings.model(run.settings.model_name("report"))
-    vocabulary = vocabulary_for(model.model, model.tokenizer).name
     groups = _groups(merged, described)
-    graph = _graph(run, groups, vocabulary)
+    graph = _graph(run, groups)
     hierarchy = _restore(run, found)
     order, community = edge_order(hierarchy, graph.source, graph.target)
     elements, _ = graph.arrange(hierarchy, order, community)
-    blocks = {kind: found.tables[f"block_{kind}"] for kind in groups}
-    return Layout(hierarchy, elements, blocks, graph.node_keys)
+    laid_out = {kind: found.tables[f"block_{kind}"] for kind in groups}
+    return Layout(hierarchy, elements, laid_out, graph.node_keys)
 
 
 def _groups(merged: Result, described: Result) -> dict[str, list[list[Part]]]:
@@ -153,21 +148,13 @@ class _Graph:
         return {"count": len(sizes), "largest_share": round(float(sizes.max()) / self.n_nodes, 4)}
 
 
-def _graph(run: Run, groups: dict[str, list[list[Part]]], vocabulary: str) -> _Graph:
+def _graph(run: Run, groups: dict[str, list[list[Part]]]) -> _Graph:
     entities = _read(run, groups["entities"], {"id": pa.string(), "n_tokens": pa.int64()})
-    edges = _read(
-        run,
-        groups["relationships"],
-        {"source_id": pa.string(), "target_id": pa.string(), "weight": pa.float64(), "n_tokens": pa.int64()},
-    )
-    source, target = graph_arrays([entities["id"]], edges["source_id"], edges["target_id"])
-    claims = read_table(run.store, [p for g in groups["covariates"] for p in g], None, schema.COVARIATES)
+    edges = _read(run, groups["relationships"], {"weight": pa.float64(), "n_tokens": pa.int64()})
+    source, target = edge_ends(run.store, entities["id"], [p for g in groups["relationships"] for p in g])
+    claims = _read(run, groups["covariates"], {"subject_entity_id": pa.string(), "n_tokens": pa.int64()})
     matched = np.flatnonzero(claims["subject_entity_id"].is_valid().to_numpy())
-    subjects = claims["subject_entity_id"].take(pa.array(matched))
-    nodes, _ = graph_arrays([entities["id"]], subjects, subjects)
-    tokens = [
-        context.record_tokens(context.claim_of(r), lambda t: count(t, vocabulary)) for r in claims.to_pylist()
-    ]
+    nodes = node_lookup([entities["id"]])(claims["subject_entity_id"].take(pa.array(matched)))
     return _Graph(
         n_nodes=entities.num_rows,
         node_keys=id_prefixes(entities["id"]),
@@ -178,7 +165,7 @@ def _graph(run: Run, groups: dict[str, list[list[Part]]], vocabulary: str) -> _G
         edge_tokens=edges["n_tokens"].to_numpy(),
         claim_rows=matched.astype(np.int64),
         claim_node=nodes,
-        claim_tokens=np.asarray(tokens, dtype=np.int64)[matched],
+        claim_tokens=claims["n_tokens"].to_numpy()[matched],
         n_rows={
             "entities": entities.num_rows,
             "relationships": edges.num_rows,
@@ -230,7 +217,7 @@ def _lay_out(
         rows = sum(p.rows for p in group)
         inputs.append((group, place[at : at + rows]))
         at += rows
-    n_blocks = -(-len(sorted_rows) // BLOCK_ROWS)
+    n_blocks = -(-len(sorted_rows) // blocks.BLOCK_ROWS)
     written = run.executor.shuffle("communities", _placed, inputs, partial(_block, kind), n_blocks)
     return [w.get(f"block_{kind}", []) for w in written]
 
@@ -243,39 +230,9 @@ def _placed(store: Store, x: tuple[list[Part], Ints]) -> Iterator[pa.Table]:
         mine = place[at : at + table.num_rows]
         at += table.num_rows
         table = table.append_column("place", pa.array(mine))
-        table = table.append_column(PARTITION, pa.array((mine // BLOCK_ROWS).astype(np.int32)))
+        table = table.append_column(PARTITION, pa.array((mine // blocks.BLOCK_ROWS).astype(np.int32)))
         yield table.filter(pa.array(mine >= 0))
 
 
 def _block(kind: str, rows: pa.Table) -> Tables:
     return {f"block_{kind}": rows.sort_by("place").drop_columns(["place", PARTITION])}
-
-
-@lru_cache(maxsize=64)
-def _cached_block(store: Store, part: Part) -> pa.Table:
-    return read_part(store, part)
-
-
-def elements_at(store: Store, blocks: Sequence[Sequence[Part]], places: Ints) -> list[dict[str, Any]]:
-    """The rows at some places, in the order asked for. Reads, and keeps for a while, the blocks concerned."""
-    rows: list[dict[str, Any]] = [{}] * len(places)
-    of_block = places // BLOCK_ROWS
-    for block in np.unique(of_block):
-        mine = np.flatnonzero(of_block == block)
-        table = pa.concat_tables([_cached_block(store, part) for part in blocks[block]])
-        found = table.take(pa.array(places[mine] - block * BLOCK_ROWS)).to_pylist()
-        for at, row in zip(mine.tolist(), found, strict=True):
-            rows[at] = row
-    return rows
-
-
-def element_slice(
-    store: Store, blocks: Sequence[Sequence[Part]], start: int, end: int, columns: list[str]
-) -> pa.Table:
-    """The rows at places start…end-1 as a table of some columns."""
-    pieces = []
-    for block in range(start // BLOCK_ROWS, -(-end // BLOCK_ROWS)):
-        table = pa.concat_tables([_cached_block(store, part) for part in blocks[block]])
-        low, high = max(start - block * BLOCK_ROWS, 0), min(end - block * BLOCK_ROWS, BLOCK_ROWS)
-        pieces.append(table.select(columns).slice(low, high - low))
-    return pa.concat_tables(pieces) if pieces else pa.table({c: pa.array([], pa.string()) for c in columns})

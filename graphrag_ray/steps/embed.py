@@ -44,6 +44,7 @@ def embed_all(run: Run, corpus: Result, described: Result, reports: Result, ids:
 
     def compute() -> Result:
         inputs: list[Any] = []
+        report_ids = pa.array([report_id(id_) for id_ in ids], pa.string())
         for kind, groups in (
             ("entity", described.tables["entities"]),
             ("relationship", described.tables["relationships"]),
@@ -51,7 +52,7 @@ def embed_all(run: Run, corpus: Result, described: Result, reports: Result, ids:
             ("community_report", reports.tables["reports"]),
         ):
             inputs += [
-                (kind, group, ids if kind == "community_report" else None) for group in groups if group
+                (kind, group, report_ids if kind == "community_report" else None) for group in groups if group
             ]
         index = run.sweep_rows(work, _load, inputs, rows_of([group for _, group, _ in inputs]))
         written = run.executor.map("embed", partial(_collect, work, index), inputs)
@@ -89,13 +90,13 @@ def _label(row: Row) -> tuple[str, str]:
     return f"{row['kind']} {row['id']}", ""
 
 
-def _load(store: Store, x: tuple[str, list[Part], list[str] | None]) -> Iterator[pa.Table]:
-    kind, parts, ids = x
+def _load(store: Store, x: tuple[str, list[Part], pa.Array | None]) -> Iterator[pa.Table]:
+    kind, parts, report_ids = x
     for part in parts:
         table = read_part(store, part)
         if kind == "community_report":
-            assert ids is not None
-            id_ = pa.array([report_id(ids[n]) for n in table["number"].to_pylist()], pa.string())
+            assert report_ids is not None
+            id_ = report_ids.take(table["number"].combine_chunks())
             text = pa.array([shown_content(t) for t in table["full_content"].to_pylist()], pa.string())
         else:
             id_ = table["id"]
@@ -116,7 +117,7 @@ def _collect(
     work: Work[bytes],
     index: Callable[[], JournalIndex],
     store: Store,
-    x: tuple[str, list[Part], list[str] | None],
+    x: tuple[str, list[Part], pa.Array | None],
 ) -> Iterator[Tables]:
     done: list[tuple[str, bytes]] = []
     for batch in replayed(work, index(), store, _load(store, x)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,16 +15,24 @@ import pyarrow.compute as pc
 
 from graphrag_ray import schema
 from graphrag_ray.engine.executor import Tables
-from graphrag_ray.graph.arrays import degrees, graph_arrays
+from graphrag_ray.graph.arrays import degrees
 from graphrag_ray.ids import report_id
-from graphrag_ray.steps.communities import HIERARCHY, Layout, element_slice
-from graphrag_ray.steps.numbers import Numbers, Rendered, number, renumbered
+from graphrag_ray.steps.blocks import element_slice
+from graphrag_ray.steps.columns import Keys, edge_ends, keys
+from graphrag_ray.steps.communities import HIERARCHY, Layout
+from graphrag_ray.steps.numbers import Numbers, Rendered, number, prefixes_of, renumbered
 from graphrag_ray.steps.run import Result, Run
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 
 Ints = npt.NDArray[np.int64]
 COMMUNITIES_AT_ONCE = 2_000
+ELEMENTS_AT_ONCE = 200_000
+"""Communities of a part hold so many nodes and edges together, or there is one only: those of the coarsest
+level hold the whole graph between them, with all its lists of text units."""
+
+_Shared: TypeAlias = tuple[Layout, pa.Array, Ints]
+"""The layout, and by community its id and its human_readable_id."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +70,11 @@ def finish(
     def compute() -> Result:
         share = run.executor.share(numbers)
         _finish_units(run, done, share, results)
-        _finish_graph(run, done, share, results.described)
-        covariates = _read(run, results.merged.tables["covariates"], schema.COVARIATES)
-        _write_one(run, done, "covariates", _numbered(covariates, numbers["covariates"]))
-        _finish_communities(run, done, share, layout, ids, period)
-        _finish_reports(run, done, numbers, layout, results.reports, ids, period)
+        _finish_graph(run, done, share, results.described, results.merged.tables["covariates"])
+        community_ids = pa.array(ids, pa.string())
+        shared = run.executor.share((layout, community_ids, numbers["communities"].of(community_ids)))
+        _finish_communities(run, done, shared, layout, period)
+        _finish_reports(run, done, share, shared, results.reports, period)
         for name in ("entity_instances", "relationship_instances"):
             done.tables[name] = results.merged.parts(name)
         for kind in schema.EMBEDDINGS:
@@ -82,27 +90,27 @@ def _all_numbers(run: Run, results: Results, layout: Layout, ids: list[str]) -> 
     """New entities and relationships are numbered from the best connected on, so that 1 is the largest
     hub; communities level by level."""
 
-    def column(groups: list[list[Part]], *names: str) -> pa.Table:
-        of = pa.schema([(n, pa.float64() if n == "weight" else pa.string()) for n in names])
-        return read_table(run.store, [p for g in groups for p in g], list(names), of)
+    def all_keys(groups: list[list[Part]]) -> Keys:
+        return keys(run.store, [p for g in groups for p in g])
 
     corpus, merged, described = results.corpus, results.merged, results.described
-    entities = column(described.tables["entities"], "id")
-    edges = column(described.tables["relationships"], "id", "source_id", "target_id", "weight")
-    source, target = graph_arrays([entities["id"]], edges["source_id"], edges["target_id"])
-    degree = degrees(source, target, entities.num_rows)
+    edges = [p for g in described.tables["relationships"] for p in g]
+    entities = _columns(run, described.tables["entities"], "id")["id"]
+    source, target = edge_ends(run.store, entities, edges)
+    weight = read_table(run.store, edges, ["weight"], pa.schema([("weight", pa.float64())]))["weight"]
+    degree = degrees(source, target, len(entities))
     community_ids = pa.array(ids, pa.string())
     report_ids = pa.array([report_id(i) for i in ids], pa.string())
     by_degree = np.lexsort((np.arange(len(degree)), -degree))
-    by_weight = np.lexsort((np.arange(len(source)), -edges["weight"].to_numpy()))
+    by_weight = np.lexsort((np.arange(len(source)), -weight.to_numpy()))
     by_level = np.lexsort((np.arange(len(ids)), layout.hierarchy.level))
-    communities = number(run, "communities", community_ids, by_level)
+    communities = number(run, "communities", prefixes_of(community_ids), by_level)
     return {
-        "documents": number(run, "documents", column(corpus.tables["documents"], "id")["id"]),
-        "text_units": number(run, "text_units", column(corpus.tables["text_units"], "id")["id"]),
-        "entities": number(run, "entities", entities["id"], by_degree),
-        "relationships": number(run, "relationships", edges["id"], by_weight),
-        "covariates": number(run, "covariates", column(merged.tables["covariates"], "id")["id"]),
+        "documents": number(run, "documents", all_keys(corpus.tables["documents"])),
+        "text_units": number(run, "text_units", all_keys(corpus.tables["text_units"])),
+        "entities": number(run, "entities", prefixes_of(entities), by_degree),
+        "relationships": number(run, "relationships", keys(run.store, edges), by_weight),
+        "covariates": number(run, "covariates", all_keys(merged.tables["covariates"])),
         "communities": communities,
         # A report bears its community's number, as everywhere in this family of tools.
         "community_reports": renumbered(report_ids, communities.of(community_ids), communities.next),
@@ -174,19 +182,23 @@ def _ids_by_unit(
 
 
 def _finish_graph(
-    run: Run, done: Finished, numbers: Callable[[], dict[str, Numbers]], described: Result
+    run: Run,
+    done: Finished,
+    numbers: Callable[[], dict[str, Numbers]],
+    described: Result,
+    covariates: list[list[Part]],
 ) -> None:
     entities, edges = described.tables["entities"], described.tables["relationships"]
     ids = _columns(run, entities, "id")
-    ends = _columns(run, edges, "source_id", "target_id")
-    source, target = graph_arrays([ids["id"]], ends["source_id"], ends["target_id"])
+    source, target = edge_ends(run.store, ids["id"], [p for g in edges for p in g])
     degree = degrees(source, target, ids.num_rows)
     inputs = [
         *_sliced("entities", entities, {"degree": degree}),
         *_sliced("relationships", edges, {"combined_degree": degree[source] + degree[target]}),
+        *_sliced("covariates", covariates, {}),
     ]
     written = run.executor.map("finish", partial(_graph_tables, numbers), inputs)
-    for name in ("entities", "relationships"):
+    for name in ("entities", "relationships", "covariates"):
         done.tables[name] = [p for w in written for p in w.get(name, [])]
 
 
@@ -209,29 +221,36 @@ def _graph_tables(
     for name, values in columns.items():
         table = table.append_column(name, pa.array(values))
     of = schema.TABLES[kind]
+    if "human_readable_id" in table.column_names:
+        table = table.drop_columns(["human_readable_id"])
     table = table.append_column("human_readable_id", pa.array(numbers()[kind].of(table["id"])))
     yield {kind: table.select(of.names).cast(of)}
 
 
 def _finish_communities(
-    run: Run,
-    done: Finished,
-    numbers: Callable[[], dict[str, Numbers]],
-    layout: Layout,
-    ids: list[str],
-    period: str,
+    run: Run, done: Finished, shared: Callable[[], _Shared], layout: Layout, period: str
 ) -> None:
-    known = numbers()["communities"].of(pa.array(ids, pa.string()))
-    shared = run.executor.share((layout, ids, known))
-    h = layout.hierarchy
+    h, edge_community = layout.hierarchy, layout.elements.edge_community
     order = np.lexsort((np.arange(h.n_communities), h.level))
-    inputs = [order[i : i + COMMUNITIES_AT_ONCE] for i in range(0, len(order), COMMUNITIES_AT_ONCE)]
+    first, last = (np.searchsorted(edge_community, ends) for ends in (np.arange(h.n_communities), h.last))
+    inputs = _batches(order, (h.sizes() + last - first)[order])
     written = run.executor.map("finish", partial(_community_table, shared, period), inputs)
     done.tables["communities"] = [p for w in written for p in w.get("communities", [])]
 
 
+def _batches(order: Ints, elements: Ints) -> list[Ints]:
+    """Communities that are finished together: COMMUNITIES_AT_ONCE and ELEMENTS_AT_ONCE at most."""
+    batches, start, held = [], 0, 0
+    for at, n in enumerate(elements.tolist()):
+        if at > start and (at - start == COMMUNITIES_AT_ONCE or held + n > ELEMENTS_AT_ONCE):
+            batches.append(order[start:at])
+            start, held = at, 0
+        held += n
+    return [*batches, order[start:]] if len(order) else []
+
+
 def _community_table(
-    shared: Callable[[], tuple[Layout, list[str], Ints]], period: str, store: Store, wanted: Ints
+    shared: Callable[[], _Shared], period: str, store: Store, wanted: Ints
 ) -> Iterator[Tables]:
     layout, ids, numbers = shared()
     h, edge_community = layout.hierarchy, layout.elements.edge_community
@@ -247,7 +266,7 @@ def _community_table(
         units = pc.unique(pc.list_flatten(of_text["text_unit_ids"])) if of_text.num_rows else pa.array([])
         rows.append(
             {
-                "id": ids[c],
+                "id": ids[c].as_py(),
                 "human_readable_id": int(numbers[c]),
                 "community": int(numbers[c]),
                 "level": int(h.level[c]),
@@ -269,19 +288,29 @@ def _community_table(
 def _finish_reports(
     run: Run,
     done: Finished,
-    numbers: dict[str, Numbers],
-    layout: Layout,
+    numbers: Callable[[], dict[str, Numbers]],
+    shared: Callable[[], _Shared],
     reports: Result,
-    ids: list[str],
     period: str,
 ) -> None:
     """Reports with references as people read them: human_readable_ids."""
+    inputs = [group for group in reports.tables["reports"] if group]
+    written = run.executor.map("finish", partial(_report_table, numbers, shared, period), inputs)
+    done.tables["community_reports"] = [p for w in written for p in w.get("community_reports", [])]
+
+
+def _report_table(
+    numbers: Callable[[], dict[str, Numbers]],
+    shared: Callable[[], _Shared],
+    period: str,
+    store: Store,
+    parts: list[Part],
+) -> Iterator[Tables]:
+    layout, ids, known = shared()
     h = layout.hierarchy
-    known = numbers["communities"].of(pa.array(ids, pa.string()))
-    shown = Rendered(numbers)
+    shown = Rendered(numbers())
     rows = []
-    table = read_table(run.store, reports.parts("reports")) if reports.parts("reports") else pa.table({})
-    written = table.to_pylist()
+    written = read_table(store, parts).to_pylist()
     shown.prepare(reference for row in written for reference in row["references"])
     for row in written:
         c = row.pop("number")
@@ -297,7 +326,7 @@ def _finish_reports(
         rows.append(
             {
                 **row,
-                "id": report_id(ids[c]),
+                "id": report_id(ids[c].as_py()),
                 "human_readable_id": int(known[c]),
                 "community": int(known[c]),
                 "level": int(h.level[c]),
@@ -314,8 +343,7 @@ def _finish_reports(
             }
         )
     rows.sort(key=lambda r: (r["level"], r["community"]))
-    finished = pa.Table.from_pylist(rows, schema=schema.COMMUNITY_REPORTS)
-    _write_one(run, done, "community_reports", finished)
+    yield {"community_reports": pa.Table.from_pylist(rows, schema=schema.COMMUNITY_REPORTS)}
 
 
 def _numbered(table: pa.Table, numbers: Numbers) -> pa.Table:
@@ -326,10 +354,6 @@ def _numbered(table: pa.Table, numbers: Numbers) -> pa.Table:
 def _columns(run: Run, groups: list[list[Part]], *names: str) -> pa.Table:
     of = pa.schema([(n, pa.string()) for n in names])
     return read_table(run.store, [p for g in groups for p in g], list(names), of)
-
-
-def _read(run: Run, groups: list[list[Part]], of: pa.Schema) -> pa.Table:
-    return read_table(run.store, [p for g in groups for p in g], None, of)
 
 
 def _write_one(run: Run, done: Finished, name: str, table: pa.Table) -> None:

@@ -7,7 +7,7 @@ found_* (by chunk) ──shuffle by id range──► *_instances, merged_* and 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray import schema
+from graphrag_ray.corpus.tokens import count, vocabulary_for
 from graphrag_ray.engine.executor import PARTITION, Tables
-from graphrag_ray.graph.arrays import degrees, graph_arrays, id_prefixes
+from graphrag_ray.graph.arrays import degrees, id_prefixes
 from graphrag_ray.graph.claims import CLAIM_INSTANCES, merge_claims
 from graphrag_ray.graph.merge import (
     descriptions_by_key,
@@ -28,7 +29,10 @@ from graphrag_ray.graph.merge import (
 )
 from graphrag_ray.graph.prune import keep_entities, keep_relationships
 from graphrag_ray.offline.prune_names import lower_case_words, weak_names
-from graphrag_ray.steps.run import Result, Run, rows_of
+from graphrag_ray.reports import context
+from graphrag_ray.steps.columns import Keys, edge_ends, keys
+from graphrag_ray.steps.extract import COUNTS
+from graphrag_ray.steps.run import Result, Run, add_counts, rows_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
 
@@ -43,8 +47,6 @@ _ON_DRIVER = pa.schema(
         ("type", pa.string()),
         ("frequency", pa.int64()),
         ("weak", pa.bool_()),
-        ("source_id", pa.string()),
-        ("target_id", pa.string()),
         ("n_units", pa.int64()),
     ]
 )
@@ -60,6 +62,8 @@ def merge(run: Run, corpus: Result, extracted: Result, claimed: Result) -> Resul
     )
     weight = run.settings.graph.weight
     threshold = run.settings.graph.min_log_likelihood
+    report_model = run.settings.model(run.settings.model_name("report"))
+    vocabulary = vocabulary_for(report_model.model, report_model.tokenizer).name
 
     def compute() -> Result:
         lower = run.executor.share(_lower_case_words(run, extracted)) if prune else None
@@ -73,7 +77,7 @@ def merge(run: Run, corpus: Result, extracted: Result, claimed: Result) -> Resul
         for kind in ("entities", "relationships"):
             groups = tables.pop(f"merged_{kind}")
             tables[kind] = _keep(run, kind, groups, kept[kind]) if kept else groups
-        tables["covariates"], unmatched = _claims(run, claimed, tables["entities"])
+        tables["covariates"], unmatched = _claims(run, claimed, tables["entities"], vocabulary)
         counts = {
             "entities": rows_of(tables["entities"]),
             "relationships": rows_of(tables["relationships"]),
@@ -86,17 +90,23 @@ def merge(run: Run, corpus: Result, extracted: Result, claimed: Result) -> Resul
         return Result(tables, counts)
 
     units = corpus.tables["text_units"]
-    return run.step("merge", [units, extracted, claimed, prune, weight, threshold], compute)
+    depends_on = [units, extracted, claimed, prune, weight, threshold]
+    return run.step("merge", [*depends_on, vocabulary] if claimed.tables else depends_on, compute)
 
 
 def _shuffle(run: Run, extracted: Result, table: str, reduce: Any) -> dict[str, list[list[Part]]]:
     groups = [g for g in extracted.tables[table] if g]
-    partitions = 1
-    while partitions * ROWS_PER_PARTITION < rows_of(groups):
-        partitions *= 2
+    partitions = _partitions(groups)
     written = run.executor.shuffle("merge", partial(_partitioned, partitions), groups, reduce, partitions)
     names = reduce(_of(table).empty_table()).keys()
     return {name: [w.get(name, []) for w in written] for name in names}
+
+
+def _partitions(groups: list[list[Part]]) -> int:
+    partitions = 1
+    while partitions * ROWS_PER_PARTITION < rows_of(groups):
+        partitions *= 2
+    return partitions
 
 
 def _of(table: str) -> pa.Schema:
@@ -118,8 +128,8 @@ def _lower_case_words(run: Run, extracted: Result) -> Mapping[str, int]:
     counts: Counter[str] = Counter()
     groups = [g for g in extracted.tables["found_entities"] if g]
     for table in run.executor.stream("merge", _count_lower_case, groups):
-        for word, count in zip(table["word"].to_pylist(), table["count"].to_pylist(), strict=True):
-            counts[word] += count
+        for word, n in zip(table["word"].to_pylist(), table["count"].to_pylist(), strict=True):
+            counts[word] += n
     return counts
 
 
@@ -165,9 +175,10 @@ def _prune(
 ) -> dict[str, npt.NDArray[np.bool_]]:
     """Which entities and relationships stay, from integer arrays on the driver."""
     entities = _columns(run, tables["merged_entities"], ["id", "type", "frequency", "weak"])
-    relationships = _columns(run, tables["merged_relationships"], ["source_id", "target_id", "n_units"])
+    relationships = _columns(run, tables["merged_relationships"], ["n_units"])
     n = entities.num_rows
-    source, target = graph_arrays([entities["id"]], relationships["source_id"], relationships["target_id"])
+    edges = [p for g in tables["merged_relationships"] for p in g]
+    source, target = edge_ends(run.store, entities["id"], edges)
     frequency = entities["frequency"].to_numpy()
     strong = ~np.asarray(entities["weak"].to_numpy(), dtype=np.bool_)
     n_ab = relationships["n_units"].to_numpy().astype(np.int64)
@@ -200,19 +211,41 @@ def _keep_rows(kind: str, store: Store, x: tuple[list[Part], Any, int]) -> Itera
     yield {kind: table.filter(pa.array(np.unpackbits(bits, count=rows).astype(np.bool_)))}
 
 
-def _claims(run: Run, claimed: Result, entities: list[list[Part]]) -> tuple[list[list[Part]], int]:
-    """Claims are few; they are merged in one place, and the entities they name are looked up by id."""
-    parts = claimed.parts("found_claims")
-    if not parts:
+def _claims(
+    run: Run, claimed: Result, entities: list[list[Part]], vocabulary: str
+) -> tuple[list[list[Part]], int]:
+    """Covariates with n_tokens (of their record in a context), sorted by id over all parts; and how many
+    have a subject that is no entity."""
+    groups = [g for g in claimed.tables.get("found_claims", []) if g]
+    if not groups:
         return [], 0
-    ids = _columns(run, entities, ["id"])["id"]
-    merged = merge_claims(read_table(run.store, parts, None, CLAIM_INSTANCES), ids)
-    written = run.executor.map("claims", _just, [merged.table])
-    return [written[0].get("covariates", [])], merged.n_unmatched
+    partitions = _partitions(groups)
+    known = run.executor.share(np.sort(keys(run.store, [p for g in entities for p in g])))
+    reduce = partial(_reduce_claims, known, vocabulary)
+    written = run.executor.shuffle("merge", partial(_partitioned, partitions), groups, reduce, partitions)
+    counted = {"counts": [w.get("counts", []) for w in written]}
+    unmatched = add_counts(run.store, counted).get("claims_without_entity", 0)
+    return [w.get("covariates", []) for w in written], unmatched
 
 
-def _just(store: Store, table: pa.Table) -> Iterable[Tables]:
-    yield {"covariates": table}
+def _reduce_claims(known: Callable[[], Keys], vocabulary: str, rows: pa.Table) -> Tables:
+    instances = rows.select(CLAIM_INSTANCES.names).cast(CLAIM_INSTANCES)
+    subjects = instances["subject_entity_id"].unique()
+    prefixes, entities = id_prefixes(subjects), known()
+    assert prefixes is not None, "subjects have ids of our own"
+    at = np.searchsorted(entities, prefixes)
+    found = np.append(entities, np.uint64(0))[at] == prefixes
+    found &= at < len(entities)
+    merged = merge_claims(instances, subjects.filter(pa.array(found)))
+    tokens = [
+        context.record_tokens(context.claim_of(row), lambda text: count(text, vocabulary))
+        for row in merged.table.to_pylist()
+    ]
+    counts = [{"name": "claims_without_entity", "value": merged.n_unmatched}]
+    return {
+        "covariates": merged.table.append_column("n_tokens", pa.array(tokens, pa.int64())),
+        "counts": pa.Table.from_pylist(counts, schema=COUNTS),
+    }
 
 
 def _columns(run: Run, groups: list[list[Part]], names: list[str]) -> pa.Table:

@@ -6,17 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from graphrag_ray import schema
-from graphrag_ray.graph.arrays import id_prefixes
+from graphrag_ray.graph.arrays import Ints, id_prefixes
 from graphrag_ray.records import Reference, render_references
+from graphrag_ray.steps import columns
+from graphrag_ray.steps.columns import Keys
 from graphrag_ray.steps.run import Run
 from graphrag_ray.store.parts import read_table
-
-Ints = npt.NDArray[np.int64]
-Keys = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -36,22 +34,20 @@ class Numbers:
         return np.where(self.keys[at] == wanted, self.numbers[at], -1)
 
 
-def number(run: Run, table: str, ids: pa.ChunkedArray | pa.Array, order: Ints | None = None) -> Numbers:
+def number(run: Run, table: str, keys: Keys, order: Ints | None = None) -> Numbers:
     """Short ids: the parent snapshot's where it has the id, new ones above the highest ever used.
 
-    order: the sequence in which new ids are numbered; None: as they stand.
+    keys: the first 64 bits of each id. order: the sequence in which new ids are numbered; None: as they
+    stand.
     """
-    keys = id_prefixes(ids)
-    assert keys is not None, f"{table} hold ids of our own"
     first, old_keys, old_numbers = 1, np.empty(0, np.uint64), np.empty(0, np.int64)
     if run.parent is not None:
         first = int(run.parent.next_human_readable_id.get(table, 1))
-        columns = ["id", "human_readable_id"]
-        old = read_table(run.store, run.parent.parts(table), columns, schema.TABLES[table])
-        prefixes = id_prefixes(old["id"])
-        if prefixes is not None and len(prefixes):
-            by_key = np.argsort(prefixes, kind="stable")
-            old_keys, old_numbers = prefixes[by_key], old["human_readable_id"].to_numpy()[by_key]
+        parts = run.parent.parts(table)
+        prefixes = columns.keys(run.store, parts)
+        old = read_table(run.store, parts, ["human_readable_id"], schema.TABLES[table])
+        by_key = np.argsort(prefixes, kind="stable")
+        old_keys, old_numbers = prefixes[by_key], old["human_readable_id"].to_numpy()[by_key]
     numbers = np.full(len(keys), -1, dtype=np.int64)
     if len(old_keys) and len(keys):
         at = np.minimum(np.searchsorted(old_keys, keys), len(old_keys) - 1)
@@ -65,10 +61,16 @@ def number(run: Run, table: str, ids: pa.ChunkedArray | pa.Array, order: Ints | 
 
 def renumbered(ids: pa.Array, numbers: Ints, next_: int) -> Numbers:
     """Numbers that are given."""
-    keys = id_prefixes(ids)
-    assert keys is not None
+    keys = prefixes_of(ids)
     by_key = np.argsort(keys, kind="stable")
     return Numbers(keys[by_key], numbers[by_key], next_)
+
+
+def prefixes_of(ids: pa.Array | pa.ChunkedArray) -> Keys:
+    """The first 64 bits of ids of our own."""
+    found = id_prefixes(ids)
+    assert found is not None, "tables hold ids of our own"
+    return found
 
 
 class Rendered:

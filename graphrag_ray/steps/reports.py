@@ -6,6 +6,7 @@ context and runs the dialogue; the length of its report wakes the community that
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ import pyarrow as pa
 from graphrag_ray.corpus.tokens import count, vocabulary_for
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Outcome, Row, Work
+from graphrag_ray.graph.hierarchy import Ints
 from graphrag_ray.ids import community_id, report_id
 from graphrag_ray.messages import Dialogue
 from graphrag_ray.reports import context
@@ -22,13 +24,25 @@ from graphrag_ray.reports.dialogue import Report, ReportSpec, full_content, repo
 from graphrag_ray.reports.plan import CLAIM, EDGE, NODE, Plan
 from graphrag_ray.reports.schedule import Schedule
 from graphrag_ray.schema import REFERENCE
-from graphrag_ray.steps.communities import HIERARCHY, Layout, elements_at
+from graphrag_ray.steps.blocks import elements_at
+from graphrag_ray.steps.communities import HIERARCHY, Layout
 from graphrag_ray.steps.run import Result, Run, failure_rows, spec_key
+from graphrag_ray.steps.spool import Spool
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
-from graphrag_ray.store.parts import Part
+from graphrag_ray.store.parts import Part, write_parts
 
 PLANS_AT_ONCE = 64
+
+PART_ROWS = 2_000
+"""Reports in a stored part: some 10 MB."""
+
+ELEMENTS: dict[int, tuple[str, list[str] | None]] = {
+    NODE: ("entities", ["id", "title", "description"]),
+    EDGE: ("relationships", ["id", "source", "target", "description"]),
+    CLAIM: ("covariates", None),
+}
+"""What a context shows of each kind: its table and columns. A hub's list of text units is not among them."""
 
 WRITTEN = pa.schema(
     [
@@ -72,7 +86,7 @@ def community_ids(layout: Layout) -> list[str]:
 
 
 def write_reports(run: Run, found: Result, layout: Layout, ids: list[str]) -> Result:
-    """Tables reports (WRITTEN, by community number) and failures."""
+    """Tables reports (WRITTEN, by level and community number; one group a part) and failures."""
     spec = report_spec(run.settings, run.prompts)
     options = run.settings.reports
     model = run.settings.model(run.settings.model_name("report"))
@@ -86,14 +100,15 @@ def write_reports(run: Run, found: Result, layout: Layout, ids: list[str]) -> Re
         )
         source = _ReportSource(schedule, layout, ids, vocabulary)
         run.sweep(work, source, JournalIndex.load(run.store, work.name))
-        rows = [_row(c, w) for c, w in sorted(source.written.items())]
+        parts = write_parts(
+            run.store, "reports", _tables(source.written, layout.hierarchy.level), max_rows=PART_ROWS
+        )
         # In the order of communities, not in that in which they failed.
         failures = failure_rows("report", work, sorted(source.failed, key=lambda f: f[0]["community"]))
-        tables: Tables = {"reports": pa.Table.from_pylist(rows, schema=WRITTEN), "failures": failures}
-        written = run.executor.map("report", _just, [tables])[0]
+        failed = run.executor.map("report", _just, [{"failures": failures}])[0].get("failures", [])
         final = not any(outcome.status == "retry" for _, outcome in source.failed)
-        counts = {"reports": len(rows), "failed_reports": len(source.failed)}
-        return Result({name: [written.get(name, [])] for name in tables}, counts, final)
+        counts = {"reports": len(source.written), "failed_reports": len(source.failed)}
+        return Result({"reports": [[part] for part in parts], "failures": [failed]}, counts, final)
 
     depends_on = [found, spec_key(spec), options, vocabulary]
     return run.step("reports", depends_on, compute)
@@ -109,7 +124,7 @@ class _ReportSource:
         self._vocabulary = vocabulary
         self._given: list[int] = []
         self._open: dict[int, Row] = {}
-        self.written: dict[int, WrittenReport] = {}
+        self.written: Spool[WrittenReport] = Spool()
         self.failed: list[tuple[Row, Outcome[WrittenReport]]] = []
         self.total: int | None = layout.hierarchy.n_communities
 
@@ -119,7 +134,8 @@ class _ReportSource:
         rows = [self._row(plan) for plan in self._schedule.ready(PLANS_AT_ONCE)]
         for row in rows:
             self._given.append(row["community"])
-            self._open[row["community"]] = row
+            # What `_label` needs: the row itself is the worker's, and may hold the reports below it.
+            self._open[row["community"]] = {name: row[name] for name in ("community", "level")}
         return rows
 
     def finished(self, number: int, outcome: Outcome[WrittenReport]) -> None:
@@ -174,8 +190,8 @@ def _write(shown: context.Context, spec: ReportSpec, vocabulary: str) -> Dialogu
 def _records(store: Store, blocks: dict[str, list[list[Part]]], row: Row) -> list[context.Record]:
     kinds, places = row["kinds"], row["places"]
     by_kind = {
-        kind: iter(elements_at(store, blocks[name], places[kinds == kind]))
-        for kind, name in ((NODE, "entities"), (EDGE, "relationships"), (CLAIM, "covariates"))
+        kind: iter(elements_at(store, blocks[name], places[kinds == kind], columns))
+        for kind, (name, columns) in ELEMENTS.items()
     }
     records = []
     for kind, place in zip(kinds.tolist(), places.tolist(), strict=True):
@@ -212,6 +228,14 @@ def _row(community: int, written: WrittenReport) -> dict[str, Any]:
         "context_left_out": written.left_out,
         "dropped_references": r.dropped_references,
     }
+
+
+def _tables(written: Spool[WrittenReport], level: Ints) -> Iterator[pa.Table]:
+    """Rows of WRITTEN level by level, by community in each."""
+    numbers = sorted(written.numbers(), key=lambda c: (level[c], c))
+    for at in range(0, len(numbers), PART_ROWS):
+        rows = [_row(c, written[c]) for c in numbers[at : at + PART_ROWS]]
+        yield pa.Table.from_pylist(rows, schema=WRITTEN)
 
 
 def _just(store: Store, tables: Tables) -> list[Tables]:

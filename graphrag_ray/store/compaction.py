@@ -222,16 +222,14 @@ def _groups(store: Store, parts: list[FileInfo]) -> Iterator[tuple[list[FileInfo
 def _merge(
     store: Store, dialogue: str, parts: list[FileInfo], tables: list[pa.Table], check: Callable[[], object]
 ) -> bool:
-    table = _without_repeats(pa.concat_tables(tables, promote_options="default").combine_chunks())
-    by_time = rows.indices(np.argsort(rows.numbers(table["at"], "f8"), kind="stable"))
-    data = parquet.encode(table.take(by_time), dictionary=rows.FEW_VALUES)
+    data = _merged(tables)
     matches = [PART_NAME.fullmatch(part.path.rsplit("/", 1)[-1]) for part in parts]
     at_ms = max(m.group(1) for m in matches if m)
     generation = 1 + max(int(m.group(2) or 0) for m in matches if m)
     path = f"{folder(dialogue)}/part-{at_ms}~{generation:04d}-{parquet.content_hash(data)}.parquet"
     check()
     store.write(path, data)
-    if store.read(path) != data:
+    if parquet.content_hash(store.read(path)) != parquet.hash_in_name(path):
         _log.warning("%s does not read back as it was written; nothing is deleted", store.url_of(path))
         store.delete(path)
         return False
@@ -240,6 +238,17 @@ def _merge(
         if part.path != path:
             store.delete(part.path)
     return True
+
+
+def _merged(tables: list[pa.Table]) -> bytes:
+    """The rows of some parts by time, as one part. Empties the list: what is merged is large, and its
+    copies here are not to be in memory all at once."""
+    table = _without_repeats(pa.concat_tables(tables, promote_options="default"))
+    tables.clear()
+    at = rows.numbers(table["at"], "f8")
+    if (np.diff(at) < 0).any():
+        table = table.take(rows.indices(np.argsort(at, kind="stable")))
+    return parquet.encode(table, dictionary=rows.FEW_VALUES)
 
 
 def _without_repeats(table: pa.Table) -> pa.Table:

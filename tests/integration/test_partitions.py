@@ -15,7 +15,7 @@ from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.index import index
 from graphrag_ray.progress import Observer
 from graphrag_ray.settings import parse_settings
-from graphrag_ray.steps import communities, finish, merge
+from graphrag_ray.steps import blocks, finish, merge, reports
 from graphrag_ray.store.files import Store
 
 TABLES = (
@@ -64,8 +64,10 @@ def test_tables_are_the_same_however_many_partitions_and_blocks_there_are(
     with Endpoint(respond=toy_model.respond) as endpoint:
         whole = tables(str(tmp_path / "one"), tmp_path / "in", endpoint)
         monkeypatch.setattr(merge, "ROWS_PER_PARTITION", 20)
-        monkeypatch.setattr(communities, "BLOCK_ROWS", 3)
+        monkeypatch.setattr(blocks, "BLOCK_ROWS", 3)
         monkeypatch.setattr(finish, "COMMUNITIES_AT_ONCE", 2)
+        monkeypatch.setattr(finish, "ELEMENTS_AT_ONCE", 7)
+        monkeypatch.setattr(reports, "PART_ROWS", 2)
         parts = tables(str(tmp_path / "many"), tmp_path / "in", endpoint)
     assert len(Store(str(tmp_path / "many")).list("tables/entities")) > 2
     assert len(whole["entities"]) >= 15 and whole["covariates"] and len(whole["communities"]) > 1

@@ -1,0 +1,191 @@
+"""Hierarchical Leiden as an index runs it, on planted graphs: seconds and memory by size and library.
+
+    python benchmarks/communities.py --edges 100_000 1_000_000 --limit-s 600
+
+Every graph has two edges a node, communities whose sizes are a power law, preferred members within each,
+CROSS of the edges between communities, weights from 1 on, one hub that is tied to a fiftieth of all nodes,
+and a few small components. Each run is a process of its own, which is stopped after --limit-s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import igraph
+import leidenalg
+import numpy as np
+import numpy.typing as npt
+
+from graphrag_ray.graph.communities import communities
+from graphrag_ray.settings import Communities
+
+CROSS = 0.15
+HUB_SHARE = 0.02
+ALONE = 0.01
+"""Share of nodes in components of two or three."""
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+def planted_graph(n_edges: int, seed: int) -> Arrays:
+    """source, target, weight [E] (about n_edges), node_tokens and node_keys [N], planted [N] (community)."""
+    rng = np.random.default_rng(seed)
+    n = max(10, n_edges // 2)
+    n_alone = int(ALONE * n)
+    inside = n - n_alone
+    sizes = np.minimum((20 * rng.pareto(1.2, size=inside) + 5).astype(np.int64), max(50, inside // 20))
+    sizes = sizes[: int(np.searchsorted(np.cumsum(sizes), inside)) + 1]
+    planted = np.repeat(np.arange(len(sizes)), sizes)[:inside]
+    start = np.concatenate([[0], np.cumsum(sizes)])
+    # A ring within each community keeps it in one piece, other edges prefer its first members.
+    node = np.arange(inside)
+    after = np.where(planted[np.minimum(node + 1, inside - 1)] == planted, node + 1, start[planted])
+    more = int(n_edges - inside - HUB_SHARE * inside)
+    one = rng.integers(0, inside, max(0, more))
+    last = np.minimum(start[planted[one] + 1], inside)
+    own = start[planted[one]] + ((last - start[planted[one]]) * rng.random(len(one)) ** 2).astype(np.int64)
+    other = np.where(rng.random(len(one)) < CROSS, rng.integers(0, inside, len(one)), own)
+    hub = rng.choice(inside, int(HUB_SHARE * inside), replace=False)
+    alone = np.arange(inside, n - 1, 2)
+    source = np.concatenate([node, one, np.zeros(len(hub), dtype=np.int64), alone])
+    target = np.concatenate([np.minimum(after, inside - 1), other, hub, alone + 1])
+    low, high = np.minimum(source, target), np.maximum(source, target)
+    key = np.unique((low * n + high)[low != high])
+    # Nodes are numbered by the hashes of their names: neighbours do not stand together.
+    shuffled = rng.permutation(n)
+    return {
+        "source": shuffled[key // n],
+        "target": shuffled[key % n],
+        "weight": rng.geometric(0.5, len(key)).astype(np.float64),
+        "node_tokens": rng.integers(20, 120, n),
+        "node_keys": np.sort(rng.integers(0, 2**63, n).astype(np.uint64)),
+    }
+
+
+class Timed:
+    """Adds up the CPU seconds of a function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.seconds = 0.0
+        self.calls = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        started = time.process_time()
+        try:
+            return self.function(*args, **kwargs)
+        finally:
+            self.seconds += time.process_time() - started
+            self.calls += 1
+
+
+def one_run(path: Path, library: str) -> dict[str, Any]:
+    """The hierarchy of a stored graph, and what it took. For a process of its own."""
+    graph = dict(np.load(path))
+    n_nodes = len(graph["node_keys"])
+    timed = Timed(igraph.Graph.community_leiden if library == "igraph" else leidenalg.find_partition)
+    if library == "igraph":
+
+        def bound(graph: igraph.Graph, **options: Any) -> Any:
+            return timed(graph, **options)
+
+        igraph.Graph.community_leiden = bound
+    else:
+        leidenalg.find_partition = timed
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    started = time.perf_counter()
+    hierarchy = communities(
+        n_nodes,
+        graph["source"],
+        graph["target"],
+        graph["weight"],
+        Communities(library=library),
+        graph["node_tokens"],
+        4000,
+        None,
+        graph["node_keys"],
+    )
+    wall = time.perf_counter() - started
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "nodes": n_nodes,
+        "edges": len(graph["source"]),
+        "wall_s": wall,
+        "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        "leiden_s": timed.seconds,
+        "leiden_calls": timed.calls,
+        "before_mb": before.ru_maxrss / 1e3,
+        "peak_mb": after.ru_maxrss / 1e3,
+        "modularity": hierarchy.modularity,
+        "levels": [len(hierarchy.at_level(k)) for k in range(hierarchy.n_levels)],
+        "communities": hierarchy.n_communities,
+    }
+
+
+HEADER = (
+    "| edges | nodes | library | CPU s | wall s | Leiden itself / all else, CPU s | runs of Leiden | peak "
+    "MB (before) | modularity | communities at C0 / C1 / … |\n|" + " --- |" * 10
+)
+
+
+def row(found: dict[str, Any], library: str) -> str:
+    cells = [
+        f"{found['edges']:,}",
+        f"{found['nodes']:,}",
+        library,
+        f"{found['cpu_s']:.1f}",
+        f"{found['wall_s']:.1f}",
+        f"{found['leiden_s']:.1f} / {found['cpu_s'] - found['leiden_s']:.1f}",
+        f"{found['leiden_calls']:,}",
+        f"{found['peak_mb']:.0f} ({found['before_mb']:.0f})",
+        f"{found['modularity']:.4f}",
+        " / ".join(f"{n:,}" for n in found["levels"]),
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def measured_row(path: Path, n_edges: int, library: str, limit_s: float) -> str:
+    command = [sys.executable, __file__, "--one", str(path), "--library", library]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired:
+        return f"| {n_edges:,} | | {library} | | stopped after {limit_s:.0f} | | | | | |"
+    if done.returncode:
+        how = f"killed by signal {-done.returncode}" if done.returncode < 0 else done.stderr.strip()[-200:]
+        return f"| {n_edges:,} | | {library} | | failed: {how} | | | | | |"
+    return row(json.loads(done.stdout), library)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--edges", type=int, nargs="+", default=[100_000, 1_000_000])
+    parser.add_argument("--library", nargs="+", default=["igraph", "leidenalg"])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--limit-s", type=float, default=600.0, help="stop a run after so many seconds")
+    parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(one_run(options.one, options.library[0])))
+        return
+    print(HEADER, flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for n_edges in options.edges:
+            path = Path(folder, f"{n_edges}.npz")
+            np.savez(path, **planted_graph(n_edges, options.seed))
+            for library in options.library:
+                print(measured_row(path, n_edges, library, options.limit_s), flush=True)
+            os.remove(path)
+
+
+if __name__ == "__main__":
+    main()

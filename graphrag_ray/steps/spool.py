@@ -1,0 +1,42 @@
+"""Values that a run comes back to, kept in a file instead of in memory."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Spool(Generic[T]):
+    """Values by number, in a temporary file that goes with this object. Memory holds two integers for each.
+
+    For one thread. Values must be picklable; nobody else can read the file.
+    """
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as this object
+        self._places: dict[int, tuple[int, int]] = {}
+        self._end = 0
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __setitem__(self, number: int, value: T) -> None:
+        data = pickle.dumps(value)
+        self._file.seek(self._end)
+        self._file.write(data)
+        self._places[number] = (self._end, len(data))
+        self._end += len(data)
+
+    def __getitem__(self, number: int) -> T:
+        """Raises KeyError."""
+        start, size = self._places[number]
+        self._file.seek(start)
+        value: T = pickle.loads(self._file.read(size))
+        return value
+
+    def numbers(self) -> list[int]:
+        """The numbers that have a value, in ascending order."""
+        return sorted(self._places)
