@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from graphrag_ray.llm.adaptive import AdaptiveBound
 from graphrag_ray.llm.bucket import BURST_S, Bucket, check_within_limit
 from graphrag_ray.settings import Endpoint
 
@@ -21,6 +23,18 @@ when it does not."""
 LONGEST_GUESS_S = 60.0
 MAX_GROUP = 128
 """Places given in one answer, so that one caller does not take all that there are."""
+
+
+class Ended(NamedTuple):
+    """How a call ended, for whoever learns from it.
+
+    tokens    of the reply; of the texts, where these were embedded
+    ok        False for a failure that may be the endpoint's load
+    """
+
+    latency_s: float
+    tokens: int
+    ok: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +60,10 @@ class _Gate:
         rpm, tpm = endpoint.requests_per_minute, endpoint.tokens_per_minute
         self.bucket = Bucket(rpm, tpm, now, burst_s)
         self.max_in_flight = endpoint.max_in_flight
+        self.adaptive: AdaptiveBound | None = None
         if self.max_in_flight is None and not self.bucket.limited:
-            self.max_in_flight = default_in_flight
+            self.adaptive = AdaptiveBound(default_in_flight, now)
+            self.max_in_flight = self.adaptive.bound
         self.in_flight: Counter[str] = Counter()
         self.paused_until = now
         self.pause_s = 0.0
@@ -55,6 +71,11 @@ class _Gate:
     @property
     def has_place(self) -> bool:
         return self.max_in_flight is None or self.in_flight.total() < self.max_in_flight
+
+    def learn(self, now: float, ended: Ended) -> None:
+        if self.adaptive is not None:
+            self.adaptive.ended(now, self.in_flight.total(), *ended)
+            self.max_in_flight = self.adaptive.bound
 
     @property
     def load(self) -> float:
@@ -105,10 +126,15 @@ class LimiterState:
         for gate in self._gates:
             del gate.in_flight[holder]
 
-    def settle(self, now: float, holder: str, endpoint: int, delta_tokens: int) -> None:
-        """A call ended. delta_tokens: what it used minus what was reserved for it."""
+    def settle(
+        self, now: float, holder: str, endpoint: int, delta_tokens: int, ended: Ended | None = None
+    ) -> None:
+        """A place is free again. delta_tokens: what was used minus what was reserved; ended: how the call
+        went, where one was made and says something about the endpoint."""
         gate = self._gates[endpoint]
         gate.bucket.settle(now, delta_tokens)
+        if ended is not None and gate.adaptive is not None:
+            gate.learn(now, ended)
         if gate.in_flight[holder] > 0:  # after a restart of the limiter, calls end that it never granted
             gate.in_flight[holder] -= 1
 
