@@ -142,9 +142,7 @@ class AdaptiveBound:
         if sent_at < trial.began or self._cut:
             return
         trial.failures += 1
-        if trial.failures >= FEWEST_CALLS and trial.failures > MANY_FAILURES * (
-            trial.failures + trial.calls
-        ):
+        if trial.failures >= FEWEST_CALLS and trial.failures > MANY_FAILURES * (trial.failures + trial.calls):
             self._back_off(now, in_flight)
 
     def _back_off(self, now: float, in_flight: int) -> None:
@@ -178,7 +176,7 @@ class AdaptiveBound:
     def _next(self, low: float, high: float, gain: float) -> float:
         """The next bound, after two trials at low and high calls in flight with this elasticity."""
         direction = 1 if gain > WORTH else -1
-        go_on = direction == self._direction or self._direction == 0
+        go_on = self._direction in (0, direction)
         self._direction = direction
         if self._starting and go_on:
             if direction < 0:

@@ -37,6 +37,7 @@ class Gateway:
     offline         answers a request of an offline model, at once
     offline_embed   embeds many texts for one, at once
     on_call         told of every logical call when it has ended
+    hedge           send a second request for a call slower than nearly all of its stage
     """
 
     def __init__(
@@ -50,10 +51,11 @@ class Gateway:
         max_attempts: int,
         on_call: Callable[[CallRecord], None],
         rng: random.Random,
+        hedge: bool = False,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        runtime = Runtime(limiter, on_call, max_attempts, rng, clock, sleep)
+        runtime = Runtime(limiter, on_call, max_attempts, rng, clock, sleep, hedge)
         self._lanes = {
             name: Lane(name, model, clients[name], runtime)
             for name, model in models.items()

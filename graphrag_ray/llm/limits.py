@@ -6,14 +6,19 @@ limiter is one actor around that.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from graphrag_ray.llm.adaptive import AdaptiveBound
 from graphrag_ray.llm.bucket import BURST_S, Bucket, check_within_limit
+from graphrag_ray.llm.headers import Told
+from graphrag_ray.llm.keys import display_url
 from graphrag_ray.settings import Endpoint
+
+logger = logging.getLogger(__name__)
 
 MAX_PAUSE_S = 600.0
 """An endpoint that asks for a longer pause is tried again after this: one request is cheap."""
@@ -30,11 +35,13 @@ class Ended(NamedTuple):
 
     tokens    of the reply; of the texts, where these were embedded
     ok        False for a failure that may be the endpoint's load
+    told      what the endpoint said about its limits, where that is news
     """
 
     latency_s: float
     tokens: int
     ok: bool = True
+    told: Told | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +65,13 @@ class _Gate:
 
     def __init__(self, endpoint: Endpoint, default_in_flight: int, now: float, burst_s: float) -> None:
         rpm, tpm = endpoint.requests_per_minute, endpoint.tokens_per_minute
+        self.endpoint = endpoint
         self.bucket = Bucket(rpm, tpm, now, burst_s)
         self.max_in_flight = endpoint.max_in_flight
         self.adaptive: AdaptiveBound | None = None
         if self.max_in_flight is None and not self.bucket.limited:
             self.adaptive = AdaptiveBound(default_in_flight, now)
-            self.max_in_flight = self.adaptive.bound
+            self.max_in_flight = default_in_flight
         self.in_flight: Counter[str] = Counter()
         self.paused_until = now
         self.pause_s = 0.0
@@ -72,10 +80,61 @@ class _Gate:
     def has_place(self) -> bool:
         return self.max_in_flight is None or self.in_flight.total() < self.max_in_flight
 
+    def takes(self, tokens: int) -> bool:
+        """Whether a request may be so large. Only the settings forbid one: limits that the endpoint tells
+        are not trusted so far."""
+        limit = self.endpoint.tokens_per_minute
+        return limit is None or tokens <= limit
+
+    def cost(self, tokens: int) -> int:
+        """What a request takes from the bucket: at most a whole minute's limit."""
+        limit = self.bucket.tokens_per_minute
+        return tokens if limit is None or tokens <= limit else max(1, int(limit))
+
+    def fits(self, tokens: int) -> bool:
+        """Whether a request may go now, at the level of the last look."""
+        return self.has_place and self.bucket.fits(self.cost(tokens))
+
     def learn(self, now: float, ended: Ended) -> None:
+        if ended.told is not None:
+            self._adopt(now, ended.told)
         if self.adaptive is not None:
-            self.adaptive.ended(now, self.in_flight.total(), *ended)
+            self.adaptive.ended(now, self.in_flight.total(), ended.latency_s, ended.tokens, ended.ok)
             self.max_in_flight = self.adaptive.bound
+
+    def refused(self, now: float) -> None:
+        """A 429."""
+        if self.adaptive is not None:
+            self.adaptive.refused(now, self.in_flight.total())
+            self.max_in_flight = self.adaptive.bound
+
+    def _adopt(self, now: float, told: Told) -> None:
+        """Limits that the endpoint tells stand where the settings have none, and where they are lower."""
+        if told.wait_s > 0:
+            self.bucket.pause_until(now, now + told.wait_s)
+        ours, bucket = self.endpoint, self.bucket
+        rpm = _lower(ours.requests_per_minute, told.requests_per_minute, bucket.requests_per_minute)
+        tpm = _lower(ours.tokens_per_minute, told.tokens_per_minute, bucket.tokens_per_minute)
+        if (rpm, tpm) == (bucket.requests_per_minute, bucket.tokens_per_minute):
+            return
+        self._say("requests", ours.requests_per_minute, bucket.requests_per_minute, rpm)
+        self._say("tokens", ours.tokens_per_minute, bucket.tokens_per_minute, tpm)
+        bucket.relimit(now, rpm, tpm)
+        if self.adaptive is not None and bucket.limited:
+            self.adaptive = None
+            self.max_in_flight = None
+
+    def _say(self, what: str, ours: float | None, before: float | None, after: float | None) -> None:
+        where = display_url(self.endpoint.base_url)
+        if before == after or after is None:
+            return
+        if ours is None:
+            logger.info("%s says that it allows %g %s a minute: this is used", where, after, what)
+        elif after < ours:
+            logger.warning(
+                "%s says that it allows %g %s a minute, the settings say %g: the lower is used",
+                where, after, what, ours,
+            )  # fmt: skip
 
     @property
     def load(self) -> float:
@@ -99,6 +158,11 @@ class LimiterState:
         self._queue: list[_Ticket] = []
         self._next = 0
 
+    def lend(self, now: float, endpoints: Iterable[int]) -> None:
+        """Let the first request to each of these go at once, on credit."""
+        for i in endpoints:
+            self._gates[i].bucket.lend(now)
+
     @property
     def in_flight(self) -> tuple[int, ...]:
         """Calls in flight for each endpoint."""
@@ -110,7 +174,7 @@ class LimiterState:
         wants: tokens that each waiter's call will use, at least 1. usable: endpoints that the holder
         would call. Raises RequestTooLarge if one of them needs more than any of these ever gives.
         """
-        limits = [self._gates[i].bucket.tokens_per_minute for i in usable]
+        limits = [self._gates[i].endpoint.tokens_per_minute for i in usable]
         if wants and None not in limits:
             check_within_limit(max(wants), max(limit for limit in limits if limit is not None))
         self._next += 1
@@ -133,7 +197,7 @@ class LimiterState:
         went, where one was made and says something about the endpoint."""
         gate = self._gates[endpoint]
         gate.bucket.settle(now, delta_tokens)
-        if ended is not None and gate.adaptive is not None:
+        if ended is not None and (gate.adaptive is not None or ended.told is not None):
             gate.learn(now, ended)
         if gate.in_flight[holder] > 0:  # after a restart of the limiter, calls end that it never granted
             gate.in_flight[holder] -= 1
@@ -141,6 +205,7 @@ class LimiterState:
     def penalise(self, now: float, endpoint: int, retry_after_s: float | None) -> None:
         """The endpoint said 429. Everyone leaves it alone for as long as it asked, or ever longer."""
         gate = self._gates[endpoint]
+        gate.refused(now)
         if retry_after_s is None:
             if now < gate.paused_until:  # one burst of 429s is one strike
                 return
@@ -172,7 +237,7 @@ class LimiterState:
         """Seconds until an endpoint's bucket answers those who wait for it; None if nobody does."""
         gate = self._gates[endpoint]
         mine = [t for t in self._queue if endpoint in t.usable]
-        first = next((t.wants[0] for t in mine if self._within_limit(endpoint, t.wants[0])), None)
+        first = next((gate.cost(t.wants[0]) for t in mine if gate.takes(t.wants[0])), None)
         if first is None:
             gate.bucket.wait_for(now, 0)
             return None
@@ -185,22 +250,24 @@ class LimiterState:
         behind it, so that small requests do not starve a large one."""
         places: list[int] = []
         for tokens in ticket.wants[:MAX_GROUP]:
-            wanted = [i for i in ticket.usable if i in open_ and self._within_limit(i, tokens)]
-            ready = [i for i in wanted if self._gates[i].has_place and self._gates[i].bucket.fits(tokens)]
+            wanted = [i for i in ticket.usable if i in open_ and self._gates[i].takes(tokens)]
+            ready = [i for i in wanted if self._gates[i].fits(tokens)]
             if not ready:
                 open_.difference_update(wanted)
                 break
             best = min(ready, key=lambda i: self._gates[i].load)
-            self._gates[best].bucket.take(now, tokens)
-            self._gates[best].in_flight[ticket.holder] += 1
+            gate = self._gates[best]
+            gate.bucket.take(now, gate.cost(tokens))
+            gate.in_flight[ticket.holder] += 1
             places.append(best)
         return places
-
-    def _within_limit(self, endpoint: int, tokens: int) -> bool:
-        limit = self._gates[endpoint].bucket.tokens_per_minute
-        return limit is None or tokens <= limit
 
     def _look_again(self, now: float) -> float | None:
         waits = [self._opens_in(now, i) for i, gate in enumerate(self._gates) if gate.has_place]
         known = [w for w in waits if w is not None]
         return now + min(known) if known and self._queue else None
+
+
+def _lower(ours: float | None, told: float | None, before: float | None) -> float | None:
+    """The lower of our limit and what was told; as before where nothing was."""
+    return before if told is None else told if ours is None else min(ours, told)
