@@ -101,7 +101,7 @@ class Bucket:
         self._burst_s, self._window_s = burst_s, window_s
         self._requests = _changed(None, requests_per_minute, burst_s, window_s)
         self._tokens = _changed(None, tokens_per_minute, burst_s, window_s)
-        self._goal = (0, 0)
+        self._goal = (0.0, 0.0)
         self._credit = False
         self._now = now
         self._filled_at = now
@@ -150,7 +150,7 @@ class Bucket:
         self.wait_for(now, wants[granted] if granted < len(wants) else 0)
         return granted
 
-    def opens_in(self, now: float, first: int, waiting: int, waiting_tokens: int) -> float:
+    def opens_in(self, now: float, first: float, waiting: int, waiting_tokens: int) -> float:
         """Seconds until waiters should be answered; 0 for now.
 
         first: tokens of the first waiter; waiting, waiting_tokens: of all of them. Answers go to
@@ -168,14 +168,14 @@ class Bucket:
             wait = max(wait, self._pause(now) + self._tokens.wait_s(max(float(first), group)))
         return max(0.0, wait)
 
-    def fits(self, tokens: int) -> bool:
+    def fits(self, tokens: float) -> bool:
         """Whether a request of so many tokens may go at the level of the last `opens_in`."""
         if self._credit:
             return True
         requests_ok = self._requests is None or self._requests.has(1.0)
         return requests_ok and (self._tokens is None or self._tokens.has(tokens))
 
-    def take(self, now: float, tokens: int) -> None:
+    def take(self, now: float, tokens: float) -> None:
         """Take one request of so many tokens out."""
         self._credit = False
         if self._requests is not None:
@@ -184,10 +184,10 @@ class Bucket:
             self._tokens.note_size(now, tokens)
             self._tokens.level -= tokens
 
-    def wait_for(self, now: float, tokens: int) -> None:
+    def wait_for(self, now: float, tokens: float) -> None:
         """Say what the first waiter needs (0: nobody waits), so that the level may rise that far."""
         self._refill(now)
-        self._goal = (1 if tokens else 0, tokens)
+        self._goal = (1.0 if tokens else 0.0, tokens)
         if self._tokens is not None and tokens:
             self._tokens.note_size(now, tokens)
 

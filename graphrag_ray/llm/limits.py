@@ -7,6 +7,7 @@ limiter is one actor around that.
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -61,7 +62,13 @@ class _Ticket:
 
 
 class _Gate:
-    """One endpoint: its bucket, its bound on calls in flight, and its pauses."""
+    """One endpoint: its bucket, its bound on calls in flight, and its pauses.
+
+    largest     tokens that a request may have. Only the settings forbid one: limits that the endpoint
+                tells are not trusted so far
+    dearest     tokens that a request takes from the bucket at most: a whole minute's limit
+    in_flight   calls of each holder; busy: of all
+    """
 
     def __init__(self, endpoint: Endpoint, default_in_flight: int, now: float, burst_s: float) -> None:
         rpm, tpm = endpoint.requests_per_minute, endpoint.tokens_per_minute
@@ -72,40 +79,43 @@ class _Gate:
         if self.max_in_flight is None and not self.bucket.limited:
             self.adaptive = AdaptiveBound(default_in_flight, now)
             self.max_in_flight = default_in_flight
+        self.largest = math.inf if tpm is None else tpm
+        self.dearest = self.largest
         self.in_flight: Counter[str] = Counter()
+        self.busy = 0
         self.paused_until = now
         self.pause_s = 0.0
 
     @property
     def has_place(self) -> bool:
-        return self.max_in_flight is None or self.in_flight.total() < self.max_in_flight
-
-    def takes(self, tokens: int) -> bool:
-        """Whether a request may be so large. Only the settings forbid one: limits that the endpoint tells
-        are not trusted so far."""
-        limit = self.endpoint.tokens_per_minute
-        return limit is None or tokens <= limit
-
-    def cost(self, tokens: int) -> int:
-        """What a request takes from the bucket: at most a whole minute's limit."""
-        limit = self.bucket.tokens_per_minute
-        return tokens if limit is None or tokens <= limit else max(1, int(limit))
+        return self.max_in_flight is None or self.busy < self.max_in_flight
 
     def fits(self, tokens: int) -> bool:
         """Whether a request may go now, at the level of the last look."""
-        return self.has_place and self.bucket.fits(self.cost(tokens))
+        return self.has_place and self.bucket.fits(min(tokens, self.dearest))
+
+    def enter(self, now: float, holder: str, tokens: int) -> None:
+        self.bucket.take(now, min(tokens, self.dearest))
+        self.in_flight[holder] += 1
+        self.busy += 1
+
+    def leave(self, holder: str, calls: int) -> None:
+        """After a restart of the limiter, calls end that it never granted."""
+        calls = min(calls, self.in_flight[holder])
+        self.in_flight[holder] -= calls
+        self.busy -= calls
 
     def learn(self, now: float, ended: Ended) -> None:
         if ended.told is not None:
             self._adopt(now, ended.told)
         if self.adaptive is not None:
-            self.adaptive.ended(now, self.in_flight.total(), ended.latency_s, ended.tokens, ended.ok)
+            self.adaptive.ended(now, self.busy, ended.latency_s, ended.tokens, ended.ok)
             self.max_in_flight = self.adaptive.bound
 
     def refused(self, now: float) -> None:
         """A 429."""
         if self.adaptive is not None:
-            self.adaptive.refused(now, self.in_flight.total())
+            self.adaptive.refused(now, self.busy)
             self.max_in_flight = self.adaptive.bound
 
     def _adopt(self, now: float, told: Told) -> None:
@@ -120,6 +130,7 @@ class _Gate:
         self._say("requests", ours.requests_per_minute, bucket.requests_per_minute, rpm)
         self._say("tokens", ours.tokens_per_minute, bucket.tokens_per_minute, tpm)
         bucket.relimit(now, rpm, tpm)
+        self.dearest = math.inf if tpm is None else tpm
         if self.adaptive is not None and bucket.limited:
             self.adaptive = None
             self.max_in_flight = None
@@ -139,8 +150,7 @@ class _Gate:
     @property
     def load(self) -> float:
         """0 idle, 1 nothing left."""
-        in_flight = self.in_flight.total()
-        places = in_flight / self.max_in_flight if self.max_in_flight else in_flight / (in_flight + 64.0)
+        places = self.busy / (self.max_in_flight or self.busy + 64.0)
         return max(places, self.bucket.load)
 
 
@@ -166,7 +176,7 @@ class LimiterState:
     @property
     def in_flight(self) -> tuple[int, ...]:
         """Calls in flight for each endpoint."""
-        return tuple(g.in_flight.total() for g in self._gates)
+        return tuple(g.busy for g in self._gates)
 
     def ask(self, holder: str, wants: Sequence[int], usable: Sequence[int]) -> int:
         """Queue up for len(wants) places; returns the ticket's number.
@@ -188,6 +198,7 @@ class LimiterState:
         """A holder died: its tickets go, and its calls in flight are over."""
         self._queue = [t for t in self._queue if t.holder != holder]
         for gate in self._gates:
+            gate.leave(holder, gate.in_flight[holder])
             del gate.in_flight[holder]
 
     def settle(
@@ -199,8 +210,7 @@ class LimiterState:
         gate.bucket.settle(now, delta_tokens)
         if ended is not None and (gate.adaptive is not None or ended.told is not None):
             gate.learn(now, ended)
-        if gate.in_flight[holder] > 0:  # after a restart of the limiter, calls end that it never granted
-            gate.in_flight[holder] -= 1
+        gate.leave(holder, 1)
 
     def penalise(self, now: float, endpoint: int, retry_after_s: float | None) -> None:
         """The endpoint said 429. Everyone leaves it alone for as long as it asked, or ever longer."""
@@ -237,28 +247,27 @@ class LimiterState:
         """Seconds until an endpoint's bucket answers those who wait for it; None if nobody does."""
         gate = self._gates[endpoint]
         mine = [t for t in self._queue if endpoint in t.usable]
-        first = next((gate.cost(t.wants[0]) for t in mine if gate.takes(t.wants[0])), None)
+        first = next((t.wants[0] for t in mine if t.wants[0] <= gate.largest), None)
         if first is None:
             gate.bucket.wait_for(now, 0)
             return None
-        gate.bucket.wait_for(now, first)
+        needed = min(first, gate.dearest)
+        gate.bucket.wait_for(now, needed)
         waiting_tokens = sum(sum(t.wants) for t in mine)
-        return gate.bucket.opens_in(now, first, sum(len(t.wants) for t in mine), waiting_tokens)
+        return gate.bucket.opens_in(now, needed, sum(len(t.wants) for t in mine), waiting_tokens)
 
     def _serve(self, now: float, ticket: _Ticket, open_: set[int]) -> list[int]:
         """Places for the first wants of a ticket. Endpoints that it has to wait for are closed to those
         behind it, so that small requests do not starve a large one."""
         places: list[int] = []
         for tokens in ticket.wants[:MAX_GROUP]:
-            wanted = [i for i in ticket.usable if i in open_ and self._gates[i].takes(tokens)]
+            wanted = [i for i in ticket.usable if i in open_ and tokens <= self._gates[i].largest]
             ready = [i for i in wanted if self._gates[i].fits(tokens)]
             if not ready:
                 open_.difference_update(wanted)
                 break
-            best = min(ready, key=lambda i: self._gates[i].load)
-            gate = self._gates[best]
-            gate.bucket.take(now, gate.cost(tokens))
-            gate.in_flight[ticket.holder] += 1
+            best = ready[0] if len(ready) == 1 else min(ready, key=lambda i: self._gates[i].load)
+            self._gates[best].enter(now, ticket.holder, tokens)
             places.append(best)
         return places
 
