@@ -25,6 +25,8 @@ WORTH = 0.2
 """Share of a change of calls in flight that must show in the throughput."""
 SHORTEST_STEP = math.log(1.15)
 LONGEST_STEP = math.log(2.0)
+OVERSHOT = 0.5
+"""Elasticity over a doubling below which a knee in between is more likely than a gentle bend."""
 BACK_OFF = 0.8
 """What is left after a 429, or when failures are many."""
 MANY_FAILURES = 0.1
@@ -53,22 +55,28 @@ class _Trial:
     """Sums over the calls that were sent at one bound and have ended.
 
     since   when the bound was reached: calls sent before do not count; None: not yet
+    until   of the last call that ended; area: calls in flight, summed over time, until then
     x, y    tokens and seconds
     """
 
     began: float
     since: float | None = None
+    until: float = 0.0
+    area: float = 0.0
     failures: int = 0
     calls: int = 0
-    in_flight: float = 0.0
     x: float = 0.0
     y: float = 0.0
     xx: float = 0.0
     xy: float = 0.0
 
-    def add(self, in_flight: int, tokens: float, latency_s: float) -> None:
+    def pass_time(self, now: float, in_flight: int) -> None:
+        """in_flight: since the call before ended. Calls may end in waves, so the mean over calls misleads."""
+        self.area += in_flight * (now - self.until)
+        self.until = now
+
+    def add(self, tokens: float, latency_s: float) -> None:
         self.calls += 1
-        self.in_flight += in_flight
         self.x += tokens
         self.y += latency_s
         self.xx += tokens * tokens
@@ -81,7 +89,9 @@ class _Trial:
         prior = n * _KNOWN_SPREAD**2
         sxx = max(0.0, self.xx - n * x * x)
         sxy = self.xy - n * x * y
-        return _Result(self.in_flight / n, x, y, max(0.0, (sxy + prior * usual_slope) / (sxx + prior)))
+        slope = max(0.0, (sxy + prior * usual_slope) / (sxx + prior))
+        seconds = self.until - (self.since or 0.0)
+        return _Result(self.area / seconds if seconds > 0 else 0.0, x, y, slope)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +134,12 @@ class AdaptiveBound:
         if trial.since is None or now < trial.since:  # a clock that was set back starts a trial anew
             near = REACHED * self.bound <= in_flight <= self.bound / REACHED + 1
             trial.since = now if near else None
+            trial.until = now
             self._cut = self._cut and not near
-        elif now - latency_s >= trial.since:
-            trial.add(in_flight, tokens, latency_s)
+            return
+        trial.pass_time(now, in_flight)
+        if now - latency_s >= trial.since:
+            trial.add(tokens, latency_s)
             share = COVERED_AT_START if self._starting else COVERED
             covered = trial.y >= share * self.bound * (now - trial.since)
             if covered and trial.calls >= FEWEST_CALLS:
@@ -175,8 +188,9 @@ class AdaptiveBound:
 
     def _next(self, low: float, high: float, gain: float) -> float:
         """The next bound, after two trials at low and high calls in flight with this elasticity."""
-        direction = 1 if gain > WORTH else -1
-        go_on = self._direction in (0, direction)
+        overshot = self._starting and self._direction > 0 and high > 1.9 * low and gain < OVERSHOT
+        direction = 1 if gain > WORTH and not overshot else -1
+        go_on = self._direction in (0, direction) and not overshot
         self._direction = direction
         if self._starting and go_on:
             if direction < 0:
