@@ -1,9 +1,10 @@
-"""How much of an endpoint's limits a whole index uses: `graphrag-ray index` against the simulated endpoint.
+r"""How much of an endpoint's limits a whole index uses: `graphrag-ray index` against the simulated endpoint.
 
     python benchmarks/throughput.py CORPUS --set chunking.size=document
     python benchmarks/throughput.py CORPUS --hedge
     python benchmarks/throughput.py CORPUS --speed 10            # ten times faster, limits too
-    python benchmarks/throughput.py CORPUS --errors 0.02 --drops 0.01 --hangs 0.002 --garbage 0.01 --truncate 0.01
+    python benchmarks/throughput.py CORPUS --errors 0.02 --drops 0.01 --hangs 0.002 --garbage 0.01 \
+        --truncate 0.01
 
 The endpoint is a process of its own (see `endpoint/`), by default with the limits of the GraphRAG paper's own
 run: 2M tokens and 10k requests a minute, a call takes 0.5 s + 60 tokens/s, 1% of calls eight times as long.

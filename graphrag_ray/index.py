@@ -26,6 +26,7 @@ from graphrag_ray.errors import SettingsError, StoreError
 from graphrag_ray.graph.names import Names, parse_names
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.llm.keys import display_url
+from graphrag_ray.llm.sizes import guessed_vocabularies
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.settings import Settings
 from graphrag_ray.steps.communities import HIERARCHY, find_communities, load_layout
@@ -82,6 +83,8 @@ def index(
     """
     prompts = load_prompts(settings.prompts_dir)
     names = _names(settings)
+    for guessed in guessed_vocabularies(settings.models):
+        observer.note(guessed)
     store = executor.store
     # A URL may hold a password or a signature, and what is shown is kept.
     shown_input = display_url(input_url) if "://" in input_url else input_url

@@ -45,7 +45,8 @@ class Endpoint(_Strict):
     """null: no known limit."""
     tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
     max_in_flight: Annotated[int, Field(gt=0)] | None = None
-    """A bound of yours on concurrent calls. null: as many as the limits ask for."""
+    """A bound of yours on concurrent calls. null: as many as the limits ask for; without any known limit,
+    as many as raise the endpoint's throughput."""
     headers: dict[str, str] = {}
     """Extra HTTP headers without secrets (an API version, say)."""
 
@@ -257,7 +258,11 @@ class Run(_Strict):
     workers_per_node: Annotated[int, Field(gt=0)] | None = None
     """LLM actors per node. null: two, and one per core for the offline engine."""
     default_in_flight: Annotated[int, Field(gt=0)] = 64
-    """Concurrent calls where no limit is known and none is set."""
+    """Concurrent calls to start with where no limit is known and no `max_in_flight` is set. From then on
+    they follow the endpoint's throughput."""
+    hedge: bool = False
+    """Send a second request for a call that takes longer than 99% of its stage; the first answer counts.
+    Costs what the slowest percent costs once more."""
     flush_s: Annotated[float, Field(gt=0)] = 2.0
     """Seconds between journal writes."""
 

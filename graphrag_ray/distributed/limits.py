@@ -9,6 +9,7 @@ import ray
 
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.llm.limiter import LocalLimiter
+from graphrag_ray.llm.limits import Ended
 from graphrag_ray.settings import Model
 
 
@@ -23,8 +24,10 @@ class LimiterShell:
     ) -> Sequence[int]:
         return await self._limiter.acquire(model, wants, usable, holder)
 
-    async def settle(self, model: str, endpoint: int, delta_tokens: int, holder: str) -> None:
-        self._limiter.settle(model, endpoint, delta_tokens, holder)
+    async def settle(
+        self, model: str, endpoint: int, delta_tokens: int, ended: Ended | None, holder: str
+    ) -> None:
+        self._limiter.settle(model, endpoint, delta_tokens, ended, holder)
 
     async def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
         self._limiter.penalise(model, endpoint, retry_after_s)
@@ -63,8 +66,8 @@ class RayLimiter:
         )
         return granted
 
-    def settle(self, model: str, endpoint: int, delta_tokens: int) -> None:
-        self._actors[model].settle.remote(model, endpoint, delta_tokens, self._holder)
+    def settle(self, model: str, endpoint: int, delta_tokens: int, ended: Ended | None = None) -> None:
+        self._actors[model].settle.remote(model, endpoint, delta_tokens, ended, self._holder)
 
     def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
         self._actors[model].penalise.remote(model, endpoint, retry_after_s)

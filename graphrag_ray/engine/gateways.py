@@ -15,6 +15,7 @@ from graphrag_ray.llm.accounting import Accounts, InFlight, Limits
 from graphrag_ray.llm.client import connect
 from graphrag_ray.llm.gateway import Gateway
 from graphrag_ray.llm.limiter import Limiter, LocalLimiter
+from graphrag_ray.llm.limits import Ended
 from graphrag_ray.messages import ChatRequest, EmbeddingReply, EmbeddingRequest, Reply, Request
 from graphrag_ray.settings import Model, Settings
 
@@ -27,7 +28,7 @@ EMBEDDING_PLACES = 2_048
 """Embeddings are packed many to a call, so many items must run at once to fill one."""
 
 UNBOUNDED_PLACES = 1_024
-"""Items of a worker where limits alone decide how many calls are in flight."""
+"""Items of a worker where the limiter alone decides how many calls are in flight."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,13 @@ class Models:
     default_in_flight: int = 64
     max_attempts: int = 8
     force_yes_no: bool | None = None
+    hedge: bool = False
 
     @classmethod
     def of(cls, settings: Settings) -> Models:
         run = settings.run
         force = settings.extraction.force_yes_no
-        return cls(dict(settings.models), run.default_in_flight, run.max_attempts, force)
+        return cls(dict(settings.models), run.default_in_flight, run.max_attempts, force, run.hedge)
 
     @property
     def online(self) -> dict[str, Model]:
@@ -75,16 +77,10 @@ class Models:
         return max(8, min(UNBOUNDED_PLACES, -(-most // workers) + 8))
 
     def _bound(self, model: Model) -> int | None:
-        """Calls in flight that a model's endpoints allow; None where rate limits alone decide."""
-        total = 0
-        for endpoint in model.endpoints:
-            if endpoint.max_in_flight is not None:
-                total += endpoint.max_in_flight
-            elif endpoint.requests_per_minute is None and endpoint.tokens_per_minute is None:
-                total += self.default_in_flight
-            else:
-                return None
-        return total
+        """Calls in flight that a model's endpoints allow; None where rate limits, or what an endpoint turns
+        out to bear, decide."""
+        bounds = [e.max_in_flight for e in model.endpoints]
+        return None if None in bounds else sum(b for b in bounds if b is not None)
 
 
 DRAIN_LOOK_S = 0.02
@@ -109,9 +105,9 @@ class Gate:
         self._in_flight += len(places)
         return places
 
-    def settle(self, model: str, endpoint: int, delta_tokens: int) -> None:
+    def settle(self, model: str, endpoint: int, delta_tokens: int, ended: Ended | None = None) -> None:
         self._in_flight -= 1
-        self._limiter.settle(model, endpoint, delta_tokens)
+        self._limiter.settle(model, endpoint, delta_tokens, ended)
 
     def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
         self._limiter.penalise(model, endpoint, retry_after_s)
@@ -137,7 +133,7 @@ async def open_gateway(
 ) -> AsyncIterator[Ask]:
     """A function that asks, as long as the block lasts.
 
-    limiter    shared with others; None: one of our own
+    limiter    shared with others; None: one of our own, for a question or two
     accounts   every call is added here
     ask_key    where a key may be had that neither the environment nor a file holds
     seed       of the jitter between attempts; None: unpredictable, so that workers differ
@@ -150,7 +146,7 @@ async def open_gateway(
     }
     gateway = Gateway(
         online,
-        limiter or LocalLimiter(online, models.default_in_flight),
+        limiter or LocalLimiter(online, models.default_in_flight, lend_first=True),
         clients,
         offline=_offline,
         offline_embed=_offline_embed,
@@ -158,6 +154,7 @@ async def open_gateway(
         on_call=accounts.add,
         in_flight=in_flight,
         rng=random.Random(seed),
+        hedge=models.hedge,
     )
 
     async def ask(request: Request, stage: str) -> Answer:

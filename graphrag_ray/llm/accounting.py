@@ -26,9 +26,11 @@ class CallRecord:
     usage           tokens of all attempts that reported any
     cost_pico_usd   picodollars; None where the price is unknown
     latency_s       seconds of the last attempt, without waiting for the limiter
-    busy_s          seconds in flight, of all attempts
-    attempts        requests sent
-    rate_limited    of these, answered 429
+    busy_s          seconds in flight, of all requests
+    attempts        requests sent, without hedges
+    rate_limited    of all requests, answered 429
+    hedged          second requests sent because the first was slow. Of a request that was cancelled for the
+                    other's answer, nobody says what it used: it is taken to have used as much
     """
 
     stage: str
@@ -42,6 +44,7 @@ class CallRecord:
     attempts: int
     rate_limited: int
     busy_s: float = 0.0
+    hedged: int = 0
 
     @property
     def cost_usd(self) -> float | None:
@@ -84,7 +87,8 @@ class Latencies:
 class Totals:
     """Sums over calls.
 
-    calls        logical calls; requests: what was sent for them; retries: requests - calls
+    calls        logical calls; requests: what was sent for them; hedged: of these, second requests for
+                 slow calls; retries: requests - hedged - calls
     rate_limited 429s; failed: calls that ended without a reply
     unreported   calls whose tokens are our own counts
     cost_pico_usd   None once any call's price was unknown
@@ -93,6 +97,7 @@ class Totals:
 
     calls: int = 0
     requests: int = 0
+    hedged: int = 0
     rate_limited: int = 0
     failed: int = 0
     unreported: int = 0
@@ -105,7 +110,7 @@ class Totals:
 
     @property
     def retries(self) -> int:
-        return max(0, self.requests - self.calls)
+        return max(0, self.requests - self.hedged - self.calls)
 
     @property
     def total_tokens(self) -> int:
@@ -117,7 +122,8 @@ class Totals:
 
     def add(self, record: CallRecord) -> None:
         self.calls += 1
-        self.requests += record.attempts
+        self.requests += record.attempts + record.hedged
+        self.hedged += record.hedged
         self.rate_limited += record.rate_limited
         self.failed += record.status != "ok"
         self.unreported += record.status == "ok" and not record.usage.reported
@@ -132,6 +138,7 @@ class Totals:
     def absorb(self, other: Totals) -> None:
         self.calls += other.calls
         self.requests += other.requests
+        self.hedged += other.hedged
         self.rate_limited += other.rate_limited
         self.failed += other.failed
         self.unreported += other.unreported
@@ -264,6 +271,7 @@ class Accounts:
                 "calls": t.calls,
                 "requests": t.requests,
                 "retries": t.retries,
+                "hedged": t.hedged,
                 "rate_limited": t.rate_limited,
                 "failed": t.failed,
                 "unreported": t.unreported,

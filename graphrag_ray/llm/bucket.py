@@ -96,13 +96,31 @@ class Bucket:
         burst_s: float = BURST_S,
         window_s: float = WINDOW_S,
     ) -> None:
+        self.requests_per_minute = requests_per_minute
         self.tokens_per_minute = tokens_per_minute
-        self._requests = Meter(requests_per_minute, burst_s, window_s) if requests_per_minute else None
-        self._tokens = Meter(tokens_per_minute, burst_s, window_s) if tokens_per_minute else None
-        self._goal = (0, 0)
+        self._burst_s, self._window_s = burst_s, window_s
+        self._requests = _changed(None, requests_per_minute, burst_s, window_s)
+        self._tokens = _changed(None, tokens_per_minute, burst_s, window_s)
+        self._goal = (0.0, 0.0)
+        self._credit = False
         self._now = now
         self._filled_at = now
         self._paused_until = now
+
+    def lend(self, now: float) -> None:
+        """Let the first request go at once, on credit: what follows waits until it is paid back, so that no
+        window holds more than it would. For a bucket from which nothing was ever taken."""
+        self._refill(now)
+        self._credit = True
+
+    def relimit(self, now: float, requests_per_minute: float | None, tokens_per_minute: float | None) -> None:
+        """Other limits from now on. What is saved up stays below a burst of the new ones; a limit that was
+        not there starts empty."""
+        self._refill(now)
+        self._requests = _changed(self._requests, requests_per_minute, self._burst_s, self._window_s)
+        self._tokens = _changed(self._tokens, tokens_per_minute, self._burst_s, self._window_s)
+        self.requests_per_minute = requests_per_minute
+        self.tokens_per_minute = tokens_per_minute
 
     @property
     def limited(self) -> bool:
@@ -132,13 +150,15 @@ class Bucket:
         self.wait_for(now, wants[granted] if granted < len(wants) else 0)
         return granted
 
-    def opens_in(self, now: float, first: int, waiting: int, waiting_tokens: int) -> float:
+    def opens_in(self, now: float, first: float, waiting: int, waiting_tokens: int) -> float:
         """Seconds until waiters should be answered; 0 for now.
 
         first: tokens of the first waiter; waiting, waiting_tokens: of all of them. Answers go to
         groups: when all fit or a share HOLD of the burst is there, but never before the first fits.
         """
         self._refill(now)
+        if self._credit:
+            return self._pause(now)
         wait = self._paused_until - now
         if self._requests is not None:
             group = min(float(waiting), HOLD * self._requests.cap)
@@ -148,23 +168,26 @@ class Bucket:
             wait = max(wait, self._pause(now) + self._tokens.wait_s(max(float(first), group)))
         return max(0.0, wait)
 
-    def fits(self, tokens: int) -> bool:
+    def fits(self, tokens: float) -> bool:
         """Whether a request of so many tokens may go at the level of the last `opens_in`."""
+        if self._credit:
+            return True
         requests_ok = self._requests is None or self._requests.has(1.0)
         return requests_ok and (self._tokens is None or self._tokens.has(tokens))
 
-    def take(self, now: float, tokens: int) -> None:
+    def take(self, now: float, tokens: float) -> None:
         """Take one request of so many tokens out."""
+        self._credit = False
         if self._requests is not None:
             self._requests.level -= 1.0
         if self._tokens is not None:
             self._tokens.note_size(now, tokens)
             self._tokens.level -= tokens
 
-    def wait_for(self, now: float, tokens: int) -> None:
+    def wait_for(self, now: float, tokens: float) -> None:
         """Say what the first waiter needs (0: nobody waits), so that the level may rise that far."""
         self._refill(now)
-        self._goal = (1 if tokens else 0, tokens)
+        self._goal = (1.0 if tokens else 0.0, tokens)
         if self._tokens is not None and tokens:
             self._tokens.note_size(now, tokens)
 
@@ -199,3 +222,12 @@ class Bucket:
             self._requests.refill(seconds, self._goal[0])
         if self._tokens is not None:
             self._tokens.refill(seconds, self._goal[1])
+
+
+def _changed(meter: Meter | None, per_minute: float | None, burst_s: float, window_s: float) -> Meter | None:
+    if per_minute is None:
+        return None
+    changed = Meter(per_minute, burst_s, window_s)
+    if meter is not None:
+        changed.level = min(meter.level, changed.cap)
+    return changed

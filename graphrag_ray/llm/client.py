@@ -19,6 +19,7 @@ from pydantic import SecretStr
 
 from graphrag_ray.errors import CallError, FatalCallError
 from graphrag_ray.llm.failures import ParameterRefused, Refusal, classify, transport_errors
+from graphrag_ray.llm.headers import LimitHeaders
 from graphrag_ray.llm.keys import display_url, find_key, scrub
 from graphrag_ray.llm.peculiarities import Peculiarities, yes_no_bias
 from graphrag_ray.llm.pricing import price_of
@@ -41,6 +42,7 @@ class EndpointClient:
 
     where   the address as it may be shown
     price   US dollars per million tokens there; None where unknown
+    limits  what its answers' headers say about limits
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class EndpointClient:
         _check_address(endpoint.base_url)
         self.where = display_url(endpoint.base_url)
         self.price = price_of(model, endpoint)
+        self.limits = LimitHeaders()
         self._model = model
         self._name = endpoint.model or model.model
         self._key = key
@@ -106,6 +109,7 @@ class EndpointClient:
             async with asyncio.timeout(self._model.timeout_s):
                 post = self._openai.post(path, body=body, cast_to=httpx2.Response, options=self._options)
                 response = await post
+            self.limits.note(response.headers, time.time())
             return read(decoded(response.content, self.where))
         except CallError as e:
             failure = e
@@ -117,6 +121,7 @@ class EndpointClient:
 
     def _failure(self, error: Exception, body: Mapping[str, Any]) -> CallError:
         if isinstance(error, openai.APIStatusError):
+            self.limits.note(error.response.headers, time.time())
             refusal = Refusal.read(error.status_code, error.body)
             if self._peculiarities.learn(body, refusal):
                 return ParameterRefused(f"{self.where} answered {refusal.status}: {refusal.message}")

@@ -6,12 +6,9 @@ are not chained to ours: theirs hold the request with its headers.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 
 from graphrag_ray.errors import (
     CallError,
@@ -20,6 +17,7 @@ from graphrag_ray.errors import (
     PermanentCallError,
     TransientCallError,
 )
+from graphrag_ray.llm.headers import retry_after_s
 from graphrag_ray.messages import Usage
 
 MAX_MESSAGE = 600
@@ -129,64 +127,6 @@ def transport_errors() -> tuple[type[Exception], ...]:
 
     return (openai.OpenAIError, httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL,
             aiohttp.ClientError, OSError, TimeoutError, UnicodeError)  # fmt: skip
-
-
-def retry_after_s(headers: Mapping[str, str], wall_now: float) -> float | None:
-    """How long the endpoint asks us to wait, in seconds; None where it does not say.
-
-    Reads retry-after-ms, then Retry-After (seconds or a date), then x-ratelimit-reset-* of what is
-    used up. headers: names in lower case, or a mapping that does not mind.
-    """
-    if (ms := _number(headers.get("retry-after-ms"))) is not None:
-        return ms / 1000.0
-    if (after := headers.get("retry-after")) is not None:
-        seconds = _number(after)
-        return seconds if seconds is not None else _until_date(after, wall_now)
-    resets = {}
-    for kind in ("requests", "tokens"):
-        reset = _duration(headers.get(f"x-ratelimit-reset-{kind}"), wall_now)
-        if reset is not None:
-            resets[kind] = reset
-    used_up = [s for k, s in resets.items() if _number(headers.get(f"x-ratelimit-remaining-{k}")) == 0]
-    if used_up:
-        return max(used_up)
-    return min(resets.values()) if resets else None
-
-
-_GO_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
-
-
-def _duration(text: str | None, wall_now: float) -> float | None:
-    """ "6m0s", "20ms", "1.5s", plain seconds, or a Unix time in seconds or milliseconds."""
-    if text is None:
-        return None
-    number = _number(text)
-    if number is not None:
-        if number > 1e11:
-            number /= 1000.0
-        return max(0.0, number - wall_now) if number > 1e8 else number
-    match = _GO_DURATION.fullmatch(text.strip())
-    if match is None or not any(match.groups()):
-        return None
-    hours, minutes, seconds, ms = (float(g or 0) for g in match.groups())
-    return hours * 3600 + minutes * 60 + seconds + ms / 1000
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        value = float(text) if text is not None else math.nan
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and value >= 0 else None
-
-
-def _until_date(text: str, wall_now: float) -> float | None:
-    try:
-        at = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    at = at if at.tzinfo else at.replace(tzinfo=UTC)
-    return max(0.0, at.timestamp() - wall_now)
 
 
 def _root(error: BaseException) -> BaseException:

@@ -38,6 +38,7 @@ class Gateway:
     offline_embed   embeds many texts for one, at once
     on_call         told of every logical call when it has ended
     in_flight       kept up to date with what is sent and not yet answered
+    hedge           send a second request for a call slower than nearly all of its stage
     """
 
     def __init__(
@@ -52,10 +53,11 @@ class Gateway:
         on_call: Callable[[CallRecord], None],
         in_flight: InFlight | None = None,
         rng: random.Random,
+        hedge: bool = False,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        runtime = Runtime(limiter, on_call, in_flight or InFlight(), max_attempts, rng, clock, sleep)
+        runtime = Runtime(limiter, on_call, in_flight or InFlight(), max_attempts, rng, clock, sleep, hedge)
         self._lanes = {
             name: Lane(name, model, clients[name], runtime)
             for name, model in models.items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -12,8 +12,10 @@ from graphrag_ray.errors import CallError, FatalCallError, PermanentCallError, T
 from graphrag_ray.llm.accounting import CallRecord, CallStatus, InFlight
 from graphrag_ray.llm.bucket import check_within_limit
 from graphrag_ray.llm.failures import GaveUp, ParameterRefused, PromptTruncated
+from graphrag_ray.llm.hedging import Pace, race
 from graphrag_ray.llm.keys import display_url
 from graphrag_ray.llm.limiter import Limiter
+from graphrag_ray.llm.limits import Ended
 from graphrag_ray.llm.pricing import cost_pico_usd
 from graphrag_ray.llm.roster import Roster
 from graphrag_ray.llm.sizes import output_limit, prompt_size, text_size
@@ -41,6 +43,7 @@ class Runtime:
     on_call   told of every logical call when it has ended
     in_flight kept up to date with what is sent and not yet answered
     rng       for the jitter of back-offs
+    hedge     send a second request for a slow call
     """
 
     limiter: Limiter
@@ -50,11 +53,13 @@ class Runtime:
     rng: random.Random
     clock: Callable[[], float]
     sleep: Callable[[float], Awaitable[None]]
+    hedge: bool = False
 
 
 @dataclass(frozen=True)
 class Called(Generic[T]):
-    """What came back, and how. endpoint: its address; latency_s: of the attempt that succeeded."""
+    """What came back, and how. endpoint: its address; latency_s: of the attempt that succeeded, from
+    its first request on."""
 
     reply: T
     endpoint: str = ""
@@ -83,6 +88,7 @@ class _Progress:
     attempts: int = 0
     excused: int = 0
     rate_limited: int = 0
+    hedged: int = 0
     latency_s: float = 0.0
     busy_s: float = 0.0
     usage: Usage = field(default_factory=Usage)
@@ -93,6 +99,15 @@ class _Progress:
         cost = cost_pico_usd(usage, price)
         self.cost_pico_usd = None if cost is None or self.cost_pico_usd is None else self.cost_pico_usd + cost
         self.usage = add_usage(self.usage, usage)
+
+    def add_hedge(self, other: _Progress) -> None:
+        """Count what a second request came to."""
+        self.hedged += other.attempts
+        self.busy_s += other.busy_s
+        self.rate_limited += other.rate_limited
+        unknown = self.cost_pico_usd is None or other.cost_pico_usd is None
+        self.cost_pico_usd = None if unknown else (self.cost_pico_usd or 0) + (other.cost_pico_usd or 0)
+        self.usage = add_usage(self.usage, other.usage)
 
 
 class Lane:
@@ -107,6 +122,8 @@ class Lane:
         self._runtime = runtime
         self._roster = Roster(names, [e.tokens_per_minute for e in model.endpoints])
         self._line = Line(name, runtime.limiter, lambda tokens: self._roster.usable(runtime.clock(), tokens))
+        self._pace = Pace()
+        self._beside: dict[int, Line] = {}
         self._reply_tokens: dict[str, tuple[int, float]] = {}
         for i, client in enumerate(clients):
             if isinstance(client, FatalCallError):
@@ -143,7 +160,8 @@ class Lane:
         return await self._run(call)
 
     async def close(self) -> None:
-        await self._line.close()
+        for line in (self._line, *self._beside.values()):
+            await line.close()
         for client in self._clients:
             if not isinstance(client, FatalCallError):
                 await client.close()
@@ -157,8 +175,13 @@ class Lane:
                 if not self._roster.has(place.endpoint):  # dropped while we waited
                     self._line.give_back(place)
                     continue
-                result = await self._attempt(place, call, progress)
+                slow_s = self._pace.slow_s(call.stage) if self._runtime.hedge else None
+                if slow_s is None:
+                    result = await self._attempt(place, call, progress)
+                else:
+                    result = await self._hedged(place, slow_s, call, progress)
                 if not isinstance(result, CallError):
+                    self._pace.note(call.stage, progress.latency_s)
                     progress.status = "ok"
                     return Called(result, progress.endpoint, progress.latency_s, progress.attempts)
                 await self._before_next(result, progress)
@@ -170,6 +193,7 @@ class Lane:
         """One call of one endpoint, for which the limiter gave a place: call, settle, price."""
         client = self._client(place.endpoint)
         spent = place.tokens  # of a call without an answer we know no better
+        made: tuple[int, bool] | None = None
         started = self._runtime.clock()
         progress.attempts += 1
         progress.endpoint = client.where
@@ -179,6 +203,7 @@ class Lane:
             reply = await call.send(client)
             usage = call.usage(reply)
             spent = usage.prompt_tokens + usage.completion_tokens
+            made = usage.completion_tokens or usage.prompt_tokens, True
             progress.pay(usage, client.price)
             self._roster.worked(place.endpoint)
             return reply
@@ -187,13 +212,52 @@ class Lane:
                 progress.pay(e.usage, client.price)
             elif e.status is not None and e.status < 500:
                 spent = 0  # refused, not run
+            if isinstance(e, TransientCallError) and not isinstance(e, ParameterRefused):
+                made = 0, False
             self._note(e, place.endpoint, progress)  # before the place is free for another
             return e
         finally:
             progress.latency_s = self._runtime.clock() - started
             progress.busy_s += progress.latency_s
             self._runtime.in_flight.add(sent, -1)
-            self._runtime.limiter.settle(self._name, place.endpoint, spent - place.tokens)
+            told = made and client.limits.news(self._runtime.clock())
+            ended = Ended(progress.latency_s, *made, told) if made else None
+            self._runtime.limiter.settle(self._name, place.endpoint, spent - place.tokens, ended)
+
+    async def _hedged(
+        self, place: Place, slow_s: float, call: _Call[T], progress: _Progress
+    ) -> T | CallError:
+        """`_attempt`, with a second request, elsewhere if possible, when it takes longer than slow_s."""
+        second = _Progress()
+        started = self._runtime.clock()
+        raced = await race(
+            place,
+            slow_s,
+            lambda p: self._attempt(p, call, progress),
+            lambda: self._line_beside(place.endpoint).place(call.tokens),
+            lambda p: self._attempt(p, call, second),
+            lambda result: not isinstance(result, CallError),
+            self._runtime.sleep,
+        )
+        progress.add_hedge(second)
+        if raced.second:
+            progress.endpoint = second.endpoint
+        if raced.lost is not None and not isinstance(raced.result, CallError):
+            usage = replace(call.usage(raced.result), reported=False)
+            progress.pay(usage, self._client(raced.lost).price)
+        progress.latency_s = self._runtime.clock() - started
+        return raced.result
+
+    def _line_beside(self, endpoint: int) -> Line:
+        """Where hedges of calls of an endpoint wait: for another endpoint, if one is usable."""
+
+        def usable(tokens: int) -> list[int]:
+            all_ = self._roster.usable(self._runtime.clock(), tokens)
+            return [i for i in all_ if i != endpoint] or all_
+
+        if endpoint not in self._beside:
+            self._beside[endpoint] = Line(self._name, self._runtime.limiter, usable)
+        return self._beside[endpoint]
 
     def _note(self, error: CallError, endpoint: int, progress: _Progress) -> None:
         """What a failure says about its endpoint, for this caller or for everyone."""
@@ -269,6 +333,7 @@ class Lane:
             attempts=p.attempts,
             rate_limited=p.rate_limited,
             busy_s=p.busy_s,
+            hedged=p.hedged,
         )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from graphrag_ray.llm.limits import LimiterState
+from graphrag_ray.llm.limits import Ended, LimiterState
 from graphrag_ray.settings import Model
 
 
@@ -28,13 +28,18 @@ class Limiter(Protocol):
         """
         ...
 
-    def settle(self, model: str, endpoint: int, delta_tokens: int) -> None:
-        """A call ended: tokens it used minus those it had asked for."""
+    def settle(self, model: str, endpoint: int, delta_tokens: int, ended: Ended | None = None) -> None:
+        """A place is free again. delta_tokens: tokens used minus those asked for. ended: how the call went;
+        None where none was made, or it says nothing about how much the endpoint can bear."""
         ...
 
     def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
         """The endpoint answered 429: everyone waits for so long (None: it did not say)."""
         ...
+
+
+_lent: set[str] = set()
+"""Addresses of endpoints whose first request of this process has gone."""
 
 
 class LocalLimiter:
@@ -48,22 +53,35 @@ class LocalLimiter:
         models: Mapping[str, Model],
         default_in_flight: int,
         clock: Callable[[], float] = time.monotonic,
+        lend_first: bool = False,
     ) -> None:
-        """default_in_flight: bound on concurrent calls of an endpoint without any known limit."""
+        """default_in_flight: concurrent calls of an endpoint without any known limit, to start with.
+
+        lend_first: let the first request to an endpoint go at once, where a limiter else starts empty:
+        a single question would wait for what nobody uses. Once in a process, and never for a limiter
+        that is shared: it may be a restarted one.
+        """
         now = clock()
         self._lines = {
             name: _Line(LimiterState(model.endpoints, default_in_flight, now), clock)
             for name, model in models.items()
             if model.provider != "offline"
         }
+        if lend_first:
+            for name, line in self._lines.items():
+                urls = [e.base_url for e in models[name].endpoints]
+                line.state.lend(now, [i for i, url in enumerate(urls) if url not in _lent])
+                _lent.update(urls)
 
     async def acquire(
         self, model: str, wants: Sequence[int], usable: Sequence[int], holder: str = ""
     ) -> Sequence[int]:
         return await self._lines[model].acquire(holder, wants, usable)
 
-    def settle(self, model: str, endpoint: int, delta_tokens: int, holder: str = "") -> None:
-        self._lines[model].settle(holder, endpoint, delta_tokens)
+    def settle(
+        self, model: str, endpoint: int, delta_tokens: int, ended: Ended | None = None, holder: str = ""
+    ) -> None:
+        self._lines[model].settle(holder, endpoint, delta_tokens, ended)
 
     def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
         self._lines[model].penalise(endpoint, retry_after_s)
@@ -110,8 +128,8 @@ class _Line:
                 self._serve()
             raise
 
-    def settle(self, holder: str, endpoint: int, delta_tokens: int) -> None:
-        self.state.settle(self._clock(), holder, endpoint, delta_tokens)
+    def settle(self, holder: str, endpoint: int, delta_tokens: int, ended: Ended | None) -> None:
+        self.state.settle(self._clock(), holder, endpoint, delta_tokens, ended)
         if self._waiting:
             self._serve()
 

@@ -6,12 +6,20 @@ limiter is one actor around that.
 
 from __future__ import annotations
 
+import logging
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from graphrag_ray.llm.adaptive import AdaptiveBound
 from graphrag_ray.llm.bucket import BURST_S, Bucket, check_within_limit
+from graphrag_ray.llm.headers import Told
+from graphrag_ray.llm.keys import display_url
 from graphrag_ray.settings import Endpoint
+
+logger = logging.getLogger(__name__)
 
 MAX_PAUSE_S = 600.0
 """An endpoint that asks for a longer pause is tried again after this: one request is cheap."""
@@ -21,6 +29,20 @@ when it does not."""
 LONGEST_GUESS_S = 60.0
 MAX_GROUP = 128
 """Places given in one answer, so that one caller does not take all that there are."""
+
+
+class Ended(NamedTuple):
+    """How a call ended, for whoever learns from it.
+
+    tokens    of the reply; of the texts, where these were embedded
+    ok        False for a failure that may be the endpoint's load
+    told      what the endpoint said about its limits, where that is news
+    """
+
+    latency_s: float
+    tokens: int
+    ok: bool = True
+    told: Told | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +62,95 @@ class _Ticket:
 
 
 class _Gate:
-    """One endpoint: its bucket, its bound on calls in flight, and its pauses."""
+    """One endpoint: its bucket, its bound on calls in flight, and its pauses.
+
+    largest     tokens that a request may have. Only the settings forbid one: limits that the endpoint
+                tells are not trusted so far
+    dearest     tokens that a request takes from the bucket at most: a whole minute's limit
+    in_flight   calls of each holder; busy: of all
+    """
 
     def __init__(self, endpoint: Endpoint, default_in_flight: int, now: float, burst_s: float) -> None:
         rpm, tpm = endpoint.requests_per_minute, endpoint.tokens_per_minute
+        self.endpoint = endpoint
         self.bucket = Bucket(rpm, tpm, now, burst_s)
         self.max_in_flight = endpoint.max_in_flight
+        self.adaptive: AdaptiveBound | None = None
         if self.max_in_flight is None and not self.bucket.limited:
+            self.adaptive = AdaptiveBound(default_in_flight, now)
             self.max_in_flight = default_in_flight
+        self.largest = math.inf if tpm is None else tpm
+        self.dearest = self.largest
         self.in_flight: Counter[str] = Counter()
+        self.busy = 0
         self.paused_until = now
         self.pause_s = 0.0
 
     @property
     def has_place(self) -> bool:
-        return self.max_in_flight is None or self.in_flight.total() < self.max_in_flight
+        return self.max_in_flight is None or self.busy < self.max_in_flight
+
+    def fits(self, tokens: int) -> bool:
+        """Whether a request may go now, at the level of the last look."""
+        return self.has_place and self.bucket.fits(min(tokens, self.dearest))
+
+    def enter(self, now: float, holder: str, tokens: int) -> None:
+        self.bucket.take(now, min(tokens, self.dearest))
+        self.in_flight[holder] += 1
+        self.busy += 1
+
+    def leave(self, holder: str, calls: int) -> None:
+        """After a restart of the limiter, calls end that it never granted."""
+        calls = min(calls, self.in_flight[holder])
+        self.in_flight[holder] -= calls
+        self.busy -= calls
+
+    def learn(self, now: float, ended: Ended) -> None:
+        if ended.told is not None:
+            self._adopt(now, ended.told)
+        if self.adaptive is not None:
+            self.adaptive.ended(now, self.busy, ended.latency_s, ended.tokens, ended.ok)
+            self.max_in_flight = self.adaptive.bound
+
+    def refused(self, now: float) -> None:
+        """A 429."""
+        if self.adaptive is not None:
+            self.adaptive.refused(now, self.busy)
+            self.max_in_flight = self.adaptive.bound
+
+    def _adopt(self, now: float, told: Told) -> None:
+        """Limits that the endpoint tells stand where the settings have none, and where they are lower."""
+        if told.wait_s > 0:
+            self.bucket.pause_until(now, now + told.wait_s)
+        ours, bucket = self.endpoint, self.bucket
+        rpm = _lower(ours.requests_per_minute, told.requests_per_minute, bucket.requests_per_minute)
+        tpm = _lower(ours.tokens_per_minute, told.tokens_per_minute, bucket.tokens_per_minute)
+        if (rpm, tpm) == (bucket.requests_per_minute, bucket.tokens_per_minute):
+            return
+        self._say("requests", ours.requests_per_minute, bucket.requests_per_minute, rpm)
+        self._say("tokens", ours.tokens_per_minute, bucket.tokens_per_minute, tpm)
+        bucket.relimit(now, rpm, tpm)
+        self.dearest = math.inf if tpm is None else tpm
+        if self.adaptive is not None and bucket.limited:
+            self.adaptive = None
+            self.max_in_flight = None
+
+    def _say(self, what: str, ours: float | None, before: float | None, after: float | None) -> None:
+        where = display_url(self.endpoint.base_url)
+        if before == after or after is None:
+            return
+        if ours is None:
+            logger.info("%s says that it allows %g %s a minute: this is used", where, after, what)
+        elif after < ours:
+            logger.warning(
+                "%s says that it allows %g %s a minute, the settings say %g: the lower is used",
+                where, after, what, ours,
+            )  # fmt: skip
 
     @property
     def load(self) -> float:
         """0 idle, 1 nothing left."""
-        in_flight = self.in_flight.total()
-        places = in_flight / self.max_in_flight if self.max_in_flight else in_flight / (in_flight + 64.0)
+        places = self.busy / (self.max_in_flight or self.busy + 64.0)
         return max(places, self.bucket.load)
 
 
@@ -78,10 +168,15 @@ class LimiterState:
         self._queue: list[_Ticket] = []
         self._next = 0
 
+    def lend(self, now: float, endpoints: Iterable[int]) -> None:
+        """Let the first request to each of these go at once, on credit."""
+        for i in endpoints:
+            self._gates[i].bucket.lend(now)
+
     @property
     def in_flight(self) -> tuple[int, ...]:
         """Calls in flight for each endpoint."""
-        return tuple(g.in_flight.total() for g in self._gates)
+        return tuple(g.busy for g in self._gates)
 
     def ask(self, holder: str, wants: Sequence[int], usable: Sequence[int]) -> int:
         """Queue up for len(wants) places; returns the ticket's number.
@@ -89,7 +184,7 @@ class LimiterState:
         wants: tokens that each waiter's call will use, at least 1. usable: endpoints that the holder
         would call. Raises RequestTooLarge if one of them needs more than any of these ever gives.
         """
-        limits = [self._gates[i].bucket.tokens_per_minute for i in usable]
+        limits = [self._gates[i].endpoint.tokens_per_minute for i in usable]
         if wants and None not in limits:
             check_within_limit(max(wants), max(limit for limit in limits if limit is not None))
         self._next += 1
@@ -103,18 +198,24 @@ class LimiterState:
         """A holder died: its tickets go, and its calls in flight are over."""
         self._queue = [t for t in self._queue if t.holder != holder]
         for gate in self._gates:
+            gate.leave(holder, gate.in_flight[holder])
             del gate.in_flight[holder]
 
-    def settle(self, now: float, holder: str, endpoint: int, delta_tokens: int) -> None:
-        """A call ended. delta_tokens: what it used minus what was reserved for it."""
+    def settle(
+        self, now: float, holder: str, endpoint: int, delta_tokens: int, ended: Ended | None = None
+    ) -> None:
+        """A place is free again. delta_tokens: what was used minus what was reserved; ended: how the call
+        went, where one was made and says something about the endpoint."""
         gate = self._gates[endpoint]
         gate.bucket.settle(now, delta_tokens)
-        if gate.in_flight[holder] > 0:  # after a restart of the limiter, calls end that it never granted
-            gate.in_flight[holder] -= 1
+        if ended is not None and (gate.adaptive is not None or ended.told is not None):
+            gate.learn(now, ended)
+        gate.leave(holder, 1)
 
     def penalise(self, now: float, endpoint: int, retry_after_s: float | None) -> None:
         """The endpoint said 429. Everyone leaves it alone for as long as it asked, or ever longer."""
         gate = self._gates[endpoint]
+        gate.refused(now)
         if retry_after_s is None:
             if now < gate.paused_until:  # one burst of 429s is one strike
                 return
@@ -146,35 +247,36 @@ class LimiterState:
         """Seconds until an endpoint's bucket answers those who wait for it; None if nobody does."""
         gate = self._gates[endpoint]
         mine = [t for t in self._queue if endpoint in t.usable]
-        first = next((t.wants[0] for t in mine if self._within_limit(endpoint, t.wants[0])), None)
+        first = next((t.wants[0] for t in mine if t.wants[0] <= gate.largest), None)
         if first is None:
             gate.bucket.wait_for(now, 0)
             return None
-        gate.bucket.wait_for(now, first)
+        needed = min(first, gate.dearest)
+        gate.bucket.wait_for(now, needed)
         waiting_tokens = sum(sum(t.wants) for t in mine)
-        return gate.bucket.opens_in(now, first, sum(len(t.wants) for t in mine), waiting_tokens)
+        return gate.bucket.opens_in(now, needed, sum(len(t.wants) for t in mine), waiting_tokens)
 
     def _serve(self, now: float, ticket: _Ticket, open_: set[int]) -> list[int]:
         """Places for the first wants of a ticket. Endpoints that it has to wait for are closed to those
         behind it, so that small requests do not starve a large one."""
         places: list[int] = []
         for tokens in ticket.wants[:MAX_GROUP]:
-            wanted = [i for i in ticket.usable if i in open_ and self._within_limit(i, tokens)]
-            ready = [i for i in wanted if self._gates[i].has_place and self._gates[i].bucket.fits(tokens)]
+            wanted = [i for i in ticket.usable if i in open_ and tokens <= self._gates[i].largest]
+            ready = [i for i in wanted if self._gates[i].fits(tokens)]
             if not ready:
                 open_.difference_update(wanted)
                 break
-            best = min(ready, key=lambda i: self._gates[i].load)
-            self._gates[best].bucket.take(now, tokens)
-            self._gates[best].in_flight[ticket.holder] += 1
+            best = ready[0] if len(ready) == 1 else min(ready, key=lambda i: self._gates[i].load)
+            self._gates[best].enter(now, ticket.holder, tokens)
             places.append(best)
         return places
-
-    def _within_limit(self, endpoint: int, tokens: int) -> bool:
-        limit = self._gates[endpoint].bucket.tokens_per_minute
-        return limit is None or tokens <= limit
 
     def _look_again(self, now: float) -> float | None:
         waits = [self._opens_in(now, i) for i, gate in enumerate(self._gates) if gate.has_place]
         known = [w for w in waits if w is not None]
         return now + min(known) if known and self._queue else None
+
+
+def _lower(ours: float | None, told: float | None, before: float | None) -> float | None:
+    """The lower of our limit and what was told; as before where nothing was."""
+    return before if told is None else told if ours is None else min(ours, told)

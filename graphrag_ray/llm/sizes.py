@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 from graphrag_ray.corpus.tokens import Vocabulary, count, vocabulary_for
@@ -17,6 +18,16 @@ TOKENS_PER_MESSAGE = 4
 def vocabulary_of(model: str, tokenizer: str | None) -> Vocabulary:
     """The vocabulary of a model id, and whether it is the model's own for certain."""
     return vocabulary_for(model, tokenizer)
+
+
+def guessed_vocabularies(models: Mapping[str, Model]) -> list[str]:
+    """A sentence for each model, by its name in the settings, whose vocabulary is not known for certain."""
+    return [
+        f"The vocabulary of {m.model!r} is not known: its tokens are counted with "
+        f"{vocabulary_of(m.model, m.tokenizer).name}. If you know it, set models.{name}.tokenizer."
+        for name, m in models.items()
+        if m.provider != "offline" and not vocabulary_of(m.model, m.tokenizer).known
+    ]
 
 
 def text_size(text: str, model: Model) -> int:

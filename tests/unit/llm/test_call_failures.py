@@ -5,7 +5,8 @@ from email.utils import format_datetime
 import pytest
 
 from graphrag_ray.errors import FatalCallError, PermanentCallError, TransientCallError
-from graphrag_ray.llm.failures import GaveUp, PromptTruncated, Refusal, failure_of, retry_after_s
+from graphrag_ray.llm.failures import GaveUp, PromptTruncated, Refusal, failure_of
+from graphrag_ray.llm.headers import retry_after_s
 from graphrag_ray.messages import Usage
 
 NOW = 1_800_000_000.0

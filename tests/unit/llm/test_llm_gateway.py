@@ -7,6 +7,7 @@ from graphrag_ray.errors import FatalCallError, PermanentCallError, TransientCal
 from graphrag_ray.llm.bucket import RequestTooLarge
 from graphrag_ray.llm.failures import GaveUp, ParameterRefused, PromptTruncated
 from graphrag_ray.llm.gateway import Gateway
+from graphrag_ray.llm.headers import LimitHeaders
 from graphrag_ray.llm.limiter import LocalLimiter
 from graphrag_ray.messages import (
     CallParameters,
@@ -28,6 +29,7 @@ class FakeClient:
 
     def __init__(self, *script, where="http://a/v1", price=PRICE):
         self.script, self.where, self.price = list(script), where, price
+        self.limits = LimitHeaders()
         self.seen = []
         self.closed = False
 
@@ -55,15 +57,16 @@ class Limiter(LocalLimiter):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.asked, self.settled, self.penalties = [], [], []
+        self.asked, self.settled, self.penalties, self.ended = [], [], [], []
 
     async def acquire(self, model, wants, usable, holder=""):
         self.asked.append(list(wants))
         return await super().acquire(model, wants, usable, holder)
 
-    def settle(self, model, endpoint, delta_tokens, holder=""):
+    def settle(self, model, endpoint, delta_tokens, ended=None, holder=""):
         self.settled.append(delta_tokens)
-        super().settle(model, endpoint, delta_tokens, holder)
+        self.ended.append(ended)
+        super().settle(model, endpoint, delta_tokens, ended, holder)
 
     def penalise(self, model, endpoint, retry_after_s):
         self.penalties.append((endpoint, retry_after_s))

@@ -1,0 +1,179 @@
+"""What an endpoint says about its limits in headers: how long to wait, and what it allows.
+
+Headers come from outside: what cannot be read, or makes no sense, says nothing. Pure: the wall clock is
+told, since some vendors send instants.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import NamedTuple
+
+KINDS = ("requests", "tokens")
+MINUTE_S = (48.0, 72.0)
+"""A window that the headers suggest is a minute within these bounds: resets are rounded."""
+READINGS = 2
+LARGEST_LIMIT = 1e12
+LONGEST_WAIT_S = 60.0
+"""For a limit that is used up. A longer one is left to the 429 that follows: gateways send odd headers."""
+REFILLS_S = 1.0
+"""What is waited for a limit that is used up and refills steadily: it is full much later."""
+SAY_AGAIN_S = 60.0
+"""A limiter that was restarted learns the limits again within this."""
+_LONGEST_HEADER = 64
+
+
+class Told(NamedTuple):
+    """What an endpoint told about itself. None: nothing; wait_s: leave it alone for so long."""
+
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
+    wait_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Kind:
+    """limit: as last sent; agreed: how many different readings in a row said that it is per minute;
+    per_minute: the last limit of which READINGS said so."""
+
+    limit: float | None = None
+    agreed: int = 0
+    used: float = -1.0
+    per_minute: float | None = None
+
+
+@dataclass(slots=True)
+class LimitHeaders:
+    """Reads the x-ratelimit headers of one endpoint's answers.
+
+    A limit counts only if it is per minute, which no header says (some vendors count requests by the
+    second or by the day). It follows where the limit refills steadily and `reset` is the time until it is
+    full: used / limit of the window. READINGS different ones in a row must say so. Other limits are
+    learned from 429s.
+    """
+
+    _kinds: dict[str, _Kind] = field(default_factory=lambda: {kind: _Kind() for kind in KINDS})
+    _said: Told = field(default_factory=Told)
+    _said_at: float = -math.inf
+    _wait_s: float = 0.0
+
+    def note(self, headers: Mapping[str, str], wall_now: float) -> None:
+        for kind in KINDS:
+            remaining = number(headers.get(f"x-ratelimit-remaining-{kind}"))
+            if remaining is None:
+                continue
+            reset_s = duration(headers.get(f"x-ratelimit-reset-{kind}"), wall_now)
+            limit = number(headers.get(f"x-ratelimit-limit-{kind}"))
+            if reset_s is None or limit == 0:
+                continue
+            known = self._kinds[kind]
+            if limit is not None:
+                _learn(known, limit, limit - remaining, reset_s)
+            if remaining == 0:
+                wait_s = min(reset_s, REFILLS_S if known.agreed >= READINGS else LONGEST_WAIT_S)
+                self._wait_s = max(self._wait_s, wait_s)
+
+    def news(self, now: float) -> Told | None:
+        """What the limiter should hear, once. now: seconds on a clock that runs forward."""
+        told = Told(self._kinds["requests"].per_minute, self._kinds["tokens"].per_minute)
+        again = told != Told() and now - self._said_at >= SAY_AGAIN_S
+        if told == self._said and not again and not self._wait_s:
+            return None
+        self._said, self._said_at = told, now
+        wait_s, self._wait_s = self._wait_s, 0.0
+        return told._replace(wait_s=wait_s)
+
+
+def _learn(known: _Kind, limit: float, used: float, reset_s: float) -> None:
+    if limit != known.limit:
+        known.limit, known.agreed, known.used = limit, 0, -1.0
+    if used in (0, known.used) or not 1 <= limit <= LARGEST_LIMIT:
+        return
+    known.used = used
+    low, high = MINUTE_S
+    if 0 < used <= limit and low * used <= reset_s * limit <= high * used:
+        known.agreed += 1
+        if known.agreed >= READINGS:
+            known.per_minute = limit
+    elif known.agreed < READINGS:
+        known.agreed = 0
+
+
+def retry_after_s(headers: Mapping[str, str], wall_now: float) -> float | None:
+    """How long the endpoint asks us to wait, in seconds; None where it does not say.
+
+    Reads retry-after-ms, then Retry-After (seconds or a date), then x-ratelimit-reset-* of what is
+    used up. headers: names in lower case, or a mapping that does not mind.
+    """
+    if (ms := number(headers.get("retry-after-ms"))) is not None:
+        return ms / 1000.0
+    if (after := headers.get("retry-after")) is not None:
+        seconds = number(after)
+        return seconds if seconds is not None else _until_date(after, wall_now)
+    resets = {}
+    for kind in KINDS:
+        reset = duration(headers.get(f"x-ratelimit-reset-{kind}"), wall_now)
+        if reset is not None:
+            resets[kind] = reset
+    used_up = [s for k, s in resets.items() if number(headers.get(f"x-ratelimit-remaining-{k}")) == 0]
+    if used_up:
+        return max(used_up)
+    return min(resets.values()) if resets else None
+
+
+_GO_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
+
+
+def duration(text: str | None, wall_now: float) -> float | None:
+    """Seconds from "6m0s", "20ms", "1.5s", plain seconds, a Unix time in seconds or milliseconds, or an
+    ISO time; None for anything else."""
+    if text is None or len(text) > _LONGEST_HEADER:
+        return None
+    plain = number(text)
+    if plain is not None:
+        if plain > 1e11:
+            plain /= 1000.0
+        return max(0.0, plain - wall_now) if plain > 1e8 else plain
+    match = _GO_DURATION.fullmatch(text.strip())
+    if match is None or not any(match.groups()):
+        return _until_iso(text.strip(), wall_now)
+    hours, minutes, seconds, ms = (float(g or 0) for g in match.groups())
+    return hours * 3600 + minutes * 60 + seconds + ms / 1000
+
+
+def number(text: str | None) -> float | None:
+    """A finite number that is not negative; None for anything else."""
+    try:
+        value = float(text) if text is not None else math.nan
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value >= 0 else None
+
+
+def _until_date(text: str, wall_now: float) -> float | None:
+    try:
+        at = parsedate_to_datetime(text)
+    except (ValueError, OverflowError):
+        return None
+    return _until(at, wall_now)
+
+
+def _until_iso(text: str, wall_now: float) -> float | None:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return _until(at, wall_now)
+
+
+def _until(at: datetime, wall_now: float) -> float | None:
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    try:
+        return max(0.0, at.timestamp() - wall_now)
+    except (OverflowError, ValueError):
+        return None

@@ -1,0 +1,152 @@
+"""A model server as a discrete event simulation: seconds of it cost milliseconds, and no clock is read.
+
+Up to `slots` requests run at once and all at the same pace, the others queue in order: fixed slots,
+processor sharing and continuous batching differ only in how the pace depends on how many run.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from graphrag_ray.llm.limits import Ended, LimiterState
+from graphrag_ray.settings import Endpoint
+
+
+@dataclass(frozen=True)
+class Server:
+    """slots: requests that run at once; pace: tokens per second of each of n running requests;
+    first_tokens: what the prompt costs, as tokens of the reply; bounces_at: requests in flight from
+    which on further ones are refused with a 503."""
+
+    slots: int
+    pace: Callable[[int], float]
+    first_tokens: float = 30.0
+    bounces_at: float = math.inf
+
+    def best(self, mean_tokens: float) -> float:
+        """The highest throughput in requests per second at any number in flight."""
+        return max(n * self.pace(n) for n in range(1, self.slots + 1)) / (mean_tokens + self.first_tokens)
+
+    def needed(self, share: float = 0.9) -> int:
+        """The smallest number in flight that gives so much of the highest throughput."""
+        totals = [n * self.pace(n) for n in range(1, self.slots + 1)]
+        return next(n for n, t in enumerate(totals, 1) if t >= share * max(totals))
+
+
+def fixed(slots: int, tokens_per_s: float = 60.0) -> Server:
+    return Server(slots, lambda n: tokens_per_s)
+
+
+def sharing(total_tokens_per_s: float, tokens_per_s: float = 60.0) -> Server:
+    """Runs everything at once; from total / tokens_per_s requests on, each gets a share."""
+    return Server(2_000, lambda n: min(tokens_per_s, total_tokens_per_s / n))
+
+
+def batching(slots: int, step_s: float = 0.015, per_request_s: float = 0.0001) -> Server:
+    """Continuous batching: each step makes a token for everyone, and takes longer with each of them."""
+    return Server(slots, lambda n: 1.0 / (step_s + per_request_s * n))
+
+
+def mixture(rng: random.Random) -> int:
+    """Tokens of a reply: half yes or no, half long."""
+    return 1 if rng.random() < 0.5 else rng.randint(100, 800)
+
+
+MIXTURE_MEAN = 225.5
+
+
+@dataclass
+class World:
+    """An unlimited number of requests that go to one server through the limiter.
+
+    tail   share of replies that take eight times as long to make
+    fails  share of replies that are lost, whatever the load
+    """
+
+    server: Server
+    tokens: Callable[[random.Random], int] = mixture
+    start: int = 64
+    seed: int = 1
+    tail: float = 0.0
+    fails: float = 0.0
+    demand: float = math.inf
+    limits: LimiterState = field(init=False)
+    now: float = 0.0
+    samples: list[tuple[float, int, int]] = field(default_factory=list)
+    """(time, in flight, done so far), each quarter of a second."""
+
+    def __post_init__(self) -> None:
+        self.limits = LimiterState([Endpoint(api_key_env=None)], self.start, 0.0)
+        self._rng = random.Random(self.seed)
+        self._virtual = 0.0
+        self._running: list[tuple[float, float, int]] = []
+        self._queue: deque[tuple[float, float, int]] = deque()
+        self._bounced: list[float] = []
+        self._done = 0
+        self._next_sample = 0.0
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._running) + len(self._queue) + len(self._bounced)
+
+    def run(self, until: float) -> World:
+        while self.now < until:
+            self._send()
+            at = self.now + 0.25
+            if self._running:
+                pace = self.server.pace(len(self._running))
+                at = min(at, self.now + max(0.0, self._running[0][0] - self._virtual) / pace)
+                self._virtual += pace * (at - self.now)
+            self.now = at
+            while self._running and self._running[0][0] <= self._virtual + 1e-9:
+                _, sent_at, tokens = heapq.heappop(self._running)
+                ok = self._rng.random() >= self.fails
+                self._done += ok
+                self._end(Ended(self.now - sent_at, tokens, ok))
+            while self._bounced and self._bounced[0] <= self.now:
+                self._end(Ended(self.now - self._bounced.pop(0) + 0.05, 0, False))
+            self._fill()
+            if self.now >= self._next_sample:
+                self.samples.append((self.now, self.in_flight, self._done))
+                self._next_sample = self.now + 0.25
+        return self
+
+    def _end(self, ended: Ended) -> None:
+        self.limits.settle(self.now, "w", 0, 0, ended)
+
+    def _send(self) -> None:
+        room = min(self.demand - self.in_flight, 256)
+        if room < 1:
+            return
+        ticket = self.limits.ask("w", [500] * int(room), [0])
+        granted, _ = self.limits.grants(self.now)
+        self.limits.withdraw(ticket)
+        for _ in range(sum(len(g.endpoints) for g in granted)):
+            if self.in_flight >= self.server.bounces_at:
+                self._bounced.append(self.now + 0.05)
+                continue
+            tokens = self.tokens(self._rng)
+            work = self.server.first_tokens + tokens
+            if self._rng.random() < self.tail:
+                work *= 8.0
+            self._queue.append((work, self.now, tokens))
+        self._fill()
+
+    def _fill(self) -> None:
+        while self._queue and len(self._running) < self.server.slots:
+            work, sent_at, tokens = self._queue.popleft()
+            heapq.heappush(self._running, (self._virtual + work, sent_at, tokens))
+
+    def throughput(self, start: float, end: float) -> float:
+        """Replies per second between two times."""
+        seen = [(t, done) for t, _, done in self.samples if start <= t <= end]
+        return (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0])
+
+    def mean_in_flight(self, start: float, end: float) -> float:
+        seen = [n for t, n, _ in self.samples if start <= t <= end]
+        return sum(seen) / len(seen)

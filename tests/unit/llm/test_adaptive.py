@@ -1,0 +1,171 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulated_server import MIXTURE_MEAN, Server, World, batching, fixed, sharing
+
+from graphrag_ray.llm.adaptive import LARGEST, AdaptiveBound
+from graphrag_ray.llm.limits import Ended, LimiterState
+from graphrag_ray.settings import Endpoint
+
+SERVERS = {
+    "16 slots": fixed(16),
+    "64 slots": fixed(64),
+    "200 slots": fixed(200),
+    "500 slots": fixed(500),
+    "32 shares": sharing(32 * 60),
+    "200 shares": sharing(200 * 60),
+    "batches of 256": batching(256),
+    "batches of 256, slower when full": batching(256, 0.010, 0.00012),
+}
+
+
+def short(rng):
+    return rng.randint(20, 150)
+
+
+SHORT_MEAN = 85.0
+
+
+def judged(world, mean_tokens, start, end):
+    """(share of the server's best throughput, calls in flight by those that 90% of it needs)."""
+    best = world.server.best(mean_tokens) * (1.0 - world.fails) / (1.0 + 7.0 * world.tail)
+    return (
+        world.throughput(start, end) / best,
+        world.mean_in_flight(start, end) / world.server.needed(),
+    )
+
+
+@pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_within_a_minute_the_best_throughput_is_reached_without_a_queue(name, seed):
+    world = World(SERVERS[name], short, seed=seed).run(120.0)
+    share, in_flight = judged(world, SHORT_MEAN, 60.0, 120.0)
+    assert share >= 0.9
+    assert in_flight <= 2.0
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_yes_and_no_among_long_replies_do_not_mislead(name):
+    world = World(SERVERS[name], seed=3).run(150.0)
+    share, in_flight = judged(world, MIXTURE_MEAN, 75.0, 150.0)
+    assert share >= 0.88
+    assert in_flight <= 2.0
+
+
+def test_a_few_slow_calls_and_a_few_lost_ones_do_not_mislead():
+    world = World(fixed(100), short, tail=0.01, fails=0.03).run(150.0)
+    share, in_flight = judged(world, SHORT_MEAN, 60.0, 150.0)
+    assert share >= 0.88
+    assert in_flight <= 2.0
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (fixed(40), fixed(80)),
+        (fixed(80), fixed(40)),
+        (sharing(6_000), sharing(12_000)),
+        (sharing(12_000), sharing(6_000)),
+        (batching(128), batching(256)),
+        (batching(256), batching(128)),
+    ],
+    ids=["slots x2", "slots /2", "shares x2", "shares /2", "batches x2", "batches /2"],
+)
+def test_a_change_of_the_server_is_followed_within_a_minute(before, after):
+    world = World(before, short, seed=2).run(90.0)
+    world.server = after
+    world.run(210.0)
+    share, in_flight = judged(world, SHORT_MEAN, 150.0, 210.0)
+    assert share >= 0.9
+    assert in_flight <= 2.0
+
+
+def test_a_server_that_bounces_calls_is_kept_just_below_that():
+    server = Server(50, lambda n: 60.0, bounces_at=60)
+    world = World(server, short).run(150.0)
+    share, in_flight = judged(world, SHORT_MEAN, 60.0, 150.0)
+    assert share >= 0.85
+    assert in_flight <= 60 / server.needed()
+
+
+def bound_after(limits, now, n=400):
+    """How many places there are."""
+    ticket = limits.ask("w", [1] * n, [0])
+    got = 0
+    while granted := limits.grants(now)[0]:
+        got += sum(len(g.endpoints) for g in granted)
+        ticket = limits.ask("w", [1] * n, [0])
+    limits.withdraw(ticket)
+    return got
+
+
+def test_a_429_takes_a_share_off_once_for_all_calls_that_were_on_their_way():
+    limits = LimiterState([Endpoint()], 50, 0.0)
+    assert bound_after(limits, 0.0) == 50
+    for _ in range(20):
+        limits.penalise(1.0, 0, 0.1)
+        limits.settle(1.0, "w", 0, 0, Ended(1.0, 0, False))
+    assert bound_after(limits, 2.0) == 40 - 30
+
+
+def test_without_demand_the_bound_does_not_grow():
+    world = World(fixed(500), short, demand=20).run(120.0)
+    assert world.limits.in_flight[0] <= 20
+    world.demand = float("inf")
+    world.run(world.now + 0.5)
+    assert world.in_flight <= 64
+
+
+def test_a_bound_of_the_users_is_not_touched():
+    limits = LimiterState([Endpoint(max_in_flight=8)], 64, 0.0)
+    for i in range(400):
+        bound_after(limits, i * 0.01)
+        limits.settle(i * 0.01, "w", 0, 0, Ended(1.0, 100))
+    assert bound_after(limits, 5.0) + sum(limits.in_flight) - 8 <= 8
+    assert limits.in_flight == (8,)
+
+
+def test_two_endpoints_without_limits_each_find_their_own_bound():
+    limits = LimiterState([Endpoint(), Endpoint()], 8, 0.0)
+    slots, running, queued, now, done = (6, 60), ([], []), ([], []), 0.0, [0, 0]
+    for _ in range(12_000):
+        ticket = limits.ask("w", [1] * 100, [0, 1])
+        for grant in limits.grants(now)[0]:
+            for endpoint in grant.endpoints:
+                queued[endpoint].append(now)
+        limits.withdraw(ticket)
+        for i in (0, 1):
+            while queued[i] and len(running[i]) < slots[i]:
+                running[i].append((now + 0.5, queued[i].pop(0)))
+            while running[i] and running[i][0][0] <= now:
+                _, sent_at = running[i].pop(0)
+                done[i] += now > 60.0
+                limits.settle(now, "w", i, 0, Ended(now - sent_at, 50))
+        now += 0.01
+    assert done[0] / 60.0 >= 0.85 * slots[0] / 0.5
+    assert done[1] / 60.0 >= 0.85 * slots[1] / 0.5
+    assert limits.in_flight[0] <= 4 * slots[0]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(-50.0, 50.0),
+            st.floats(0.0, 1e6),
+            st.integers(0, 100_000),
+            st.sampled_from([True, True, True, False]),
+        ),
+        max_size=300,
+    ),
+    st.integers(1, 100),
+)
+@settings(max_examples=60, deadline=None)
+def test_whatever_the_clock_and_the_replies_do_there_is_a_bound_of_at_least_one(calls, start):
+    bound = AdaptiveBound(start, 0.0)
+    now = 0.0
+    for jump, latency_s, tokens, ok in calls:
+        now += jump
+        bound.ended(now, bound.bound, latency_s, tokens, ok)
+        if not ok and tokens % 3 == 0:
+            bound.refused(now, bound.bound)
+        assert 1 <= bound.bound <= LARGEST
