@@ -26,7 +26,7 @@ from graphrag_ray.graph.leiden import components
 from graphrag_ray.ids import entity_key, report_id
 from graphrag_ray.reports import context
 from graphrag_ray.reports.dialogue import full_content
-from graphrag_ray.settings import load_settings
+from graphrag_ray.settings_file import load_settings
 
 OFF_TOPIC = (
     "What is a good recipe for sourdough bread?",

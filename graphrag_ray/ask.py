@@ -28,7 +28,8 @@ from graphrag_ray.query.map_reduce import MapAnswer, map_spec, reduce_spec
 from graphrag_ray.query.quotes import best_sentence
 from graphrag_ray.records import Reference
 from graphrag_ray.reports.context import Record, report_record
-from graphrag_ray.settings import Settings, parse_settings
+from graphrag_ray.settings import Settings
+from graphrag_ray.settings_file import parse_settings
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
 from graphrag_ray.store.snapshots import Manifest, open_latest

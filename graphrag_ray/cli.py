@@ -15,7 +15,8 @@ import orjson
 from graphrag_ray import console
 from graphrag_ray.errors import GraphRagError, UsageError
 from graphrag_ray.progress import Observer
-from graphrag_ray.settings import Settings, load_settings
+from graphrag_ray.settings import Settings
+from graphrag_ray.settings_file import load_settings
 
 FAILED_ITEMS = 3
 """Exit code: done, but some items failed."""

@@ -25,7 +25,7 @@ from graphrag_ray.errors import (
 )
 from graphrag_ray.index import index
 from graphrag_ray.prompts import load_prompts
-from graphrag_ray.settings import load_settings, parse_settings
+from graphrag_ray.settings_file import load_settings, parse_settings
 from graphrag_ray.steps.read import read
 from graphrag_ray.steps.run import Run
 from graphrag_ray.store.parts import read_table

@@ -320,7 +320,8 @@ def test_init_writes_settings_and_prompts_that_index_accepts(run: Command, world
 
 
 def test_what_init_writes_are_the_defaults(run: Command, tmp_path: Path):
-    from graphrag_ray.settings import Settings, load_settings
+    from graphrag_ray.settings import Settings
+    from graphrag_ray.settings_file import load_settings
 
     run("init", tmp_path)
     loaded = load_settings(tmp_path / "settings.yaml")

@@ -20,7 +20,8 @@ from graphrag_ray.ask import Index, open_index
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.index import Indexed, index
-from graphrag_ray.settings import Settings, parse_settings
+from graphrag_ray.settings import Settings
+from graphrag_ray.settings_file import parse_settings
 from graphrag_ray.store import snapshots
 from graphrag_ray.store.files import Store
 

@@ -17,7 +17,8 @@ from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.work import Outcome, Row, Work, outcomes
 from graphrag_ray.errors import BudgetSpent, CorruptPart, LockLost, ModelRefused, TooManyFailures
 from graphrag_ray.messages import CallParameters, ChatRequest, Message
-from graphrag_ray.settings import Budget, parse_settings
+from graphrag_ray.settings import Budget
+from graphrag_ray.settings_file import parse_settings
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.parts import read_table

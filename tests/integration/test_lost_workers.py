@@ -19,7 +19,7 @@ from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.work import Outcome, Row, Work
 from graphrag_ray.errors import GraphRagError
 from graphrag_ray.messages import CallParameters, ChatRequest, Message
-from graphrag_ray.settings import parse_settings
+from graphrag_ray.settings_file import parse_settings
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 

@@ -20,7 +20,7 @@ from graphrag_ray.ask import open_index
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.index import index
-from graphrag_ray.settings import parse_settings
+from graphrag_ray.settings_file import parse_settings
 from graphrag_ray.store.files import Store
 
 ROOT = Path(__file__).parents[2]

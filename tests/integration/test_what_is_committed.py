@@ -15,7 +15,7 @@ from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.errors import StoreError
 from graphrag_ray.index import Indexed, index
 from graphrag_ray.progress import Observer
-from graphrag_ray.settings import parse_settings
+from graphrag_ray.settings_file import parse_settings
 from graphrag_ray.steps import run
 from graphrag_ray.store import compaction, snapshots
 from graphrag_ray.store.files import Store

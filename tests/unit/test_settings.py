@@ -9,7 +9,8 @@ import yaml
 
 import graphrag_ray
 from graphrag_ray.errors import SettingsError
-from graphrag_ray.settings import OFFLINE_MODEL_ID, Settings, load_settings, parse_settings
+from graphrag_ray.settings import OFFLINE_MODEL_ID, Settings
+from graphrag_ray.settings_file import load_settings, parse_settings
 
 ONLINE = {"models": {"default": {"provider": "openai", "model": "m"}}}
 

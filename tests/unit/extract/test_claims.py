@@ -10,7 +10,7 @@ from graphrag_ray.extract.records import COMPLETION, FIELD, RECORD
 from graphrag_ray.ids import entity_key
 from graphrag_ray.messages import ChatReply
 from graphrag_ray.prompts import PLACEHOLDERS
-from graphrag_ray.settings import parse_settings
+from graphrag_ray.settings_file import parse_settings
 
 D = FIELD
 CHUNK = Chunk("Acme dismissed Alice on 11 June 2014.")

@@ -9,7 +9,7 @@ from graphrag_ray.errors import DialogueFailed
 from graphrag_ray.graph.descriptions import batches, describe, describe_spec, distinct, layer
 from graphrag_ray.messages import ChatReply
 from graphrag_ray.prompts import PLACEHOLDERS, load_prompts
-from graphrag_ray.settings import parse_settings
+from graphrag_ray.settings_file import parse_settings
 
 
 @pytest.fixture(scope="module")

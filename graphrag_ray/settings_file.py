@@ -1,0 +1,136 @@
+"""Reading settings: one strict YAML file, and `a.b=c` overrides. A key that does not exist is an error
+that names the nearest one."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from graphrag_ray.errors import SettingsError
+from graphrag_ray.settings import Endpoint, Model, Settings, Stage
+
+
+def load_settings(
+    path: str | Path | None = None, overrides: Sequence[str] = (), base: Mapping[str, Any] | None = None
+) -> Settings:
+    """Read settings: defaults, then the file (or `base`), then `a.b=c` overrides in order.
+
+    Raises SettingsError naming the key, and the nearest known one for a key that does not exist.
+    """
+    data: dict[str, Any] = dict(base or {})
+    if path is not None:
+        try:
+            loaded = yaml.safe_load(Path(path).read_text("utf-8"))
+        except (OSError, UnicodeDecodeError) as e:
+            raise SettingsError(f"cannot read settings {path}: {e}") from e
+        except yaml.YAMLError as e:
+            raise SettingsError(f"settings {path} are not YAML: {e}") from e
+        if loaded is not None and not isinstance(loaded, dict):
+            raise SettingsError(f"settings {path} must be a mapping of keys, not {type(loaded).__name__}")
+        data = loaded or {}
+        _relative_to(Path(path).parent, data)
+    for override in overrides:
+        _apply(data, override)
+    return parse_settings(data)
+
+
+def _relative_to(folder: Path, data: dict[str, Any]) -> None:
+    """Paths in a settings file are relative to that file, wherever it is read from."""
+    names = data.get("names")
+    for section, key in ((data, "prompts_dir"), (names, "aliases_file"), (names, "block_file")):
+        if isinstance(section, dict) and isinstance(section.get(key), str):
+            section[key] = str((folder / section[key]).absolute())
+
+
+def parse_settings(data: Mapping[str, Any]) -> Settings:
+    try:
+        return Settings.model_validate(data)
+    except ValidationError as e:
+        raise SettingsError(_explain(e)) from None
+
+
+def _apply(data: dict[str, Any], override: str) -> None:
+    key, sep, text = override.partition("=")
+    if not sep or not key.strip():
+        raise SettingsError(f"--set {override!r}: write it as a.b=value")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        value = text  # a regular expression, say; where text is not what is wanted, validation says so
+    steps = key.strip().split(".")
+    at: Any = data
+    for step, following in zip(steps, [*steps[1:], None], strict=True):
+        if isinstance(at, list):
+            if not step.isdigit() or int(step) > len(at):
+                raise SettingsError(f"--set {override!r}: {step!r} is not a place in a list of {len(at)}")
+            if int(step) == len(at):
+                at.append({} if following is not None else None)
+            slot: Any = int(step)
+        elif isinstance(at, dict):
+            slot = step
+        else:
+            raise SettingsError(f"--set {override!r}: nothing can be set below {step!r}")
+        if following is None:
+            at[slot] = value
+        else:
+            existing = at.get(slot) if isinstance(at, dict) else at[slot]
+            if not isinstance(existing, dict | list):
+                at[slot] = [] if following.isdigit() else {}
+            at = at[slot]
+
+
+def _explain(error: ValidationError) -> str:
+    lines = []
+    for problem in error.errors(include_url=False):
+        where = ".".join(str(p) for p in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            lines.append(f"unknown setting {where!r}{_nearest(where)}")
+        else:
+            message = problem["msg"].removeprefix("Value error, ")
+            lines.append(f"{where}: {message}" if where else message)
+    return "settings: " + "; ".join(dict.fromkeys(lines))
+
+
+def _nearest(where: str) -> str:
+    pattern = [p for p in where.split(".") if not p.isdigit()]
+    known = [".".join(k) for k in _keys(Settings)]
+    wanted = ".".join("*" if pattern[:1] == ["models"] and i == 1 else p for i, p in enumerate(pattern))
+    match = difflib.get_close_matches(wanted, known, n=1, cutoff=0.6)
+    if not match:
+        leaf = {k.rsplit(".", 1)[-1]: k for k in known}
+        near = difflib.get_close_matches(pattern[-1], leaf, n=1, cutoff=0.6)
+        match = [leaf[near[0]]] if near else []
+    return f"; did you mean {_as_written(match[0], where)!r}?" if match else ""
+
+
+def _as_written(known: str, where: str) -> str:
+    """A known key with the names and numbers that stand in what was written."""
+    parts, written = known.split("."), where.split(".")
+    if parts[1:2] == ["*"] and written[0] == parts[0] and len(written) > 1:
+        parts[1] = written[1]
+    if parts[2:3] == ["endpoints"] and len(parts) > 3:
+        number = written[3] if written[2:3] == ["endpoints"] and len(written) > 3 else "0"
+        parts.insert(3, number)
+    return ".".join(parts)
+
+
+def _keys(model: type[BaseModel]) -> Iterator[tuple[str, ...]]:
+    nested: dict[str, tuple[str, type[BaseModel]]] = {
+        "models": ("*", Model),
+        "stages": ("*", Stage),
+        "endpoints": ("", Endpoint),
+    }
+    for name, info in model.model_fields.items():
+        yield (name,)
+        if name in nested:
+            middle, below = nested[name]
+            for rest in _keys(below):
+                yield (name, *([middle] if middle else []), *rest)
+        elif isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+            for rest in _keys(info.annotation):
+                yield (name, *rest)
