@@ -81,7 +81,7 @@ def index(
     when a run must not go on (what was answered is kept); StoreError.
     """
     prompts = load_prompts(settings.prompts_dir)
-    names = _names(settings)
+    names = load_names(settings)
     store = executor.store
     # A URL may hold a password or a signature, and what is shown is kept.
     shown_input = display_url(input_url) if "://" in input_url else input_url
@@ -118,7 +118,9 @@ def index(
         return Indexed(manifest, True, run.seconds, run.accounts)
 
 
-def _names(settings: Settings) -> Names:
+def load_names(settings: Settings) -> Names:
+    """The aliases and blocked names of the settings. Raises SettingsError."""
+
     def text(path: str | None) -> str | None:
         if path is None:
             return None
