@@ -133,10 +133,10 @@ def describing(basis: Basis, kinds: Mapping[str, Named], reference: Reference) -
         const = basis.messages("describe", "describe", variables) + found.title_tokens
         line = found.description_tokens + 1
         names = reference.graph.entities if kind == "entity" else reference.graph.relationships
-        each = names.frequency * found.manner.descriptions_per_pair * line
+        each = names.frequency * np.float64(found.manner.descriptions_per_pair * line)
         several = np.minimum(each[names.frequency > 1], spec.batch_tokens)
         raw.append(several)
-        prompts.append(const + several)
+        prompts.append(np.asarray(const + several, dtype=np.float64))
         items += found.several
         calls += found.several
         prompt += found.several * const + found.descriptions_of_several * line
