@@ -9,7 +9,7 @@ calls that were made ─► lengths, rates, names per chunk: measured, and bette
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -137,21 +137,22 @@ def forecast(
     volumes = [stages.extraction(basis, entities, relationships)]
     if settings.claims.enabled:
         volumes.append(stages.claims(basis, entities, _share_with_entity(reference)))
-    described, summary = stages.describing(basis, kinds, reference)
-    reports, shape = stages.reporting(basis, entities, relationships, reference, summary)
+    graph = _larger(reference, own)
+    described, summary = stages.describing(basis, kinds, graph)
+    reports, shape = stages.reporting(basis, entities, relationships, graph, summary)
     volumes += [described, reports]
     if settings.embeddings.enabled:
         volumes.append(stages.embedding(basis, kinds, reports, summary))
     latency = _latency(assume, learned)
-    graph = {
+    sizes = {
         "entities": entities.size.distinct,
         "relationships": relationships.size.distinct,
         "communities": reports.items,
         "levels": shape.levels,
     }
     found = tuple(_stage(v, basis, latency, learned) for v in volumes)
-    notes = tuple(_notes(settings, corpus, volumes))
-    return Forecast(corpus, found, graph, tuple(assume), notes, offline)
+    notes = tuple(_notes(settings, corpus, volumes, own is not None))
+    return Forecast(corpus, found, sizes, tuple(assume), notes, offline)
 
 
 def _graphs(settings: Settings, read: Read, vocabulary: str) -> tuple[Reference, SampleGraph | None]:
@@ -166,6 +167,13 @@ def _graphs(settings: Settings, read: Read, vocabulary: str) -> tuple[Reference,
     if not read.own or provider == "offline":
         return reference, None
     return reference, sample_graph(read.own, vocabulary, settings.graph.prune == "on", threshold)
+
+
+def _larger(reference: Reference, own: SampleGraph | None) -> SampleGraph:
+    """The model's own graph says more about communities, unless it is that of few chunks."""
+    if own is not None and own.entities.n_chunks >= int(reference.drawn.sum()):
+        return own
+    return reference.graph
 
 
 def _share_with_entity(reference: Reference) -> float:
@@ -231,7 +239,7 @@ def _totals(rows: Sequence[tuple[Volume, float | None, Bound | None]]) -> dict[s
     }
 
 
-def _notes(settings: Settings, corpus: Corpus, volumes: Sequence[Volume]) -> list[str]:
+def _notes(settings: Settings, corpus: Corpus, volumes: Sequence[Volume], measured: bool) -> list[str]:
     notes = []
     if corpus.read_share < 1:
         notes.append(
@@ -249,6 +257,11 @@ def _notes(settings: Settings, corpus: Corpus, volumes: Sequence[Volume]) -> lis
                 f"No limit of {settings.model(name).model} is known: times are for "
                 f"run.default_in_flight = {settings.run.default_in_flight} calls at once per endpoint."
             )
+    if online and not measured:
+        notes.append(
+            "Lengths of replies and names per chunk are assumed, and models differ in them by factors. For a "
+            "forecast to rely on, index some documents with these settings and name that index by --root."
+        )
     if online:
         notes.append(
             "Times are the least that limits and latency allow, without start-up, our own work between the "
@@ -257,8 +270,3 @@ def _notes(settings: Settings, corpus: Corpus, volumes: Sequence[Volume]) -> lis
     if settings.claims.enabled:
         notes.append("Claims in the reports' contexts are not counted.")
     return notes
-
-
-def without_unreadable(corpus: Corpus, files: int, unreadable: int) -> Corpus:
-    """The corpus with the number of its files and of what could not be read."""
-    return replace(corpus, files=files, unreadable=unreadable)

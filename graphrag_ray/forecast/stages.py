@@ -13,9 +13,10 @@ from graphrag_ray.extract.records import COMPLETION, DELIMITERS, FIELD, RECORD
 from graphrag_ray.forecast.assumptions import Assumptions
 from graphrag_ray.forecast.bounds import Volume
 from graphrag_ray.forecast.corpus import Corpus
-from graphrag_ray.forecast.graph import Named, Reference, lengths_of
+from graphrag_ray.forecast.graph import Named, lengths_of
 from graphrag_ray.forecast.hierarchy import Shape, shape_of
 from graphrag_ray.forecast.replies import MIN_CALLS, Floats, Replies
+from graphrag_ray.forecast.sample import SampleGraph
 from graphrag_ray.graph.descriptions import describe_spec
 from graphrag_ray.llm.sizes import PACK_TOKENS, TOKENS_PER_MESSAGE, text_size
 from graphrag_ray.prompts import Prompt
@@ -120,8 +121,11 @@ def claims(basis: Basis, entities: Named, asked: float) -> Volume:
     return basis.volume("claims", n, n, prompt, n * reply)
 
 
-def describing(basis: Basis, kinds: Mapping[str, Named], reference: Reference) -> tuple[Volume, float]:
-    """Entities and relationships with several descriptions; and the length of one that replaces them."""
+def describing(basis: Basis, kinds: Mapping[str, Named], graph: SampleGraph) -> tuple[Volume, float]:
+    """Entities and relationships with several descriptions; and the length of one that replaces them.
+
+    graph: tells how often names recur.
+    """
     spec = describe_spec(basis.prompts, basis.settings)
     empty = {"name": "", "descriptions": "", "language": spec.language}
     calls = prompt = items = 0.0
@@ -132,7 +136,7 @@ def describing(basis: Basis, kinds: Mapping[str, Named], reference: Reference) -
         variables = {**empty, "kind": kind, "max_tokens": str(spec.max_output_tokens)}
         const = basis.messages("describe", "describe", variables) + found.title_tokens
         line = found.description_tokens + 1
-        names = reference.graph.entities if kind == "entity" else reference.graph.relationships
+        names = graph.entities if kind == "entity" else graph.relationships
         each = names.frequency * np.float64(found.manner.descriptions_per_pair * line)
         several = np.minimum(each[names.frequency > 1], spec.batch_tokens)
         raw.append(several)
@@ -158,9 +162,9 @@ def describing(basis: Basis, kinds: Mapping[str, Named], reference: Reference) -
 
 
 def reporting(
-    basis: Basis, entities: Named, relationships: Named, reference: Reference, summary: float
+    basis: Basis, entities: Named, relationships: Named, graph: SampleGraph, summary: float
 ) -> tuple[Volume, Shape]:
-    """One report for each community; contexts as they are planned for the graph of the sample."""
+    """One report for each community; contexts as they are planned for the graph of a sample."""
     spec = report_spec(basis.settings, basis.prompts)
     const = basis.messages(
         "report",
@@ -175,16 +179,16 @@ def reporting(
     )
     limit = min(spec.max_tokens, spec.call.max_output_tokens or spec.max_tokens)
     guess = KEPT_OF_REPORT_LIMIT * limit
-    n_entities = len(reference.graph.entities.descriptions)
-    n_edges = len(reference.graph.source)
+    n_entities = len(graph.entities.descriptions)
+    n_edges = len(graph.source)
     denser = 1.0
     if entities.size.distinct and n_edges:
         denser = (relationships.size.distinct / entities.size.distinct) / (n_edges / n_entities)
     known = basis.replies.get("report")
     length = known.mean_reply(np.zeros(0)) if known is not None and known.n >= MIN_CALLS else guess
     lengths = lengths_of(entities, relationships, summary, length * SHOWN_OF_REPORT)
-    shape = shape_of(reference.graph, basis.settings, lengths, denser)
-    how = f"communities of the graph in {reference.graph.entities.n_chunks:,} chunks, as a run finds them"
+    shape = shape_of(graph, basis.settings, lengths, denser)
+    how = f"communities of the graph in {graph.entities.n_chunks:,} chunks, as a run finds them"
     ratio = shape.communities / n_entities if n_entities else 0.0
     ratio = basis.assume.take("communities_per_entity", ratio, how)
     context = basis.assume.take("report_context_tokens", shape.context_tokens, how)
