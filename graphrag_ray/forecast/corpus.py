@@ -31,6 +31,7 @@ class Corpus:
     passage_tokens      of the chunks as a prompt shows them, header included
     embed_tokens        of the texts to embed, in the embedding model's vocabulary
     too_long            chunks that do not fit the model's window and would not be sent
+    repeated            chunks that say what another one says, which is asked about once
     answered            chunks that a journal answers; answered_prompt_tokens: of their first requests
     read_share          of the input's bytes; below 1 all the above is an extrapolation
     """
@@ -44,6 +45,7 @@ class Corpus:
     passage_tokens: float = 0
     embed_tokens: float = 0
     too_long: float = 0
+    repeated: float = 0
     answered: float = 0
     answered_prompt_tokens: float = 0
     read_share: float = 1.0
@@ -51,13 +53,13 @@ class Corpus:
     @property
     def asked(self) -> float:
         """Chunks that are sent."""
-        return self.chunks - self.too_long
+        return self.chunks - self.too_long - self.repeated
 
     def scaled(self, read_share: float) -> Corpus:
         """The whole corpus, from the share of its bytes that was read."""
         names = (
             *("chunks", "chunk_tokens", "prompt_tokens", "passage_tokens", "embed_tokens", "too_long"),
-            *("answered", "answered_prompt_tokens"),
+            *("repeated", "answered", "answered_prompt_tokens"),
         )
         sums = {name: getattr(self, name) / read_share for name in names}
         return replace(self, read_share=read_share, **sums)
@@ -87,6 +89,7 @@ class ChunkCounter:
         self._embed_vocabulary = self._embedding_vocabulary()
         self._fixed = _Fixed(spec, self._model)
         self.corpus = Corpus()
+        self._seen: set[int] = set()
         self.drawn: list[Drawn] = []
         self.drawn_answered: list[Drawn] = []
 
@@ -95,10 +98,11 @@ class ChunkCounter:
         header = header_of(document, options)
         found = cut(document.text, options, self._vocabulary, header)
         texts = [document.text[c.start : c.end] for c in found]
-        requests = [_first_request(Chunk(text, header), self._spec) for text in texts]
-        sizes = [self._fixed.size(request) for request in requests]
+        new = self._new(header, texts)
+        requests = {i: _first_request(Chunk(texts[i], header), self._spec) for i in new}
+        sizes = {i: self._fixed.size(request) for i, request in requests.items()}
         window = self._model.context_window
-        sent = [i for i, r in enumerate(requests) if sizes[i] + output_limit(r, self._model) <= window]
+        sent = [i for i, r in requests.items() if sizes[i] + output_limit(r, self._model) <= window]
         keys = [item_key(requests[i]) if self._done else "" for i in sent]
         done = self._done(keys) if self._done and keys else np.zeros(len(sent), dtype=np.bool_)
         for i, key, answered in zip(sent, keys, done.tolist(), strict=True):
@@ -115,12 +119,25 @@ class ChunkCounter:
             chunk_tokens=c.chunk_tokens + sum(x.n_tokens for x in found),
             prompt_tokens=c.prompt_tokens + total,
             passage_tokens=c.passage_tokens + total - len(sent) * self._fixed.empty,
-            embed_tokens=c.embed_tokens + self._embed_tokens(texts, [x.n_tokens for x in found]),
-            too_long=c.too_long + len(found) - len(sent),
+            embed_tokens=c.embed_tokens
+            + self._embed_tokens([texts[i] for i in new], [found[i].n_tokens for i in new]),
+            too_long=c.too_long + len(new) - len(sent),
+            repeated=c.repeated + len(found) - len(new),
             answered=c.answered + int(done.sum()),
             answered_prompt_tokens=c.answered_prompt_tokens
             + sum(sizes[i] for i, answered in zip(sent, done.tolist(), strict=True) if answered),
         )
+
+    def _new(self, header: str, texts: list[str]) -> list[int]:
+        """The chunks that no earlier one is equal to, by 64 bits of a hash: a run asks about each once."""
+        new = []
+        for i, text in enumerate(texts):
+            content = f"{header}\0{text}".encode("utf-8", "surrogatepass")
+            digest = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big")
+            if digest not in self._seen:
+                self._seen.add(digest)
+                new.append(i)
+        return new
 
     def _embedding_vocabulary(self) -> str | None:
         model = self._settings.model(self._settings.model_name("embed"))

@@ -246,6 +246,8 @@ def _notes(settings: Settings, corpus: Corpus, volumes: Sequence[Volume], measur
             f"{corpus.read_share:.1%} of the input's bytes were read; all figures are extrapolated from "
             "these. --full reads all of it."
         )
+    if corpus.repeated:
+        notes.append(f"{corpus.repeated:,.0f} chunks repeat another one and are not asked about again.")
     if corpus.too_long:
         notes.append(f"{corpus.too_long:,.0f} chunks do not fit the context window and are not sent.")
     if corpus.unreadable:

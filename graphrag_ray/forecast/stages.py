@@ -30,6 +30,8 @@ KEPT_OF_DESCRIPTIONS = 0.7
 """Of several descriptions' tokens, what the one has that replaces them: all of it, said once."""
 KEPT_OF_REPORT_LIMIT = 0.6
 """Of the tokens that a report may have, what it has."""
+OFFLINE_REPORT_TOKENS = 440.0
+"""Of a report of the offline engine: its mean on the podcast corpus of the paper."""
 SHOWN_OF_REPORT = 0.85
 """Of a reply that is a report, what other contexts and its embedding hold: not the JSON around it."""
 BATCH_FILL = 0.75
@@ -178,7 +180,9 @@ def reporting(
         },
     )
     limit = min(spec.max_tokens, spec.call.max_output_tokens or spec.max_tokens)
-    guess = KEPT_OF_REPORT_LIMIT * limit
+    guess, source = KEPT_OF_REPORT_LIMIT * limit, f"{KEPT_OF_REPORT_LIMIT:g} of the limit, assumed"
+    if basis.offline("report"):
+        guess, source = OFFLINE_REPORT_TOKENS, "the offline engine's on the paper's corpus"
     n_entities = len(graph.entities.descriptions)
     n_edges = len(graph.source)
     denser = 1.0
@@ -192,9 +196,7 @@ def reporting(
     ratio = shape.communities / n_entities if n_entities else 0.0
     ratio = basis.assume.take("communities_per_entity", ratio, how)
     context = basis.assume.take("report_context_tokens", shape.context_tokens, how)
-    reply = basis.reply(
-        "report", guess, f"{KEPT_OF_REPORT_LIMIT:g} of the limit, assumed", np.array([const + context])
-    )
+    reply = basis.reply("report", guess, source, np.array([const + context]))
     n = ratio * entities.size.distinct
     return basis.volume("report", n, n, n * (const + context), n * reply, shape.levels), shape
 
@@ -202,7 +204,7 @@ def reporting(
 def embedding(basis: Basis, kinds: Mapping[str, Named], reports: Volume, summary: float) -> Volume:
     """Chunks exactly; entities, relationships and reports by their forecast lengths."""
     model = basis.settings.model(basis.settings.model_name("embed"))
-    texts, tokens = basis.corpus.chunks, basis.corpus.embed_tokens
+    texts, tokens = basis.corpus.chunks - basis.corpus.repeated, basis.corpus.embed_tokens
     for found in kinds.values():
         texts += found.size.distinct
         single = found.alone * found.manner.described_alone * found.description_tokens

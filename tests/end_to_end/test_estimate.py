@@ -165,10 +165,10 @@ def test_wrong_usage_returns_2_and_says_what_is_wrong(world: World, arguments: l
 def test_a_large_input_is_sampled_by_files_and_says_so(world: World):
     from graphrag_ray.estimate import estimate
 
-    world.write({f"{i}.txt": TOWN["council.txt"] for i in range(20)})
+    world.write({f"{i:02}.txt": f"{TOWN['council.txt']} {i:02}" for i in range(20)})
     settings = world.settings()
     whole = estimate(str(world.input), settings)
-    size = len(TOWN["council.txt"])
+    size = len(TOWN["council.txt"]) + 3
     part = estimate(str(world.input), settings, read_bytes=5 * size)
     assert part.corpus.documents == 5 and part.corpus.read_share == pytest.approx(0.25)
     assert part.corpus.prompt_tokens == pytest.approx(whole.corpus.prompt_tokens)

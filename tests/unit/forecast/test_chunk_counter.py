@@ -29,6 +29,11 @@ def document(text: str, name: str = "a.txt") -> Document:
     return Document(name, "", name, text)
 
 
+def numbered(start: int) -> str:
+    """A text that nowhere repeats itself."""
+    return " ".join(str(1_000 * start + i) for i in range(200))
+
+
 def counter(settings: Settings = SETTINGS, sample: int = 10, done=None, spec: ExtractSpec = SPEC):
     return ChunkCounter(spec, settings, sample, done)
 
@@ -40,14 +45,15 @@ def test_first_requests_have_exactly_the_tokens_that_the_client_counts(text: str
     counted.add(document(text))
     chunks = cut(text, SETTINGS.chunking, "o200k_base")
     model = SETTINGS.model("default")
-    requests = [next(extract(Chunk(text[c.start : c.end]), SPEC)) for c in chunks]
+    different = dict.fromkeys(text[c.start : c.end] for c in chunks)
+    requests = [next(extract(Chunk(shown), SPEC)) for shown in different]
     assert counted.corpus.chunks == len(chunks)
     assert counted.corpus.prompt_tokens == sum(prompt_size(r, model) for r in requests)
     assert counted.corpus.chunk_tokens == sum(c.n_tokens for c in chunks)
 
 
 def test_the_sample_does_not_depend_on_the_order_of_documents():
-    texts = [document("word " * 200 + str(i), f"{i}.txt") for i in range(20)]
+    texts = [document(numbered(i), f"{i}.txt") for i in range(20)]
     one, other = counter(sample=15), counter(sample=15)
     for d in texts:
         one.add(d)
@@ -76,6 +82,17 @@ def test_chunks_that_do_not_fit_the_window_are_counted_apart():
     assert counted.corpus.prompt_tokens < 3_000
 
 
+def test_a_chunk_that_another_one_repeats_is_asked_about_once():
+    counted = counter()
+    counted.add(document("one and the same"))
+    once = counted.corpus
+    counted.add(document("one and the same", "b.txt"))
+    both = counted.corpus
+    assert (both.chunks, both.repeated, both.asked) == (2, 1, 1)
+    assert both.prompt_tokens == once.prompt_tokens and both.embed_tokens == once.embed_tokens
+    assert len(counted.drawn) == 1
+
+
 def test_what_a_journal_answers_is_counted_and_drawn_by_itself():
     asked: list[str] = []
 
@@ -84,7 +101,7 @@ def test_what_a_journal_answers_is_counted_and_drawn_by_itself():
         return np.arange(len(keys)) % 2 == 0
 
     counted = counter(sample=3, done=every_other)
-    counted.add(document("word " * 200))
+    counted.add(document(numbered(0)))
     n = len(asked)
     assert counted.corpus.chunks == n and counted.corpus.answered == -(-n // 2)
     assert 0 < counted.corpus.answered_prompt_tokens < counted.corpus.prompt_tokens
@@ -93,7 +110,7 @@ def test_what_a_journal_answers_is_counted_and_drawn_by_itself():
 
 def test_a_part_that_was_read_stands_for_the_whole():
     counted = counter()
-    counted.add(document("word " * 200))
+    counted.add(document(numbered(0)))
     whole = counted.corpus.scaled(0.25)
     assert whole.chunks == 4 * counted.corpus.chunks
     assert whole.prompt_tokens == pytest.approx(4 * counted.corpus.prompt_tokens)
