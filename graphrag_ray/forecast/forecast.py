@@ -139,7 +139,7 @@ def forecast(
         volumes.append(stages.claims(basis, entities, _share_with_entity(reference)))
     graph = _larger(reference, own)
     described, summary = stages.describing(basis, kinds, graph)
-    reports, shape = stages.reporting(basis, entities, relationships, graph, summary)
+    reports, shape = stages.reporting(basis, entities, relationships, graph, own, summary)
     volumes += [described, reports]
     if settings.embeddings.enabled:
         volumes.append(stages.embedding(basis, kinds, reports, summary))

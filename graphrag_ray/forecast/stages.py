@@ -34,6 +34,8 @@ OFFLINE_REPORT_TOKENS = 440.0
 """Of a report of the offline engine: its mean on the podcast corpus of the paper."""
 SHOWN_OF_REPORT = 0.85
 """Of a reply that is a report, what other contexts and its embedding hold: not the JSON around it."""
+ENOUGH_ENTITIES = 200
+"""Of a graph that tells how many communities there are for each."""
 BATCH_FILL = 0.75
 """Of `descriptions.batch_tokens`, what a batch holds on average (`graph/batches.py`)."""
 
@@ -164,9 +166,18 @@ def describing(basis: Basis, kinds: Mapping[str, Named], graph: SampleGraph) -> 
 
 
 def reporting(
-    basis: Basis, entities: Named, relationships: Named, graph: SampleGraph, summary: float
+    basis: Basis,
+    entities: Named,
+    relationships: Named,
+    graph: SampleGraph,
+    own: SampleGraph | None,
+    summary: float,
 ) -> tuple[Volume, Shape]:
-    """One report for each community; contexts as they are planned for the graph of a sample."""
+    """One report for each community; contexts as they are planned for the graph of a sample.
+
+    own: the model's own graph of a trial. Communities for each entity hardly depend on the size of the
+    sample (benchmarks/RESULTS.md), so a smaller one of its own tells them better.
+    """
     spec = report_spec(basis.settings, basis.prompts)
     const = basis.messages(
         "report",
@@ -193,8 +204,11 @@ def reporting(
     lengths = lengths_of(entities, relationships, summary, length * SHOWN_OF_REPORT)
     shape = shape_of(graph, basis.settings, lengths, denser)
     how = f"communities of the graph in {graph.entities.n_chunks:,} chunks, as a run finds them"
-    ratio = shape.communities / n_entities if n_entities else 0.0
-    ratio = basis.assume.take("communities_per_entity", ratio, how)
+    ratio, whose = shape.communities / n_entities if n_entities else 0.0, how
+    if own is not None and own is not graph and (n_own := len(own.entities.descriptions)) >= ENOUGH_ENTITIES:
+        ratio = shape_of(own, basis.settings, lengths, 1.0).communities / n_own
+        whose = f"communities of the model's own graph in {own.entities.n_chunks:,} chunks"
+    ratio = basis.assume.take("communities_per_entity", ratio, whose)
     context = basis.assume.take("report_context_tokens", shape.context_tokens, how)
     reply = basis.reply("report", guess, source, np.array([const + context]))
     n = ratio * entities.size.distinct
