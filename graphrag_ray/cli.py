@@ -1,4 +1,4 @@
-"""The command line: `graphrag-ray init | index | query | status | failures`."""
+"""The command line: `graphrag-ray init | estimate | index | query | status | failures`."""
 
 from __future__ import annotations
 
@@ -274,6 +274,67 @@ def failures(root: str, snapshot: int | None, as_json: bool) -> None:
         click.echo(console.as_json(rows))
     else:
         console.print_failures(rows)
+
+
+@main.command()
+@click.argument("input_url", metavar="INPUT")
+@_settings_options
+@click.option(
+    "--root", metavar="URL", help="An index, whole or partly done: learn from the calls made for it."
+)
+@click.option(
+    "--sample",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Chunks that the offline engine reads; default: 1000.",
+)
+@click.option("--full", is_flag=True, help="Read all of INPUT, also where it is larger than 512 MB.")
+@click.option("--assume", multiple=True, metavar="NAME=VALUE", help="Replace one of the assumptions printed.")
+@_json
+def estimate(
+    input_url: str,
+    config: str | None,
+    overrides: tuple[str, ...],
+    root: str | None,
+    sample: int | None,
+    full: bool,
+    assume: tuple[str, ...],
+    as_json: bool,
+    **short: Any,
+) -> None:
+    """What indexing INPUT will take: calls, tokens, cost and time of each stage. Nothing is asked or written.
+
+    What is extracted from is counted exactly. The rest is modelled: names by the offline engine's reading
+    of a sample, lengths by what is assumed. For a closer forecast index a few documents of INPUT, with
+    the same settings, and name that index by --root: what its calls came to takes the place of what is
+    assumed.
+
+    \b
+    Examples:
+      graphrag-ray estimate ./documents --model gpt-4o-mini --rpm 10000 --tpm 2000000
+      graphrag-ray estimate ./documents --config settings.yaml --assume glean_yes=0.8
+      graphrag-ray index ./some-documents --root ./trial --config settings.yaml
+      graphrag-ray estimate ./documents --root ./trial --config settings.yaml
+    """
+    from graphrag_ray import console_estimate
+    from graphrag_ray.estimate import READ_BYTES, SAMPLE_CHUNKS
+    from graphrag_ray.estimate import estimate as forecast_of
+    from graphrag_ray.forecast.assumptions import parse_assumptions
+
+    given = parse_assumptions(assume)
+    settings = _settings(config, overrides, **short)
+    found = forecast_of(
+        input_url,
+        settings,
+        root=root,
+        sample=sample or SAMPLE_CHUNKS,
+        given=given,
+        read_bytes=None if full else READ_BYTES,
+    )
+    if as_json:
+        click.echo(console.as_json(found.as_dict()))
+    else:
+        console_estimate.print_forecast(found, root)
 
 
 @main.command()

@@ -82,7 +82,7 @@ def index(
     when a run must not go on (what was answered is kept); StoreError.
     """
     prompts = load_prompts(settings.prompts_dir)
-    names = _names(settings)
+    names = load_names(settings)
     for guessed in guessed_vocabularies(settings.models):
         observer.note(guessed)
     store = executor.store
@@ -121,7 +121,9 @@ def index(
         return Indexed(manifest, True, run.seconds, run.accounts)
 
 
-def _names(settings: Settings) -> Names:
+def load_names(settings: Settings) -> Names:
+    """The aliases and blocked names of the settings. Raises SettingsError."""
+
     def text(path: str | None) -> str | None:
         if path is None:
             return None

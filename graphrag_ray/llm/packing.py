@@ -9,11 +9,8 @@ from typing import TypeAlias
 
 from graphrag_ray.errors import PermanentCallError
 from graphrag_ray.llm.lane import Called
+from graphrag_ray.llm.sizes import PACK_TOKENS
 from graphrag_ray.messages import EmbeddingReply, EmbeddingRequest
-
-PACK_TOKENS = 100_000
-"""A pack is sent when it holds so many; endpoints refuse calls of some 300,000."""
-
 
 _Answer: TypeAlias = asyncio.Future[Called[EmbeddingReply]]
 _Wanted: TypeAlias = tuple[EmbeddingRequest, _Answer]

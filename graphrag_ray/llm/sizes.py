@@ -13,6 +13,9 @@ from graphrag_ray.settings import Model
 TOKENS_PER_MESSAGE = 4
 """What a chat template adds to each message, roughly."""
 
+PACK_TOKENS = 100_000
+"""A pack of texts to embed is sent when it holds so many; endpoints refuse calls of some 300,000."""
+
 
 @lru_cache(maxsize=64)
 def vocabulary_of(model: str, tokenizer: str | None) -> Vocabulary:

@@ -135,7 +135,7 @@ def _read_split(
         }
 
     for file in files:
-        for found in _read_file(file, settings):
+        for found in read_file(file, settings):
             if isinstance(found, Unreadable):
                 unreadable.append(found)
                 continue
@@ -147,7 +147,7 @@ def _read_split(
     yield tables()
 
 
-def _read_file(file: InputFile, settings: Settings) -> Iterator[Document | Unreadable]:
+def read_file(file: InputFile, settings: Settings) -> Iterator[Document | Unreadable]:
     try:
         with fsspec.open(file.url, "rb") as stream:
             yield from documents_in(file.path, stream, settings.input)

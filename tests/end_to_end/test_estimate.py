@@ -1,0 +1,175 @@
+"""`graphrag-ray estimate`, beside what an index of the same documents really asks for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from world import TOWN, World, prompt_of
+
+from graphrag_ray.cli import main
+from graphrag_ray.corpus.tokens import count
+from graphrag_ray.llm.sizes import TOKENS_PER_MESSAGE
+
+PRICE = ["--set", "models.default.price={input_usd_per_mtok: 1, output_usd_per_mtok: 2}"]
+
+
+def run(*arguments: object) -> Result:
+    result = CliRunner().invoke(main, ["estimate", *map(str, arguments)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def model_options(world: World) -> list[str]:
+    return ["--model", "m", "--base-url", world.endpoint.base_url, "--max-in-flight", "16",
+            "--set", "models.default.endpoints.0.api_key_env=null"]  # fmt: skip
+
+
+def estimated(world: World, *more: object) -> dict[str, Any]:
+    result = run(world.input, *model_options(world), "--json", *more)
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found | {"stages": {s["stage"]: s for s in found["stages"]}}
+
+
+def assumed(found: dict[str, Any]) -> dict[str, Any]:
+    return {a["name"]: a for a in found["assumptions"]}
+
+
+def everything_below(folder: Path) -> set[Path]:
+    return set(folder.rglob("*"))
+
+
+def sent_tokens(world: World, prompt: str) -> int:
+    """Tokens of all requests of a prompt that reached the model, by our count."""
+    return sum(
+        count(m["content"], "o200k_base") + TOKENS_PER_MESSAGE
+        for body in world.endpoint.bodies()
+        if prompt_of(body) == prompt
+        for m in body["messages"]
+    )
+
+
+def test_first_turns_are_exactly_those_that_a_run_sends(world: World):
+    world.write(TOWN)
+    found = estimated(world, "--set", "extraction.max_gleanings=0")
+    world.index(extraction={"max_gleanings": 0})
+    extraction = found["stages"]["extract"]
+    assert extraction["calls"] == world.prompts()["extract"] == len(TOWN)
+    assert extraction["prompt_tokens"] == sent_tokens(world, "extract")
+    assert extraction["exact"] == "first turns exact"
+
+
+def test_nothing_is_asked_and_nothing_is_written(world: World, tmp_path: Path):
+    world.write(TOWN)
+    before = everything_below(tmp_path)
+    estimated(world, "--root", world.root)
+    assert world.asked() == 0 and everything_below(tmp_path) == before
+
+
+def test_what_a_trial_came_to_takes_the_place_of_what_is_assumed(world: World):
+    world.write(TOWN)
+    world.index()
+    found = estimated(world, "--root", world.root)
+    extraction = found["stages"]["extract"]
+    asked = world.prompts()
+    assert extraction["calls"] == asked["extract"] + asked["glean_check"] + asked["glean"]
+    assert extraction["left"]["calls"] == 0 and found["left"]["calls"] < found["total"]["calls"]
+    facts = assumed(found)
+    assert facts["glean_yes"]["value"] == 0 and "measured on 6 calls" in facts["glean_yes"]["source"]
+    assert "measured" in facts["reply_tokens.extract"]["source"]
+    entities = sum(len(u["entity_ids"]) for u in world.table("text_units"))
+    assert facts["entities_per_chunk"]["value"] == pytest.approx(entities / len(TOWN))
+    assert found["graph"]["entities"] == pytest.approx(len(world.table("entities")))
+
+
+def test_replies_of_another_model_teach_nothing_and_that_is_said(world: World):
+    world.write(TOWN)
+    world.index()
+    found = estimated(world, "--root", world.root, "--model", "another")
+    assert found["stages"]["extract"]["left"]["calls"] == found["stages"]["extract"]["calls"]
+    assert assumed(found)["glean_yes"]["source"] == "assumed"
+    assert any("nothing was learned" in note for note in found["notes"])
+
+
+def test_a_price_that_is_unknown_is_unknown_and_not_nothing(world: World):
+    world.write(TOWN)
+    found = estimated(world)
+    assert found["stages"]["extract"]["cost_usd"] is None and found["total"]["cost_usd"] is None
+    assert "unknown" in run(world.input, *model_options(world)).stdout
+
+
+def test_cost_and_time_follow_prices_and_limits(world: World):
+    world.write(TOWN)
+    found = estimated(world, *PRICE, "--tpm", "10000")
+    extraction = found["stages"]["extract"]
+    tokens = extraction["prompt_tokens"], extraction["completion_tokens"]
+    assert extraction["cost_usd"] == pytest.approx((tokens[0] + 2 * tokens[1]) / 1e6, rel=1e-3)
+    assert extraction["bound_by"] == "tokens per minute"
+    assert extraction["seconds"] == pytest.approx(sum(tokens) / 10_000 * 60)
+    assert found["total"]["cost_usd"] == pytest.approx(sum(s["cost_usd"] for s in found["stages"].values()))
+
+
+def test_an_assumption_of_ones_own_replaces_ours(world: World):
+    world.write(TOWN)
+    found = estimated(world, "--assume", "glean_yes=1", "--assume", "reply_tokens.extract=450",
+                      "--assume", "reply_tokens.glean=50")  # fmt: skip
+    extraction = found["stages"]["extract"]
+    assert extraction["calls"] == 3 * len(TOWN)
+    assert extraction["completion_tokens"] == len(TOWN) * (450 + 1 + 50)
+    assert assumed(found)["glean_yes"]["source"] == "given by --assume"
+
+
+def test_the_offline_engine_costs_nothing_and_has_no_time(world: World):
+    world.write(TOWN)
+    found = json.loads(run(world.input, "--json").stdout)
+    assert found["total"]["cost_usd"] == 0 and found["total"]["seconds"] is None
+    shown = run(world.input).stdout
+    assert "costs nothing" in shown and "no model" in shown
+
+
+def test_claims_are_a_stage_only_where_they_are_wanted(world: World):
+    world.write(TOWN)
+    assert "claims" not in estimated(world)["stages"]
+    assert estimated(world, "--set", "claims.enabled=true")["stages"]["claims"]["calls"] <= len(TOWN)
+
+
+def test_the_table_names_stages_assumptions_and_their_sources(world: World):
+    world.write(TOWN)
+    shown = run(world.input, *model_options(world), *PRICE).stdout
+    for said in ("6 files", "extract", "first turns exact", "total", "$", "glean_yes", "assumed", "--root"):
+        assert said in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["NOWHERE"], "nothing to read at INPUT"),
+        (["INPUT", "--set", "chunking.sise=3"], "did you mean 'chunking.size'"),
+        (["INPUT", "--assume", "glean_yess=1"], "did you mean 'glean_yes'"),
+        (["INPUT", "--sample", "0"], "--sample"),
+        (["EMPTY"], "could be read"),
+    ],
+)
+def test_wrong_usage_returns_2_and_says_what_is_wrong(world: World, arguments: list[str], told: str):
+    world.write({**TOWN, "empty/e.txt": " "})
+    places = {"INPUT": world.input, "NOWHERE": world.input / "no", "EMPTY": world.input / "empty"}
+    result = run(*[places.get(a, a) for a in arguments])
+    assert result.exit_code == 2 and told in " ".join(result.stderr.split())
+
+
+def test_a_large_input_is_sampled_by_files_and_says_so(world: World):
+    from graphrag_ray.estimate import estimate
+
+    world.write({f"{i:02}.txt": f"{TOWN['council.txt']} {i:02}" for i in range(20)})
+    settings = world.settings()
+    whole = estimate(str(world.input), settings)
+    size = len(TOWN["council.txt"]) + 3
+    part = estimate(str(world.input), settings, read_bytes=5 * size)
+    assert part.corpus.documents == 5 and part.corpus.read_share == pytest.approx(0.25)
+    assert part.corpus.prompt_tokens == pytest.approx(whole.corpus.prompt_tokens)
+    assert any("extrapolated" in note for note in part.notes) and not any("--full" in n for n in whole.notes)
