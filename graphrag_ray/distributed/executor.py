@@ -45,6 +45,9 @@ X = TypeVar("X")
 STOPPED_WITHIN_S = DRAIN_S + 10.0
 """Workers of a sweep that ends early get so long to journal what they have."""
 
+STREAMED_ROWS = 512
+"""Rows of a streamed table that the driver is given at a time."""
+
 _WRITTEN = pa.schema(
     [
         ("input", pa.int64()),
@@ -120,7 +123,10 @@ class RayExecutor:
             batch_format="pyarrow",
         )
         with _unwrapped():
-            yield from dataset.iter_batches(batch_size=None, batch_format="pyarrow")
+            for block in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
+                # A block of Ray's may hold 128 MB; whoever takes rows here makes Python objects of them.
+                for at in range(0, block.num_rows, STREAMED_ROWS):
+                    yield block.slice(at, STREAMED_ROWS)
 
     def sweep(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:
         pool = self._workers()

@@ -71,6 +71,7 @@ class _WorkerSweep:
         self.fatal: str | None = None
         self.error: Exception | None = None
         self.last_loss = 0
+        self.hungry = True
         self.flushed_at = time.monotonic()
         self.places = settings.models.places(work.name, settings.workers)
 
@@ -104,13 +105,15 @@ class _WorkerSweep:
             )
             if leased is None:
                 return
+            self.hungry = not leased.items
             await self._start(leased, asking)
             if self.running:
                 await asyncio.wait(self.running, timeout=0.05, return_when=asyncio.FIRST_COMPLETED)
 
     async def _flush_if_due(self) -> None:
-        idle = not self.running
-        if not (self.unflushed and idle) and time.monotonic() - self.flushed_at < self.settings.flush_s:
+        # With nothing to do, somebody may wait for what is done here; else a part every flush_s is enough.
+        waited_for = self.unflushed and self.hungry and not self.running
+        if not waited_for and time.monotonic() - self.flushed_at < self.settings.flush_s:
             return
         finished, self.unflushed = self.unflushed, []
         await asyncio.to_thread(self.writer.flush)
