@@ -33,6 +33,7 @@ class Answer:
     finish_reason: str = "stop"
     usage: Mapping[str, Any] | str | None = "count"
     delay_s: float = 0.0
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,7 @@ class Endpoint:
             if not isinstance(response, Answer):
                 return await _misbehave(request, response)
             await asyncio.sleep(response.delay_s)
-            return web.json_response(_chat_body(body, response))
+            return web.json_response(_chat_body(body, response), headers=dict(response.headers))
         finally:
             self.in_flight -= 1
 

@@ -56,6 +56,7 @@ class _Trial:
 
     since   when the bound was reached: calls sent before do not count; None: not yet
     until   of the last call that ended; area: calls in flight, summed over time, until then
+    failures, successes   of calls that ended since the trial began, reached or not
     x, y    tokens and seconds
     """
 
@@ -64,6 +65,7 @@ class _Trial:
     until: float = 0.0
     area: float = 0.0
     failures: int = 0
+    successes: int = 0
     calls: int = 0
     x: float = 0.0
     y: float = 0.0
@@ -129,6 +131,7 @@ class AdaptiveBound:
         if not ok:
             self._failed(now, in_flight, now - latency_s)
             return
+        trial.successes += 1
         self._seen = min(self._seen + 1, _REMEMBERED_CALLS)
         self._tokens += (tokens - self._tokens) / self._seen
         if trial.since is None or now < trial.since:  # a clock that was set back starts a trial anew
@@ -155,7 +158,8 @@ class AdaptiveBound:
         if sent_at < trial.began or self._cut:
             return
         trial.failures += 1
-        if trial.failures >= FEWEST_CALLS and trial.failures > MANY_FAILURES * (trial.failures + trial.calls):
+        ended = trial.failures + trial.successes
+        if trial.failures >= FEWEST_CALLS and trial.failures > MANY_FAILURES * ended:
             self._back_off(now, in_flight)
 
     def _back_off(self, now: float, in_flight: int) -> None:

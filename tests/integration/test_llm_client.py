@@ -54,18 +54,31 @@ def embedding(text, dimensions=None):
 class World:
     """A gateway over real clients of the given endpoints."""
 
-    def __init__(self, *endpoints, limits=None, environ=None, max_attempts=5, force_yes_no=None, **model):
+    def __init__(
+        self,
+        *endpoints,
+        limits=None,
+        environ=None,
+        max_attempts=5,
+        force_yes_no=None,
+        start=64,
+        hedge=False,
+        **model,
+    ):
         model = {"model": "gpt-4o-mini", "timeout_s": 10.0} | model
         described = [
             e
             if isinstance(e, settings.Endpoint)
-            else settings.Endpoint(base_url=e.base_url, **(limits or {"max_in_flight": 100}))
+            else settings.Endpoint(
+                base_url=e.base_url, **({"max_in_flight": 100} if limits is None else limits)
+            )
             for e in endpoints
         ]
         self.model = settings.Model(provider="openai", endpoints=tuple(described), **model)
         self.accounts = Accounts()
         self.environ = {"OPENAI_API_KEY": KEY} if environ is None else environ
         self.max_attempts, self.force_yes_no = max_attempts, force_yes_no
+        self.start, self.hedge = start, hedge
 
     def run(self, *requests):
         """The replies, errors as values."""
@@ -74,13 +87,14 @@ class World:
             models = {"default": self.model}
             gateway = Gateway(
                 models,
-                LocalLimiter(models, 64),
+                LocalLimiter(models, self.start),
                 {"default": connect(self.model, self.environ, None, self.force_yes_no)},
                 offline=lambda request: ChatReply(""),
                 offline_embed=lambda requests: [],
                 max_attempts=self.max_attempts,
                 on_call=self.accounts.add,
                 rng=random.Random(3),
+                hedge=self.hedge,
             )
             try:
                 asked = [gateway.ask(r, "stage") for r in requests]
@@ -348,6 +362,88 @@ def test_max_in_flight_is_a_bound():
     with Endpoint(lambda body: Answer("Hello.", delay_s=0.05)) as endpoint:
         World(endpoint, limits={"max_in_flight": 7}).run(*[chat(f"call {i}") for i in range(50)])
     assert endpoint.peak_in_flight == 7
+
+
+def test_without_a_known_limit_calls_in_flight_grow_as_long_as_throughput_does():
+    with Endpoint(lambda body: Answer("Hello.", delay_s=0.1)) as endpoint:
+        replies = World(endpoint, limits={}, start=4).run(*[chat(f"call {i}") for i in range(400)])
+    assert [r.text for r in replies] == ["Hello."] * 400
+    assert endpoint.peak_in_flight >= 12
+
+
+def test_limits_that_only_the_headers_tell_are_kept():
+    used = itertools.count(1)
+
+    def respond(body):
+        n = next(used)
+        told = {
+            "x-ratelimit-limit-requests": "3000",
+            "x-ratelimit-remaining-requests": str(3000 - n),
+            "x-ratelimit-reset-requests": f"{20 * n}ms",
+        }
+        return Answer("Hello.", headers=told)
+
+    with Endpoint(respond) as endpoint:
+        World(endpoint, limits={}, start=2).run(*[chat(f"call {i}") for i in range(80)])
+    times = [r.at for r in endpoint.requests]
+    assert times[-1] - times[10] >= 0.9 * 69 / 50, "fifty a second"
+
+
+def test_a_limit_that_is_used_up_by_the_headers_is_waited_for():
+    told = {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "600ms"}
+    with Endpoint(in_turn(Answer("Hello.", headers=told), "Hello.")) as endpoint:
+        World(endpoint, limits={"max_in_flight": 1}).run(chat("a"), chat("b"))
+    first, second = [r.at for r in endpoint.requests]
+    assert second - first >= 0.59
+
+
+def test_a_slow_call_is_hedged_and_has_one_reply():
+    seen = itertools.count()
+
+    def respond(body):
+        slow = body["messages"][0]["content"] == "slow" and next(seen) == 0
+        return Answer("late" if slow else "Hello.", delay_s=20.0 if slow else 0.01)
+
+    with Endpoint(respond) as endpoint:
+        world = World(endpoint, hedge=True, limits={"max_in_flight": 20}, timeout_s=30.0)
+        started = time.monotonic()
+        replies = world.run(*[chat(f"call {i}") for i in range(150)], chat("slow"))
+    assert [r.text for r in replies] == ["Hello."] * 151
+    assert time.monotonic() - started < 15
+    total = world.accounts.total
+    assert total.hedged >= 1
+    assert total.requests == total.calls + total.hedged == len(endpoint.requests)
+    assert total.retries == 0
+
+
+def test_each_endpoint_has_its_own_key_its_own_name_for_the_model_and_its_own_price():
+    with Endpoint(key="key-of-a") as a, Endpoint(key="key-of-b") as b:
+        described = [
+            settings.Endpoint(base_url=a.base_url, api_key_env="A_KEY", max_in_flight=1),
+            settings.Endpoint(base_url=b.base_url, api_key_env="B_KEY", model="gpt-4o", max_in_flight=1),
+        ]
+        world = World(*described, environ={"A_KEY": "key-of-a", "B_KEY": "key-of-b"})
+        world.run(*[chat(f"call {i}") for i in range(40)])
+    at_a, at_b = len(a.requests), len(b.requests)
+    assert at_a + at_b == 40
+    assert min(at_a, at_b) > 5
+    assert {x["model"] for x in a.bodies()} == {"gpt-4o-mini"}
+    assert {x["model"] for x in b.bodies()} == {"gpt-4o"}
+    cheap, dear = 7 * 0.15e-6 + 2 * 0.6e-6, 7 * 2.5e-6 + 2 * 10e-6
+    about = at_a * cheap + at_b * dear
+    assert world.accounts.total.cost_usd == pytest.approx(about, rel=0.2)
+
+
+def test_an_endpoint_that_failed_is_tried_again_after_a_while():
+    broken = itertools.count()
+
+    def respond(body):
+        return BROKEN if next(broken) < 3 else Answer("a", delay_s=0.02)
+
+    with Endpoint(respond) as recovering, Endpoint(lambda body: Answer("b", delay_s=0.02)) as steady:
+        world = World(recovering, steady, limits={"max_in_flight": 1}, max_attempts=8)
+        replies = world.run(*[chat(f"call {i}") for i in range(120)])
+    assert {r.text for r in replies} == {"a", "b"}
 
 
 def test_two_endpoints_share_the_work_and_one_that_refuses_the_key_is_dropped(caplog):

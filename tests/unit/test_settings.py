@@ -90,6 +90,10 @@ def test_a_value_that_is_not_yaml_is_taken_as_it_stands():
     )
 
 
+def limited(**limits):
+    return {"models": {"default": {"provider": "openai", "model": "m", "endpoints": [limits]}}}
+
+
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
@@ -100,14 +104,12 @@ def test_a_value_that_is_not_yaml_is_taken_as_it_stands():
         ({"models": {"other": {}}}, "named `default`"),
         ({"models": {"default": {"provider": "openai"}}}, "`model` is needed"),
         ({"stages": {"report": {"model": "cheap"}}}, "not under `models`"),
-        (
-            {
-                "models": {
-                    "default": {"provider": "openai", "model": "m", "endpoints": [{"requests_per_minute": 0}]}
-                }
-            },
-            "0",
-        ),
+        (limited(requests_per_minute=0), "requests_per_minute"),
+        (limited(requests_per_minute=-5), "requests_per_minute"),
+        (limited(tokens_per_minute=0), "tokens_per_minute"),
+        (limited(tokens_per_minute=-1), "tokens_per_minute"),
+        (limited(max_in_flight=0), "max_in_flight"),
+        ({"run": {"default_in_flight": 0}}, "run.default_in_flight"),
         ({"budget": {"max_cost_usd": -1}}, "budget.max_cost_usd"),
     ],
 )

@@ -116,6 +116,20 @@ def test_without_demand_the_bound_does_not_grow():
     assert world.in_flight <= 64
 
 
+def test_a_few_failures_do_not_lower_a_bound_that_is_not_reached():
+    bound = AdaptiveBound(64, 0.0)
+    for i in range(5_000):
+        bound.ended(i * 0.1, 10, 1.0, 100, i % 30 != 0)
+    assert bound.bound == 64
+
+
+def test_when_many_calls_fail_a_share_is_taken_off():
+    bound = AdaptiveBound(64, 0.0)
+    for i in range(40):
+        bound.ended(10.0 + i * 0.1, 64, 1.0, 100, i % 2 == 0)
+    assert bound.bound == round(64 * 0.8)
+
+
 def test_a_bound_of_the_users_is_not_touched():
     limits = LimiterState([Endpoint(max_in_flight=8)], 64, 0.0)
     for i in range(400):

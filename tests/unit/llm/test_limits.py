@@ -30,6 +30,29 @@ def test_without_any_limit_the_default_bounds_calls_in_flight():
     assert limits.in_flight == (3,)
 
 
+def test_a_limiter_that_is_restarted_lets_no_burst_follow():
+    """What the first one gave, and what a second one gives from its start on, stay below the rate."""
+    limits = state(Endpoint(requests_per_minute=6_000))
+    limits.grants(0.0)
+    before = len(ask(limits, [1] * 1000, now=10.0))
+    again = state(Endpoint(requests_per_minute=6_000), now=10.0)
+    assert before > 0
+    assert ask(again, [1] * 1000, now=10.0) == []
+    assert len(ask(again, [1] * 1000, now=10.05)) <= 5
+
+
+def test_on_credit_one_request_goes_at_once_and_those_after_it_pay_for_it():
+    limits = state(Endpoint(tokens_per_minute=60_000))
+    limits.lend(0.0, [0])
+    assert len(ask(limits, [20_000, 100, 100])) == 1
+    assert ask(limits, [100], now=15.0) == []
+    gone, now = 20_000, 0.0
+    while now < 60.0:
+        gone += 1_000 * len(ask(limits, [1_000] * 3, now=now))
+        now += 0.5
+    assert gone <= 60_000
+
+
 def test_max_in_flight_bounds_all_holders_together():
     limits = state(Endpoint(max_in_flight=5))
     assert len(ask(limits, [10] * 3, holder="a")) == 3

@@ -111,3 +111,23 @@ def test_a_dead_holder_leaves_its_places_to_others():
         assert list(await asyncio.wait_for(waiter, 1)) == [0]
 
     asyncio.run(scenario())
+
+
+def test_a_first_request_is_lent_once_in_a_process():
+    async def first_request(lend_first):
+        model = Model(
+            provider="openai",
+            model="m",
+            endpoints=(Endpoint(base_url="http://lent/v1", tokens_per_minute=60_000),),
+        )
+        limits = LocalLimiter({"m": model}, 2, lend_first=lend_first)
+        try:
+            await asyncio.wait_for(limits.acquire("m", [30_000], [0]), 0.2)
+        except TimeoutError:
+            return "waits"
+        return "goes"
+
+    async def scenario():
+        return [await first_request(False), await first_request(True), await first_request(True)]
+
+    assert asyncio.run(scenario()) == ["waits", "goes", "waits"]

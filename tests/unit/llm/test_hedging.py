@@ -1,0 +1,182 @@
+import asyncio
+
+import pytest
+from scripted import HELLO, PRICE, FakeClient, World, chat
+
+from graphrag_ray.errors import TransientCallError
+from graphrag_ray.llm.hedging import FEWEST_SEEN, Pace
+from graphrag_ray.messages import ChatReply, Usage
+
+SECOND = ChatReply("Second.", usage=Usage(100, 50))
+
+
+class SlowOnce(FakeClient):
+    """Answers at once; from `slow_from` on, never."""
+
+    def __init__(self, *script, slow_from=FEWEST_SEEN, **more):
+        super().__init__(*script, **more)
+        self.slow_from = slow_from
+        self.cancelled = 0
+
+    async def chat(self, request, prompt_tokens=None):
+        reply = await self._next(request)
+        if len(self.seen) > self.slow_from:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                raise
+        return reply
+
+
+class Hedged(World):
+    """Sends a hedge as soon as the stage's pace is known: its sleeps are short."""
+
+    def __init__(self, *clients, hedge=True, **more):
+        super().__init__(*clients, hedge=hedge, **more)
+
+    async def _sleep(self, seconds):
+        self.slept.append(seconds)
+        await asyncio.sleep(0.01)
+
+    def answers(self, last="Last."):
+        return self.run_in_turn([*(chat(f"Say hello {i}.") for i in range(FEWEST_SEEN)), chat(last)])
+
+    def run_in_turn(self, requests):
+        async def one_after_the_other():
+            try:
+                return [await asyncio.wait_for(self.gateway.ask(r, "stage"), 10) for r in requests]
+            finally:
+                await self.gateway.close()
+
+        return asyncio.run(one_after_the_other())
+
+
+def pair(second, **more):
+    """Two endpoints: the first gets all calls but hedges, and is slow after the start."""
+    first = SlowOnce(HELLO, where="http://a/v1")
+    world = Hedged(first, second, **more)
+    world.gateway._lanes["default"]._roster.usable = lambda now, tokens: usable(world)
+    return first, world
+
+
+def usable(world):
+    return [0] if len(world.limiter.asked) <= FEWEST_SEEN else [0, 1]
+
+
+def test_a_slow_call_gets_a_second_request_elsewhere_and_the_first_answer_counts():
+    other = FakeClient(SECOND, where="http://b/v1")
+    first, world = pair(other)
+    assert world.answers()[-1] == SECOND
+    assert (len(first.seen), len(other.seen), first.cancelled) == (FEWEST_SEEN + 1, 1, 1)
+    assert world.in_flight() == 0
+    record = world.records[-1]
+    assert (record.attempts, record.hedged, record.endpoint) == (1, 1, "http://b/v1")
+    assert record.status == "ok"
+
+
+def test_the_request_that_lost_is_taken_to_have_cost_as_much():
+    _, world = pair(FakeClient(SECOND, price=PRICE))
+    world.answers()
+    record = world.records[-1]
+    assert record.usage == Usage(200, 100, reported=False)
+    assert record.cost_usd == pytest.approx(400e-6)
+    assert world.limiter.settled[-1] == 0, "its reservation stands"
+
+
+def test_hedges_are_counted_apart_from_retries():
+    from graphrag_ray.llm.accounting import Accounts
+
+    _, world = pair(FakeClient(SECOND))
+    world.answers()
+    accounts = Accounts()
+    for record in world.records:
+        accounts.add(record)
+    total = Accounts.from_dict(accounts.to_dict()).total
+    assert (total.requests, total.retries, total.hedged) == (FEWEST_SEEN + 2, 0, 1)
+
+
+def test_a_hedge_that_fails_changes_nothing():
+    class Late(SlowOnce):
+        async def chat(self, request, prompt_tokens=None):
+            reply = await self._next(request)
+            if len(self.seen) > self.slow_from:
+                await asyncio.sleep(0.2)
+            return reply
+
+    other = FakeClient(TransientCallError("down"), where="http://b/v1")
+    first = Late(HELLO, where="http://a/v1")
+    world = Hedged(first, other)
+    world.gateway._lanes["default"]._roster.usable = lambda now, tokens: usable(world)
+    assert world.answers()[-1] == HELLO
+    assert len(other.seen) == 1
+    assert world.records[-1].endpoint == "http://a/v1"
+    assert world.records[-1].usage == Usage(100, 50)
+    assert world.in_flight() == 0
+
+
+def test_with_one_endpoint_the_second_request_goes_there_too():
+    class SlowThenQuick(SlowOnce):
+        async def chat(self, request, prompt_tokens=None):
+            self.slow_from = FEWEST_SEEN if len(self.seen) == FEWEST_SEEN else 10**9
+            return await super().chat(request, prompt_tokens)
+
+    client = SlowThenQuick(HELLO)
+    world = Hedged(client)
+    assert world.answers()[-1] == HELLO
+    assert len(client.seen) == FEWEST_SEEN + 2
+    assert world.in_flight() == 0
+
+
+def test_nothing_is_hedged_unless_it_is_asked_for():
+    async def scenario():
+        client = SlowOnce(HELLO)
+        world = Hedged(client, hedge=False)
+        for i in range(FEWEST_SEEN):
+            await world.gateway.ask(chat(f"Say hello {i}."), "stage")
+        slow = asyncio.ensure_future(world.gateway.ask(chat(), "stage"))
+        await asyncio.sleep(0.1)
+        assert len(client.seen) == FEWEST_SEEN + 1
+        slow.cancel()
+        await asyncio.gather(slow, return_exceptions=True)
+        await world.gateway.close()
+        assert world.in_flight() == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_cancelled_call_takes_its_hedge_along():
+    async def scenario():
+        first = SlowOnce(HELLO)
+        other = SlowOnce(HELLO, slow_from=0)
+        world = Hedged(first, other)
+        world.gateway._lanes["default"]._roster.usable = lambda now, tokens: usable(world)
+        for i in range(FEWEST_SEEN):
+            await world.gateway.ask(chat(f"Say hello {i}."), "stage")
+        slow = asyncio.ensure_future(world.gateway.ask(chat(), "stage"))
+        await asyncio.sleep(0.2)
+        assert len(other.seen) == 1
+        slow.cancel()
+        await asyncio.gather(slow, return_exceptions=True)
+        assert (first.cancelled, other.cancelled) == (1, 1)
+        assert world.in_flight() == 0
+        await world.gateway.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_stage_has_no_pace_before_enough_of_its_calls_were_seen():
+    pace = Pace()
+    for _ in range(FEWEST_SEEN - 1):
+        pace.note("extract", 1.0)
+    assert pace.slow_s("extract") is None
+    pace.note("extract", 1.0)
+    assert pace.slow_s("extract") == pytest.approx(1.0, rel=0.1)
+    assert pace.slow_s("report") is None
+
+
+def test_slow_is_what_one_in_a_hundred_exceeds():
+    pace = Pace()
+    for i in range(1000):
+        pace.note("extract", 8.0 if i % 200 == 0 else 1.0 + i % 10 / 100)
+    assert 1.0 <= pace.slow_s("extract") <= 1.3
