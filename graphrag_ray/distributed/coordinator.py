@@ -21,16 +21,12 @@ LONG_POLL_S = 0.25
 
 @dataclass
 class Exchange:
-    """What the driver learns: outcomes since the last exchange, and how full the queue is.
-
-    peak_in_flight   the most calls that the workers' reports ever added up to
-    """
+    """What the driver learns: outcomes since the last exchange, and how full the queue is."""
 
     outcomes: list[tuple[int, Outcome[Any]]]
     waiting: int
     open: int
     in_flight: InFlight
-    peak_in_flight: int
     reissued: int
     accounts: Accounts
     fatal: str | None
@@ -65,7 +61,6 @@ class Coordinator:
         self._outcomes: list[tuple[int, Outcome[Any]]] = []
         self._accounts: dict[str, Accounts] = {}
         self._in_flight: dict[str, InFlight] = {}
-        self._peak_in_flight = 0
         self._fatal: str | None = None
         self._closed = False
         self._affordable: int | None = None
@@ -103,7 +98,6 @@ class Coordinator:
             self._book.waiting,
             self._book.open,
             InFlight.sum(self._in_flight.values()),
-            self._peak_in_flight,
             self._book.reissued,
             Accounts.merged(self._accounts.values()),
             self._fatal,
@@ -124,8 +118,6 @@ class Coordinator:
         name = f"{worker}/{incarnation}"
         self._accounts[name] = Accounts.merged([self._accounts.get(name, Accounts()), report.accounts])
         self._in_flight[worker] = report.in_flight
-        calls = sum(f.calls for f in self._in_flight.values())
-        self._peak_in_flight = max(self._peak_in_flight, calls)
         self._fatal = self._fatal or report.fatal
         if report.finished or report.fatal:
             self._news.set()

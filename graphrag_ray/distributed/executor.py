@@ -199,6 +199,7 @@ class RayExecutor:
         items: list[tuple[int, Row]] = []
         taken, closed, started_at = 0, False, time.monotonic()
         alive, limits = dict(runs), self.models.limits()
+        self._peak_in_flight()  # that of earlier sweeps is theirs
         patience_s = 0.0
         while True:
             affordable = self.spending.items(sweep.accounts, sweep.finished, self.models)
@@ -212,7 +213,7 @@ class RayExecutor:
                 watch.note(outcome.status, outcome.error)
                 source.finished(number, outcome)
             sweep.accounts, sweep.reissued = news.accounts, news.reissued
-            sweep.accounts.limits, sweep.peak_in_flight = limits, news.peak_in_flight
+            sweep.accounts.limits = limits
             self.on_progress(
                 Progress(
                     work.name,
@@ -231,6 +232,7 @@ class RayExecutor:
             if watch.tripped or (over and watch.in_vain):
                 raise TooManyFailures(watch.message(work.name))
             if over:
+                sweep.peak_in_flight = self._peak_in_flight()
                 sweep.ended(work.name, time.monotonic() - started_at)
                 self.spending.add(sweep.accounts)
                 return sweep
@@ -253,6 +255,9 @@ class RayExecutor:
                     taken += len(rows)
                     waiting += len(rows)
             self._drop_dead(alive, coordinator)
+
+    def _peak_in_flight(self) -> int:
+        return max(ray.get([limiter.take_peak.remote() for limiter in self._limiters]), default=0)
 
     def _drop_dead(self, alive: dict[Any, str], coordinator: Any) -> None:
         """Workers that died for good: what they had is free for others. Raises when none is left, and what a

@@ -35,6 +35,9 @@ class LimiterShell:
     async def forget(self, holder: str) -> None:
         self._limiter.forget(holder)
 
+    async def take_peak(self) -> int:
+        return self._limiter.take_peak()
+
 
 _Actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=1000)(LimiterShell)
 

@@ -91,6 +91,10 @@ class LocalLimiter:
         for line in self._lines.values():
             line.forget(holder)
 
+    def take_peak(self) -> int:
+        """The most calls of one model in flight at once since this was asked last."""
+        return max((line.state.take_peak() for line in self._lines.values()), default=0)
+
     def in_flight(self, model: str) -> tuple[int, ...]:
         """Calls in flight for each endpoint."""
         return self._lines[model].state.in_flight

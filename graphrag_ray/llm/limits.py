@@ -167,6 +167,7 @@ class LimiterState:
         self._gates = [_Gate(e, default_in_flight, now, burst_s) for e in endpoints]
         self._queue: list[_Ticket] = []
         self._next = 0
+        self._peak = 0
 
     def lend(self, now: float, endpoints: Iterable[int]) -> None:
         """Let the first request to each of these go at once, on credit."""
@@ -177,6 +178,11 @@ class LimiterState:
     def in_flight(self) -> tuple[int, ...]:
         """Calls in flight for each endpoint."""
         return tuple(g.busy for g in self._gates)
+
+    def take_peak(self) -> int:
+        """The most calls in flight at once since this was asked last."""
+        peak, self._peak = self._peak, sum(self.in_flight)
+        return peak
 
     def ask(self, holder: str, wants: Sequence[int], usable: Sequence[int]) -> int:
         """Queue up for len(wants) places; returns the ticket's number.
@@ -269,6 +275,7 @@ class LimiterState:
             best = ready[0] if len(ready) == 1 else min(ready, key=lambda i: self._gates[i].load)
             self._gates[best].enter(now, ticket.holder, tokens)
             places.append(best)
+        self._peak = max(self._peak, sum(self.in_flight))
         return places
 
     def _look_again(self, now: float) -> float | None:
