@@ -199,6 +199,8 @@ def main() -> None:
     options = [f"--rpm={args.rpm}", f"--tpm={args.tpm}", f"--ttft={args.ttft}", f"--speed={args.speed}"]
     options += [f"--tokens-per-s={args.tokens_per_s}", f"--tail={args.tail}", "--tail-factor=8"]
     options += [f"--{fault}={getattr(args, fault)}" for fault in FAULTS]
+    if args.speed != 1:
+        options.append("--no-headers")  # which would tell the limits of a whole minute
     with tempfile.TemporaryDirectory() as scratch:
         root, log = args.root or Path(scratch) / "index", Path(scratch) / "log.jsonl"
         with endpoint(options, log) as url:
