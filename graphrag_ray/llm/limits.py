@@ -140,11 +140,11 @@ class _Gate:
         if before == after or after is None:
             return
         if ours is None:
-            logger.info("%s says that it allows %g %s a minute: this is used", where, after, what)
+            logger.info("%s says that it allows %s %s a minute: this is used", where, f"{after:,.0f}", what)
         elif after < ours:
             logger.warning(
-                "%s says that it allows %g %s a minute, the settings say %g: the lower is used",
-                where, after, what, ours,
+                "%s says that it allows %s %s a minute, the settings say %s: the lower is used",
+                where, f"{after:,.0f}", what, f"{ours:,.0f}",
             )  # fmt: skip
 
     @property
