@@ -154,8 +154,8 @@ def test_a_limit_that_is_told_is_used_where_it_is_lower_with_one_warning_of_both
         settle(limits, Told(6_000, None))
     assert granted(limits, 100.0, [1] * 1000) == 10
     assert len(caplog.records) == 1
-    assert "6000 requests" in caplog.text
-    assert "60000" in caplog.text
+    assert "6,000 requests" in caplog.text
+    assert "60,000" in caplog.text
 
 
 def test_a_limit_that_is_told_is_ignored_where_the_settings_have_a_lower_one(caplog):
