@@ -1,0 +1,226 @@
+"""CPU, memory and writes of a command and of all that it starts, from /proc. Linux only.
+
+This process adopts orphans (PR_SET_CHILD_SUBREAPER), so that whatever the command starts stays below it.
+Every PERIOD_S all of these processes are read; a process counts with what was last seen of it. What one uses
+after its last reading is lost: at most PERIOD_S of a core for each process that ended. The operating system's
+own sum over waited-for children is of no use here: a raylet does not wait for its workers, whose time is then
+added to nobody's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+PERIOD_S = 0.2
+_TICKS = os.sysconf("SC_CLK_TCK")
+_SET_CHILD_SUBREAPER = 36
+_KB = 1024
+
+
+@dataclass(slots=True)
+class Seen:
+    """One process: seconds of CPU, bytes of private memory (peak), bytes it had written to disk."""
+
+    role: str
+    cpu_s: float = 0.0
+    private: int = 0
+    peak_private: int = 0
+    peak_shared: int = 0
+    written: int = 0
+    alive: bool = True
+
+
+@dataclass
+class Totals:
+    """What a command used. Memory in bytes, CPU in seconds.
+
+    cpu_s           by role: driver, worker, raylet, gcs, other (Ray's agents and whatever else)
+    driver_peak     private memory: without files and shared memory that are mapped
+    worker_peak     of the largest worker
+    workers_peak    of all workers at one moment
+    all_peak        of all processes at one moment
+    store_peak      shared memory that the raylet holds: Ray's object store
+    written         bytes that the processes sent to disk, deleted files included
+    laps            by lap: seconds of wall and of CPU, peak private memory of the driver and of all workers.
+                    Names are taken to differ
+    """
+
+    wall_s: float = 0.0
+    exit_code: int = 0
+    n_processes: int = 0
+    cpu_s: dict[str, float] = field(default_factory=dict)
+    driver_peak: int = 0
+    worker_peak: int = 0
+    workers_peak: int = 0
+    all_peak: int = 0
+    store_peak: int = 0
+    written: int = 0
+    laps: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def total_cpu_s(self) -> float:
+        return sum(self.cpu_s.values())
+
+
+def measured(
+    command: Sequence[str], lap_of: Callable[[str], str | None], env: Mapping[str, str] | None = None
+) -> tuple[Totals, str]:
+    """Run a command; what it used, and all that it printed.
+
+    lap_of: the name of the part of the work that ends with a printed line, or None.
+    """
+    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    started = time.monotonic()
+    # fmt: off
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env
+    )
+    # fmt: on
+    sampler = _Sampler(process.pid)
+    sampler.start()
+    printed: list[str] = []
+    assert process.stdout is not None
+    for line in process.stdout:
+        printed.append(line)
+        if lap := lap_of(line):
+            sampler.lap(lap)
+    exit_code = process.wait()
+    totals = sampler.stop()
+    totals.wall_s, totals.exit_code = time.monotonic() - started, exit_code
+    return totals, "".join(printed)
+
+
+class _Sampler:
+    def __init__(self, driver: int) -> None:
+        self._driver = driver
+        self._seen: dict[tuple[int, str], Seen] = {}
+        self._totals = Totals()
+        self._lap = {"wall_s": time.monotonic(), "cpu_s": 0.0}
+        self._lap_peaks = {"driver_peak": 0, "workers_peak": 0}
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def lap(self, name: str) -> None:
+        """The part of the work called `name` ends here."""
+        with self._lock:
+            self._sample()
+            now, cpu_s = time.monotonic(), sum(s.cpu_s for s in self._seen.values())
+            used = {"wall_s": now - self._lap["wall_s"], "cpu_s": cpu_s - self._lap["cpu_s"]}
+            self._totals.laps[name] = {**used, **self._lap_peaks}
+            self._lap = {"wall_s": now, "cpu_s": cpu_s}
+            self._lap_peaks = dict.fromkeys(self._lap_peaks, 0)
+
+    def stop(self) -> Totals:
+        self.lap("end")
+        self._over.set()
+        self._thread.join()
+        totals, seen = self._totals, self._seen.values()
+        totals.n_processes = len(seen)
+        for process in seen:
+            totals.cpu_s[process.role] = totals.cpu_s.get(process.role, 0.0) + process.cpu_s
+        totals.driver_peak = max((s.peak_private for s in seen if s.role == "driver"), default=0)
+        totals.worker_peak = max((s.peak_private for s in seen if s.role == "worker"), default=0)
+        totals.store_peak = max((s.peak_shared for s in seen if s.role == "raylet"), default=0)
+        totals.written = sum(s.written for s in seen)
+        return totals
+
+    def _run(self) -> None:
+        while not self._over.wait(PERIOD_S):
+            with self._lock:
+                self._sample()
+
+    def _sample(self) -> None:
+        stats = {pid: stat for pid in _pids() if (stat := _stat(pid))}
+        for process in self._seen.values():
+            process.alive = False
+        for pid, (_, cpu_s, born) in stats.items():
+            if not self._ours(pid, stats):
+                continue
+            process = self._seen.setdefault((pid, born), Seen(""))
+            process.alive = True
+            process.cpu_s = cpu_s
+            # A worker's command line says what it is only after some time, and a fork's after its exec.
+            if process.role in ("", "other"):
+                process.role = "driver" if pid == self._driver else _role(pid)
+            memory = _fields(pid, "status")
+            process.private = memory.get("RssAnon", 0) * _KB
+            process.peak_private = max(process.peak_private, process.private)
+            process.peak_shared = max(process.peak_shared, memory.get("RssShmem", 0) * _KB)
+            process.written = max(process.written, _fields(pid, "io").get("write_bytes", 0))
+        self._note_peaks()
+
+    def _note_peaks(self) -> None:
+        alive = [s for s in self._seen.values() if s.alive]
+        workers = sum(s.private for s in alive if s.role == "worker")
+        driver = sum(s.private for s in alive if s.role == "driver")
+        totals = self._totals
+        totals.workers_peak = max(totals.workers_peak, workers)
+        totals.all_peak = max(totals.all_peak, sum(s.private for s in alive))
+        peaks = self._lap_peaks
+        peaks["driver_peak"] = max(peaks["driver_peak"], driver)
+        peaks["workers_peak"] = max(peaks["workers_peak"], workers)
+
+    def _ours(self, pid: int, stats: Mapping[int, tuple[int, float, str]]) -> bool:
+        me, at = os.getpid(), pid
+        for _ in range(len(stats)):
+            if at not in stats or at == me:
+                break
+            at = stats[at][0]
+        return at == me and pid != me
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _stat(pid: int) -> tuple[int, float, str] | None:
+    """(parent, seconds of CPU, time of its start in ticks), None for one that has ended."""
+    try:
+        with open(f"/proc/{pid}/stat") as stream:
+            fields = stream.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return int(fields[1]), (int(fields[11]) + int(fields[12])) / _TICKS, fields[19]
+
+
+def _role(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as stream:
+            line = stream.read().replace(b"\x00", b" ").decode("utf-8", "replace")
+    except OSError:
+        return "other"
+    program = line.split(" ", 1)[0]
+    if (name := os.path.basename(program)) in ("raylet", "gcs_server"):
+        return name.removesuffix("_server")
+    if "Agent" in program or "dashboard" in line:
+        return "other"
+    if program.startswith("ray::") or "default_worker.py" in line:
+        return "worker"
+    return "other"
+
+
+def _fields(pid: int, name: str) -> dict[str, int]:
+    """The numbers of a file of lines `name: number …`."""
+    try:
+        with open(f"/proc/{pid}/{name}") as stream:
+            lines = [line.split() for line in stream]
+    except OSError:
+        return {}
+    return {parts[0].rstrip(":"): int(parts[1]) for parts in lines if len(parts) > 1 and parts[1].isdigit()}
+
+
+if __name__ == "__main__":
+    used, text = measured(sys.argv[1:], lambda line: None)
+    sys.stdout.write(text)
+    print(used)
