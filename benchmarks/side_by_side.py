@@ -3,14 +3,15 @@
     python benchmarks/side_by_side.py CORPUS --files 60 --venvs DIR
     python benchmarks/side_by_side.py CORPUS --venvs DIR --only ours lightrag
 
-CORPUS is a folder of .txt files; the first N in sorted order are used. Each peer has a virtual environment of its
-own, DIR/<name>; one that is absent is skipped, and the commands that make it are printed. Each tool gets a fresh
-process of the simulated endpoint, without limits: requests, tokens and calls in flight are what that has counted.
-CPU is that of the tool's process and all that it starts, without the endpoint (`processes.py`). Linux only.
+CORPUS is a folder of .txt files; the first N in sorted order are used. Each peer has a virtual environment of
+its own, DIR/<name>; one that is absent is skipped, and the commands that make it are printed. Each tool gets
+a fresh process of the simulated endpoint, without limits: requests, tokens and calls in flight are what that
+has counted. CPU is that of the tool's process and all that it starts, without the endpoint (`processes.py`,
+Linux only).
 
-All have chunks of 600 tokens (cl100k_base) with 100 overlap, no gleaning, the same bound on calls, embeddings from
-the same endpoint, and their own defaults for the rest. LightRAG writes no community reports. nano-graphrag embeds
-entities only; graphrag also chunks and reports; LightRAG chunks and relationships; ours all four.
+All have chunks of 600 tokens (cl100k_base) with 100 overlap, no gleaning, the same bound on calls, embeddings
+from the same endpoint, and their own defaults for the rest. nano-graphrag embeds entities only; graphrag also
+chunks and reports; LightRAG chunks and relationships, and it writes no reports; ours embeds all four.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ HERE = Path(__file__).resolve().parent
 DIMENSIONS = 1536
 BUILT = "built "
 KINDS = ("chunks", "entities", "relationships", "communities", "reports")
-COLUMNS = ("tool", "version", "exit", "wall s", "CPU s", "requests", "of these chat", "CPU ms/request",
-           "mean in flight", "peak", "prompt ktok", "completion ktok", "answered twice", *KINDS)  # fmt: skip
+COLUMNS = ("tool", "version", "exit code", "wall s", "from first request to last, s", "CPU s", "requests",
+           "of these chat", "CPU ms per request", "mean in flight", "peak in flight", "prompt tokens",
+           "completion tokens", "answered twice", *KINDS)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ OURS = "ours"
 
 @dataclass(frozen=True)
 class Measured:
-    """One tool's run. stats: the endpoint's; built: how many of each of KINDS, as far as the tool has them."""
+    """One tool's run. stats: the endpoint's; built: how many of each of KINDS that the tool has."""
 
     tool: str
     totals: Totals
@@ -115,8 +117,8 @@ def our_command(source: Path, work: Path, url: str, in_flight: int) -> list[str]
         "models.embedding.endpoints.0.max_in_flight": in_flight,
     }
     return [
-        sys.executable, "-m", "graphrag_ray.cli", "index", str(source), "--root", str(work / "index"), "--json",
-        "--model", "gpt-4o-mini", "--base-url", url, "--max-in-flight", str(in_flight),
+        sys.executable, "-m", "graphrag_ray.cli", "index", str(source), "--root", str(work / "index"),
+        "--json", "--model", "gpt-4o-mini", "--base-url", url, "--max-in-flight", str(in_flight),
         *(f"--set={key}={value}" for key, value in settings.items()),
     ]  # fmt: skip
 
@@ -156,7 +158,7 @@ def run(
     built: Callable[[str], dict[str, Any]],
     options: Sequence[str],
 ) -> Measured:
-    """command: given the endpoint's address. Measured in a process of its own, below which the endpoint is not."""
+    """command: for an address of the endpoint. It is measured below another process than the endpoint."""
     spawn = multiprocessing.get_context("spawn")
     with (
         endpoint("--dimensions", str(DIMENSIONS), *options) as url,
@@ -176,14 +178,15 @@ def row(m: Measured) -> list[str]:
         str(m.built.get("version", "")),
         str(m.totals.exit_code),
         f"{m.totals.wall_s:.1f}",
+        f"{stats['seconds']:.1f}",
         f"{m.totals.total_cpu_s:.1f}",
         str(stats["requests"]),
         str(stats["requests"] - embeddings),
         f"{1000 * m.totals.total_cpu_s / max(1, stats['requests']):.0f}",
         f"{stats['in_flight']['mean']:.1f}",
         str(stats["in_flight"]["peak"]),
-        f"{total['prompt_tokens'] / 1000:.0f}",
-        f"{total['completion_tokens'] / 1000:.0f}",
+        f"{total['prompt_tokens']:,}",
+        f"{total['completion_tokens']:,}",
         str(stats["answered_twice"]["extra_answers"]),
         *(str(m.built.get(kind, "–")) for kind in KINDS),
     ]

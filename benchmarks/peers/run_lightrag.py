@@ -46,6 +46,8 @@ async def index(source: str, folder: str, base_url: str, in_flight: int) -> dict
         embedding_func=EmbeddingFunc(embedding_dim=DIMENSIONS, max_token_size=8192, func=embed),
         embedding_func_max_async=in_flight,
         max_parallel_insert=in_flight,
+        max_parallel_parse_native=in_flight,
+        max_parallel_analyze=in_flight,
     )
     await rag.initialize_storages()
     paths = sorted(Path(source).glob("*.txt"))

