@@ -20,12 +20,14 @@ import argparse
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -141,11 +143,12 @@ def built_by_peer(printed: str) -> dict[str, Any]:
 
 def built_by_us(printed: str) -> dict[str, Any]:
     """From the JSON that `graphrag-ray index --json` ends with."""
-    start = printed.find("{\n")
-    if start < 0:
+    start = re.search(r"^\{$", printed, re.MULTILINE)
+    if start is None:
         return {}
-    counts = json.JSONDecoder().raw_decode(printed[start:])[0]["counts"]
-    return {kind: counts.get("text_units" if kind == "chunks" else kind) for kind in KINDS}
+    counts = json.JSONDecoder().raw_decode(printed[start.start() :])[0]["counts"]
+    built = {kind: counts.get("text_units" if kind == "chunks" else kind) for kind in KINDS}
+    return built | {"version": version("graphrag-ray")}
 
 
 def no_laps(_: str) -> None:
