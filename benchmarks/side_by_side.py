@@ -203,12 +203,11 @@ def table(rows: Sequence[Measured]) -> str:
     return "\n".join(lines)
 
 
-def kinds(rows: Sequence[Measured]) -> str:
-    """Requests by kind, one line a tool."""
-    return "\n".join(
-        f"{m.tool}: " + ", ".join(f"{kind} {n['requests']}" for kind, n in m.stats["by_kind"].items())
-        for m in rows
-    )
+def details(m: Measured) -> str:
+    """Requests by kind, and CPU seconds by process."""
+    requests = ", ".join(f"{kind} {n['requests']}" for kind, n in m.stats["by_kind"].items())
+    cpu = ", ".join(f"{role} {seconds:.1f}" for role, seconds in m.totals.cpu_s.items())
+    return f"{m.tool}: requests: {requests}; CPU s: {cpu}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -241,7 +240,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{tool} ended with {m.totals.exit_code}:\n{m.printed[-2000:]}", file=sys.stderr)
         print(f"{tool}: {m.totals.wall_s:.0f} s", flush=True)
         done.append(m)
-    print(f"\n{table(done)}\n\nRequests by kind\n{kinds(done)}")
+    if done:
+        print(f"\n{table(done)}\n", *map(details, done), sep="\n")
     return 0
 
 

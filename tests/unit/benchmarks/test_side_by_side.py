@@ -6,7 +6,17 @@ from pathlib import Path
 import pytest
 import side_by_side
 from processes import Totals
-from side_by_side import Measured, built_by_peer, built_by_us, choose, environment, first_files, main, table
+from side_by_side import (
+    Measured,
+    built_by_peer,
+    built_by_us,
+    choose,
+    details,
+    environment,
+    first_files,
+    main,
+    table,
+)
 
 STATS = {
     "seconds": 9.5,
@@ -89,6 +99,11 @@ def test_the_table_has_a_column_for_each_tool() -> None:
     assert cells["of these chat"] == ["180", "180"]
     assert cells["prompt tokens"] == ["123,456", "123,456"]
     assert cells["entities"] == ["7", "–"]
+
+
+def test_requests_are_told_by_kind_and_cpu_by_process() -> None:
+    told = details(Measured("a", Totals(cpu_s={"driver": 1.5, "raylet": 0.25}), STATS, {}))
+    assert told == "a: requests: extract 180, embeddings 20; CPU s: driver 1.5, raylet 0.2"
 
 
 def test_what_was_built_is_found_in_what_is_printed() -> None:
