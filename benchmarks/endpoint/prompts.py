@@ -1,8 +1,10 @@
-"""Which of graphrag-ray's bundled prompts a conversation is, by its text alone."""
+"""Which of graphrag-ray's bundled prompts a conversation is, or of its peers', by its text alone."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+from . import peers
 
 Messages = Sequence[tuple[str, str]]
 """(role, content) of each."""
@@ -43,7 +45,7 @@ def kind_of(text: str) -> str:
             return "map"
         if "----- end of the answers -----" in text:
             return "reduce"
-    return "other"
+    return peers.kind_of(text)
 
 
 def asked_first(messages: Messages) -> tuple[str, str]:

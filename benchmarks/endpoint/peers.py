@@ -1,0 +1,195 @@
+"""Calls of other GraphRAG tools: microsoft/graphrag, nano-graphrag and LightRAG, known by a few words.
+
+A call of theirs is put as our prompt for the same work, answered as that, and the reply is brought into the
+form that the tool reads. So the same passage has the same entities and relationships, whoever asks.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+TYPES = "person, organization, location, event"
+"""Entity types that all of these tools have by default, in our words."""
+GEO = {"location": "geo"}
+_OTHERS_RECORD = re.compile(r'\("(entity|relationship)"<\|>(.*)\)')
+_SECTION = re.compile(r"^-{4,5}(Reports|Entities|Claims|Relationships)-----\n", re.MULTILINE)
+_NAMED = re.compile(r"^(?:Entities:|(?:Entity|Relation) Name:) (.*)$", re.MULTILINE)
+_COLUMNS = {
+    "Reports": ("report", "full_content", "summary"),
+    "Entities": ("entity", "title", "description"),
+    "Relationships": ("source", "target", "description"),
+}
+
+Messages = Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A call in our words, and how its reply is brought into theirs."""
+
+    messages: Messages
+    theirs: Callable[[str], str]
+
+
+def kind_of(text: str) -> str:
+    """The kind of a call, from its last message; "other" for what is none of theirs."""
+    if "-Real Data-" in text or text.startswith("---Task---\nExtract entities"):
+        return "extract"
+    if text.startswith("MANY entities") and "missed in the last extraction" in text:
+        return "glean"
+    if text.startswith("---Task---\nBased on the last extraction"):
+        return "glean"
+    if text.startswith("It appears some entities"):
+        return "glean_check"
+    if "Description List:" in text and _NAMED.search(text):
+        return "describe"
+    if "# Grounding Rules" in text and "<report_title>" in text:
+        return "report"
+    if "high_level_keywords" in text and "low_level_keywords" in text:
+        return "keywords"
+    return "other"
+
+
+def put_as_ours(messages: Messages) -> Peer | None:
+    """None for a conversation that is none of theirs, or that needs no translation."""
+    last = messages[-1][1]
+    kind = kind_of(last)
+    if kind in ("extract", "glean"):
+        return _extraction(messages, kind)
+    if kind == "glean_check":
+        asked = _ours("glean_check")
+        return Peer([("user", asked)], _yes_no if "YES" in last else str)
+    if kind == "describe":
+        return Peer([("user", _description(last))], str)
+    if kind == "report":
+        return Peer([("user", _report(last))], str)
+    if kind == "keywords":
+        return Peer([("user", "")], _keywords)
+    return None
+
+
+def _ours(kind: str) -> str:
+    """How our prompt for this starts: what the rest of the endpoint knows it by."""
+    return {
+        "extract": f"Write the records of the passage below: each of one of the types {TYPES}, then all "
+        "relationships between them; ## between records and <|COMPLETE|> at the end.\n\n"
+        "----- passage -----\n",
+        "glean_check": "Compare your records with the passage once more",
+        "glean": "MANY entities and relationships of the passage are missing",
+        "describe": "The descriptions, one a line, reach to the end of this message:\n\n",
+        "report": "Write the report on the community whose data follow:\n\n",
+    }[kind]
+
+
+def _extraction(messages: Messages, kind: str) -> Peer:
+    light = "---Task---" in messages[-1][1]
+    asked = next((text for role, text in messages if role == "user"), "")
+    ours = [("user", _ours("extract") + (_fenced(asked) if light else _real_data(asked)))]
+    if kind == "glean":
+        said = "\n".join(text for role, text in messages if role == "assistant")
+        ours += [("assistant", _said(said) if light else said), ("user", _ours("glean"))]
+    return Peer(ours, _light_records if light else _geo_records)
+
+
+def _real_data(text: str) -> str:
+    """The passage at the end of a prompt of graphrag or of nano-graphrag, after their examples."""
+    return text.rpartition("-Real Data-")[2].partition("Text: ")[2].rpartition("\n####")[0]
+
+
+def _fenced(text: str) -> str:
+    """The passage in a prompt of LightRAG."""
+    return text.partition("---Input Text---\n```\n")[2].rpartition("\n```")[0]
+
+
+def _geo_records(reply: str) -> str:
+    """The records of graphrag and of nano-graphrag have our form, but for the word for a location."""
+    for ours, theirs in GEO.items():
+        reply = reply.replace(f"<|>{ours}<|>", f"<|>{theirs}<|>")
+    return reply
+
+
+def _light_records(reply: str) -> str:
+    """LightRAG: a record a line; names in title case; keywords of a relationship, and no strength."""
+    out = []
+    for kind, rest in _OTHERS_RECORD.findall(reply):
+        fields = rest.split("<|>")
+        if kind == "entity":
+            name, type_, told = fields
+            out.append("<|#|>".join(("entity", name.title(), type_.title(), told)))
+        else:
+            source, target, told, strength = fields
+            keywords = f"shared mention,strength {strength}"
+            out.append("<|#|>".join(("relation", source.title(), target.title(), keywords, told)))
+    return "\n".join([*out, "<|COMPLETE|>"])
+
+
+def _said(reply: str) -> str:
+    """The entities that a reply in LightRAG's form has named, in ours."""
+    names = [line.split("<|#|>")[1] for line in reply.split("\n") if line.startswith("entity<|#|>")]
+    return "\n".join(f'("entity"<|>{name.upper()}<|>' for name in names)
+
+
+def _yes_no(reply: str) -> str:
+    return "YES" if reply == "Y" else "NO"
+
+
+def _keywords(reply: str) -> str:
+    words = list(dict.fromkeys(word.strip(".,") for word in reply.split()))
+    return orjson.dumps({"high_level_keywords": words[:3], "low_level_keywords": words[3:8]}).decode()
+
+
+def _description(text: str) -> str:
+    before, _, after = text.rpartition("Description List:")
+    name = _NAMED.findall(before)[-1].replace('"', "")
+    given = after.rpartition("---Output---")[0] or after.rpartition("\n####")[0]
+    return f"The entity: {name}\n{_ours('describe')}" + "\n".join(_descriptions(given.strip("`\n ")))
+
+
+def _descriptions(given: str) -> list[str]:
+    """Of a list as JSON (graphrag), as Python (nano-graphrag), or as lines of JSON (LightRAG) writes it."""
+    try:
+        if given.startswith("{"):
+            return [str(next(iter(orjson.loads(line).values()))) for line in given.split("\n")]
+        return [str(told) for told in orjson.loads(given)]
+    except orjson.JSONDecodeError:
+        return [told for told in re.split(r"""['"], ?['"]""", given.strip("[]'\"")) if told]
+
+
+def _report(text: str) -> str:
+    """The tables of a community, with the columns and in the order of ours."""
+    out, places = [], list(_SECTION.finditer(text))
+    ends = [m.start() for m in places[1:]] + [len(text)]
+    for match, end in zip(places, ends, strict=True):
+        name = match.group(1)
+        rows = _table(text[match.end() : end])
+        if name in _COLUMNS and len(rows) > 1:
+            out.append(f"-----{name}-----\n{_csv([_kept(name, rows[0], row) for row in rows])}")
+    return _ours("report") + "\n".join(out) + "\n----- end of the data -----\n"
+
+
+def _table(text: str) -> list[list[str]]:
+    """The header and the rows with a number of a CSV table; what follows it in the prompt is no row."""
+    text = text.removeprefix("```csv\n").partition("\n```")[0].replace(",\t", ",")
+    header, *rows = [row for row in csv.reader(io.StringIO(text)) if row] or [[]]
+    return [header, *(row for row in rows if len(row) == len(header) and row[0].isdecimal())]
+
+
+def _kept(table: str, header: Sequence[str], row: Sequence[str]) -> list[str]:
+    """The id, then the columns that ours has, too."""
+    places: Mapping[str, int] = {name: i for i, name in enumerate(header)}
+    kept = [row[places[name]] for name in _COLUMNS[table] if name in places]
+    if table == "Reports" and kept:
+        kept = [kept[0].split("\n")[0].lstrip("# ")[:80], kept[-1].replace("\n", " ")]
+    return [row[0], *kept]
+
+
+def _csv(rows: Sequence[Sequence[str]]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    return out.getvalue()

