@@ -25,6 +25,13 @@ from graphrag_ray.store.rows import JournalRow
 
 Begun: TypeAlias = asyncio.Future[list[tuple[Driver[Any], list[JournalRow]]]]
 
+LOOK_S = 0.05
+"""Between lease calls."""
+IDLE_LOOK_S = 0.2
+"""The same where nothing was to be had and nothing has ended: calls are only waited for."""
+WAITED_FOR_S = 0.5
+"""Between journal writes where other items wait for the results."""
+
 
 @dataclass(frozen=True)
 class WorkerSettings:
@@ -108,12 +115,15 @@ class _WorkerSweep:
             self.hungry = not leased.items
             await self._start(leased, asking)
             if self.running:
-                await asyncio.wait(self.running, timeout=0.05, return_when=asyncio.FIRST_COMPLETED)
+                # Not at every reply: a lease call costs as much CPU as half a model call.
+                look_s = IDLE_LOOK_S if self.hungry and not self.unflushed else LOOK_S
+                await asyncio.wait(self.running, timeout=look_s)
 
     async def _flush_if_due(self) -> None:
-        # With nothing to do, somebody may wait for what is done here; else a part every flush_s is enough.
-        waited_for = self.unflushed and self.hungry and not self.running
-        if not waited_for and time.monotonic() - self.flushed_at < self.settings.flush_s:
+        due_s = self.settings.flush_s
+        if self.unflushed and self.hungry:  # somebody may wait for what is done here
+            due_s = 0.0 if not self.running else min(due_s, WAITED_FOR_S) if self.work.returns else due_s
+        if time.monotonic() - self.flushed_at < due_s:
             return
         finished, self.unflushed = self.unflushed, []
         await asyncio.to_thread(self.writer.flush)
