@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -25,11 +24,11 @@ from graphrag_ray.query.answer import Answer, Phase
 from graphrag_ray.query.global_search import compose
 from graphrag_ray.query.levels import LevelReports, Levels, levels
 from graphrag_ray.query.map_reduce import MapAnswer, map_spec, reduce_spec
-from graphrag_ray.query.quotes import best_sentence
 from graphrag_ray.records import Reference
 from graphrag_ray.reports.context import Record, report_record
 from graphrag_ray.settings import Settings
 from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.sources import Source, specific, under
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
 from graphrag_ray.store.snapshots import Manifest, open_latest
@@ -37,15 +36,6 @@ from graphrag_ray.store.snapshots import Manifest, open_latest
 REPORT_COLUMNS = ["id", "human_readable_id", "community", "title", "full_content", "n_tokens", "hierarchy"]
 MAX_QUESTION_CHARACTERS = 20_000
 PARTS_AT_ONCE = 8
-
-_ELEMENT_COLUMNS = ["id", "human_readable_id", "text_unit_ids"]
-_CITED = (
-    ("Entities", "entities", [*_ELEMENT_COLUMNS, "title", "type"]),
-    ("Relationships", "relationships", [*_ELEMENT_COLUMNS, "source", "target", "description"]),
-    ("Claims", "covariates", [*_ELEMENT_COLUMNS, "subject_id", "object_id", "description"]),
-)
-_UNIT_COLUMNS = ["id", "human_readable_id", "document_id", "start", "end", "text"]
-_DOCUMENT_COLUMNS = ["id", "path", "row", "title", "creation_date", "raw_data"]
 
 
 @dataclass(frozen=True)
@@ -114,39 +104,21 @@ class Index:
         communities = self.table("communities", ["community", "level", "parent", "hierarchy"])
         return levels(communities, reports)
 
-    def sources(self, references: Iterable[Reference]) -> list[Source]:
-        """What lies under cited reports: entities and relationships, and their chunks with positions."""
-        reports = self.table("community_reports", ["id", "human_readable_id", "title", "rank", "references"])
-        by_id = {r["id"]: r for r in reports.to_pylist()}
+    def sources(self, references: Iterable[Reference], answer: Answer | None = None) -> list[Source]:
+        """What lies under cited reports: entities and relationships, and their chunks with positions.
+
+        With the answer that cites them, what carries the answer comes first (see sources.specific).
+        """
+        columns = ["id", "human_readable_id", "title", "rank", "references"]
+        by_id = {r["id"]: r for r in self.table("community_reports", columns).to_pylist()}
         wanted = [r.id for r in references if r.section == "Reports" and r.id in by_id]
-        cited = [_cited(id_, by_id) for id_ in wanted]
-        entities, edges, claims = (
-            self._rows(table, [id_ for c in cited for id_ in c.get(section, [])], columns)
-            for section, table, columns in _CITED
-        )
-        under = [
-            (
-                _chosen(edges, c, "Relationships"),
-                _chosen(claims, c, "Claims"),
-                _chosen(entities, c, "Entities"),
-            )
-            for c in cited
-        ]
-        named = [
-            Counter(u for rows in kinds for row in rows for u in row["text_unit_ids"]) for kinds in under
-        ]
-        units = self._rows("text_units", [u for counted in named for u in counted], _UNIT_COLUMNS)
-        documents = self._rows("documents", [u["document_id"] for u in units.values()], _DOCUMENT_COLUMNS)
-        return [
-            Source(
-                report={k: by_id[id_][k] for k in ("id", "human_readable_id", "title", "rank")},
-                entities=_plain(found, "human_readable_id", "title", "type"),
-                relationships=_plain(related, "human_readable_id", "source", "target", "description"),
-                claims=_plain(stated, "human_readable_id", "subject_id", "object_id", "description"),
-                chunks=_chunks(counted, [e["title"] for e in found], units, documents),
-            )
-            for id_, (related, stated, found), counted in zip(wanted, under, named, strict=True)
-        ]
+        found = under(wanted, by_id, self._rows, has_ids=self._rows_have_ids)
+        return specific(found, answer) if answer else found
+
+    @property
+    def _rows_have_ids(self) -> bool:
+        given = self.manifest.settings.get("input") or {}
+        return given.get("id_column") is not None
 
     def _rows(self, name: str, ids: Iterable[str], columns: Sequence[str]) -> dict[str, dict[str, Any]]:
         """The rows of a table with these ids, by id, in the table's order. It is read part by part: a table
@@ -161,17 +133,6 @@ class Index:
 
         with ThreadPoolExecutor(PARTS_AT_ONCE, thread_name_prefix="parts") as pool:
             return {row["id"]: row for found in pool.map(rows, parts) for row in found}
-
-
-@dataclass(frozen=True)
-class Source:
-    """A cited report and what it was written from: plain values for JSON."""
-
-    report: Mapping[str, Any]
-    entities: list[dict[str, Any]]
-    relationships: list[dict[str, Any]]
-    claims: list[dict[str, Any]]
-    chunks: list[dict[str, Any]]
 
 
 def open_index(
@@ -189,55 +150,6 @@ def open_index(
     store = Store(url, storage_options or {})
     manifest = open_latest(store, snapshot)
     return Index(store, manifest, settings or parse_settings(manifest.settings))
-
-
-def _cited(report: str, reports: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, None]]:
-    """What a report cites, by section, and what the reports cite that it was written from."""
-    cited: dict[str, dict[str, None]] = {}
-    todo = [report]
-    for id_ in todo:  # grows while we go through it
-        for reference in reports[id_]["references"] if id_ in reports else []:
-            of_section = cited.setdefault(reference["section"], {})
-            if reference["id"] not in of_section:
-                of_section[reference["id"]] = None
-                todo += [reference["id"]] if reference["section"] == "Reports" else []
-    return cited
-
-
-def _chosen(
-    rows: Mapping[str, dict[str, Any]], cited: Mapping[str, Any], section: str
-) -> list[dict[str, Any]]:
-    return [row for id_, row in rows.items() if id_ in cited.get(section, ())]
-
-
-def _chunks(
-    named: Counter[str],
-    names: Sequence[str],
-    units: Mapping[str, dict[str, Any]],
-    documents: Mapping[str, dict[str, Any]],
-) -> list[dict[str, Any]]:
-    """Chunks, those that hold most of what was cited first, each with its best sentence."""
-    out = []
-    mine = [units[id_] for id_ in named if id_ in units]
-    for unit in sorted(mine, key=lambda u: (-named[u["id"]], u["human_readable_id"])):
-        document = documents[unit["document_id"]]
-        start, end = best_sentence(unit["text"], names)
-        out.append(
-            {
-                "human_readable_id": unit["human_readable_id"],
-                "document": document["path"],
-                "row": document["row"],
-                "title": document["title"],
-                "date": document["creation_date"],
-                "metadata": document["raw_data"],
-                "start": unit["start"],
-                "end": unit["end"],
-                "text": unit["text"],
-                "quote": unit["text"][start:end],
-                "quote_start": unit["start"] + start,
-            }
-        )
-    return out
 
 
 def _check(question: str) -> None:
@@ -269,7 +181,3 @@ def _phases(accounts: Accounts, failed: Mapping[str, int]) -> dict[str, Phase]:
         )
         for stage, t in by_stage.items()
     }
-
-
-def _plain(rows: Iterable[Mapping[str, Any]], *columns: str) -> list[dict[str, Any]]:
-    return [{column: row[column] for column in columns} for row in rows]

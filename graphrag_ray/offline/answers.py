@@ -17,7 +17,8 @@ from graphrag_ray.offline.lexicon import lexicon
 from graphrag_ray.offline.questions import Question, read_question
 from graphrag_ray.offline.sentences import split_sentences
 from graphrag_ray.offline.summarise import Floats, bm25, content_stems, mmr, similarities
-from graphrag_ray.offline.units import MARK, is_balanced, quoted, report_parts
+from graphrag_ray.offline.units import MARK, is_balanced, report_parts
+from graphrag_ray.query.quotes import quoted
 from graphrag_ray.records import parse_sections, write_reference
 
 MAX_MAP_QUOTES = 10

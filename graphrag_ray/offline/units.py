@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from graphrag_ray.offline.relations import CONVERSE
 from graphrag_ray.offline.sentences import fold
+from graphrag_ray.query.quotes import quoted
 from graphrag_ray.records import write_reference
 
 JOIN = " […] "
@@ -64,22 +65,6 @@ def is_balanced(text: str) -> bool:
         if depth < 0:
             return False
     return depth == 0
-
-
-def quoted(text: str) -> list[str]:
-    """What stands between balanced “ and ”, outermost, in order; an unclosed one is left out."""
-    out: list[str] = []
-    depth, start = 0, 0
-    for mark in _MARKS.finditer(text):
-        if mark.group() == "“":
-            if depth == 0:
-                start = mark.end()
-            depth += 1
-        elif depth:
-            depth -= 1
-            if depth == 0:
-                out.append(text[start : mark.start()])
-    return out
 
 
 def units_of(sections: Mapping[str, Sequence[Mapping[str, str]]]) -> list[Unit]:
