@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -14,10 +15,10 @@ import pyarrow.compute as pc
 
 from graphrag_ray import schema
 from graphrag_ray.corpus.tokens import count, vocabulary_for
-from graphrag_ray.engine.gateways import Models, open_gateway
-from graphrag_ray.engine.local import run_dialogues
+from graphrag_ray.engine.gateways import Models
 from graphrag_ray.errors import GraphRagError, UsageError
 from graphrag_ray.llm.accounting import Accounts, Totals
+from graphrag_ray.patience import Asker
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.query import map_reduce
 from graphrag_ray.query.answer import Answer, Phase
@@ -56,7 +57,7 @@ class Index:
         level: "C0", "C1", … or a number; None: the coarsest with enough reports to fill a context.
         Raises UsageError for a question that cannot be asked, LevelNotFound, ModelRefused.
         """
-        return asyncio.run(self.ask_async(question, level))
+        return _run(self.ask_async(question, level))
 
     async def ask_async(self, question: str, level: str | int | None = None) -> Answer:
         """`ask`, for a caller with an event loop."""
@@ -78,21 +79,34 @@ class Index:
         shown = _records(reports, chosen)
         contexts = map_reduce.pack(shown, budget, self.settings.query.seed, tokens)
         accounts = Accounts()
-        async with open_gateway(Models.of(self.settings), None, accounts) as ask:
-            spec = map_spec(self.settings, prompts)
-            asked = [map_reduce.map_answer(question, c, spec) for c in contexts]
-            outcomes = await run_dialogues("map", asked, ask)
-            mapped: list[MapAnswer | None] = [o.result for o in outcomes]
-            to_reduce = map_reduce.reduce_context([m for m in mapped if m], budget, tokens)
-            dialogue = map_reduce.reduce_answer(question, to_reduce, reduce_spec(self.settings, prompts))
-            (reduced,) = await run_dialogues("reduce", [dialogue], ask)
+        asker = Asker.of(Models.of(self.settings), accounts)
+        spec = map_spec(self.settings, prompts)
+        asked = [partial(map_reduce.map_answer, question, c, spec) for c in contexts]
+        outcomes = await asker.run("map", asked)
+        mapped: list[MapAnswer | None] = [o.result for o in outcomes]
+        to_reduce = map_reduce.reduce_context([m for m in mapped if m], budget, tokens)
+        dialogue = partial(map_reduce.reduce_answer, question, to_reduce, reduce_spec(self.settings, prompts))
+        (reduced,) = await asker.run("reduce", [dialogue])
         if reduced.result is None:
             raise GraphRagError(f"the answer could not be put together: {reduced.error}")
-        answer = compose(question, chosen, contexts, mapped, to_reduce, reduced.result, number.get)
-        notes = [*answer.notes, *self.manifest.notes.values()]
-        failed = sum(m is None for m in mapped)
-        phases = _phases(accounts, {"map": failed})
-        return replace(answer, phases=phases, notes=tuple(notes), seconds=time.monotonic() - started)
+        errors = [o.error for o in outcomes if o.result is None]
+        answer = compose(question, chosen, contexts, mapped, to_reduce, reduced.result, number.get, errors)
+        notes = (*answer.notes, *self._notes())
+        phases = _phases(accounts, {"map": len(errors)})
+        return replace(answer, phases=phases, notes=notes, seconds=time.monotonic() - started)
+
+    def _notes(self) -> list[str]:
+        """Those of the snapshot; what the offline engine had to do with index and answer."""
+        notes = dict(self.manifest.notes)
+        built = notes.pop("offline", None) is not None
+        answered = self.settings.model(self.settings.model_name("map")).provider == "offline"
+        said = {
+            (True, True): "The index was built, and the question answered, by the offline engine, without a "
+            "language model.",
+            (True, False): "The index was built by the offline engine, without a language model.",
+            (False, True): "Answered by the offline engine, without a language model.",
+        }.get((built, answered))
+        return [*notes.values(), *([said] if said else [])]
 
     def titles(self, references: Iterable[Reference]) -> list[tuple[int, str]]:
         """Short id and title of each cited report, in the order of the answer."""
@@ -150,6 +164,16 @@ def open_index(
     store = Store(url, storage_options or {})
     manifest = open_latest(store, snapshot)
     return Index(store, manifest, settings or parse_settings(manifest.settings))
+
+
+def _run(answering: Coroutine[Any, Any, Answer]) -> Answer:
+    """Wait for an answer, also where an event loop runs already, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(answering)
+    with ThreadPoolExecutor(1, thread_name_prefix="ask") as thread:
+        return thread.submit(asyncio.run, answering).result()
 
 
 def _check(question: str) -> None:
