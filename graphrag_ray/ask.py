@@ -91,12 +91,15 @@ class Index:
             raise GraphRagError(f"the answer could not be put together: {reduced.error}")
         errors = [o.error for o in outcomes if o.result is None]
         answer = compose(question, chosen, contexts, mapped, to_reduce, reduced.result, number.get, errors)
-        notes = (*answer.notes, *self._notes())
+        notes = (*answer.notes, *self._notes(None if answer.found else question))
         phases = _phases(accounts, {"map": len(errors)})
         return replace(answer, phases=phases, notes=notes, seconds=time.monotonic() - started)
 
-    def _notes(self) -> list[str]:
-        """Those of the snapshot; what the offline engine had to do with index and answer."""
+    def _notes(self, unanswered: str | None) -> list[str]:
+        """Those of the snapshot; what the offline engine had to do with index and answer.
+
+        unanswered: the question, where nothing was found
+        """
         notes = dict(self.manifest.notes)
         built = notes.pop("offline", None) is not None
         answered = self.settings.model(self.settings.model_name("map")).provider == "offline"
@@ -106,7 +109,12 @@ class Index:
             (True, False): "The index was built by the offline engine, without a language model.",
             (False, True): "Answered by the offline engine, without a language model.",
         }.get((built, answered))
-        return [*notes.values(), *([said] if said else [])]
+        why = None
+        if unanswered and answered:
+            from graphrag_ray.offline.questions import why_nothing  # not read for a model's answers
+
+            why = why_nothing(unanswered)
+        return [*notes.values(), *filter(None, (why, said))]
 
     def titles(self, references: Iterable[Reference]) -> list[tuple[int, str]]:
         """Short id and title of each cited report, in the order of the answer."""

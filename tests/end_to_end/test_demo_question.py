@@ -79,3 +79,14 @@ def test_an_answer_in_other_words_leads_to_the_sentence_that_says_so(demo: Index
     )
     cited = [s for s in demo.sources(answer.references, told) if s.report["human_readable_id"] == number]
     assert re.search(r"guarantee a loan of (14|fourteen) million crowns", cited[0].evidence[0]["quote"])
+
+
+def test_a_plain_question_on_the_whole_corpus_is_answered(demo: Index):
+    answer = demo.ask("Which people and organisations opposed each other, and why?")
+    assert answer.found and "oppose" in answer.text
+
+
+def test_a_question_on_something_else_finds_nothing_and_is_told_why(demo: Index):
+    answer = demo.ask("How do I prune roses in winter?")
+    assert not answer.found
+    assert any("found too few of these: prune, roses, winter." in note for note in answer.notes)
