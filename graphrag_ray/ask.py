@@ -47,8 +47,17 @@ class Index:
     manifest: Manifest
     settings: Settings
 
+    def __repr__(self) -> str:
+        return f"<Index {self.store.url}, snapshot {self.manifest.number}>"
+
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """A table of the snapshot (see schema.py), or some of its columns."""
+        """A table of the snapshot (see schema.py), or some of its columns. Raises UsageError for a name or
+        column that there is not."""
+        if name not in schema.TABLES:
+            raise UsageError(f"there is no table {name!r}; there are {', '.join(schema.TABLES)}")
+        known = schema.TABLES[name].names
+        if unknown := [c for c in columns or [] if c not in known]:
+            raise UsageError(f"table {name} has no column {unknown[0]!r}; it has {', '.join(known)}")
         return read_table(self.store, self.manifest.parts(name), columns, schema.TABLES[name])
 
     def ask(self, question: str, level: str | int | None = None) -> Answer:

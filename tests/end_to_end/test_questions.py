@@ -11,7 +11,7 @@ import toy_model
 from endpoint import WRONG_KEY, Answer, Status
 from world import REJECTED, TOWN, World, prompt_of, python
 
-from graphrag_ray.errors import LevelNotFound, ModelRefused
+from graphrag_ray.errors import LevelNotFound, ModelRefused, UsageError
 from graphrag_ray.patience import FIRST_ATTEMPTS
 from graphrag_ray.query.global_search import UNREADABLE
 from graphrag_ray.records import parse_sections
@@ -281,3 +281,17 @@ def test_a_question_can_be_asked_where_an_event_loop_runs(town: World):
         return town.open().ask("What did DAVE do?").text
 
     assert asyncio.run(notebook()) == town.open().ask("What did DAVE do?").text
+
+
+# the opened index
+
+
+def test_an_index_shows_itself_in_a_few_words(town: World):
+    assert repr(town.open()) == f"<Index {town.root}, snapshot 1>"
+
+
+def test_a_table_or_column_that_is_not_there_is_answered_with_those_that_are(town: World):
+    with pytest.raises(UsageError, match=r"no table 'nope'; there are .*documents, .*communities"):
+        town.open().table("nope")
+    with pytest.raises(UsageError, match=r"entities has no column 'nope'; it has id, .*title"):
+        town.open().table("entities", ["id", "nope"])
