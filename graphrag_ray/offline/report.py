@@ -17,7 +17,7 @@ import numpy as np
 
 from graphrag_ray.offline.describe import CHARS_PER_TOKEN
 from graphrag_ray.offline.summarise import MAX_SENTENCES, Floats, content_stems, lexrank, mmr, similarities
-from graphrag_ray.offline.units import MARK, Unit, units_of
+from graphrag_ray.offline.units import MARK, Unit, stands_alone, units_of
 from graphrag_ray.records import parse_sections
 from graphrag_ray.reports.context import SEPARATE
 
@@ -141,13 +141,9 @@ def _take(free: np.ndarray, chosen: Sequence[int], similarity: Floats) -> None:
 
 
 def _weight(text: str) -> float:
-    """Fragments, greetings and questions say little, however central their words are."""
-    weight = min(1.0, len(text) / 90)
-    if text[-1:] == "?":
-        weight *= 0.6
-    if not text[:1].isupper() and not text[:1].isdigit():
-        weight *= 0.7
-    return weight * (0.7 if len(text) > 420 else 1.0)
+    """Short and very long sentences, and those that mean little alone, say little, however central their
+    words are."""
+    return min(1.0, len(text) / 90) * (0.7 if len(text) > 420 else 1.0) * stands_alone(text)
 
 
 def _written(

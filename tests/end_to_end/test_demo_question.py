@@ -90,3 +90,8 @@ def test_a_question_on_something_else_finds_nothing_and_is_told_why(demo: Index)
     answer = demo.ask("How do I prune roses in winter?")
     assert not answer.found
     assert any("found too few of these: prune, roses, winter." in note for note in answer.notes)
+
+
+def test_a_question_about_the_whole_quotes_no_questions(demo: Index):
+    answer = demo.ask("What are the main themes?")
+    assert len(answer.references) >= 5 and "?" not in "".join(quoted(answer.text))

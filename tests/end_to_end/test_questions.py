@@ -269,11 +269,11 @@ def test_an_answer_tells_what_the_offline_engine_had_to_do_with_it(town: World):
     question = "What did DAVE do?"
     assert not any("offline" in note for note in by_model.ask(question).notes)
     assert "Answered by the offline engine, without a language model." in offline.ask(question).notes
-    (built,) = [replace(i, manifest=replace(i.manifest, notes={"offline": "as it was"})) for i in [by_model]]
-    (note,) = [n for n in built.ask(question).notes if "offline" in n]
-    assert note == "The index was built by the offline engine, without a language model."
-    (note,) = [n for n in replace(offline, manifest=built.manifest).ask(question).notes if "offline" in n]
-    assert note.startswith("The index was built, and the question answered, by the offline engine")
+    built = replace(by_model.manifest, notes={"offline": "as it was"})
+    notes = replace(by_model, manifest=built).ask(question).notes
+    assert "The index was built by the offline engine, without a language model." in notes
+    notes = replace(offline, manifest=built).ask(question).notes
+    assert any(n.startswith("The index was built, and the question answered, by the offline") for n in notes)
 
 
 def test_a_question_can_be_asked_where_an_event_loop_runs(town: World):
