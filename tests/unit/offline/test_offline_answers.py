@@ -204,7 +204,9 @@ def test_what_means_little_out_of_its_place_counts_less(text):
 
 
 def test_of_equal_matches_the_sentence_that_stands_alone_is_quoted_first():
-    content = "“Was the harbour plan of Denholm refused?” ## Denholm “The harbour plan of Denholm was refused.”"
+    content = (
+        "“Was the harbour plan of Denholm refused?” ## Denholm “The harbour plan of Denholm was refused.”"
+    )
     context = heading("Reports", ("id", "title", "content")) + line([1, "Denholm", content])
     said = quoted(ask("map", question="What became of the harbour plan?", context=context))
     assert said[0] == "The harbour plan of Denholm was refused."
