@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -15,21 +15,21 @@ import pyarrow.compute as pc
 
 from graphrag_ray import schema
 from graphrag_ray.corpus.tokens import count, vocabulary_for
-from graphrag_ray.engine.gateways import Models, open_gateway
-from graphrag_ray.engine.local import run_dialogues
+from graphrag_ray.engine.gateways import Models
 from graphrag_ray.errors import GraphRagError, UsageError
 from graphrag_ray.llm.accounting import Accounts, Totals
+from graphrag_ray.patience import Asker
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.query import map_reduce
 from graphrag_ray.query.answer import Answer, Phase
 from graphrag_ray.query.global_search import compose
 from graphrag_ray.query.levels import LevelReports, Levels, levels
 from graphrag_ray.query.map_reduce import MapAnswer, map_spec, reduce_spec
-from graphrag_ray.query.quotes import best_sentence
 from graphrag_ray.records import Reference
 from graphrag_ray.reports.context import Record, report_record
 from graphrag_ray.settings import Settings
 from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.sources import Source, specific, under
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
 from graphrag_ray.store.snapshots import Manifest, open_latest
@@ -37,15 +37,6 @@ from graphrag_ray.store.snapshots import Manifest, open_latest
 REPORT_COLUMNS = ["id", "human_readable_id", "community", "title", "full_content", "n_tokens", "hierarchy"]
 MAX_QUESTION_CHARACTERS = 20_000
 PARTS_AT_ONCE = 8
-
-_ELEMENT_COLUMNS = ["id", "human_readable_id", "text_unit_ids"]
-_CITED = (
-    ("Entities", "entities", [*_ELEMENT_COLUMNS, "title", "type"]),
-    ("Relationships", "relationships", [*_ELEMENT_COLUMNS, "source", "target", "description"]),
-    ("Claims", "covariates", [*_ELEMENT_COLUMNS, "subject_id", "object_id", "description"]),
-)
-_UNIT_COLUMNS = ["id", "human_readable_id", "document_id", "start", "end", "text"]
-_DOCUMENT_COLUMNS = ["id", "path", "row", "title", "creation_date", "raw_data"]
 
 
 @dataclass(frozen=True)
@@ -56,8 +47,17 @@ class Index:
     manifest: Manifest
     settings: Settings
 
+    def __repr__(self) -> str:
+        return f"<Index {self.store.url}, snapshot {self.manifest.number}>"
+
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """A table of the snapshot (see schema.py), or some of its columns."""
+        """A table of the snapshot (see schema.py), or some of its columns. Raises UsageError for a name or
+        column that there is not."""
+        if name not in schema.TABLES:
+            raise UsageError(f"there is no table {name!r}; there are {', '.join(schema.TABLES)}")
+        known = schema.TABLES[name].names
+        if unknown := [c for c in columns or [] if c not in known]:
+            raise UsageError(f"table {name} has no column {unknown[0]!r}; it has {', '.join(known)}")
         return read_table(self.store, self.manifest.parts(name), columns, schema.TABLES[name])
 
     def ask(self, question: str, level: str | int | None = None) -> Answer:
@@ -66,7 +66,7 @@ class Index:
         level: "C0", "C1", … or a number; None: the coarsest with enough reports to fill a context.
         Raises UsageError for a question that cannot be asked, LevelNotFound, ModelRefused.
         """
-        return asyncio.run(self.ask_async(question, level))
+        return _run(self.ask_async(question, level))
 
     async def ask_async(self, question: str, level: str | int | None = None) -> Answer:
         """`ask`, for a caller with an event loop."""
@@ -88,21 +88,42 @@ class Index:
         shown = _records(reports, chosen)
         contexts = map_reduce.pack(shown, budget, self.settings.query.seed, tokens)
         accounts = Accounts()
-        async with open_gateway(Models.of(self.settings), None, accounts) as ask:
-            spec = map_spec(self.settings, prompts)
-            asked = [map_reduce.map_answer(question, c, spec) for c in contexts]
-            outcomes = await run_dialogues("map", asked, ask)
-            mapped: list[MapAnswer | None] = [o.result for o in outcomes]
-            to_reduce = map_reduce.reduce_context([m for m in mapped if m], budget, tokens)
-            dialogue = map_reduce.reduce_answer(question, to_reduce, reduce_spec(self.settings, prompts))
-            (reduced,) = await run_dialogues("reduce", [dialogue], ask)
+        asker = Asker.of(Models.of(self.settings), accounts)
+        spec = map_spec(self.settings, prompts)
+        asked = [partial(map_reduce.map_answer, question, c, spec) for c in contexts]
+        outcomes = await asker.run("map", asked)
+        mapped: list[MapAnswer | None] = [o.result for o in outcomes]
+        to_reduce = map_reduce.reduce_context([m for m in mapped if m], budget, tokens)
+        dialogue = partial(map_reduce.reduce_answer, question, to_reduce, reduce_spec(self.settings, prompts))
+        (reduced,) = await asker.run("reduce", [dialogue])
         if reduced.result is None:
             raise GraphRagError(f"the answer could not be put together: {reduced.error}")
-        answer = compose(question, chosen, contexts, mapped, to_reduce, reduced.result, number.get)
-        notes = [*answer.notes, *self.manifest.notes.values()]
-        failed = sum(m is None for m in mapped)
-        phases = _phases(accounts, {"map": failed})
-        return replace(answer, phases=phases, notes=tuple(notes), seconds=time.monotonic() - started)
+        errors = [o.error for o in outcomes if o.result is None]
+        answer = compose(question, chosen, contexts, mapped, to_reduce, reduced.result, number.get, errors)
+        notes = (*answer.notes, *self._notes(None if answer.found else question))
+        phases = _phases(accounts, {"map": len(errors)})
+        return replace(answer, phases=phases, notes=notes, seconds=time.monotonic() - started)
+
+    def _notes(self, unanswered: str | None) -> list[str]:
+        """Those of the snapshot; what the offline engine had to do with index and answer.
+
+        unanswered: the question, where nothing was found
+        """
+        notes = dict(self.manifest.notes)
+        built = notes.pop("offline", None) is not None
+        answered = self.settings.model(self.settings.model_name("map")).provider == "offline"
+        said = {
+            (True, True): "The index was built, and the question answered, by the offline engine, without a "
+            "language model.",
+            (True, False): "The index was built by the offline engine, without a language model.",
+            (False, True): "Answered by the offline engine, without a language model.",
+        }.get((built, answered))
+        why = None
+        if unanswered and answered:
+            from graphrag_ray.offline.questions import why_nothing  # not read for a model's answers
+
+            why = why_nothing(unanswered)
+        return [*notes.values(), *filter(None, (why, said))]
 
     def titles(self, references: Iterable[Reference]) -> list[tuple[int, str]]:
         """Short id and title of each cited report, in the order of the answer."""
@@ -114,39 +135,21 @@ class Index:
         communities = self.table("communities", ["community", "level", "parent", "hierarchy"])
         return levels(communities, reports)
 
-    def sources(self, references: Iterable[Reference]) -> list[Source]:
-        """What lies under cited reports: entities and relationships, and their chunks with positions."""
-        reports = self.table("community_reports", ["id", "human_readable_id", "title", "rank", "references"])
-        by_id = {r["id"]: r for r in reports.to_pylist()}
+    def sources(self, references: Iterable[Reference], answer: Answer | None = None) -> list[Source]:
+        """What lies under cited reports: entities and relationships, and their chunks with positions.
+
+        With the answer that cites them, what carries the answer comes first (see sources.specific).
+        """
+        columns = ["id", "human_readable_id", "title", "rank", "references"]
+        by_id = {r["id"]: r for r in self.table("community_reports", columns).to_pylist()}
         wanted = [r.id for r in references if r.section == "Reports" and r.id in by_id]
-        cited = [_cited(id_, by_id) for id_ in wanted]
-        entities, edges, claims = (
-            self._rows(table, [id_ for c in cited for id_ in c.get(section, [])], columns)
-            for section, table, columns in _CITED
-        )
-        under = [
-            (
-                _chosen(edges, c, "Relationships"),
-                _chosen(claims, c, "Claims"),
-                _chosen(entities, c, "Entities"),
-            )
-            for c in cited
-        ]
-        named = [
-            Counter(u for rows in kinds for row in rows for u in row["text_unit_ids"]) for kinds in under
-        ]
-        units = self._rows("text_units", [u for counted in named for u in counted], _UNIT_COLUMNS)
-        documents = self._rows("documents", [u["document_id"] for u in units.values()], _DOCUMENT_COLUMNS)
-        return [
-            Source(
-                report={k: by_id[id_][k] for k in ("id", "human_readable_id", "title", "rank")},
-                entities=_plain(found, "human_readable_id", "title", "type"),
-                relationships=_plain(related, "human_readable_id", "source", "target", "description"),
-                claims=_plain(stated, "human_readable_id", "subject_id", "object_id", "description"),
-                chunks=_chunks(counted, [e["title"] for e in found], units, documents),
-            )
-            for id_, (related, stated, found), counted in zip(wanted, under, named, strict=True)
-        ]
+        found = under(wanted, by_id, self._rows, has_ids=self._rows_have_ids)
+        return specific(found, answer) if answer else found
+
+    @property
+    def _rows_have_ids(self) -> bool:
+        given = self.manifest.settings.get("input") or {}
+        return given.get("id_column") is not None
 
     def _rows(self, name: str, ids: Iterable[str], columns: Sequence[str]) -> dict[str, dict[str, Any]]:
         """The rows of a table with these ids, by id, in the table's order. It is read part by part: a table
@@ -161,17 +164,6 @@ class Index:
 
         with ThreadPoolExecutor(PARTS_AT_ONCE, thread_name_prefix="parts") as pool:
             return {row["id"]: row for found in pool.map(rows, parts) for row in found}
-
-
-@dataclass(frozen=True)
-class Source:
-    """A cited report and what it was written from: plain values for JSON."""
-
-    report: Mapping[str, Any]
-    entities: list[dict[str, Any]]
-    relationships: list[dict[str, Any]]
-    claims: list[dict[str, Any]]
-    chunks: list[dict[str, Any]]
 
 
 def open_index(
@@ -191,53 +183,14 @@ def open_index(
     return Index(store, manifest, settings or parse_settings(manifest.settings))
 
 
-def _cited(report: str, reports: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, None]]:
-    """What a report cites, by section, and what the reports cite that it was written from."""
-    cited: dict[str, dict[str, None]] = {}
-    todo = [report]
-    for id_ in todo:  # grows while we go through it
-        for reference in reports[id_]["references"] if id_ in reports else []:
-            of_section = cited.setdefault(reference["section"], {})
-            if reference["id"] not in of_section:
-                of_section[reference["id"]] = None
-                todo += [reference["id"]] if reference["section"] == "Reports" else []
-    return cited
-
-
-def _chosen(
-    rows: Mapping[str, dict[str, Any]], cited: Mapping[str, Any], section: str
-) -> list[dict[str, Any]]:
-    return [row for id_, row in rows.items() if id_ in cited.get(section, ())]
-
-
-def _chunks(
-    named: Counter[str],
-    names: Sequence[str],
-    units: Mapping[str, dict[str, Any]],
-    documents: Mapping[str, dict[str, Any]],
-) -> list[dict[str, Any]]:
-    """Chunks, those that hold most of what was cited first, each with its best sentence."""
-    out = []
-    mine = [units[id_] for id_ in named if id_ in units]
-    for unit in sorted(mine, key=lambda u: (-named[u["id"]], u["human_readable_id"])):
-        document = documents[unit["document_id"]]
-        start, end = best_sentence(unit["text"], names)
-        out.append(
-            {
-                "human_readable_id": unit["human_readable_id"],
-                "document": document["path"],
-                "row": document["row"],
-                "title": document["title"],
-                "date": document["creation_date"],
-                "metadata": document["raw_data"],
-                "start": unit["start"],
-                "end": unit["end"],
-                "text": unit["text"],
-                "quote": unit["text"][start:end],
-                "quote_start": unit["start"] + start,
-            }
-        )
-    return out
+def _run(answering: Coroutine[Any, Any, Answer]) -> Answer:
+    """Wait for an answer, also where an event loop runs already, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(answering)
+    with ThreadPoolExecutor(1, thread_name_prefix="ask") as thread:
+        return thread.submit(asyncio.run, answering).result()
 
 
 def _check(question: str) -> None:
@@ -269,7 +222,3 @@ def _phases(accounts: Accounts, failed: Mapping[str, int]) -> dict[str, Phase]:
         )
         for stage, t in by_stage.items()
     }
-
-
-def _plain(rows: Iterable[Mapping[str, Any]], *columns: str) -> list[dict[str, Any]]:
-    return [{column: row[column] for column in columns} for row in rows]

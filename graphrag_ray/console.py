@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -12,10 +13,12 @@ from rich.table import Table
 
 from graphrag_ray.progress import console_of
 from graphrag_ray.query.answer import Answer
+from graphrag_ray.sources import specific
 
 if TYPE_CHECKING:
-    from graphrag_ray.ask import Index, Source
+    from graphrag_ray.ask import Index
     from graphrag_ray.index import Indexed
+    from graphrag_ray.sources import Source
 
 CHANGES = ("added", "changed", "removed")
 
@@ -78,7 +81,7 @@ def print_answer(answer: Answer, index: Index, sources: Sequence[Source] | None)
         out.print("\nReports cited:")
         for number, title in titles:
             out.print(f"  {number:>5}  {title}", soft_wrap=True)
-    for source in sources or []:
+    for source in specific(sources or [], answer):
         _print_source(out, source)
     how = f"global search, level C{answer.level}, {sum(c.phase == 'map' for c in answer.contexts)} contexts"
     took = f", {answer.seconds:.2f} s" if answer.seconds is not None else ""
@@ -87,30 +90,51 @@ def print_answer(answer: Answer, index: Index, sources: Sequence[Source] | None)
         out.print(f"[{note}]", style="dim")
 
 
+MAX_TEXTS, MAX_ELEMENTS = 3, 5
+"""Of one report: chunks where none was found to carry the answer; entities, relationships and claims."""
+MAX_METADATA = 120
+
+
 def _print_source(out: Console, source: Source) -> None:
-    out.print(f"\nReport {source.report['human_readable_id']}: {source.report['title']}", style="bold")
-    for e in source.entities[:10]:
-        out.print(
-            f"  entity {e['human_readable_id']}: {e['title']} ({e['type'] or 'untyped'})", soft_wrap=True
-        )
-    for r in source.relationships[:10]:
-        out.print(f"  relationship {r['human_readable_id']}: {r['source']} – {r['target']}", soft_wrap=True)
-    for c in source.claims[:10]:
-        out.print(f"  claim {c['human_readable_id']}: {c['description']}", soft_wrap=True)
-    for c in source.chunks[:10]:
-        row = f" row {c['row']}" if c["row"] else ""
-        where = f"{c['document']}{row}, character {c['quote_start']}"
-        quote = " ".join(c["quote"].split())
-        out.print(f"  text {c['human_readable_id']}: {where}\n      “{quote}”", soft_wrap=True)
-    left = sum(
-        max(0, len(x) - 10) for x in (source.entities, source.relationships, source.claims, source.chunks)
+    """The sentences that carry the answer, then briefly what else the report was written from."""
+    heading = f"\nReport {source.report['human_readable_id']}: {source.report['title']}"
+    out.print(heading, style="bold", soft_wrap=True)
+    texts = source.evidence or [
+        {**c, "start": c["quote_start"], "chunk": c["human_readable_id"]} for c in source.chunks[:MAX_TEXTS]
+    ]
+    for t in texts:
+        quote, about = " ".join(t["quote"].split()), _about_document(t)
+        out.print(f"  {t['place']}, character {t['start']}: “{quote}”", soft_wrap=True)
+        if about:
+            out.print(f"      {about}", style="dim", soft_wrap=True)
+    related = [f"{r['source']} – {r['target']}" for r in source.relationships]
+    _print_some(out, "entities", [f"{e['title']} ({e['type'] or 'untyped'})" for e in source.entities])
+    _print_some(out, "relationships", related)
+    _print_some(out, "claims", [c["description"] for c in source.claims])
+    left = len(source.chunks) - len({t["chunk"] for t in texts})
+    if left > 0:
+        out.print(f"  {left} more texts (--json shows all)")
+
+
+def _print_some(out: Console, what: str, names: Sequence[str]) -> None:
+    if names:
+        more = f" and {len(names) - MAX_ELEMENTS} more" if len(names) > MAX_ELEMENTS else ""
+        out.print(f"  {what}: {'; '.join(names[:MAX_ELEMENTS])}{more}", soft_wrap=True)
+
+
+def _about_document(text: Mapping[str, Any]) -> str:
+    """Title, date and further columns of a document, as far as they say more than its path."""
+    title, metadata = text["title"] or "", text["metadata"] or ""
+    if len(metadata) > MAX_METADATA:
+        metadata = metadata[:MAX_METADATA] + "…"
+    known = PurePosixPath(text["document"])
+    return ", ".join(
+        p for p in ("" if title in (known.stem, known.name) else title, text["date"], metadata) if p
     )
-    if left:
-        out.print(f"  and {left} more (--json shows all)")
 
 
 def answer_json(answer: Answer, sources: Sequence[Source], snapshot: int) -> dict[str, Any]:
-    return {"snapshot": snapshot, **answer.as_dict(), "sources": [vars(s) for s in sources]}
+    return {"snapshot": snapshot, **answer.as_dict(), "sources": [vars(s) for s in specific(sources, answer)]}
 
 
 def print_status(found: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ from graphrag_ray.errors import SettingsError
 VOCABULARIES = ("cl100k_base", "o200k_base", "o200k_harmony", "llama3", "qwen3")
 """The names that this room knows."""
 
-_OFFLINE_MODELS = ("", "offline-1")
+_OFFLINE_MODEL = re.compile(r"|offline-\d+")
 _DEFAULT = "o200k_base"
 # Its tokenizer brings text into Unicode NFC first, so its tokens are those of another text.
 _NORMALISING = frozenset(("qwen3",))
@@ -47,8 +47,8 @@ class Vocabulary:
 def vocabulary_for(model: str, override: str | None = None) -> Vocabulary:
     """The vocabulary of a model.
 
-    model: its id, with or without an organisation in front ("openai/gpt-4o"); "" and "offline-1" are
-    the offline engine. override: `tokenizer` in the settings, taken at its word.
+    model: its id, with or without an organisation in front ("openai/gpt-4o"); "" and "offline-<number>"
+    are the offline engine. override: `tokenizer` in the settings, taken at its word.
     Raises SettingsError for an override that is no vocabulary.
     """
     if override is not None:
@@ -56,7 +56,7 @@ def vocabulary_for(model: str, override: str | None = None) -> Vocabulary:
             known = ", ".join(VOCABULARIES)
             raise SettingsError(f"tokenizer {override!r} of model {model!r} is unknown; known are: {known}")
         return Vocabulary(override, known=True)
-    if model in _OFFLINE_MODELS:
+    if _OFFLINE_MODEL.fullmatch(model):
         return Vocabulary("cl100k_base", known=False)
     name = model.lower().rsplit("/", 1)[-1]
     found = _by_tiktoken(model) or _by_tiktoken(name) or _by_quicktok(name)

@@ -17,7 +17,8 @@ from graphrag_ray.offline.lexicon import lexicon
 from graphrag_ray.offline.questions import Question, read_question
 from graphrag_ray.offline.sentences import split_sentences
 from graphrag_ray.offline.summarise import Floats, bm25, content_stems, mmr, similarities
-from graphrag_ray.offline.units import MARK, is_balanced, quoted, report_parts
+from graphrag_ray.offline.units import MARK, is_balanced, report_parts, stands_alone
+from graphrag_ray.query.quotes import quoted
 from graphrag_ray.records import parse_sections, write_reference
 
 MAX_MAP_QUOTES = 10
@@ -69,9 +70,10 @@ def map_answer(variables: Mapping[str, str]) -> str:
         return _HELPFUL.format(0)
     shares = np.array([question.coverage(s) for s in in_report])
     owner = [i for i, s in enumerate(stems) for _ in s]
-    relevance = _relevance(question, reports, sentences, shares[owner])
-    chosen = _spread(relevance, sentences, owner, MAX_MAP_QUOTES)
     texts = [s for r in reports for s in r.sentences]
+    relevance = _relevance(question, reports, sentences, shares[owner])
+    relevance *= np.array([stands_alone(t) for t in texts])
+    chosen = _spread(relevance, sentences, owner, MAX_MAP_QUOTES)
     kept = _within(chosen, [len(texts[i]) for i in chosen], _room(variables))
     lines = _by_report(reports, [(owner[i], texts[i]) for i in kept])
     return "\n".join([_HELPFUL.format(_score(question, shares)), *lines])
@@ -81,8 +83,8 @@ def _relevance(
     question: Question, reports: Sequence[_Report], sentences: Sequence[Sequence[str]], shares: Floats
 ) -> Floats:
     """[n] BM25 for the terms, weighted by how many of them the report has. For a question about the whole
-    all sentences compete, behind those that match: by their report's rating, and by the other words of
-    the question."""
+    all sentences compete, behind those that match: by their report's rating, by the other words of the
+    question, and by their place, since a report opens with what is most central to it."""
     match = bm25(tuple(question.terms), sentences) * (0.3 + shares)
     match /= max(1e-9, float(match.max(initial=0.0)))
     if not question.whole:
@@ -90,7 +92,8 @@ def _relevance(
     others = bm25(question.stems, sentences)
     others /= max(1e-9, float(others.max(initial=0.0)))
     rating = np.array([r.rating / 10 for r in reports for _ in r.sentences])
-    return match + 0.15 * others + 0.1 * rating
+    place = np.array([1 / (1 + i) for r in reports for i in range(len(r.sentences))])
+    return match + 0.15 * others + 0.1 * rating + 0.1 * place
 
 
 def _score(question: Question, shares: Floats) -> int:

@@ -105,6 +105,13 @@ def read_question(question: str) -> Question:
     return Question(terms, tuple(written.values()), frozenset(names), stems_of_all, whole)
 
 
+def why_nothing(question: str) -> str:
+    """What to tell people whose question found nothing."""
+    words = read_question(question).words
+    missed = f"found too few of these: {', '.join(words)}" if words else "the question has none to look for"
+    return f"The offline engine matches words, and {missed}. A model (--model …) can answer in general terms."
+
+
 def _plain(match: re.Match[str]) -> str:
     return match.group().lower().removesuffix("'s").removesuffix("’s")
 

@@ -17,8 +17,9 @@ import numpy as np
 
 from graphrag_ray.offline.describe import CHARS_PER_TOKEN
 from graphrag_ray.offline.summarise import MAX_SENTENCES, Floats, content_stems, lexrank, mmr, similarities
-from graphrag_ray.offline.units import MARK, Unit, units_of
+from graphrag_ray.offline.units import MARK, Unit, stands_alone, units_of
 from graphrag_ray.records import parse_sections
+from graphrag_ray.reports.context import SEPARATE
 
 MAX_FINDINGS = 7
 MAX_QUOTES = 3
@@ -27,6 +28,8 @@ TARGET_CHARS = 2600
 """Of all quotations together: some 700 tokens with references, as the paper's reports have (table 2)."""
 SUMMARY_QUOTES = 2
 TITLE_NAMES = 3
+
+_SEPARATE = re.compile(re.escape(SEPARATE).replace(r"\{\}", r"(\d+)"))
 
 Sections = Mapping[str, Sequence[Mapping[str, str]]]
 
@@ -39,7 +42,7 @@ def write_report(variables: Mapping[str, str]) -> str:
     names = _display_names(members, units)
     room = min(TARGET_CHARS, int(_tokens(variables.get("max_tokens", "")) * CHARS_PER_TOKEN * 0.6))
     summary, findings = _choose(units, members, room)
-    shape = _shape(sections, names, members)
+    shape = _shape(sections, names, members, _n_groups(variables["context"]))
     return json.dumps(
         {
             "title": _title(members, names),
@@ -138,13 +141,9 @@ def _take(free: np.ndarray, chosen: Sequence[int], similarity: Floats) -> None:
 
 
 def _weight(text: str) -> float:
-    """Fragments, greetings and questions say little, however central their words are."""
-    weight = min(1.0, len(text) / 90)
-    if text[-1:] == "?":
-        weight *= 0.6
-    if not text[:1].isupper() and not text[:1].isdigit():
-        weight *= 0.7
-    return weight * (0.7 if len(text) > 420 else 1.0)
+    """Short and very long sentences, and those that mean little alone, say little, however central their
+    words are."""
+    return min(1.0, len(text) / 90) * (0.7 if len(text) > 420 else 1.0) * stands_alone(text)
 
 
 def _written(
@@ -197,10 +196,19 @@ def _counts(sections: Sections) -> str:
     return ", ".join(parts) or "no records"
 
 
-def _shape(sections: Sections, names: Mapping[str, str], members: Sequence[str]) -> str:
+def _n_groups(context: str) -> int:
+    found = _SEPARATE.match(context)
+    return int(found.group(1)) if found else 1
+
+
+def _shape(sections: Sections, names: Mapping[str, str], members: Sequence[str], n_groups: int) -> str:
     """What the community is, in words of our own, with its rating for those who read reports only."""
     around = f" around {names[members[0]]}" if members else ""
-    return f"A community{around}: {_counts(sections)}; rated {_rating(sections):.1f} of 10"
+    what = f"A community{around}"
+    if n_groups > 1:
+        among = ", ".join(names[m] for m in members[:2])
+        what = f"{n_groups} small groups without a link between them, among them those of {among}"
+    return f"{what}: {_counts(sections)}; rated {_rating(sections):.1f} of 10"
 
 
 def _rating(sections: Sections) -> float:

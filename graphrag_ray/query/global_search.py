@@ -13,6 +13,7 @@ What happens, with the I/O left out (`ask.py` has it):
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from graphrag_ray.query.answer import Answer, ContextUsed
@@ -33,17 +34,20 @@ def compose(
     reduce_context: ReduceContext,
     reduced: Reduced,
     number: Callable[[Reference], int | None],
+    errors: Sequence[str] = (),
 ) -> Answer:
     """The answer, without costs and seconds, which the caller knows.
 
     mapped    one per context, None where its dialogue failed
     number    the human_readable_id of a record; None for one that the snapshot does not hold
+    errors    why dialogues failed
     """
     failed = sum(m is None for m in mapped)
     lost = bool(mapped) and failed == len(mapped)
+    why = f"Most often because of: {Counter(errors).most_common(1)[0][0]}" if errors else ""
     return Answer(
         question=question,
-        text=UNREADABLE if lost else render_references(reduced.text, number),
+        text=f"{UNREADABLE} {why}".strip() if lost else render_references(reduced.text, number),
         method=METHOD,
         references=reduced.references,
         level=chosen.level,
@@ -51,7 +55,7 @@ def compose(
         contexts=_contexts(contexts, mapped, reduce_context),
         failed_parts=failed,
         dropped_references=reduced.dropped_references + sum(m.dropped_references for m in mapped if m),
-        notes=_notes(chosen, contexts, failed, reduce_context, reduced),
+        notes=_notes(chosen, contexts, failed, "" if lost else why, reduce_context, reduced),
     )
 
 
@@ -76,13 +80,15 @@ def _notes(
     chosen: LevelReports,
     contexts: Sequence[Context],
     failed: int,
+    why: str,
     reduce_context: ReduceContext,
     reduced: Reduced,
 ) -> tuple[str, ...]:
     n_missing, n_replaced, left_out = len(chosen.missing), len(chosen.replaced), reduce_context.left_out
     cut = sum(c.cut for c in contexts)
+    missing = f"{failed} of {len(contexts)} parts of the reports"
     said = (
-        (failed, f"{failed} of {len(contexts)} parts of the reports got no usable reply and are missing."),
+        (failed, f"{missing} got no usable reply and are missing. {why}".strip()),
         (n_missing, f"{n_missing} communities have no report and are missing."),
         (n_replaced, f"{n_replaced} communities have no report; reports of their sub-communities stand in."),
         (cut, f"{cut} reports were longer than a context and were read without their end."),

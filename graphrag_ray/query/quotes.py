@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 _SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+|\n\s*\n")
+_MARKS = re.compile("[“”]")
 MAX_QUOTE_CHARACTERS = 400
 
 
@@ -18,7 +19,7 @@ def best_sentence(text: str, names: Sequence[str]) -> tuple[int, int]:
     """
     wanted = [name.casefold() for name in names if name]
     best, best_score = (0, 0), -1
-    for start, end in _sentences(text):
+    for start, end in sentences(text):
         sentence = " ".join(text[start:end].casefold().split())
         score = sum(name in sentence for name in wanted)
         if score > best_score:
@@ -26,7 +27,8 @@ def best_sentence(text: str, names: Sequence[str]) -> tuple[int, int]:
     return best
 
 
-def _sentences(text: str) -> list[tuple[int, int]]:
+def sentences(text: str) -> list[tuple[int, int]]:
+    """(start, end) of the sentences of a text, white space around them left out."""
     cuts = [0, *(m.end() for m in _SENTENCE_END.finditer(text)), len(text)]
     spans = []
     for start, end in pairwise(cuts):
@@ -35,3 +37,19 @@ def _sentences(text: str) -> list[tuple[int, int]]:
         if inside.strip():
             spans.append((start + left, start + len(inside.rstrip())))
     return spans
+
+
+def quoted(text: str) -> list[str]:
+    """What stands between balanced “ and ”, outermost, in order; an unclosed one is left out."""
+    out: list[str] = []
+    depth, start = 0, 0
+    for mark in _MARKS.finditer(text):
+        if mark.group() == "“":
+            if depth == 0:
+                start = mark.end()
+            depth += 1
+        elif depth:
+            depth -= 1
+            if depth == 0:
+                out.append(text[start : mark.start()])
+    return out

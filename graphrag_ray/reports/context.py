@@ -27,6 +27,12 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 }
 """Columns of each section, in the order in which sections are shown."""
 
+SEPARATE = (
+    "The entities below form {} separate groups. They share a report because they are small; nothing below "
+    "links one group to another."
+)
+"""First line of a context whose entities are not connected by its relationships, where it fits."""
+
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]+")
 _REFERENCE_START = re.compile(r"\[(?=\s*Data:)", re.IGNORECASE)
 _SCORE_TAG_START = re.compile(r"<(?=\s*/?\s*ANSWER[\s_]*HELPFULNESS)", re.IGNORECASE)
@@ -134,6 +140,7 @@ def render(shown: Sequence[Record], budget: int, count: Count, left_out: int = 0
 
     shown: by falling priority; sections and numbers follow it. A record longer than `element_cap` or
     `report_cap` is cut at its end. Counted exactly: what is too much all the same goes from the end.
+    Where all records of a community are shown and its entities are not connected, a first line says so.
     """
     fitted = [fit(r, _cap(r, budget), count) for r in shown]
     cut = [f is not r for f, r in zip(fitted, shown, strict=True)]
@@ -146,7 +153,28 @@ def render(shown: Sequence[Record], budget: int, count: Count, left_out: int = 0
         text, numbering = write(fitted)
         n_tokens = count(text)
     dropped = len(shown) - len(fitted)
+    if left_out + dropped == 0 and (n_groups := _n_groups(shown)) > 1:
+        told = SEPARATE.format(n_groups) + "\n" + text
+        if (n_told := count(told)) <= budget:
+            text, n_tokens = told, n_told
     return Context(text, numbering, n_tokens, left_out + dropped, sum(cut[: len(fitted)]))
+
+
+def _n_groups(shown: Sequence[Record]) -> int:
+    """Connected components of the entities under the relationships; 1 where reports stand in for some."""
+    if any(r.section == "Reports" for r in shown):
+        return 1
+    parent = {r.fields[0]: r.fields[0] for r in shown if r.section == "Entities"}
+
+    def root(name: str) -> str:
+        while parent[name] != name:
+            parent[name] = name = parent[parent[name]]
+        return name
+
+    for r in shown:
+        if r.section == "Relationships" and r.fields[0] in parent and r.fields[1] in parent:
+            parent[root(r.fields[0])] = root(r.fields[1])
+    return sum(name == above for name, above in parent.items())
 
 
 def fit(record: Record, limit: int, count: Count) -> Record:

@@ -473,9 +473,9 @@ def test_sources_lead_down_to_file_and_position(run: Command, world: World):
     world.write(TOWN)
     run(*index_command(world))
     shown = run("query", QUESTION, "--root", world.root, "--sources").stdout
-    assert "entity 1: " in shown and "(PERSON)" in shown
-    places = re.findall(r"text \d+: (\S+), character (\d+)\n +“(.+)”", shown)
-    assert {name for name, _, _ in places} == set(TOWN) - {"weather.txt"}
+    assert "entities: " in shown and "(PERSON)" in shown and "more texts (--json shows all)" in shown
+    places = re.findall(r"^  (\S+), character (\d+): “(.+)”", shown, re.MULTILINE)
+    assert places and {name for name, _, _ in places} < set(TOWN) - {"weather.txt"}
     for name, start, quote in places:
         assert TOWN[name][int(start) :].startswith(quote)
 
@@ -512,4 +512,4 @@ def test_text_with_markup_is_printed_as_it_is(run: Command, world: World):
     world.write({"a.txt": "[/] ANT [red]."})
     assert run(*index_command(world)).exit_code == 0
     shown = run("query", QUESTION, "--root", world.root, "--sources").stdout
-    assert odd in shown and "“[/] ANT [red].”" in shown and "entity 1: [BOLD] ANT (PERSON)" in shown
+    assert odd in shown and "“[/] ANT [red].”" in shown and "entities: [BOLD] ANT (PERSON)" in shown

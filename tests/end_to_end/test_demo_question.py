@@ -1,24 +1,97 @@
-"""What `make demo` asks of the demo corpus gets an answer."""
+"""What `make demo` asks of the demo corpus gets an answer, and its sources lead to the text."""
 
+import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+from rich.console import Console
 from world import Silent
 
-from graphrag_ray.ask import open_index
+from graphrag_ray import console
+from graphrag_ray.ask import Index, open_index
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.index import index
+from graphrag_ray.query.quotes import quoted
 from graphrag_ray.settings import Settings
 from graphrag_ray.store.files import Store
 
 TOP = Path(__file__).parents[2]
+QUESTION = re.search(r'query "(.+?)"', (TOP / "Makefile").read_text()).group(1)
+REFERENCE = r"\[Data: Reports \((\d+)\)\]"
 
 
-def test_the_question_of_make_demo_is_answered_with_three_references(tmp_path: Path):
-    question = re.search(r'query "(.+?)"', (TOP / "Makefile").read_text()).group(1)
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    root = str(tmp_path_factory.mktemp("demo"))
     settings = Settings()
-    executor = LocalExecutor(Store(str(tmp_path)), Models.of(settings))
+    executor = LocalExecutor(Store(root), Models.of(settings))
     index(str(TOP / "demo" / "corpus"), executor, settings, Silent())
-    answer = open_index(str(tmp_path)).ask(question)
+    return open_index(root)
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_the_question_of_make_demo_is_answered_with_three_references(demo: Index):
+    answer = demo.ask(QUESTION)
     assert answer.found and len(answer.references) >= 3
+
+
+@pytest.mark.parametrize("level", ["C0", "C1"])
+def test_every_quotation_of_an_answer_is_printed_with_its_true_place(
+    demo: Index, level: str, monkeypatch: pytest.MonkeyPatch
+):
+    answer = demo.ask(QUESTION, level)
+    out = io.StringIO()
+    monkeypatch.setattr(console, "console_of", lambda: Console(file=out, width=80))
+    console.print_answer(answer, demo, demo.sources(answer.references))
+    reports = dict(re.findall(r"^Report (\d+): .*\n((?:  .*\n)+)", out.getvalue(), re.MULTILINE))
+    documents = {
+        d["path"] + (f", row {int(d['row']) + 1}" if d["row"] else ""): d["text"]
+        for d in demo.table("documents").to_pylist()
+    }
+    quotations = list(zip(quoted(answer.text), re.findall(REFERENCE, answer.text), strict=True))
+    assert len(quotations) >= 10
+    for quotation, report in quotations:
+        printed = re.findall(r"^  (.+), character (\d+): “(.+)”$", reports[report], re.MULTILINE)
+        ((place, start),) = {(p, int(s)) for p, s, quote in printed if quote == quotation}
+        assert one_line(documents[place][start:]).startswith(quotation)
+
+
+def test_sources_for_an_answer_begin_with_what_it_quotes(demo: Index):
+    answer = demo.ask(QUESTION)
+    for source in demo.sources(answer.references, answer):
+        first, best = source.evidence[0], source.chunks[0]
+        assert first["verbatim"] and one_line(first["quote"]) in answer.text
+        assert first["chunk"] == best["human_readable_id"] and best["quote_start"] == first["start"]
+    assert all(s.evidence == [] for s in demo.sources(answer.references))
+
+
+def test_an_answer_in_other_words_leads_to_the_sentence_that_says_so(demo: Index):
+    answer = demo.ask(QUESTION)
+    (number, _), *_ = [t for t in demo.titles(answer.references) if "Northern Basin" in t[1]]
+    told = replace(
+        answer, text=f"The council was asked to guarantee a 14 million loan. [Data: Reports ({number})]"
+    )
+    cited = [s for s in demo.sources(answer.references, told) if s.report["human_readable_id"] == number]
+    assert re.search(r"guarantee a loan of (14|fourteen) million crowns", cited[0].evidence[0]["quote"])
+
+
+def test_a_plain_question_on_the_whole_corpus_is_answered(demo: Index):
+    answer = demo.ask("Which people and organisations opposed each other, and why?")
+    assert answer.found and "oppose" in answer.text
+
+
+def test_a_question_on_something_else_finds_nothing_and_is_told_why(demo: Index):
+    answer = demo.ask("How do I prune roses in winter?")
+    assert not answer.found
+    assert any("found too few of these: prune, roses, winter." in note for note in answer.notes)
+
+
+def test_a_question_about_the_whole_quotes_no_questions(demo: Index):
+    answer = demo.ask("What are the main themes?")
+    assert len(answer.references) >= 5 and "?" not in "".join(quoted(answer.text))

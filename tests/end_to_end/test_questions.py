@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from dataclasses import replace
 
 import pytest
 import toy_model
-from endpoint import WRONG_KEY, Answer
+from endpoint import WRONG_KEY, Answer, Status
 from world import REJECTED, TOWN, World, prompt_of, python
 
-from graphrag_ray.errors import LevelNotFound, ModelRefused
+from graphrag_ray.errors import LevelNotFound, ModelRefused, UsageError
+from graphrag_ray.patience import FIRST_ATTEMPTS
+from graphrag_ray.query.global_search import UNREADABLE
 from graphrag_ray.records import parse_sections
 
 DEEP = {"communities": {"max_size": 3, "small_component": 1}, "reports": {"context_tokens": 600}}
@@ -223,3 +227,71 @@ def test_a_question_starts_no_ray_and_takes_no_seconds(town: World):
     done = python(script)
     assert done.stdout.split("\n")[:2] == ["True", "[]"], done.stderr
     assert done.stderr == ""
+
+
+# endpoints that do not answer
+
+
+def test_a_question_to_a_dead_endpoint_names_it_and_what_is_wrong(town: World):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    dead = {"provider": "openai", "model": "m", "endpoints": [{"base_url": address, "api_key_env": None}]}
+    answer = town.open(models={"default": dead}).ask("What did DAVE do?")
+    assert not answer.found and answer.failed_parts == 1
+    assert answer.text.startswith(UNREADABLE) and address in answer.text
+    assert f"attempt {FIRST_ATTEMPTS}, the last" in answer.text
+
+
+def test_an_endpoint_that_answers_with_errors_gets_all_attempts(town: World):
+    asked = town.asked()
+    busy = Status(503, headers={"Retry-After": "0"})
+    faults = iter([busy] * FIRST_ATTEMPTS)
+    town.endpoint.respond = lambda body: next(faults, None) or toy_model.respond(body)
+    answer = town.open().ask("What did DAVE do?")
+    assert answer.found and not answer.failed_parts
+    assert town.asked() - asked == FIRST_ATTEMPTS + 2  # the map call that succeeds, and reduce
+
+
+def test_parts_without_a_reply_are_told_with_the_most_frequent_error(deep: World):
+    first = iter([REJECTED])
+    deep.endpoint.respond = lambda body: next(first, None) or toy_model.respond(body)
+    answer = deep.open(query={"context_tokens": 300}).ask("What are the THEMES?", level=2)
+    assert answer.found and answer.failed_parts == 1
+    assert any("your request was rejected" in note for note in answer.notes)
+
+
+# who answered
+
+
+def test_an_answer_tells_what_the_offline_engine_had_to_do_with_it(town: World):
+    by_model, offline = town.open(), town.open(models={"default": {"provider": "offline"}})
+    question = "What did DAVE do?"
+    assert not any("offline" in note for note in by_model.ask(question).notes)
+    assert "Answered by the offline engine, without a language model." in offline.ask(question).notes
+    built = replace(by_model.manifest, notes={"offline": "as it was"})
+    notes = replace(by_model, manifest=built).ask(question).notes
+    assert "The index was built by the offline engine, without a language model." in notes
+    notes = replace(offline, manifest=built).ask(question).notes
+    assert any(n.startswith("The index was built, and the question answered, by the offline") for n in notes)
+
+
+def test_a_question_can_be_asked_where_an_event_loop_runs(town: World):
+    async def notebook() -> str:
+        return town.open().ask("What did DAVE do?").text
+
+    assert asyncio.run(notebook()) == town.open().ask("What did DAVE do?").text
+
+
+# the opened index
+
+
+def test_an_index_shows_itself_in_a_few_words(town: World):
+    assert repr(town.open()) == f"<Index {town.root}, snapshot 1>"
+
+
+def test_a_table_or_column_that_is_not_there_is_answered_with_those_that_are(town: World):
+    with pytest.raises(UsageError, match=r"no table 'nope'; there are .*documents, .*communities"):
+        town.open().table("nope")
+    with pytest.raises(UsageError, match=r"entities has no column 'nope'; it has id, .*title"):
+        town.open().table("entities", ["id", "nope"])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from graphrag_ray.corpus import tokens
 from graphrag_ray.corpus.tokens import VOCABULARIES, Vocabulary, count, count_many, offsets, vocabulary_for
 from graphrag_ray.errors import SettingsError
+from graphrag_ray.settings import OFFLINE_MODEL_ID
 
 SAMPLES = [
     "The mayor of Netherquay said nothing.  Twice!\n\n\tAnd  left.   ",
@@ -51,6 +52,7 @@ ANY = st.text(st.characters(), max_size=60) | ODD
         ("llama-33b", Vocabulary("o200k_base", False)),
         ("", Vocabulary("cl100k_base", False)),
         ("offline-1", Vocabulary("cl100k_base", False)),
+        (OFFLINE_MODEL_ID, Vocabulary("cl100k_base", False)),
     ],
 )
 def test_a_models_vocabulary_is_known_by_its_name(model: str, expected: Vocabulary) -> None:

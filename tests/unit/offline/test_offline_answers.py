@@ -7,8 +7,8 @@ import pytest
 from graphrag_ray.errors import PermanentCallError
 from graphrag_ray.messages import CallParameters, ChatRequest
 from graphrag_ray.offline import answer
-from graphrag_ray.offline.questions import read_question
-from graphrag_ray.offline.units import MARK, quoted
+from graphrag_ray.offline.questions import read_question, why_nothing
+from graphrag_ray.offline.units import MARK, quoted, stands_alone
 from graphrag_ray.query.score import Scored, parse_scored
 from graphrag_ray.records import heading, line
 
@@ -172,3 +172,41 @@ def test_a_correction_is_answered_as_its_first_turn():
 def test_an_unknown_prompt_is_refused_by_name():
     with pytest.raises(PermanentCallError, match="'judge'"):
         ask("judge")
+
+
+def test_words_for_kinds_of_actors_carry_no_content():
+    asked = read_question("Which organisations, groups and individuals opposed each other?")
+    assert asked.words == ("opposed",)
+
+
+@pytest.mark.parametrize("asked", ["strikes", "striking", "strike"])
+def test_a_word_is_found_in_whatever_form(asked):
+    assert set(read_question(asked).terms) == set(read_question("strike").terms)
+
+
+def test_a_question_without_an_answer_is_told_which_words_were_missed():
+    assert "too few of these: roses, winter." in why_nothing("Which organisations need roses in winter?")
+    assert "none to look for" in why_nothing("Who said what?")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "MARA VENN: Why is there a bath? IFEOMA TREGELLIS: It is the cheapest estuary in Ostrey.",
+        "Why was the harbour plan refused?",
+        "But we dug last month under the old jetty.",
+        "Varnmouth Courier, books page, 28 October 2017",
+        "that the plan was refused on every ground.",
+    ],
+)
+def test_what_means_little_out_of_its_place_counts_less(text):
+    assert stands_alone(text) < stands_alone("Dame Ottoline Revell refused the plan in 2018.") == 1.0
+
+
+def test_of_equal_matches_the_sentence_that_stands_alone_is_quoted_first():
+    content = (
+        "“Was the harbour plan of Denholm refused?” ## Denholm “The harbour plan of Denholm was refused.”"
+    )
+    context = heading("Reports", ("id", "title", "content")) + line([1, "Denholm", content])
+    said = quoted(ask("map", question="What became of the harbour plan?", context=context))
+    assert said[0] == "The harbour plan of Denholm was refused."

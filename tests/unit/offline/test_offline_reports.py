@@ -10,6 +10,7 @@ from graphrag_ray.messages import CallParameters, ChatRequest
 from graphrag_ray.offline import answer
 from graphrag_ray.offline.units import JOIN, MARK, is_balanced, join_pieces, pieces, quoted, report_parts
 from graphrag_ray.records import heading, line, resolve_references
+from graphrag_ray.reports.context import SEPARATE
 from graphrag_ray.reports.parse import Draft, parse_report
 
 SENTENCES = {
@@ -44,6 +45,13 @@ def draft(text, max_tokens="2000"):
     found = parse_report(ask("report", context=text, max_tokens=max_tokens))
     assert isinstance(found, Draft)
     return found
+
+
+def test_a_report_on_unconnected_groups_does_not_call_them_a_community():
+    text = SEPARATE.format(3) + "\n" + context(links={})
+    summary = draft(text).summary
+    assert summary.startswith("3 small groups without a link between them, among them those of ")
+    assert "community" not in summary and "A community around" in draft(context()).summary
 
 
 def whole(report):

@@ -59,12 +59,17 @@ def shown(draw) -> list[ctx.Record]:
     return [make[s](f"id{i}", lambda: draw(TEXTS)) for i, s in enumerate(sections)]
 
 
-@given(shown(), st.integers(MIN_CONTEXT_TOKENS, 700), st.sampled_from([rough, CL100K, len]))
+@given(
+    shown(),
+    st.integers(MIN_CONTEXT_TOKENS, 700),
+    st.sampled_from([rough, CL100K, len]),
+    st.sampled_from([0, 2]),
+)
 @settings(max_examples=150, deadline=None)
-def test_no_context_exceeds_its_budget_and_every_number_is_a_record(given_, budget, count) -> None:
-    context = ctx.render(given_, budget, count, left_out=2)
+def test_no_context_exceeds_its_budget_and_every_number_is_a_record(given_, budget, count, left_out) -> None:
+    context = ctx.render(given_, budget, count, left_out)
     assert context.n_tokens == count(context.text) <= budget
-    assert context.left_out == 2 + len(given_) - len(context.numbering)
+    assert context.left_out == left_out + len(given_) - len(context.numbering)
     kept = given_[: len(context.numbering)]
     assert sorted(context.numbering.values()) == sorted(r.id for r in kept), "the least important go first"
     read = records.parse_sections(context.text)
@@ -126,6 +131,26 @@ def test_records_stand_in_sections_numbered_from_one() -> None:
         "-----Relationships-----\nid,source,target,description\n1,MARA VENN,MILL,sold it\n"
     )
     assert context.numbering == {("Entities", 1): "e1", ("Entities", 2): "e2", ("Relationships", 1): "r1"}
+
+
+def test_a_context_of_unconnected_groups_says_how_many_they_are() -> None:
+    apart = [
+        ctx.entity("a", "MARA VENN", "Mayor."),
+        ctx.entity("b", "MILL", "A mill."),
+        ctx.entity("c", "TAJO", "A river."),
+        ctx.relationship("r", "MARA VENN", "MILL", "sold it"),
+    ]
+    first, _, rest = ctx.render(apart, 1000, rough).text.partition("\n")
+    assert first == ctx.SEPARATE.format(2) and rest == ctx.write(apart)[0]
+    assert list(records.parse_sections(f"{first}\n{rest}")) == ["Entities", "Relationships"]
+    linked = [*apart, ctx.relationship("s", "TAJO", "MILL", "drives it")]
+    below = [*apart, ctx.report_record("p", "Others", "Text.")]
+    for connected in (linked, below):
+        assert ctx.render(connected, 1000, rough).text == ctx.write(connected)[0]
+    partly = ctx.render(apart, 1000, rough, left_out=1)
+    assert partly.text == rest, "what was left out may connect them"
+    tight = ctx.render(apart, rough(rest), rough)
+    assert tight.text == rest and tight.left_out == 0, "no record gives way to this line"
 
 
 def test_a_record_longer_than_its_share_is_cut_at_its_end_and_counted() -> None:

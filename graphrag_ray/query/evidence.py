@@ -1,0 +1,169 @@
+"""From an answer back to the text: which sentences of the chunks under a cited report carry what the answer
+says with reference to that report.
+
+A passage of the answer is what stands before a reference, back to the reference before it or to the start
+of the paragraph. What it quotes is looked for as it stands; for what it says in words of its own, the
+sentence that shares most of its words, weighted by their rarity (idf), is taken. Words are compared by
+their first letters, the plainest of all stemmers and the only one that fits most languages (McNamee and
+Mayfield 2004, "Character n-gram tokenization for European language text retrieval").
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from graphrag_ray.query.quotes import MAX_QUOTE_CHARACTERS, quoted, sentences
+from graphrag_ray.records import references_in
+
+MIN_SHARE = 0.25
+"""Of a passage's words, by weight: with less in common a sentence is no evidence."""
+MIN_WORDS = 3
+"""A shorter quotation is a term, and stands in many places."""
+MAX_FOUND = 5
+"""For one report. Quotations that were found as they stand are never left out."""
+
+_MARKER = re.compile(r"\[\s*Data:[^\[\]]*\]", re.IGNORECASE)
+_PARAGRAPH = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*•]|\d+[.)]|#+)\s)")
+_HEADING = re.compile(r"^\s*(?:[-*•]\s+)?\*\*[^*\n]+\*\*:?|^\s*#+ [^\n]*", re.MULTILINE)
+_STRAIGHT = re.compile(r'"([^"\n]+)"')
+_OMISSION = re.compile(r"\[(?:…|\.\.\.)\]|…|\.\.\.")
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+")
+_STEM = 6
+_ALIKE = {"'": "['’‘]", "’": "['’‘]", "‘": "['’‘]", '"': '["“”]', "“": '["“”]', "”": '["“”]'}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A stretch of a chunk that carries something of the answer.
+
+    text         number of the chunk; start, end: where in it
+    passage      what of the answer it carries
+    verbatim     the answer quotes it
+    share        of the passage's words, by weight, that it holds; 1 where it is quoted
+    """
+
+    text: int
+    start: int
+    end: int
+    passage: str
+    verbatim: bool
+    share: float
+
+
+def passages(answer: str) -> dict[str, list[str]]:
+    """Number of each report that an answer cites -> what the answer says with reference to it."""
+    found: dict[str, list[str]] = {}
+    at, before = 0, ""
+    for marker in _MARKER.finditer(answer):
+        said = _last_paragraph(answer[at : marker.start()])
+        before = said if _words(said) else before  # a reference next to another is to the same passage
+        at = marker.end()
+        for reference in references_in(marker.group()):
+            said_of = found.setdefault(reference.id, []) if reference.section == "Reports" else []
+            if before and before not in said_of:
+                said_of.append(before)
+    return found
+
+
+def evidence(said: Sequence[str], texts: Sequence[str]) -> tuple[list[Found], list[float]]:
+    """What carries the passages, quotations first, then by falling share; and [len(texts)] the greatest
+    share of each chunk, by which chunks can be ranked.
+
+    At most MAX_FOUND, but every quotation that is found. Of equal sentences the first is taken.
+    """
+    normal = [_normal(t) for t in texts]
+    verbatim: list[Found] = []
+    paraphrased: list[str] = []
+    for passage in said:
+        quotes = _quotations(passage)
+        missing = []
+        for quote in quotes:
+            place = _find(quote, texts, normal)
+            verbatim += [Found(*place, quote, verbatim=True, share=1.0)] if place else []
+            missing += [] if place else [quote]
+        rest = _without(passage, quotes)
+        paraphrased += missing + [rest[a:b] for a, b in sentences(rest)]
+    best, shares = _overlap(paraphrased, texts)
+    for found in verbatim:
+        shares[found.text] = 1.0
+    best.sort(key=lambda f: -f.share)
+    kept: list[Found] = []
+    for found in [*verbatim, *best]:
+        if not any(f.text == found.text and f.start < found.end and found.start < f.end for f in kept):
+            kept.append(found)
+    return kept[: max(MAX_FOUND, sum(f.verbatim for f in kept))], shares
+
+
+def _last_paragraph(text: str) -> str:
+    parts = [p for p in _PARAGRAPH.split(text) if _words(_HEADING.sub("", p))]
+    return _HEADING.sub("", parts[-1]).strip() if parts else ""
+
+
+def _quotations(passage: str) -> list[str]:
+    curly = quoted(passage)
+    straight = [m.group(1) for m in _STRAIGHT.finditer(_without(passage, curly))]
+    return [q for q in dict.fromkeys([*curly, *straight]) if len(_words(q)) >= MIN_WORDS]
+
+
+def _without(passage: str, quotes: Sequence[str]) -> str:
+    for quote in quotes:
+        passage = passage.replace(quote, " ")
+    return passage.strip()
+
+
+def _find(quote: str, texts: Sequence[str], normal: Sequence[str]) -> tuple[int, int, int] | None:
+    """(chunk, start, end) of the first place where a quotation stands, but for white space, capitals and
+    the form of quotation marks; where it stands nowhere, of its longest part between omissions."""
+    parts = sorted((p.strip(" ,;.:") for p in _OMISSION.split(quote)), key=len, reverse=True)
+    for wanted in [quote, *(p for p in parts[:1] if len(_words(p)) >= MIN_WORDS)]:
+        key = _normal(wanted)
+        pattern = r"\s+".join("".join(_ALIKE.get(c, re.escape(c)) for c in w) for w in wanted.split())
+        for number, text in enumerate(normal):
+            if key in text and (match := re.search(pattern, texts[number], re.IGNORECASE)):
+                return number, match.start(), match.end()
+    return None
+
+
+def _normal(text: str) -> str:
+    folded = " ".join(text.casefold().split())
+    return folded.translate({ord(c): "'" if "'" in alike else '"' for c, alike in _ALIKE.items()})
+
+
+def _overlap(said: Sequence[str], texts: Sequence[str]) -> tuple[list[Found], list[float]]:
+    """The best sentence for each passage, where one is good enough; the greatest share of each chunk."""
+    spans = [(n, a, b) for n, text in enumerate(texts) for a, b in sentences(text)] if said else []
+    words = [frozenset(_words(texts[n][a:b])) for n, a, b in spans]
+    idf = _idf(words)
+    unknown = math.log(1 + len(words))
+    mean = sum(map(len, words)) / len(words) if words else 1.0
+    found, shares = [], [0.0] * len(texts)
+    for passage in said:
+        wanted = set(_words(passage))
+        total = sum(idf.get(w, unknown) for w in wanted)
+        if len(wanted) < MIN_WORDS or not total:
+            continue
+        best: tuple[float, float, int] | None = None
+        for place, (number, _, _) in enumerate(spans):
+            share = sum(idf[w] for w in wanted & words[place]) / total
+            shares[number] = max(shares[number], share)
+            worth = share / (0.75 + 0.25 * len(words[place]) / mean)  # a long sentence shares words by chance
+            if share >= MIN_SHARE and (best is None or worth > best[0]):
+                best = (worth, share, place)
+        if best:
+            number, start, end = spans[best[2]]
+            end = min(end, start + MAX_QUOTE_CHARACTERS)
+            found.append(Found(number, start, end, passage, verbatim=False, share=best[1]))
+    return found, shares
+
+
+def _idf(words: Sequence[frozenset[str]]) -> Mapping[str, float]:
+    frequency = Counter(w for sentence in words for w in sentence)
+    return {w: math.log((1 + len(words)) / n) for w, n in frequency.items()}
+
+
+def _words(text: str) -> list[str]:
+    return [w.casefold()[:_STEM] for w in _WORD.findall(text)]
