@@ -17,7 +17,7 @@ from graphrag_ray.progress import Observer
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.settings import Settings
 from graphrag_ray.settings_file import parse_settings
-from graphrag_ray.steps.read import list_input
+from graphrag_ray.steps.listing import list_input
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.snapshots import Manifest, latest
 

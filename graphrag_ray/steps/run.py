@@ -68,7 +68,10 @@ class Result:
 
 @dataclass
 class Run:
-    """One run of `index`: where it works, with what, and what has been done so far."""
+    """One run of `index`: where it works, with what, and what has been done so far.
+
+    inputs  the folders whose documents the index holds after it
+    """
 
     executor: Executor
     settings: Settings
@@ -79,6 +82,7 @@ class Run:
     seconds: dict[str, float] = field(default_factory=dict)
     usage: dict[str, Accounts] = field(default_factory=dict)
     lock: locks.Lock | None = None
+    inputs: list[str] = field(default_factory=list)
 
     @property
     def store(self) -> Store:
