@@ -126,6 +126,60 @@ def test_a_file_that_is_no_mapping_or_no_yaml_is_named(tmp_path: Path):
         load_settings(tmp_path / "nowhere.yaml")
 
 
+def test_a_file_that_is_not_there_and_the_place_of_a_fault_are_told(tmp_path: Path):
+    with pytest.raises(SettingsError, match=r"^there is no settings file .*nope\.yaml$"):
+        load_settings(tmp_path / "nope.yaml")
+    (tmp_path / "s.yaml").write_text("chunking:\n  size: [600\nquery: {}\n")
+    with pytest.raises(SettingsError, match=r"s\.yaml are not YAML \(line 3, column 6\): ") as caught:
+        load_settings(tmp_path / "s.yaml")
+    assert "unicode string" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("chunking.size=0", "settings: chunking.size: a whole number above 0, or `document`"),
+        ("chunking.size=all", "settings: chunking.size: a whole number above 0, or `document`"),
+        (
+            "extraction=3",
+            "settings: extraction is a section: set extraction.entity_types, extraction.max_gleanings, …",
+        ),
+        ("claims=yes", "settings: claims is a section: set claims.enabled, claims.description"),
+        ("models.default=gpt", "settings: models.default is a section: set models.default.provider, …"),
+        ("models=gpt", "settings: models is a section: set keys below it"),
+    ],
+)
+def test_what_pydantic_says_is_said_in_words_of_the_settings(override: str, says: str):
+    with pytest.raises(SettingsError) as caught:
+        load_settings(None, [override])
+    said = str(caught.value)
+    start, _, end = says.partition(", …")
+    assert said.startswith(start) and said.endswith("…" if "…" in says else end)
+
+
+def test_an_override_leaves_the_base_as_it_was():
+    base = parse_settings(ONLINE).model_dump(mode="json")
+    load_settings(None, ["chunking.size=70", "chunking.overlap=7"], base)
+    assert base["chunking"]["size"] == 600
+
+
+def test_every_setting_stands_in_the_file_that_init_writes():
+    text = (Path(graphrag_ray.__file__).parent / "settings.yaml").read_text("utf-8")
+    open_sections: list[tuple[int, str]] = []
+    written = set()
+    for line in text.splitlines():
+        found = re.match(r"( *)(?:# ?)?( *)(?:- )?([a-z_]+):", line)
+        if not found:
+            continue
+        depth = len(line[: found.start(3)].replace("#", " ").rstrip()) or found.start(3)
+        depth = found.start(3) - (2 if "# " in line[: found.start(3)] else 0)
+        open_sections = [(d, name) for d, name in open_sections if d < depth]
+        written.add(".".join([*(name for _, name in open_sections), found[3]]))
+        open_sections.append((depth, found[3]))
+    missing = {".".join(key) for key in keys_as_written()} - written
+    assert not missing
+
+
 def test_paths_in_a_file_are_relative_to_it(tmp_path: Path):
     (tmp_path / "s.yaml").write_text("prompts_dir: prompts\nnames: {aliases_file: a.yaml}\n")
     settings = load_settings(tmp_path / "s.yaml")
