@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from graphrag_ray import settings
 from graphrag_ray.errors import SettingsError
-from graphrag_ray.settings import Endpoint, Model, Settings, Stage
+from graphrag_ray.settings import Endpoint, Model, Price, Settings, Stage
 
 _BRANCH = re.compile(r"constrained-|literal\[")
 """What pydantic puts into the place of a value that may be of several kinds; it is no key."""
@@ -124,7 +124,7 @@ def _explain(error: ValidationError) -> str:
 
 def _nearest(where: str) -> str:
     pattern = [p for p in where.split(".") if not p.isdigit()]
-    known = [".".join(k) for k in _keys(Settings)]
+    known = [".".join(k) for k in setting_keys(Settings)]
     wanted = ".".join("*" if pattern[:1] == ["models"] and i == 1 else p for i, p in enumerate(pattern))
     match = difflib.get_close_matches(wanted, known, n=1, cutoff=0.6)
     if not match:
@@ -145,18 +145,20 @@ def _as_written(known: str, where: str) -> str:
     return ".".join(parts)
 
 
-def _keys(model: type[BaseModel]) -> Iterator[tuple[str, ...]]:
+def setting_keys(model: type[BaseModel]) -> Iterator[tuple[str, ...]]:
+    """The path of every key of a section; "*" stands for a model's or a stage's name."""
     nested: dict[str, tuple[str, type[BaseModel]]] = {
         "models": ("*", Model),
         "stages": ("*", Stage),
         "endpoints": ("", Endpoint),
+        "price": ("", Price),
     }
     for name, info in model.model_fields.items():
         yield (name,)
         if name in nested:
             middle, below = nested[name]
-            for rest in _keys(below):
+            for rest in setting_keys(below):
                 yield (name, *([middle] if middle else []), *rest)
         elif isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
-            for rest in _keys(info.annotation):
+            for rest in setting_keys(info.annotation):
                 yield (name, *rest)
