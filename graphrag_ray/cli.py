@@ -133,7 +133,7 @@ def _tell_settings(observer: Observer, parent: Manifest, settings: Settings, con
 @click.option(
     "--level",
     metavar="C0..Cn",
-    help="Level of the communities; default: the coarsest with enough reports to fill a context.",
+    help="Level of the communities; default: the coarsest level with enough reports to fill a context.",
 )
 @click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
 @click.option("--sources", is_flag=True, help="Show the entities, relationships and text under the answer.")

@@ -35,6 +35,17 @@ def test_the_budget_of_one_run_does_not_bind_the_next(run: Command, world: World
     assert world.open().settings.budget.max_total_tokens is None
 
 
+def test_the_way_back_to_the_offline_engine_is_told(run: Command, world: World):
+    world.write(TOWN)
+    run(*index_command(world))
+    again = ["index", world.input, "--root", world.root, "--set"]
+    result = run(*again, "models.default.provider=offline")
+    way = "models.default={provider: offline}"
+    assert result.exit_code == 2 and f"--set '{way}'" in result.stderr
+    result = run(*again, way)
+    assert result.exit_code == 0 and "Snapshot 1 was written with m" in result.stderr
+
+
 def test_a_model_that_a_settings_file_leaves_out_is_told(run: Command, world: World, tmp_path: Path):
     world.write(TOWN)
     run(*index_command(world))
