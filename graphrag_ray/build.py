@@ -53,18 +53,12 @@ def build_index(
     from graphrag_ray.distributed.cluster import connected, will_be_private
     from graphrag_ray.distributed.executor import RayExecutor
 
-    models = Models.of(settings)
-    check_prices(settings.budget, models)
-    # What is wrong with prompts, INPUT and keys is told before Ray takes its seconds.
-    load_prompts(settings.prompts_dir)
-    list_input(input_url, root)
-    if will_be_private(address):
-        check_endpoints(settings)
+    _check(input_url, root, settings, here=will_be_private(address))
     observer.checked(settings)
     with connected(address):
         executor = RayExecutor(
             Store(root),
-            models,
+            Models.of(settings),
             settings.run.max_failed_fraction,
             settings.run.flush_s,
             settings.run.workers_per_node,
@@ -79,6 +73,18 @@ def build_index(
                 )
             finally:
                 executor.close()
+
+
+def _check(input_url: str, root: str, settings: Settings, here: bool) -> None:
+    """What is wrong with prices, prompts, INPUT and keys is told before Ray takes its seconds.
+
+    here: the workers will have this process's environment.
+    """
+    check_prices(settings.budget, Models.of(settings))
+    load_prompts(settings.prompts_dir)
+    list_input(input_url, root)
+    if here:
+        check_endpoints(settings)
 
 
 def base_of(parent: Manifest) -> dict[str, Any]:
