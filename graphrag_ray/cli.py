@@ -4,51 +4,40 @@ from __future__ import annotations
 
 import logging
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import orjson
 
 from graphrag_ray import console
-from graphrag_ray.errors import GraphRagError, UsageError
+from graphrag_ray.cli_options import (
+    Commands,
+    json_option,
+    naming_root,
+    root_option,
+    settings_from,
+    settings_options,
+)
+from graphrag_ray.errors import UsageError
 from graphrag_ray.progress import Observer
 from graphrag_ray.settings import Settings
-from graphrag_ray.settings_file import load_settings
+
+if TYPE_CHECKING:
+    from graphrag_ray.store.snapshots import Manifest
 
 FAILED_ITEMS = 3
 """Exit code: done, but some items failed."""
 
 
-class _Commands(click.Group):
-    """Turns our errors into a message and their exit code; anything else is a bug and keeps its trace."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except GraphRagError as e:
-            if ctx.params.get("traceback"):
-                raise
-            click.echo(f"graphrag-ray: {e}", err=True)
-            ctx.exit(e.exit_code)
-        except KeyboardInterrupt:
-            click.echo("graphrag-ray: stopped. What was answered is kept; run it again to go on.", err=True)
-            ctx.exit(130)
-
-
 @click.group(
-    cls=_Commands,
+    cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""\b
 Exit codes: 0 done; 2 wrong usage or settings; 3 done, but with failed items (see `failures`);
             4 stopped by a budget; 1 anything else.""",
 )
-@click.option("--traceback", is_flag=True, help="Show where an error came from.")
-@click.option("-v", "--verbose", is_flag=True, help="Log what happens, for debugging.")
 @click.version_option(package_name="graphrag-ray")
-def main(traceback: bool, verbose: bool) -> None:
+def main() -> None:
     """A knowledge graph of your documents, and answers about all of them.
 
     \b
@@ -56,76 +45,22 @@ def main(traceback: bool, verbose: bool) -> None:
       graphrag-ray index ./documents --root ./my-index
       graphrag-ray query "What are the main themes?" --root ./my-index
     """
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
-    )
-
-
-def _root(f: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--root", required=True, metavar="URL", help="The index: a folder, or s3://… and other fsspec URLs."
-    )(f)
-
-
-def _json(f: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")(f)
-
-
-def _settings_options(f: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(
-        [
-            click.option(
-                "--config", type=click.Path(), metavar="FILE", help="Settings, as `init` writes them."
-            ),
-            click.option("--set", "overrides", multiple=True, metavar="A.B=C", help="Override one setting."),
-            click.option("--model", help="Short for models.default.model (and provider: openai)."),
-            click.option("--base-url", help="Short for the address of that model's one endpoint."),
-            click.option("--api-key-env", help="Short for the name of the variable that holds its key."),
-            click.option("--rpm", type=float, help="Short for its requests per minute."),
-            click.option("--tpm", type=float, help="Short for its tokens per minute."),
-            click.option("--max-in-flight", type=int, help="Short for its bound on concurrent calls."),
-        ]
-    ):
-        f = option(f)
-    return f
-
-
-def _settings(
-    config: str | None,
-    overrides: tuple[str, ...],
-    *,
-    model: str | None,
-    base_url: str | None,
-    api_key_env: str | None,
-    rpm: float | None,
-    tpm: float | None,
-    max_in_flight: int | None,
-    base: dict[str, Any] | None = None,
-) -> Settings:
-    short = {
-        "models.default.model": model,
-        "models.default.endpoints.0.base_url": base_url,
-        "models.default.endpoints.0.api_key_env": api_key_env,
-        "models.default.endpoints.0.requests_per_minute": rpm,
-        "models.default.endpoints.0.tokens_per_minute": tpm,
-        "models.default.endpoints.0.max_in_flight": max_in_flight,
-    }
-    # As JSON, which is YAML: a name such as "1e3" or "no" stays a string.
-    given = [f"{key}={orjson.dumps(value).decode()}" for key, value in short.items() if value is not None]
-    if given:
-        given.insert(0, "models.default.provider=openai")
-    return load_settings(config, [*given, *overrides], base)
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
 
 
 @main.command()
 @click.argument("input_url", metavar="INPUT")
-@_root
-@_settings_options
+@root_option
+@settings_options
 @click.option("--add", is_flag=True, help="Keep documents that INPUT does not hold.")
-@click.option("--allow-deletes", is_flag=True, help="Let documents go that INPUT no longer holds.")
+@click.option(
+    "--allow-deletes",
+    is_flag=True,
+    help="Let documents go that INPUT no longer holds, or be replaced by those of another INPUT.",
+)
 @click.option("--address", metavar="ADDRESS", help="A Ray cluster; without it, the one of this machine.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
-@_json
+@json_option
 def index(
     input_url: str,
     root: str,
@@ -149,57 +84,60 @@ def index(
       graphrag-ray index "s3://bucket/docs/*.jsonl" --root s3://bucket/index --config settings.yaml
       graphrag-ray index ./documents --root ./my-index --model gpt-4o-mini --rpm 10000 --tpm 2000000
     """
-    settings = _settings(config, overrides, **short)
-    observer = Observer(quiet=quiet or as_json)
-    from graphrag_ray.distributed.cluster import connected
-    from graphrag_ray.distributed.executor import RayExecutor
-    from graphrag_ray.engine.gateways import Models
-    from graphrag_ray.engine.spending import Spending, check_prices
-    from graphrag_ray.index import index as run_index
-    from graphrag_ray.prompts import load_prompts
-    from graphrag_ray.steps.read import list_input
+    from graphrag_ray.build import base_of, build_index
     from graphrag_ray.store.files import Store
+    from graphrag_ray.store.snapshots import latest
 
-    models = Models.of(settings)
-    check_prices(settings.budget, models)
-    # What is wrong with prompts and INPUT is told before Ray takes its seconds.
-    load_prompts(settings.prompts_dir)
-    list_input(input_url, root)
-    observer.checked(settings)
-    with connected(address):
-        executor = RayExecutor(
-            Store(root),
-            models,
-            settings.run.max_failed_fraction,
-            settings.run.flush_s,
-            settings.run.workers_per_node,
-            observer.progress,
-            Spending(settings.budget, time.monotonic()),
-        )
-        executor.start()
-        with observer:
-            try:
-                done = run_index(
-                    input_url, executor, settings, observer, add=add, allow_deletes=allow_deletes
-                )
-            finally:
-                executor.close()
+    with naming_root(root):
+        parent = latest(Store(root))
+    base = base_of(parent) if parent and config is None else None
+    settings = settings_from(config, overrides, short, base)
+    observer = Observer(quiet=quiet or as_json)
+    if parent:
+        _tell_settings(observer, parent, settings, config)
+    done = build_index(
+        input_url,
+        root,
+        settings=settings,
+        observer=observer,
+        add=add,
+        allow_deletes=allow_deletes,
+        address=address,
+    )
     if as_json:
         click.echo(console.as_json(console.indexed_json(done)))
     elif not quiet:
         console.print_indexed(done, root)
     if done.failed:
+        if quiet and not as_json:
+            click.echo(f"graphrag-ray: {console.failed_line(done, root)}", err=True)
         sys.exit(FAILED_ITEMS)
+
+
+def _tell_settings(observer: Observer, parent: Manifest, settings: Settings, config: str | None) -> None:
+    """Whose settings these are, and where a model's work is about to be replaced by the offline engine's."""
+    if config is None:
+        observer.note(f"Settings of snapshot {parent.number} (--config or --set change them).")
+    paid_for = parent.settings.get("models", {}).get("default", {}).get("model")
+    if paid_for and settings.model(settings.model_name("extract")).provider == "offline":
+        observer.note(
+            f"Snapshot {parent.number} was written with {paid_for}; these settings name no model, so the "
+            "offline engine writes it anew. What the model answered is kept for another run with it."
+        )
 
 
 @main.command()
 @click.argument("question")
-@_root
-@_settings_options
-@click.option("--level", metavar="C0..Cn", help="Level of the communities; default: see the README.")
+@root_option
+@settings_options
+@click.option(
+    "--level",
+    metavar="C0..Cn",
+    help="Level of the communities; default: the coarsest level with enough reports to fill a context.",
+)
 @click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
 @click.option("--sources", is_flag=True, help="Show the entities, relationships and text under the answer.")
-@_json
+@json_option
 def query(
     question: str,
     root: str,
@@ -222,8 +160,9 @@ def query(
     from graphrag_ray.store.files import Store
     from graphrag_ray.store.snapshots import open_latest
 
-    built_with = dict(open_latest(Store(root), snapshot).settings) if config is None else None
-    settings = _settings(config, overrides, base=built_with, **short)
+    with naming_root(root):
+        manifest = open_latest(Store(root), snapshot)
+    settings = settings_from(config, overrides, short, manifest.settings if config is None else None)
     opened = open_index(root, snapshot=snapshot, settings=settings)
     answer = opened.ask(question, level)
     found = opened.sources(answer.references) if sources or as_json else []
@@ -236,9 +175,9 @@ def query(
 
 
 @main.command()
-@_root
+@root_option
 @click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
-@_json
+@json_option
 def status(root: str, snapshot: int | None, as_json: bool) -> None:
     """What the index holds, what it cost, and who is working on it.
 
@@ -249,7 +188,8 @@ def status(root: str, snapshot: int | None, as_json: bool) -> None:
     from graphrag_ray.status import status_of
     from graphrag_ray.store.files import Store
 
-    found = status_of(Store(root), snapshot)
+    with naming_root(root):
+        found = status_of(Store(root), snapshot)
     if as_json:
         click.echo(console.as_json(found))
     else:
@@ -257,9 +197,9 @@ def status(root: str, snapshot: int | None, as_json: bool) -> None:
 
 
 @main.command()
-@_root
+@root_option
 @click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
-@_json
+@json_option
 def failures(root: str, snapshot: int | None, as_json: bool) -> None:
     """Every item of the last run without a result: what failed, in which document, and why.
 
@@ -269,7 +209,9 @@ def failures(root: str, snapshot: int | None, as_json: bool) -> None:
     """
     from graphrag_ray.ask import open_index
 
-    rows = open_index(root, snapshot=snapshot).table("failures").to_pylist()
+    with naming_root(root):
+        opened = open_index(root, snapshot=snapshot)
+    rows = opened.table("failures").to_pylist()
     if as_json:
         click.echo(console.as_json(rows))
     else:
@@ -278,7 +220,7 @@ def failures(root: str, snapshot: int | None, as_json: bool) -> None:
 
 @main.command()
 @click.argument("input_url", metavar="INPUT")
-@_settings_options
+@settings_options
 @click.option(
     "--root", metavar="URL", help="An index, whole or partly done: learn from the calls made for it."
 )
@@ -290,7 +232,7 @@ def failures(root: str, snapshot: int | None, as_json: bool) -> None:
 )
 @click.option("--full", is_flag=True, help="Read all of INPUT, also where it is larger than 512 MB.")
 @click.option("--assume", multiple=True, metavar="NAME=VALUE", help="Replace one of the assumptions printed.")
-@_json
+@json_option
 def estimate(
     input_url: str,
     config: str | None,
@@ -317,12 +259,20 @@ def estimate(
       graphrag-ray estimate ./documents --root ./trial --config settings.yaml
     """
     from graphrag_ray import console_estimate
+    from graphrag_ray.build import base_of
     from graphrag_ray.estimate import READ_BYTES, SAMPLE_CHUNKS
     from graphrag_ray.estimate import estimate as forecast_of
     from graphrag_ray.forecast.assumptions import parse_assumptions
+    from graphrag_ray.store.files import Store
+    from graphrag_ray.store.snapshots import latest
 
     given = parse_assumptions(assume)
-    settings = _settings(config, overrides, **short)
+    base = None
+    if root is not None and config is None:
+        with naming_root(root):
+            parent = latest(Store(root))
+        base = base_of(parent) if parent else None
+    settings = settings_from(config, overrides, short, base)
     found = forecast_of(
         input_url,
         settings,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from rich.table import Table
 from graphrag_ray.progress import console_of
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.sources import specific
+from graphrag_ray.wording import plural
 
 if TYPE_CHECKING:
     from graphrag_ray.ask import Index
@@ -39,12 +41,22 @@ def print_indexed(done: Indexed, root: str) -> None:
         out.print(f"  seconds        {seconds}", soft_wrap=True)
     total = done.accounts.total
     if total.calls:
-        out.print(f"  model calls    {total.calls:,} ({total.retries:,} retries), {_cost(total.cost_usd)}")
+        retries = plural(total.retries, "retry", "retries")
+        out.print(f"  model calls    {total.calls:,} ({retries}), {_cost(total.cost_usd)}")
     if not counts.get("entities"):
         out.print("  No entities were found: answers will say that the index holds nothing.")
     if done.failed:
-        out.print(f"  {done.failed} items failed: graphrag-ray failures --root {root}")
-    out.print(f'\nAsk: graphrag-ray query "What are the main themes?" --root {root}', soft_wrap=True)
+        out.print(f"  {failed_line(done, root)}", soft_wrap=True)
+    ask = 'graphrag-ray query "What are the main themes?" --root'
+    out.print(f"\nAsk: {ask} {shlex.quote(root)}", soft_wrap=True)
+
+
+def failed_line(done: Indexed, root: str) -> str:
+    """How many items of a run failed, and where they are listed."""
+    kept = done.manifest.counts.get("kept", 0)
+    as_before = f" ({kept:,} of them kept as {'it was' if kept == 1 else 'they were'})" if kept else ""
+    listed = f"graphrag-ray failures --root {shlex.quote(root)}"
+    return f"{plural(done.failed, 'item')} failed{as_before}: {listed}"
 
 
 def _print_counts(out: Console, counts: Mapping[str, Any]) -> None:
@@ -55,9 +67,19 @@ def _print_counts(out: Console, counts: Mapping[str, Any]) -> None:
     out.print(f"  relationships  {counts['relationships']:,}")
     if counts.get("claims"):
         out.print(f"  claims         {counts['claims']:,}")
-    levels = "  ".join(f"{name} {n:,}" for name, n in counts.get("levels", {}).items())
-    out.print(f"  communities    {levels or 0}")
+    out.print(f"  communities    {_communities(counts)}", soft_wrap=True)
     out.print(f"  reports        {counts['reports']:,}")
+
+
+def _communities(counts: Mapping[str, Any]) -> str:
+    """`68 in all; C0 13  C1 45  C2 52`: a community that is not split stands in every level below too."""
+    total, levels = counts["communities"], counts.get("levels", {})
+    shown = "  ".join(f"{name} {n:,}" for name, n in levels.items())
+    if len(levels) < 2:
+        return shown or "0"
+    repeated = sum(levels.values()) > total
+    why = ", those that are not split at every level below too" if repeated else ""
+    return f"{shown}  ({total:,} in all{why})"
 
 
 def indexed_json(done: Indexed) -> dict[str, Any]:
@@ -198,13 +220,25 @@ def print_failures(rows: Sequence[Mapping[str, Any]]) -> None:
         out.print("No failed items.")
         return
     for r in rows:
-        again = "next run tries again" if r["kind"] == "transient" else "for good, until something changes"
-        where = f" in {r['document']}" if r["document"] else ""
-        out.print(f"{r['stage']}: {r['item']}{where}", style="bold", soft_wrap=True)
+        out.print(f"{r['stage']}: {_item(r)}", style="bold", soft_wrap=True)
         when = f", {r['first_at']} to {r['last_at']}" if r["last_at"] else ""
         out.print(f"  {r['error']}", soft_wrap=True)
-        out.print(f"  {r['attempts']} attempts{when}; {again}", soft_wrap=True)
-    out.print(f"\n{len(rows)} failed items")
+        out.print(f"  {plural(r['attempts'], 'attempt')}{when}; {_again(r)}", soft_wrap=True)
+    out.print(f"\n{plural(len(rows), 'failed item')}")
+
+
+def _item(row: Mapping[str, Any]) -> str:
+    if not row["document"] or row["item"] == row["document"]:
+        return str(row["item"])
+    return f"{'row ' if row['stage'] == 'read' else ''}{row['item']} in {row['document']}"
+
+
+def _again(row: Mapping[str, Any]) -> str:
+    if row["kind"] == "transient":
+        return "the next run tries again"
+    if row["stage"] == "read":
+        return "fails again until the file changes"
+    return "not tried again until its text, its prompt or its model changes"
 
 
 def as_json(value: Any) -> str:

@@ -7,7 +7,7 @@
     │   ├── InputError                 INPUT names nothing that can be read
     │   ├── IndexNotFound              no index, or no finished snapshot, at --root
     │   ├── LevelNotFound              a community level that the index does not have
-    │   └── DeletionRefused            the run would delete much of the index
+    │   └── DeletionRefused            the run would delete much of the index, or replace documents
     ├── StoreError                     storage did not do what it must
     │   ├── CorruptPart                a stored part is truncated or is not what was written
     │   ├── LockHeld                   another writer works on this index

@@ -25,7 +25,8 @@ from graphrag_ray.llm.sizes import text_size
 from graphrag_ray.messages import ChatReply, ChatRequest, Request
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.settings import Settings
-from graphrag_ray.steps.read import InputFile, list_input, read_file
+from graphrag_ray.steps.listing import InputFile, list_input
+from graphrag_ray.steps.read import read_file
 from graphrag_ray.store import parquet
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, list_parts

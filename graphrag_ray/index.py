@@ -165,7 +165,7 @@ def _counts(
         "reports": rows("community_reports"),
         "failures": rows("failures"),
         **{name: communities.counts[name] for name in ("levels", "modularity", "components")},
-        **{n: corpus.counts[n] for n in ("added", "changed", "removed") if n in corpus.counts},
+        **{n: corpus.counts[n] for n in ("added", "changed", "removed", "kept") if n in corpus.counts},
         **{n: v for n, v in merged.counts.items() if n.startswith("pruned")},
     }
 
@@ -192,6 +192,7 @@ def _manifest(
         notes=notes,
         run={
             "input": input_url,
+            "inputs": run.inputs,
             "seconds": {k: round(v, 3) for k, v in run.seconds.items()},
             "code": code(),
         },

@@ -15,6 +15,7 @@ from rich.text import Text
 from graphrag_ray.engine.executor import Progress
 from graphrag_ray.llm.accounting import Accounts, Limits
 from graphrag_ray.settings import Settings
+from graphrag_ray.wording import plural
 
 LINE_EVERY_S = 5.0
 """Where there is no terminal, a stage says so often how far it is."""
@@ -74,7 +75,7 @@ class Observer:
         self._refresh()
 
     def step_ended(self, name: str, seconds: float, counts: Mapping[str, Any], reused: bool) -> None:
-        shown = "  ".join(f"{k.replace('_', ' ')} {_short(v)}" for k, v in counts.items() if v)
+        shown = "  ".join(_told(k, v) for k, v in counts.items() if v)
         how = "unchanged" if reused else f"{seconds:.1f} s"
         self._line = Text()
         self._print(Text.assemble((f"{name:<12}", "bold"), f" {how:>10}  ", (shown, "dim")))
@@ -156,6 +157,14 @@ def _limit(p: Progress) -> str:
     limits = [p.accounts.limits.get(m, Limits(None, None)).tokens_per_minute for m in models]
     known = [limit for limit in limits if limit is not None]
     return f" of {sum(known):,.0f}" if known and len(known) == len(limits) else ""
+
+
+def _told(name: str, value: Any) -> str:
+    """A count of a step, as it is shown at its end."""
+    if name == "components":
+        largest = f", the largest {value['largest_share']:.0%}" if value["count"] > 1 else ""
+        return f"{plural(value['count'], 'component')}{largest}"
+    return f"{name.replace('_', ' ')} {_short(value)}"
 
 
 def _short(value: Any) -> str:

@@ -8,6 +8,7 @@ braces and prompt-like text in documents do no harm.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -82,7 +83,12 @@ def load_prompts(directory: str | Path | None = None) -> dict[str, Prompt]:
     """All prompts by name: from `directory` where it has NAME.txt, else the bundled ones. Driver only."""
     own = Path(directory) if directory is not None else None
     if own is not None and not own.is_dir():
-        raise PromptError(f"prompts_dir {own} is not a folder; `graphrag-ray init` writes one")
+        raise PromptError(
+            f"prompts_dir {own} is not a folder; `graphrag-ray init` writes one, or --set prompts_dir=null "
+            "for the bundled ones"
+        )
+    if own is not None:
+        _refuse_misspelt(own)
     prompts = {}
     for name in PLACEHOLDERS:
         path = own / f"{name}.txt" if own is not None else None
@@ -94,6 +100,14 @@ def load_prompts(directory: str | Path | None = None) -> dict[str, Prompt]:
             raise PromptError(f"cannot read prompt {path}: {e}") from e
         prompts[name] = parse_prompt(name, text, str(path))
     return prompts
+
+
+def _refuse_misspelt(folder: Path) -> None:
+    """A prompt under a wrong name would be left unread without a word."""
+    for path in sorted(folder.glob("*.txt")):
+        near = difflib.get_close_matches(path.stem, PLACEHOLDERS, n=1, cutoff=0.8)
+        if path.stem not in PLACEHOLDERS and near:
+            raise PromptError(f"{path} is no prompt; did you mean {near[0]}.txt? Rename it, or move it away")
 
 
 def bundled_prompts() -> Path:

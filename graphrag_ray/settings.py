@@ -92,7 +92,10 @@ class Model(_Strict):
                 object.__setattr__(self, "endpoints", (Endpoint(),))
         elif self.model or self.endpoints:
             # Silently offline, a run would cost nothing and mean nothing.
-            raise ValueError("a model with `model` or `endpoints` needs provider: openai")
+            raise ValueError(
+                "a model with `model` or `endpoints` needs provider: openai (the offline engine again: "
+                "--set 'models.default={provider: offline}')"
+            )
         return self
 
     @property

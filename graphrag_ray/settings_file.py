@@ -4,15 +4,23 @@ that names the nearest one."""
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from graphrag_ray import settings
 from graphrag_ray.errors import SettingsError
-from graphrag_ray.settings import Endpoint, Model, Settings, Stage
+from graphrag_ray.settings import Endpoint, Model, Price, Settings, Stage
+
+_BRANCH = re.compile(r"constrained-|literal\[")
+"""What pydantic puts into the place of a value that may be of several kinds; it is no key."""
+_WANTED = {"chunking.size": "a whole number above 0, or `document`"}
+_KEYS_TOLD = 3
 
 
 def load_settings(
@@ -22,21 +30,31 @@ def load_settings(
 
     Raises SettingsError naming the key, and the nearest known one for a key that does not exist.
     """
-    data: dict[str, Any] = dict(base or {})
+    data: dict[str, Any] = deepcopy(dict(base or {}))
     if path is not None:
-        try:
-            loaded = yaml.safe_load(Path(path).read_text("utf-8"))
-        except (OSError, UnicodeDecodeError) as e:
-            raise SettingsError(f"cannot read settings {path}: {e}") from e
-        except yaml.YAMLError as e:
-            raise SettingsError(f"settings {path} are not YAML: {e}") from e
-        if loaded is not None and not isinstance(loaded, dict):
-            raise SettingsError(f"settings {path} must be a mapping of keys, not {type(loaded).__name__}")
-        data = loaded or {}
+        data = _read(Path(path))
         _relative_to(Path(path).parent, data)
     for override in overrides:
         _apply(data, override)
     return parse_settings(data)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        loaded = yaml.safe_load(path.read_text("utf-8"))
+    except FileNotFoundError as e:
+        raise SettingsError(f"there is no settings file {path}") from e
+    except (OSError, UnicodeDecodeError) as e:
+        raise SettingsError(f"cannot read settings {path}: {e}") from e
+    except yaml.MarkedYAMLError as e:
+        mark = e.problem_mark
+        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        raise SettingsError(f"settings {path} are not YAML{where}: {e.problem or e.context}") from e
+    except yaml.YAMLError as e:
+        raise SettingsError(f"settings {path} are not YAML: {getattr(e, 'reason', e)}") from e
+    if loaded is not None and not isinstance(loaded, dict):
+        raise SettingsError(f"settings {path} must be a mapping of keys, not {type(loaded).__name__}")
+    return loaded or {}
 
 
 def _relative_to(folder: Path, data: dict[str, Any]) -> None:
@@ -87,9 +105,17 @@ def _apply(data: dict[str, Any], override: str) -> None:
 def _explain(error: ValidationError) -> str:
     lines = []
     for problem in error.errors(include_url=False):
-        where = ".".join(str(p) for p in problem["loc"])
+        where = ".".join(str(p) for p in problem["loc"] if not _BRANCH.match(str(p)))
         if problem["type"] == "extra_forbidden":
             lines.append(f"unknown setting {where!r}{_nearest(where)}")
+        elif where in _WANTED:
+            lines.append(f"{where}: {_WANTED[where]}")
+        elif problem["type"] == "model_type":
+            keys = [f"{where}.{key}" for key in getattr(settings, problem["ctx"]["class_name"]).model_fields]
+            more = ", …" if len(keys) > _KEYS_TOLD else ""
+            lines.append(f"{where} is a section: set {', '.join(keys[:_KEYS_TOLD])}{more}")
+        elif problem["type"] == "dict_type":
+            lines.append(f"{where} is a section: set keys below it")
         else:
             message = problem["msg"].removeprefix("Value error, ")
             lines.append(f"{where}: {message}" if where else message)
@@ -98,7 +124,7 @@ def _explain(error: ValidationError) -> str:
 
 def _nearest(where: str) -> str:
     pattern = [p for p in where.split(".") if not p.isdigit()]
-    known = [".".join(k) for k in _keys(Settings)]
+    known = [".".join(k) for k in setting_keys(Settings)]
     wanted = ".".join("*" if pattern[:1] == ["models"] and i == 1 else p for i, p in enumerate(pattern))
     match = difflib.get_close_matches(wanted, known, n=1, cutoff=0.6)
     if not match:
@@ -119,18 +145,20 @@ def _as_written(known: str, where: str) -> str:
     return ".".join(parts)
 
 
-def _keys(model: type[BaseModel]) -> Iterator[tuple[str, ...]]:
+def setting_keys(model: type[BaseModel]) -> Iterator[tuple[str, ...]]:
+    """The path of every key of a section; "*" stands for a model's or a stage's name."""
     nested: dict[str, tuple[str, type[BaseModel]]] = {
         "models": ("*", Model),
         "stages": ("*", Stage),
         "endpoints": ("", Endpoint),
+        "price": ("", Price),
     }
     for name, info in model.model_fields.items():
         yield (name,)
         if name in nested:
             middle, below = nested[name]
-            for rest in _keys(below):
+            for rest in setting_keys(below):
                 yield (name, *([middle] if middle else []), *rest)
         elif isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
-            for rest in _keys(info.annotation):
+            for rest in setting_keys(info.annotation):
                 yield (name, *rest)

@@ -61,7 +61,9 @@ def _text_file(path: str, extension: str, stream: BinaryIO, options: settings.In
         return Unreadable(path, "", decoded.reason)
     text, title, date = clean(decoded.text), None, None
     if not text.strip():
-        return Unreadable(path, "", "empty: no character but white space")
+        return Unreadable(
+            path, "", "empty: no character but white space. If it should be, remove it from INPUT"
+        )
     if extension in _PAGES:
         page = read_html(text)
         # a page can write a carriage return as an entity

@@ -36,7 +36,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """columns: None where only the rows know theirs (.jsonl). Rows are numbered from 0 in file order."""
+    """columns: None where only the rows know theirs (.jsonl). Rows are numbered from 1 in file order."""
 
     columns: list[str] | None
     rows: Iterator[Row]
@@ -67,7 +67,7 @@ def _is_json_array(head: bytes) -> bool:
 
 
 def _jsonl_rows(lines: Iterator[bytes], codec: str) -> Iterator[Row]:
-    number = 0
+    number = 1
     for line_number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -95,7 +95,7 @@ def _json_line(line: bytes, codec: str) -> tuple[Any, str, str]:
     try:
         return json.loads(decoded.text), encoding, ""
     except json.JSONDecodeError as e:
-        return None, encoding, f"not JSON ({e.msg} at column {e.colno})"
+        return None, encoding, f"not JSON ({e.msg.removesuffix(' at')} at column {e.colno})"
     except RecursionError:
         return None, encoding, "JSON nested too deeply"
     except ValueError as e:
@@ -139,7 +139,7 @@ def _chain(first: str, rest: Iterator[str]) -> Iterator[str]:
 
 
 def _csv_rows(records: Any, columns: list[str], codec: str) -> Iterator[Row]:
-    number = 0
+    number = 1
     while True:
         try:
             record = next(records)
@@ -214,7 +214,7 @@ def open_parquet(stream: BinaryIO, text_column: str) -> Table | NotText:
 def _parquet_rows(file: Any, source: _Watched) -> Iterator[Row]:
     import pyarrow as pa
 
-    number = 0
+    number = 1
     batches = file.iter_batches(batch_size=_BATCH_ROWS, use_threads=False)
     while True:
         try:
@@ -223,7 +223,9 @@ def _parquet_rows(file: Any, source: _Watched) -> Iterator[Row]:
             return
         except (pa.ArrowException, OSError, ValueError) as e:
             source.raise_own_fault()
-            fault = f"damaged: only the first {number} of {file.metadata.num_rows} rows could be read: {e}"
+            fault = (
+                f"damaged: only the first {number - 1} of {file.metadata.num_rows} rows could be read: {e}"
+            )
             yield Row(WHOLE_FILE, None, fault=fault)
             return
         columns = [(n, _in_microseconds(c)) for n, c in zip(batch.schema.names, batch.columns, strict=True)]

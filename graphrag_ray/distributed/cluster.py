@@ -17,6 +17,7 @@ from ray.data import DataContext
 from graphrag_ray.errors import GraphRagError
 
 LISTENS_WITHIN_S = 3.0
+ANSWERS_WITHIN_S = 10.0
 
 _CLUSTERS = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
 
@@ -42,18 +43,25 @@ def connected(address: str | None = None) -> Iterator[None]:
         yield
 
 
+def will_be_private(address: str | None = None) -> bool:
+    """Whether `connected` would start a Ray of its own, whose workers have this process's environment."""
+    named = address is not None or "RAY_ADDRESS" in os.environ
+    return not named and not ray.is_initialized() and not _started_here()
+
+
 def _connect(address: str | None) -> None:
     quiet = {"log_to_driver": True, "logging_level": logging.ERROR}
+    if will_be_private(address):
+        _listen_on_loopback()
+        ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, **quiet)
+        return
     if address is None and "RAY_ADDRESS" not in os.environ:
-        if not _started_here():
-            _listen_on_loopback()
-            ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, **quiet)
-            return
         address = "auto"
+    wanted = address or os.environ.get("RAY_ADDRESS")
     try:
+        _look_for(wanted)
         ray.init(address=address, **quiet)
-    except (ConnectionError, ValueError) as e:
-        wanted = address or os.environ.get("RAY_ADDRESS")
+    except (OSError, ValueError) as e:
         if "AuthToken" in str(e.__cause__):
             raise GraphRagError(
                 f"the Ray cluster at {wanted!r} wants a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN "
@@ -63,6 +71,13 @@ def _connect(address: str | None) -> None:
             f"no Ray cluster answers at {wanted!r} ({e}). Start one with `ray start --head`, or leave "
             "--address out to run on this machine."
         ) from e
+
+
+def _look_for(address: str | None) -> None:
+    """Raises OSError where nothing listens at host:port: Ray would say so in twenty warnings of its own."""
+    host, _, port = (address or "").rpartition(":")
+    if host and port.isdigit() and "/" not in host:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWERS_WITHIN_S).close()
 
 
 def _listen_on_loopback() -> None:

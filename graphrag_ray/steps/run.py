@@ -68,7 +68,10 @@ class Result:
 
 @dataclass
 class Run:
-    """One run of `index`: where it works, with what, and what has been done so far."""
+    """One run of `index`: where it works, with what, and what has been done so far.
+
+    inputs  the folders whose documents the index holds after it
+    """
 
     executor: Executor
     settings: Settings
@@ -79,6 +82,7 @@ class Run:
     seconds: dict[str, float] = field(default_factory=dict)
     usage: dict[str, Accounts] = field(default_factory=dict)
     lock: locks.Lock | None = None
+    inputs: list[str] = field(default_factory=list)
 
     @property
     def store(self) -> Store:
@@ -105,7 +109,7 @@ class Run:
 
     def unchanged(self) -> bool:
         """True when the parent snapshot was made from these very tables, of the same steps, by the same code
-        and with the same settings (those of questions are read from it)."""
+        and with the same settings (those of questions are read from it). A budget is of one run."""
         if self.parent is None or self.parent.run.get("code") != code():
             return False
         before = {name: step for name, step in self.parent.steps.items() if name != "finish"}
@@ -113,7 +117,7 @@ class Run:
         return (
             self.memo.keys() == before.keys()
             and all(self.memo[n]["tables"] == before[n]["tables"] for n in before)
-            and self.parent.settings == self.settings.model_dump(mode="json")
+            and _lasting(self.parent.settings) == _lasting(self.settings.model_dump(mode="json"))
         )
 
     def sweep(
@@ -260,6 +264,10 @@ def spec_key(spec: Any) -> dict[str, Any]:
     """What a step that runs a dialogue depends on: its specification, without the functions in it."""
     values = {f.name: getattr(spec, f.name) for f in fields(spec)}
     return {name: value for name, value in values.items() if not callable(value)}
+
+
+def _lasting(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: section for name, section in settings.items() if name != "budget"}
 
 
 @cache

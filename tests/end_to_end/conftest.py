@@ -1,5 +1,6 @@
 """Lets these tests import `world.py`, which stands beside this file, and gives each a world of its own."""
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import toy_model
+from click.testing import CliRunner, Result
 from endpoint import Endpoint
-from world import World
+from world import Command, World
+
+from graphrag_ray.cli import main
+from graphrag_ray.engine.local import LocalExecutor
 
 
 @pytest.fixture
@@ -22,3 +27,32 @@ def endpoint() -> Iterator[Endpoint]:
 @pytest.fixture
 def world(tmp_path: Path, endpoint: Endpoint) -> World:
     return World(tmp_path, endpoint)
+
+
+class InProcess(LocalExecutor):
+    """The in-process executor with the constructor and the life of the Ray executor."""
+
+    def __init__(self, store, models, limit, flush_s, workers, on_progress, spending) -> None:
+        super().__init__(store, models, limit, flush_s, on_progress=on_progress, spending=spending)
+
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Runs a command line, in this process; checks that an error is a message and no trace."""
+    from graphrag_ray.distributed import cluster, executor
+
+    monkeypatch.setattr(cluster, "connected", lambda address=None: contextlib.nullcontext())
+    monkeypatch.setattr(executor, "RayExecutor", InProcess)
+
+    def invoke(*arguments: object) -> Result:
+        result = CliRunner().invoke(main, [str(a) for a in arguments])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert "Traceback" not in result.output
+        return result
+
+    return invoke

@@ -6,63 +6,19 @@ its place, since a cluster takes seconds to start.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import toy_model
-from click.testing import CliRunner, Result
 from endpoint import BROKEN, WRONG_KEY, Answer
-from world import REJECTED, TOWN, World
+from world import REJECTED, TOWN, Command, World, index_command, model_options
 
-from graphrag_ray.cli import main
-from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.store import locks
 
-Command = Callable[..., Result]
 QUESTION = "What are the THEMES?"
 COST = ["--set", "budget.max_cost_usd=1"]
-
-
-class InProcess(LocalExecutor):
-    """The in-process executor with the constructor and the life of the Ray executor."""
-
-    def __init__(self, store, models, limit, flush_s, workers, on_progress, spending) -> None:
-        super().__init__(store, models, limit, flush_s, on_progress=on_progress, spending=spending)
-
-    def start(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Runs a command line; checks that an error is a message and no trace."""
-    from graphrag_ray.distributed import cluster, executor
-
-    monkeypatch.setattr(cluster, "connected", lambda address=None: contextlib.nullcontext())
-    monkeypatch.setattr(executor, "RayExecutor", InProcess)
-
-    def invoke(*arguments: object) -> Result:
-        result = CliRunner().invoke(main, [str(a) for a in arguments])
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        assert "Traceback" not in result.output
-        return result
-
-    return invoke
-
-
-def model_options(world: World) -> list[str]:
-    short = ["--model", "m", "--base-url", world.endpoint.base_url, "--max-in-flight", "16"]
-    return [*short, "--set", "models.default.endpoints.0.api_key_env=null", "--set", "run.flush_s=0.1"]
-
-
-def index_command(world: World, *more: object) -> list[object]:
-    return ["index", world.input, "--root", world.root, *model_options(world), *more]
 
 
 # exit codes
@@ -97,7 +53,7 @@ def test_a_second_run_returns_0_and_says_that_nothing_has_changed(run: Command, 
         (["index", "INPUT", "--root", "ROOT", "--set", "chunking.size"], "write it as a.b=value"),
         (
             ["index", "INPUT", "--root", "ROOT", "--config", "missing.yaml"],
-            "cannot read settings missing.yaml",
+            "there is no settings file missing.yaml",
         ),
         (["index", "INPUT", "--root", "ROOT", "--set", "prompts_dir=nowhere"], "prompts_dir"),
         (
@@ -138,11 +94,16 @@ def test_wrong_settings_and_prompts_are_told_before_ray_is_started(
     assert run(*index_command(world, "--set", "chunking.overlap=700")).exit_code == 2
 
 
-def test_a_root_that_is_a_file_returns_1_and_names_it(run: Command, world: World, tmp_path: Path):
+@pytest.mark.parametrize("root", ["FILE", "FILE/below", "nosuch://bucket/index", ""])
+@pytest.mark.parametrize("command", [["index", "INPUT"], ["query", "Who?"], ["status"], ["failures"]])
+def test_a_root_that_can_be_no_index_returns_2_and_is_named(
+    run: Command, world: World, tmp_path: Path, command: list[str], root: str
+):
     world.write(TOWN)
     (tmp_path / "file").write_text("")
-    result = run("index", world.input, "--root", tmp_path / "file")
-    assert result.exit_code == 1 and str(tmp_path / "file") in result.stderr
+    root = root.replace("FILE", str(tmp_path / "file"))
+    result = run(*[str(world.input) if a == "INPUT" else a for a in command], "--root", root)
+    assert result.exit_code == 2 and "--root" in result.stderr and root in result.stderr
 
 
 def test_a_level_or_a_snapshot_that_is_not_there_returns_2(run: Command, world: World):
@@ -301,6 +262,8 @@ def test_an_error_shows_its_trace_only_when_asked(run: Command, world: World):
 
     with pytest.raises(IndexNotFound):
         run("--traceback", "status", "--root", world.root)
+    with pytest.raises(IndexNotFound):
+        run("status", "--root", world.root, "--traceback")
 
 
 # init

@@ -7,13 +7,14 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import toy_model
+from click.testing import Result
 from endpoint import Endpoint, Status
 
 from graphrag_ray.ask import Index, open_index
@@ -40,18 +41,24 @@ REJECTED = Status(400, "Invalid prompt: your request was rejected", "invalid_pro
 """An answer that another attempt would get again."""
 
 
+Command = Callable[..., Result]
+"""Runs a command line (the fixture `run`)."""
+
+
 class Silent:
     """An observer that keeps what it is told."""
 
     def __init__(self) -> None:
         self.reused: dict[str, bool] = {}
+        self.notes: list[str] = []
 
     def step_started(self, name: str) -> None: ...
 
     def step_ended(self, name: str, seconds: float, counts: Mapping[str, Any], reused: bool) -> None:
         self.reused[name] = reused
 
-    def note(self, message: str) -> None: ...
+    def note(self, message: str) -> None:
+        self.notes.append(message)
 
 
 class World:
@@ -122,6 +129,15 @@ class World:
     def forget(self) -> None:
         """An empty root again."""
         shutil.rmtree(self.root, ignore_errors=True)
+
+
+def model_options(world: World) -> list[str]:
+    short = ["--model", "m", "--base-url", world.endpoint.base_url, "--max-in-flight", "16"]
+    return [*short, "--set", "models.default.endpoints.0.api_key_env=null", "--set", "run.flush_s=0.1"]
+
+
+def index_command(world: World, *more: object) -> list[object]:
+    return ["index", world.input, "--root", world.root, *model_options(world), *more]
 
 
 def python(script: str) -> subprocess.CompletedProcess[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -33,3 +34,23 @@ def test_two_programs_on_one_machine_have_a_private_cluster_each_which_only_this
     (other,) = [line.removeprefix("at ") for line in done.stdout.splitlines() if line.startswith("at ")]
     assert other != ray.get_runtime_context().gcs_address
     assert other.startswith("127.0.0.1:")
+
+
+def test_an_address_at_which_nothing_listens_is_told_in_one_message():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    script = f"""
+from graphrag_ray.distributed.cluster import connected
+from graphrag_ray.errors import GraphRagError
+try:
+    with connected({address!r}):
+        pass
+except GraphRagError as e:
+    print(e)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert f"no Ray cluster answers at '{address}'" in done.stdout
+    assert done.stderr == ""

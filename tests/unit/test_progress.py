@@ -79,5 +79,12 @@ def test_quiet_says_nothing(capsys):
     assert captured.out == captured.err == ""
 
 
+def test_a_step_that_ended_tells_its_counts_in_words(capsys):
+    Observer().step_ended("communities", 1.2, {"components": {"count": 60, "largest_share": 0.8134}}, False)
+    assert "60 components, the largest 81%" in capsys.readouterr().err
+    Observer().step_ended("communities", 1.2, {"components": {"count": 1, "largest_share": 1.0}}, False)
+    assert capsys.readouterr().err.endswith("1 component\n")
+
+
 def test_durations_are_said_as_people_say_them():
     assert [duration(s) for s in (5, 89, 120, 5399, 9000)] == ["5 s", "89 s", "2 min", "90 min", "2.5 h"]

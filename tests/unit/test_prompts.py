@@ -78,10 +78,19 @@ def test_a_folder_of_ones_own_replaces_only_the_prompts_it_has(tmp_path):
 
 
 def test_a_folder_that_is_none_and_a_file_that_is_no_text_are_said(tmp_path):
-    with pytest.raises(PromptError, match="not a folder"):
+    with pytest.raises(PromptError, match=r"not a folder.*--set prompts_dir=null"):
         load_prompts(tmp_path / "absent")
     (tmp_path / "map.txt").write_bytes(b"\xff\xfe\xff")
     with pytest.raises(PromptError, match=r"map\.txt"):
+        load_prompts(tmp_path)
+
+
+def test_a_misspelt_prompt_file_is_refused_and_other_files_are_left_alone(tmp_path):
+    for name in ("README.md", "notes.txt", "extract.txt~"):
+        (tmp_path / name).write_text("mine")
+    load_prompts(tmp_path)
+    (tmp_path / "extarct.txt").write_text("mine")
+    with pytest.raises(PromptError, match=r"extarct\.txt is no prompt; did you mean extract\.txt\?"):
         load_prompts(tmp_path)
 
 

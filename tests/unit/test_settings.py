@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,8 @@ import yaml
 
 import graphrag_ray
 from graphrag_ray.errors import SettingsError
-from graphrag_ray.settings import OFFLINE_MODEL_ID, Settings
-from graphrag_ray.settings_file import load_settings, parse_settings
+from graphrag_ray.settings import OFFLINE_MODEL_ID, Model, Settings
+from graphrag_ray.settings_file import load_settings, parse_settings, setting_keys
 
 ONLINE = {"models": {"default": {"provider": "openai", "model": "m"}}}
 
@@ -128,6 +129,45 @@ def test_a_file_that_is_no_mapping_or_no_yaml_is_named(tmp_path: Path):
         load_settings(tmp_path / "nowhere.yaml")
 
 
+def test_a_file_that_is_not_there_and_the_place_of_a_fault_are_told(tmp_path: Path):
+    with pytest.raises(SettingsError, match=r"^there is no settings file .*nope\.yaml$"):
+        load_settings(tmp_path / "nope.yaml")
+    (tmp_path / "s.yaml").write_text("chunking:\n  size: [600\nquery: {}\n")
+    with pytest.raises(SettingsError, match=r"s\.yaml are not YAML \(line 3, column 6\): ") as caught:
+        load_settings(tmp_path / "s.yaml")
+    assert "unicode string" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("chunking.size=0", "settings: chunking.size: a whole number above 0, or `document`"),
+        ("chunking.size=all", "settings: chunking.size: a whole number above 0, or `document`"),
+        (
+            "extraction=3",
+            "settings: extraction is a section: set extraction.entity_types, extraction.max_gleanings, "
+            "extraction.force_yes_no",
+        ),
+        ("claims=yes", "settings: claims is a section: set claims.enabled, claims.description"),
+        (
+            "query=3",
+            "settings: query is a section: set query.context_tokens, query.response_type, query.seed, …",
+        ),
+        ("models=gpt", "settings: models is a section: set keys below it"),
+    ],
+)
+def test_what_pydantic_says_is_said_in_words_of_the_settings(override: str, says: str):
+    with pytest.raises(SettingsError) as caught:
+        load_settings(None, [override])
+    assert str(caught.value) == says
+
+
+def test_an_override_leaves_the_base_as_it_was():
+    base = parse_settings(ONLINE).model_dump(mode="json")
+    load_settings(None, ["chunking.size=70", "chunking.overlap=7"], base)
+    assert base["chunking"]["size"] == 600
+
+
 def test_paths_in_a_file_are_relative_to_it(tmp_path: Path):
     (tmp_path / "s.yaml").write_text("prompts_dir: prompts\nnames: {aliases_file: a.yaml}\n")
     settings = load_settings(tmp_path / "s.yaml")
@@ -166,6 +206,31 @@ def test_the_file_that_init_writes_holds_the_defaults():
     written = yaml.safe_load(text)
     written["prompts_dir"] = None
     assert parse_settings(written) == Settings()
+
+
+def keys_of(value: object, at: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
+    """The paths of all keys; an item of a list has the path of the list."""
+    if isinstance(value, list):
+        return {key for item in value for key in keys_of(item, at)}
+    if not isinstance(value, dict):
+        return set()
+    return {(*at, k) for k in value} | {key for k, v in value.items() for key in keys_of(v, (*at, k))}
+
+
+def test_every_setting_stands_in_the_file_that_init_writes_with_its_default():
+    text = (Path(graphrag_ray.__file__).parent / "settings.yaml").read_text("utf-8")
+    written = yaml.safe_load(re.sub(r"^( *)# ( *(?:- )?[a-z_]+:(?: |$))", r"\1\2", text, flags=re.MULTILINE))
+    settings, defaults = parse_settings(written), Settings()
+    named = {("models", "default"), ("stages", "extract")}
+    known = {
+        tuple("*" if key[: i + 1] in named else k for i, k in enumerate(key)) for key in keys_of(written)
+    }
+    assert set(setting_keys(Settings)) <= known
+    for name in set(Settings.model_fields) - {"models", "stages", "prompts_dir"}:
+        assert getattr(settings, name) == getattr(defaults, name), name
+    model, usual = settings.model("default"), Model(provider="openai", model="m")
+    examples = {"provider", "model", "endpoints", "price"}
+    assert model.model_dump(exclude=examples) == usual.model_dump(exclude=examples)
 
 
 def test_a_model_without_a_provider_is_not_silently_offline():

@@ -59,12 +59,12 @@ def test_the_three_kinds_give_the_same_documents(extension: str) -> None:
     first, second = read(f"talks.{extension}", data)
     assert isinstance(first, Document)
     assert isinstance(second, Document)
-    assert (first.row, first.title, first.text, first.date) == ("0", "One", "First\ntext", "2014-02-03")
+    assert (first.row, first.title, first.text, first.date) == ("1", "One", "First\ntext", "2014-02-03")
     assert first.metadata["author"] == "Ulla"
     assert str(first.metadata["n"]) == "1"
     assert set(first.metadata) == {"author", "n"}
     # a row without a title is named by its file and row
-    assert (second.row, second.title, second.date) == ("1", "talks 1", None)
+    assert (second.row, second.title, second.date) == ("2", "talks 2", None)
     assert second.text == "Zweiter „Text“, mit Komma"
     assert first.id != second.id
 
@@ -103,7 +103,7 @@ def test_ids_name_rows_and_a_repeated_or_missing_one_is_a_fault(extension: str) 
     }[extension]
     a, b, again, none, c = read(f"t.{extension}", data, id_column="id")
     assert [type(x) for x in (a, b, again, none, c)] == [Document, Document, Unreadable, Unreadable, Document]
-    assert [x.row for x in (a, b, again, none, c)] == ["a", "b", "a", "3", "c"]
+    assert [x.row for x in (a, b, again, none, c)] == ["a", "b", "a", "4", "c"]
     assert isinstance(again, Unreadable)
     assert "'a'" in again.reason
     assert again.id == a.id
@@ -118,26 +118,26 @@ def test_a_row_without_text_is_a_fault_and_the_others_survive(extension: str) ->
         "parquet": parquet(pa.Table.from_pylist(rows)),
     }[extension]
     found = read(f"t.{extension}", data)
-    assert [x.row for x in found if isinstance(x, Document)] == ["0", "3"]
+    assert [x.row for x in found if isinstance(x, Document)] == ["1", "4"]
     faults = [x for x in found if isinstance(x, Unreadable)]
-    assert [x.row for x in faults][:2] == ["1", "2"]
+    assert [x.row for x in faults][:2] == ["2", "3"]
     assert all(f"row {x.row} has no text" in x.reason for x in faults)
     assert len(found) == (6 if extension == "jsonl" else 4)
 
 
 def test_rows_before_the_first_with_text_are_told_as_well() -> None:
     found = read("t.jsonl", lines({"k": 1, "id": "a"}, b"{", {"text": "x", "id": "c"}), id_column="id")
-    assert [(type(x), x.row) for x in found] == [(Unreadable, "a"), (Unreadable, "1"), (Document, "c")]
+    assert [(type(x), x.row) for x in found] == [(Unreadable, "a"), (Unreadable, "2"), (Document, "c")]
 
 
 def test_a_broken_line_is_a_fault_that_names_the_line() -> None:
     found = read("t.jsonl", lines({"text": "a"}, b"", b'{"text": "b"', b"[1]", b"nonsense", {"text": "c"}))
     assert [(type(x), x.row) for x in found] == [
-        (Document, "0"),
-        (Unreadable, "1"),
+        (Document, "1"),
         (Unreadable, "2"),
         (Unreadable, "3"),
-        (Document, "4"),
+        (Unreadable, "4"),
+        (Document, "5"),
     ]
     reasons = [x.reason for x in found if isinstance(x, Unreadable)]
     assert "line 3" in reasons[0]
@@ -184,11 +184,17 @@ def test_a_json_array_is_one_fault_that_says_what_to_write() -> None:
     assert [type(x) for x in found_rows] == [Unreadable, Document]
 
 
+def test_a_fault_of_json_is_told_with_its_column() -> None:
+    (found,) = read("t.jsonl", b'{"text": "a tab\t in a string"}\n')
+    assert isinstance(found, Unreadable)
+    assert "not JSON (Invalid control character at column 16)" in found.reason
+
+
 def test_json_nested_too_deeply_is_a_fault() -> None:
     deep = b'{"text": "x", "v": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     medium = b'{"text": "x", "v": ' + b"[" * 200 + b"]" * 200 + b"}"
     found = read("t.jsonl", lines(deep, medium, {"text": "fine"}))
-    assert [x.row for x in found] == ["0", "1", "2"]
+    assert [x.row for x in found] == ["1", "2", "3"]
     assert [type(x) for x in found] == [Unreadable, Unreadable, Document]
     assert isinstance(found[1], Unreadable)
     assert "nested deeper than 100 levels" in found[1].reason
@@ -241,7 +247,7 @@ def test_a_quote_that_is_never_closed_is_told() -> None:
     assert [type(x) for x in found] == [Document, Unreadable]
     assert isinstance(found[1], Unreadable)
     assert found[1].row == ""
-    assert "row 1 has a quoted field that is never closed" in found[1].reason
+    assert "row 2 has a quoted field that is never closed" in found[1].reason
     found = read("t.csv", b'text,k\n"one" more,1\ntwo,2\n')
     assert [type(x) for x in found] == [Unreadable, Document]
 
@@ -345,7 +351,7 @@ def test_title_and_date_columns_can_be_named_or_left_out() -> None:
     assert (found.title, found.date, found.metadata) == ("H", "2014", {"title": "t", "date": "d"})
     (found,) = read("t.jsonl", lines(row), text_column="body", title_column=None, date_column=None)
     assert isinstance(found, Document)
-    assert (found.title, found.date) == ("t 0", None)
+    assert (found.title, found.date) == ("t 1", None)
 
 
 class Endless(io.RawIOBase):

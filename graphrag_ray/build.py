@@ -1,0 +1,116 @@
+"""Indexing on Ray, from a question of settings to a committed snapshot: what `graphrag-ray index` does."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.spending import Spending, check_prices
+from graphrag_ray.errors import FatalCallError, SettingsError
+from graphrag_ray.index import Indexed
+from graphrag_ray.index import index as run_index
+from graphrag_ray.llm.client import connect
+from graphrag_ray.progress import Observer
+from graphrag_ray.prompts import load_prompts
+from graphrag_ray.settings import Settings
+from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.steps.listing import list_input
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.snapshots import Manifest, latest
+
+
+def build_index(
+    input_url: str,
+    root: str,
+    *,
+    settings: Settings | Mapping[str, Any] | None = None,
+    observer: Observer | None = None,
+    add: bool = False,
+    allow_deletes: bool = False,
+    address: str | None = None,
+) -> Indexed:
+    """Bring the index at `root` up to date with the documents of INPUT, on Ray.
+
+    settings        values, or sections as in a settings file; None: those of the newest snapshot, else
+                    the defaults (the offline engine)
+    observer        who is told how it goes; None: nobody
+    add             keep documents that INPUT does not hold
+    allow_deletes   let documents go, or be replaced, where a run would refuse that
+    address         a Ray cluster; None: the one of this machine, else a private one
+
+    Raises UsageError before Ray is started, where that can be known; else as `index.index`.
+    """
+    if settings is None:
+        parent = latest(Store(root))
+        settings = base_of(parent) if parent else {}
+    if not isinstance(settings, Settings):
+        settings = parse_settings(settings)
+    observer = observer or Observer(quiet=True)
+    # Ray is imported here: it takes a second, and this module is read for its names.
+    from graphrag_ray.distributed.cluster import connected, will_be_private
+    from graphrag_ray.distributed.executor import RayExecutor
+
+    _check(input_url, root, settings, here=will_be_private(address))
+    observer.checked(settings)
+    with connected(address):
+        executor = RayExecutor(
+            Store(root),
+            Models.of(settings),
+            settings.run.max_failed_fraction,
+            settings.run.flush_s,
+            settings.run.workers_per_node,
+            observer.progress,
+            Spending(settings.budget, time.monotonic()),
+        )
+        executor.start()
+        with observer:
+            try:
+                return run_index(
+                    input_url, executor, settings, observer, add=add, allow_deletes=allow_deletes
+                )
+            finally:
+                executor.close()
+
+
+def _check(input_url: str, root: str, settings: Settings, here: bool) -> None:
+    """What is wrong with prices, prompts, INPUT and keys is told before Ray takes its seconds.
+
+    here: the workers will have this process's environment.
+    """
+    check_prices(settings.budget, Models.of(settings))
+    load_prompts(settings.prompts_dir)
+    list_input(input_url, root)
+    if here:
+        check_endpoints(settings)
+
+
+def base_of(parent: Manifest) -> dict[str, Any]:
+    """The settings that a run takes over from the snapshot before it: all but the budget of that run."""
+    return {name: section for name, section in parent.settings.items() if name != "budget"}
+
+
+def check_endpoints(settings: Settings) -> None:
+    """Raises SettingsError where a model that a run asks has no endpoint with a key and an address.
+
+    Looks in this process's environment: to be asked only where the workers have the same one.
+    """
+    for name, stages in _asked(settings).items():
+        model = settings.model(name)
+        tried = connect(model, os.environ) if model.provider != "offline" else ()
+        problems = [str(t) for t in tried if isinstance(t, FatalCallError)]
+        if problems and len(problems) == len(tried):
+            raise SettingsError(f"models.{name} ({', '.join(stages)}): {'; '.join(problems)}")
+
+
+def _asked(settings: Settings) -> dict[str, list[str]]:
+    """The logical models that a run of these settings asks, and in which stages."""
+    stages = ["extract", "describe", "report"]
+    stages += ["claims"] if settings.claims.enabled else []
+    stages += ["embed"] if settings.embeddings.enabled else []
+    asked: dict[str, list[str]] = {}
+    for stage in stages:
+        asked.setdefault(settings.model_name(stage), []).append(stage)
+    return asked

@@ -1,0 +1,140 @@
+"""Options that commands share, and the settings that they add up to."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import click
+import orjson
+
+from graphrag_ray.errors import GraphRagError, SettingsError, StoreError, UsageError
+from graphrag_ray.settings import Settings
+from graphrag_ray.settings_file import load_settings
+
+_SHORT = {
+    "model": "models.default.model",
+    "base_url": "models.default.endpoints.0.base_url",
+    "api_key_env": "models.default.endpoints.0.api_key_env",
+    "rpm": "models.default.endpoints.0.requests_per_minute",
+    "tpm": "models.default.endpoints.0.tokens_per_minute",
+    "max_in_flight": "models.default.endpoints.0.max_in_flight",
+}
+"""Options that are short for one setting."""
+
+
+def _traceback(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        ctx.find_root().meta["traceback"] = True
+
+
+def _verbose(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        logging.getLogger().setLevel(logging.INFO)
+
+
+def _general() -> list[click.Parameter]:
+    """Options of the program, which may stand before or after a command's name."""
+    trace = "Show where an error came from."
+    log = "Log what happens, for debugging."
+    return [
+        click.Option(["--traceback"], is_flag=True, expose_value=False, callback=_traceback, help=trace),
+        click.Option(["-v", "--verbose"], is_flag=True, expose_value=False, callback=_verbose, help=log),
+    ]
+
+
+class Command(click.Command):
+    """A command that also takes the options of the program."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        *own, help_option = super().get_params(ctx)
+        return [*own, *_general(), help_option]
+
+
+class Commands(click.Group):
+    """Turns our errors into a message and their exit code; anything else is a bug and keeps its trace."""
+
+    command_class = Command
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        return [*_general(), *super().get_params(ctx)]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except GraphRagError as e:
+            if ctx.meta.get("traceback"):
+                raise
+            click.echo(f"graphrag-ray: {e}", err=True)
+            ctx.exit(e.exit_code)
+        except KeyboardInterrupt:
+            click.echo("graphrag-ray: stopped. What was answered is kept; run it again to go on.", err=True)
+            ctx.exit(130)
+
+
+def root_option(f: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--root", required=True, metavar="URL", help="The index: a folder, or s3://… and other fsspec URLs."
+    )(f)
+
+
+def json_option(f: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")(f)
+
+
+def settings_options(f: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(
+        [
+            click.option(
+                "--config", type=click.Path(), metavar="FILE", help="Settings, as `init` writes them."
+            ),
+            click.option(
+                "--set",
+                "overrides",
+                multiple=True,
+                metavar="A.B=C",
+                help="Override one setting; may be repeated.",
+            ),
+            click.option("--model", help="Short for models.default.model (and provider: openai)."),
+            click.option("--base-url", help="Short for the address of that model's one endpoint."),
+            click.option("--api-key-env", help="Short for the name of the variable that holds its key."),
+            click.option("--rpm", type=float, help="Short for its requests per minute."),
+            click.option("--tpm", type=float, help="Short for its tokens per minute."),
+            click.option("--max-in-flight", type=int, help="Short for its bound on concurrent calls."),
+        ]
+    ):
+        f = option(f)
+    return f
+
+
+def settings_from(
+    config: str | None,
+    overrides: tuple[str, ...],
+    short: Mapping[str, Any],
+    base: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Settings from --config (or else `base`), the short forms, and --set. Raises SettingsError."""
+    given = {name: value for name, value in short.items() if value is not None}
+    # As JSON, which is YAML: a name such as "1e3" or "no" stays a string.
+    forms = [f"{_SHORT[name]}={orjson.dumps(value).decode()}" for name, value in given.items()]
+    if "model" in given or (given and any(o.startswith("models.") for o in overrides)):
+        forms.insert(0, "models.default.provider=openai")
+    elif given and load_settings(config, overrides, base).model("default").provider == "offline":
+        option = "--" + next(iter(given)).replace("_", "-")
+        raise SettingsError(f"{option} needs --model: no model is configured that it could belong to")
+    return load_settings(config, [*forms, *overrides], base)
+
+
+@contextmanager
+def naming_root(root: str) -> Iterator[None]:
+    """Around the first look at --root: what can be no index is told as wrong usage of that option."""
+    try:
+        yield
+    except SettingsError as e:
+        raise UsageError(f"--root {root!r}: {e}") from e
+    except StoreError as e:
+        if isinstance(e.__cause__, NotADirectoryError):
+            raise UsageError(f"--root {root} is a file, or lies below one: give a folder or a URL") from e
+        raise

@@ -1,0 +1,161 @@
+"""What stays of the parent snapshot's documents, and which runs are refused since they would lose some."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphrag_ray import schema
+from graphrag_ray.errors import DeletionRefused
+from graphrag_ray.ids import document_id
+from graphrag_ray.steps.run import Result, Run, by_input, code
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parts import Part, read_part, read_table
+from graphrag_ray.wording import plural
+
+MAX_DELETED_FRACTION = 0.10
+NAMES_TOLD = 3
+
+_KEPT = re.compile(r"; its version of snapshot (\d+) is kept$")
+
+
+def keep_and_count(
+    run: Run, tables: dict[str, list[list[Part]]], base: str, add: bool, allow_deletes: bool
+) -> dict[str, Any]:
+    """Add what stays of the parent snapshot to the tables that were read; return what changed.
+
+    base: the folder that the documents' names are relative to. Raises DeletionRefused for a run that would
+    delete much of the index, or replace documents of another folder.
+    """
+    failed = _all(run, tables["failures"], None, schema.FAILURES)
+    now = _all(run, tables["documents"], ["id", "content_hash"], schema.DOCUMENTS)
+    if run.parent is None:
+        _one_table(run, tables, failed)
+        return {"documents": now.num_rows, "added": now.num_rows, "changed": 0, "removed": 0}
+    old = Result.from_json(run.parent.steps["read"])
+    columns = ["id", "content_hash", "path"]
+    before = read_table(run.store, old.parts("documents"), columns, schema.DOCUMENTS)
+    gone = pc.invert(pc.is_in(before["id"], now["id"].combine_chunks()))
+    keep = gone if add else pc.and_(gone, _unreadable_today(before, failed))
+    removed = int(pc.sum(gone).as_py() or 0) - int(pc.sum(keep).as_py() or 0)
+    if removed > MAX_DELETED_FRACTION * before.num_rows and not allow_deletes:
+        raise DeletionRefused(
+            f"this run would delete {removed:,} of {plural(before.num_rows, 'document')}, because INPUT does "
+            "not hold them any more. Use --add to keep them, or --allow-deletes if they should go."
+        )
+    both = before.join(now, "id", right_suffix="_now", join_type="inner")
+    changed = both.filter(pc.not_equal(both["content_hash"], both["content_hash_now"]))
+    if add and not allow_deletes:
+        _refuse_to_replace(run, base, changed)
+    kept = before.filter(keep)
+    counts = {
+        "documents": now.num_rows + kept.num_rows,
+        "added": now.num_rows - both.num_rows,
+        "changed": changed.num_rows,
+        "removed": removed,
+    }
+    if counts["added"] or counts["changed"] or removed or not _read_alike(run):
+        _add_kept(run, tables, old, kept["id"].combine_chunks())
+    else:
+        # The same documents in other files: the parent's parts spare all later steps.
+        tables |= {name: old.tables[name] for name in ("documents", "text_units")}
+    told, n = _told_kept(run, failed, kept, old)
+    _one_table(run, tables, told)
+    return counts | ({"kept": n} if n else {})
+
+
+def inputs_of(run: Run, base: str, add: bool) -> list[str]:
+    """The folders whose documents the index holds after this run: what the next `--add` may update."""
+    before = run.parent.run.get("inputs", []) if run.parent and add else []
+    return sorted({*before, base})
+
+
+def _refuse_to_replace(run: Run, base: str, changed: pa.Table) -> None:
+    """A document's name is its path below INPUT: in another folder the same name is another document."""
+    known = run.parent.run.get("inputs") if run.parent else None
+    if known is None or base in known or not changed.num_rows:
+        return
+    names = sorted(set(changed["path"].to_pylist()))
+    more = ", …" if len(names) > NAMES_TOLD else ""
+    raise DeletionRefused(
+        f"--add would replace {plural(changed.num_rows, 'document')} of another INPUT that "
+        f"{'has the same name' if changed.num_rows == 1 else 'have the same names'}: "
+        f"{', '.join(names[:NAMES_TOLD])}{more} (a document's name is its path below INPUT). Index a folder "
+        "that holds both, or use --allow-deletes to replace them."
+    )
+
+
+def _read_alike(run: Run) -> bool:
+    """Whether this run makes the chunks of a document that its parent made."""
+    if run.parent is None or run.parent.run.get("code") != code():
+        return False
+    now = run.settings.model_dump(mode="json")
+    return all(run.parent.settings.get(n) == now[n] for n in ("input", "chunking", "models", "stages"))
+
+
+def _unreadable_today(before: pa.Table, failed: pa.Table) -> pa.ChunkedArray:
+    """Which documents of the parent are in files, or rows of files, that could not be read now."""
+    files, rows = [], []
+    for path, item in zip(failed["document"].to_pylist(), failed["item"].to_pylist(), strict=True):
+        if item == path:
+            files.append(path)
+        else:
+            rows.append(document_id(path, item))
+    in_files = pc.is_in(before["path"], pa.array(files, pa.string()))
+    return pc.or_(in_files, pc.is_in(before["id"], pa.array(rows, pa.string())))
+
+
+def _told_kept(run: Run, failed: pa.Table, kept: pa.Table, old: Result) -> tuple[pa.Table, int]:
+    """The failures, each saying which snapshot's version is kept where one is; and how many are."""
+    if not failed.num_rows or not kept.num_rows or run.parent is None:
+        return failed, 0
+    before = read_table(run.store, old.parts("failures"), ["document", "item", "error"], schema.FAILURES)
+    since = {(r["document"], r["item"]): _KEPT.search(r["error"]) for r in before.to_pylist()}
+    paths, ids = set(kept["path"].to_pylist()), set(kept["id"].to_pylist())
+    rows, n = failed.to_pylist(), 0
+    for row in rows:
+        path, item = row["document"], row["item"]
+        if path in paths if item == path else document_id(path, item) in ids:
+            # The number of the first run that failed stays: otherwise each run would be a change.
+            told = since.get((path, item))
+            row["error"] += f"; its version of snapshot {told[1] if told else run.parent.number} is kept"
+            n += 1
+    return pa.Table.from_pylist(rows, schema=schema.FAILURES), n
+
+
+def _one_table(run: Run, tables: dict[str, list[list[Part]]], failed: pa.Table) -> None:
+    """Failures as one group: which file stood beside which is no change."""
+    written = run.executor.map("read", _just, [failed]) if failed.num_rows else []
+    tables["failures"] = [w.get("failures", []) for w in written]
+
+
+def _just(store: Store, failed: pa.Table) -> Iterator[Mapping[str, pa.Table]]:
+    yield {"failures": failed}
+
+
+def _add_kept(run: Run, tables: dict[str, list[list[Part]]], old: Result, kept: pa.Array) -> None:
+    """Copy the kept documents and their chunks out of the parent's parts; whole parts are shared."""
+    if not len(kept):
+        return
+    pairs = zip(old.tables["documents"], old.tables["text_units"], strict=True)
+    inputs = [(documents, units, kept) for documents, units in pairs]
+    # Without empty groups: they would add up, run after run, and make each look like a change.
+    written = [w for w in run.executor.map("keep", _keep_rows, inputs) if w.get("documents")]
+    for name, groups in by_input(written, "documents", "text_units").items():
+        tables[name] += groups
+
+
+def _keep_rows(store: Store, x: tuple[list[Part], list[Part], pa.Array]) -> Iterator[Mapping[str, pa.Table]]:
+    documents, units, kept = x
+    for name, parts, column in (("documents", documents, "id"), ("text_units", units, "document_id")):
+        for part in parts:
+            table = read_part(store, part)
+            yield {name: table.filter(pc.is_in(table[column], kept))}
+
+
+def _all(run: Run, groups: list[list[Part]], columns: Sequence[str] | None, of: pa.Schema) -> pa.Table:
+    return read_table(run.store, [p for group in groups for p in group], columns, of)

@@ -1,0 +1,108 @@
+"""What INPUT holds: files that can be read, those that cannot, and the folder that names are relative to."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from graphrag_ray.corpus.parse import EXTENSIONS
+from graphrag_ray.errors import InputError
+from graphrag_ray.llm.keys import display_url
+from graphrag_ray.wording import plural
+
+INDEX_FOLDERS = ("work", "tables", "snapshots", "locks")
+"""What a store keeps under the index root."""
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """url: where it is; path: its name relative to INPUT, the natural key of its documents."""
+
+    url: str
+    path: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Listing:
+    """files: by path; others: how many files of each unknown extension; base: the folder that the paths are
+    relative to, as it may be shown."""
+
+    files: list[InputFile]
+    others: Mapping[str, int]
+    base: str
+
+
+def list_input(input_url: str, index_url: str = "") -> list[InputFile]:
+    """The readable files of `look_at`."""
+    return look_at(input_url, index_url).files
+
+
+def look_at(input_url: str, index_url: str = "") -> Listing:
+    """List a file, folder, glob or URL. Raises InputError when nothing in it can be read.
+
+    index_url: an index, whose own files are no documents even where it lies inside INPUT.
+    """
+    try:
+        fs, root = fsspec.core.url_to_fs(input_url)
+        base, found = _found(fs, root)
+    except (OSError, ValueError, ImportError) as e:
+        raise InputError(f"cannot list INPUT {input_url!r}: {e}") from e
+    same = index_url and fsspec.utils.get_protocol(index_url) == fsspec.utils.get_protocol(input_url)
+    ours = tuple(f"{fs._strip_protocol(index_url)}/{f}/" for f in INDEX_FOLDERS) if same else ()
+    files, others = [], Counter[str]()
+    for path, info in found.items():
+        extension = posixpath.splitext(path)[1].lower()
+        if _hidden(path, base) or path.startswith(ours):
+            continue
+        if extension in EXTENSIONS:
+            name = posixpath.relpath(path, base) if base else path
+            files.append(InputFile(fs.unstrip_protocol(path), name, int(info.get("size") or 0)))
+        else:
+            others[extension] += 1
+    if not files:
+        also = f" ({plural(others.total(), 'file')} of other kinds)" if others else ""
+        raise InputError(
+            f"nothing to read at INPUT {input_url!r}{also}: it must be a file, folder, glob or URL with "
+            f"{', '.join(sorted(EXTENSIONS))} files"
+        )
+    return Listing(sorted(files, key=lambda f: f.path), others, display_url(fs.unstrip_protocol(base)))
+
+
+def _found(fs: Any, root: str) -> tuple[str, dict[str, Any]]:
+    """The base, and what is there: {} for nothing."""
+    there = fs.exists(root)
+    if any(c in root for c in "*?[") and not there:
+        found = {p: i for p, i in fs.glob(root, detail=True).items() if i["type"] == "file"}
+        return posixpath.dirname(root[: min(root.index(c) for c in "*?[" if c in root)]), found
+    if fs.isfile(root):
+        return posixpath.dirname(root), {root: fs.info(root)}
+    return root, _below(fs, root) if there else {}
+
+
+def _below(fs: Any, folder: str) -> dict[str, Any]:
+    """All files below a folder. fsspec's own `find` takes a local folder that may not be listed for an
+    empty one, whose documents would then be deleted, and follows links in circles."""
+    if not isinstance(fs, LocalFileSystem):
+        return dict(fs.find(folder, detail=True))
+    found: dict[str, Any] = {}
+    folders: list[tuple[str, tuple[str, ...]]] = [(folder, (os.path.realpath(folder),))]
+    for at, above in folders:  # grows while we go through it
+        for info in fs.ls(at, detail=True):
+            if not os.path.isdir(info["name"]):
+                found[info["name"]] = info
+            elif (real := os.path.realpath(info["name"])) not in above:
+                folders.append((info["name"], (*above, real)))
+    return found
+
+
+def _hidden(path: str, base: str) -> bool:
+    relative = posixpath.relpath(path, base) if base else path
+    return any(step.startswith(".") for step in relative.split("/"))
