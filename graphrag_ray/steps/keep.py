@@ -28,8 +28,8 @@ def keep_and_count(
 ) -> dict[str, Any]:
     """Add what stays of the parent snapshot to the tables that were read; return what changed.
 
-    base: the folder that the documents' names are relative to. Raises DeletionRefused for a run that would
-    delete much of the index, or replace documents of another folder.
+    base: the folder that the documents' names are relative to (`Listing.base`). Raises DeletionRefused for
+    a run that would delete much of the index, or replace documents of another folder.
     """
     failed = _all(run, tables["failures"], None, schema.FAILURES)
     now = _all(run, tables["documents"], ["id", "content_hash"], schema.DOCUMENTS)

@@ -14,6 +14,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from graphrag_ray.corpus.parse import EXTENSIONS
 from graphrag_ray.errors import InputError
+from graphrag_ray.ids import stable_id
 from graphrag_ray.llm.keys import display_url
 from graphrag_ray.wording import plural
 
@@ -33,7 +34,7 @@ class InputFile:
 @dataclass(frozen=True)
 class Listing:
     """files: by path; others: how many files of each unknown extension; base: the folder that the paths are
-    relative to, as it may be shown."""
+    relative to, as a hash: its address may hold a password, and this is kept."""
 
     files: list[InputFile]
     others: Mapping[str, int]
@@ -73,7 +74,11 @@ def look_at(input_url: str, index_url: str = "") -> Listing:
             f"nothing to read at INPUT {input_url!r}{also}: it must be a file, folder, glob or URL with "
             f"{', '.join(sorted(EXTENSIONS))} files"
         )
-    return Listing(sorted(files, key=lambda f: f.path), others, display_url(fs.unstrip_protocol(base)))
+    return Listing(
+        sorted(files, key=lambda f: f.path),
+        others,
+        stable_id("input", display_url(fs.unstrip_protocol(base))),
+    )
 
 
 def _found(fs: Any, root: str) -> tuple[str, dict[str, Any]]:

@@ -70,7 +70,7 @@ class Result:
 class Run:
     """One run of `index`: where it works, with what, and what has been done so far.
 
-    inputs  the folders whose documents the index holds after it
+    inputs  hashes of the folders whose documents the index holds after it
     """
 
     executor: Executor

@@ -204,21 +204,21 @@ def test_columns_of_tables_become_metadata_that_citations_reach(world: World):
     world.index()
     documents = {(d["path"], d["row"]): d for d in world.table("documents")}
     assert set(documents) == {
-        ("letters.csv", "0"),
         ("letters.csv", "1"),
-        ("notes.jsonl", "0"),
+        ("letters.csv", "2"),
+        ("notes.jsonl", "1"),
         ("plain.txt", ""),
     }
-    assert json.loads(documents["letters.csv", "0"]["raw_data"]) == {"author": "Ann", "page": "12"}
+    assert json.loads(documents["letters.csv", "1"]["raw_data"]) == {"author": "Ann", "page": "12"}
     assert documents["plain.txt", ""]["raw_data"] is None
     opened = world.open()
     (source,) = opened.sources(opened.ask("What are the THEMES?").references)
     chunks = {(c["document"], c["row"]): c for c in source.chunks}
-    letter = chunks["letters.csv", "0"]
+    letter = chunks["letters.csv", "1"]
     assert json.loads(letter["metadata"])["author"] == "Ann"
     assert (letter["title"], letter["date"]) == ("A letter", "1903-05-01")
     assert letter["text"] == "ALICE met BOB, on the pier."
-    assert json.loads(chunks["notes.jsonl", "0"]["metadata"]) == {"tags": ["x", "y"]}
+    assert json.loads(chunks["notes.jsonl", "1"]["metadata"]) == {"tags": ["x", "y"]}
 
 
 def test_the_columns_of_tables_can_be_named(world: World):
