@@ -195,7 +195,9 @@ class RayExecutor:
         """The driver's loop: give the coordinator items, learn outcomes, until there is nothing left."""
         sweep = Sweep()
         watch = FailureWatch(self.max_failed_fraction, fresh)
-        low_water = max(64, 2 * len(runs) * self.models.places(work.name, len(runs)))
+        places = self.models.places(work.name, len(runs))
+        # What is with the coordinator has its order; a source whose order changes keeps its items.
+        low_water = 64 if work.returns else max(64, 2 * len(runs) * places)
         items: list[tuple[int, Row]] = []
         taken, closed, started_at = 0, False, time.monotonic()
         alive, limits = dict(runs), self.models.limits()
@@ -237,23 +239,15 @@ class RayExecutor:
                 self.spending.add(sweep.accounts)
                 return sweep
             self.spending.check(sweep.accounts, news.in_flight, time.monotonic())
-            waiting = news.waiting
-            if news.open == waiting > 0:  # none is leased: can another be paid for?
+            if news.open == news.waiting > 0:  # none is leased: can another be paid for?
                 affordable = self.spending.items(sweep.accounts, sweep.finished, self.models)
                 if affordable is not None and sweep.finished >= affordable:
                     raise self.spending.exhausted(sweep.accounts)
-            patience_s = 0.25
-            while not closed and waiting < low_water:
-                rows = source.take()
-                if rows is None:
-                    closed = True
-                elif not rows:
-                    patience_s = 0.02
-                    break
-                else:
-                    items += [(taken + i, row) for i, row in enumerate(rows)]
-                    taken += len(rows)
-                    waiting += len(rows)
+            rows, closed = ([], True) if closed else _taken(source, low_water - news.waiting)
+            items = list(enumerate(rows, taken))
+            taken += len(rows)
+            # A source that has nothing yet may have something any moment, unless it waits for outcomes.
+            patience_s = 0.02 if not (rows or closed or work.returns) else 0.25
             self._drop_dead(alive, coordinator)
 
     def _peak_in_flight(self) -> int:
@@ -273,6 +267,19 @@ class RayExecutor:
                     limiter.forget.remote(name)
                 if not alive:
                     raise GraphRagError(f"all LLM workers died; the last with: {_told(e)}") from e
+
+
+def _taken(source: Source[Any], room: int) -> tuple[list[Row], bool]:
+    """Some `room` items of a source, as far as it has them now; and whether these were the last."""
+    rows: list[Row] = []
+    while len(rows) < room:
+        more = source.take()
+        if more is None:
+            return rows, True
+        if not more:
+            break
+        rows += more
+    return rows, False
 
 
 def _told(error: BaseException) -> str:

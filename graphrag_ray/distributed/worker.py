@@ -31,6 +31,8 @@ IDLE_LOOK_S = 0.2
 """The same where nothing was to be had and nothing has ended: calls are only waited for."""
 WAITED_FOR_S = 0.5
 """Between journal writes where other items wait for the results."""
+MOST_WAITING = 32
+"""Items of a worker that wait for a call, where the order of items matters."""
 
 
 @dataclass(frozen=True)
@@ -106,9 +108,8 @@ class _WorkerSweep:
             await self._flush_if_due()
             if self.error is not None:
                 raise self.error
-            places = 0 if self.fatal else max(0, self.places - len(self.running))
             leased = await self.coordinator.lease.remote(
-                self.settings.name, incarnation, places, self._report()
+                self.settings.name, incarnation, self._free_places(), self._report()
             )
             if leased is None:
                 return
@@ -118,6 +119,16 @@ class _WorkerSweep:
                 # Not at every reply: a lease call costs as much CPU as half a model call.
                 look_s = IDLE_LOOK_S if self.hungry and not self.unflushed else LOOK_S
                 await asyncio.wait(self.running, timeout=look_s)
+
+    def _free_places(self) -> int:
+        if self.fatal:
+            return 0
+        free = max(0, self.places - len(self.running))
+        if not self.work.returns:
+            return free
+        # Items that others wait for overtake in the source's queue, not in ours: ours is kept short.
+        waiting = len(self.running) - self.in_flight.calls
+        return min(free, max(0, MOST_WAITING - waiting))
 
     async def _flush_if_due(self) -> None:
         due_s = self.settings.flush_s

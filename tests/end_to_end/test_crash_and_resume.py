@@ -59,7 +59,7 @@ class Machine:
         self.die_at = self.refuse_at = None
 
     @asynccontextmanager
-    async def gateway(self, *_: Any) -> AsyncIterator[Any]:
+    async def gateway(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
         """Stands in for `open_gateway`."""
         yield self._ask
 
