@@ -13,13 +13,13 @@ from graphrag_ray.errors import FatalCallError, SettingsError
 from graphrag_ray.index import Indexed
 from graphrag_ray.index import index as run_index
 from graphrag_ray.llm.client import connect
-from graphrag_ray.progress import Observer
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.settings import Settings
 from graphrag_ray.settings_file import parse_settings
 from graphrag_ray.steps.listing import list_input
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.snapshots import Manifest, latest
+from graphrag_ray.terminal.progress import Observer
 
 
 def build_index(

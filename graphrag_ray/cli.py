@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphrag_ray import console
-from graphrag_ray.cli_options import (
+from graphrag_ray.errors import UsageError
+from graphrag_ray.settings import Settings
+from graphrag_ray.terminal import console
+from graphrag_ray.terminal.options import (
     Commands,
     json_option,
     naming_root,
@@ -18,9 +20,7 @@ from graphrag_ray.cli_options import (
     settings_from,
     settings_options,
 )
-from graphrag_ray.errors import UsageError
-from graphrag_ray.progress import Observer
-from graphrag_ray.settings import Settings
+from graphrag_ray.terminal.progress import Observer
 
 if TYPE_CHECKING:
     from graphrag_ray.store.snapshots import Manifest
@@ -258,13 +258,13 @@ def estimate(
       graphrag-ray index ./some-documents --root ./trial --config settings.yaml
       graphrag-ray estimate ./documents --root ./trial --config settings.yaml
     """
-    from graphrag_ray import console_estimate
     from graphrag_ray.build import base_of
     from graphrag_ray.estimate import READ_BYTES, SAMPLE_CHUNKS
     from graphrag_ray.estimate import estimate as forecast_of
     from graphrag_ray.forecast.assumptions import parse_assumptions
     from graphrag_ray.store.files import Store
     from graphrag_ray.store.snapshots import latest
+    from graphrag_ray.terminal.forecast import print_forecast
 
     given = parse_assumptions(assume)
     base = None
@@ -284,7 +284,7 @@ def estimate(
     if as_json:
         click.echo(console.as_json(found.as_dict()))
     else:
-        console_estimate.print_forecast(found, root)
+        print_forecast(found, root)
 
 
 @main.command()

@@ -13,10 +13,10 @@ from graphrag_ray.ask import open_index
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.index import index
-from graphrag_ray.progress import Observer
 from graphrag_ray.settings_file import parse_settings
 from graphrag_ray.steps import blocks, finish, merge, reports
 from graphrag_ray.store.files import Store
+from graphrag_ray.terminal.progress import Observer
 
 TABLES = (
     "documents",

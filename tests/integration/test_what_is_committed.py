@@ -14,11 +14,11 @@ from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.errors import StoreError
 from graphrag_ray.index import Indexed, index
-from graphrag_ray.progress import Observer
 from graphrag_ray.settings_file import parse_settings
 from graphrag_ray.steps import run
 from graphrag_ray.store import compaction, snapshots
 from graphrag_ray.store.files import Store
+from graphrag_ray.terminal.progress import Observer
 
 
 class Told(Observer):

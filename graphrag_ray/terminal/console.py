@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.table import Table
 
-from graphrag_ray.progress import console_of
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.sources import specific
+from graphrag_ray.terminal.progress import console_of
 from graphrag_ray.wording import plural
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from graphrag_ray.engine.executor import Progress
 from graphrag_ray.llm.accounting import Accounts, InFlight, Limits, Totals
-from graphrag_ray.progress import RATE_OVER_S, Observer, Recent, duration, progress_line
+from graphrag_ray.terminal.progress import RATE_OVER_S, Observer, Recent, duration, progress_line
 
 
 def seen(done: int, seconds: float, tokens: int = 0, pico_usd: int | None = 0, **changes) -> Progress:
