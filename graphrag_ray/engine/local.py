@@ -128,7 +128,7 @@ class _LocalSweep(Generic[T]):
             asking = Asking(ask, writer, time.time)
             try:
                 await self._loop(asking, writer)
-            except (BudgetSpent, TooManyFailures):
+            except (BudgetSpent, ModelRefused, TooManyFailures):
                 await gate.drain()
                 raise
             finally:
