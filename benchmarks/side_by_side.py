@@ -18,21 +18,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from cpu import endpoint, get
-from processes import Totals, measured
+from processes import Totals
+from simulated import endpoint, get, measured_beside
 
 HERE = Path(__file__).resolve().parent
 DIMENSIONS = 1536
@@ -151,10 +149,6 @@ def built_by_us(printed: str) -> dict[str, Any]:
     return built | {"version": version("graphrag-ray")}
 
 
-def no_laps(_: str) -> None:
-    return None
-
-
 def run(
     tool: str,
     command: Callable[[str], list[str]],
@@ -162,14 +156,9 @@ def run(
     options: Sequence[str],
 ) -> Measured:
     """command: for an address of the endpoint. It is measured below another process than the endpoint."""
-    spawn = multiprocessing.get_context("spawn")
-    with (
-        endpoint("--dimensions", str(DIMENSIONS), *options) as url,
-        ProcessPoolExecutor(1, mp_context=spawn) as pool,
-    ):
-        env = environment(tool == OURS, url)
-        totals, printed = pool.submit(measured, command(url), no_laps, env).result()
-        return Measured(tool, totals, get(url, "/stats"), built(printed), printed)
+    with endpoint("--dimensions", str(DIMENSIONS), *options) as url:
+        totals, printed = measured_beside(command(url), environment(tool == OURS, url))
+        return Measured(tool, totals, get(url), built(printed), printed)
 
 
 def row(m: Measured) -> list[str]:

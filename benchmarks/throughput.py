@@ -25,13 +25,13 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from simulated import endpoint, get
 
 STAGES = {
     "extract": ("extract", "glean_check", "glean"),
@@ -94,22 +94,6 @@ class Stage:
         return seconds, max(tokens / limits.tokens, len(sent) / limits.requests) * 60 / seconds
 
 
-@contextmanager
-def endpoint(options: Sequence[str], log: Path) -> Iterator[str]:
-    """The simulated endpoint as a process; gives its base URL."""
-    command = [sys.executable, str(Path(__file__).parent / "endpoint"), "--log", str(log), *options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        assert process.stdout is not None
-        url = process.stdout.readline().strip()
-        if not url:
-            sys.exit("the simulated endpoint did not start")
-        yield url
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
 def stages(log: Path) -> list[Stage]:
     lines = log.read_bytes().splitlines()[1:]
     of = {kind: stage for stage, kinds in STAGES.items() for kind in kinds}
@@ -118,11 +102,6 @@ def stages(log: Path) -> list[Stage]:
         call = json.loads(line)
         calls[of.get(call["kind"], "other")].append(call)
     return [Stage(name, calls[name]) for name in STAGES if calls[name]]
-
-
-def fetch(url: str) -> dict[str, Any]:
-    with urllib.request.urlopen(url.removesuffix("/v1") + "/stats") as response:
-        return dict(json.loads(response.read()))
 
 
 def index(args: argparse.Namespace, url: str, root: Path, limits: Limits) -> tuple[float, int]:
@@ -146,7 +125,7 @@ def status(root: Path) -> dict[str, Any]:
     return dict(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
 
 
-def print_stages(found: Sequence[Stage], limits: Limits, ours: Mapping[str, Mapping[str, Any]]) -> None:
+def print_stages(found: Sequence[Stage], limits: Limits) -> None:
     print("| stage | requests | tokens | seconds | queued for s | share of limit while queued | 429s |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for s in found:
@@ -203,13 +182,13 @@ def main() -> None:
         options.append("--no-headers")  # which would tell the limits of a whole minute
     with tempfile.TemporaryDirectory() as scratch:
         root, log = args.root or Path(scratch) / "index", Path(scratch) / "log.jsonl"
-        with endpoint(options, log) as url:
+        with endpoint("--log", str(log), *options) as url:
             wall, code = index(args, url, root, limits)
-            stats = fetch(url)
+            stats = get(url)
         found = stages(log)
         told = status(root) if code in (0, 3) else {"counts": {}, "usage": []}
         print(f"\nexit code {code}; {told['counts']}\n")
-        print_stages(found, limits, {u["stage"]: u for u in told["usage"]})
+        print_stages(found, limits)
         print_bound(found, limits, wall)
         flow = stats["in_flight"]
         print(f"in flight: mean {flow['mean']:.1f}, peak {flow['peak']}; endpoint CPU {stats['cpu_s']:.1f} s")

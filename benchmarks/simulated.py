@@ -1,0 +1,46 @@
+"""Starting the simulated endpoint (`endpoint/`) for a benchmark, and asking it what it saw."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from processes import Totals, measured
+
+
+@contextmanager
+def endpoint(*options: str) -> Iterator[str]:
+    """The endpoint as a process, for as long as the block lasts; gives its base URL."""
+    command = [sys.executable, str(Path(__file__).resolve().parent / "endpoint"), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        try:
+            url = process.stdout.readline().strip()
+            if not url:
+                sys.exit("the simulated endpoint did not start")
+            yield url
+        finally:
+            process.terminate()
+
+
+def get(base_url: str, path: str = "/stats") -> dict[str, Any]:
+    with urllib.request.urlopen(base_url.removesuffix("/v1") + path) as reply:
+        return dict(json.loads(reply.read()))
+
+
+def measured_beside(command: Sequence[str], env: Mapping[str, str] | None = None) -> tuple[Totals, str]:
+    """`processes.measured`, below another process than the endpoint, which does not count."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(measured, command, _no_laps, env).result()
+
+
+def _no_laps(line: str) -> str | None:
+    return None
