@@ -25,6 +25,10 @@ _SHORT = {
 """Options that are short for one setting."""
 
 
+FAILED_ITEMS = 3
+"""Exit code: done, but some items failed."""
+
+
 def _traceback(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
     if wanted:
         ctx.find_root().meta["traceback"] = True
@@ -55,8 +59,6 @@ class Command(click.Command):
 
 class Commands(click.Group):
     """Turns our errors into a message and their exit code; anything else is a bug and keeps its trace."""
-
-    command_class = Command
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         return [*_general(), *super().get_params(ctx)]

@@ -1,0 +1,102 @@
+"""`graphrag-ray index`: bring an index up to date with its documents."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from graphrag_ray.settings import Settings
+from graphrag_ray.terminal import console
+from graphrag_ray.terminal.options import (
+    FAILED_ITEMS,
+    Command,
+    json_option,
+    naming_root,
+    root_option,
+    settings_from,
+    settings_options,
+)
+from graphrag_ray.terminal.progress import Observer
+
+if TYPE_CHECKING:
+    from graphrag_ray.store.snapshots import Manifest
+
+
+@click.command(cls=Command)
+@click.argument("input_url", metavar="INPUT")
+@root_option
+@settings_options
+@click.option("--add", is_flag=True, help="Keep documents that INPUT does not hold.")
+@click.option(
+    "--allow-deletes",
+    is_flag=True,
+    help="Let documents go that INPUT no longer holds, or be replaced by those of another INPUT.",
+)
+@click.option("--address", metavar="ADDRESS", help="A Ray cluster; without it, the one of this machine.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+@json_option
+def index(
+    input_url: str,
+    root: str,
+    config: str | None,
+    overrides: tuple[str, ...],
+    add: bool,
+    allow_deletes: bool,
+    address: str | None,
+    quiet: bool,
+    as_json: bool,
+    **short: Any,
+) -> None:
+    """Index INPUT: a file, folder, glob or URL with .txt, .md, .html, .jsonl, .csv or .parquet files.
+
+    Run it again to continue after an interruption, to try failed items again, or to bring the index up
+    to date: what was paid for is never paid for twice.
+
+    \b
+    Examples:
+      graphrag-ray index ./documents --root ./my-index
+      graphrag-ray index "s3://bucket/docs/*.jsonl" --root s3://bucket/index --config settings.yaml
+      graphrag-ray index ./documents --root ./my-index --model gpt-4o-mini --rpm 10000 --tpm 2000000
+    """
+    from graphrag_ray.build import base_of, build_index
+    from graphrag_ray.store.files import Store
+    from graphrag_ray.store.snapshots import latest
+
+    with naming_root(root):
+        parent = latest(Store(root))
+    base = base_of(parent) if parent and config is None else None
+    settings = settings_from(config, overrides, short, base)
+    observer = Observer(quiet=quiet or as_json)
+    if parent:
+        _tell_settings(observer, parent, settings, config)
+    done = build_index(
+        input_url,
+        root,
+        settings=settings,
+        observer=observer,
+        add=add,
+        allow_deletes=allow_deletes,
+        address=address,
+    )
+    if as_json:
+        click.echo(console.as_json(console.indexed_json(done)))
+    elif not quiet:
+        console.print_indexed(done, root)
+    if done.failed:
+        if quiet and not as_json:
+            click.echo(f"graphrag-ray: {console.failed_line(done, root)}", err=True)
+        sys.exit(FAILED_ITEMS)
+
+
+def _tell_settings(observer: Observer, parent: Manifest, settings: Settings, config: str | None) -> None:
+    """Whose settings these are, and where a model's work is about to be replaced by the offline engine's."""
+    if config is None:
+        observer.note(f"Settings of snapshot {parent.number} (--config or --set change them).")
+    paid_for = parent.settings.get("models", {}).get("default", {}).get("model")
+    if paid_for and settings.model(settings.model_name("extract")).provider == "offline":
+        observer.note(
+            f"Snapshot {parent.number} was written with {paid_for}; these settings name no model, so the "
+            "offline engine writes it anew. What the model answered is kept for another run with it."
+        )

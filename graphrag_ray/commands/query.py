@@ -1,0 +1,67 @@
+"""`graphrag-ray query`: answer a question from an index."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from graphrag_ray.terminal import console
+from graphrag_ray.terminal.options import (
+    FAILED_ITEMS,
+    Command,
+    json_option,
+    naming_root,
+    root_option,
+    settings_from,
+    settings_options,
+)
+
+
+@click.command(cls=Command)
+@click.argument("question")
+@root_option
+@settings_options
+@click.option(
+    "--level",
+    metavar="C0..Cn",
+    help="Level of the communities; default: the coarsest level with enough reports to fill a context.",
+)
+@click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
+@click.option("--sources", is_flag=True, help="Show the entities, relationships and text under the answer.")
+@json_option
+def query(
+    question: str,
+    root: str,
+    config: str | None,
+    overrides: tuple[str, ...],
+    level: str | None,
+    snapshot: int | None,
+    sources: bool,
+    as_json: bool,
+    **short: Any,
+) -> None:
+    """Answer QUESTION from the index: all reports of one level are read, and the answer cites them.
+
+    \b
+    Examples:
+      graphrag-ray query "What are the main themes?" --root ./my-index
+      graphrag-ray query "Who opposed the harbour?" --root ./my-index --level C1 --sources
+    """
+    from graphrag_ray.ask import open_index
+    from graphrag_ray.store.files import Store
+    from graphrag_ray.store.snapshots import open_latest
+
+    with naming_root(root):
+        manifest = open_latest(Store(root), snapshot)
+    settings = settings_from(config, overrides, short, manifest.settings if config is None else None)
+    opened = open_index(root, snapshot=snapshot, settings=settings)
+    answer = opened.ask(question, level)
+    found = opened.sources(answer.references) if sources or as_json else []
+    if as_json:
+        click.echo(console.as_json(console.answer_json(answer, found, opened.manifest.number)))
+    else:
+        console.print_answer(answer, opened, found if sources else None)
+    if answer.failed_parts:
+        sys.exit(FAILED_ITEMS)
