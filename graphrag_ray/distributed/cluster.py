@@ -12,7 +12,6 @@ from pathlib import Path
 import ray
 from ray._common.utils import get_ray_address_file
 from ray._private import ray_constants
-from ray.data import DataContext
 
 from graphrag_ray.errors import GraphRagError
 
@@ -35,11 +34,6 @@ def connected(address: str | None = None) -> Iterator[None]:
             stack.callback(_restore_clusters, os.environ.get(_CLUSTERS), ray_constants.ENABLE_RAY_CLUSTER)
             _connect(address)
             stack.callback(ray.shutdown)
-        # Workers print our own warnings through the driver; Ray's progress bars would fight ours.
-        context = DataContext.get_current()
-        context.enable_progress_bars = False
-        context.print_on_execution_start = False
-        logging.getLogger("ray.data").setLevel(logging.ERROR)
         yield
 
 

@@ -1,4 +1,4 @@
-"""The Ray executor: tables through Ray Data, dialogues through a pool of worker actors."""
+"""The Ray executor: tables through tasks, dialogues through a pool of worker actors."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import ray
-import ray.data
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from graphrag_ray.distributed.coordinator import CoordinatorActor, Exchange
 from graphrag_ray.distributed.limits import start_limiters
+from graphrag_ray.distributed.tables import map_tables, shuffle_tables, stream_tables, unwrapped
 from graphrag_ray.distributed.worker import KeyHolderActor, WorkerActor, WorkerSettings
 from graphrag_ray.engine.executor import (
-    PARTITION,
     Progress,
     Source,
     Sweep,
@@ -37,27 +35,12 @@ from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.errors import GraphRagError, ModelRefused, TooManyFailures
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
-from graphrag_ray.store.parts import Part, write_part
 
 T = TypeVar("T")
 X = TypeVar("X")
 
 STOPPED_WITHIN_S = DRAIN_S + 10.0
 """Workers of a sweep that ends early get so long to journal what they have."""
-
-STREAMED_ROWS = 512
-"""Rows of a streamed table that the driver is given at a time."""
-
-_WRITTEN = pa.schema(
-    [
-        ("input", pa.int64()),
-        ("sequence", pa.int64()),
-        ("name", pa.string()),
-        ("path", pa.string()),
-        ("rows", pa.int64()),
-        ("bytes", pa.int64()),
-    ]
-)
 
 
 @dataclass
@@ -83,12 +66,7 @@ class RayExecutor:
         return partial(ray.get, ray.put(value))
 
     def map(self, step: str, fn: TableFunction[X], inputs: Sequence[X]) -> Written:
-        if not inputs:
-            return []
-        dataset = self._inputs(inputs).map_batches(
-            partial(_map_one, self.store, fn, self.share(list(inputs))), batch_size=1, batch_format="pyarrow"
-        )
-        return _written(_collect(dataset), len(inputs))
+        return map_tables(self.store, step, fn, inputs)
 
     def shuffle(
         self,
@@ -100,33 +78,12 @@ class RayExecutor:
     ) -> Written:
         if not inputs:
             return [{} for _ in range(partitions)]
-        rows = self._inputs(inputs).map_batches(
-            partial(_stream_one, self.store, fn, self.share(list(inputs))),
-            batch_size=1,
-            batch_format="pyarrow",
-        )
-        # One partition needs no hashing: bringing all blocks together is enough, and much cheaper.
-        together = rows.repartition(partitions, keys=[PARTITION]) if partitions > 1 else rows.repartition(1)
-        reduced = together.map_batches(
-            partial(_reduce_block, self.store, reduce), batch_size=None, batch_format="pyarrow"
-        )
-        return _written(_collect(reduced), partitions)
+        return shuffle_tables(self.store, step, fn, inputs, reduce, partitions)
 
     def stream(
         self, step: str, fn: Callable[[Store, X], Iterable[pa.Table]], inputs: Sequence[X]
     ) -> Iterator[pa.Table]:
-        if not inputs:
-            return
-        dataset = self._inputs(inputs).map_batches(
-            partial(_stream_one, self.store, fn, self.share(list(inputs))),
-            batch_size=1,
-            batch_format="pyarrow",
-        )
-        with _unwrapped():
-            for block in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
-                # A block of Ray's may hold 128 MB; whoever takes rows here makes Python objects of them.
-                for at in range(0, block.num_rows, STREAMED_ROWS):
-                    yield block.slice(at, STREAMED_ROWS)
+        return stream_tables(self.store, step, fn, inputs)
 
     def sweep(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:
         pool = self._workers()
@@ -134,7 +91,7 @@ class RayExecutor:
         shared = ray.put(index)
         runs = {worker.run.remote(work, shared, coordinator): name for name, worker in pool}
         try:
-            with _unwrapped():
+            with unwrapped(work.name):
                 sweep = self._feed(work, source, coordinator, runs, index.keys_done() == 0)
                 for run in runs:
                     with suppress(RayActorError):  # it died for good: others finished what it had
@@ -162,10 +119,6 @@ class RayExecutor:
         for actor in self._held:
             ray.kill(actor)
         self._pool, self._limiters, self._held = [], [], []
-
-    def _inputs(self, inputs: Sequence[Any]) -> Any:
-        numbers = [{"input": i} for i in range(len(inputs))]
-        return ray.data.from_items(numbers, override_num_blocks=min(len(inputs), 10_000))
 
     def _workers(self) -> list[tuple[str, Any]]:
         if self._pool:
@@ -297,75 +250,3 @@ def _stop(coordinator: Any, runs: list[Any]) -> None:
     with suppress(RayActorError):  # the coordinator may be what died; then its workers know
         ray.get(coordinator.stop.remote())
     ray.wait(runs, num_returns=len(runs), timeout=STOPPED_WITHIN_S)
-
-
-def _map_one(store: Store, fn: Any, inputs: Callable[[], list[Any]], batch: pa.Table) -> Iterator[pa.Table]:
-    number = batch["input"][0].as_py()
-    yield _write_all(store, number, fn(store, inputs()[number]))
-
-
-def _stream_one(
-    store: Store, fn: Any, inputs: Callable[[], list[Any]], batch: pa.Table
-) -> Iterator[pa.Table]:
-    for table in fn(store, inputs()[batch["input"][0].as_py()]):
-        if table.num_rows:
-            yield table
-
-
-def _reduce_block(store: Store, reduce: Callable[[pa.Table], Tables], rows: pa.Table) -> Iterator[pa.Table]:
-    """A block holds whole partitions, maybe several."""
-    if PARTITION not in rows.column_names:
-        return
-    for partition in sorted(rows[PARTITION].unique().to_pylist()):
-        mine = rows.filter(pc.equal(rows[PARTITION], partition))
-        yield _write_all(store, partition, [reduce(mine)])
-
-
-def _write_all(store: Store, number: int, tables: Iterable[Tables]) -> pa.Table:
-    rows: list[dict[str, Any]] = []
-    for named in tables:
-        for name, table in named.items():
-            part = write_part(store, name, table) if table.num_rows else Part("", 0, 0)
-            rows.append(
-                {
-                    "input": number,
-                    "sequence": len(rows),
-                    "name": name,
-                    "path": part.path,
-                    "rows": part.rows,
-                    "bytes": part.bytes,
-                }
-            )
-    return pa.Table.from_pylist(rows, schema=_WRITTEN)
-
-
-def _collect(dataset: Any) -> list[dict[str, Any]]:
-    with _unwrapped():
-        return [
-            row
-            for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow")
-            for row in batch.to_pylist()
-        ]
-
-
-def _written(rows: list[dict[str, Any]], inputs: int) -> Written:
-    written: Written = [{} for _ in range(inputs)]
-    for row in sorted(rows, key=lambda r: (r["input"], r["sequence"])):
-        parts = written[row["input"]].setdefault(row["name"], [])
-        if row["path"]:
-            parts.append(Part(row["path"], row["rows"], row["bytes"]))
-    return written
-
-
-class _unwrapped:
-    """Raises our own error, not Ray's wrapping, when a table function raised one of ours."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        at = error
-        while at is not None:
-            cause = getattr(at, "cause", None) if isinstance(at, RayTaskError) else None
-            if isinstance(at, GraphRagError) and not isinstance(at, RayTaskError):
-                raise at from None
-            at = cause or at.__cause__

@@ -11,8 +11,9 @@ import heapq
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from graphrag_ray.graph.hierarchy import Hierarchy
+from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.reports.elements import Elements
 from graphrag_ray.reports.plan import Plan, Planner, Progress
 
@@ -36,7 +37,7 @@ class Counts:
 class Schedule:
     """The state of writing one hierarchy's reports.
 
-    Holds two integers per community and, for those that wait, the place in their list of children.
+    Holds three integers per community and, for those that wait, the place in their list of children.
     110,000 communities over 800,000 nodes: built in 0.3 s, 47 µs a plan.
     """
 
@@ -56,9 +57,10 @@ class Schedule:
         has_children = np.zeros(n, dtype=np.bool_)
         has_children[hierarchy.parent[hierarchy.parent >= 0]] = True
         waits = has_children & (self._planner.totals > self._planner.available)
+        # First what the longest chain waits for; reports that nobody waits for fill the gaps.
+        self._rank = -_waiting_above(hierarchy, waits)
         at_once = np.flatnonzero(~waits)
-        # Deepest first: the chain of reports above a deep community is the longest still to come.
-        self._ready = list(zip((-hierarchy.level[at_once]).tolist(), at_once.tolist(), strict=True))
+        self._ready = list(zip(self._rank[at_once].tolist(), at_once.tolist(), strict=True))
         heapq.heapify(self._ready)
         for community in np.flatnonzero(waits).tolist():
             self._go_on(self._planner.start(community))
@@ -78,7 +80,8 @@ class Schedule:
         )
 
     def ready(self, limit: int | None = None) -> list[Plan]:
-        """Plans of communities not handed out before: the deepest first, then by number.
+        """Plans of communities not handed out before: those with the longest chain of others above them that
+        may wait for them, then by number.
 
         Plans are made only when handed out; a `limit` keeps few of them in memory.
         """
@@ -106,9 +109,19 @@ class Schedule:
             return
         community = progress.community
         self._woken[community] = progress
-        heapq.heappush(self._ready, (-int(self._hierarchy.level[community]), community))
+        heapq.heappush(self._ready, (int(self._rank[community]), community))
 
     def _hand_out(self, community: int) -> Plan:
         progress = self._woken.pop(community, None) or self._planner.start(community)
         self._open.add(community)
         return self._planner.lay_out(progress, self._tokens)
+
+
+def _waiting_above(hierarchy: Hierarchy, waits: npt.NDArray[np.bool_]) -> Ints:
+    """[communities] how many communities above each may wait for its report, one through the other."""
+    above = np.zeros(hierarchy.n_communities, dtype=np.int64)
+    for level in range(1, hierarchy.n_levels):
+        here = np.flatnonzero(hierarchy.level == level)
+        parent = hierarchy.parent[here]
+        above[here] = np.where(waits[parent], 1 + above[parent], 0)
+    return above

@@ -343,11 +343,19 @@ def test_a_report_cannot_be_done_twice_or_before_it_was_handed_out() -> None:
         schedule.done(0, 5)
 
 
-def test_the_deepest_communities_are_handed_out_first() -> None:
-    h = hierarchy_of([[0], [[1], [[2], [3]]]])
-    plans = Schedule(h, elements_of(h, [1] * 4, []), 8000).ready()
-    levels = [int(h.level[p.community]) for p in plans]
-    assert levels == sorted(levels, reverse=True)
+def test_reports_that_the_longest_chain_waits_for_are_handed_out_first() -> None:
+    many = iter(range(2000))
+
+    def nodes(n: int) -> list[int]:
+        return [next(many) for _ in range(n)]
+
+    # Alone; under a parent that fits; under two parents that do not fit.
+    h = hierarchy_of([nodes(10), [nodes(10), nodes(10)], [nodes(300), [nodes(300), nodes(300)]]])
+    schedule = Schedule(h, elements_of(h, [20] * 930, []), 8000)
+    plans = schedule.ready()
+    chains = [int(h.level[p.community]) if h.end[p.community] > 30 else 0 for p in plans]
+    assert chains == [2, 2, 1, 0, 0, 0, 0]
+    assert len(schedule.ready()) == 0
 
 
 @pytest.mark.timeout(30)
