@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from graphrag_ray.messages import CallParameters
 
-OFFLINE_MODEL_ID = "offline-2"
+OFFLINE_MODEL_ID = "offline-3"
 """Identity of the offline engine in item keys. Raise the number when its answers change."""
 
 
