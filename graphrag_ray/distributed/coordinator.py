@@ -1,7 +1,8 @@
 """The coordinating actor of one sweep: takes items from the driver, leases them to workers.
 
 Workers pull. An item is finished when its turns are journalled; a worker hands back what it finished
-with its next lease call. The leases of a worker that died are handed out again.
+with its next lease call. The leases of a worker that died are handed out again. A coordinator that dies is
+replaced by the driver, which has all that is open (`sweep.py`).
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class Coordinator:
         self._fatal: str | None = None
         self._closed = False
         self._affordable: int | None = None
+        self._keys: dict[str, str] = {}
         self._items = asyncio.Event()
         self._news = asyncio.Event()
 
@@ -102,6 +104,13 @@ class Coordinator:
             Accounts.merged(self._accounts.values()),
             self._fatal,
         )
+
+    async def hold_key(self, variable: str, key: str) -> None:
+        """A key that maybe only the driver's environment has, kept in memory for workers that ask."""
+        self._keys[variable] = key
+
+    async def key(self, variable: str) -> str | None:
+        return self._keys.get(variable)
 
     async def register(self, worker: str) -> int:
         """A worker (again): its number of this incarnation."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.llm.limiter import LocalLimiter
@@ -13,21 +17,31 @@ from graphrag_ray.llm.limits import Ended
 from graphrag_ray.settings import Model
 
 
+@dataclass(frozen=True)
+class Places:
+    """Endpoints for the first waiters, and which life of the limiter gave them."""
+
+    life: str
+    endpoints: Sequence[int]
+
+
 class LimiterShell:
-    """After a restart it starts empty: no burst follows."""
+    """After a restart it starts empty: no burst of what its buckets hold follows. It does not know of the
+    calls that its earlier life let go: for as long as these take, twice as many may be in flight."""
 
     def __init__(self, name: str, model: Model, default_in_flight: int) -> None:
         self._limiter = LocalLimiter({name: model}, default_in_flight)
+        self._life = uuid.uuid4().hex
 
-    async def acquire(
-        self, model: str, wants: Sequence[int], usable: Sequence[int], holder: str
-    ) -> Sequence[int]:
-        return await self._limiter.acquire(model, wants, usable, holder)
+    async def acquire(self, model: str, wants: Sequence[int], usable: Sequence[int], holder: str) -> Places:
+        return Places(self._life, await self._limiter.acquire(model, wants, usable, holder))
 
     async def settle(
-        self, model: str, endpoint: int, delta_tokens: int, ended: Ended | None, holder: str
+        self, model: str, endpoint: int, delta_tokens: int, ended: Ended | None, holder: str, life: str
     ) -> None:
-        self._limiter.settle(model, endpoint, delta_tokens, ended, holder)
+        # A place that an earlier life gave frees none of this one's.
+        known = holder if life == self._life else f"{holder} in another life"
+        self._limiter.settle(model, endpoint, delta_tokens, ended, known)
 
     async def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
         self._limiter.penalise(model, endpoint, retry_after_s)
@@ -39,13 +53,20 @@ class LimiterShell:
         return self._limiter.take_peak()
 
 
+def beside_driver() -> NodeAffinitySchedulingStrategy:
+    """For actors that a run cannot do without: on the driver's node, whose loss ends the run anyway."""
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+
+
 _Actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=1000)(LimiterShell)
 
 
 def start_limiters(prefix: str, models: Models) -> list[Any]:
     """One limiter actor for each model with endpoints, named `<prefix>-<model>`."""
     return [
-        _Actor.options(name=f"{prefix}-{name}").remote(name, model, models.default_in_flight)
+        _Actor.options(name=f"{prefix}-{name}", scheduling_strategy=beside_driver()).remote(
+            name, model, models.default_in_flight
+        )
         for name, model in models.online.items()
     ]
 
@@ -55,22 +76,29 @@ class RayLimiter:
 
     def __init__(self, prefix: str, holder: str, models: Iterable[str]) -> None:
         self._holder = holder
+        self._lives: defaultdict[tuple[str, int], deque[str]] = defaultdict(deque)
         self._actors = {name: ray.get_actor(f"{prefix}-{name}") for name in models}
 
     def start_afresh(self) -> None:
         """What an earlier life of this worker, or a sweep that was broken off, had in flight or asked for is
         over. Were it not said at once, other workers might wait for these places for ever."""
+        self._lives.clear()
         for actor in self._actors.values():
             actor.forget.remote(self._holder)
 
     async def acquire(self, model: str, wants: Sequence[int], usable: Sequence[int]) -> Sequence[int]:
-        granted: Sequence[int] = await self._actors[model].acquire.remote(
+        places: Places = await self._actors[model].acquire.remote(
             model, list(wants), list(usable), self._holder
         )
-        return granted
+        for endpoint in places.endpoints:
+            self._lives[model, endpoint].append(places.life)
+        return places.endpoints
 
     def settle(self, model: str, endpoint: int, delta_tokens: int, ended: Ended | None = None) -> None:
-        self._actors[model].settle.remote(model, endpoint, delta_tokens, ended, self._holder)
+        # Calls are alike: the oldest place is the one that is given back.
+        lives = self._lives[model, endpoint]
+        life = lives.popleft() if lives else ""
+        self._actors[model].settle.remote(model, endpoint, delta_tokens, ended, self._holder, life)
 
     def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
         self._actors[model].penalise.remote(model, endpoint, retry_after_s)

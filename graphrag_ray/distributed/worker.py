@@ -6,11 +6,13 @@ import asyncio
 import os
 import time
 import uuid
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import ray
+from ray.exceptions import RayActorError
 
 from graphrag_ray.distributed.coordinator import Leased, Report
 from graphrag_ray.distributed.limits import RayLimiter
@@ -44,7 +46,6 @@ class WorkerSettings:
     models: Models
     workers: int
     flush_s: float
-    key_holder: str
     limiters: str
 
 
@@ -85,16 +86,22 @@ class _WorkerSweep:
         self.places = settings.models.places(work.name, settings.workers)
 
     async def run(self) -> None:
-        incarnation = await self.coordinator.register.remote(self.settings.name)
+        try:
+            incarnation = await self.coordinator.register.remote(self.settings.name)
+            keys = await _keys(self.settings.models, self.coordinator)
+        except RayActorError:
+            return  # the driver starts another coordinator
         # No two lives of a worker may write under one name.
         name = f"{self.settings.name}-{uuid.uuid4().hex[:8]}"
         self.writer = JournalWriter(self.settings.store, self.work.name, name)
-        keys = await _keys(self.settings)
         gate = Gate(self.limiter)
         models = self.settings.models
         async with open_gateway(models, gate, self.accounts, keys.get, in_flight=self.in_flight) as ask:
             try:
-                await self._loop(incarnation, ask)
+                with suppress(
+                    RayActorError
+                ):  # the coordinator died: what is in flight is paid for all the same
+                    await self._loop(incarnation, ask)
                 await gate.drain()
             finally:
                 for task in self.running:
@@ -177,28 +184,11 @@ class _WorkerSweep:
         self.unflushed.append((number, outcome))
 
 
-async def _keys(settings: WorkerSettings) -> dict[str, str]:
-    """The keys that this node's environment lacks, asked for once."""
-    missing = [v for v in settings.models.key_variables() if not os.environ.get(v, "").strip()]
-    if not missing:
-        return {}
-    holder = ray.get_actor(settings.key_holder)
-    found = {v: await holder.get.remote(v) for v in missing}
+async def _keys(models: Models, coordinator: Any) -> dict[str, str]:
+    """The keys that this node's environment lacks, asked for once a sweep."""
+    missing = [v for v in models.key_variables() if not os.environ.get(v, "").strip()]
+    found = {v: await coordinator.key.remote(v) for v in missing}
     return {v: key for v, key in found.items() if key is not None}
 
 
-class KeyHolder:
-    """Keys that only the driver's environment had, in memory, for workers that ask."""
-
-    def __init__(self) -> None:
-        self._keys: dict[str, str] = {}
-
-    def put(self, variable: str, key: str) -> None:
-        self._keys[variable] = key
-
-    def get(self, variable: str) -> str | None:
-        return self._keys.get(variable)
-
-
 WorkerActor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Worker)
-KeyHolderActor = ray.remote(num_cpus=0)(KeyHolder)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
@@ -12,7 +14,7 @@ import pytest
 import ray
 from endpoint import Answer, Endpoint
 
-from graphrag_ray.distributed import executor as ray_executor
+from graphrag_ray.distributed import sweep as ray_sweep
 from graphrag_ray.distributed.executor import RayExecutor
 from graphrag_ray.engine.executor import Progress
 from graphrag_ray.engine.gateways import Models
@@ -39,15 +41,28 @@ def endpoint() -> Iterator[Endpoint]:
 
 
 @pytest.fixture
-def executor(on_ray: None, endpoint: Endpoint, tmp_path: Path) -> Iterator[RayExecutor]:
-    """Two workers, and places for as many calls as there are items: one worker may hold them all."""
-    given = {"base_url": endpoint.base_url, "api_key_env": None, "max_in_flight": ITEMS}
-    settings = parse_settings(
-        {"models": {"default": {"provider": "openai", "model": "m", "endpoints": [given]}}}
-    )
-    made = RayExecutor(Store(str(tmp_path / "index")), Models.of(settings), flush_s=0.2, workers_per_node=2)
-    yield made
-    made.close()
+def make(on_ray: None, endpoint: Endpoint, tmp_path: Path) -> Iterator[Callable[..., RayExecutor]]:
+    """Makes executors with two workers each."""
+    made: list[RayExecutor] = []
+
+    def build(max_in_flight: int) -> RayExecutor:
+        given = {"base_url": endpoint.base_url, "api_key_env": None, "max_in_flight": max_in_flight}
+        settings = parse_settings(
+            {"models": {"default": {"provider": "openai", "model": "m", "endpoints": [given]}}}
+        )
+        store = Store(str(tmp_path / "index"))
+        made.append(RayExecutor(store, Models.of(settings), flush_s=0.2, workers_per_node=2))
+        return made[-1]
+
+    yield build
+    for executor in made:
+        executor.close()
+
+
+@pytest.fixture
+def executor(make: Callable[..., RayExecutor]) -> RayExecutor:
+    """With places for as many calls as there are items: one worker may hold them all."""
+    return make(ITEMS)
 
 
 def two_turns(store: Store, row: Row) -> Generator[Any, Any, str]:
@@ -137,11 +152,11 @@ def test_a_run_whose_workers_all_died_for_good_ends_and_says_so(executor: RayExe
         run(executor)
 
 
-def test_a_run_whose_coordinator_died_ends_and_says_how_to_go_on(
-    executor: RayExecutor, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.fixture
+def coordinators(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Those that were started, in order."""
     started: list[Any] = []
-    actor = ray_executor.CoordinatorActor
+    actor = ray_sweep.CoordinatorActor
 
     class Remembered:
         @staticmethod
@@ -154,12 +169,51 @@ def test_a_run_whose_coordinator_died_ends_and_says_how_to_go_on(
 
             return Made
 
-    monkeypatch.setattr(ray_executor, "CoordinatorActor", Remembered)
-    executor.on_progress = Once(endpoint, lambda: ray.kill(started[-1]))
+    monkeypatch.setattr(ray_sweep, "CoordinatorActor", Remembered)
+    return started
+
+
+def test_a_coordinator_that_dies_is_replaced_and_even_calls_in_flight_are_paid_once(
+    executor: RayExecutor, endpoint: Endpoint, coordinators: list[Any]
+):
+    executor.on_progress = once = Once(endpoint, lambda: ray.kill(coordinators[-1]))
+    run(executor)
+    assert once.done and len(coordinators) == 2
+    assert set(asked(endpoint).values()) == {1} and len(asked(endpoint)) == 2 * ITEMS
+
+
+def test_a_run_whose_coordinators_keep_dying_ends_and_says_how_to_go_on(
+    executor: RayExecutor, endpoint: Endpoint, coordinators: list[Any]
+):
+    executor.on_progress = lambda progress: ray.kill(coordinators[-1])
     with pytest.raises(GraphRagError, match=r"coordinator of stage echo died.*run the same command again"):
         run(executor)
     executor.on_progress = lambda progress: None
-    asked = Counter(body["messages"][-1]["content"] for body in endpoint.bodies())
     run(executor)
-    again = Counter(body["messages"][-1]["content"] for body in endpoint.bodies())
-    assert {n for text, n in again.items() if text.startswith("item")} == {1}, asked
+    assert set(asked(endpoint).values()) == {1}
+
+
+def test_a_limiter_that_is_killed_comes_back_and_keeps_to_its_bound(
+    make: Callable[..., RayExecutor], endpoint: Endpoint
+):
+    executor = make(2)
+    endpoint.respond = lambda body: Answer(body["messages"][-1]["content"].upper(), delay_s=0.5)
+    killed: list[float] = []
+    later: list[int] = []
+
+    def watch(progress: Progress) -> None:
+        if len(endpoint.requests) >= 4 and not killed:
+            pid = ray.get(executor._limiters[0].__ray_call__.remote(lambda actor: os.getpid()))
+            os.kill(pid, signal.SIGKILL)
+            killed.append(time.monotonic())
+        elif killed and len(endpoint.requests) > 8:  # the calls that the first limiter let go have ended
+            later.append(endpoint.in_flight)
+
+    executor.on_progress = watch
+    run(executor)
+    assert killed and later and max(later) <= 2
+    assert set(asked(endpoint).values()) == {1}
+
+
+def asked(endpoint: Endpoint) -> Counter[str]:
+    return Counter(body["messages"][-1]["content"] for body in endpoint.bodies())

@@ -1,0 +1,229 @@
+"""One sweep on Ray, as the driver sees it: items go to the coordinator, outcomes come back.
+
+The driver keeps the items that are not finished. So a coordinator that dies takes nothing with it: workers
+wait for the calls that are in flight and journal them, another coordinator is started, and what was open is
+given to it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+import ray
+from ray.exceptions import RayActorError
+
+from graphrag_ray.distributed.coordinator import CoordinatorActor, Exchange
+from graphrag_ray.distributed.limits import beside_driver
+from graphrag_ray.engine.executor import Progress, Source, Sweep
+from graphrag_ray.engine.gateways import DRAIN_S, Models
+from graphrag_ray.engine.leases import FailureWatch
+from graphrag_ray.engine.spending import Spending
+from graphrag_ray.engine.work import Row, Work
+from graphrag_ray.errors import GraphRagError, ModelRefused, TooManyFailures
+from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.journal import JournalIndex
+
+T = TypeVar("T")
+
+STOPPED_WITHIN_S = DRAIN_S + 10.0
+"""Workers of a sweep that ends early get so long to journal what they have."""
+
+DEATHS_IN_A_ROW = 3
+"""Coordinators that may die without an item being finished between."""
+
+
+class _CoordinatorDied(Exception): ...
+
+
+class RaySweep(Generic[T]):
+    """pool: workers by name; limiters: of all models."""
+
+    def __init__(
+        self,
+        work: Work[T],
+        source: Source[T],
+        index: JournalIndex,
+        *,
+        store: Store,
+        models: Models,
+        spending: Spending,
+        watch: FailureWatch,
+        on_progress: Callable[[Progress], None],
+        pool: Sequence[tuple[str, Any]],
+        limiters: Sequence[Any],
+    ) -> None:
+        self.work, self.source, self.index = work, source, index
+        self.store, self.models, self.spending, self.watch = store, models, spending, watch
+        self.on_progress, self.pool, self.limiters = on_progress, pool, limiters
+        self.sweep = Sweep()
+        self._open: dict[int, Row] = {}
+        self._taken = 0
+        self._closed = False
+        self._started_at = time.monotonic()
+        self._limits = models.limits()
+        # What is with the coordinator has its order; a source whose order changes keeps its items.
+        places = models.places(work.name, len(pool))
+        self._low_water = 64 if work.returns else max(64, 2 * len(pool) * places)
+
+    def run(self) -> Sweep:
+        """Every item to its end. Raises as `Executor.sweep`."""
+        deaths, finished = 0, 0
+        self._peak_in_flight()  # that of earlier sweeps is theirs
+        while True:
+            try:
+                self._under_a_coordinator()
+            except _CoordinatorDied as e:
+                deaths = deaths + 1 if self.sweep.finished == finished else 1
+                finished = self.sweep.finished
+                if deaths >= DEATHS_IN_A_ROW:
+                    raise GraphRagError(
+                        f"the coordinator of stage {self.work.name} died {deaths} times in a row: {e} "
+                        "What was answered is kept: run the same command again to continue."
+                    ) from e
+                # What its workers journalled meanwhile is not in the index that they were given.
+                self.index = JournalIndex.load(self.store, self.work.name)
+                continue
+            self.sweep.peak_in_flight = self._peak_in_flight()
+            self.sweep.ended(self.work.name, time.monotonic() - self._started_at)
+            self.spending.add(self.sweep.accounts)
+            return self.sweep
+
+    def _under_a_coordinator(self) -> None:
+        """The sweep, as far as one coordinator lives. Raises _CoordinatorDied."""
+        coordinator = CoordinatorActor.options(scheduling_strategy=beside_driver()).remote()
+        runs: dict[Any, str] = {}
+        try:
+            for variable in self.models.key_variables():
+                if variable in os.environ:
+                    coordinator.hold_key.remote(variable, os.environ[variable])
+            shared = ray.put(self.index)
+            runs = {worker.run.remote(self.work, shared, coordinator): name for name, worker in self.pool}
+            self._feed(coordinator, runs)
+            for run in runs:
+                with suppress(RayActorError):  # it died for good: others finished what it had
+                    ray.get(run)
+        except _CoordinatorDied:
+            _wait_for(list(runs))
+            raise
+        except BaseException:
+            with suppress(RayActorError):
+                ray.get(coordinator.stop.remote())
+            _wait_for(list(runs))
+            raise
+        finally:
+            ray.kill(coordinator)
+
+    def _feed(self, coordinator: Any, runs: dict[Any, str]) -> None:
+        """Give the coordinator items and learn outcomes, until there is nothing left."""
+        sweep, alive = self.sweep, dict(runs)
+        before, reissued, finished = sweep.accounts, sweep.reissued, sweep.finished
+        items, patience_s = list(self._open.items()), 0.0
+        while True:
+            affordable = self.spending.items(sweep.accounts, sweep.finished, self.models)
+            if affordable is not None:
+                affordable -= finished  # before this coordinator's time
+            news: Exchange = _answer(
+                coordinator.exchange.remote(items, self._closed, self._low_water, patience_s, affordable)
+            )
+            sweep.accounts = Accounts.merged([before, news.accounts])
+            sweep.accounts.limits = self._limits
+            sweep.reissued = reissued + news.reissued
+            self._note(news)
+            if news.fatal:
+                raise ModelRefused(news.fatal)
+            over = self._closed and news.open == 0
+            if self.watch.tripped or (over and self.watch.in_vain):
+                raise TooManyFailures(self.watch.message(self.work.name))
+            if over:
+                return
+            self._check_spending(news)
+            items = self._take(self._low_water - news.waiting)
+            # A source that has nothing yet may have something any moment, unless it waits for outcomes.
+            patience_s = 0.02 if not (items or self._closed or self.work.returns) else 0.25
+            self._drop_dead(alive, coordinator)
+
+    def _note(self, news: Exchange) -> None:
+        sweep = self.sweep
+        for number, outcome in news.outcomes:
+            del self._open[number]
+            sweep.finished += 1
+            sweep.failed += outcome.status != "complete"
+            self.watch.note(outcome.status, outcome.error)
+            self.source.finished(number, outcome)
+        self.on_progress(
+            Progress(
+                self.work.name,
+                sweep.finished,
+                self.source.total,
+                sweep.failed,
+                news.in_flight,
+                sweep.accounts,
+                self.spending.before,
+                time.monotonic() - self._started_at,
+            )
+        )
+
+    def _check_spending(self, news: Exchange) -> None:
+        """Raises BudgetSpent."""
+        sweep = self.sweep
+        self.spending.check(sweep.accounts, news.in_flight, time.monotonic())
+        if news.open == news.waiting > 0:  # none is leased: can another be paid for?
+            affordable = self.spending.items(sweep.accounts, sweep.finished, self.models)
+            if affordable is not None and sweep.finished >= affordable:
+                raise self.spending.exhausted(sweep.accounts)
+
+    def _take(self, room: int) -> list[tuple[int, Row]]:
+        """Some `room` items of the source, as far as it has them now."""
+        rows: list[Row] = []
+        while len(rows) < room and not self._closed:
+            more = self.source.take()
+            if not more:
+                self._closed = more is None
+                break
+            rows += more
+        items = list(enumerate(rows, self._taken))
+        self._taken += len(items)
+        self._open.update(items)
+        return items
+
+    def _peak_in_flight(self) -> int:
+        return max(ray.get([limiter.take_peak.remote() for limiter in self.limiters]), default=0)
+
+    def _drop_dead(self, alive: dict[Any, str], coordinator: Any) -> None:
+        """Workers that died for good: what they had is free for others. Raises when none is left, and what a
+        worker's run ended with."""
+        ended, _ = ray.wait(list(alive), num_returns=len(alive), timeout=0)
+        for ref in ended:
+            name = alive.pop(ref)
+            try:
+                ray.get(ref)
+            except RayActorError as e:
+                _answer(coordinator.lost.remote(name))
+                for limiter in self.limiters:
+                    limiter.forget.remote(name)
+                if not alive:
+                    raise GraphRagError(f"all LLM workers died; the last with: {told(e)}") from e
+
+
+def _answer(ref: Any) -> Any:
+    """What the coordinator answers. Raises _CoordinatorDied."""
+    try:
+        return ray.get(ref)
+    except RayActorError as e:
+        raise _CoordinatorDied(told(e)) from e
+
+
+def told(error: BaseException) -> str:
+    """What Ray says of an actor's death, without its ids."""
+    return str(error).splitlines()[0]
+
+
+def _wait_for(runs: list[Any]) -> None:
+    """Workers whose sweep is over journal what they have and come back."""
+    if runs:
+        ray.wait(runs, num_returns=len(runs), timeout=STOPPED_WITHIN_S)
