@@ -9,13 +9,20 @@ from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import ray
 import ray.data
-from ray.exceptions import RayTaskError
 
 from graphrag_ray.distributed.limits import start_limiters
 from graphrag_ray.distributed.sweep import RaySweep
+from graphrag_ray.distributed.tables import (
+    collect,
+    dataset_of,
+    map_block,
+    reduce_block,
+    stream_block,
+    unwrapped,
+    written_of,
+)
 from graphrag_ray.distributed.worker import WorkerActor, WorkerSettings
 from graphrag_ray.engine.executor import (
     PARTITION,
@@ -30,27 +37,14 @@ from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.leases import FailureWatch
 from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.work import Work
-from graphrag_ray.errors import GraphRagError
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
-from graphrag_ray.store.parts import Part, write_part
 
 T = TypeVar("T")
 X = TypeVar("X")
 
 STREAMED_ROWS = 512
 """Rows of a streamed table that the driver is given at a time."""
-
-_WRITTEN = pa.schema(
-    [
-        ("input", pa.int64()),
-        ("sequence", pa.int64()),
-        ("name", pa.string()),
-        ("path", pa.string()),
-        ("rows", pa.int64()),
-        ("bytes", pa.int64()),
-    ]
-)
 
 
 @dataclass
@@ -77,10 +71,8 @@ class RayExecutor:
     def map(self, step: str, fn: TableFunction[X], inputs: Sequence[X]) -> Written:
         if not inputs:
             return []
-        dataset = self._inputs(inputs).map_batches(
-            partial(_map_one, self.store, fn, self.share(list(inputs))), batch_size=1, batch_format="pyarrow"
-        )
-        return _written(_collect(dataset), len(inputs))
+        dataset = self._over(inputs, partial(map_block, self.store, fn))
+        return written_of(collect(dataset), len(inputs))
 
     def shuffle(
         self,
@@ -92,29 +84,21 @@ class RayExecutor:
     ) -> Written:
         if not inputs:
             return [{} for _ in range(partitions)]
-        rows = self._inputs(inputs).map_batches(
-            partial(_stream_one, self.store, fn, self.share(list(inputs))),
-            batch_size=1,
-            batch_format="pyarrow",
-        )
+        rows = self._over(inputs, partial(stream_block, self.store, fn))
         # One partition needs no hashing: bringing all blocks together is enough, and much cheaper.
         together = rows.repartition(partitions, keys=[PARTITION]) if partitions > 1 else rows.repartition(1)
         reduced = together.map_batches(
-            partial(_reduce_block, self.store, reduce), batch_size=None, batch_format="pyarrow"
+            partial(reduce_block, self.store, reduce), batch_size=None, batch_format="pyarrow"
         )
-        return _written(_collect(reduced), partitions)
+        return written_of(collect(reduced), partitions)
 
     def stream(
         self, step: str, fn: Callable[[Store, X], Iterable[pa.Table]], inputs: Sequence[X]
     ) -> Iterator[pa.Table]:
         if not inputs:
             return
-        dataset = self._inputs(inputs).map_batches(
-            partial(_stream_one, self.store, fn, self.share(list(inputs))),
-            batch_size=1,
-            batch_format="pyarrow",
-        )
-        with _unwrapped():
+        dataset = self._over(inputs, partial(stream_block, self.store, fn))
+        with unwrapped():
             for block in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
                 # A block of Ray's may hold 128 MB; whoever takes rows here makes Python objects of them.
                 for at in range(0, block.num_rows, STREAMED_ROWS):
@@ -134,7 +118,7 @@ class RayExecutor:
             pool=pool,
             limiters=self._limiters,
         )
-        with _unwrapped():
+        with unwrapped():
             return sweep.run()
 
     def start(self) -> None:
@@ -149,9 +133,8 @@ class RayExecutor:
             ray.kill(limiter)
         self._pool, self._limiters = [], []
 
-    def _inputs(self, inputs: Sequence[Any]) -> Any:
-        numbers = [{"input": i} for i in range(len(inputs))]
-        return ray.data.from_items(numbers, override_num_blocks=min(len(inputs), 10_000))
+    def _over(self, inputs: Sequence[Any], fn: Callable[[pa.Table], Iterator[pa.Table]]) -> Any:
+        return dataset_of(inputs).map_batches(fn, batch_size=None, batch_format="pyarrow")
 
     def _workers(self) -> list[tuple[str, Any]]:
         if self._pool:
@@ -166,75 +149,3 @@ class RayExecutor:
             actor = WorkerActor.options(scheduling_strategy="SPREAD").remote(settings)
             self._pool.append((settings.name, actor))
         return self._pool
-
-
-def _map_one(store: Store, fn: Any, inputs: Callable[[], list[Any]], batch: pa.Table) -> Iterator[pa.Table]:
-    number = batch["input"][0].as_py()
-    yield _write_all(store, number, fn(store, inputs()[number]))
-
-
-def _stream_one(
-    store: Store, fn: Any, inputs: Callable[[], list[Any]], batch: pa.Table
-) -> Iterator[pa.Table]:
-    for table in fn(store, inputs()[batch["input"][0].as_py()]):
-        if table.num_rows:
-            yield table
-
-
-def _reduce_block(store: Store, reduce: Callable[[pa.Table], Tables], rows: pa.Table) -> Iterator[pa.Table]:
-    """A block holds whole partitions, maybe several."""
-    if PARTITION not in rows.column_names:
-        return
-    for partition in sorted(rows[PARTITION].unique().to_pylist()):
-        mine = rows.filter(pc.equal(rows[PARTITION], partition))
-        yield _write_all(store, partition, [reduce(mine)])
-
-
-def _write_all(store: Store, number: int, tables: Iterable[Tables]) -> pa.Table:
-    rows: list[dict[str, Any]] = []
-    for named in tables:
-        for name, table in named.items():
-            part = write_part(store, name, table) if table.num_rows else Part("", 0, 0)
-            rows.append(
-                {
-                    "input": number,
-                    "sequence": len(rows),
-                    "name": name,
-                    "path": part.path,
-                    "rows": part.rows,
-                    "bytes": part.bytes,
-                }
-            )
-    return pa.Table.from_pylist(rows, schema=_WRITTEN)
-
-
-def _collect(dataset: Any) -> list[dict[str, Any]]:
-    with _unwrapped():
-        return [
-            row
-            for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow")
-            for row in batch.to_pylist()
-        ]
-
-
-def _written(rows: list[dict[str, Any]], inputs: int) -> Written:
-    written: Written = [{} for _ in range(inputs)]
-    for row in sorted(rows, key=lambda r: (r["input"], r["sequence"])):
-        parts = written[row["input"]].setdefault(row["name"], [])
-        if row["path"]:
-            parts.append(Part(row["path"], row["rows"], row["bytes"]))
-    return written
-
-
-class _unwrapped:
-    """Raises our own error, not Ray's wrapping, when a table function raised one of ours."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        at = error
-        while at is not None:
-            cause = getattr(at, "cause", None) if isinstance(at, RayTaskError) else None
-            if isinstance(at, GraphRagError) and not isinstance(at, RayTaskError):
-                raise at from None
-            at = cause or at.__cause__

@@ -1,0 +1,150 @@
+"""Killed for good, at any moment: drivers, actors, whole nodes of a real cluster whose Python lacks us.
+
+Everything runs as processes of their own: nodes, the command, and the simulated endpoint of the benchmarks,
+whose log says what was paid twice. Processes are killed with SIGKILL.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import killing
+import pytest
+from simulated import endpoint
+from world import Silent
+
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.local import LocalExecutor
+from graphrag_ray.index import index
+from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.steps import merge
+from graphrag_ray.store.files import Store
+
+REPOSITORY = Path(__file__).parents[2]
+DOCUMENTS = sorted((REPOSITORY / "demo" / "corpus").iterdir())[:14]
+IN_FLIGHT = 8
+LATENCY_S = 0.4
+USUAL_S = {"start": 5.0, "commit": 0.2, "communities": 0.5, "finish": 0.5, "merge": 2.0} | dict.fromkeys(
+    ("read", "extract", "describe", "reports", "embed"), 3.0
+)
+"""About what the steps take; where within a step a kill falls makes no difference to what is asserted."""
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    for document in DOCUMENTS:
+        (folder / document.name).write_bytes(document.read_bytes())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Sequence[str]]:
+    """The parts of each table of a run that nobody disturbs, in one process."""
+    root = tmp_path_factory.mktemp("undisturbed")
+    with endpoint("--latency=0", "--embedding-s=0") as url, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merge, "ROWS_PER_PARTITION", 100)
+        given = {"base_url": url, "api_key_env": None, "max_in_flight": IN_FLIGHT}
+        model = {"provider": "openai", "model": "simulated", "endpoints": [given]}
+        settings = parse_settings({"models": {"default": model}})
+        index(str(corpus), LocalExecutor(Store(str(root)), Models.of(settings)), settings, Silent())
+    return killing.parts_of(root)
+
+
+@pytest.fixture(scope="module")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Python with all packages of this one but ours."""
+    folder = tmp_path_factory.mktemp("python")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    # Paths that stand in a .pth are searched, but .pth files in them, as of editable installs, are not read.
+    (site / "all.pth").write_text("\n".join(p for p in sys.path if p.endswith("-packages")))
+    python = str(folder / "bin" / "python")
+    found = subprocess.run(
+        [python, "-c", "import graphrag_ray.errors"],
+        env=without_us(),
+        cwd=folder,
+        capture_output=True,
+        check=False,
+    )
+    if found.returncode == 0:
+        pytest.skip("graphrag-ray is installed beside its packages: no Python here lacks it")
+    return python
+
+
+def without_us() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+@pytest.fixture(scope="module")
+def cluster(bare_python: str) -> Iterator[killing.Cluster]:
+    """One node, whose Python lacks us."""
+    with killing.cluster(without_us()) as made:
+        made.start_node(python=bare_python)
+        yield made
+
+
+@pytest.fixture
+def second(cluster: killing.Cluster, bare_python: str) -> Iterator[int]:
+    """The session of a second node."""
+    session = cluster.start_node("--node-name=second", python=bare_python)
+    yield session
+    cluster.kill_node(session)
+
+
+class Fired:
+    """An index that is built on the cluster while things are killed, and what was killed when."""
+
+    def __init__(self, cluster: killing.Cluster, corpus: Path, root: Path, url: str) -> None:
+        more = ["--max-in-flight", str(IN_FLIGHT), "--address", cluster.address]
+        self.cluster, self.command = cluster, killing.index_command(corpus, root, url, *more)
+        self.kills: list[float] = []
+
+    def start(self) -> killing.Run:
+        return killing.Run(self.command, {**self.cluster.env, "PYTHONPATH": str(REPOSITORY)})
+
+    def kill(self, run: killing.Run, step: str, share: float, victims: Callable[[], Any]) -> None:
+        assert run.wait_for(step, share, USUAL_S), run.printed
+        assert killing.kill(victims()), f"nobody to kill in {step}"
+        self.kills.append(time.time())
+
+    def kill_driver(self, step: str, share: float) -> None:
+        run = self.start()
+        self.kill(run, step, share, lambda: [killing.Process(run.session, "leader")])
+        assert run.wait() == -9
+
+
+@pytest.fixture
+def fired(cluster: killing.Cluster, corpus: Path, tmp_path: Path) -> Iterator[Fired]:
+    options = [f"--latency={LATENCY_S}", f"--embedding-s={LATENCY_S}", "--log", str(tmp_path / "log.jsonl")]
+    with endpoint(*options) as url:
+        yield Fired(cluster, corpus, tmp_path / "index", url)
+
+
+def test_a_command_whose_driver_and_actors_are_killed_in_many_steps_ends_as_if_nothing_had_been(
+    fired: Fired, second: int, undisturbed: Mapping[str, Sequence[str]], tmp_path: Path
+):
+    rng = Random(20261122)
+    for step in ("extract", "merge", "embed", "commit"):
+        fired.kill_driver(step, rng.random())
+    run = fired.start()
+    assert run.wait() == 0, run.printed
+    assert killing.parts_of(tmp_path / "index") == undisturbed
+
+
+@pytest.mark.parametrize("step", ["extract", "reports"])
+def test_a_node_that_is_killed_takes_nothing_with_it(
+    step: str, fired: Fired, second: int, undisturbed: Mapping[str, Sequence[str]], tmp_path: Path
+):
+    run = fired.start()
+    victims = lambda: killing.processes([second])  # noqa: E731
+    fired.kill(run, step, Random(step).random(), victims)
+    assert run.wait() == 0, run.printed
+    assert killing.parts_of(tmp_path / "index") == undisturbed
