@@ -11,13 +11,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import killing
 import pytest
-from simulated import endpoint
+from simulated import endpoint, get
 from world import Silent
 
 from graphrag_ray.engine.gateways import Models
@@ -102,9 +103,12 @@ def second(cluster: killing.Cluster, bare_python: str) -> Iterator[int]:
 class Fired:
     """An index that is built on the cluster while things are killed, and what was killed when."""
 
-    def __init__(self, cluster: killing.Cluster, corpus: Path, root: Path, url: str) -> None:
-        more = ["--max-in-flight", str(IN_FLIGHT), "--address", cluster.address]
-        self.cluster, self.command = cluster, killing.index_command(corpus, root, url, *more)
+    def __init__(self, cluster: killing.Cluster, corpus: Path, folder: Path) -> None:
+        self.cluster, self.closing, self.log = cluster, ExitStack(), folder / "log.jsonl"
+        options = [f"--latency={LATENCY_S}", f"--embedding-s={LATENCY_S}", "--log", str(self.log)]
+        self.url = self.closing.enter_context(endpoint(*options))
+        more = ["--max-in-flight", str(IN_FLIGHT), "--address", cluster.address, "--set", "run.flush_s=0.5"]
+        self.command = killing.index_command(corpus, folder / "index", self.url, *more)
         self.kills: list[float] = []
 
     def start(self) -> killing.Run:
@@ -112,8 +116,15 @@ class Fired:
 
     def kill(self, run: killing.Run, step: str, share: float, victims: Callable[[], Any]) -> None:
         assert run.wait_for(step, share, USUAL_S), run.printed
-        assert killing.kill(victims()), f"nobody to kill in {step}"
+        while not killing.kill(victims()):
+            assert run.alive, run.printed
+            time.sleep(0.01)
         self.kills.append(time.time())
+
+    def paid_late(self) -> list[str]:
+        """What was paid twice though it had been answered more than five seconds before the kill."""
+        self.closing.close()  # its log is whole then
+        return killing.paid_again(self.log, self.kills).late
 
     def kill_driver(self, step: str, share: float) -> None:
         run = self.start()
@@ -123,20 +134,38 @@ class Fired:
 
 @pytest.fixture
 def fired(cluster: killing.Cluster, corpus: Path, tmp_path: Path) -> Iterator[Fired]:
-    options = [f"--latency={LATENCY_S}", f"--embedding-s={LATENCY_S}", "--log", str(tmp_path / "log.jsonl")]
-    with endpoint(*options) as url:
-        yield Fired(cluster, corpus, tmp_path / "index", url)
+    made = Fired(cluster, corpus, tmp_path)
+    yield made
+    made.closing.close()
 
 
-def test_a_command_whose_driver_and_actors_are_killed_in_many_steps_ends_as_if_nothing_had_been(
+def test_a_command_that_is_killed_in_many_steps_ends_as_if_nothing_had_been(
     fired: Fired, second: int, undisturbed: Mapping[str, Sequence[str]], tmp_path: Path
 ):
     rng = Random(20261122)
-    for step in ("extract", "merge", "embed", "commit"):
+    for step in ("extract", "merge", "commit"):
         fired.kill_driver(step, rng.random())
+    assert fired.start().wait() == 0
+    assert killing.parts_of(tmp_path / "index") == undisturbed
+    assert fired.paid_late() == []
+
+
+def test_a_run_whose_actors_are_killed_one_after_the_other_goes_on(
+    fired: Fired, cluster: killing.Cluster, undisturbed: Mapping[str, Sequence[str]], tmp_path: Path
+):
+    rng, head = Random(20261122), cluster.nodes[0].pid
     run = fired.start()
+    for step, role in (
+        ("extract", "worker"),
+        ("describe", "limiter"),
+        ("reports", "coordinator"),
+        ("embed", "worker"),
+    ):
+        found = lambda role=role: killing.one_of(killing.processes([head]), role, rng)  # noqa: E731
+        fired.kill(run, step, rng.random(), found)
     assert run.wait() == 0, run.printed
     assert killing.parts_of(tmp_path / "index") == undisturbed
+    assert fired.paid_late() == []
 
 
 @pytest.mark.parametrize("step", ["extract", "reports"])
@@ -144,7 +173,40 @@ def test_a_node_that_is_killed_takes_nothing_with_it(
     step: str, fired: Fired, second: int, undisturbed: Mapping[str, Sequence[str]], tmp_path: Path
 ):
     run = fired.start()
-    victims = lambda: killing.processes([second])  # noqa: E731
-    fired.kill(run, step, Random(step).random(), victims)
+    fired.kill(run, step, Random(step).random(), lambda: killing.processes([second]))
     assert run.wait() == 0, run.printed
     assert killing.parts_of(tmp_path / "index") == undisturbed
+    assert fired.paid_late() == []
+
+
+def test_a_folder_that_is_another_one_on_a_node_is_told_before_anything_is_paid(
+    fired: Fired, cluster: killing.Cluster, bare_python: str, corpus: Path, tmp_path: Path
+):
+    alone = ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs none {tmp_path} && exec "$@"', "sh"]
+    if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no file system may be mounted here")
+    session = cluster.start_node("--node-name=apart", python=bare_python, within=alone)
+    try:
+        run = fired.start()
+        assert run.wait() == 2
+    finally:
+        cluster.kill_node(session)
+    assert "is not the same on node apart" in run.printed[-1] and str(tmp_path / "index") in run.printed[-1]
+    assert get(fired.url)["requests"] == 0
+    assert list((tmp_path / "index").iterdir()) == []
+
+
+def test_a_node_that_lacks_a_package_is_named(
+    fired: Fired, cluster: killing.Cluster, bare_python: str, tmp_path: Path
+):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nsys.modules['quicktok'] = None  # importing it is an error now\n"
+    )
+    lacking = {"PYTHONPATH": str(tmp_path)}
+    session = cluster.start_node("--node-name=poor", python=bare_python, env=lacking)
+    try:
+        run = fired.start()
+        assert run.wait() == 2
+    finally:
+        cluster.kill_node(session)
+    assert "node poor" in run.printed[-1] and "quicktok" in run.printed[-1]
