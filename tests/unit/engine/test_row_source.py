@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from graphrag_ray.engine.executor import RowSource
+from graphrag_ray.engine.work import Row
 
 WITHIN_S = 30
 
@@ -38,8 +39,12 @@ def test_an_error_of_the_stream_is_raised_where_items_are_taken():
         raise OSError("the disk is gone")
 
     source: RowSource[str] = RowSource(broken(), None)
-    rows: list[object] = []
-    with pytest.raises(OSError, match="the disk is gone"):
+    rows: list[Row] = []
+
+    def take_all() -> None:
         while True:
-            rows += source.take() or []
+            rows.extend(source.take() or [])
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        take_all()
     assert rows == [{"text": "x"}]
