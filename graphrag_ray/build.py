@@ -52,10 +52,14 @@ def build_index(
     # Ray is imported here: it takes a second, and this module is read for its names.
     from graphrag_ray.distributed.cluster import connected, will_be_private
     from graphrag_ray.distributed.executor import RayExecutor
+    from graphrag_ray.distributed.nodes import check_nodes
 
-    _check(input_url, root, settings, here=will_be_private(address))
+    private = will_be_private(address)
+    first = _check(input_url, root, settings, here=private)
     observer.checked(settings)
     with connected(address):
+        if not private:
+            check_nodes(Store(root), [first] if first else [])
         executor = RayExecutor(
             Store(root),
             Models.of(settings),
@@ -75,16 +79,17 @@ def build_index(
                 executor.close()
 
 
-def _check(input_url: str, root: str, settings: Settings, here: bool) -> None:
+def _check(input_url: str, root: str, settings: Settings, here: bool) -> str | None:
     """What is wrong with prices, prompts, INPUT and keys is told before Ray takes its seconds.
 
-    here: the workers will have this process's environment.
+    here: the workers will have this process's environment. Returns the path of a file of a local INPUT.
     """
     check_prices(settings.budget, Models.of(settings))
     load_prompts(settings.prompts_dir)
-    list_input(input_url, root)
+    first = list_input(input_url, root)[0].url
     if here:
         check_endpoints(settings)
+    return first.removeprefix("file://") if first.startswith("file://") else None
 
 
 def base_of(parent: Manifest) -> dict[str, Any]:

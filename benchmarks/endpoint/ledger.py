@@ -11,6 +11,7 @@ as malformed, in order of their ends (seconds since the endpoint's start):
     fault      see draws.FAULTS, or ""
     prompt, completion, cached    tokens; completion: of the reply that would have been sent
     drawn_s    seconds drawn at speed 1, without queueing and sharing
+    texts      hashes of the texts of an embedding call
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Call:
     fault: str = ""
     drawn_s: float = 0.0
     refused_for: str = ""
+    texts: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -260,4 +262,5 @@ def _line(call: Call) -> dict[str, Any]:
         "completion": call.completion,
         "cached": call.cached,
         "drawn_s": round(call.drawn_s, 4),
+        "texts": call.texts,
     }

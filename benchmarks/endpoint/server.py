@@ -163,6 +163,7 @@ class Server:
         n = sum(tokens.count(t, options.count) if isinstance(t, str) else len(t) for t in texts)
         key = protocol.key_of("embeddings", body)
         call = Call("embeddings", key, key.hex()[:16], arrived, n)
+        call.texts = tuple(protocol.hash_of(t if isinstance(t, str) else repr(t)).hex() for t in texts)
         if refused := self._admit(call, n):
             return self._refused(call, refused, body, n)
         luck = draw(key, self._ledger.admit(call, n), options)

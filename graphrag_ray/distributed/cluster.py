@@ -13,6 +13,7 @@ import ray
 from ray._common.utils import get_ray_address_file
 from ray._private import ray_constants
 
+from graphrag_ray.distributed.nodes import our_code
 from graphrag_ray.errors import GraphRagError
 
 LISTENS_WITHIN_S = 3.0
@@ -26,7 +27,8 @@ def connected(address: str | None = None) -> Iterator[None]:
     """Ray, for as long as the block lasts.
 
     address: a cluster's address, or None: RAY_ADDRESS, else a cluster started on this machine with
-    `ray start`, else a private one. What we start binds to 127.0.0.1 and sends no usage statistics.
+    `ray start`, else a private one. What we start binds to 127.0.0.1 and sends no usage statistics. To the
+    workers of a cluster that we did not start comes this very package with the connection (see `nodes.py`).
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     with ExitStack() as stack:
@@ -47,14 +49,27 @@ def _connect(address: str | None) -> None:
     quiet = {"log_to_driver": True, "logging_level": logging.ERROR}
     if will_be_private(address):
         _listen_on_loopback()
-        ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, **quiet)
+        try:
+            ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, **quiet)
+        except Exception as e:
+            if "timed out during startup" not in str(e):
+                raise
+            raise GraphRagError(
+                "Ray did not start on this machine in time, which may be too busy: try again, or look into "
+                "/tmp/ray/session_latest/logs."
+            ) from e
         return
     if address is None and "RAY_ADDRESS" not in os.environ:
         address = "auto"
     wanted = address or os.environ.get("RAY_ADDRESS")
     try:
         _look_for(wanted)
-        ray.init(address=address, **quiet)
+        ray.init(address=address, runtime_env=our_code(), **quiet)
+    except RuntimeError as e:
+        if "ersion mismatch" not in str(e):
+            raise
+        told = " ".join(str(e).split())
+        raise GraphRagError(f"the Ray cluster at {wanted!r} is not of this program's versions: {told}") from e
     except (OSError, ValueError) as e:
         if "AuthToken" in str(e.__cause__):
             raise GraphRagError(

@@ -51,9 +51,10 @@ class RayExecutor:
     spending: Spending = field(default_factory=Spending)
     _pool: list[tuple[str, Any]] = field(default_factory=list)
     _limiters: list[Any] = field(default_factory=list)
+    _index: tuple[JournalIndex, Any] | None = None
 
     def share(self, value: T) -> Callable[[], T]:
-        return partial(ray.get, ray.put(value))
+        return partial(ray.get, self._put(value))
 
     def map(self, step: str, fn: TableFunction[X], inputs: Sequence[X]) -> Written:
         return map_tables(self.store, step, fn, inputs)
@@ -88,9 +89,18 @@ class RayExecutor:
             on_progress=self.on_progress,
             pool=pool,
             limiters=self._limiters,
+            put=self._put,
         )
         with unwrapped(work.name):
             return sweep.run()
+
+    def _put(self, value: Any) -> Any:
+        """Into the object store; the journal's index, which a sweep needs beside a stream, once only."""
+        if not isinstance(value, JournalIndex):
+            return ray.put(value)
+        if self._index is None or self._index[0] is not value:
+            self._index = (value, ray.put(value))
+        return self._index[1]
 
     def start(self) -> None:
         """Start the worker pool, without waiting for it: workers take a few seconds to come up."""

@@ -41,7 +41,7 @@ class _CoordinatorDied(Exception): ...
 
 
 class RaySweep(Generic[T]):
-    """pool: workers by name; limiters: of all models."""
+    """pool: workers by name; limiters: of all models; put: a value into the object store."""
 
     def __init__(
         self,
@@ -56,10 +56,12 @@ class RaySweep(Generic[T]):
         on_progress: Callable[[Progress], None],
         pool: Sequence[tuple[str, Any]],
         limiters: Sequence[Any],
+        put: Callable[[Any], Any],
     ) -> None:
         self.work, self.source, self.index = work, source, index
         self.store, self.models, self.spending, self.watch = store, models, spending, watch
         self.on_progress, self.pool, self.limiters = on_progress, pool, limiters
+        self._put = put
         self.sweep = Sweep()
         self._open: dict[int, Row] = {}
         self._taken = 0
@@ -101,7 +103,7 @@ class RaySweep(Generic[T]):
             for variable in self.models.key_variables():
                 if variable in os.environ:
                     coordinator.hold_key.remote(variable, os.environ[variable])
-            shared = ray.put(self.index)
+            shared = self._put(self.index)
             runs = {worker.run.remote(self.work, shared, coordinator): name for name, worker in self.pool}
             self._feed(coordinator, runs)
             for run in runs:

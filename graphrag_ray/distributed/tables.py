@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 import ray
+from ray import cloudpickle
 from ray.exceptions import RayError, RaySystemError, RayTaskError, WorkerCrashedError
 
 from graphrag_ray.engine.executor import PARTITION, TableFunction, Tables, Written
@@ -27,6 +28,9 @@ X = TypeVar("X")
 
 TASKS_PER_CORE = 4
 """Tasks that are submitted and not yet done, for each core of the cluster: so none of them waits for us."""
+
+MAPS_PER_CORE = 16
+"""Blocks of inputs of a shuffle, for each core: so many that a slow one holds nothing up."""
 
 TABLES_AHEAD = 4
 """Tables that a streaming task may be ahead of whoever reads them."""
@@ -181,11 +185,10 @@ def _shuffled_by_ray_data(
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-    numbers = [{"input": i} for i in range(len(inputs))]
-    given = ray.put(list(inputs))
+    rows = [{"input": cloudpickle.dumps(x)} for x in inputs]
     reduced = (
-        ray.data.from_items(numbers, override_num_blocks=min(len(inputs), 10_000))
-        .map_batches(partial(_rows_of, store, fn, given), batch_size=1, batch_format="pyarrow")
+        ray.data.from_items(rows, override_num_blocks=min(len(rows), MAPS_PER_CORE * _cores()))
+        .map_batches(partial(_rows_of, store, fn), batch_size=None, batch_format="pyarrow")
         .repartition(partitions, keys=[PARTITION])
         .map_batches(partial(_reduce_block, store, reduce), batch_size=None, batch_format="pyarrow")
     )
@@ -198,10 +201,11 @@ def _shuffled_by_ray_data(
     return written
 
 
-def _rows_of(store: Store, fn: Any, given: Any, batch: pa.Table) -> Iterator[pa.Table]:
-    for table in fn(store, ray.get(given)[batch["input"][0].as_py()]):
-        if table.num_rows:
-            yield table
+def _rows_of(store: Store, fn: Any, block: pa.Table) -> Iterator[pa.Table]:
+    for x in block["input"] if "input" in block.column_names else ():  # Ray tries functions on empty blocks
+        for table in fn(store, cloudpickle.loads(x.as_buffer())):
+            if table.num_rows:
+                yield table
 
 
 def _reduce_block(store: Store, reduce: Callable[[pa.Table], Tables], rows: pa.Table) -> Iterator[pa.Table]:

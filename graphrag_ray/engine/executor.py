@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
@@ -30,6 +31,7 @@ Written: TypeAlias = list[dict[str, list[Part]]]
 """For each input (or partition), in order: the parts written under each table's name."""
 
 TABLES_AHEAD = 8
+LOOK_S = 0.2
 
 PARTITION = "partition"
 """The column (int32) by which `shuffle` brings rows together."""
@@ -126,13 +128,15 @@ class RowSource(Generic[T]):
     """The items of a stream of tables, each row one item; rows with an equal key run once.
 
     key_column holds the item key and is dropped before the row becomes an item. The stream is read in
-    a thread, a few tables ahead: finding what is still open may take long, and must hold nothing up.
+    a thread, a few tables ahead: finding what is still open may take long, and must hold nothing up. The
+    thread ends with the stream or at `close`.
     """
 
     def __init__(self, tables: Iterator[pa.Table], total: int | None, key_column: str = "key") -> None:
         self._key_column = key_column
         self._seen: set[int] = set()
         self._ahead: queue.Queue[pa.Table | BaseException | None] = queue.Queue(maxsize=TABLES_AHEAD)
+        self._closed = threading.Event()
         threading.Thread(target=self._read, args=(tables,), name="items", daemon=True).start()
         self._taken = 0
         self.total = total
@@ -157,14 +161,30 @@ class RowSource(Generic[T]):
         self._taken += len(rows)
         return rows
 
+    def close(self) -> None:
+        """Read no more, as after a sweep that was broken off."""
+        self._closed.set()
+
     def _read(self, tables: Iterator[pa.Table]) -> None:
         try:
             for table in tables:
-                if table.num_rows:
-                    self._ahead.put(table)
-            self._ahead.put(None)
+                if table.num_rows and not self._put(table):
+                    break
+            else:
+                self._put(None)
         except BaseException as e:  # noqa: BLE001 - it is raised again by `take`
-            self._ahead.put(e)
+            self._put(e)
+        finally:
+            if isinstance(tables, Generator):
+                tables.close()  # what it has started ends with it
+
+    def _put(self, found: pa.Table | BaseException | None) -> bool:
+        """False where nobody will take it."""
+        while not self._closed.is_set():
+            with suppress(queue.Full):
+                self._ahead.put(found, timeout=LOOK_S)
+                return True
+        return False
 
     def finished(self, number: int, outcome: Outcome[T]) -> None:
         """Results are read from the journal afterwards."""

@@ -142,10 +142,15 @@ class Run:
 
         load: the rows of one input, each an item. total: of all inputs, where it is known.
         """
-        index = self.executor.share(JournalIndex.load(self.store, work.name))
-        tables = self.executor.stream(work.name, partial(_open_items, work, index, load), inputs)
+        index = JournalIndex.load(self.store, work.name)
+        look = partial(_open_items, work, self.executor.share(index), load)
+        tables = self.executor.stream(work.name, look, inputs)
         # How many are left is known beforehand only where nothing was answered yet.
-        self.sweep(work, RowSource(tables, None if index().n_parts else total), index())
+        source: RowSource[T] = RowSource(tables, None if index.n_parts else total)
+        try:
+            self.sweep(work, source, index)
+        finally:
+            source.close()
         return self.executor.share(JournalIndex.load(self.store, work.name))
 
     @property

@@ -21,9 +21,9 @@ from graphrag_ray.store.files import FileInfo, Store
 from graphrag_ray.store.journal import PART_NAME, folder, in_threads, list_parts
 
 TARGET_BYTES = 24 << 20
-"""Size of a merged part in memory; a third to a fifth of it stored. Merging one takes some seven times as much,
-in the driver. Ten fit the cache of `journal.py`: readers go through the journal in the order of the corpus, and
-neighbours lie in few parts."""
+"""Size of a merged part in memory; a third to a fifth of it stored. Merging one takes some seven times as
+much, in the driver. Ten fit the cache of `journal.py`: readers go through the journal in the order of the
+corpus, and neighbours lie in few parts."""
 SMALL_BYTES = TARGET_BYTES // 8
 """Stored parts from this size on are left as they are; smaller ones are merged, the last one again and
 again until it is that large."""

@@ -1,4 +1,5 @@
-"""Lets these tests import `world.py`, which stands beside this file, and gives each a world of its own."""
+"""Lets these tests import `world.py`, which stands beside this file, and what benchmarks share; gives each
+test a world of its own."""
 
 import contextlib
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 import toy_model
 from click.testing import CliRunner, Result

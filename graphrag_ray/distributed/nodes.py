@@ -1,0 +1,131 @@
+"""What the nodes of a cluster must have, and what we bring: our own code, and one look at each node.
+
+A cluster that others started may have another version of this package, or none. So its workers get the
+driver's own, as Ray's `py_modules`. What they need besides, Python packages and files at local paths, cannot
+be brought: every node is asked for it before anything is spent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import cloudpickle
+from ray.exceptions import RayError, RuntimeEnvSetupError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from graphrag_ray.errors import UsageError
+from graphrag_ray.store.files import Store
+
+LOOKED_AT_WITHIN_S = 120.0
+"""A node that has not answered by then may be busy, or dead: it is taken as it is."""
+
+NEEDED = ("graphrag_ray.distributed.worker", "graphrag_ray.steps.run", "graphrag_ray.corpus.parse")
+"""What is imported on each node: with it comes every package that a worker needs."""
+
+_PACKAGE = Path(__file__).parent.parent
+_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+_OF_A_JOB = ("working_dir", "py_modules")
+
+
+def our_code() -> dict[str, Any] | None:
+    """The runtime environment that brings this very package to a cluster's workers; None where the driver is
+    a submitted job that brings code of its own."""
+    given = json.loads(os.environ.get(_JOB_CONFIG, "{}")).get("runtime_env") or {}
+    if any(given.get(name) for name in _OF_A_JOB):
+        return None
+    return {"py_modules": [str(_PACKAGE)], "excludes": ["**/__pycache__/"]}
+
+
+def check_nodes(root: Store, inputs: Sequence[str]) -> None:
+    """Look on every node of the connected cluster whether it can do its part.
+
+    inputs: absolute paths of local files that every node must be able to read.
+
+    Raises UsageError, naming the node, where packages are missing or a local path is another folder there.
+    """
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    here = ray.get_runtime_context().get_node_id()
+    with _marked(root) as marker:
+        others = [marker, *inputs] if marker else list(inputs)
+        sizes = {path: os.path.getsize(path) for path in others}
+        asked = {
+            _probe(node["NodeID"]).remote(NEEDED, {} if node["NodeID"] == here else sizes): node
+            for node in nodes
+        }
+        ray.wait(list(asked), num_returns=len(asked), timeout=LOOKED_AT_WITHIN_S)
+        answers = {ref: _answer(ref) for ref in asked}
+    for ref, node in asked.items():
+        name = f"{node['NodeName']} ({node['NodeManagerHostname']})"
+        missing, absent = answers[ref]
+        if missing:
+            raise UsageError(
+                f"node {name} cannot run this: {missing}. Install there what graphrag-ray depends on (in the "
+                "Python that the node's Ray runs in), or submit it with `ray job submit --runtime-env-json "
+                '\'{"pip": ["graphrag-ray"]}\'`.'
+            )
+        for path in absent:
+            what, folder = ("index", root.url) if path == marker else ("INPUT", os.path.dirname(path))
+            raise UsageError(
+                f"the folder {folder} ({what}) is not the same on node {name}: a cluster of many nodes needs "
+                "an object store (s3://…, gs://…) or a file system that all nodes share."
+            )
+
+
+@contextmanager
+def _marked(root: Store) -> Iterator[str | None]:
+    """A file in a root at a local path, under a name that no listing shows; None for other roots."""
+    if "://" in root.url:
+        yield None
+        return
+    name = f".tmp-node-check-{secrets.token_hex(8)}"
+    root.write(name, name.encode())
+    try:
+        yield root.url_of(name)
+    finally:
+        root.delete(name)
+
+
+def _probe(node: str) -> Any:
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    # The node may lack this very module: the function travels as it is.
+    module = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        function = cloudpickle.loads(cloudpickle.dumps(_look))
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+    return ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(function)
+
+
+def _look(modules: Sequence[str], sizes: dict[str, int]) -> tuple[str, list[str]]:
+    """Runs on a node: what cannot be imported there, and which files are not there."""
+    import importlib
+    import os
+
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except ImportError as e:
+            return f"{type(e).__name__}: {e}", []
+    absent = [
+        path for path, size in sizes.items() if not os.path.isfile(path) or os.path.getsize(path) != size
+    ]
+    return "", absent
+
+
+def _answer(ref: Any) -> tuple[str, list[str]]:
+    try:
+        found: tuple[str, list[str]] = ray.get(ref, timeout=0)
+    except RuntimeEnvSetupError as e:
+        return f"its runtime environment cannot be set up ({str(e).splitlines()[0]})", []
+    except RayError:  # too late, or the node is gone
+        return "", []
+    return found

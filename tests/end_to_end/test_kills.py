@@ -1,0 +1,212 @@
+"""Killed for good, at any moment: drivers, actors, whole nodes of a real cluster whose Python lacks us.
+
+Everything runs as processes of their own: nodes, the command, and the simulated endpoint of the benchmarks,
+whose log says what was paid twice. Processes are killed with SIGKILL.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import killing
+import pytest
+from simulated import endpoint, get
+from world import Silent
+
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.local import LocalExecutor
+from graphrag_ray.index import index
+from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.steps import merge
+from graphrag_ray.store.files import Store
+
+REPOSITORY = Path(__file__).parents[2]
+DOCUMENTS = sorted((REPOSITORY / "demo" / "corpus").iterdir())[:14]
+IN_FLIGHT = 8
+LATENCY_S = 0.4
+USUAL_S = {"start": 5.0, "commit": 0.2, "communities": 0.5, "finish": 0.5, "merge": 2.0} | dict.fromkeys(
+    ("read", "extract", "describe", "reports", "embed"), 3.0
+)
+"""About what the steps take; where within a step a kill falls makes no difference to what is asserted."""
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    for document in DOCUMENTS:
+        (folder / document.name).write_bytes(document.read_bytes())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Sequence[str]]:
+    """The parts of each table of a run that nobody disturbs, in one process."""
+    root = tmp_path_factory.mktemp("undisturbed")
+    with endpoint("--latency=0", "--embedding-s=0") as url, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merge, "ROWS_PER_PARTITION", 100)
+        given = {"base_url": url, "api_key_env": None, "max_in_flight": IN_FLIGHT}
+        model = {"provider": "openai", "model": "simulated", "endpoints": [given]}
+        settings = parse_settings({"models": {"default": model}})
+        index(str(corpus), LocalExecutor(Store(str(root)), Models.of(settings)), settings, Silent())
+    return killing.parts_of(root)
+
+
+@pytest.fixture(scope="module")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Python with all packages of this one but ours."""
+    folder = tmp_path_factory.mktemp("python")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    # Paths that stand in a .pth are searched, but .pth files in them, as of editable installs, are not read.
+    (site / "all.pth").write_text("\n".join(p for p in sys.path if p.endswith("-packages")))
+    python = str(folder / "bin" / "python")
+    found = subprocess.run(
+        [python, "-c", "import graphrag_ray.errors"],
+        env=without_us(),
+        cwd=folder,
+        capture_output=True,
+        check=False,
+    )
+    if found.returncode == 0:
+        pytest.skip("graphrag-ray is installed beside its packages: no Python here lacks it")
+    return python
+
+
+def without_us() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+@pytest.fixture(scope="module")
+def cluster(bare_python: str) -> Iterator[killing.Cluster]:
+    """One node, whose Python lacks us."""
+    with killing.cluster(without_us()) as made:
+        made.start_node(python=bare_python)
+        yield made
+
+
+@pytest.fixture
+def second(cluster: killing.Cluster, bare_python: str) -> Iterator[int]:
+    """The session of a second node."""
+    session = cluster.start_node("--node-name=second", python=bare_python)
+    yield session
+    cluster.kill_node(session)
+
+
+class Fired:
+    """An index that is built on the cluster while things are killed, and what was killed when."""
+
+    def __init__(self, cluster: killing.Cluster, corpus: Path, folder: Path) -> None:
+        self.cluster, self.closing, self.log = cluster, ExitStack(), folder / "log.jsonl"
+        options = [f"--latency={LATENCY_S}", f"--embedding-s={LATENCY_S}", "--log", str(self.log)]
+        self.url = self.closing.enter_context(endpoint(*options))
+        more = ["--max-in-flight", str(IN_FLIGHT), "--address", cluster.address, "--set", "run.flush_s=0.5"]
+        self.command = killing.index_command(corpus, folder / "index", self.url, *more)
+        self.kills: list[float] = []
+
+    def start(self) -> killing.Run:
+        return killing.Run(self.command, {**self.cluster.env, "PYTHONPATH": str(REPOSITORY)})
+
+    def kill(self, run: killing.Run, step: str, share: float, victims: Callable[[], Any]) -> None:
+        assert run.wait_for(step, share, USUAL_S), run.printed
+        while not killing.kill(victims()):
+            assert run.alive, run.printed
+            time.sleep(0.01)
+        self.kills.append(time.time())
+
+    def paid_late(self) -> list[str]:
+        """What was paid twice though it had been answered more than five seconds before the kill."""
+        self.closing.close()  # its log is whole then
+        return killing.paid_again(self.log, self.kills).late
+
+    def kill_driver(self, step: str, share: float) -> None:
+        run = self.start()
+        self.kill(run, step, share, lambda: [killing.Process(run.session, "leader")])
+        assert run.wait() == -9
+
+
+@pytest.fixture
+def fired(cluster: killing.Cluster, corpus: Path, tmp_path: Path) -> Iterator[Fired]:
+    made = Fired(cluster, corpus, tmp_path)
+    yield made
+    made.closing.close()
+
+
+def test_a_command_that_is_killed_in_many_steps_ends_as_if_nothing_had_been(
+    fired: Fired, second: int, undisturbed: Mapping[str, Sequence[str]], tmp_path: Path
+):
+    rng = Random(20261122)
+    for step in ("extract", "merge", "commit"):
+        fired.kill_driver(step, rng.random())
+    assert fired.start().wait() == 0
+    assert killing.parts_of(tmp_path / "index") == undisturbed
+    assert fired.paid_late() == []
+
+
+def test_a_run_whose_actors_are_killed_one_after_the_other_goes_on(
+    fired: Fired, cluster: killing.Cluster, undisturbed: Mapping[str, Sequence[str]], tmp_path: Path
+):
+    rng, head = Random(20261122), cluster.nodes[0].pid
+    run = fired.start()
+    for step, role in (
+        ("extract", "worker"),
+        ("describe", "limiter"),
+        ("reports", "coordinator"),
+        ("embed", "worker"),
+    ):
+        found = lambda role=role: killing.one_of(killing.processes([head]), role, rng)  # noqa: E731
+        fired.kill(run, step, rng.random(), found)
+    assert run.wait() == 0, run.printed
+    assert killing.parts_of(tmp_path / "index") == undisturbed
+    assert fired.paid_late() == []
+
+
+@pytest.mark.parametrize("step", ["extract", "reports"])
+def test_a_node_that_is_killed_takes_nothing_with_it(
+    step: str, fired: Fired, second: int, undisturbed: Mapping[str, Sequence[str]], tmp_path: Path
+):
+    run = fired.start()
+    fired.kill(run, step, Random(step).random(), lambda: killing.processes([second]))
+    assert run.wait() == 0, run.printed
+    assert killing.parts_of(tmp_path / "index") == undisturbed
+    assert fired.paid_late() == []
+
+
+def test_a_folder_that_is_another_one_on_a_node_is_told_before_anything_is_paid(
+    fired: Fired, cluster: killing.Cluster, bare_python: str, corpus: Path, tmp_path: Path
+):
+    alone = ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs none {tmp_path} && exec "$@"', "sh"]
+    if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no file system may be mounted here")
+    session = cluster.start_node("--node-name=apart", python=bare_python, within=alone)
+    try:
+        run = fired.start()
+        assert run.wait() == 2
+    finally:
+        cluster.kill_node(session)
+    assert "is not the same on node apart" in run.printed[-1] and str(tmp_path / "index") in run.printed[-1]
+    assert get(fired.url)["requests"] == 0
+    assert list((tmp_path / "index").iterdir()) == []
+
+
+def test_a_node_that_lacks_a_package_is_named(
+    fired: Fired, cluster: killing.Cluster, bare_python: str, tmp_path: Path
+):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nsys.modules['quicktok'] = None  # importing it is an error now\n"
+    )
+    lacking = {"PYTHONPATH": str(tmp_path)}
+    session = cluster.start_node("--node-name=poor", python=bare_python, env=lacking)
+    try:
+        run = fired.start()
+        assert run.wait() == 2
+    finally:
+        cluster.kill_node(session)
+    assert "node poor" in run.printed[-1] and "quicktok" in run.printed[-1]
