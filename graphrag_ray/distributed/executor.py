@@ -212,6 +212,7 @@ class RayExecutor:
                 failed = outcome.status != "complete"
                 sweep.finished += 1
                 sweep.failed += failed
+                sweep.turns += outcome.turns
                 watch.note(outcome.status, outcome.error)
                 source.finished(number, outcome)
             sweep.accounts, sweep.reissued = news.accounts, news.reissued
@@ -226,6 +227,8 @@ class RayExecutor:
                     news.accounts,
                     self.spending.before,
                     time.monotonic() - started_at,
+                    sweep.turns,
+                    work.turns,
                 )
             )
             if news.fatal:

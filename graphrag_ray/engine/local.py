@@ -192,6 +192,7 @@ class _LocalSweep(Generic[T]):
         failed = outcome.status != "complete"
         self.sweep.finished += 1
         self.sweep.failed += failed
+        self.sweep.turns += outcome.turns
         self.watch.note(outcome.status, outcome.error)
         self.unflushed.append((number, outcome))
         if self.watch.tripped:
@@ -219,6 +220,8 @@ class _LocalSweep(Generic[T]):
                 self.sweep.accounts,
                 self.executor.spending.before,
                 seconds,
+                self.sweep.turns,
+                self.work.turns,
             )
         )
 
