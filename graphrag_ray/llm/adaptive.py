@@ -221,6 +221,7 @@ class AdaptiveBound:
         self._before = result
         if before is None:
             up = 2.0 if self._trial.first and result.latency_s < SLOW_S else 0.5
+            self._direction = 1 if up > 1.0 else 0
             self._begin(now, self.bound * (up if self._starting else math.exp(SHORTEST_STEP)))
             return
         gain = _elasticity(before, result, self._tokens)
