@@ -4,7 +4,8 @@
 
 ROOT of --index: an index of INPUT that was built in one run; its settings are taken. ROOT of --learn: a
 trial index of a few documents of INPUT, from whose replies the forecast learns; without it, the
-forecast rests on what is assumed.
+forecast rests on what is assumed. Seconds are those of the steps, and in all with the steps that ask
+nothing; the process's start before the first of them is not in the index.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from graphrag_ray.status import status_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.snapshots import open_latest
 
-COLUMNS = ("calls", "prompt_tokens", "completion_tokens", "cost_usd")
+COLUMNS = ("calls", "prompt_tokens", "completion_tokens", "cost_usd", "seconds")
 
 
 def main() -> None:
@@ -46,6 +47,7 @@ def main() -> None:
         for c in COLUMNS:
             sums[c][0] += row.get(c) or 0.0
             sums[c][1] += used[c] or 0.0
+    sums["seconds"] = [found.totals["seconds"] or 0.0, sum(actual["run"]["seconds"].values())]
     show("total", {c: (sums[c][0], sums[c][1]) for c in COLUMNS})
     tokens = [sums["prompt_tokens"][i] + sums["completion_tokens"][i] for i in (0, 1)]
     print(f"\ntokens in all {deviation(*tokens)}")
@@ -60,7 +62,8 @@ def main() -> None:
 def as_row(stage) -> dict:
     v = stage.volume
     volume = {c: getattr(v, c) for c in COLUMNS[:3]}
-    return {"stage": v.stage, "cost_usd": stage.cost_usd, "volume": volume}
+    seconds = stage.bound.seconds if stage.bound else None
+    return {"stage": v.stage, "cost_usd": stage.cost_usd, "seconds": seconds, "volume": volume}
 
 
 def show(name: str, pairs: dict[str, tuple[float, float]]) -> None:

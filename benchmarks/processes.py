@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 PERIOD_S = 0.2
@@ -41,6 +43,7 @@ class Seen:
 class Totals:
     """What a command used. Memory in bytes, CPU in seconds.
 
+    timed_out       it was killed since it took too long
     cpu_s           by role: driver, worker, raylet, gcs, other (Ray's agents and whatever else)
     driver_peak     private memory: without files and shared memory that are mapped
     worker_peak     of the largest worker
@@ -54,6 +57,7 @@ class Totals:
 
     wall_s: float = 0.0
     exit_code: int = 0
+    timed_out: bool = False
     n_processes: int = 0
     cpu_s: dict[str, float] = field(default_factory=dict)
     driver_peak: int = 0
@@ -70,31 +74,60 @@ class Totals:
 
 
 def measured(
-    command: Sequence[str], lap_of: Callable[[str], str | None], env: Mapping[str, str] | None = None
+    command: Sequence[str],
+    lap_of: Callable[[str], str | None],
+    env: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
 ) -> tuple[Totals, str]:
     """Run a command; what it used, and all that it printed.
 
     lap_of: the name of the part of the work that ends with a printed line, or None.
+    timeout_s: the command and all of its process group are killed after so long.
     """
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     started = time.monotonic()
     # fmt: off
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, process_group=0
     )
     # fmt: on
     sampler = _Sampler(process.pid)
     sampler.start()
     printed: list[str] = []
-    assert process.stdout is not None
-    for line in process.stdout:
-        printed.append(line)
-        if lap := lap_of(line):
-            sampler.lap(lap)
-    exit_code = process.wait()
+    with _killed_after(process, timeout_s) as over:
+        assert process.stdout is not None
+        for line in process.stdout:
+            printed.append(line)
+            if lap := lap_of(line):
+                sampler.lap(lap)
+        exit_code = process.wait()
     totals = sampler.stop()
     totals.wall_s, totals.exit_code = time.monotonic() - started, exit_code
+    totals.timed_out = over.is_set()
     return totals, "".join(printed)
+
+
+@contextmanager
+def _killed_after(process: subprocess.Popen[str], seconds: float | None) -> Iterator[threading.Event]:
+    """Kill a process and its group when they take longer, or when the block is left early. The event: it took
+    longer."""
+    over = threading.Event()
+
+    def kill() -> None:
+        over.set()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    timer = threading.Timer(seconds, kill) if seconds is not None else None
+    if timer:
+        timer.start()
+    try:
+        yield over
+    finally:
+        if timer:
+            timer.cancel()
+        if process.poll() is None:
+            kill()
 
 
 class _Sampler:

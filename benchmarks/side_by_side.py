@@ -154,10 +154,12 @@ def run(
     command: Callable[[str], list[str]],
     built: Callable[[str], dict[str, Any]],
     options: Sequence[str],
+    timeout_s: float | None = None,
 ) -> Measured:
-    """command: for an address of the endpoint. It is measured below another process than the endpoint."""
+    """command: for an address of the endpoint. It is measured below another process than the endpoint, and
+    killed after timeout_s."""
     with endpoint("--dimensions", str(DIMENSIONS), *options) as url:
-        totals, printed = measured_beside(command(url), environment(tool == OURS, url))
+        totals, printed = measured_beside(command(url), environment(tool == OURS, url), timeout_s)
         return Measured(tool, totals, get(url), built(printed), printed)
 
 
@@ -168,7 +170,7 @@ def row(m: Measured) -> list[str]:
     return [
         m.tool,
         str(m.built.get("version", "")),
-        str(m.totals.exit_code),
+        "timed out" if m.totals.timed_out else str(m.totals.exit_code),
         f"{m.totals.wall_s:.1f}",
         f"{stats['seconds']:.1f}",
         f"{m.totals.total_cpu_s:.1f}",
@@ -222,11 +224,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return our_command(source, work, url, given.in_flight)
             return peer_command(peer, given.venvs, source, work, url, given.in_flight)
 
-        m = run(tool, command, built_by_peer if peer else built_by_us, options)
+        m = run(tool, command, built_by_peer if peer else built_by_us, options, given.timeout)
         (scratch / f"{tool}.txt").write_text(m.printed)
         (scratch / f"{tool}.json").write_text(json.dumps(m.stats, indent=1))
         if m.totals.exit_code:
-            print(f"{tool} ended with {m.totals.exit_code}:\n{m.printed[-2000:]}", file=sys.stderr)
+            how = f"was killed after {given.timeout:g} s" if m.totals.timed_out else "ended"
+            print(f"{tool} {how} with {m.totals.exit_code}:\n{m.printed[-2000:]}", file=sys.stderr)
         print(f"{tool}: {m.totals.wall_s:.0f} s", flush=True)
         done.append(m)
     if done:
@@ -244,6 +247,7 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--latency", type=float, default=1.0,
                    help="seconds of a chat call; 0: half a second and 60 tokens a second")  # fmt: skip
     p.add_argument("--jitter", type=float, default=0.2, help="see the endpoint's --help")
+    p.add_argument("--timeout", type=float, default=1800.0, help="seconds after which a tool is killed")
     p.add_argument("--work", type=Path, help="where the scratch folder is made; it is kept")
     return p
 

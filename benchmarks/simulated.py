@@ -36,10 +36,12 @@ def get(base_url: str, path: str = "/stats") -> dict[str, Any]:
         return dict(json.loads(reply.read()))
 
 
-def measured_beside(command: Sequence[str], env: Mapping[str, str] | None = None) -> tuple[Totals, str]:
+def measured_beside(
+    command: Sequence[str], env: Mapping[str, str] | None = None, timeout_s: float | None = None
+) -> tuple[Totals, str]:
     """`processes.measured`, below another process than the endpoint, which does not count."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(measured, command, _no_laps, env).result()
+        return pool.submit(measured, command, _no_laps, env, timeout_s).result()
 
 
 def _no_laps(line: str) -> str | None:

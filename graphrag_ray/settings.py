@@ -26,6 +26,14 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class Price(_Strict):
+    """US dollars per million tokens. Overrides the bundled table."""
+
+    input_usd_per_mtok: Annotated[float, Field(ge=0)]
+    output_usd_per_mtok: Annotated[float, Field(ge=0)] = 0.0
+    cached_usd_per_mtok: Annotated[float, Field(ge=0)] | None = None
+
+
 class Endpoint(_Strict):
     """One address that serves a logical model."""
 
@@ -42,6 +50,8 @@ class Endpoint(_Strict):
     max_in_flight: Annotated[int, Field(gt=0)] | None = None
     """A bound of yours on concurrent calls. null: as many as the limits ask for; without any known limit,
     as many as raise the endpoint's throughput."""
+    price: Price | None = None
+    """What this endpoint takes; the logical model's `price` when absent."""
     headers: dict[str, str] = {}
     """Extra HTTP headers without secrets (an API version, say)."""
 
@@ -55,14 +65,6 @@ class Endpoint(_Strict):
         if "@" in urlsplit(self.base_url).netloc:
             raise ValueError("base_url holds a user or password: use api_key_env or api_key_file")
         return self
-
-
-class Price(_Strict):
-    """US dollars per million tokens. Overrides the bundled table."""
-
-    input_usd_per_mtok: Annotated[float, Field(ge=0)]
-    output_usd_per_mtok: Annotated[float, Field(ge=0)] = 0.0
-    cached_usd_per_mtok: Annotated[float, Field(ge=0)] | None = None
 
 
 class Model(_Strict):

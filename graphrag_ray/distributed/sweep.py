@@ -155,6 +155,7 @@ class RaySweep(Generic[T]):
             del self._open[number]
             sweep.finished += 1
             sweep.failed += outcome.status != "complete"
+            sweep.turns += outcome.turns
             self.watch.note(outcome.status, outcome.error)
             self.source.finished(number, outcome)
         self.on_progress(
@@ -167,6 +168,8 @@ class RaySweep(Generic[T]):
                 sweep.accounts,
                 self.spending.before,
                 time.monotonic() - self._started_at,
+                sweep.turns,
+                self.work.turns,
             )
         )
 

@@ -39,10 +39,11 @@ PARTITION = "partition"
 
 @dataclass
 class Sweep:
-    """What a sweep did. `finished` counts every item, failed ones too."""
+    """What a sweep did. `finished` counts every item, failed ones too; `turns` the replies these took."""
 
     finished: int = 0
     failed: int = 0
+    turns: int = 0
     reissued: int = 0
     peak_in_flight: int = 0
     accounts: Accounts = field(default_factory=Accounts)
@@ -57,6 +58,8 @@ class Progress:
     """A glimpse of a running sweep, for people. `total` is None while it is not known.
 
     accounts   of this sweep; before: of the sweeps of this run that have ended
+    turns      replies that the items took which are done
+    turns_each replies that an item takes, as expected beforehand; None: a call answers many items
     """
 
     stage: str
@@ -67,6 +70,8 @@ class Progress:
     accounts: Accounts
     before: Accounts
     seconds: float
+    turns: int = 0
+    turns_each: float | None = None
 
 
 class Source(Protocol[T]):

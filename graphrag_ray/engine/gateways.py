@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -28,7 +29,10 @@ EMBEDDING_PLACES = 2_048
 """Embeddings are packed many to a call, so many items must run at once to fill one."""
 
 UNBOUNDED_PLACES = 1_024
-"""Items of a worker where the limiter alone decides how many calls are in flight."""
+"""Items of a worker, at least, where the limiter alone decides how many calls are in flight."""
+MOST_PLACES = 8_192
+SLOW_CALL_S, SMALL_CALL_TOKENS = 30.0, 1_000
+"""Where limits are known, there are places for what they let through while a slow call takes its time."""
 
 
 @dataclass(frozen=True)
@@ -73,14 +77,22 @@ class Models:
         bounds = [self._bound(m) for m in self.online.values()]
         most = max((b for b in bounds if b is not None), default=0)
         if None in bounds:
-            return UNBOUNDED_PLACES
-        return max(8, min(UNBOUNDED_PLACES, -(-most // workers) + 8))
+            most = max([most, *(self._let_through(m) for m in self.online.values())])
+            return min(MOST_PLACES, max(UNBOUNDED_PLACES, -(-most // workers)))
+        return max(8, min(MOST_PLACES, -(-most // workers) + 8))
 
     def _bound(self, model: Model) -> int | None:
         """Calls in flight that a model's endpoints allow; None where rate limits, or what an endpoint turns
         out to bear, decide."""
         bounds = [e.max_in_flight for e in model.endpoints]
         return None if None in bounds else sum(b for b in bounds if b is not None)
+
+    def _let_through(self, model: Model) -> int:
+        """Slow calls in flight at the model's known rate limits, by Little's law; 0 where none is known."""
+        limits = Limits.of(model)
+        calls = limits.requests_per_minute, (limits.tokens_per_minute or math.inf) / SMALL_CALL_TOKENS
+        rate = min(calls[0] or math.inf, calls[1])
+        return round(rate * SLOW_CALL_S / 60.0) if math.isfinite(rate) else 0
 
 
 DRAIN_LOOK_S = 0.02

@@ -49,7 +49,7 @@ class LocalExecutor:
     """Runs everything in this process.
 
     flush_s        seconds between journal writes
-    in_flight      items that run at once
+    in_flight      items that run at once; None: enough that the models' limits bind, and not this
     on_progress    called a few times a second during a sweep
     """
 
@@ -57,7 +57,7 @@ class LocalExecutor:
     models: Models
     max_failed_fraction: float = 0.5
     flush_s: float = 2.0
-    in_flight: int = 256
+    in_flight: int | None = None
     on_progress: Callable[[Progress], None] = lambda progress: None
     limiter: Limiter | None = None
     spending: Spending = field(default_factory=Spending)
@@ -118,6 +118,7 @@ class _LocalSweep(Generic[T]):
         self.started_at = time.monotonic()
         self.queued: deque[Row] = deque()
         self.taken = 0
+        self.places = executor.in_flight or executor.models.places(work.name, 1)
 
     async def run(self) -> Sweep:
         self.executor.spending.check(self.sweep.accounts, self.in_flight, time.monotonic())
@@ -144,7 +145,7 @@ class _LocalSweep(Generic[T]):
         exhausted = False
         flushed_at = time.monotonic()
         while True:
-            while not exhausted and len(self.running) + len(self.queued) < self.executor.in_flight:
+            while not exhausted and len(self.running) + len(self.queued) < self.places:
                 rows = self.source.take()
                 if rows is None:
                     exhausted = True
@@ -171,7 +172,7 @@ class _LocalSweep(Generic[T]):
                     return
 
     def _start(self, asking: Asking) -> None:
-        store, free = self.executor.store, self.executor.in_flight - len(self.running)
+        store, free = self.executor.store, self.places - len(self.running)
         spending, models = self.executor.spending, self.executor.models
         affordable = spending.items(self.sweep.accounts, self.sweep.finished, models)
         if affordable is not None:
@@ -191,6 +192,7 @@ class _LocalSweep(Generic[T]):
         failed = outcome.status != "complete"
         self.sweep.finished += 1
         self.sweep.failed += failed
+        self.sweep.turns += outcome.turns
         self.watch.note(outcome.status, outcome.error)
         self.unflushed.append((number, outcome))
         if self.watch.tripped:
@@ -218,6 +220,8 @@ class _LocalSweep(Generic[T]):
                 self.sweep.accounts,
                 self.executor.spending.before,
                 seconds,
+                self.sweep.turns,
+                self.work.turns,
             )
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from graphrag_ray.engine.drive import Complete, Driver, Open, Refused, State, answered, failure_of, replay
@@ -33,6 +33,7 @@ class Work(Generic[T]):
     name    folder of the journal, `work/<name>/`, and the stage in failures and accounting
     start   makes the dialogue of a row; may read from the store, and is not called on an event loop
     label   (item, document path) of a row, for the list of failures
+    turns   calls that an item takes, as expected before any has told; None: a call answers many items
     returns  True: the source wants the results while the sweep runs (what comes next depends on them)
     """
 
@@ -40,6 +41,7 @@ class Work(Generic[T]):
     start: Callable[[Store, Row], Dialogue[T]]
     label: Callable[[Row], tuple[str, str]]
     returns: bool = False
+    turns: float | None = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Outcome(Generic[T]):
 
     status   "complete": `result` holds; "failed": for good, until something changes; "retry": failed,
              and the next run tries again; "open": not yet answered
+    turns    replies that it took in this run
     """
 
     key: str
@@ -57,6 +60,7 @@ class Outcome(Generic[T]):
     attempts: int = 0
     first_at: float = 0.0
     last_at: float = 0.0
+    turns: int = 0
 
 
 def outcome_of(key: str, state: State[T], rows: Sequence[JournalRow]) -> Outcome[T]:
@@ -158,7 +162,8 @@ async def run_item(stage: str, driver: Driver[T], rows: Sequence[JournalRow], as
         state = driver.send([replies[slot] for slot in range(len(state.requests))])
     if driver.key and isinstance(state, Complete | Refused) and not any(r.kind == "done" for r in rows):
         note(turn=0, slot=0, request_hash="", kind="done", prompt=stage)
-    return outcome_of(driver.key, state, written)
+    turns = sum(r.kind == "turn" for r in written[len(rows) :])
+    return replace(outcome_of(driver.key, state, written), turns=turns)
 
 
 async def _ask(

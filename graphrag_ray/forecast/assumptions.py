@@ -29,6 +29,9 @@ KNOWN: Mapping[str, str] = {
     "prompt_tokens_factor": "tokens that the endpoint counts for each of ours in a prompt",
     "ttft_s": "seconds to the first token of a reply",
     "tokens_per_s": "tokens per second after it",
+    "slow_share": "share of calls that take much longer than others of their length",
+    "slow_factor": "how many times as long these take",
+    "own_s": "seconds without calls: Ray's start, reading, tables, what the offline engine does",
 }
 """Every name that `--assume` takes, and what it means."""
 
@@ -79,8 +82,8 @@ def parse_assumptions(given: Sequence[str]) -> dict[str, float]:
             out[name] = math.nan
         if not sep or not math.isfinite(out[name]) or out[name] < 0:
             raise UsageError(f"--assume {text!r}: write it as name=number, the number not negative")
-        if name == "glean_yes" and out[name] > 1:
+        if name in ("glean_yes", "slow_share") and out[name] > 1:
             raise UsageError(f"--assume {text!r}: it is a share, from 0 to 1")
-        if name == "tokens_per_s" and not out[name]:
+        if name in ("tokens_per_s", "slow_factor") and not out[name]:
             raise UsageError(f"--assume {text!r}: it must be above 0")
     return out

@@ -1,7 +1,9 @@
-"""What a stage costs, and the least time in which its endpoints can answer it."""
+"""What a stage costs, and the time in which its endpoints answer it: the least that limits allow, and what
+is lost when there is nothing left to send and the slow calls are waited for."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +19,7 @@ class Volume:
     calls                  requests that are sent; prompt_tokens, completion_tokens: of all of them
     items                  dialogues (an embedding call holds many)
     chain                  calls of its longest chain, each of which waits for the one before
+    last                   tokens of the replies that come last; None: as long as the others
     exact                  what is counted and not modelled, for people; "" for nothing
     """
 
@@ -27,6 +30,7 @@ class Volume:
     prompt_tokens: float = 0.0
     completion_tokens: float = 0.0
     chain: float = 1.0
+    last: float | None = None
     exact: str = ""
 
     def times(self, share: float) -> Volume:
@@ -39,16 +43,20 @@ class Volume:
             self.prompt_tokens * share,
             self.completion_tokens * share,
             self.chain if share else 0.0,
+            self.last,
             self.exact,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """ttft_s: to the first token of a reply; tokens_per_s: after it."""
+    """ttft_s: to the first token of a reply; tokens_per_s: after it. slow_share: of calls, which take
+    slow_factor times as long as others of their length."""
 
     ttft_s: float
     tokens_per_s: float
+    slow_share: float = 0.0
+    slow_factor: float = 1.0
 
     def of(self, volume: Volume) -> float:
         """Seconds of a call, on average."""
@@ -56,18 +64,37 @@ class Latency:
             return 0.0
         return self.ttft_s + volume.completion_tokens / volume.calls / self.tokens_per_s
 
+    def drain_s(self, volume: Volume, calls_per_s: float) -> float:
+        """Seconds from the last call that is sent until all are answered, at the median.
+
+        Calls are sent at an even rate r and take as long as chance wants: t seconds after the last, those
+        still out are a Poisson number of mean r E[(latency - t)+]. That is ln 2 at the t wanted.
+        """
+        if not volume.calls or not calls_per_s:
+            return 0.0
+        tokens = volume.completion_tokens / volume.calls if volume.last is None else volume.last
+        mean = self.ttft_s + tokens / self.tokens_per_s
+        usual = mean / (1.0 + self.slow_share * (self.slow_factor - 1.0))
+        slow, wanted = usual * self.slow_factor, math.log(2.0) / calls_per_s
+        if self.slow_share * (slow - usual) >= wanted:
+            return slow - wanted / self.slow_share
+        return max(0.0, mean - wanted)
+
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """seconds: the least; by: what makes it so long."""
+    """seconds: that it takes; by: what makes it so long."""
 
     seconds: float
     by: str
 
 
 def bound_of(volume: Volume, model: Model, latency: Latency, default_in_flight: int) -> Bound | None:
-    """The least time of a stage at its model's limits, its endpoints working together; None for the
-    offline engine. Limits of all endpoints add up where each of them has one.
+    """The time of a stage at its model's limits, its endpoints working together; None for the offline engine.
+    Limits of all endpoints add up where each of them has one.
+
+    The least that limits allow, then the slow ones of its last calls, and then those that wait for these:
+    the rest of a chain (of reports that hold others, say).
 
     Without any limit, `default_in_flight` calls per endpoint are at work at once.
     """
@@ -93,7 +120,11 @@ def bound_of(volume: Volume, model: Model, latency: Latency, default_in_flight: 
         bounds.append(Bound(volume.calls / rpm * 60, "requests per minute"))
     if in_flight:
         bounds.append(Bound(volume.calls * seconds / in_flight, f"{in_flight:g} calls in flight"))
-    return max(bounds, key=lambda b: b.seconds)
+    least = max(bounds, key=lambda b: b.seconds)
+    after = latency.drain_s(volume, volume.calls / least.seconds) if least.seconds else 0.0
+    if least is not bounds[0] and volume.last is None:
+        after += (volume.chain - 1.0) * seconds
+    return Bound(least.seconds + after, least.by)
 
 
 def has_limit(model: Model) -> bool:

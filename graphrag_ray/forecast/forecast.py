@@ -21,13 +21,16 @@ from graphrag_ray.forecast.assumptions import Assumption, Assumptions
 from graphrag_ray.forecast.bounds import Bound, Latency, Volume, bound_of, cost_of, has_limit
 from graphrag_ray.forecast.corpus import Corpus
 from graphrag_ray.forecast.graph import Reference, named
-from graphrag_ray.forecast.replies import Replies, measured_latency
+from graphrag_ray.forecast.replies import Replies, measured_latency, measured_slowness
 from graphrag_ray.forecast.sample import SampleGraph, sample_graph
 from graphrag_ray.forecast.stages import Basis
 from graphrag_ray.prompts import Prompt
 from graphrag_ray.settings import Settings
 
 TTFT_S, TOKENS_PER_S = 0.5, 60.0
+SLOW_SHARE, SLOW_FACTOR = 0.01, 5.0
+OWN_S, OWN_S_PER_CHUNK = 25.0, 0.003
+"""What a run takes besides its calls, on two cores: benchmarks/RESULTS.md."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class StageForecast:
 
 @dataclass(frozen=True)
 class Forecast:
-    """graph: entities, relationships, communities, reports, levels."""
+    """graph: entities, relationships, communities, reports, levels. own_s: seconds without calls."""
 
     corpus: Corpus
     stages: tuple[StageForecast, ...]
@@ -80,14 +83,15 @@ class Forecast:
     assumptions: tuple[Assumption, ...]
     notes: tuple[str, ...]
     offline: bool
+    own_s: float = 0.0
 
     @property
     def totals(self) -> dict[str, Any]:
-        return _totals([(s.volume, s.cost_usd, s.bound) for s in self.stages])
+        return _totals([(s.volume, s.cost_usd, s.bound) for s in self.stages], self.own_s)
 
     @property
     def left(self) -> dict[str, Any]:
-        return _totals([(s.left, s.left_cost_usd, s.left_bound) for s in self.stages])
+        return _totals([(s.left, s.left_cost_usd, s.left_bound) for s in self.stages], self.own_s)
 
     def as_dict(self) -> dict[str, Any]:
         rows = [
@@ -152,7 +156,8 @@ def forecast(
     }
     found = tuple(_stage(v, basis, latency, learned) for v in volumes)
     notes = tuple(_notes(settings, corpus, volumes, own is not None))
-    return Forecast(corpus, found, sizes, tuple(assume), notes, offline)
+    own_s = assume.take("own_s", OWN_S + OWN_S_PER_CHUNK * corpus.chunks, "on two cores, assumed")
+    return Forecast(corpus, found, sizes, tuple(assume), notes, offline, own_s)
 
 
 def _graphs(settings: Settings, read: Read, vocabulary: str) -> tuple[Reference, SampleGraph | None]:
@@ -196,7 +201,13 @@ def _latency(assume: Assumptions, learned: Learned) -> Latency:
     else:
         values = measured[:2]
         source = f"measured on {measured[2]:,} calls"
-    return Latency(assume.take("ttft_s", values[0], source), assume.take("tokens_per_s", values[1], source))
+    ttft_s = assume.take("ttft_s", values[0], source)
+    tokens_per_s = assume.take("tokens_per_s", values[1], source)
+    slowness = measured_slowness([r for name, r in learned.replies.items() if name != "embed"])
+    share, factor = (SLOW_SHARE, SLOW_FACTOR) if slowness is None else slowness[:2]
+    source = "assumed" if slowness is None else f"measured on {slowness[2]:,} calls"
+    share, factor = assume.take("slow_share", share, source), assume.take("slow_factor", factor, source)
+    return Latency(ttft_s, tokens_per_s, share, factor)
 
 
 def _stage(volume: Volume, basis: Basis, latency: Latency, learned: Learned) -> StageForecast:
@@ -227,7 +238,7 @@ def _share_left(volume: Volume, corpus: Corpus, learned: Learned) -> float:
     return max(0.0, 1.0 - (learned.items or {}).get(volume.stage, 0) / volume.items)
 
 
-def _totals(rows: Sequence[tuple[Volume, float | None, Bound | None]]) -> dict[str, Any]:
+def _totals(rows: Sequence[tuple[Volume, float | None, Bound | None]], own_s: float) -> dict[str, Any]:
     costs = [cost for _, cost, _ in rows]
     seconds = [bound.seconds for _, _, bound in rows if bound is not None]
     return {
@@ -235,7 +246,7 @@ def _totals(rows: Sequence[tuple[Volume, float | None, Bound | None]]) -> dict[s
         "prompt_tokens": sum(v.prompt_tokens for v, _, _ in rows),
         "completion_tokens": sum(v.completion_tokens for v, _, _ in rows),
         "cost_usd": None if None in costs else sum(c for c in costs if c is not None),
-        "seconds": sum(seconds) if seconds else None,
+        "seconds": own_s + sum(seconds) if seconds else None,
     }
 
 
@@ -266,8 +277,8 @@ def _notes(settings: Settings, corpus: Corpus, volumes: Sequence[Volume], measur
         )
     if online:
         notes.append(
-            "Times are the least that limits and latency allow, without start-up, our own work between the "
-            "stages, retries and corrections. Prices are without discounts for cached prompts."
+            "Times are those of limits that are used to the full, and of slow calls that are waited for at a "
+            "stage's end; without retries and corrections. Prices are without discounts for cached prompts."
         )
     if settings.claims.enabled:
         notes.append("Claims in the reports' contexts are not counted.")

@@ -11,6 +11,8 @@ Floats = npt.NDArray[np.float64]
 
 MIN_CALLS = 5
 """Fewer calls say nothing."""
+MIN_CALLS_FOR_SLOW = 200
+"""Fewer do not tell how many are slow."""
 MIN_CALLS_FOR_LINE = 30
 """Fewer give the mean alone, and not how it follows the prompt."""
 
@@ -36,6 +38,31 @@ class Replies:
             return float(y.mean())
         slope, intercept = np.polyfit(x, y, 1)
         return float(np.clip(intercept + slope * prompt_tokens, y.min(), y.max()).mean())
+
+
+SLOW = 3.0
+"""Times as long as a call of its length usually takes: a slow one."""
+
+
+def measured_slowness(replies: list[Replies]) -> tuple[float, float, int] | None:
+    """(share of slow calls, how many times as long as the usual they took, calls) of all calls together; None
+    where these are too few. Each is compared with the median of those of its prompt, by length."""
+    ratios = [r.latency_s / np.maximum(_usual_s(r), 1e-3) for r in replies if r.n >= MIN_CALLS_FOR_LINE]
+    all_ = np.concatenate(ratios) if ratios else np.zeros(0)
+    if len(all_) < MIN_CALLS_FOR_SLOW:
+        return None
+    slow = all_[all_ > SLOW]
+    return len(slow) / len(all_), float(slow.mean()) if len(slow) else 1.0, len(all_)
+
+
+def _usual_s(calls: Replies) -> Floats:
+    """What a call of this length usually takes: a line, refitted without the slow ones."""
+    x, y = calls.completion_tokens, calls.latency_s
+    kept = y <= SLOW * np.median(y)
+    if float(x[kept].std()) < 1.0:
+        return np.full(len(y), float(np.median(y)))
+    slope, intercept = np.polyfit(x[kept], y[kept], 1)
+    return np.asarray(np.maximum(intercept + slope * x, 0.1 * np.median(y)), dtype=np.float64)
 
 
 def measured_latency(replies: list[Replies]) -> tuple[float, float, int] | None:

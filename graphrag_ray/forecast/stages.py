@@ -74,10 +74,17 @@ class Basis:
         return self.assume.take(f"reply_tokens.{prompt}", value, source)
 
     def volume(
-        self, stage: str, items: float, calls: float, prompt: float, completion: float, chain: float = 1.0
+        self,
+        stage: str,
+        items: float,
+        calls: float,
+        prompt: float,
+        completion: float,
+        chain: float = 1.0,
+        last: float | None = None,
     ) -> Volume:
         name = self.settings.model_name(stage)
-        return Volume(stage, name, items, calls, prompt * self.prompt_factor, completion, chain)
+        return Volume(stage, name, items, calls, prompt * self.prompt_factor, completion, chain, last)
 
 
 def extraction(basis: Basis, entities: Named, relationships: Named) -> Volume:
@@ -107,7 +114,7 @@ def extraction(basis: Basis, entities: Named, relationships: Named) -> Volume:
         prompt += verdict + TOKENS_PER_MESSAGE + glean
         prompt_tokens += gleans * prompt
         latest = more
-    return basis.volume("extract", n, calls, prompt_tokens, completion, 1.0 + 2 * rounds)
+    return basis.volume("extract", n, calls, prompt_tokens, completion, 1.0 + 2 * rounds, last=latest)
 
 
 def claims(basis: Basis, entities: Named, asked: float) -> Volume:

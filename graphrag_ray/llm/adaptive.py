@@ -9,8 +9,9 @@ filled until a call takes some 1 / WORTH times as long as alone.
 
 The search is that of PCC Vivace (Dong et al., NSDI 2018): try a number for a while, compare with the one
 before, go on in growing steps while that helps, turn round in a short one when it does not. It begins as a
-slow start, doubling or halving. 429s, and other failures when they are many, take a share off at once, as
-in AIMD (Chiu and Jain, 1989), and put a ceiling there that rises slowly.
+slow start: doubling, or halving where the first calls have visibly waited for each other. 429s, and other
+failures when they are many, take a share off at once, as in AIMD (Chiu and Jain, 1989), and put a ceiling
+there that rises slowly.
 
 Replies are of all lengths, so L is that of a reply of mean length: within each trial, latency is regressed
 on tokens. Pure: the time is told.
@@ -34,10 +35,16 @@ MANY_FAILURES = 0.1
 percent of dropped connections would hold down any endpoint."""
 FEWEST_CALLS = 12
 """That make a trial, or (of failures) a verdict."""
-COVERED = 0.4
+COVERED = 0.3
 """A trial ends when the calls that began and ended in it make up this share of the time in flight: sooner,
 they are only the short ones."""
 COVERED_AT_START = 0.2
+"""The same while it doubles, but for the first trial of all."""
+WAVES = 0.25
+"""Deviation of latencies, by their mean, from which on the first calls of all have waited for each other."""
+SLOW_S = 20.0
+"""Where the first calls take longer, the start may be far too high already: a trial above it would take for
+ever."""
 REACHED = 0.9
 """Share of the bound that must be in flight in a trial: else something else binds."""
 CEILING = 0.9
@@ -58,9 +65,12 @@ class _Trial:
     until   of the last call that ended; area: calls in flight, summed over time, until then
     failures, successes   of calls that ended since the trial began, reached or not
     x, y    tokens and seconds
+    first   whether it is the first of all: there are no calls from before it, so those count that made it
+            reach the bound
     """
 
     began: float
+    first: bool = False
     since: float | None = None
     until: float = 0.0
     area: float = 0.0
@@ -71,6 +81,12 @@ class _Trial:
     y: float = 0.0
     xx: float = 0.0
     xy: float = 0.0
+    yy: float = 0.0
+
+    def reach(self, now: float, in_flight: int, latency_s: float) -> None:
+        """The bound is reached."""
+        self.since = self.until = now - latency_s if self.first else now
+        self.pass_time(now, in_flight)
 
     def pass_time(self, now: float, in_flight: int) -> None:
         """in_flight: since the call before ended. Calls may end in waves, so the mean over calls misleads."""
@@ -83,6 +99,18 @@ class _Trial:
         self.y += latency_s
         self.xx += tokens * tokens
         self.xy += tokens * latency_s
+        self.yy += latency_s * latency_s
+
+    @property
+    def in_waves(self) -> bool:
+        """Whether calls that were sent together took longer one after another, for other reasons than
+        their lengths: they waited for each other."""
+        n = self.calls
+        sxx = self.xx - self.x * self.x / n
+        sxy = self.xy - self.x * self.y / n
+        syy = self.yy - self.y * self.y / n
+        unexplained = syy - (sxy * sxy / sxx if sxx > n * _KNOWN_SPREAD**2 else 0.0)
+        return unexplained > (WAVES * self.y) ** 2 / n
 
     def result(self, usual_slope: float) -> _Result:
         """usual_slope: seconds per token, to stand where all replies are of one length."""
@@ -115,7 +143,7 @@ class AdaptiveBound:
 
     def __init__(self, start: int, now: float) -> None:
         self.bound = start
-        self._trial = _Trial(now)
+        self._trial = _Trial(now, first=True)
         self._before: _Result | None = None
         self._starting = True
         self._direction = 0
@@ -136,17 +164,27 @@ class AdaptiveBound:
         self._tokens += (tokens - self._tokens) / self._seen
         if trial.since is None or now < trial.since:  # a clock that was set back starts a trial anew
             near = REACHED * self.bound <= in_flight <= self.bound / REACHED + 1
-            trial.since = now if near else None
-            trial.until = now
-            self._cut = self._cut and not near
-            return
-        trial.pass_time(now, in_flight)
-        if now - latency_s >= trial.since:
+            trial.since = None
+            if near:
+                trial.reach(now, in_flight, latency_s)
+                self._cut = False
+            if not (near and trial.first):
+                return
+        else:
+            trial.pass_time(now, in_flight)
+        if now - latency_s >= (trial.since or 0.0):
             trial.add(tokens, latency_s)
-            share = COVERED_AT_START if self._starting else COVERED
-            covered = trial.y >= share * self.bound * (now - trial.since)
-            if covered and trial.calls >= FEWEST_CALLS:
-                self._decide(now)
+        self._look(now)
+
+    def _look(self, now: float) -> None:
+        """End the trial when it says enough."""
+        trial, before = self._trial, self._before
+        if trial.calls < FEWEST_CALLS:
+            return
+        share = COVERED_AT_START if self._starting and before else COVERED
+        seconds = now - (trial.since or 0.0)
+        if trial.y >= share * self.bound * seconds or (trial.first and trial.in_waves):
+            self._decide(now)
 
     def refused(self, now: float, in_flight: int) -> None:
         """A 429. Those of the calls that were on their way at the first count as one."""
@@ -177,10 +215,14 @@ class AdaptiveBound:
             self._begin(now, self.bound)
             return
         self._ceiling = min(LARGEST, self._ceiling * CEILING_RISES)
+        if self._trial.first and self._trial.in_waves:  # far too high, and it does not say how slow that is
+            self._begin(now, self.bound / 2.0)
+            return
         self._before = result
         if before is None:
-            # Downwards first: where the start was far too high, a trial above it would take for ever.
-            self._begin(now, self.bound / 2.0 if self._starting else self.bound * math.exp(SHORTEST_STEP))
+            up = 2.0 if self._trial.first and result.latency_s < SLOW_S else 0.5
+            self._direction = 1 if up > 1.0 else 0
+            self._begin(now, self.bound * (up if self._starting else math.exp(SHORTEST_STEP)))
             return
         gain = _elasticity(before, result, self._tokens)
         if gain is None:

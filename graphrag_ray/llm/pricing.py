@@ -24,13 +24,16 @@ _SOLD_BY_ONE = re.compile(r"(gpt-(?!oss)|chatgpt-|o\d|text-embedding-|claude|gem
 def price_of(model: Model, endpoint: Endpoint | None = None) -> Price | None:
     """The price of a model at an endpoint; None where it is unknown, which is not free.
 
-    The settings' own price decides. Else the table's, for the seller with that address. At an address
-    that the table does not know, the name decides if the model is sold by its maker alone; open
-    weights, which anybody may serve at any cost, are unknown there. Prices that rise with the length
-    of a prompt count at their lowest tier, which begins at a length that no context of ours reaches.
+    The settings' own price decides, the endpoint's before the model's. Else the table's, for the seller
+    with that address. At an address that the table does not know, the name decides if the model is sold by
+    its maker alone; open weights, which anybody may serve at any cost, are unknown there. Prices that rise
+    with the length of a prompt count at their lowest tier, which begins at a length that no context of ours
+    reaches.
     """
     if model.provider == "offline":
         return Price(input_usd_per_mtok=0.0, cached_usd_per_mtok=0.0)
+    if endpoint is not None and endpoint.price is not None:
+        return endpoint.price
     if model.price is not None:
         return model.price
     name = (endpoint.model if endpoint else None) or model.model

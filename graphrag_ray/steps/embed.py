@@ -40,7 +40,7 @@ def embed_all(run: Run, corpus: Result, described: Result, reports: Result, ids:
     model = run.settings.model(call.model)
     vocabulary = vocabulary_for(model.model, model.tokenizer).name
     start = partial(_start, call, model.embedding_dimensions, options.max_tokens, vocabulary)
-    work = Work("embed", start, _label)
+    work = Work("embed", start, _label, turns=None)
 
     def compute() -> Result:
         inputs: list[Any] = []

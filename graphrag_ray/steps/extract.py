@@ -45,7 +45,7 @@ def extract_graph(run: Run, corpus: Result, names: Names) -> Result:
     failures.
     """
     spec = extract_spec(run.prompts, run.settings, names.key)
-    work = Work("extract", partial(_start_extract, spec), _label)
+    work = Work("extract", partial(_start_extract, spec), _label, turns=_turns(spec.max_gleanings))
 
     def compute() -> Result:
         units = corpus.tables["text_units"]
@@ -160,3 +160,9 @@ def _units(batch: Iterable[tuple[Row, Outcome[Any]]]) -> list[tuple[Unit, Any]]:
 def _counts(**counts: int) -> pa.Table:
     rows: list[Mapping[str, Any]] = [{"name": n, "value": v} for n, v in counts.items() if v]
     return pa.Table.from_pylist(rows, schema=COUNTS)
+
+
+def _turns(rounds: int) -> float:
+    """Calls of a chunk, as long as none has told: each gleaning question is answered with yes half the time,
+    and then gleaned."""
+    return 1.0 + sum(1.5 * 0.5**i for i in range(rounds))

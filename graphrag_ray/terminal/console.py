@@ -197,6 +197,8 @@ def _usage_table(usage: Sequence[Mapping[str, Any]]) -> Table:
         "calls": lambda u: _number(u["calls"]),
         "retries": lambda u: _number(u["retries"]),
         "429s": lambda u: _number(u["rate_limited"]),
+        "hedged": lambda u: _number(u["hedged"]),
+        "failed": lambda u: _number(u["failed"]),
         "prompt": lambda u: _number(u["prompt_tokens"]),
         "cached": lambda u: _number(u["cached_tokens"]),
         "completion": lambda u: _number(u["completion_tokens"]),

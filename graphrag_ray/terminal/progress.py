@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -104,17 +105,18 @@ class Recent:
     """What was done in the last RATE_OVER_S seconds of a sweep."""
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, int, int]] = deque([(0.0, 0, 0)])
+        self._seen: deque[tuple[float, float, float]] = deque([(0.0, 0.0, 0.0)])
 
     def note(self, p: Progress) -> None:
         if p.seconds < self._seen[-1][0]:  # another sweep of the same step
-            self._seen = deque([(0.0, 0, 0)])
-        self._seen.append((p.seconds, p.done, p.accounts.total.total_tokens))
+            self._seen = deque([(0.0, 0.0, 0.0)])
+        self._seen.append((p.seconds, Amount.of(p).begun, p.accounts.total.total_tokens))
         while len(self._seen) > 2 and self._seen[1][0] <= p.seconds - RATE_OVER_S:
             self._seen.popleft()
 
     @property
-    def items_per_s(self) -> float:
+    def per_s(self) -> float:
+        """What `Amount` counts, each second."""
         return self._rate(1)
 
     @property
@@ -127,14 +129,54 @@ class Recent:
         return (last[column] - first[column]) / seconds if seconds > 0 else 0.0
 
 
+@dataclass(frozen=True)
+class Amount:
+    """How much of a sweep is done: counted in calls, where an item takes one or more, since items that take
+    several calls all end late; else in items.
+
+    done, begun   begun: with those in flight; half of these, where no limit says how fast they are sent
+    total         calls that all items will take; None where it is not known how many items there are
+    in_calls      whether calls are counted
+    """
+
+    done: float
+    begun: float
+    total: float | None
+    in_calls: bool
+
+    @staticmethod
+    def of(p: Progress) -> Amount:
+        calls = p.accounts.total.calls
+        total = None if p.total is None else float(p.total)
+        if p.turns_each is None or calls < p.done:
+            return Amount(p.done, p.done, total, False)
+        if total is not None:
+            # The first to end are those that take few calls: what they took counts as far as all are done.
+            known = p.done / total if total else 1.0
+            each = p.turns_each * (1.0 - known) + (p.turns / p.done * known if p.done else 0.0)
+            total = max(total * each, calls + total - p.done)
+        in_flight = p.in_flight.calls if _limits(p) is not None else p.in_flight.calls / 2
+        return Amount(calls, calls + in_flight, total, True)
+
+    @property
+    def share(self) -> float | None:
+        return min(1.0, self.done / self.total) if self.total else None
+
+
 def progress_line(p: Progress, recent: Recent, bar: bool = False) -> str:
-    """stage, done/total, in flight, tokens per minute of the limit, cost of the run so far, time left."""
+    """stage, share, items done/total, calls, in flight, tokens per minute of the limit, cost of the run so
+    far, time left."""
+    amount = Amount.of(p)
     of = f"/{p.total:,}" if p.total is not None else ""
     parts = [f"{p.stage:<12}"]
-    if bar and p.total:
-        full = min(BAR, BAR * p.done // p.total)
-        parts[0] += f" {'━' * full}{'╌' * (BAR - full)}"
-    parts[0] += f" {p.done:,}{of}"
+    if amount.share is not None:
+        if bar:
+            full = int(BAR * amount.share)
+            parts[0] += f" {'━' * full}{'╌' * (BAR - full)}"
+        parts[0] += f" {int(100 * amount.share):>3}%"
+    parts.append(f"{p.done:,}{of}")
+    if amount.in_calls and amount.done > p.done:
+        parts.append(plural(int(amount.done), "call"))
     if p.in_flight.calls:
         parts.append(f"{p.in_flight.calls:,} in flight")
     if p.failed:
@@ -146,17 +188,47 @@ def progress_line(p: Progress, recent: Recent, bar: bool = False) -> str:
         parts.append(f"${total.cost_usd:,.4f}" if total.cost_usd < 1 else f"${total.cost_usd:,.2f}")
     elif total.cost_usd is None:
         parts.append("cost unknown")
-    if p.total and recent.items_per_s > 0:
-        parts.append(f"{duration((p.total - p.done) / recent.items_per_s)} left")
+    left_s = seconds_left(p, amount, recent)
+    if left_s is not None:
+        parts.append(f"{duration(left_s)} left")
     return "  ".join(parts)
+
+
+def seconds_left(p: Progress, amount: Amount, recent: Recent) -> float | None:
+    """By the pace of the last half minute; at first, when that says little, by the limit where one is known.
+    However few are left, the last call takes as long as most do. None where nothing tells."""
+    if amount.total is None:
+        return None
+    left = max(0.0, amount.total - amount.begun)
+    by_limit = _seconds_by_limit(p, left) if amount.in_calls else None
+    usual_s = (p.accounts.total.latency.quantile(0.5) or 0.0) if p.in_flight.calls else 0.0
+    if by_limit is not None and (p.seconds < RATE_OVER_S or recent.per_s <= 0):
+        return by_limit + usual_s
+    return left / recent.per_s + usual_s if recent.per_s > 0 else None
+
+
+def _seconds_by_limit(p: Progress, calls: float) -> float | None:
+    """The least time of so many calls like those that were sent, at the limits of the stage's model."""
+    limits = _limits(p)
+    sent = p.accounts.total.calls + p.in_flight.calls
+    if limits is None or not sent:
+        return None
+    each = (p.accounts.total.total_tokens + p.in_flight.tokens) / sent
+    needs = ((calls, limits.requests_per_minute), (calls * each, limits.tokens_per_minute))
+    return max((60.0 * amount / limit for amount, limit in needs if limit), default=None)
+
+
+def _limits(p: Progress) -> Limits | None:
+    """Those of the stage's model; of the only one that has any, before the stage's first call has ended."""
+    models = {model for stage, model in p.accounts.by_stage if stage == p.stage}
+    known = [limits for m, limits in p.accounts.limits.items() if m in models or not models]
+    return known[0] if len(known) == 1 else None
 
 
 def _limit(p: Progress) -> str:
     """The tokens per minute that the stage's model allows, where they are known."""
-    models = {model for stage, model in p.accounts.by_stage if stage == p.stage}
-    limits = [p.accounts.limits.get(m, Limits(None, None)).tokens_per_minute for m in models]
-    known = [limit for limit in limits if limit is not None]
-    return f" of {sum(known):,.0f}" if known and len(known) == len(limits) else ""
+    limits = _limits(p)
+    return f" of {limits.tokens_per_minute:,.0f}" if limits and limits.tokens_per_minute else ""
 
 
 def _told(name: str, value: Any) -> str:

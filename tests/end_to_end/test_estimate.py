@@ -110,7 +110,8 @@ def test_cost_and_time_follow_prices_and_limits(world: World):
     tokens = extraction["prompt_tokens"], extraction["completion_tokens"]
     assert extraction["cost_usd"] == pytest.approx((tokens[0] + 2 * tokens[1]) / 1e6, rel=1e-3)
     assert extraction["bound_by"] == "tokens per minute"
-    assert extraction["seconds"] == pytest.approx(sum(tokens) / 10_000 * 60)
+    least = sum(tokens) / 10_000 * 60
+    assert least <= extraction["seconds"] <= least + 60.0  # the last calls are waited for
     assert found["total"]["cost_usd"] == pytest.approx(sum(s["cost_usd"] for s in found["stages"].values()))
 
 

@@ -1,6 +1,8 @@
 """The benchmark beside other tools: what is absent is skipped, and what was measured is told."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,7 +64,7 @@ def test_the_runner_goes_on_without_what_is_absent(
 ) -> None:
     ran = []
 
-    def run(tool: str, command: object, built: object, options: object) -> Measured:
+    def run(tool: str, command: object, built: object, options: object, timeout_s: float) -> Measured:
         ran.append(tool)
         return Measured(tool, Totals(), STATS, {})
 
@@ -122,3 +124,34 @@ def test_a_peer_is_given_no_key_and_no_path_of_ours(monkeypatch: pytest.MonkeyPa
     assert env["OPENAI_BASE_URL"] == "http://127.0.0.1:1/v1"
     assert "PYTHONPATH" not in env
     assert "OPENAI_API_KEY" not in environment(True, "")
+
+
+HANGS = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print("started", child.pid, flush=True)
+time.sleep(600)
+"""
+
+MEASURES = """
+import json, sys
+from dataclasses import asdict
+from processes import measured
+totals, text = measured([sys.executable, sys.argv[1]], lambda line: None, timeout_s=2.0)
+print(json.dumps(asdict(totals) | {"text": text}))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_a_tool_that_hangs_is_killed_with_what_it_started_and_its_row_says_so(tmp_path: Path) -> None:
+    (tmp_path / "hangs.py").write_text(HANGS)
+    # In a process of its own: adopting orphans is for life.
+    command = [sys.executable, "-c", MEASURES, str(tmp_path / "hangs.py")]
+    folder = Path(side_by_side.__file__).parent
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=60)
+    found = json.loads(done.stdout)
+    child = Path("/proc") / found.pop("text").split()[1] / "cmdline"
+    assert not child.exists() or "sleep(600)" not in child.read_text()
+    totals = Totals(**found)
+    assert totals.timed_out
+    assert "| exit code | timed out |" in table([Measured("a", totals, STATS, {})])

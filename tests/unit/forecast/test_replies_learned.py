@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from graphrag_ray.forecast.replies import Replies, measured_latency
+from graphrag_ray.forecast.replies import Replies, measured_latency, measured_slowness
 
 
 def replies(prompts: np.ndarray, completions: np.ndarray) -> Replies:
@@ -42,3 +42,22 @@ def test_latencies_that_tell_nothing_are_not_used():
     assert measured_latency([replies(np.zeros(60), np.full(60, 5.0))]) is None
     falling = Replies(np.zeros(60), np.arange(60.0), 60.0 - np.arange(60.0), "test")
     assert measured_latency([falling]) is None
+
+
+def test_slow_calls_are_told_from_long_replies():
+    rng = np.random.default_rng(1)
+    tokens = rng.integers(1, 900, 600).astype(float)
+    latency = (0.5 + tokens / 60.0) * rng.uniform(0.9, 1.1, 600)
+    slow = rng.choice(600, 12, replace=False)
+    latency[slow] *= 8.0
+    found = measured_slowness([Replies(tokens, tokens, latency, "test")])
+    assert found is not None
+    share, factor, n = found
+    assert (share, n) == (12 / 600, 600)
+    assert factor == pytest.approx(8.0, rel=0.1)
+
+
+def test_few_calls_do_not_tell_how_many_are_slow():
+    few = Replies(np.ones(150), np.ones(150), np.ones(150), "test")
+    assert measured_slowness([few]) is None
+    assert measured_slowness([few, few]) == (0.0, 1.0, 300)

@@ -52,6 +52,31 @@ def test_yes_and_no_among_long_replies_do_not_mislead(name):
     assert in_flight <= 2.0
 
 
+def of_ten_seconds(rng):
+    return rng.randint(340, 800)
+
+
+TEN_SECONDS_MEAN = 570.0
+
+
+@pytest.mark.parametrize("slots", [64, 256])
+def test_calls_of_ten_seconds_reach_the_best_throughput_in_their_second_minute(slots):
+    world = World(fixed(slots), of_ten_seconds).run(120.0)
+    first, _ = judged(world, TEN_SECONDS_MEAN, 0.0, 60.0)
+    second, in_flight = judged(world, TEN_SECONDS_MEAN, 60.0, 120.0)
+    assert first >= 0.5
+    assert second >= 0.85
+    assert in_flight <= 2.0
+
+
+@pytest.mark.parametrize("slots", [4, 16])
+def test_a_start_that_is_far_too_high_is_seen_by_the_first_calls_waiting_for_each_other(slots):
+    world = World(fixed(slots), of_ten_seconds).run(300.0)
+    assert max(n for _, n, _ in world.samples) <= 64
+    assert judged(world, TEN_SECONDS_MEAN, 60.0, 300.0)[0] >= 0.85
+    assert world.samples[-1][1] <= 32
+
+
 def test_a_few_slow_calls_and_a_few_lost_ones_do_not_mislead():
     world = World(fixed(100), short, tail=0.01, fails=0.03).run(150.0)
     share, in_flight = judged(world, SHORT_MEAN, 60.0, 150.0)

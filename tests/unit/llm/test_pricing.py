@@ -18,6 +18,13 @@ def test_the_settings_decide_over_the_table():
     assert price_of(model("gpt-4o-mini", price=price), LOCAL) == price
 
 
+def test_an_endpoint_may_have_a_price_of_its_own():
+    cheap, dear = Price(input_usd_per_mtok=1.0), Price(input_usd_per_mtok=7.0)
+    both = model("gpt-4o-mini", price=dear)
+    assert price_of(both, Endpoint(price=cheap)) == cheap
+    assert price_of(both, LOCAL) == dear
+
+
 @pytest.mark.parametrize("name", ["gpt-4o-mini", "text-embedding-3-small", "o3-mini"])
 def test_a_model_sold_by_its_maker_has_its_price_at_any_address(name):
     at_home = price_of(model(name), Endpoint())

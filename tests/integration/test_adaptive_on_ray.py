@@ -1,0 +1,115 @@
+"""A whole index on Ray by a self-hosted server: it has so many slots, queues the rest, tells no limit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.index import index
+from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.status import status_of
+from graphrag_ray.store.files import Store
+from graphrag_ray.terminal.progress import Observer
+
+ENDPOINT = Path(__file__).parents[2] / "benchmarks" / "endpoint"
+LATENCY_S = 0.25
+BEFORE, AFTER = 8, 24
+"""Slots."""
+CHUNKS, CHANGE_AT = 1_000, 300
+
+
+@dataclass
+class Watched:
+    """The server as a process, asked five times a second; after CHANGE_AT answers it has AFTER slots."""
+
+    base_url: str
+    seen: list[tuple[int, int, int]] = field(default_factory=list)
+    """Slots, calls in flight, answers so far."""
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def ask(self, path: str, change: dict[str, Any] | None = None) -> Any:
+        url = self.base_url.removesuffix("/v1") + path
+        body = None if change is None else json.dumps(change).encode()
+        with urllib.request.urlopen(urllib.request.Request(url, body), timeout=30) as reply:
+            return json.loads(reply.read())
+
+    def watch(self) -> None:
+        slots = BEFORE
+        while not self.over.wait(0.2):
+            stats = self.ask("/stats")
+            answered = stats["total"]["answered"]
+            self.seen.append((slots, stats["in_flight"]["now"], answered))
+            if slots == BEFORE and answered >= CHANGE_AT:
+                slots = AFTER
+                self.ask("/settings", {"slots": slots})
+
+    def in_flight(self, slots: int, first: int, last: int) -> list[int]:
+        """Calls in flight while it had so many slots and had given between so many answers."""
+        return [n for s, n, answered in self.seen if s == slots and first <= answered <= last]
+
+
+@pytest.fixture
+def server() -> Iterator[Watched]:
+    options = ["--latency", str(LATENCY_S), "--slots", str(BEFORE), "--replies", "fixed", "--count", "chars"]
+    with subprocess.Popen(
+        [sys.executable, str(ENDPOINT), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        watched = Watched(process.stdout.readline().strip())
+        thread = threading.Thread(target=watched.watch)
+        thread.start()
+        try:
+            yield watched
+        finally:
+            watched.over.set()
+            thread.join()
+            process.terminate()
+
+
+def test_without_a_known_limit_calls_in_flight_settle_at_the_capacity_and_follow_it(
+    on_ray: None, server: Watched, tmp_path: Path
+) -> None:
+    from graphrag_ray.distributed.executor import RayExecutor
+
+    texts = [json.dumps({"title": f"t{i}", "text": f"Ann met Bob in year {i}."}) for i in range(CHUNKS)]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(texts))
+    model = {
+        "provider": "openai",
+        "model": "m",
+        "endpoints": [{"base_url": server.base_url, "api_key_env": None}],
+    }
+    settings = parse_settings(
+        {
+            "models": {"default": model},
+            "extraction": {"max_gleanings": 0},
+            "embeddings": {"enabled": False},
+        }
+    )
+    store = Store(str(tmp_path / "index"))
+    executor = RayExecutor(store, Models.of(settings))
+    try:
+        done = index(str(tmp_path / "corpus.jsonl"), executor, settings, Observer(quiet=True))
+    finally:
+        executor.close()
+
+    assert done.committed and done.failed == 0
+    rows = {row["stage"]: row for row in status_of(store)["usage"]}
+    assert rows["extract"]["requests"] == CHUNKS and rows["extract"]["rate_limited"] == 0
+    assert max(n for _, n, _ in server.seen) <= 4 * settings.run.default_in_flight
+    settled = server.in_flight(BEFORE, CHANGE_AT // 2, CHANGE_AT)
+    assert 0.6 * BEFORE <= sum(settled) / len(settled) <= 4 * BEFORE
+    followed = server.in_flight(AFTER, CHUNKS // 2, CHUNKS - 2 * AFTER)
+    assert 0.6 * AFTER <= sum(followed) / len(followed) <= 4 * AFTER
