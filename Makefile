@@ -3,9 +3,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+S3_TESTS := tests/integration/test_object_store.py tests/end_to_end/test_on_object_storage.py
 export RAY_USAGE_STATS_ENABLED ?= 0
 
-.PHONY: demo test check format install clean
+.PHONY: demo test test-s3 check format install clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("graphrag-ray needs Python 3.11 or later; set PYTHON=/path/to/python3.11") if sys.version_info < (3, 11) else None'
@@ -24,6 +25,11 @@ demo: install
 
 test: install
 	$(BIN)/python -m pytest
+
+## The tests over object storage, on a real S3 server: Ceph's gateway, from Debian's packages.
+test-s3: install
+	$(BIN)/python tests/ceph.py check
+	GRAPHRAG_RAY_TEST_S3=ceph $(BIN)/python -m pytest $(S3_TESTS)
 
 check: install
 	$(BIN)/ruff format --check .

@@ -27,8 +27,8 @@ from graphrag_ray.query.levels import LevelReports, Levels, levels
 from graphrag_ray.query.map_reduce import MapAnswer, map_spec, reduce_spec
 from graphrag_ray.records import Reference
 from graphrag_ray.reports.context import Record, report_record
-from graphrag_ray.settings import Settings
-from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.settings import Settings, Storage
+from graphrag_ray.settings_file import parse_settings, storage_of
 from graphrag_ray.sources import Source, specific, under
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
@@ -171,16 +171,21 @@ def open_index(
     *,
     snapshot: int | None = None,
     settings: Settings | None = None,
-    storage_options: Mapping[str, Any] | None = None,
+    storage: Storage | Mapping[str, Any] | None = None,
 ) -> Index:
     """Open the newest snapshot of an index, or the one with a number, for questions.
 
-    settings: how to ask; None: those that the index was built with.
+    settings   how to ask; None: those that the index was built with
+    storage    how the index is reached, as in settings.Storage; None: as `settings.storage`, else the
+               environment, says
+
     Raises IndexNotFound where there is none, or none finished; StoreError.
     """
-    store = Store(url, storage_options or {})
+    reached = storage_of(settings, storage)
+    store = Store(url, reached.of(url))
     manifest = open_latest(store, snapshot)
-    return Index(store, manifest, settings or parse_settings(manifest.settings))
+    known = settings or parse_settings(manifest.settings)
+    return Index(store, manifest, known.model_copy(update={"storage": reached}))
 
 
 def _run(answering: Coroutine[Any, Any, Answer]) -> Answer:

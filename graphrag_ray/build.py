@@ -14,8 +14,8 @@ from graphrag_ray.index import Indexed
 from graphrag_ray.index import index as run_index
 from graphrag_ray.llm.client import connect
 from graphrag_ray.prompts import load_prompts
-from graphrag_ray.settings import Settings
-from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.settings import Settings, Storage
+from graphrag_ray.settings_file import parse_settings, storage_of
 from graphrag_ray.steps.listing import list_input
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.snapshots import Manifest, latest
@@ -31,6 +31,7 @@ def build_index(
     add: bool = False,
     allow_deletes: bool = False,
     address: str | None = None,
+    storage: Storage | Mapping[str, Any] | None = None,
 ) -> Indexed:
     """Bring the index at `root` up to date with the documents of INPUT, on Ray.
 
@@ -40,14 +41,17 @@ def build_index(
     add             keep documents that INPUT does not hold
     allow_deletes   let documents go, or be replaced, where a run would refuse that
     address         a Ray cluster; None: the one of this machine, else a private one
+    storage         how index and INPUT are reached, as in settings.Storage; None: as the settings, else the
+                    environment, say. It is not taken from a snapshot
 
     Raises UsageError before Ray is started, where that can be known; else as `index.index`.
     """
     if settings is None:
-        parent = latest(Store(root))
+        parent = latest(Store(root, storage_of(None, storage).of(root)))
         settings = base_of(parent) if parent else {}
     if not isinstance(settings, Settings):
         settings = parse_settings(settings)
+    settings = settings.model_copy(update={"storage": storage_of(settings, storage)})
     observer = observer or Observer(quiet=True)
     # Ray is imported here: it takes a second, and this module is read for its names.
     from graphrag_ray.distributed.cluster import connected, will_be_private
@@ -57,11 +61,12 @@ def build_index(
     private = will_be_private(address)
     first = _check(input_url, root, settings, here=private)
     observer.checked(settings)
+    store = Store(root, settings.storage.of(root))
     with connected(address):
         if not private:
-            check_nodes(Store(root), [first] if first else [])
+            check_nodes(store, [first] if first else [])
         executor = RayExecutor(
-            Store(root),
+            store,
             Models.of(settings),
             settings.run.max_failed_fraction,
             settings.run.flush_s,
@@ -86,7 +91,7 @@ def _check(input_url: str, root: str, settings: Settings, here: bool) -> str | N
     """
     check_prices(settings.budget, Models.of(settings))
     load_prompts(settings.prompts_dir)
-    first = list_input(input_url, root)[0].url
+    first = list_input(input_url, root, settings.input_options(input_url, root))[0].url
     if here:
         check_endpoints(settings)
     return first.removeprefix("file://") if first.startswith("file://") else None

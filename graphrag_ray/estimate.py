@@ -75,7 +75,7 @@ def estimate(
     """
     prompts = load_prompts(settings.prompts_dir)
     spec = extract_spec(prompts, settings, load_names(settings).key)
-    store = Store(root) if root is not None else None
+    store = Store(root, settings.storage.of(root)) if root is not None else None
     journal = JournalIndex.load(store, "extract") if store is not None else None
     counter = ChunkCounter(spec, settings, sample, journal.is_done if journal else None)
     corpus = _read(input_url, root or "", settings, counter, read_bytes)
@@ -108,11 +108,12 @@ def estimate(
 def _read(
     input_url: str, root: str, settings: Settings, counter: ChunkCounter, read_bytes: int | None
 ) -> Corpus:
-    files = list_input(input_url, root)
+    options = settings.input_options(input_url, root)
+    files = list_input(input_url, root, options)
     chosen = _sampled(files, read_bytes)
     unreadable = []
     for file in chosen:
-        for found in read_file(file, settings):
+        for found in read_file(file, settings, options):
             if isinstance(found, Document):
                 counter.add(found)
             else:

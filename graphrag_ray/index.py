@@ -184,7 +184,7 @@ def _manifest(
         version=version("graphrag-ray"),
         tables=finished.tables,
         counts=counts,
-        settings=settings.model_dump(mode="json"),
+        settings=settings.kept(),
         steps=run.memo,
         usage=run.accounts.to_dict(),
         next_human_readable_id=finished.next_human_readable_id,

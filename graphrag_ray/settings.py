@@ -7,12 +7,13 @@ worker finds one.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from graphrag_ray.messages import CallParameters
+from graphrag_ray.storage_options import protocol_of, secret_options
 
 OFFLINE_MODEL_ID = "offline-3"
 """Identity of the offline engine in item keys. Raise the number when its answers change."""
@@ -115,6 +116,45 @@ class Stage(_Strict):
     max_output_tokens: Annotated[int, Field(gt=0)] | None = None
 
 
+class Storage(_Strict):
+    """How storage is reached. Credentials are never here: each node has them in its environment, in a
+    profile, or by its role. No snapshot keeps this section: it is about the machine, not about the index."""
+
+    endpoint_url: str | None = None
+    """Address of an S3 server other than AWS. null: AWS_ENDPOINT_URL, else AWS."""
+    region: str | None = None
+    """null: as the environment or the profile says."""
+    path_style: bool | None = None
+    """true: the bucket stands in the path of a request, as most servers other than AWS want it; null: as
+    the address allows."""
+    checksums: Literal["when_supported", "when_required"] | None = None
+    """when_required: for S3 servers that do not know the newer checksums; null: as the environment says."""
+    profile: str | None = None
+    """A profile of ~/.aws/config, on every node."""
+    options: dict[str, Any] = {}
+    """Further arguments of the fsspec file system (s3fs, gcsfs, adlfs, …), without secrets."""
+
+    @model_validator(mode="after")
+    def _no_secret(self) -> Storage:
+        """No message repeats it."""
+        if secret := secret_options(self.options):
+            raise ValueError(
+                f"options hold a secret ({', '.join(secret)}): give it to each node as its provider's "
+                "environment variables (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, say) or in a profile"
+            )
+        if "@" in urlsplit(self.endpoint_url or "").netloc:
+            raise ValueError("endpoint_url holds a user or password: give it to each node's environment")
+        return self
+
+    def of(self, url: str) -> dict[str, Any]:
+        """What opening this URL needs of it: nothing for a local path."""
+        protocol = protocol_of(url)
+        if protocol == "file":
+            return {}
+        own = self.model_dump(exclude={"options"}, exclude_none=True) if protocol == "s3" else {}
+        return {**own, **self.options}
+
+
 class Input(_Strict):
     text_column: str = "text"
     id_column: str | None = None
@@ -126,6 +166,9 @@ class Input(_Strict):
     that repeats the file's name, say)."""
     max_bytes: Annotated[int, Field(gt=0)] = 2_000_000_000
     """A larger .txt, .md or .html file is a failure, not an out-of-memory."""
+    storage: Storage | None = None
+    """How INPUT is reached, where it does not lie beside the index. null: as `storage` says; {}: as the
+    environment says."""
 
     @model_validator(mode="after")
     def _pattern_compiles(self) -> Input:
@@ -294,6 +337,7 @@ class Settings(_Strict):
     query: Query = Query()
     run: Run = Run()
     budget: Budget = Budget()
+    storage: Storage = Storage()
     output_language: str = "the language of the text"
     prompts_dir: str | None = None
     """A folder with edited prompts (`graphrag-ray init` writes one); files absent there are ours."""
@@ -312,6 +356,21 @@ class Settings(_Strict):
         if own not in self.models and own != usual:
             raise ValueError(f"embeddings.model is {own!r}, which is not under `models`")
         return self
+
+    def kept(self) -> dict[str, Any]:
+        """What a snapshot keeps of them: all but how storage is reached."""
+        return self.model_dump(mode="json", exclude={"storage": True, "input": {"storage"}})
+
+    def input_options(self, input_url: str, root: str) -> dict[str, Any]:
+        """What opening INPUT, or a file of it, needs. `storage.options` are those of the index's kind of
+        storage: INPUT on another kind does without.
+
+        root: the index; "" for none
+        """
+        if self.input.storage is not None:
+            return self.input.storage.of(input_url)
+        same = not root or protocol_of(root) == protocol_of(input_url)
+        return (self.storage if same else self.storage.model_copy(update={"options": {}})).of(input_url)
 
     def model_name(self, stage: str) -> str:
         """The logical model of a stage. For "embed": embeddings.model where configured, else "offline"."""

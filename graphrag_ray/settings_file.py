@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from graphrag_ray import settings
 from graphrag_ray.errors import SettingsError
-from graphrag_ray.settings import Endpoint, Model, Price, Settings, Stage
+from graphrag_ray.settings import Endpoint, Model, Price, Settings, Stage, Storage
 
 _BRANCH = re.compile(r"constrained-|literal\[")
 """What pydantic puts into the place of a value that may be of several kinds; it is no key."""
@@ -37,6 +37,22 @@ def load_settings(
     for override in overrides:
         _apply(data, override)
     return parse_settings(data)
+
+
+def load_storage(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Storage:
+    """How storage is reached, for the first look at an index whose snapshot may hold all other settings.
+
+    Raises SettingsError as `load_settings`; of keys outside `storage` only the first name is checked.
+    """
+    data = _read(Path(path)) if path is not None else {}
+    given: dict[str, Any] = {"storage": data["storage"]} if "storage" in data else {}
+    for override in overrides:
+        key, sep, _ = override.partition("=")
+        section = key.strip().partition(".")[0]
+        # What is no setting at all is told now, not after the storage could not be reached.
+        if section == "storage" or section not in Settings.model_fields or not sep:
+            _apply(given, override)
+    return parse_settings(given).storage
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -70,6 +86,15 @@ def parse_settings(data: Mapping[str, Any]) -> Settings:
         return Settings.model_validate(data)
     except ValidationError as e:
         raise SettingsError(_explain(e)) from None
+
+
+def storage_of(settings: Settings | None, storage: Storage | Mapping[str, Any] | None) -> Storage:
+    """How storage is reached: as given, else as the settings say. Raises SettingsError."""
+    if isinstance(storage, Storage):
+        return storage
+    if storage is not None:
+        return parse_settings({"storage": dict(storage)}).storage
+    return settings.storage if settings is not None else Storage()
 
 
 def _apply(data: dict[str, Any], override: str) -> None:
@@ -152,6 +177,7 @@ def setting_keys(model: type[BaseModel]) -> Iterator[tuple[str, ...]]:
         "stages": ("*", Stage),
         "endpoints": ("", Endpoint),
         "price": ("", Price),
+        "storage": ("", Storage),
     }
     for name, info in model.model_fields.items():
         yield (name,)

@@ -1,16 +1,23 @@
 """Lets tests import the helpers that stand beside this file (`from endpoint import Endpoint`)."""
 
+from __future__ import annotations
+
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
+if TYPE_CHECKING:
+    from s3_server import S3Server
+
 HERE = str(Path(__file__).parent)
 sys.path.insert(0, HERE)
-os.environ["PYTHONPATH"] = HERE  # for the workers of a Ray cluster that a test starts
+# For commands and the workers of a Ray cluster that a test starts.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (HERE, os.environ.get("PYTHONPATH"))))
 
 settings.register_profile("suite", deadline=None, derandomize=True)
 settings.load_profile("suite")
@@ -23,3 +30,22 @@ def on_ray() -> Iterator[None]:
 
     with connected():
         yield
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """An S3 server, for the whole session."""
+    from s3_server import running
+
+    with running(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture
+def s3_owner(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """The same, its owner's keys in the environment and nothing else that an S3 client goes by."""
+    for name in [n for n in os.environ if n.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in s3.owner.environment.items():
+        monkeypatch.setenv(name, value)
+    return s3

@@ -7,7 +7,14 @@ from typing import Any
 import click
 
 from graphrag_ray.terminal import console
-from graphrag_ray.terminal.options import Command, json_option, naming_root, settings_from, settings_options
+from graphrag_ray.terminal.options import (
+    Command,
+    json_option,
+    naming_root,
+    open_root,
+    settings_from,
+    settings_options,
+)
 
 
 @click.command(cls=Command)
@@ -54,15 +61,15 @@ def estimate(
     from graphrag_ray.estimate import READ_BYTES, SAMPLE_CHUNKS
     from graphrag_ray.estimate import estimate as forecast_of
     from graphrag_ray.forecast.assumptions import parse_assumptions
-    from graphrag_ray.store.files import Store
     from graphrag_ray.store.snapshots import latest
     from graphrag_ray.terminal.forecast import print_forecast
 
     given = parse_assumptions(assume)
     base = None
     if root is not None and config is None:
+        store = open_root(root, config, overrides)
         with naming_root(root):
-            parent = latest(Store(root))
+            parent = latest(store)
         base = base_of(parent) if parent else None
     settings = settings_from(config, overrides, short, base)
     found = forecast_of(

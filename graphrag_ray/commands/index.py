@@ -14,6 +14,7 @@ from graphrag_ray.terminal.options import (
     Command,
     json_option,
     naming_root,
+    open_root,
     root_option,
     settings_from,
     settings_options,
@@ -61,11 +62,11 @@ def index(
       graphrag-ray index ./documents --root ./my-index --model gpt-4o-mini --rpm 10000 --tpm 2000000
     """
     from graphrag_ray.build import base_of, build_index
-    from graphrag_ray.store.files import Store
     from graphrag_ray.store.snapshots import latest
 
+    store = open_root(root, config, overrides)
     with naming_root(root):
-        parent = latest(Store(root))
+        parent = latest(store)
     base = base_of(parent) if parent and config is None else None
     settings = settings_from(config, overrides, short, base)
     observer = Observer(quiet=quiet or as_json)

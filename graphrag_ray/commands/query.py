@@ -13,6 +13,7 @@ from graphrag_ray.terminal.options import (
     Command,
     json_option,
     naming_root,
+    open_root,
     root_option,
     settings_from,
     settings_options,
@@ -50,11 +51,11 @@ def query(
       graphrag-ray query "Who opposed the harbour?" --root ./my-index --level C1 --sources
     """
     from graphrag_ray.ask import open_index
-    from graphrag_ray.store.files import Store
     from graphrag_ray.store.snapshots import open_latest
 
+    store = open_root(root, config, overrides)
     with naming_root(root):
-        manifest = open_latest(Store(root), snapshot)
+        manifest = open_latest(store, snapshot)
     settings = settings_from(config, overrides, short, manifest.settings if config is None else None)
     opened = open_index(root, snapshot=snapshot, settings=settings)
     answer = opened.ask(question, level)

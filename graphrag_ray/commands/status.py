@@ -5,14 +5,24 @@ from __future__ import annotations
 import click
 
 from graphrag_ray.terminal import console
-from graphrag_ray.terminal.options import Command, json_option, naming_root, root_option
+from graphrag_ray.terminal.options import (
+    Command,
+    json_option,
+    naming_root,
+    open_root,
+    reach_options,
+    root_option,
+)
 
 
 @click.command(cls=Command)
 @root_option
+@reach_options
 @click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
 @json_option
-def status(root: str, snapshot: int | None, as_json: bool) -> None:
+def status(
+    root: str, config: str | None, overrides: tuple[str, ...], snapshot: int | None, as_json: bool
+) -> None:
     """What the index holds, what it cost, and who is working on it.
 
     \b
@@ -20,10 +30,10 @@ def status(root: str, snapshot: int | None, as_json: bool) -> None:
       graphrag-ray status --root ./my-index
     """
     from graphrag_ray.status import status_of
-    from graphrag_ray.store.files import Store
 
+    store = open_root(root, config, overrides)
     with naming_root(root):
-        found = status_of(Store(root), snapshot)
+        found = status_of(store, snapshot)
     if as_json:
         click.echo(console.as_json(found))
     else:

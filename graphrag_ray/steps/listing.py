@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from graphrag_ray.corpus.parse import EXTENSIONS
 from graphrag_ray.errors import InputError
 from graphrag_ray.ids import stable_id
 from graphrag_ray.llm.keys import display_url
+from graphrag_ray.storage_options import protocol_of
+from graphrag_ray.store.remote import is_storage_error, open_elsewhere
 from graphrag_ray.wording import plural
 
 INDEX_FOLDERS = ("work", "tables", "snapshots", "locks")
@@ -41,22 +42,27 @@ class Listing:
     base: str
 
 
-def list_input(input_url: str, index_url: str = "") -> list[InputFile]:
+def list_input(
+    input_url: str, index_url: str = "", options: Mapping[str, Any] | None = None
+) -> list[InputFile]:
     """The readable files of `look_at`."""
-    return look_at(input_url, index_url).files
+    return look_at(input_url, index_url, options).files
 
 
-def look_at(input_url: str, index_url: str = "") -> Listing:
+def look_at(input_url: str, index_url: str = "", options: Mapping[str, Any] | None = None) -> Listing:
     """List a file, folder, glob or URL. Raises InputError when nothing in it can be read.
 
-    index_url: an index, whose own files are no documents even where it lies inside INPUT.
+    index_url  an index, whose own files are no documents even where it lies inside INPUT
+    options    of INPUT's storage
     """
     try:
-        fs, root = fsspec.core.url_to_fs(input_url)
+        fs, root = open_elsewhere(input_url, options or {})
         base, found = _found(fs, root)
-    except (OSError, ValueError, ImportError) as e:
+    except Exception as e:
+        if not isinstance(e, ValueError | TypeError | ImportError) and not is_storage_error(e):
+            raise
         raise InputError(f"cannot list INPUT {input_url!r}: {e}") from e
-    same = index_url and fsspec.utils.get_protocol(index_url) == fsspec.utils.get_protocol(input_url)
+    same = index_url and protocol_of(index_url) == protocol_of(input_url)
     ours = tuple(f"{fs._strip_protocol(index_url)}/{f}/" for f in INDEX_FOLDERS) if same else ()
     files, others = [], Counter[str]()
     for path, info in found.items():

@@ -6,10 +6,11 @@ cannot be read today keeps its last version and is a failure; a listing that fai
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any, BinaryIO
 
-import fsspec
 import pyarrow as pa
 
 from graphrag_ray import schema
@@ -25,11 +26,14 @@ from graphrag_ray.steps.listing import InputFile, look_at
 from graphrag_ray.steps.run import Result, Run, by_input
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
+from graphrag_ray.store.remote import is_storage_error, open_elsewhere
 from graphrag_ray.wording import plural
 
 KINDS_TOLD = 5
 """Extensions of skipped files that are named."""
 
+WHOLE_BYTES = 8_000_000
+"""Files up to this size are fetched in one piece."""
 YIELD_CHARACTERS = 32_000_000
 """Documents are written when so much text has gathered: what bounds a reader's memory."""
 
@@ -40,14 +44,15 @@ def read(run: Run, input_url: str, *, add: bool, allow_deletes: bool) -> Result:
 
 
 def _read(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Result:
-    listing = look_at(input_url, run.store.url)
+    options = run.settings.input_options(input_url, run.store.url)
+    listing = look_at(input_url, run.store.url, options)
     files = listing.files
     if listing.others:
         run.observer.note(_skipped(listing.others))
     sizes = [max(1, f.size) for f in files]
     splits = stable_batches([stable_id("file", f.path) for f in files], sizes, _split_bytes(sum(sizes)))
     inputs = [[files[i] for i in batch] for batch in splits]
-    written = run.executor.map("read", partial(_read_split, run.settings), inputs)
+    written = run.executor.map("read", partial(_read_split, run.settings, options), inputs)
     tables = by_input(written, "documents", "text_units", "failures")
     if run.parent is None and not any(tables["documents"]):
         _refuse_nothing(run, tables["failures"])
@@ -59,7 +64,7 @@ def _read(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Result:
 
 
 def _read_split(
-    settings: Settings, store: Store, files: Sequence[InputFile]
+    settings: Settings, options: Mapping[str, Any], store: Store, files: Sequence[InputFile]
 ) -> Iterator[Mapping[str, pa.Table]]:
     model = settings.model(settings.model_name("extract"))
     vocabulary = vocabulary_for(model.model, model.tokenizer).name
@@ -76,7 +81,7 @@ def _read_split(
         }
 
     for file in files:
-        for found in read_file(file, settings):
+        for found in read_file(file, settings, options):
             if isinstance(found, Unreadable):
                 unreadable.append(found)
                 continue
@@ -88,12 +93,25 @@ def _read_split(
     yield tables()
 
 
-def read_file(file: InputFile, settings: Settings) -> Iterator[Document | Unreadable]:
+def read_file(
+    file: InputFile, settings: Settings, options: Mapping[str, Any] | None = None
+) -> Iterator[Document | Unreadable]:
+    """The documents of a file, and what in it is none. options: of INPUT's storage."""
     try:
-        with fsspec.open(file.url, "rb") as stream:
+        with _opened(file, options or {}) as stream:
             yield from documents_in(file.path, stream, settings.input)
-    except OSError as e:
+    except Exception as e:
+        if not is_storage_error(e):
+            raise
         yield Unreadable(file.path, "", f"cannot be read: {e}")
+
+
+def _opened(file: InputFile, options: Mapping[str, Any]) -> BinaryIO:
+    fs, path = open_elsewhere(file.url, options)
+    if file.size <= WHOLE_BYTES:
+        # One request of an object store; opening a file asks for its size first.
+        return io.BytesIO(fs.cat_file(path))
+    return fs.open(path, "rb")  # type: ignore[no-any-return]
 
 
 def _failures(unreadable: Sequence[Unreadable]) -> pa.Table:

@@ -117,7 +117,7 @@ class Run:
         return (
             self.memo.keys() == before.keys()
             and all(self.memo[n]["tables"] == before[n]["tables"] for n in before)
-            and _lasting(self.parent.settings) == _lasting(self.settings.model_dump(mode="json"))
+            and _lasting(self.parent.settings) == _lasting(self.settings.kept())
         )
 
     def sweep(

@@ -27,8 +27,9 @@ import orjson
 import pyarrow as pa
 
 from graphrag_ray.errors import SettingsError, StoreError
+from graphrag_ray.storage_options import secret_options
 from graphrag_ray.store.local import LocalFiles
-from graphrag_ray.store.remote import ObjectFiles
+from graphrag_ray.store.remote import ObjectFiles, is_storage_error
 
 ATTEMPTS = 8
 """Tries of one operation against transient faults: about 15 seconds altogether."""
@@ -36,9 +37,6 @@ FIRST_DELAY_S = 0.2
 MAX_DELAY_S = 5.0
 WHOLE_BYTES = 1 << 20
 """Files up to this size are read in one request even if only part of them is wanted."""
-
-_SECRET_OPTIONS = {"key", "secret", "token", "username", "password", "account_key", "sas_token"}
-_SECRET_OPTIONS |= {"client_secret", "connection_string", "aws_secret_access_key", "aws_session_token"}
 
 _log = logging.getLogger(__name__)
 _sleep = time.sleep
@@ -94,7 +92,7 @@ class Store:
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
         self.options = dict(options or {})
-        secret = sorted(_SECRET_OPTIONS & self.options.keys())
+        secret = secret_options(self.options)
         if secret:
             raise SettingsError(
                 f"storage options hold a secret ({', '.join(secret)}): take it out and give it to each node "
@@ -226,7 +224,7 @@ class Store:
                 raise
             except Exception as e:
                 transient = backend.is_transient(e)
-                if not transient and not _is_storage_error(e):
+                if not transient and not is_storage_error(e):
                     raise
                 if not transient or attempt == ATTEMPTS:
                     raise StoreError(self._explained(what, path, e, attempt)) from e
@@ -317,14 +315,6 @@ def _checked(path: str) -> str:
     if any(part in ("", ".", "..") for part in parts) or any(c < " " or c in "\\\x7f" for c in path):
         raise StoreError(f"{path!r} is not a path inside a store: names with slashes between, no '..'")
     return path
-
-
-def _is_storage_error(error: Exception) -> bool:
-    """An error of the storage or its client, not a fault in this program."""
-    package = type(error).__module__.partition(".")[0]
-    return isinstance(error, OSError) or package in (
-        "aiobotocore", "aiohttp", "azure", "botocore", "fsspec", "gcsfs", "google", "s3fs",
-    )  # fmt: skip
 
 
 def _text(error: Exception) -> str:

@@ -23,6 +23,10 @@ _SINGLE_PUT_BYTES = 1 << 30
 
 _CLAIM = "graphrag-ray-claim"
 
+_EXTRAS = {"gs": "gs", "gcs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
+"""Protocols whose package comes with an extra of ours."""
+_INPUT_ATTEMPTS = 8
+
 _TRANSIENT_STATUS = {408, 409, 425, 429, 500, 502, 503, 504}
 _TRANSIENT_ERRNO = {errno.EBUSY, errno.EAGAIN, errno.ETIMEDOUT, getattr(errno, "EREMOTEIO", errno.EIO)}
 # Class names (of any base), since the packages that define them are not ours to import.
@@ -48,6 +52,7 @@ class ObjectFiles:
         self.can_create = protocol in _CONDITIONAL
         self.knows_claims = self._is_s3
         arguments = s3_arguments(options) if self._is_s3 else dict(options)
+        _look_for_package(protocol)
         # Listings and instances of other users of fsspec in this process are not ours: theirs are cached.
         self._fs = fsspec.filesystem(
             protocol, **arguments, use_listings_cache=False, skip_instance_cache=True
@@ -143,7 +148,43 @@ class ObjectFiles:
         self._fs.pipe_file(self._at(path), data, **how)
 
 
-def s3_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+def open_elsewhere(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+    """The file system of a URL outside of any store, chained ones too, and the path in it. For reading:
+    it tries again by itself, and never answers from a listing that it remembers.
+
+    options: as a store's. Raises ValueError, ImportError for a URL that nothing serves.
+    """
+    protocol = url.rpartition("::")[2].partition("://")[0] if "://" in url else "file"
+    _look_for_package(protocol)
+    arguments = s3_arguments(options, _INPUT_ATTEMPTS) if protocol in ("s3", "s3a") else dict(options)
+    if protocol in _CONDITIONAL:
+        arguments["use_listings_cache"] = False
+    return fsspec.url_to_fs(url, **{protocol: arguments})  # type: ignore[no-any-return]
+
+
+def is_storage_error(error: Exception) -> bool:
+    """An error of the storage or its client, not a fault in this program."""
+    package = type(error).__module__.partition(".")[0]
+    return isinstance(error, OSError) or package in (
+        "aiobotocore", "aiohttp", "azure", "botocore", "fsspec", "gcsfs", "google", "s3fs",
+    )  # fmt: skip
+
+
+def _look_for_package(protocol: str) -> None:
+    """Raises ImportError that says which extra is missing."""
+    extra = _EXTRAS.get(protocol)
+    if extra is None:
+        return
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except ImportError as e:
+        raise ImportError(
+            f"{protocol}:// needs a package that is not installed: pip install 'graphrag-ray[{extra}]', on "
+            "every node"
+        ) from e
+
+
+def s3_arguments(options: Mapping[str, Any], attempts: int = 1) -> dict[str, Any]:
     """s3fs's arguments from ours.
 
     endpoint_url  address of the S3 server; null: AWS
@@ -151,6 +192,8 @@ def s3_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     path_style    true: the bucket stands in the path, as most servers other than AWS want it
     checksums     "when_required" for servers that do not know the newer checksums; "when_supported"
     Whatever else is given goes to s3fs as it is.
+
+    attempts: of one request, by the client itself
     """
     rest = dict(options)
     client = dict(rest.pop("client_kwargs", None) or {})
@@ -164,7 +207,7 @@ def s3_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
         config["request_checksum_calculation"] = checksums
         config["response_checksum_validation"] = checksums
     config.setdefault("max_pool_connections", 32)
-    config["retries"] = {"total_max_attempts": 1, "mode": "standard"}
+    config["retries"] = {"total_max_attempts": attempts, "mode": "standard"}
     # With one request per read, reading does not ask for the size first.
     return {**rest, "client_kwargs": client, "config_kwargs": config, "max_concurrency": 1}
 

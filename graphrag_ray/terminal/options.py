@@ -12,7 +12,8 @@ import orjson
 
 from graphrag_ray.errors import GraphRagError, SettingsError, StoreError, UsageError
 from graphrag_ray.settings import Settings
-from graphrag_ray.settings_file import load_settings
+from graphrag_ray.settings_file import load_settings, load_storage
+from graphrag_ray.store.files import Store
 
 _SHORT = {
     "model": "models.default.model",
@@ -84,6 +85,42 @@ def root_option(f: Callable[..., Any]) -> Callable[..., Any]:
 
 def json_option(f: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")(f)
+
+
+def _storage_only(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    for override in given:
+        if override.partition("=")[0].strip().partition(".")[0] != "storage":
+            raise click.BadParameter(f"{override!r}: only `storage` counts here (--set storage.region=…)")
+    return given
+
+
+def reach_options(f: Callable[..., Any]) -> Callable[..., Any]:
+    """--config and --set of a command that needs no setting but how its index is reached."""
+    for option in reversed(
+        [
+            click.option(
+                "--config", type=click.Path(), metavar="FILE", help="Settings, of which `storage` is read."
+            ),
+            click.option(
+                "--set",
+                "overrides",
+                multiple=True,
+                metavar="storage.B=C",
+                callback=_storage_only,
+                help="How the index is reached: storage.endpoint_url, storage.region, …",
+            ),
+        ]
+    ):
+        f = option(f)
+    return f
+
+
+def open_root(root: str, config: str | None, overrides: tuple[str, ...]) -> Store:
+    """The store at --root, reached as --set, --config or else the environment say: a snapshot lies in it
+    and cannot tell. Nothing is asked of it yet. Raises SettingsError, UsageError."""
+    storage = load_storage(config, overrides)
+    with naming_root(root):
+        return Store(root, storage.of(root))
 
 
 def settings_options(f: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,277 @@
+"""The whole way over object storage: INPUT and index behind a real S3 server (see s3_server.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import toy_model
+from endpoint import Answer
+from s3_proxy import S3Proxy
+from s3_server import BUCKET, S3Server
+from world import TOWN, Command, World, everything, model_options
+
+from graphrag_ray.ask import Index, open_index
+from graphrag_ray.errors import StoreError
+from graphrag_ray.settings import Storage
+from graphrag_ray.store import files
+from graphrag_ray.store.files import Store
+
+QUESTION = "What are the THEMES?"
+IN_FLIGHT = 4
+
+
+class Cloud:
+    """A corner of the bucket. docs, index: URLs; local: a world with the same documents and model."""
+
+    def __init__(self, server: S3Server, local: World) -> None:
+        self.server, self.local = server, local
+        self.at = f"{BUCKET}/{uuid.uuid4().hex[:12]}"
+        self.docs, self.index = f"s3://{self.at}/docs", f"s3://{self.at}/index"
+
+    def write(self, texts: Mapping[str, str]) -> None:
+        self.local.write(texts)
+        for name, text in texts.items():
+            self.server.files().pipe_file(f"{self.at}/docs/{name}", text.encode())
+
+    def reached(self, address: str | None = None) -> list[str]:
+        return ["--set", f"storage.endpoint_url={address or self.server.address}"]
+
+    def index_command(self, *more: object) -> list[object]:
+        """Without storage settings."""
+        return ["index", self.docs, "--root", self.index, *model_options(self.local), *more]
+
+    def open(self, address: str | None = None) -> Index:
+        return open_index(self.index, storage={"endpoint_url": address or self.server.address})
+
+    def expected(self) -> dict[str, list[dict[str, object]]]:
+        """The tables of an index in a local folder. Asks the model."""
+        self.local.index()
+        return everything(self.local.open())
+
+
+@pytest.fixture
+def cloud(s3_owner: S3Server, world: World) -> Cloud:
+    return Cloud(s3_owner, world)
+
+
+@pytest.fixture
+def proxy(s3_owner: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
+    monkeypatch.setattr(files, "FIRST_DELAY_S", 0.001)
+    with S3Proxy(s3_owner.address) as running:
+        yield running
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "graphrag_ray.cli", *map(str, arguments)]
+
+
+def in_a_process(*arguments: object) -> str:
+    """What a command prints, Ray and all; it must succeed."""
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def people(n: int) -> dict[str, str]:
+    name = [f"{chr(65 + i // 26)}{chr(65 + i % 26)}X" for i in range(n + 1)]
+    return {f"{i:02}.txt": f"{name[i]} wrote to {name[i + 1]} in year {i}." for i in range(n)}
+
+
+# whole runs, on a Ray of their own
+
+
+def test_an_index_on_object_storage_is_made_asked_and_left_alone_when_nothing_changed(cloud: Cloud):
+    cloud.write(TOWN)
+    expected = cloud.expected()
+    asked = cloud.local.asked()
+    told = json.loads(in_a_process(*cloud.index_command("--json", *cloud.reached())))
+    assert told["committed"] and told["counts"]["documents"] == len(TOWN)
+    assert everything(cloud.open()) == expected
+    assert cloud.local.asked() == 2 * asked
+    again = json.loads(in_a_process("index", cloud.docs, "--root", cloud.index, "--json", *cloud.reached()))
+    assert not again["committed"] and cloud.local.asked() == 2 * asked
+    answer = json.loads(in_a_process("query", QUESTION, "--root", cloud.index, "--json", *cloud.reached()))
+    assert answer["found"] and answer["sources"]
+
+
+def test_a_driver_that_is_killed_on_object_storage_pays_twice_only_for_the_last_seconds(cloud: Cloud):
+    cloud.write(people(60))
+    cloud.local.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=0.2)
+    slowly = ["--max-in-flight", IN_FLIGHT, "--set", "embeddings.enabled=false", *cloud.reached()]
+    null = subprocess.DEVNULL
+    driver = subprocess.Popen(command(*cloud.index_command(*slowly)), stdout=null, stderr=null)
+    end = time.monotonic() + 120
+    while cloud.local.asked() < 50 and time.monotonic() < end and driver.poll() is None:
+        time.sleep(0.02)
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.wait()
+    killed = time.monotonic()
+    paid = cloud.local.asked()
+    assert 50 <= paid < 120, "in the middle of extraction"
+    with pytest.raises(Exception, match="half built"):
+        cloud.open()
+    cloud.local.endpoint.respond = toy_model.respond
+    told = json.loads(in_a_process(*cloud.index_command("--json", *slowly)))
+    assert told["counts"]["documents"] == 60 and told["counts"]["failures"] == 0
+    first: dict[str, float] = {}
+    twice = []
+    for request in cloud.local.endpoint.requests:
+        body = json.dumps(request.body, sort_keys=True)
+        if body in first:
+            twice.append(first[body])
+        first.setdefault(body, request.at)
+    assert all(at > killed - 5 for at in twice), "in flight, or not yet journalled"
+    assert len(twice) < paid
+
+
+# where storage is, and who may do what there
+
+
+def test_the_environment_is_enough(run: Command, cloud: Cloud, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", cloud.server.address)
+    cloud.write(TOWN)
+    assert run(*cloud.index_command()).exit_code == 0
+    for asked in (["query", QUESTION], ["status"], ["failures"], ["estimate", cloud.docs]):
+        result = run(*asked, "--root", cloud.index)
+        assert result.exit_code == 0, result.output
+
+
+def test_every_command_reaches_storage_by_a_settings_file(run: Command, cloud: Cloud, tmp_path: Path):
+    cloud.write(TOWN)
+    config = tmp_path / "s.yaml"
+    config.write_text(f"storage: {{endpoint_url: '{cloud.server.address}', path_style: true}}\n")
+    assert run(*cloud.index_command("--config", config)).exit_code == 0
+    for asked in (["query", QUESTION], ["status"], ["failures"], ["estimate", cloud.docs]):
+        result = run(*asked, "--root", cloud.index, "--config", config)
+        assert result.exit_code == 0, result.output
+    assert cloud.server.address.encode() not in b"".join(
+        cloud.server.files().cat(f"{cloud.at}/index/snapshots", recursive=True).values()
+    ), "it is about this machine, not about the index"
+
+
+def test_input_on_another_server_has_settings_of_its_own(run: Command, cloud: Cloud, proxy: S3Proxy):
+    cloud.write(TOWN)
+    elsewhere = ["--set", f"input.storage.endpoint_url={proxy.address}"]
+    assert run(*cloud.index_command(*cloud.reached(), *elsewhere)).exit_code == 0
+    read = [s for s in proxy.seen if s.kind == "GET"]
+    assert len(read) == len(TOWN), "one request for each small file"
+    assert all("/docs/" in s.path for s in read)
+    assert {s.method for s in proxy.seen} <= {"GET", "HEAD"}
+
+
+def test_input_on_object_storage_goes_into_an_index_in_a_folder(run: Command, cloud: Cloud, tmp_path: Path):
+    cloud.write(TOWN)
+    root = tmp_path / "here"
+    options = [*model_options(cloud.local), *cloud.reached()]
+    assert run("index", f"{cloud.docs}/*.txt", "--root", root, *options).exit_code == 0
+    assert open_index(str(root)).manifest.counts["documents"] == len(TOWN)
+
+
+def test_a_new_document_is_seen_by_the_same_process(run: Command, cloud: Cloud):
+    cloud.write(TOWN)
+    assert run(*cloud.index_command(*cloud.reached())).exit_code == 0
+    cloud.write({"zoo.txt": "ZOE feeds YURI."})
+    assert run(*cloud.index_command(*cloud.reached())).exit_code == 0
+    assert cloud.open().manifest.counts["added"] == 1
+
+
+def test_a_question_only_reads(run: Command, cloud: Cloud, proxy: S3Proxy):
+    cloud.write(TOWN)
+    assert run(*cloud.index_command(*cloud.reached())).exit_code == 0
+    for asked in (["query", QUESTION, "--sources"], ["status"], ["failures"], ["estimate", cloud.docs]):
+        result = run(*asked, "--root", cloud.index, *cloud.reached(proxy.address))
+        assert result.exit_code == 0, result.output
+    assert {s.method for s in proxy.seen} <= {"GET", "HEAD"}
+
+
+def test_who_may_only_read_can_ask_everything_and_write_nothing(
+    run: Command, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+):
+    cloud.write(TOWN)
+    reader = cloud.server.reader()
+    assert run(*cloud.index_command(*cloud.reached())).exit_code == 0
+    for name, value in reader.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(files, "_open_backends", {})  # those open have the owner's keys
+    with pytest.raises(StoreError, match="Check the permissions"):
+        cloud.open().store.write("x", b"")
+    for asked in (["query", QUESTION, "--sources"], ["status"], ["failures"], ["estimate", cloud.docs]):
+        result = run(*asked, "--root", cloud.index, *cloud.reached())
+        assert result.exit_code == 0, result.output
+    assert cloud.open().ask(QUESTION).found
+    cloud.server.files().pipe_file(f"{cloud.at}/docs/zoo.txt", b"ZOE feeds YURI.")
+    asked_before = cloud.local.asked()
+    result = run(*cloud.index_command(*cloud.reached()))
+    assert result.exit_code == 1 and cloud.local.asked() == asked_before
+    assert f"cannot create {cloud.index}/locks/2.json: access is denied" in result.stderr
+    assert "Check the permissions and credentials there" in result.stderr
+
+
+@pytest.mark.parametrize("what", ["index", "query", "status", "failures", "estimate"])
+def test_wrong_keys_are_told_and_nothing_is_taken_for_empty(
+    run: Command, cloud: Cloud, monkeypatch: pytest.MonkeyPatch, what: str
+):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    if cloud.server.ceph is None:
+        pytest.skip("this server takes any keys (make test-s3 has one that does not)")
+    arguments = {"index": [cloud.docs], "query": [QUESTION], "estimate": [cloud.docs]}.get(what, [])
+    result = run(what, *arguments, "--root", cloud.index, *cloud.reached())
+    assert result.exit_code == 1 and f"cannot read {cloud.index}" in result.stderr
+    assert "Check the permissions and credentials there" in result.stderr
+
+
+def test_a_server_that_is_not_there_is_told(run: Command, cloud: Cloud, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(files, "FIRST_DELAY_S", 0.001)
+    nobody = cloud.reached("http://127.0.0.1:9")
+    result = run("status", "--root", cloud.index, *nobody)
+    assert result.exit_code == 1 and "http://127.0.0.1:9" in result.stderr
+    result = run("index", cloud.docs, "--root", cloud.local.root, *model_options(cloud.local), *nobody)
+    assert result.exit_code == 2 and f"cannot list INPUT '{cloud.docs}'" in result.stderr
+
+
+# faults on the way
+
+
+def test_an_index_over_a_line_that_fails_now_and_then_is_the_same(run: Command, cloud: Cloud, proxy: S3Proxy):
+    cloud.write(TOWN)
+    expected = cloud.expected()
+    proxy.fail_at_random(7, 0.1, ("500", "503", "hang up", "lose the answer"))
+    result = run(*cloud.index_command(*cloud.reached(proxy.address)))
+    assert result.exit_code == 0, result.output
+    met = Counter(s.fault for s in proxy.seen)
+    assert min(met[fault] for fault in ("500", "503", "hang up", "lose the answer")) > 0
+    assert everything(cloud.open()) == expected
+
+
+def test_a_document_that_storage_does_not_give_out_is_a_failure(run: Command, cloud: Cloud, proxy: S3Proxy):
+    cloud.write(TOWN)
+    proxy.choose = lambda seen: "500" if seen.path.endswith("/mill.txt") else ""
+    elsewhere = ["--set", f"input.storage.endpoint_url={proxy.address}"]
+    result = run(*cloud.index_command(*cloud.reached(), *elsewhere))
+    assert result.exit_code == 3, result.output
+    shown = run("failures", "--root", cloud.index, *cloud.reached()).stdout
+    assert "read: mill.txt" in shown and "cannot be read" in shown
+
+
+def test_storage_by_python_is_a_section_or_plain_values(run: Command, cloud: Cloud):
+    import graphrag_ray
+
+    cloud.write(TOWN)
+    storage = {"endpoint_url": cloud.server.address}
+    settings = cloud.local.settings()
+    done = graphrag_ray.build_index(cloud.docs, cloud.index, settings=settings, storage=storage)
+    assert done.committed
+    assert not graphrag_ray.build_index(cloud.docs, cloud.index, storage=Storage(**storage)).committed
+    with_storage = settings.model_copy(update={"storage": Storage(**storage)})
+    assert graphrag_ray.open_index(cloud.index, settings=with_storage).ask(QUESTION).found
+    assert Store(cloud.index, storage).list("snapshots")
