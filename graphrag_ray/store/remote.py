@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import fsspec
@@ -95,13 +96,18 @@ class ObjectFiles:
             return None
         return int(found["size"]) if found["type"] == "file" else None
 
-    def list(self, folder: str) -> Iterator[tuple[str, int]]:
-        """(path, bytes) of all objects below a folder, all pages; nothing where there are none."""
+    def list(self, folder: str) -> Iterator[tuple[str, int, float | None]]:
+        """(path, bytes, time of the last change) of all objects below a folder, all pages; nothing where
+        there are none."""
         at = self._at(folder) if folder else self.root
         for name, info in self._fs.find(at, detail=True).items():
             path = str(name).removeprefix(self.root + "/")
             if info["type"] == "file" and (not folder or path.startswith(folder + "/")):
-                yield path, int(info["size"])
+                yield path, int(info["size"]), _modified(info)
+
+    def leftovers(self) -> Iterator[tuple[str, int, float | None]]:
+        """Nothing: an object is there when all of it is."""
+        return iter(())
 
     def delete(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -141,6 +147,21 @@ class ObjectFiles:
             # Stores with folders (memory://, sftp://) want them made first.
             self._fs.makedirs(self._fs._parent(self._at(path)), exist_ok=True)
         self._fs.pipe_file(self._at(path), data, **how)
+
+
+def _modified(info: Mapping[str, Any]) -> float | None:
+    """The time of a listed object's last change, which every fsspec file system names in its own way."""
+    for name in ("LastModified", "last_modified", "mtime", "updated", "created"):
+        value = info.get(name)
+        if isinstance(value, str):
+            with contextlib.suppress(ValueError):
+                value = datetime.fromisoformat(value)
+        if isinstance(value, datetime):
+            # A time without a zone is UTC in all of them.
+            return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+        if isinstance(value, int | float):
+            return float(value)
+    return None
 
 
 def s3_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
