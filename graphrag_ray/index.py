@@ -29,6 +29,7 @@ from graphrag_ray.llm.keys import display_url
 from graphrag_ray.llm.sizes import guessed_vocabularies
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.settings import Settings
+from graphrag_ray.steps.changes import changes
 from graphrag_ray.steps.communities import HIERARCHY, Layout, find_communities, load_layout
 from graphrag_ray.steps.describe import describe_all
 from graphrag_ray.steps.embed import embed_all
@@ -103,7 +104,8 @@ def index(
         at = now()
         finished = finish(run, results, derived.layout, derived.ids, _iso(at)[:10], failures)
         counts = _counts(finished.tables, corpus, derived.communities, results.merged)
-        manifest = _manifest(run, number, finished, counts, at, shown_input)
+        changed = changes(run, finished.tables)
+        manifest = _manifest(run, number, finished, counts, at, shown_input, changed)
         snapshots.commit(store, manifest, check=lock.check)
         try:
             for name in JOURNALS:
@@ -190,7 +192,13 @@ def _counts(
 
 
 def _manifest(
-    run: Run, number: int, finished: Finished, counts: Mapping[str, Any], at: float, input_url: str
+    run: Run,
+    number: int,
+    finished: Finished,
+    counts: Mapping[str, Any],
+    at: float,
+    input_url: str,
+    changed: Mapping[str, Any],
 ) -> Manifest:
     settings = run.settings
     notes = {}
@@ -214,6 +222,8 @@ def _manifest(
             "inputs": run.inputs,
             "seconds": {k: round(v, 3) for k, v in run.seconds.items()},
             "code": code(),
+            "changes": changed,
+            "asked": {stage: n for stage, n in run.asked.items() if n},
         },
     )
 

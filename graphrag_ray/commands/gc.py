@@ -11,7 +11,6 @@ from graphrag_ray.terminal import console
 from graphrag_ray.terminal.options import Command, json_option, naming_root, root_option
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-ALL = 1 << 30
 
 
 class Age(click.ParamType[float]):
@@ -90,16 +89,15 @@ def gc(
     """
     from graphrag_ray.purge import collect
     from graphrag_ray.store.files import Store
-    from graphrag_ray.store.gc import KEEP, Options
+    from graphrag_ray.store.gc import Options
     from graphrag_ray.store.snapshots import open_latest
     from graphrag_ray.terminal.collected import as_dict, print_collected
 
     with naming_root(root):
         open_latest(Store(root))
-    kept = keep or (ALL if purge else KEEP)
-    options = Options(keep=kept, older_than_s=older_than, grace_s=grace, damaged=damaged)
+    options = Options(keep=keep, older_than_s=older_than, grace_s=grace, damaged=damaged)
     found = collect(Store(root), options, purge=purge, journal=journal, delete=delete)
     if as_json:
         click.echo(console.as_json(as_dict(found)))
     else:
-        print_collected(found, grace)
+        print_collected(found)

@@ -11,9 +11,10 @@ from graphrag_ray.terminal.options import Command, json_option, naming_root, roo
 @click.command(cls=Command)
 @root_option
 @click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
+@click.option("--snapshots", "listed", is_flag=True, help="List all snapshots that are kept.")
 @json_option
-def status(root: str, snapshot: int | None, as_json: bool) -> None:
-    """What the index holds, what it cost, and who is working on it.
+def status(root: str, snapshot: int | None, listed: bool, as_json: bool) -> None:
+    """What the index holds, what its last run changed and paid, and who is working on it.
 
     \b
     Example:
@@ -23,7 +24,7 @@ def status(root: str, snapshot: int | None, as_json: bool) -> None:
     from graphrag_ray.store.files import Store
 
     with naming_root(root):
-        found = status_of(Store(root), snapshot)
+        found = status_of(Store(root), snapshot, listed=listed)
     if as_json:
         click.echo(console.as_json(found))
     else:

@@ -40,7 +40,8 @@ _THREADS = 16
 class Options:
     """What goes.
 
-    keep          the newest snapshots, so many, stay; at least one
+    keep          the newest snapshots, so many, stay; at least one. None: KEEP, and where some go `now` all
+                  others
     older_than_s  of the others only those go that are older; 0: all
     grace_s       how long readers may go on with what was taken away
     damaged       also the damaged parts that were set aside
@@ -48,7 +49,7 @@ class Options:
                   everything that nothing names; None: there are none
     """
 
-    keep: int = KEEP
+    keep: int | None = None
     older_than_s: float = 0.0
     grace_s: float = GRACE_S
     damaged: bool = False
@@ -91,7 +92,7 @@ def plan(store: Store, options: Options, lock: locks.Lock | None = None) -> Plan
 
     Raises IndexNotFound; CorruptPart for a damaged manifest, whose parts nobody knows; StoreError.
     """
-    if options.keep < 1:
+    if options.keep is not None and options.keep < 1:
         raise ValueError("at least one snapshot is kept")
     now = _now(store, lock)
     live, moved, times = _manifests(store)
@@ -197,7 +198,8 @@ def _manifests(
 
 def _going(live: set[int], times: Mapping[str, float | None], options: Options, now: float) -> list[int]:
     """The snapshots that go; never the newest."""
-    beyond = sorted(live)[: -options.keep]
+    keep = options.keep or (KEEP if options.now is None else len(live))
+    beyond = sorted(live)[:-keep]
     going = {n for n in beyond if _age(times[f"snapshots/{n}.json"], now) >= options.older_than_s}
     going |= live & (options.now or frozenset())
     return sorted(going - {max(live)})

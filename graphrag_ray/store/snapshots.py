@@ -202,9 +202,10 @@ def being_read(store: Store, manifest: Manifest) -> Iterator[None]:
         if not isinstance(e.__cause__, FileNotFoundError) or store.exists(_path(manifest.number)):
             raise
         newest = _newest(store)
-        what_now = f"the newest is {newest}: open that one" if newest else "there is none any more"
+        what_now = f"the newest is {newest}, open that one" if newest else "there is none any more"
         raise SnapshotRemoved(
-            f"snapshot {manifest.number} of {store.url} was removed while it was being read (by `gc`); {what_now}"
+            f"snapshot {manifest.number} of {store.url} was removed while it was being read (by `gc`): "
+            f"{what_now}"
         ) from e
 
 

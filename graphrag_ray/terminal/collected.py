@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from graphrag_ray.terminal.progress import console_of
+from graphrag_ray.terminal.sizes import in_words
 from graphrag_ray.wording import plural
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ OTHERS = {
 }
 
 
-def print_collected(found: Collected, grace_s: float) -> None:
+def print_collected(found: Collected) -> None:
     """What goes or went, what has to wait, and what to do next."""
     out, plan = console_of(), found.plan
     if found.empty and not plan.waiting:
@@ -35,7 +36,7 @@ def print_collected(found: Collected, grace_s: float) -> None:
         size = f"{plural(len(plan.waiting), 'part')}, {in_words(_bytes(plan.waiting))}"
         when = f" until {_time(plan.until)}" if plan.until is not None else ""
         out.print(
-            f"Kept{when} for those who may still read {'them' if len(plan.waiting) > 1 else 'it'}: {size}. "
+            f"Kept{when}, since somebody may still need {'them' if len(plan.waiting) > 1 else 'it'}: {size}. "
             "Run gc again then, or with --grace 0 if nobody does.",
             soft_wrap=True,
         )
@@ -69,15 +70,6 @@ def as_dict(found: Collected) -> dict[str, Any]:
         "documents": list(found.documents),
         "writer": found.writer,
     }
-
-
-def in_words(n_bytes: float) -> str:
-    """`12 B`, `3.4 MB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if n_bytes < 1000:
-            return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
-        n_bytes /= 1000
-    return f"{n_bytes:,.1f} TB"
 
 
 def _print_what_goes(out: Console, found: Collected) -> None:
