@@ -116,7 +116,7 @@ def _look(
     newest = snapshots.open_latest(store)
     purged = _find(store, newest, purge)
     if purged:
-        options = replace(options, now=purged.numbers, damaged=True)
+        options = replace(options, at_once=purged.numbers, damaged=True)
     trimmed: dict[str, trim.Trimmed] = {}
     needed: dict[str, Keys] = {}
     if purged or journal:

@@ -40,20 +40,20 @@ _THREADS = 16
 class Options:
     """What goes.
 
-    keep          the newest snapshots, so many, stay; at least one. None: KEEP, and where some go `now` all
+    keep          the newest snapshots, so many, stay; at least one. None: KEEP, and where some go at once all
                   others
     older_than_s  of the others only those go that are older; 0: all
     grace_s       how long readers may go on with what was taken away
     damaged       also the damaged parts that were set aside
-    now           snapshots that go whatever their number and age, and with them at once, without grace,
-                  everything that nothing names; None: there are none
+    at_once       snapshots that go whatever their number and age, and with them, without grace, everything
+                  that nothing names; None: there are none
     """
 
     keep: int | None = None
     older_than_s: float = 0.0
     grace_s: float = GRACE_S
     damaged: bool = False
-    now: frozenset[int] | None = None
+    at_once: frozenset[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def plan(store: Store, options: Options, lock: locks.Lock | None = None) -> Plan
         snapshots.open_latest(store)
     going = _going(set(live), times, options, now)
     kept = {n: m for n, m in live.items() if n not in going}
-    banned = (options.now or frozenset()) if options.grace_s > 0 else frozenset({*live, *moved})
+    banned = (options.at_once or frozenset()) if options.grace_s > 0 else frozenset({*live, *moved})
     # One that is both there and taken away is there: the move was not finished.
     gone = {n: m for n, m in moved.items() if n not in live}
     ages = {n: _age(times[f"{FOLDER}/snapshots/{n}.json"], now) for n in gone}
@@ -109,24 +109,43 @@ def plan(store: Store, options: Options, lock: locks.Lock | None = None) -> Plan
     held = [m for n, m in gone.items() if n not in over]
     moving = [m for n, m in live.items() if n in going and n not in banned]
     read = {path for m in [*held, *moving] for path in snapshots.parts_of(m)}
-    unneeded = [info for info in store.list(parts.FOLDER) if info.path not in needed]
-    if not options.damaged:
-        unneeded = [info for info in unneeded if not _DAMAGED.fullmatch(info.path)]
-    grace = 0.0 if options.now is not None else options.grace_s
-    young = {i.path for i in unneeded if i.path not in read and _age(i.modified, now) < grace}
-    waiting = [i for i in unneeded if i.path in read or i.path in young]
     ends = [now + options.grace_s - ages[n] for n in gone if n not in over]
     ends += [now + options.grace_s] if moving else []
-    ends += [i.modified + grace for i in unneeded if i.path in young and i.modified is not None]
+    files = _files(store, options, now, needed, read)
     return Plan(
         snapshots=going,
         at_once=banned & set(going),
         forgotten=sorted(over),
+        parts=files.parts,
+        waiting=files.waiting,
+        until=max([*ends, *([files.until] if files.until else [])], default=None) if files.waiting else None,
+        others=files.others,
+        kept=sorted(kept),
+    )
+
+
+def _files(store: Store, options: Options, now: float, needed: set[str], read: set[str]) -> Plan:
+    """The plan of single files. needed: by snapshots that stay; read: by readers of those that go."""
+    grace = 0.0 if options.at_once is not None else options.grace_s
+    everything = store.list()
+    damaged = [info for info in everything if _DAMAGED.fullmatch(info.path)]
+    apart = needed | {info.path for info in damaged}
+    stored = [info for info in everything if info.path.startswith(f"{parts.FOLDER}/")]
+    unneeded = [info for info in stored if info.path not in apart]
+    young = {i.path for i in unneeded if i.path not in read and _age(i.modified, now) < grace}
+    waiting = [i for i in unneeded if i.path in read or i.path in young]
+    old_locks = locks.finished(store)
+    # The claim of a lock before its release, without which it would be kept for ever.
+    claims_first = sorted(everything, key=lambda info: info.path.endswith(".beat.json"))
+    return Plan(
         parts=[i for i in unneeded if i.path not in read and i.path not in young],
         waiting=waiting,
-        until=max(ends, default=None) if waiting else None,
-        others=_others(store, options, now, grace),
-        kept=sorted(kept),
+        until=max((i.modified + grace for i in waiting if i.path in young and i.modified), default=None),
+        others={
+            "temporary": [info for info in store.leftovers() if _age(info.modified, now) >= grace],
+            "locks": [info for info in claims_first if info.path in old_locks],
+            "damaged": damaged if options.damaged else [],
+        },
     )
 
 
@@ -198,23 +217,11 @@ def _manifests(
 
 def _going(live: set[int], times: Mapping[str, float | None], options: Options, now: float) -> list[int]:
     """The snapshots that go; never the newest."""
-    keep = options.keep or (KEEP if options.now is None else len(live))
+    keep = options.keep or (KEEP if options.at_once is None else len(live))
     beyond = sorted(live)[:-keep]
     going = {n for n in beyond if _age(times[f"snapshots/{n}.json"], now) >= options.older_than_s}
-    going |= live & (options.now or frozenset())
+    going |= live & (options.at_once or frozenset())
     return sorted(going - {max(live)})
-
-
-def _others(store: Store, options: Options, now: float, grace_s: float) -> dict[str, list[FileInfo]]:
-    everything = store.list()
-    by_path = {info.path: info for info in everything}
-    old = [by_path[path] for path in locks.finished_epochs(store) if path in by_path]
-    damaged = [info for info in everything if _DAMAGED.fullmatch(info.path)] if options.damaged else []
-    return {
-        "temporary": [info for info in store.leftovers() if _age(info.modified, now) >= grace_s],
-        "locks": old,
-        "damaged": [info for info in damaged if not info.path.startswith(f"{parts.FOLDER}/")],
-    }
 
 
 def _age(modified: float | None, now: float) -> float:
