@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from graphrag_ray.store.files import FileInfo
 
 OTHERS = {
-    "temporary": "file that a killed write left",
-    "locks": "file of finished locks",
-    "damaged": "damaged part",
+    "temporary": "unfinished files of killed writes",
+    "locks": "files of finished locks",
+    "damaged": "damaged parts that were set aside",
 }
 
 
@@ -36,8 +36,9 @@ def print_collected(found: Collected) -> None:
         size = f"{plural(len(plan.waiting), 'part')}, {in_words(_bytes(plan.waiting))}"
         when = f" until {_time(plan.until)}" if plan.until is not None else ""
         out.print(
-            f"Kept{when}, since somebody may still need {'them' if len(plan.waiting) > 1 else 'it'}: {size}. "
-            "Run gc again then, or with --grace 0 if nobody does.",
+            f"{'Kept' if found.deleted else 'To be kept'}{when}, since somebody may still need "
+            f"{'them' if len(plan.waiting) > 1 else 'it'}: {size}. Run gc again then, or "
+            "with --grace 0 if nobody does.",
             soft_wrap=True,
         )
     kept = ", ".join(map(str, plan.kept))
@@ -83,7 +84,7 @@ def _print_what_goes(out: Console, found: Collected) -> None:
         out.print(f"  {table:<28}{plural(held['parts'], 'part'):>12}  {in_words(held['bytes']):>10}")
     for kind, infos in plan.others.items():
         if infos:
-            out.print(f"  {plural(len(infos), OTHERS[kind])}, {in_words(_bytes(infos))}")
+            out.print(f"  {OTHERS[kind]}: {len(infos):,}, {in_words(_bytes(infos))}")
     for name, t in found.journal.items():
         if t.items:
             out.print(f"  {plural(t.items, 'item')} ({plural(t.rows, 'row')}) of the journal of {name}")

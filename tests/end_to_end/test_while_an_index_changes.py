@@ -205,7 +205,7 @@ def test_a_document_is_purged_from_the_command_line(run: Command, world: World):
     assert refused.exit_code == 2 and "Delete what shall go from INPUT" in refused.output
     world.index()
     told = run("gc", "--root", world.root, "--purge", "letters/secret.txt")
-    assert "every trace of letters/secret.txt" in told.stdout and "snapshot 1" in told.stdout
+    assert "every trace of letters/secret.txt" in told.stdout and "snapshot 1\n" in told.stdout
     done = run("gc", "--root", world.root, "--purge", "letters/secret.txt", "--delete")
     assert done.exit_code == 0 and "of the journal of extract" in done.stdout
     assert world.snapshots() == [2]
