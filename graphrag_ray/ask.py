@@ -32,7 +32,7 @@ from graphrag_ray.settings_file import parse_settings, storage_of
 from graphrag_ray.sources import Source, specific, under
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
-from graphrag_ray.store.snapshots import Manifest, open_latest
+from graphrag_ray.store.snapshots import Manifest, being_read, open_latest
 
 REPORT_COLUMNS = ["id", "human_readable_id", "community", "title", "full_content", "n_tokens", "hierarchy"]
 MAX_QUESTION_CHARACTERS = 20_000
@@ -52,13 +52,14 @@ class Index:
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """A table of the snapshot (see schema.py), or some of its columns. Raises UsageError for a name or
-        column that there is not."""
+        column that there is not, SnapshotRemoved where `gc` has taken the snapshot away meanwhile."""
         if name not in schema.TABLES:
             raise UsageError(f"there is no table {name!r}; there are {', '.join(schema.TABLES)}")
         known = schema.TABLES[name].names
         if unknown := [c for c in columns or [] if c not in known]:
             raise UsageError(f"table {name} has no column {unknown[0]!r}; it has {', '.join(known)}")
-        return read_table(self.store, self.manifest.parts(name), columns, schema.TABLES[name])
+        with being_read(self.store, self.manifest):
+            return read_table(self.store, self.manifest.parts(name), columns, schema.TABLES[name])
 
     def ask(self, question: str, level: str | int | None = None) -> Answer:
         """Answer a question about the whole corpus from the reports of one level (global search).
@@ -162,7 +163,8 @@ class Index:
             found: list[dict[str, Any]] = table.filter(pc.is_in(table["id"], value_set=wanted)).to_pylist()
             return found
 
-        with ThreadPoolExecutor(PARTS_AT_ONCE, thread_name_prefix="parts") as pool:
+        reading = being_read(self.store, self.manifest)
+        with reading, ThreadPoolExecutor(PARTS_AT_ONCE, thread_name_prefix="parts") as pool:
             return {row["id"]: row for found in pool.map(rows, parts) for row in found}
 
 

@@ -8,6 +8,7 @@ import click
 
 from graphrag_ray.commands.estimate import estimate
 from graphrag_ray.commands.failures import failures
+from graphrag_ray.commands.gc import gc
 from graphrag_ray.commands.index import index
 from graphrag_ray.commands.init import init
 from graphrag_ray.commands.query import query
@@ -34,7 +35,7 @@ def main() -> None:
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
 
 
-for command in (index, query, status, failures, estimate, init):
+for command in (index, query, status, failures, gc, estimate, init):
     main.add_command(command)
 
 

@@ -12,7 +12,8 @@
     │   ├── CorruptPart                a stored part is truncated or is not what was written
     │   ├── LockHeld                   another writer works on this index
     │   ├── LockLost                   this writer was taken over
-    │   └── SnapshotConflict           somebody else committed this snapshot number
+    │   ├── SnapshotConflict           somebody else committed this snapshot number
+    │   └── SnapshotRemoved            the snapshot that is being read is no longer kept
     ├── RunStopped                     a run ended before its end; finished work is kept
     │   ├── BudgetSpent                a limit on cost, tokens or time was reached: exit code 4
     │   ├── TooManyFailures            the share of failed items passed max_failed_fraction
@@ -73,6 +74,9 @@ class LockLost(StoreError): ...
 
 
 class SnapshotConflict(StoreError): ...
+
+
+class SnapshotRemoved(StoreError): ...
 
 
 class RunStopped(GraphRagError): ...

@@ -29,7 +29,8 @@ from graphrag_ray.llm.keys import display_url
 from graphrag_ray.llm.sizes import guessed_vocabularies
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.settings import Settings
-from graphrag_ray.steps.communities import HIERARCHY, find_communities, load_layout
+from graphrag_ray.steps.changes import changes
+from graphrag_ray.steps.communities import HIERARCHY, Layout, find_communities, load_layout
 from graphrag_ray.steps.describe import describe_all
 from graphrag_ray.steps.embed import embed_all
 from graphrag_ray.steps.extract import extract_claims, extract_graph
@@ -94,24 +95,17 @@ def index(
         number = snapshots.next_number(store)
 
         corpus = read(run, input_url, add=add, allow_deletes=allow_deletes)
-        extracted = extract_graph(run, corpus, names)
-        claimed = extract_claims(run, corpus, extracted, names)
-        merged = merge(run, corpus, extracted, claimed)
-        described = describe_all(run, merged)
-        communities = find_communities(run, merged, described)
-        layout = load_layout(run, merged, described, communities)
-        ids = community_ids(layout)
-        reports = write_reports(run, communities, layout, ids)
-        embedded = embed_all(run, corpus, described, reports, ids)
+        derived = derive(run, corpus, names)
+        results = derived.results
 
-        failures = _failures(run, corpus, [corpus, extracted, claimed, described, reports, embedded])
+        failures = _failures(run, results)
         if parent is not None and run.unchanged():
             return Indexed(parent, False, run.seconds, run.accounts)
         at = now()
-        results = Results(corpus, extracted, claimed, merged, described, reports, embedded)
-        finished = finish(run, results, layout, ids, _iso(at)[:10], failures)
-        counts = _counts(finished.tables, corpus, communities, merged)
-        manifest = _manifest(run, number, finished, counts, at, shown_input)
+        finished = finish(run, results, derived.layout, derived.ids, _iso(at)[:10], failures)
+        counts = _counts(finished.tables, corpus, derived.communities, results.merged)
+        changed = changes(run, finished.tables)
+        manifest = _manifest(run, number, finished, counts, at, shown_input, changed)
         snapshots.commit(store, manifest, check=lock.check)
         try:
             for name in JOURNALS:
@@ -119,6 +113,31 @@ def index(
         except StoreError as e:
             observer.note(f"The journal was not tidied up; the next run will: {e}")
         return Indexed(manifest, True, run.seconds, run.accounts)
+
+
+@dataclass(frozen=True)
+class Derived:
+    """What follows from the documents. ids: of the communities, by number in the hierarchy."""
+
+    results: Results
+    communities: Result
+    layout: Layout
+    ids: list[str]
+
+
+def derive(run: Run, corpus: Result, names: Names) -> Derived:
+    """From chunks to reports and embeddings."""
+    extracted = extract_graph(run, corpus, names)
+    claimed = extract_claims(run, corpus, extracted, names)
+    merged = merge(run, corpus, extracted, claimed)
+    described = describe_all(run, merged)
+    communities = find_communities(run, merged, described)
+    layout = load_layout(run, merged, described, communities)
+    ids = community_ids(layout)
+    reports = write_reports(run, communities, layout, ids)
+    embedded = embed_all(run, corpus, described, reports, ids)
+    results = Results(corpus, extracted, claimed, merged, described, reports, embedded)
+    return Derived(results, communities, layout, ids)
 
 
 def load_names(settings: Settings) -> Names:
@@ -135,8 +154,10 @@ def load_names(settings: Settings) -> Names:
     return parse_names(text(settings.names.aliases_file), text(settings.names.block_file))
 
 
-def _failures(run: Run, corpus: Result, steps: list[Result]) -> pa.Table:
+def _failures(run: Run, results: Results) -> pa.Table:
     """Every item without a result, with the path of its document instead of the document's id."""
+    r, corpus = results, results.corpus
+    steps = [corpus, r.extracted, r.claimed, r.described, r.reports, r.embedded]
     parts = [p for step in steps for p in step.parts("failures")]
     table = read_table(run.store, parts, None, schema.FAILURES)
     if not table.num_rows:
@@ -171,7 +192,13 @@ def _counts(
 
 
 def _manifest(
-    run: Run, number: int, finished: Finished, counts: Mapping[str, Any], at: float, input_url: str
+    run: Run,
+    number: int,
+    finished: Finished,
+    counts: Mapping[str, Any],
+    at: float,
+    input_url: str,
+    changed: Mapping[str, Any],
 ) -> Manifest:
     settings = run.settings
     notes = {}
@@ -195,6 +222,8 @@ def _manifest(
             "inputs": run.inputs,
             "seconds": {k: round(v, 3) for k, v in run.seconds.items()},
             "code": code(),
+            "changes": changed,
+            "asked": {stage: n for stage, n in run.asked.items() if n},
         },
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from graphrag_ray.errors import IndexNotFound
@@ -9,10 +10,13 @@ from graphrag_ray.index import JOURNALS
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.store import compaction, locks, snapshots
 from graphrag_ray.store.files import Store
+from graphrag_ray.store.parts import FOLDER
 
 
-def status_of(store: Store, snapshot: int | None = None) -> dict[str, Any]:
+def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False) -> dict[str, Any]:
     """Plain values for people and scripts.
+
+    listed: with all snapshots that are kept, the newest first
 
     Raises IndexNotFound where there is neither a snapshot nor work in progress.
     """
@@ -42,7 +46,30 @@ def status_of(store: Store, snapshot: int | None = None) -> dict[str, Any]:
             "usage": list(Accounts.from_dict(manifest.usage).rows()),
             "notes": dict(manifest.notes),
         }
+    if listed:
+        found["snapshots"] = _snapshots(store)
     return found
+
+
+def _snapshots(store: Store) -> list[dict[str, Any]]:
+    """bytes: of the parts that a snapshot needs; own_bytes: of those that no other one needs."""
+    kept = [snapshots.load(store, number) for number in reversed(snapshots.numbers(store))]
+    size = {info.path: info.bytes for info in store.list(FOLDER)}
+    needed = {m.number: snapshots.parts_of(m) for m in kept}
+    users = Counter(path for paths in needed.values() for path in paths)
+    return [
+        {
+            "snapshot": m.number,
+            "created_at": m.created_at,
+            "documents": m.counts["documents"],
+            "entities": m.counts["entities"],
+            "reports": m.counts["reports"],
+            "cost_usd": Accounts.from_dict(m.usage).total.cost_usd,
+            "bytes": sum(size.get(path, 0) for path in needed[m.number]),
+            "own_bytes": sum(size.get(path, 0) for path in needed[m.number] if users[path] == 1),
+        }
+        for m in kept
+    ]
 
 
 def _journal(store: Store, name: str) -> dict[str, Any]:

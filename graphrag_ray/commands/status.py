@@ -19,11 +19,17 @@ from graphrag_ray.terminal.options import (
 @root_option
 @reach_options
 @click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
+@click.option("--snapshots", "listed", is_flag=True, help="List all snapshots that are kept.")
 @json_option
 def status(
-    root: str, config: str | None, overrides: tuple[str, ...], snapshot: int | None, as_json: bool
+    root: str,
+    config: str | None,
+    overrides: tuple[str, ...],
+    snapshot: int | None,
+    listed: bool,
+    as_json: bool,
 ) -> None:
-    """What the index holds, what it cost, and who is working on it.
+    """What the index holds, what its last run changed and paid, and who is working on it.
 
     \b
     Example:
@@ -33,7 +39,7 @@ def status(
 
     store = open_root(root, config, overrides)
     with naming_root(root):
-        found = status_of(store, snapshot)
+        found = status_of(store, snapshot, listed=listed)
     if as_json:
         click.echo(console.as_json(found))
     else:

@@ -29,6 +29,8 @@ from graphrag_ray.store.snapshots import Manifest
 T = TypeVar("T")
 ROWS_AT_ONCE = 512
 """Items replayed together: one batch of journal look-ups."""
+KEYS_AT_ONCE = 10_000
+"""Keys that are held until they are looked up together."""
 
 
 class Observer(Protocol):
@@ -71,6 +73,7 @@ class Run:
     """One run of `index`: where it works, with what, and what has been done so far.
 
     inputs  hashes of the folders whose documents the index holds after it
+    asked   by dialogue, how many items a model has completed
     """
 
     executor: Executor
@@ -83,6 +86,7 @@ class Run:
     usage: dict[str, Accounts] = field(default_factory=dict)
     lock: locks.Lock | None = None
     inputs: list[str] = field(default_factory=list)
+    asked: dict[str, int] = field(default_factory=dict)
 
     @property
     def store(self) -> Store:
@@ -127,7 +131,9 @@ class Run:
         index: JournalIndex,
     ) -> None:
         """Run every item of the source. Stops spending as soon as the lock is known to be lost."""
-        sweep = self.executor.sweep(work, _Guarded(source, self._still_ours), index)
+        guarded = _Guarded(source, self._still_ours, index)
+        sweep = self.executor.sweep(work, guarded, index)
+        self.asked[work.name] = self.asked.get(work.name, 0) + guarded.answered()
         before = self.usage.get(work.name, Accounts())
         self.usage[work.name] = Accounts.merged([before, sweep.accounts])
 
@@ -167,11 +173,15 @@ class Run:
 
 
 class _Guarded(Generic[T]):
-    """A source that is checked whenever it is asked."""
+    """A source that is checked whenever it is asked. It counts the items that the journal did not answer
+    before."""
 
-    def __init__(self, source: Source[T], check: Callable[[], None]) -> None:
+    def __init__(self, source: Source[T], check: Callable[[], None], index: JournalIndex) -> None:
         self._source = source
         self._check = check
+        self._index = index
+        self._keys: list[str] = []
+        self._answered = 0
 
     @property
     def total(self) -> int | None:
@@ -183,7 +193,17 @@ class _Guarded(Generic[T]):
 
     def finished(self, number: int, outcome: Outcome[T]) -> None:
         self._check()
+        if outcome.key and outcome.status == "complete":
+            self._keys.append(outcome.key)
+            if len(self._keys) >= KEYS_AT_ONCE:
+                self.answered()
         self._source.finished(number, outcome)
+
+    def answered(self) -> int:
+        """Items completed so far that had no end in the journal."""
+        self._answered += int((~self._index.is_done(self._keys)).sum())
+        self._keys.clear()
+        return self._answered
 
 
 def replayed(

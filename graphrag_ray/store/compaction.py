@@ -92,7 +92,7 @@ def compact(
         for merged, tables in _groups(store, run):
             if len(merged) > 1:
                 check()
-                if _merge(store, dialogue, merged, tables, check):
+                if merge(store, dialogue, merged, tables, check):
                     fewer += len(merged) - 1
     return fewer
 
@@ -220,9 +220,11 @@ def _groups(store: Store, parts: list[FileInfo]) -> Iterator[tuple[list[FileInfo
     yield merged, tables
 
 
-def _merge(
+def merge(
     store: Store, dialogue: str, parts: list[FileInfo], tables: list[pa.Table], check: Callable[[], object]
 ) -> bool:
+    """Write the rows of some tables as one part in the place of the parts they came from; False where that
+    does not read back, and nothing is deleted then. Empties `tables`. For the holder of the lock."""
     data = _merged(tables)
     matches = [PART_NAME.fullmatch(part.path.rsplit("/", 1)[-1]) for part in parts]
     at_ms = max(m.group(1) for m in matches if m)

@@ -20,8 +20,8 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import orjson
 import pyarrow as pa
@@ -45,6 +45,9 @@ _jitter = random.Random()
 
 T = TypeVar("T")
 
+Listed: TypeAlias = tuple[str, int, float | None]
+"""A file as a backend lists it: path, bytes, unix seconds of its last change where the storage knows it."""
+
 
 class Backend(Protocol):
     """What a kind of storage provides. Paths are relative to its root. Errors are its own.
@@ -61,7 +64,8 @@ class Backend(Protocol):
     def write(self, path: str, data: bytes) -> None: ...
     def create(self, path: str, data: bytes, claim: str) -> bool: ...
     def size(self, path: str) -> int | None: ...
-    def list(self, folder: str) -> Iterator[tuple[str, int]]: ...
+    def list(self, folder: str) -> Iterator[Listed]: ...
+    def leftovers(self) -> Iterator[Listed]: ...
     def delete(self, path: str) -> None: ...
     def is_transient(self, error: BaseException) -> bool: ...
 
@@ -76,10 +80,14 @@ _warned: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """A listed file: path relative to the store, size in bytes."""
+    """A listed file: path relative to the store, size in bytes.
+
+    modified: unix seconds of its last change by the clock of the storage; None where that is not known
+    """
 
     path: str
     bytes: int
+    modified: float | None = field(default=None, compare=False)
 
 
 class Store:
@@ -179,11 +187,15 @@ class Store:
         """Bytes of a file; None where there is none. Raises StoreError."""
         return self._do("look at", path, lambda b: b.size(_checked(path)))
 
+    def leftovers(self) -> list[FileInfo]:
+        """What writes left behind that a kill ended: files that no listing shows. `delete` takes them."""
+        return self._do("list", "", lambda b: sorted((FileInfo(*f) for f in b.leftovers()), key=_path_of))
+
     def list(self, folder: str = "") -> list[FileInfo]:
         """All files below a folder, sorted by path; [] for a missing folder. Raises StoreError."""
 
         def whole(backend: Backend) -> list[FileInfo]:
-            return [FileInfo(path, size) for path, size in backend.list(_checked(folder) if folder else "")]
+            return [FileInfo(*found) for found in backend.list(_checked(folder) if folder else "")]
 
         try:
             found = self._do("list", folder, whole)
@@ -192,7 +204,7 @@ class Store:
             raise StoreError(
                 f"cannot list {self.url}: {_text(e)}. Create the bucket, or correct the URL"
             ) from e
-        return sorted(found, key=lambda info: info.path)
+        return sorted(found, key=_path_of)
 
     def delete(self, path: str) -> None:
         """Delete a file; one that is not there is no error. Raises StoreError."""
@@ -315,6 +327,10 @@ def _checked(path: str) -> str:
     if any(part in ("", ".", "..") for part in parts) or any(c < " " or c in "\\\x7f" for c in path):
         raise StoreError(f"{path!r} is not a path inside a store: names with slashes between, no '..'")
     return path
+
+
+def _path_of(info: FileInfo) -> str:
+    return info.path
 
 
 def _text(error: Exception) -> str:

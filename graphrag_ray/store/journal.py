@@ -171,6 +171,10 @@ class JournalIndex:
         return cls(store, dialogue, _load(store, dialogue))
 
     @property
+    def dialogue(self) -> str:
+        return self._dialogue
+
+    @property
     def n_parts(self) -> int:
         return len(self._entries.paths)
 

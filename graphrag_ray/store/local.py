@@ -74,8 +74,16 @@ class LocalFiles:
             return None
         return found.st_size if stat.S_ISREG(found.st_mode) else None
 
-    def list(self, folder: str) -> Iterator[tuple[str, int]]:
-        """(path, bytes) of all files below a folder, in no order; nothing for a missing folder."""
+    def list(self, folder: str) -> Iterator[tuple[str, int, float | None]]:
+        """(path, bytes, time of the last change) of all files below a folder, in no order; nothing for a
+        missing folder."""
+        return (found for found in self._below(folder) if not _is_temporary(found[0]))
+
+    def leftovers(self) -> Iterator[tuple[str, int, float | None]]:
+        """Temporary files, as `list` tells of others. One may belong to a writer at work."""
+        return (found for found in self._below("") if _is_temporary(found[0]))
+
+    def _below(self, folder: str) -> Iterator[tuple[str, int, float | None]]:
         pending = [folder]
         while pending:
             at = pending.pop()
@@ -88,10 +96,11 @@ class LocalFiles:
                     path = f"{at}/{entry.name}" if at else entry.name
                     if entry.is_dir():
                         pending.append(path)
-                    elif not entry.name.startswith(TEMPORARY_PREFIX):
+                    else:
                         # Somebody may delete what we list.
                         with contextlib.suppress(FileNotFoundError):
-                            yield path, entry.stat().st_size
+                            found = entry.stat()
+                            yield path, found.st_size, found.st_mtime
 
     def delete(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -129,6 +138,10 @@ class LocalFiles:
                 os.remove(final)
             raise
         return True
+
+
+def _is_temporary(path: str) -> bool:
+    return path.rpartition("/")[2].startswith(TEMPORARY_PREFIX)
 
 
 def _write_new(path: str, data: bytes) -> None:

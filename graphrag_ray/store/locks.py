@@ -204,6 +204,22 @@ def holder(store: Store) -> Holder | None:
     return None if owner is not None and _is_dead(owner) else owner
 
 
+def finished(store: Store) -> set[str]:
+    """Files of locks that nobody needs any more. The highest epoch stays, and so does every one whose holder
+    has not released it: it may be paused, and learns from the next epoch that it was taken over. So an epoch
+    goes only when the one before it was released, or is gone for the same reason. Raises StoreError."""
+    paths = [info.path for info in store.list("locks")]
+    epochs = sorted(int(m.group(1)) for m in map(_NAME.fullmatch, paths) if m)
+    ended: dict[int, bool] = {}
+    for epoch in epochs[:-1]:
+        owner = _holder(store, epoch)
+        ended[epoch] = _released(_beat(store, epoch)) or (owner is not None and _is_dead(owner))
+    done = [epoch for epoch in epochs[:-1] if ended[epoch] and ended.get(epoch - 1, True)]
+    beats = {_beat_path(epoch) for epoch in epochs if epoch not in done}
+    # The claim before the heartbeat: without its release an epoch would be kept for ever.
+    return {*map(_path, done), *(p for p in paths if p.endswith(".beat.json") and p not in beats)}
+
+
 def _is_free(
     store: Store,
     epoch: int,

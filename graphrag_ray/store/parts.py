@@ -20,6 +20,8 @@ from graphrag_ray.errors import CorruptPart
 from graphrag_ray.store import parquet
 from graphrag_ray.store.files import Store
 
+FOLDER = "tables"
+
 MAX_PART_BYTES = 64 << 20
 """A part holds about this much in memory at most, a third of it stored."""
 MAX_PART_ROWS = 1_000_000
@@ -52,7 +54,7 @@ def write_part(store: Store, table_name: str, table: pa.Table) -> Part:
     if not _TABLE.fullmatch(table_name):
         raise ValueError(f"a table's name is small letters, digits and '_', not {table_name!r}")
     data = parquet.encode(table)
-    path = f"tables/{table_name}/part-{parquet.content_hash(data)}.parquet"
+    path = f"{FOLDER}/{table_name}/part-{parquet.content_hash(data)}.parquet"
     # Not `create`: whoever writes this path writes the same bytes, and a look is cheaper than sending them.
     if store.size(path) != len(data):
         store.write(path, data)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import fsspec
@@ -100,13 +101,18 @@ class ObjectFiles:
             return None
         return int(found["size"]) if found["type"] == "file" else None
 
-    def list(self, folder: str) -> Iterator[tuple[str, int]]:
-        """(path, bytes) of all objects below a folder, all pages; nothing where there are none."""
+    def list(self, folder: str) -> Iterator[tuple[str, int, float | None]]:
+        """(path, bytes, time of the last change) of all objects below a folder, all pages; nothing where
+        there are none."""
         at = self._at(folder) if folder else self.root
         for name, info in self._fs.find(at, detail=True).items():
             path = str(name).removeprefix(self.root + "/")
             if info["type"] == "file" and (not folder or path.startswith(folder + "/")):
-                yield path, int(info["size"])
+                yield path, int(info["size"]), _modified(info)
+
+    def leftovers(self) -> Iterator[tuple[str, int, float | None]]:
+        """Nothing: an object is there when all of it is."""
+        return iter(())
 
     def delete(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -182,6 +188,21 @@ def _look_for_package(protocol: str) -> None:
             f"{protocol}:// needs a package that is not installed: pip install 'graphrag-ray[{extra}]', on "
             "every node"
         ) from e
+
+
+def _modified(info: Mapping[str, Any]) -> float | None:
+    """The time of a listed object's last change, which every fsspec file system names in its own way."""
+    for name in ("LastModified", "last_modified", "mtime", "updated", "created"):
+        value = info.get(name)
+        if isinstance(value, str):
+            with contextlib.suppress(ValueError):
+                value = datetime.fromisoformat(value)
+        if isinstance(value, datetime):
+            # A time without a zone is UTC in all of them.
+            return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+        if isinstance(value, int | float):
+            return float(value)
+    return None
 
 
 def s3_arguments(options: Mapping[str, Any], attempts: int = 1) -> dict[str, Any]:

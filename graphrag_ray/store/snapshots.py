@@ -12,21 +12,22 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import orjson
 
-from graphrag_ray.errors import CorruptPart, IndexNotFound, SnapshotConflict, StoreError
+from graphrag_ray.errors import CorruptPart, IndexNotFound, SnapshotConflict, SnapshotRemoved, StoreError
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parts import Part
+from graphrag_ray.store.parts import FOLDER, Part
 
 FORMAT = 1
 """Of manifests and of what they name. A reader refuses higher ones."""
 HINT = "CURRENT"
 
-_NAME = re.compile(r"snapshots/([1-9][0-9]*)\.json")
+NAME = re.compile(r"snapshots/([1-9][0-9]*)\.json")
 
 _log = logging.getLogger(__name__)
 
@@ -105,15 +106,20 @@ def commit(store: Store, manifest: Manifest, *, check: Callable[[], object] = la
             "worked. Nothing of this run is lost: run the same command again to continue from that snapshot"
         )
     try:
-        store.write(HINT, b"%d\n" % manifest.number)
+        hint(store, manifest.number)
     except StoreError as e:
         # Readers find the snapshot without it.
         _log.warning("snapshot %d is committed, its hint is not written: %s", manifest.number, e)
 
 
+def hint(store: Store, number: int) -> None:
+    """Say which snapshot is the newest. Raises StoreError."""
+    store.write(HINT, b"%d\n" % number)
+
+
 def numbers(store: Store) -> list[int]:
     """The numbers of all snapshots, rising. Raises StoreError."""
-    found = (_NAME.fullmatch(info.path) for info in store.list("snapshots"))
+    found = (NAME.fullmatch(info.path) for info in store.list("snapshots"))
     return sorted(int(match.group(1)) for match in found if match)
 
 
@@ -131,6 +137,11 @@ def load(store: Store, number: int) -> Manifest:
     except FileNotFoundError:
         there = ", ".join(map(str, numbers(store))) or "none"
         raise IndexNotFound(f"{store.url} has no snapshot {number}; there are: {there}") from None
+    return parse(store, path, data)
+
+
+def parse(store: Store, path: str, data: bytes) -> Manifest:
+    """The manifest that a file holds. Raises CorruptPart, StoreError (a newer format), naming the file."""
     try:
         return Manifest.from_json(orjson.loads(data))
     except StoreError as e:
@@ -148,6 +159,10 @@ def latest(store: Store) -> Manifest | None:
     if newest is None:
         return None
     try:
+        return load(store, newest)
+    except IndexNotFound:
+        # It was the newest when we looked, and was removed since: there are newer ones.
+        newest = max(numbers(store))
         return load(store, newest)
     except CorruptPart as e:
         damage = e
@@ -175,6 +190,39 @@ def open_latest(store: Store, number: int | None = None) -> Manifest:
         f"there is no index at {store.url}. Check --root, or make one: "
         f"graphrag-ray index INPUT --root {store.url}"
     )
+
+
+@contextmanager
+def being_read(store: Store, manifest: Manifest) -> Iterator[None]:
+    """Around every look at a snapshot's parts: where one is gone because the snapshot was removed, that is
+    what is told. Raises SnapshotRemoved."""
+    try:
+        yield
+    except CorruptPart as e:
+        if not isinstance(e.__cause__, FileNotFoundError) or store.exists(_path(manifest.number)):
+            raise
+        newest = _newest(store)
+        what_now = f"the newest is {newest}, open that one" if newest else "there is none any more"
+        raise SnapshotRemoved(
+            f"snapshot {manifest.number} of {store.url} was removed while it was being read (by `gc`): "
+            f"{what_now}"
+        ) from e
+
+
+def parts_of(manifest: Manifest) -> set[str]:
+    """The paths of all parts that a snapshot needs: of its tables, and of what its steps came to, which
+    later runs build on."""
+    found: set[str] = set()
+    pending: list[Any] = [[part.path for parts in manifest.tables.values() for part in parts], manifest.steps]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, str):
+            found |= {value} if value.startswith(f"{FOLDER}/") else set()
+        elif isinstance(value, Mapping):
+            pending += value.values()
+        elif isinstance(value, list | tuple):
+            pending += value
+    return found
 
 
 def _path(number: int) -> str:

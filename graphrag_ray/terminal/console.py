@@ -14,6 +14,7 @@ from rich.table import Table
 
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.sources import specific
+from graphrag_ray.terminal.changes import print_changes, print_snapshots
 from graphrag_ray.terminal.progress import console_of
 from graphrag_ray.wording import plural
 
@@ -182,9 +183,12 @@ def print_status(found: Mapping[str, Any]) -> None:
             )
         out.print("\nJournal (all that was ever answered and paid for)")
         out.print(table)
+    print_changes(out, found.get("run", {}), found.get("counts", {}))
     if found["usage"]:
-        out.print("\nLast run")
+        out.print("\nLast run: what models were asked and what it cost" if found.get("run") else "\nLast run")
         out.print(_usage_table(found["usage"]))
+    if found.get("snapshots"):
+        print_snapshots(out, found["snapshots"])
     for note in found["notes"].values():
         out.print(f"  {note}")
 

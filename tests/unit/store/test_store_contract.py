@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from graphrag_ray.errors import CorruptPart, IndexNotFound, LockHeld, LockLost, SnapshotConflict, StoreError
-from graphrag_ray.store import compaction, locks, parts, snapshots
+from graphrag_ray.store import compaction, gc, locks, parts, snapshots
 from graphrag_ray.store.files import FileInfo, Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
 from graphrag_ray.store.rows import JournalRow
@@ -318,3 +318,70 @@ def test_of_writers_that_start_together_exactly_one_gets_the_lock(store):
         lock.release()
     assert [lock.epoch for lock in won] == [1]
     assert locks.holder(store) is None
+
+
+# cleaning up
+
+
+def test_a_listing_tells_when_a_file_was_written_by_the_clock_of_the_storage(store):
+    store.write("a/1", b"x")
+    store.write("a/2", b"x")
+    first, second = (info.modified for info in store.list("a"))
+    assert first is not None and abs(second - first) < 60
+
+
+def test_old_snapshots_go_and_their_parts_follow_when_nobody_can_be_reading(store):
+    shared, *own = (parts.write_part(store, "numbers", pa.table({"n": [i]})) for i in range(4))
+    for number, part in enumerate(own, start=1):
+        snapshots.commit(store, manifest(number, tables={"numbers": [shared, part]}))
+    with locks.acquire(store) as lock:
+        found = gc.plan(store, gc.Options(keep=1), lock)
+        gc.carry_out(store, found, lock.check)
+        assert snapshots.numbers(store) == [3] and found.snapshots == [1, 2]
+        assert len(store.list("tables")) == 4, "somebody may have opened a snapshot a moment ago"
+        with pytest.raises(IndexNotFound, match="no snapshot 2; there are: 3"):
+            snapshots.open_latest(store, 2)
+        found = gc.plan(store, gc.Options(keep=1, grace_s=0), lock)
+        assert found.forgotten == [1, 2] and {i.path for i in found.parts} == {p.path for p in own[:2]}
+        gc.carry_out(store, found, lock.check)
+    assert snapshots.open_latest(store).number == 3
+    assert {i.path for i in store.list("tables")} == {shared.path, own[2].path}
+    assert store.list("gc") == []
+
+
+def test_a_snapshot_is_found_behind_the_gap_that_a_removed_one_leaves(store):
+    for number in (1, 2, 3):
+        snapshots.commit(store, manifest(number))
+    store.write(snapshots.HINT, b"1\n")
+    gc.carry_out(store, gc.plan(store, gc.Options(at_once=frozenset({2}))), lambda: None)
+    assert snapshots.numbers(store) == [1, 3] and snapshots.open_latest(store).number == 3
+
+
+def test_a_part_of_a_step_is_needed_like_one_of_a_table(store):
+    part = parts.write_part(store, "numbers", pa.table({"n": [1]}))
+    step = {"fingerprint": "f", "tables": {"numbers": [[[part.path, 1, part.bytes]]]}, "counts": {"n": 1}}
+    snapshots.commit(store, manifest(1, steps={"read": step}))
+    assert gc.plan(store, gc.Options(grace_s=0)).parts == []
+
+
+def test_nothing_is_removed_when_somebody_commits_after_the_plan_was_made(store):
+    for number in (1, 2):
+        part = parts.write_part(store, "numbers", pa.table({"n": [number]}))
+        snapshots.commit(store, manifest(number, tables={"numbers": [part]}))
+    found = gc.plan(store, gc.Options(keep=1, grace_s=0))
+    snapshots.commit(store, manifest(3, tables={"numbers": [part]}))
+    with pytest.raises(StoreError, match="not those that were there"):
+        gc.carry_out(store, found, lambda: None)
+    assert len(store.list("tables")) == 2
+
+
+def test_what_has_no_time_is_removed_only_without_grace(store, monkeypatch):
+    snapshots.commit(store, manifest(1))
+    parts.write_part(store, "numbers", pa.table({"n": [1]}))
+    listed = Store.list
+    monkeypatch.setattr(
+        Store, "list", lambda self, at="": [FileInfo(i.path, i.bytes) for i in listed(self, at)]
+    )
+    found = gc.plan(store, gc.Options())
+    assert (found.parts, len(found.waiting), found.until) == ([], 1, None)
+    assert len(gc.plan(store, gc.Options(grace_s=0)).parts) == 1

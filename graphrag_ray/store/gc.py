@@ -1,0 +1,236 @@
+"""Removing what no kept snapshot needs.
+
+    gc/snapshots/<n>.json   a snapshot that was taken away: nobody opens it, whoever had it open reads on
+
+A snapshot goes in two steps. First its manifest is moved to `gc/`; its parts stay for the grace period, for
+those who opened it before. A later call removes the parts that nothing names any more, and the manifest.
+Parts that no manifest ever named (of a run that was killed) go when they are older than the grace period.
+
+For the holder of the lock: no run that would use a part writes meanwhile. Ages are differences of two times
+that the storage itself told, so no two machines' clocks are compared. Killed at any moment, it leaves every
+kept snapshot readable, and the next call goes on.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from graphrag_ray.errors import CorruptPart, StoreError
+from graphrag_ray.store import locks, parts, snapshots
+from graphrag_ray.store.files import FileInfo, Store
+from graphrag_ray.store.snapshots import Manifest
+
+KEEP = 3
+"""Snapshots that are kept by default."""
+GRACE_S = 3600.0
+"""How long by default a reader may go on with a snapshot that was taken away."""
+FOLDER = "gc"
+
+_MOVED = re.compile(r"gc/snapshots/([1-9][0-9]*)\.json")
+_DAMAGED = re.compile(r".+/damaged/[^/]+")
+_DELETED_AT_ONCE = 64
+_THREADS = 16
+
+
+@dataclass(frozen=True)
+class Options:
+    """What goes.
+
+    keep          the newest snapshots, so many, stay; at least one. None: KEEP, and where some go at once all
+                  others
+    older_than_s  of the others only those go that are older; 0: all
+    grace_s       how long readers may go on with what was taken away
+    damaged       also the damaged parts that were set aside
+    at_once       snapshots that go whatever their number and age, and with them, without grace, everything
+                  that nothing names; None: there are none
+    """
+
+    keep: int | None = None
+    older_than_s: float = 0.0
+    grace_s: float = GRACE_S
+    damaged: bool = False
+    at_once: frozenset[int] | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What goes, and what has to wait.
+
+    snapshots  numbers of those that are taken away
+    at_once    of these, those that nobody may read on
+    forgotten  of those taken away before whose grace period is over
+    parts      of tables, to be deleted
+    waiting    parts that nothing but readers in the grace period may need; until: unix seconds by the
+               storage's clock at which the last of them may go; None: the storage tells no times
+    others     leftover temporary files, old locks, damaged parts (where asked for)
+    kept       numbers of the snapshots that stay
+    """
+
+    snapshots: list[int] = field(default_factory=list)
+    at_once: frozenset[int] = frozenset()
+    forgotten: list[int] = field(default_factory=list)
+    parts: list[FileInfo] = field(default_factory=list)
+    waiting: list[FileInfo] = field(default_factory=list)
+    until: float | None = None
+    others: Mapping[str, list[FileInfo]] = field(default_factory=dict)
+    kept: list[int] = field(default_factory=list)
+
+    @property
+    def empty(self) -> bool:
+        return not (self.snapshots or self.forgotten or self.parts or any(self.others.values()))
+
+
+def plan(store: Store, options: Options, lock: locks.Lock | None = None) -> Plan:
+    """What `carry_out` would do. Reads only.
+
+    lock: that is held; its file tells the time by the storage's clock. Without it this machine's clock is
+    asked, which is good enough for a look.
+
+    Raises IndexNotFound; CorruptPart for a damaged manifest, whose parts nobody knows; StoreError.
+    """
+    if options.keep is not None and options.keep < 1:
+        raise ValueError("at least one snapshot is kept")
+    now = _now(store, lock)
+    live, moved, times = _manifests(store)
+    if not live:
+        snapshots.open_latest(store)
+    going = _going(set(live), times, options, now)
+    kept = {n: m for n, m in live.items() if n not in going}
+    banned = (options.at_once or frozenset()) if options.grace_s > 0 else frozenset({*live, *moved})
+    # One that is both there and taken away is there: the move was not finished.
+    gone = {n: m for n, m in moved.items() if n not in live}
+    ages = {n: _age(times[f"{FOLDER}/snapshots/{n}.json"], now) for n in gone}
+    over = [n for n in gone if n in banned or ages[n] >= options.grace_s]
+    needed = {path for m in kept.values() for path in snapshots.parts_of(m)}
+    held = [m for n, m in gone.items() if n not in over]
+    moving = [m for n, m in live.items() if n in going and n not in banned]
+    read = {path for m in [*held, *moving] for path in snapshots.parts_of(m)}
+    ends = [now + options.grace_s - ages[n] for n in gone if n not in over]
+    ends += [now + options.grace_s] if moving else []
+    files = _files(store, options, now, needed, read)
+    return Plan(
+        snapshots=going,
+        at_once=banned & set(going),
+        forgotten=sorted(over),
+        parts=files.parts,
+        waiting=files.waiting,
+        until=max([*ends, *([files.until] if files.until else [])], default=None) if files.waiting else None,
+        others=files.others,
+        kept=sorted(kept),
+    )
+
+
+def _files(store: Store, options: Options, now: float, needed: set[str], read: set[str]) -> Plan:
+    """The plan of single files. needed: by snapshots that stay; read: by readers of those that go."""
+    grace = 0.0 if options.at_once is not None else options.grace_s
+    everything = store.list()
+    damaged = [info for info in everything if _DAMAGED.fullmatch(info.path)]
+    apart = needed | {info.path for info in damaged}
+    stored = [info for info in everything if info.path.startswith(f"{parts.FOLDER}/")]
+    unneeded = [info for info in stored if info.path not in apart]
+    young = {i.path for i in unneeded if i.path not in read and _age(i.modified, now) < grace}
+    waiting = [i for i in unneeded if i.path in read or i.path in young]
+    old_locks = locks.finished(store)
+    # The claim of a lock before its release, without which it would be kept for ever.
+    claims_first = sorted(everything, key=lambda info: info.path.endswith(".beat.json"))
+    return Plan(
+        parts=[i for i in unneeded if i.path not in read and i.path not in young],
+        waiting=waiting,
+        until=max((i.modified + grace for i in waiting if i.path in young and i.modified), default=None),
+        others={
+            "temporary": [info for info in store.leftovers() if _age(info.modified, now) >= grace],
+            "locks": [info for info in claims_first if info.path in old_locks],
+            "damaged": damaged if options.damaged else [],
+        },
+    )
+
+
+def carry_out(store: Store, found: Plan, check: Callable[[], object]) -> None:
+    """Do what `plan` said. For the holder of the lock under which it was made.
+
+    check: called before everything that cannot be undone; raises when the lock is lost. Raises StoreError
+    also where somebody else committed meanwhile.
+    """
+    check()
+    if found.kept:
+        # Readers probe forward from the hint: it must not point before a gap.
+        snapshots.hint(store, found.kept[-1])
+    for number in found.snapshots:
+        check()
+        if number not in found.at_once:
+            store.write(f"{FOLDER}/snapshots/{number}.json", store.read(f"snapshots/{number}.json"))
+        store.delete(f"snapshots/{number}.json")
+    if snapshots.numbers(store) != found.kept:
+        raise StoreError(
+            f"the snapshots of {store.url} are not those that were there a moment ago: does another program "
+            "write there? No part was removed; run gc again"
+        )
+    delete_all(store, [info.path for info in found.parts], check)
+    delete_all(store, [f"{FOLDER}/snapshots/{n}.json" for n in found.forgotten], check)
+    for infos in found.others.values():
+        delete_all(store, [info.path for info in infos], check)
+
+
+def delete_all(store: Store, paths: Iterable[str], check: Callable[[], object]) -> None:
+    """Delete files, many at once; the lock is looked at before every few. Raises StoreError, LockLost."""
+    left = list(paths)
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="gc") as pool:
+        for at in range(0, len(left), _DELETED_AT_ONCE):
+            check()
+            list(pool.map(store.delete, left[at : at + _DELETED_AT_ONCE]))
+
+
+def taken_away(store: Store) -> dict[int, Manifest]:
+    """The snapshots that were taken away and whose parts are still there. Raises StoreError."""
+    return _manifests(store)[1]
+
+
+def _manifests(
+    store: Store,
+) -> tuple[dict[int, Manifest], dict[int, Manifest], dict[str, float | None]]:
+    """Those that are there and those that were taken away, by number; when each file came to be."""
+    live: dict[int, Manifest] = {}
+    moved: dict[int, Manifest] = {}
+    infos = [*store.list("snapshots"), *store.list(f"{FOLDER}/snapshots")]
+    for info in infos:
+        there, away = snapshots.NAME.fullmatch(info.path), _MOVED.fullmatch(info.path)
+        if there or away:
+            try:
+                found = snapshots.parse(store, info.path, store.read(info.path))
+            except FileNotFoundError:
+                continue  # Another gc, while this one only looks.
+            except CorruptPart as e:
+                raise CorruptPart(
+                    f"{e}. Nothing is removed, since nobody knows which parts it needs: put a sound copy in "
+                    "its place, or delete that file"
+                ) from e
+            if there:
+                live[int(there.group(1))] = found
+            elif away:
+                moved[int(away.group(1))] = found
+    return live, moved, {info.path: info.modified for info in infos}
+
+
+def _going(live: set[int], times: Mapping[str, float | None], options: Options, now: float) -> list[int]:
+    """The snapshots that go; never the newest."""
+    keep = options.keep or (KEEP if options.at_once is None else len(live))
+    beyond = sorted(live)[:-keep]
+    going = {n for n in beyond if _age(times[f"snapshots/{n}.json"], now) >= options.older_than_s}
+    going |= live & (options.at_once or frozenset())
+    return sorted(going - {max(live)})
+
+
+def _age(modified: float | None, now: float) -> float:
+    """Seconds; what has no time is as young as can be."""
+    return max(0.0, now - modified) if modified is not None else 0.0
+
+
+def _now(store: Store, lock: locks.Lock | None) -> float:
+    """The time of our own lock's file: we have just made it."""
+    ours = f"locks/{lock.epoch}.json" if lock is not None else ""
+    times = [info.modified for info in store.list("locks") if info.path == ours]
+    return times[0] if times and times[0] is not None else time.time()

@@ -1,0 +1,361 @@
+"""`gc` takes what no kept snapshot needs, and `--purge` every trace of a document; nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow.parquet as pq
+import pytest
+import toy_model
+from endpoint import Endpoint
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from world import REJECTED, TOWN, World, everything
+
+from graphrag_ray.ask import open_index
+from graphrag_ray.errors import (
+    CorruptPart,
+    DeletionRefused,
+    IndexNotFound,
+    LockHeld,
+    LockLost,
+    SnapshotRemoved,
+    UsageError,
+)
+from graphrag_ray.purge import collect
+from graphrag_ray.store import locks, snapshots, trim
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.gc import Options
+
+MARKER = "XQJZVW"
+"""A name in one document: toy extraction, descriptions, reports and embeddings all come to hold it."""
+HOUR = 3600.0
+MORE = {f"more{i}.txt": f"ALICE met BOB, for the time number {i}." for i in range(12)}
+SECRET = {"letters/secret.txt": f"{MARKER} met ALICE. {MARKER} owes BOB {MARKER.lower()} crowns."}
+
+
+def aged(root: Path, seconds: float) -> None:
+    """As if everything had been written so long ago."""
+    for path in root.rglob("*"):
+        if path.is_file():
+            at = path.stat().st_mtime - seconds
+            os.utime(path, (at, at))
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """An index of four snapshots, two hours old; the second alone holds SECRET. Not to be changed."""
+    with Endpoint(respond=toy_model.respond) as endpoint:
+        world = World(tmp_path_factory.mktemp("grown"), endpoint)
+        for texts in (TOWN | MORE, SECRET, {"zoo.txt": "ZOE feeds YURI."}, {"zoo.txt": "ZOE left."}):
+            if (world.input / "letters").exists():
+                shutil.rmtree(world.input / "letters")
+            world.write(texts)
+            world.index(allow_deletes=True)
+        aged(world.root, 2 * HOUR)
+        yield world
+
+
+@pytest.fixture
+def town(grown: World, tmp_path: Path) -> World:
+    """A copy of it."""
+    shutil.copytree(grown.root.parent, tmp_path / "copy")
+    return World(tmp_path / "copy", grown.endpoint)
+
+
+@pytest.fixture(scope="module")
+def held(grown: World) -> dict[int, dict[str, Any]]:
+    """The tables of each snapshot."""
+    return {n: at(grown, n) for n in grown.snapshots()}
+
+
+def at(world: World, number: int) -> dict[str, Any]:
+    return everything(open_index(str(world.root), snapshot=number))
+
+
+def traces(world: World | Path, what: str) -> list[str]:
+    """Files in which a text stands, by name or content, whatever the case; parquet is unpacked."""
+    wanted, root = what.lower().encode(), world if isinstance(world, Path) else world.root
+
+    def holds(path: Path) -> bool:
+        data = path.read_bytes()
+        if wanted in data.lower() or wanted in str(path.relative_to(root)).lower().encode():
+            return True
+        try:
+            table = pq.read_table(io.BytesIO(data))
+        except Exception:
+            return False
+        return wanted in str(table.to_pylist()).lower().encode()
+
+    return [str(p) for p in sorted(root.rglob("*")) if p.is_file() and holds(p)]
+
+
+def files_of(world: World) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in world.root.rglob("*") if p.is_file()}
+
+
+def test_without_delete_nothing_is_touched_and_what_would_go_is_told(town: World):
+    before = files_of(town)
+    found = collect(town.store, Options(keep=2), journal=True)
+    assert found.plan.snapshots == [1, 2] and found.plan.kept == [3, 4] and not found.deleted
+    assert files_of(town) == before
+    found = collect(town.store, Options(), purge=list(SECRET))
+    assert found.plan.snapshots == [2] and list(found.documents) == list(SECRET)
+    assert files_of(town) == before
+
+
+def test_kept_snapshots_are_as_they_were_and_what_the_others_alone_needed_is_gone(town: World, held: dict):
+    n_parts = len(town.store.list("tables"))
+    collect(town.store, Options(keep=2, grace_s=0), delete=True)
+    assert {n: at(town, n) for n in town.snapshots()} == {n: held[n] for n in (3, 4)}
+    needed = {p for n in (3, 4) for p in snapshots.parts_of(snapshots.load(town.store, n))}
+    assert {i.path for i in town.store.list("tables")} == needed and len(needed) < n_parts
+    asked = len(town.endpoint.requests)
+    assert not town.index().committed and len(town.endpoint.requests) == asked
+
+
+def test_a_reader_goes_on_for_the_grace_period_and_is_told_after_it(town: World, held: dict):
+    reader = open_index(str(town.root), snapshot=1)
+    found = collect(town.store, Options(keep=1), delete=True)
+    assert town.snapshots() == [4] and found.plan.waiting and found.plan.until is not None
+    assert everything(reader) == held[1]
+    aged(town.root, HOUR / 2)
+    collect(town.store, Options(keep=1), delete=True)
+    assert everything(reader) == held[1]
+    aged(town.root, HOUR)
+    collect(town.store, Options(keep=1), delete=True)
+    with pytest.raises(SnapshotRemoved, match=r"snapshot 1 .*removed while it was being read.*newest is 4"):
+        reader.table("entities")
+    assert everything(town.open()) == held[4]
+    assert town.store.list("gc") == []
+
+
+def test_a_snapshot_that_is_looked_for_after_its_removal_is_not_found(town: World):
+    collect(town.store, Options(keep=2), delete=True)
+    with pytest.raises(IndexNotFound, match=r"no snapshot 2; there are: 3, 4"):
+        open_index(str(town.root), snapshot=2)
+
+
+def test_a_young_snapshot_stays_where_only_older_ones_shall_go(town: World):
+    for number, age in ((1, 5), (2, 4), (3, 1), (4, 0)):
+        at = time.time() - age * HOUR
+        os.utime(town.root / f"snapshots/{number}.json", (at, at))
+    assert collect(town.store, Options(keep=1, older_than_s=6 * HOUR)).plan.snapshots == []
+    assert collect(town.store, Options(keep=1, older_than_s=3 * HOUR)).plan.snapshots == [1, 2]
+    assert collect(town.store, Options(keep=3, older_than_s=3 * HOUR)).plan.snapshots == [1]
+
+
+def test_what_a_killed_run_left_goes_when_it_is_old(town: World):
+    collect(town.store, Options(keep=9), delete=True)
+    town.store.write("tables/entities/part-" + "0" * 32 + ".parquet", b"orphan")
+    (town.root / "tables" / "entities" / ".tmp-1-abc").write_bytes(b"half")
+    found = collect(town.store, Options(keep=9), delete=True)
+    assert found.plan.parts == [] and [i.bytes for i in found.plan.waiting] == [6]
+    aged(town.root, 2 * HOUR)
+    found = collect(town.store, Options(keep=9), delete=True)
+    assert [i.bytes for i in found.plan.parts] == [6]
+    assert [i.bytes for i in found.plan.others["temporary"]] == [4]
+    assert not list(town.root.rglob(".tmp-*"))
+
+
+def test_locks_go_but_for_the_last_and_one_whose_holder_may_only_be_paused(town: World):
+    paused = locks.acquire(town.store, note="paused")
+    data = orjson.loads(town.store.read(f"locks/{paused.epoch}.json")) | {"machine": "another"}
+    town.store.write(f"locks/{paused.epoch}.json", orjson.dumps(data))
+    taken = locks.acquire(town.store, stale_s=0.01, poll_s=0.01)
+    taken.release()
+    collect(town.store, Options(keep=9), delete=True)
+    left = {int(i.path.split("/")[1].split(".")[0]) for i in town.store.list("locks")}
+    assert left == {paused.epoch, taken.epoch, taken.epoch + 1}
+    with pytest.raises(LockLost):
+        paused.check()
+
+
+def test_a_running_writer_is_named_and_nothing_is_removed(town: World):
+    with locks.acquire(town.store, note="index elsewhere"):
+        before = {p: b for p, b in files_of(town).items() if "/locks/" not in p}
+        assert "index elsewhere" in (collect(town.store, Options(keep=1)).writer or "")
+        with pytest.raises(LockHeld, match="index elsewhere"):
+            collect(town.store, Options(keep=1), delete=True)
+        assert {p: b for p, b in files_of(town).items() if "/locks/" not in p} == before
+
+
+def test_a_writer_that_lost_the_lock_deletes_nothing_more(town: World, monkeypatch: pytest.MonkeyPatch):
+    def take_over(lock: locks.Lock) -> None:
+        town.store.write(f"locks/{lock.epoch + 1}.json", b"{}")
+        check(lock)
+
+    check = locks.Lock.check
+    monkeypatch.setattr(locks.Lock, "check", take_over)
+    with pytest.raises(LockLost):
+        collect(town.store, Options(keep=1, grace_s=0), delete=True)
+    assert town.snapshots() == [1, 2, 3, 4]
+
+
+def test_a_damaged_manifest_removes_nothing(town: World):
+    town.store.write("snapshots/3.json", b"{")
+    n = len(town.store.list("tables"))
+    with pytest.raises(CorruptPart, match=r"snapshots/3.json is damaged.*Nothing is removed"):
+        collect(town.store, Options(keep=1, grace_s=0), delete=True)
+    assert len(town.store.list("tables")) == n and town.snapshots() == [1, 2, 3, 4]
+
+
+def test_an_index_that_is_half_built_is_left_alone(world: World):
+    world.store.write("work/extract/x", b"")
+    with pytest.raises(IndexNotFound, match="half built"):
+        collect(world.store, Options(), delete=True)
+    assert [i.path for i in world.store.list()] == ["work/extract/x"]
+
+
+def test_no_trace_of_a_purged_document_is_left_and_nothing_else_is_lost(town: World, held: dict):
+    """Also where nothing can be looked into: damaged parts, and files that were never finished."""
+    (part, *_) = town.store.list("work/extract")
+    data = town.store.read(part.path) + MARKER.encode()
+    town.store.write("work/extract/damaged/" + part.path.split("/")[-1], data)
+    town.store.write(part.path.replace("part-1", "part-0"), data)
+    (town.root / "tables/.tmp-7-x").write_bytes(MARKER.encode())
+    assert len(traces(town, MARKER)) > 10 and traces(town, "secret")
+    found = collect(town.store, Options(), purge=list(SECRET), delete=True)
+    assert list(found.documents) == list(SECRET) and found.plan.snapshots == [2]
+    assert {"extract", "describe", "report", "embed"} <= {n for n, t in found.journal.items() if t.items}
+    assert traces(town, MARKER) == traces(town, "secret") == []
+    assert {n: at(town, n) for n in town.snapshots()} == {n: held[n] for n in (1, 3, 4)}
+    asked = len(town.endpoint.requests)
+    assert not town.index().committed and len(town.endpoint.requests) == asked
+
+
+def test_after_a_purge_an_index_built_anew_from_its_journal_asks_no_model(town: World, held: dict):
+    collect(town.store, Options(), purge=list(SECRET), delete=True)
+    for folder in ("tables", "snapshots"):
+        shutil.rmtree(town.root / folder)
+    asked = len(town.endpoint.requests)
+    town.index()
+    assert len(town.endpoint.requests) == asked
+    entities = [{k: v for k, v in e.items() if k != "human_readable_id"} for e in held[4]["entities"]]
+    now = [{k: v for k, v in e.items() if k != "human_readable_id"} for e in town.table("entities")]
+    assert now == entities
+
+
+@pytest.mark.parametrize("claims", [False, True])
+def test_what_failed_for_good_is_not_asked_again_after_a_purge(world: World, claims: bool):
+    def respond(body: dict) -> Any:
+        return REJECTED if "HEIDI" in body["messages"][-1]["content"] else toy_model.respond(body)
+
+    world.changes = {"claims": {"enabled": claims}, "run": {"flush_s": 0.1, "max_failed_fraction": 1.0}}
+    world.endpoint.respond = respond
+    world.write(TOWN | SECRET)
+    world.index()
+    shutil.rmtree(world.input / "letters")
+    done = world.index(allow_deletes=True)
+    assert done.failed
+    collect(world.store, Options(), purge=["letters/*"], delete=True)
+    assert traces(world, MARKER) == []
+    asked = len(world.endpoint.requests)
+    assert world.index().failed == done.failed and len(world.endpoint.requests) == asked
+
+
+def test_a_document_that_the_newest_snapshot_holds_is_not_purged(town: World):
+    before = files_of(town)
+    with pytest.raises(DeletionRefused, match=r"snapshot 4.*zoo.txt.*Delete what shall go from INPUT"):
+        collect(town.store, Options(), purge=["letters/secret.txt", "zoo.txt"])
+    with pytest.raises(DeletionRefused, match=r"12 documents.*more0.txt, more1.txt, more10.txt, …"):
+        collect(town.store, Options(), purge=["more*.txt"])
+    assert files_of(town) == before
+
+
+def test_a_document_that_nobody_knows_is_told_with_the_nearest_name(town: World):
+    with pytest.raises(
+        UsageError,
+        match=r"no document 'letters/secrt.txt'|'letters/secrt.txt'.*Did you mean 'letters/secret.txt'",
+    ):
+        collect(town.store, Options(), purge=["letters/secrt.txt"], delete=True)
+    assert town.snapshots() == [1, 2, 3, 4]
+
+
+def test_a_document_is_purged_by_its_id_and_by_a_glob(town: World, held: dict):
+    (id_,) = (d["id"] for d in held[2]["documents"] if d["path"] in SECRET)
+    assert list(collect(town.store, Options(), purge=[id_]).documents) == list(SECRET)
+    assert list(collect(town.store, Options(), purge=["letters/*"]).documents) == list(SECRET)
+
+
+def test_a_journal_that_does_not_give_what_the_snapshot_holds_is_not_trimmed(town: World):
+    """As after a change of a prompt: what the next run would need is not known."""
+    for info in town.store.list("work/report"):
+        town.store.delete(info.path)
+    left = len(town.store.list("work"))
+    with pytest.raises(UsageError, match=r"snapshot 4 needs of the journal.*results for reports.*index"):
+        collect(town.store, Options(), journal=True, delete=True)
+    assert len(town.store.list("work")) == left
+
+
+def test_the_journal_loses_only_what_the_newest_snapshot_does_not_replay(town: World):
+    before = {n: trim.look(town.store, n, np.empty(0, np.uint64)).items for n in ("extract", "report")}
+    found = collect(town.store, Options(), journal=True, delete=True)
+    after = {n: trim.look(town.store, n, np.empty(0, np.uint64)).items for n in ("extract", "report")}
+    assert found.journal["extract"].items == 2, "the secret letter, and the zoo before it was changed"
+    assert {n: before[n] - found.journal[n].items for n in before} == after
+    assert town.snapshots() == [2, 3, 4], "three are kept"
+    asked = len(town.endpoint.requests)
+    assert not town.index().committed and len(town.endpoint.requests) == asked
+    again = collect(town.store, Options(), journal=True)
+    assert not any(t.items for t in again.journal.values())
+
+
+class Killed(BaseException):
+    """The process is no more."""
+
+
+def dying(patch: pytest.MonkeyPatch, store: Store, moment: int) -> None:
+    """Let the process end at one of its changes to a store."""
+    left = [moment]
+
+    def counted(operation: Any) -> Any:
+        def counting(self: Store, path: str, *data: bytes) -> Any:
+            if self.url == store.url and not path.startswith("locks/"):
+                if not left[0]:
+                    raise Killed
+                left[0] -= 1
+            return operation(self, path, *data)
+
+        return counting
+
+    for name in ("write", "create", "delete"):
+        patch.setattr(Store, name, counted(getattr(Store, name)))
+
+
+@given(st.integers(0, 90), st.sampled_from([0.0, HOUR]), st.booleans())
+@settings(max_examples=10, suppress_health_check=list(HealthCheck))
+def test_killed_at_any_moment_it_leaves_every_snapshot_whole_and_is_finished_by_the_next(
+    grown: World,
+    held: dict,
+    tmp_path_factory: pytest.TempPathFactory,
+    moment: int,
+    grace_s: float,
+    purging: bool,
+):
+    root = tmp_path_factory.mktemp("killed") / "index"
+    shutil.copytree(grown.root, root)
+    store, options = Store(str(root)), Options(keep=2, grace_s=grace_s)
+    purge = list(SECRET) if purging else []
+    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(Killed):
+        dying(patch, store, moment)
+        collect(store, options, purge=purge, delete=True)
+    there = snapshots.numbers(store)
+    assert {3, 4} <= set(there)
+    assert {n: everything(open_index(str(root), snapshot=n)) for n in there} == {n: held[n] for n in there}
+    shutil.rmtree(root / "locks")  # the process is dead: its lock is taken over
+    begun = store.exists("gc/purge.json")
+    collect(store, options, purge=purge if begun else [], delete=True)
+    assert snapshots.numbers(store) == [3, 4] and not store.exists("gc/purge.json")
+    assert {n: everything(open_index(str(root), snapshot=n)) for n in (3, 4)} == {n: held[n] for n in (3, 4)}
+    if begun:
+        assert traces(root, MARKER) == []
