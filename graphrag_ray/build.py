@@ -30,6 +30,7 @@ def build_index(
     observer: Observer | None = None,
     add: bool = False,
     allow_deletes: bool = False,
+    reset_communities: bool = False,
     address: str | None = None,
 ) -> Indexed:
     """Bring the index at `root` up to date with the documents of INPUT, on Ray.
@@ -39,6 +40,7 @@ def build_index(
     observer        who is told how it goes; None: nobody
     add             keep documents that INPUT does not hold
     allow_deletes   let documents go, or be replaced, where a run would refuse that
+    reset_communities   partition the graph afresh, not from the communities that are there
     address         a Ray cluster; None: the one of this machine, else a private one
 
     Raises UsageError before Ray is started, where that can be known; else as `index.index`.
@@ -69,7 +71,13 @@ def build_index(
         with observer:
             try:
                 return run_index(
-                    input_url, executor, settings, observer, add=add, allow_deletes=allow_deletes
+                    input_url,
+                    executor,
+                    settings,
+                    observer,
+                    add=add,
+                    allow_deletes=allow_deletes,
+                    reset_communities=reset_communities,
                 )
             finally:
                 executor.close()

@@ -71,12 +71,14 @@ def index(
     *,
     add: bool = False,
     allow_deletes: bool = False,
+    reset_communities: bool = False,
     now: Callable[[], float] = time.time,
 ) -> Indexed:
     """Bring the index in `executor.store` up to date with INPUT, and commit a snapshot.
 
     add             keep documents that INPUT does not hold
     allow_deletes   let a run delete more than a tenth of the documents
+    reset_communities   partition the graph afresh, not from the parent snapshot's communities
 
     Raises InputError, SettingsError, PromptError, DeletionRefused before anything is spent; RunStopped
     when a run must not go on (what was answered is kept); StoreError.
@@ -98,7 +100,7 @@ def index(
         claimed = extract_claims(run, corpus, extracted, names)
         merged = merge(run, corpus, extracted, claimed)
         described = describe_all(run, merged)
-        communities = find_communities(run, merged, described)
+        communities = find_communities(run, merged, described, reset_communities)
         layout = load_layout(run, merged, described, communities)
         ids = community_ids(layout)
         reports = write_reports(run, communities, layout, ids)
