@@ -30,6 +30,7 @@ def build_index(
     observer: Observer | None = None,
     add: bool = False,
     allow_deletes: bool = False,
+    reset_communities: bool = False,
     address: str | None = None,
     storage: Storage | Mapping[str, Any] | None = None,
 ) -> Indexed:
@@ -40,6 +41,7 @@ def build_index(
     observer        who is told how it goes; None: nobody
     add             keep documents that INPUT does not hold
     allow_deletes   let documents go, or be replaced, where a run would refuse that
+    reset_communities   partition the graph afresh, not from the communities that are there
     address         a Ray cluster; None: the one of this machine, else a private one
     storage         how index and INPUT are reached, as in settings.Storage; None: as the settings, else the
                     environment, say. It is not taken from a snapshot
@@ -78,7 +80,13 @@ def build_index(
         with observer:
             try:
                 return run_index(
-                    input_url, executor, settings, observer, add=add, allow_deletes=allow_deletes
+                    input_url,
+                    executor,
+                    settings,
+                    observer,
+                    add=add,
+                    allow_deletes=allow_deletes,
+                    reset_communities=reset_communities,
                 )
             finally:
                 executor.close()

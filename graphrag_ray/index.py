@@ -72,12 +72,14 @@ def index(
     *,
     add: bool = False,
     allow_deletes: bool = False,
+    reset_communities: bool = False,
     now: Callable[[], float] = time.time,
 ) -> Indexed:
     """Bring the index in `executor.store` up to date with INPUT, and commit a snapshot.
 
     add             keep documents that INPUT does not hold
     allow_deletes   let a run delete more than a tenth of the documents
+    reset_communities   partition the graph afresh, not from the parent snapshot's communities
 
     Raises InputError, SettingsError, PromptError, DeletionRefused before anything is spent; RunStopped
     when a run must not go on (what was answered is kept); StoreError.
@@ -95,7 +97,7 @@ def index(
         number = snapshots.next_number(store)
 
         corpus = read(run, input_url, add=add, allow_deletes=allow_deletes)
-        derived = derive(run, corpus, names)
+        derived = derive(run, corpus, names, reset_communities)
         results = derived.results
 
         failures = _failures(run, results)
@@ -125,13 +127,13 @@ class Derived:
     ids: list[str]
 
 
-def derive(run: Run, corpus: Result, names: Names) -> Derived:
+def derive(run: Run, corpus: Result, names: Names, reset_communities: bool = False) -> Derived:
     """From chunks to reports and embeddings."""
     extracted = extract_graph(run, corpus, names)
     claimed = extract_claims(run, corpus, extracted, names)
     merged = merge(run, corpus, extracted, claimed)
     described = describe_all(run, merged)
-    communities = find_communities(run, merged, described)
+    communities = find_communities(run, merged, described, reset_communities)
     layout = load_layout(run, merged, described, communities)
     ids = community_ids(layout)
     reports = write_reports(run, communities, layout, ids)

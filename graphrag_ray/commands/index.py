@@ -35,6 +35,11 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Let documents go that INPUT no longer holds, or be replaced by those of another INPUT.",
 )
+@click.option(
+    "--reset-communities",
+    is_flag=True,
+    help="Partition the graph afresh, not from the communities that are there.",
+)
 @click.option("--address", metavar="ADDRESS", help="A Ray cluster; without it, the one of this machine.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @json_option
@@ -45,6 +50,7 @@ def index(
     overrides: tuple[str, ...],
     add: bool,
     allow_deletes: bool,
+    reset_communities: bool,
     address: str | None,
     quiet: bool,
     as_json: bool,
@@ -79,6 +85,7 @@ def index(
         observer=observer,
         add=add,
         allow_deletes=allow_deletes,
+        reset_communities=reset_communities,
         address=address,
     )
     if as_json:

@@ -19,34 +19,21 @@ the order of their ids.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from graphrag_ray.graph.arrays import Ints
 from graphrag_ray.graph.batches import stable_batches
+from graphrag_ray.graph.edges import Edges, canonical, modularity
 from graphrag_ray.graph.hierarchy import Hierarchy, number_depth_first
-from graphrag_ray.graph.leiden import Floats, components, leiden, seeded_igraph
+from graphrag_ray.graph.leiden import Floats, components, seeded_igraph
+from graphrag_ray.graph.seeds import Past, Seeds, divide
 from graphrag_ray.ids import stable_id
 from graphrag_ray.settings import Communities
-
-
-@dataclass(frozen=True, slots=True)
-class _Edges:
-    """ends [E, 2] with ends[:, 0] < ends[:, 1], sorted; weight [E], all above 0."""
-
-    ends: npt.NDArray[np.int64]
-    weight: Floats
-
-    def __getitem__(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.intp] | slice) -> _Edges:
-        return _Edges(self.ends[rows], self.weight[rows])
-
-    def inside(self, label: Ints) -> npt.NDArray[np.bool_]:
-        """Edges whose two ends have the same label, -1 being none."""
-        one, other = label[self.ends[:, 0]], label[self.ends[:, 1]]
-        together: npt.NDArray[np.bool_] = (one == other) & (one >= 0)
-        return together
 
 
 def communities(
@@ -57,7 +44,7 @@ def communities(
     options: Communities,
     node_tokens: Ints | None = None,
     pack_tokens: int = 8000,
-    initial: Ints | None = None,
+    past: Past | None = None,
     node_keys: npt.NDArray[np.uint64] | None = None,
 ) -> Hierarchy:
     """The hierarchy of communities of an undirected graph.
@@ -66,7 +53,8 @@ def communities(
                             Self-loops and edges of weight 0 connect nothing and are passed over
     node_tokens             [N] tokens each node brings to a report; None: 1 each
     pack_tokens             small components share a community up to so many
-    initial                 [N] a partition to start level 0 from (the parent snapshot's), -1: unknown
+    past                    the graph before this one and its hierarchy, to change as little as may be
+                            (`graph/seeds.py`); known again by `node_keys`
     node_keys               [N] the first 64 bits of each node's id (`arrays.id_prefixes`). Packs are cut by
                             these, so that one more small component changes few of them; None: the node
                             numbers, which shift when nodes are added
@@ -78,7 +66,7 @@ def communities(
 
     Raises ValueError for weights that are negative or not finite and for ends that are no node.
     """
-    edges = _canonical(n_nodes, source, target, weight)
+    edges = canonical(n_nodes, source, target, weight)
     component = components(n_nodes, edges.ends)
     if options.components == "largest" and n_nodes:
         largest = np.bincount(component).argmax()
@@ -88,16 +76,16 @@ def communities(
     )
     keys = np.arange(n_nodes, dtype=np.uint64) if node_keys is None else node_keys
     label, packed = _pack(component, options.small_component, tokens, keys, pack_tokens)
+    seeds = None if past is None else Seeds(past, n_nodes, keys, edges)
     with seeded_igraph(options.seed) as generator:
+        dividing = _Dividing(edges, options, generator, seeds)
         # Where there is no label yet but a component, Leiden decides.
-        large = (label < 0) & (component >= 0)
-        label[large] = len(packed) + _top(large, edges, options, generator, initial)
+        dividing.top(label, (label < 0) & (component >= 0), len(packed))
         n_top = int(label.max(initial=-1)) + 1
-        modularity = _modularity(label, edges)
         packed = np.concatenate([packed, np.zeros(n_top - len(packed), dtype=np.bool_)])
-        leaf, parent, level = _split(label, packed, edges, options, generator)
+        leaf, parent, level = _split(label, packed, dividing, options.max_size or 1)
     packed = np.concatenate([packed, np.zeros(len(parent) - n_top, dtype=np.bool_)])
-    return number_depth_first(leaf, parent, level, packed, modularity)
+    return number_depth_first(leaf, parent, level, packed, modularity(label, edges))
 
 
 def edge_order(hierarchy: Hierarchy, source: Ints, target: Ints) -> tuple[Ints, Ints]:
@@ -117,22 +105,6 @@ def edge_order(hierarchy: Hierarchy, source: Ints, target: Ints) -> tuple[Ints, 
         together = together[same]  # what is apart at one level is apart below it
         community[together] = here[same]
     return np.argsort(community, kind="stable").astype(np.int64), community
-
-
-def _canonical(n_nodes: int, source: Ints, target: Ints, weight: Floats) -> _Edges:
-    ends = np.stack([np.minimum(source, target), np.maximum(source, target)], axis=1).astype(np.int64)
-    weight = np.asarray(weight, dtype=np.float64)
-    if len(ends) and (ends.min() < 0 or ends.max() >= n_nodes):
-        raise ValueError(f"an edge ends outside of the {n_nodes} nodes")
-    if not np.isfinite(weight).all() or (weight < 0).any():
-        raise ValueError("edge weights must be finite and not negative")
-    connects = (ends[:, 0] != ends[:, 1]) & (weight > 0)
-    ends, weight = ends[connects], weight[connects]
-    key = ends[:, 0] * n_nodes + ends[:, 1]
-    order = np.argsort(key)
-    if (np.diff(key[order]) == 0).any():  # parallel edges: their order must not matter either
-        order = np.lexsort((weight, key))
-    return _Edges(ends[order], weight[order])
 
 
 def _pack(
@@ -161,57 +133,77 @@ def _pack(
     return label, counts > 1
 
 
-def _top(
-    large: npt.NDArray[np.bool_],
-    edges: _Edges,
-    options: Communities,
-    generator: random.Random,
-    initial: Ints | None,
-) -> Ints:
-    """Level 0 of the nodes of large components: Leiden over all of these at once."""
-    nodes = np.flatnonzero(large)
-    local = np.cumsum(large) - 1
-    among = edges[large[edges.ends[:, 0]]] if len(nodes) < len(large) else edges
-    ends = local[among.ends] if len(nodes) < len(large) else among.ends
-    start = None
-    if initial is not None:
-        # A community of then may have lost the edges that held it together: start from its pieces.
-        # Unknown nodes are pieces of their own.
-        known = _Edges(ends, among.weight).inside(np.asarray(initial, dtype=np.int64)[nodes])
-        start = components(len(nodes), ends[known])
-    return leiden(len(nodes), ends, among.weight, options, generator, start)
+@dataclass(frozen=True)
+class _Dividing:
+    """Leiden inside groups of nodes of one graph, from the division of then where there is one."""
+
+    edges: Edges
+    options: Communities
+    generator: random.Random
+    seeds: Seeds | None
+
+    def top(self, label: Ints, large: npt.NDArray[np.bool_], n_packs: int) -> None:
+        """Label the nodes of large components, all at once: level 0."""
+        nodes = np.flatnonzero(large)
+        inside = np.flatnonzero(large[self.edges.ends[:, 0]])
+        local = np.cumsum(large) - 1
+        among = Edges(local[self.edges.ends[inside]], self.edges.weight[inside])
+        seed = None
+        if self.seeds is not None and len(nodes):
+            of_graph = np.where(large, 0, -1)
+            seed = self.seeds.for_level(-1, of_graph, 1, inside).of(0, nodes)
+
+        def quality(part: Ints) -> float:
+            """Of the whole level, packs included."""
+            label[nodes] = n_packs + part
+            return modularity(label, self.edges)
+
+        label[nodes] = n_packs + divide(len(nodes), among, seed, self.options, self.generator, quality)
+
+    def inside(
+        self, level: int, label: Ints, n_labels: int, edges: npt.NDArray[np.intp]
+    ) -> Iterator[tuple[int, Ints, Ints]]:
+        """Divide communities of a level: (community, its nodes, the group 0…k-1 of each of these).
+
+        label [N]: the community of each node, 0…n_labels-1, -1 for those that are not divided; edges:
+        positions of those inside a community.
+        """
+        seeds = None if self.seeds is None else self.seeds.for_level(level, label, n_labels, edges)
+        nodes, bounds, local = _group(label)
+        of = label[self.edges.ends[edges, 0]]
+        order = np.argsort(of, kind="stable")
+        edge_bounds = np.searchsorted(of[order], np.arange(n_labels + 1))
+        all_inside = self.edges[edges[order]]
+        ends = local[all_inside.ends]
+        for c in range(n_labels):
+            members = nodes[bounds[c] : bounds[c + 1]]
+            cut = slice(edge_bounds[c], edge_bounds[c + 1])
+            among = Edges(ends[cut], all_inside.weight[cut])
+            seed = None if seeds is None else seeds.of(c, members)
+            quality = partial(modularity, edges=among)
+            part = divide(len(members), among, seed, self.options, self.generator, quality)
+            yield c, members, part
 
 
 def _split(
-    label: Ints,
-    packed: npt.NDArray[np.bool_],
-    edges: _Edges,
-    options: Communities,
-    generator: random.Random,
+    label: Ints, packed: npt.NDArray[np.bool_], dividing: _Dividing, limit: int
 ) -> tuple[Ints, Ints, Ints]:
     """Split communities level by level. label [N]: level 0. Returns (leaf [N], parent [C], level [C])."""
-    limit = options.max_size or 1
     leaf = label.copy()
     parents = [np.full(len(packed), -1, dtype=np.int64)]
     candidates = np.flatnonzero((np.bincount(leaf[leaf >= 0], minlength=len(packed)) > limit) & ~packed)
     n = len(packed)
+    edges = np.arange(len(dividing.edges))
     while len(candidates):
-        edges = edges[edges.inside(_only(leaf, candidates, n))]
-        nodes, bounds, local = _group(_only(leaf, candidates, n))
-        group = np.searchsorted(candidates, leaf[edges.ends[:, 0]])
-        edges = edges[np.argsort(group, kind="stable")]
-        edge_bounds = np.searchsorted(np.sort(group), np.arange(len(candidates) + 1))
-        ends = local[edges.ends]
+        of = _only(leaf, candidates, n)
+        edges = edges[dividing.edges[edges].inside(of)]
         born: list[int] = []
         first = n
-        for i, community in enumerate(candidates.tolist()):
-            members = nodes[bounds[i] : bounds[i + 1]]
-            cut = slice(edge_bounds[i], edge_bounds[i + 1])
-            part = leiden(len(members), ends[cut], edges.weight[cut], options, generator)
+        for c, members, part in dividing.inside(len(parents) - 1, of, len(candidates), edges):
             k = int(part.max()) + 1
             if k > 1:
                 leaf[members] = n + part
-                born.extend([community] * k)
+                born.extend([int(candidates[c])] * k)
                 n += k
         parents.append(np.array(born, dtype=np.int64))
         sizes = np.bincount(leaf[leaf >= first] - first, minlength=n - first)
@@ -221,10 +213,10 @@ def _split(
 
 
 def _only(leaf: Ints, candidates: Ints, n: int) -> Ints:
-    """[N] the community of each node where it is a candidate, else -1."""
-    is_candidate = np.zeros(n + 1, dtype=np.bool_)
-    is_candidate[candidates] = True  # place n, hence -1, stays False
-    return np.where(is_candidate[leaf], leaf, -1)
+    """[N] the place of each node's community among the candidates, else -1."""
+    place = np.full(n + 1, -1, dtype=np.int64)
+    place[candidates] = np.arange(len(candidates))  # place n, hence -1, has none
+    return place[leaf]
 
 
 def _group(label: Ints) -> tuple[Ints, Ints, Ints]:
@@ -235,16 +227,3 @@ def _group(label: Ints) -> tuple[Ints, Ints, Ints]:
     local = np.zeros(len(label), dtype=np.int64)
     local[nodes] = np.arange(len(nodes)) - np.repeat(bounds[:-1], np.diff(bounds))
     return nodes, bounds, local
-
-
-def _modularity(label: Ints, edges: _Edges) -> float:
-    """Weighted modularity (Newman 2004) of a partition; nodes labelled -1 do not belong to the graph."""
-    ends, weight = edges.ends, edges.weight
-    belongs = label[ends[:, 0]] >= 0
-    ends, weight = ends[belongs], weight[belongs]
-    total = float(weight.sum())
-    if total == 0:
-        return 0.0
-    strength = np.bincount(label[ends].ravel(), weights=np.repeat(weight, 2))
-    inside = weight[label[ends[:, 0]] == label[ends[:, 1]]].sum()
-    return float(inside / total - ((strength / (2 * total)) ** 2).sum())

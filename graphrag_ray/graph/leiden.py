@@ -54,32 +54,84 @@ def leiden(
     options: Communities,
     generator: random.Random,
     initial: Ints | None = None,
+    fixed: npt.NDArray[np.bool_] | None = None,
 ) -> Ints:
     """[n_nodes] the community of each node, numbered 0…k-1 by their smallest nodes.
 
     ends [E, 2], weight [E]: edges in canonical order (their order decides ties); generator: from
     `seeded_igraph`, started afresh here, so that the same graph has the same communities wherever it
-    stands among others; initial [n_nodes]: a partition to start from.
+    stands among others; initial [n_nodes]: a partition to start from; fixed [n_nodes]: nodes that stay
+    with those that they are connected with in it.
     """
     if len(ends) == 0:
         return np.arange(n_nodes, dtype=np.int64)
     generator.seed(options.seed)
-    graph = igraph.Graph(n=n_nodes, edges=ends)
-    start = None if initial is None else initial.tolist()
+    start = None if initial is None else numbered(initial)
+    if fixed is not None and not fixed.any():
+        fixed = None
     if options.library == "igraph":
-        found = graph.community_leiden(
-            objective_function=_IGRAPH[options.quality],
-            weights=weight,
-            resolution=options.resolution,
-            n_iterations=options.iterations,
-            initial_membership=start,
-        )
+        if start is not None and fixed is not None:
+            found = _contracted(n_nodes, ends, weight, options, start, fixed)
+        else:
+            found = _igraph(igraph.Graph(n=n_nodes, edges=ends), weight, None, options, start)
     else:
-        found = _leidenalg(graph, weight, options, start)
-    return numbered(np.asarray(found.membership, dtype=np.int64))
+        found = _leidenalg(igraph.Graph(n=n_nodes, edges=ends), weight, options, start, fixed)
+        if fixed is not None:
+            found = components(n_nodes, ends[found[ends[:, 0]] == found[ends[:, 1]]])
+    return numbered(found)
 
 
-def _leidenalg(graph: igraph.Graph, weight: Floats, options: Communities, start: list[int] | None) -> object:
+def _igraph(
+    graph: igraph.Graph, weight: Floats, node_weights: Floats | None, options: Communities, start: Ints | None
+) -> Ints:
+    found = graph.community_leiden(
+        objective_function=_IGRAPH[options.quality],
+        weights=weight,
+        node_weights=None if node_weights is None else node_weights.tolist(),
+        resolution=options.resolution,
+        n_iterations=options.iterations,
+        initial_membership=None if start is None else start.tolist(),
+    )
+    return np.asarray(found.membership, dtype=np.int64)
+
+
+def _contracted(
+    n_nodes: int,
+    ends: npt.NDArray[np.int64],
+    weight: Floats,
+    options: Communities,
+    start: Ints,
+    fixed: npt.NDArray[np.bool_],
+) -> Ints:
+    """igraph can hold no node where it is: those that stay together become one node."""
+    one, other = ends[:, 0], ends[:, 1]
+    stays = fixed[one] & fixed[other] & (start[one] == start[other])
+    piece = components(n_nodes, ends[stays])
+    n = int(piece.max()) + 1
+    between = np.sort(piece[ends], axis=1)
+    key, at = np.unique(between[:, 0] * n + between[:, 1], return_inverse=True)
+    new_ends, new_weight = np.stack([key // n, key % n], axis=1), np.bincount(at, weights=weight)
+    # An inner edge still counts: in the weight of its node, which igraph would not take from a loop.
+    if options.quality == "cpm":
+        of_node = np.bincount(piece, minlength=n).astype(np.float64)
+    else:
+        of_node = np.bincount(piece[ends].ravel(), np.repeat(weight, 2), n).astype(np.float64)
+    initial = np.empty(n, dtype=np.int64)
+    initial[piece] = start
+    apart = new_ends[:, 0] != new_ends[:, 1]
+    if not apart.any():
+        return piece
+    graph = igraph.Graph(n=n, edges=new_ends[apart])
+    return _igraph(graph, new_weight[apart], of_node, options, initial)[piece]
+
+
+def _leidenalg(
+    graph: igraph.Graph,
+    weight: Floats,
+    options: Communities,
+    start: Ints | None,
+    fixed: npt.NDArray[np.bool_] | None,
+) -> Ints:
     import leidenalg  # only here: it costs a quarter of a second
 
     kwargs: dict[str, object] = {}
@@ -87,14 +139,15 @@ def _leidenalg(graph: igraph.Graph, weight: Floats, options: Communities, start:
         kwargs["resolution_parameter"] = options.resolution
     if options.quality not in _UNWEIGHTED:
         kwargs["weights"] = weight.tolist()
-    return leidenalg.find_partition(
-        graph,
-        getattr(leidenalg, _LEIDENALG[options.quality]),
-        initial_membership=start,
-        n_iterations=options.iterations,
-        seed=options.seed & 0x7FFFFFFF,
-        **kwargs,
+    partition = getattr(leidenalg, _LEIDENALG[options.quality])(
+        graph, initial_membership=None if start is None else start.tolist(), **kwargs
     )
+    optimiser = leidenalg.Optimiser()
+    optimiser.set_rng_seed(options.seed & 0x7FFFFFFF)
+    optimiser.optimise_partition(
+        partition, options.iterations, is_membership_fixed=None if fixed is None else fixed.tolist()
+    )
+    return np.asarray(partition.membership, dtype=np.int64)
 
 
 def components(n_nodes: int, ends: npt.NDArray[np.int64]) -> Ints:

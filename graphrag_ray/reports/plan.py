@@ -10,6 +10,10 @@ The order of priority, and so of the cut:
    then the claims about the two;
 3. members without an edge inside, by id, each followed by its claims.
 
+The degree is that in the whole graph where something is cut, as in the paper. Where everything fits, it is
+the number of the edges shown: the context is then a function of what it shows, and a document elsewhere,
+which changes degrees but none of these records, does not have the report written again.
+
 Where the paper is silent:
 
 - A sub-community's report stands for its members, the edges among them and the claims about them. An
@@ -150,7 +154,7 @@ class Planner:
         self.hierarchy, self.elements, self.budget = hierarchy, elements, budget
         self.available = budget - HEADING_TOKENS
         self._cap = element_cap(budget)
-        self._edge_key = _edge_keys(elements)
+        self._edge_key = _edge_keys(elements.edge_degree, elements.edge_id_rank)
         communities = np.arange(hierarchy.n_communities)
         self._edge_low = np.searchsorted(elements.edge_community, communities)
         self._edge_high = np.searchsorted(elements.edge_community, hierarchy.last)
@@ -203,30 +207,47 @@ class Planner:
 
     def lay_out(self, progress: Progress, report_tokens: Mapping[int, int | None]) -> Plan:
         """The plan, once `advance` needs nothing more."""
-        sheet = _Sheet(self.available)
-        for child in progress.replaced:
-            if not sheet.add(REPORT, child, self._report_cost(report_tokens[child] or 0)):
-                break
-        ordered = sorted(progress.replaced)
-        edges = self._remaining_edges(progress.community, ordered)
-        shown = self._add_edges(sheet, edges, ordered)
-        self._add_isolated(sheet, progress.community, ordered, shown)
+        edges = self._remaining_edges(progress.community, sorted(progress.replaced))
+        sheet = self._sheet(progress, report_tokens, edges, self._edge_key[edges])
+        left_out = self._left_out(progress, sheet, len(edges))
+        if not left_out.total:
+            sheet = self._sheet(progress, report_tokens, edges, self._keys_among(edges))
         return Plan(
             community=progress.community,
             kinds=np.array(sheet.kinds, dtype=np.int8),
             indices=np.array(sheet.indices, dtype=np.int64),
             tokens=self.budget - sheet.left if sheet.kinds else 0,
-            left_out=self._left_out(progress, sheet, len(edges)),
+            left_out=left_out,
             replaced=tuple(progress.replaced),
             failed=tuple(progress.failed),
         )
 
-    def _add_edges(self, sheet: _Sheet, edges: Ints, replaced: list[int]) -> set[int]:
+    def _sheet(
+        self, progress: Progress, report_tokens: Mapping[int, int | None], edges: Ints, keys: Ints
+    ) -> _Sheet:
+        """Records by falling priority until one does not fit; keys: of the edges, smallest first."""
+        sheet = _Sheet(self.available)
+        for child in progress.replaced:
+            if not sheet.add(REPORT, child, self._report_cost(report_tokens[child] or 0)):
+                break
+        ordered = sorted(progress.replaced)
+        shown = self._add_edges(sheet, edges, keys, ordered)
+        self._add_isolated(sheet, progress.community, ordered, shown)
+        return sheet
+
+    def _keys_among(self, edges: Ints) -> Ints:
+        """As `_edge_key`, by the degrees in the graph of these edges alone."""
+        ends = np.stack([self.elements.edge_source[edges], self.elements.edge_target[edges]])
+        _, at, degree = np.unique(ends, return_inverse=True, return_counts=True)
+        combined = degree[at].reshape(ends.shape).sum(axis=0)
+        return _edge_keys(combined, self.elements.edge_id_rank[edges])
+
+    def _add_edges(self, sheet: _Sheet, edges: Ints, keys: Ints, replaced: list[int]) -> set[int]:
         """Edges with their ends and claims, until the sheet is full. Returns the places seen."""
         seen: set[int] = set()
         if sheet.full:
             return seen
-        first = edges[_smallest(self._edge_key[edges], self.available // NUMBER_TOKENS + 1)]
+        first = edges[_smallest(keys, self.available // NUMBER_TOKENS + 1)]
         sources, targets = self.elements.edge_source[first], self.elements.edge_target[first]
         hidden = zip(
             self._inside(sources, replaced).tolist(), self._inside(targets, replaced).tolist(), strict=True
@@ -340,13 +361,11 @@ class _Sheet:
         return True
 
 
-def _edge_keys(elements: Elements) -> Ints:
+def _edge_keys(degree: Ints, id_rank: Ints) -> Ints:
     """[E] one number that sorts edges by falling combined degree, then by id."""
-    if not elements.n_edges:
+    if not len(degree):
         return np.zeros(0, dtype=np.int64)
-    width = int(elements.edge_id_rank.max()) + 1
-    highest = int(elements.edge_degree.max())
-    keys: Ints = (highest - elements.edge_degree) * width + elements.edge_id_rank
+    keys: Ints = (int(degree.max()) - degree) * (int(id_rank.max()) + 1) + id_rank
     return keys
 
 

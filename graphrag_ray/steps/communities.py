@@ -14,14 +14,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from graphrag_ray import schema
 from graphrag_ray.corpus.tokens import vocabulary_for
 from graphrag_ray.engine.executor import PARTITION, Tables
 from graphrag_ray.graph.arrays import id_prefixes, node_lookup
 from graphrag_ray.graph.communities import communities, edge_order
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
+from graphrag_ray.graph.seeds import Past
 from graphrag_ray.reports.elements import Elements, arrange
+from graphrag_ray.settings import Communities
 from graphrag_ray.steps import blocks
 from graphrag_ray.steps.columns import edge_ends
+from graphrag_ray.steps.numbers import prefixes_of
 from graphrag_ray.steps.run import Result, Run
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
@@ -44,9 +48,13 @@ class Layout:
     node_keys: Any
 
 
-def find_communities(run: Run, merged: Result, described: Result) -> Result:
+def find_communities(run: Run, merged: Result, described: Result, reset: bool = False) -> Result:
     """Tables hierarchy_nodes, hierarchy_communities (integers), block_entities, block_relationships and
-    block_covariates (elements in hierarchy order)."""
+    block_covariates (elements in hierarchy order).
+
+    reset: partition afresh, whatever the parent snapshot's communities are. The fingerprint does not hold
+    the parent: an unchanged graph keeps its communities, wherever they came from.
+    """
     options = run.settings.communities
     model = run.settings.model(run.settings.model_name("report"))
     vocabulary = vocabulary_for(model.model, model.tokenizer).name
@@ -64,7 +72,7 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
                 options,
                 graph.node_tokens,
                 run.settings.reports.context_tokens // 2,
-                None,
+                None if reset else _past(run),
                 graph.node_keys,
             )
         order, community = edge_order(hierarchy, graph.source, graph.target)
@@ -86,7 +94,7 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
         return Result(tables, counts)
 
     depends_on = [*groups.values(), options, run.settings.reports.context_tokens, vocabulary]
-    return run.step("communities", depends_on, compute)
+    return run.step("communities", depends_on, compute, again=reset)
 
 
 def load_layout(run: Run, merged: Result, described: Result, found: Result) -> Layout:
@@ -98,6 +106,20 @@ def load_layout(run: Run, merged: Result, described: Result, found: Result) -> L
     elements, _ = graph.arrange(hierarchy, order, community)
     laid_out = {kind: found.tables[f"block_{kind}"] for kind in groups}
     return Layout(hierarchy, elements, laid_out, graph.node_keys)
+
+
+def _past(run: Run) -> Past | None:
+    """The parent snapshot's graph and hierarchy; None where it was partitioned by other settings."""
+    parent = run.parent
+    if parent is None or "communities" not in parent.steps:
+        return None
+    if Communities.model_validate(parent.settings["communities"]) != run.settings.communities:
+        return None
+    entities, edges = parent.parts("entities"), parent.parts("relationships")
+    ids = read_table(run.store, entities, ["id"], schema.ENTITIES)["id"]
+    weight = read_table(run.store, edges, ["weight"], schema.RELATIONSHIPS)["weight"].to_numpy()
+    hierarchy = _restore(run, Result.from_json(parent.steps["communities"]))
+    return Past(hierarchy, prefixes_of(ids), *edge_ends(run.store, ids, edges), weight)
 
 
 def _groups(merged: Result, described: Result) -> dict[str, list[list[Part]]]:

@@ -92,17 +92,20 @@ class Run:
     def store(self) -> Store:
         return self.executor.store
 
-    def step(self, name: str, depends_on: Any, compute: Callable[[], Result]) -> Result:
+    def step(
+        self, name: str, depends_on: Any, compute: Callable[[], Result], *, again: bool = False
+    ) -> Result:
         """Do a step, or take the parent snapshot's result where everything it depends on is the same.
 
         depends_on: JSON-able values and `Result`s; None: always do it. Parts are named by their
-        content, so equal names are equal tables; a step's result is a function of them.
+        content, so equal names are equal tables; a step's result is a function of them. again: do it
+        although nothing may have changed.
         """
         self.observer.step_started(name)
         started = time.monotonic()
         fingerprint = "" if depends_on is None else _fingerprint([name, code(), depends_on])
         before = self.parent.steps.get(name) if self.parent and fingerprint else None
-        if before and before["fingerprint"] == fingerprint:
+        if before and before["fingerprint"] == fingerprint and not again:
             result, reused = Result.from_json(before), True
         else:
             result, reused = compute(), False

@@ -146,7 +146,7 @@ def test_leiden_sees_the_same_edges_in_the_same_order(monkeypatch):
         seen.append((n, ends.tolist(), weight.tolist()))
         return leiden(n, ends, weight, *rest)
 
-    monkeypatch.setattr("graphrag_ray.graph.communities.leiden", recording)
+    monkeypatch.setattr("graphrag_ray.graph.seeds.leiden", recording)
     build(200, edges)
     first, seen = seen, []
     build(200, random.Random(1).sample(edges, len(edges)))
@@ -291,28 +291,6 @@ def test_small_components_do_not_disturb_the_rest():
     kept = [[g for g in level if len(g) > 3] for level in large]
     assert [g for g in kept[0] if max(g) < 300] == [g for g in kept[4] if max(g) < 300]
     assert [g for g in kept[2] if max(g) < 300] == [g for g in kept[6] if max(g) < 300]
-
-
-def test_a_partition_to_start_from_may_be_partial_and_out_of_date():
-    edges = cliques(20)
-    start = np.full(120, -1)
-    start[:60] = np.arange(60) // 6
-    start[100:] = 3  # once together with nodes 18–23, no longer connected to them
-    h = build(120, edges, initial=start)
-    assert sorted(node for g in at(h, 0) for node in g) == list(range(120))
-    assert same(h, build(120, edges, initial=start + 7 * (start >= 0)))
-    assert h.modularity >= build(120, edges).modularity - 0.02
-
-
-def test_the_parents_partition_is_kept_where_it_is_as_good():
-    """Splitting a ring of 4 equal halves either way is equally good: the start decides."""
-    ring = [(i, (i + 1) % 24) for i in range(24)]
-    options = Communities(max_size=None, iterations=1)
-    starts = [(np.arange(24) + shift) % 24 // 6 for shift in (0, 3)]
-    found = [at(build(24, ring, options, initial=s), 0) for s in starts]
-    assert [sorted(f) for f in found] == [
-        sorted(np.flatnonzero(s == c).tolist() for c in range(4)) for s in starts
-    ]
 
 
 def test_igraphs_generator_is_set_and_given_back():

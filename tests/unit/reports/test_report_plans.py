@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -172,7 +173,10 @@ class Naive:
             elif self.cost(REPORT, child) < self.total(child):
                 replaced.append(child)
                 wanted -= self.inside(child)
-        order = [(REPORT, r) for r in replaced] + self.ordered(wanted)
+        edges = [i for kind, i in wanted if kind == EDGE]
+        fits = sum(self.cost(*item) for item in [*((REPORT, r) for r in replaced), *wanted]) <= self.available
+        degree = self.degree_among(edges) if fits else dict(enumerate(self.e.edge_degree.tolist()))
+        order = [(REPORT, r) for r in replaced] + self.ordered(wanted, degree)
         shown, left = [], self.available
         for item in order:
             if self.cost(*item) > left:
@@ -183,10 +187,15 @@ class Naive:
         left_out = LeftOut(*(missed.count(kind) for kind in (NODE, EDGE, CLAIM, REPORT)))
         return shown, left_out, replaced, failed
 
-    def ordered(self, wanted: set[tuple[int, int]]) -> list[tuple[int, int]]:
+    def degree_among(self, edges: list[int]) -> dict[int, int]:
+        ends = {i: (int(self.e.edge_source[i]), int(self.e.edge_target[i])) for i in edges}
+        degree = Counter(place for both in ends.values() for place in both)
+        return {i: degree[a] + degree[b] for i, (a, b) in ends.items()}
+
+    def ordered(self, wanted: set[tuple[int, int]], degree: dict[int, int]) -> list[tuple[int, int]]:
         order: list[tuple[int, int]] = []
         edges = [i for kind, i in wanted if kind == EDGE]
-        for edge in sorted(edges, key=lambda i: (-self.e.edge_degree[i], self.e.edge_id_rank[i])):
+        for edge in sorted(edges, key=lambda i: (-degree[i], self.e.edge_id_rank[i])):
             ends = [int(self.e.edge_source[edge]), int(self.e.edge_target[edge])]
             new = [p for p in ends if (NODE, p) in wanted and (NODE, p) not in order]
             order += [(NODE, p) for p in new]
@@ -291,15 +300,45 @@ def test_once_the_reports_fill_the_context_no_other_is_waited_for() -> None:
     assert plan.left_out.reports == 1
 
 
-def test_edges_come_by_falling_combined_degree_of_the_whole_graph() -> None:
-    h = hierarchy_of([[0, 1, 2, 3], [4, 5]])
-    elements = elements_of(h, [5] * 6, [(0, 1, 5), (2, 3, 5), (3, 4, 5), (3, 5, 5)])
-    plan = Planner(h, elements, 1000).plan(0, {})
+def ends(elements: Elements, plan: Plan | Needs) -> list[tuple[int, int]]:
     assert isinstance(plan, Plan)
-    assert [(int(elements.edge_source[e]), int(elements.edge_target[e])) for e in plan.edges] == [
-        (2, 3),  # its target has two more relationships, outside of this community
-        (0, 1),
-    ]
+    return [(int(elements.edge_source[e]), int(elements.edge_target[e])) for e in plan.edges]
+
+
+OUTWARD = [(0, 1, 5), (2, 3, 5), (3, 4, 5), (3, 5, 5)]
+"""Node 3 has two more relationships, outside of the community of 0 to 3."""
+
+
+def test_edges_are_cut_by_falling_combined_degree_of_the_whole_graph() -> None:
+    h = hierarchy_of([[0, 1, 2, 3], [4, 5]])
+    elements = elements_of(h, [40] * 6, [(a, b, 60) for a, b, _ in OUTWARD])
+    plan = Planner(h, elements, MIN_CONTEXT_TOKENS).plan(0, {})
+    assert isinstance(plan, Plan) and plan.left_out.edges == 1
+    assert ends(elements, plan) == [(2, 3)]
+
+
+def test_where_everything_fits_edges_come_by_their_degree_among_those_shown() -> None:
+    h = hierarchy_of([[0, 1, 2, 3], [4, 5]])
+    elements = elements_of(h, [5] * 6, [*OUTWARD, (0, 2, 5)])
+    plan = Planner(h, elements, 1000).plan(0, {})
+    assert ends(elements, plan) == [(0, 2), (0, 1), (2, 3)]
+
+
+@given(cases(), st.lists(st.integers(1, 60), min_size=40, max_size=40))
+@settings(max_examples=80, deadline=None)
+def test_a_context_in_which_everything_fits_does_not_depend_on_degrees_elsewhere(
+    case: Case, degrees: list[int]
+) -> None:
+    e = case.elements
+    other = replace(e, edge_degree=ints(degrees[: e.n_edges]))
+    for community in range(case.hierarchy.n_communities):
+        plan, changed = (
+            Planner(case.hierarchy, x, case.budget, MAX_CLAIMS).plan(community, case.reports)
+            for x in (e, other)
+        )
+        assert isinstance(plan, Plan) and isinstance(changed, Plan)
+        if not plan.left_out.total:
+            assert items(plan) == items(changed)
 
 
 def test_only_the_first_claims_of_an_entity_are_shown() -> None:
