@@ -158,17 +158,20 @@ class JournalIndex:
 
     It shows the journal as it was when loaded. Picklable; its arrays can lie in shared memory. Parts that
     were merged away meanwhile make it load itself again.
+
+    strict  a damaged part that is only found when its rows are read is raised as CorruptPart; else it is
+            named in a warning and left out, as those are that are found on loading
     """
 
-    def __init__(self, store: Store, dialogue: str, entries: _Entries) -> None:
-        self._store, self._dialogue, self._entries = store, dialogue, entries
+    def __init__(self, store: Store, dialogue: str, entries: _Entries, strict: bool = False) -> None:
+        self._store, self._dialogue, self._entries, self._strict = store, dialogue, entries, strict
         self._found_damaged: set[str] = set()
 
     @classmethod
-    def load(cls, store: Store, dialogue: str) -> JournalIndex:
+    def load(cls, store: Store, dialogue: str, *, strict: bool = False) -> JournalIndex:
         """Read the keys of all parts. A damaged part is named in a warning and in `damaged`, and left out:
         what it held is asked for again. Raises StoreError."""
-        return cls(store, dialogue, _load(store, dialogue))
+        return cls(store, dialogue, _load(store, dialogue), strict)
 
     @property
     def n_parts(self) -> int:
@@ -258,6 +261,8 @@ class JournalIndex:
         try:
             return _cache.get(self._store, path)
         except CorruptPart as e:
+            if self._strict:
+                raise
             _warn_damaged(e)
             self._found_damaged.add(path)
             return None
