@@ -14,11 +14,12 @@ from graphrag_ray.index import Indexed
 from graphrag_ray.index import index as run_index
 from graphrag_ray.llm.client import connect
 from graphrag_ray.prompts import load_prompts
-from graphrag_ray.settings import Settings
+from graphrag_ray.settings import OFFLINE_MODEL_ID, Settings
 from graphrag_ray.settings_file import parse_settings
 from graphrag_ray.steps.listing import list_input
+from graphrag_ray.store.compaction import totals
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.snapshots import Manifest, latest
+from graphrag_ray.store.snapshots import Manifest, readable
 from graphrag_ray.terminal.progress import Observer
 
 
@@ -30,6 +31,7 @@ def build_index(
     observer: Observer | None = None,
     add: bool = False,
     allow_deletes: bool = False,
+    verify: bool = False,
     address: str | None = None,
 ) -> Indexed:
     """Bring the index at `root` up to date with the documents of INPUT, on Ray.
@@ -39,13 +41,13 @@ def build_index(
     observer        who is told how it goes; None: nobody
     add             keep documents that INPUT does not hold
     allow_deletes   let documents go, or be replaced, where a run would refuse that
+    verify          read every stored part first; damaged ones are set aside and made anew
     address         a Ray cluster; None: the one of this machine, else a private one
 
     Raises UsageError before Ray is started, where that can be known; else as `index.index`.
     """
     if settings is None:
-        parent = latest(Store(root))
-        settings = base_of(parent) if parent else {}
+        settings = known_settings(Store(root)) or {}
     if not isinstance(settings, Settings):
         settings = parse_settings(settings)
     observer = observer or Observer(quiet=True)
@@ -69,7 +71,13 @@ def build_index(
         with observer:
             try:
                 return run_index(
-                    input_url, executor, settings, observer, add=add, allow_deletes=allow_deletes
+                    input_url,
+                    executor,
+                    settings,
+                    observer,
+                    add=add,
+                    allow_deletes=allow_deletes,
+                    verify=verify,
                 )
             finally:
                 executor.close()
@@ -85,6 +93,24 @@ def _check(input_url: str, root: str, settings: Settings, here: bool) -> None:
     list_input(input_url, root)
     if here:
         check_endpoints(settings)
+
+
+def known_settings(store: Store) -> dict[str, Any] | None:
+    """The settings that a run takes over where it is given none; None where there is no snapshot yet.
+
+    Raises SettingsError where they are lost with a damaged snapshot and a model was paid for its replies: the
+    offline engine shall not write its index anew unasked.
+    """
+    parent, damaged = readable(store)
+    if parent is not None:
+        return base_of(parent)
+    paid_for = totals(store, "extract").by_model.keys() - {OFFLINE_MODEL_ID} if damaged else set()
+    if paid_for:
+        raise SettingsError(
+            f"{damaged[-1]}, and with it the settings of the index are lost. Say them again, --config or "
+            f"--model {min(paid_for)} and its endpoint: what the model answered is kept, and paid for once"
+        )
+    return None
 
 
 def base_of(parent: Manifest) -> dict[str, Any]:

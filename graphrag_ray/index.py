@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from graphrag_ray import schema
 from graphrag_ray.engine.executor import Executor
-from graphrag_ray.errors import SettingsError, StoreError
+from graphrag_ray.errors import CorruptPart, SettingsError, StoreError
 from graphrag_ray.graph.names import Names, parse_names
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.llm.keys import display_url
@@ -30,6 +30,7 @@ from graphrag_ray.llm.sizes import guessed_vocabularies
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.settings import Settings
 from graphrag_ray.steps.communities import HIERARCHY, find_communities, load_layout
+from graphrag_ray.steps.damage import journal_damage, look_over, parent_of, put_right
 from graphrag_ray.steps.describe import describe_all
 from graphrag_ray.steps.embed import embed_all
 from graphrag_ray.steps.extract import extract_claims, extract_graph
@@ -71,12 +72,14 @@ def index(
     *,
     add: bool = False,
     allow_deletes: bool = False,
+    verify: bool = False,
     now: Callable[[], float] = time.time,
 ) -> Indexed:
     """Bring the index in `executor.store` up to date with INPUT, and commit a snapshot.
 
     add             keep documents that INPUT does not hold
     allow_deletes   let a run delete more than a tenth of the documents
+    verify          read every stored part first, however many there are; damaged ones are made anew
 
     Raises InputError, SettingsError, PromptError, DeletionRefused before anything is spent; RunStopped
     when a run must not go on (what was answered is kept); StoreError.
@@ -89,36 +92,56 @@ def index(
     # A URL may hold a password or a signature, and what is shown is kept.
     shown_input = display_url(input_url) if "://" in input_url else input_url
     with locks.acquire(store, note=f"index {shown_input}") as lock:
-        parent = snapshots.latest(store)
-        run = Run(executor, settings, prompts, parent, observer, lock=lock)
-        number = snapshots.next_number(store)
+        run = Run(executor, settings, prompts, None, observer, lock=lock)
+        run.parent = parent_of(run, lock, add)
+        look_over(run, JOURNALS, verify)
+        while True:
+            try:
+                return _build(run, lock, input_url, shown_input, names, add, allow_deletes, now)
+            except CorruptPart as e:
+                put_right(run, e)
 
-        corpus = read(run, input_url, add=add, allow_deletes=allow_deletes)
-        extracted = extract_graph(run, corpus, names)
-        claimed = extract_claims(run, corpus, extracted, names)
-        merged = merge(run, corpus, extracted, claimed)
-        described = describe_all(run, merged)
-        communities = find_communities(run, merged, described)
-        layout = load_layout(run, merged, described, communities)
-        ids = community_ids(layout)
-        reports = write_reports(run, communities, layout, ids)
-        embedded = embed_all(run, corpus, described, reports, ids)
 
-        failures = _failures(run, corpus, [corpus, extracted, claimed, described, reports, embedded])
-        if parent is not None and run.unchanged():
-            return Indexed(parent, False, run.seconds, run.accounts)
-        at = now()
-        results = Results(corpus, extracted, claimed, merged, described, reports, embedded)
-        finished = finish(run, results, layout, ids, _iso(at)[:10], failures)
-        counts = _counts(finished.tables, corpus, communities, merged)
-        manifest = _manifest(run, number, finished, counts, at, shown_input)
-        snapshots.commit(store, manifest, check=lock.check)
-        try:
-            for name in JOURNALS:
-                compaction.compact(store, name, check=lock.check)
-        except StoreError as e:
-            observer.note(f"The journal was not tidied up; the next run will: {e}")
-        return Indexed(manifest, True, run.seconds, run.accounts)
+def _build(
+    run: Run,
+    lock: locks.Lock,
+    input_url: str,
+    shown_input: str,
+    names: Names,
+    add: bool,
+    allow_deletes: bool,
+    now: Callable[[], float],
+) -> Indexed:
+    """Raises CorruptPart for a damaged part, also after much is done: it is set aside then, and this called
+    again."""
+    store, observer, parent = run.store, run.observer, run.parent
+    number = snapshots.next_number(store)
+    corpus = read(run, input_url, add=add, allow_deletes=allow_deletes)
+    extracted = extract_graph(run, corpus, names)
+    claimed = extract_claims(run, corpus, extracted, names)
+    merged = merge(run, corpus, extracted, claimed)
+    described = describe_all(run, merged)
+    communities = find_communities(run, merged, described)
+    layout = load_layout(run, merged, described, communities)
+    ids = community_ids(layout)
+    reports = write_reports(run, communities, layout, ids)
+    embedded = embed_all(run, corpus, described, reports, ids)
+
+    failures = _failures(run, corpus, [corpus, extracted, claimed, described, reports, embedded])
+    if parent is not None and run.unchanged():
+        return Indexed(parent, False, run.seconds, run.accounts)
+    at = now()
+    results = Results(corpus, extracted, claimed, merged, described, reports, embedded)
+    finished = finish(run, results, layout, ids, _iso(at)[:10], failures)
+    counts = _counts(finished.tables, corpus, communities, merged)
+    manifest = _manifest(run, number, finished, counts, at, shown_input)
+    snapshots.commit(store, manifest, check=lock.check)
+    try:
+        for name in JOURNALS:
+            compaction.compact(store, name, check=lock.check, damaged=lambda e: journal_damage(run, [e.path]))
+    except StoreError as e:
+        observer.note(f"The journal was not tidied up; the next run will: {e}")
+    return Indexed(manifest, True, run.seconds, run.accounts)
 
 
 def load_names(settings: Settings) -> Names:

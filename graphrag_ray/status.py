@@ -4,21 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphrag_ray.errors import IndexNotFound
+from graphrag_ray.errors import CorruptPart, IndexNotFound
 from graphrag_ray.index import JOURNALS
 from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.steps.damage import needed
 from graphrag_ray.store import compaction, locks, snapshots
+from graphrag_ray.store.damage import differing
 from graphrag_ray.store.files import Store
 
 
 def status_of(store: Store, snapshot: int | None = None) -> dict[str, Any]:
-    """Plain values for people and scripts.
+    """Plain values for people and scripts. damaged: what is known to be damaged without reading every byte:
+    the manifest, parts of the journal, parts of tables that are missing or too short.
 
     Raises IndexNotFound where there is neither a snapshot nor work in progress.
     """
-    manifest = snapshots.load(store, snapshot) if snapshot is not None else snapshots.latest(store)
-    journal = [row for row in (_journal(store, name) for name in JOURNALS) if row["turns"] or row["failed"]]
-    if manifest is None and not journal and not store.list("locks"):
+    damaged: list[str] = []
+    manifest = None
+    try:
+        manifest = snapshots.load(store, snapshot) if snapshot is not None else snapshots.latest(store)
+    except CorruptPart as e:
+        damaged.append(str(e))
+    totals = {name: compaction.totals(store, name) for name in JOURNALS}
+    damaged += [f"{store.url_of(path)} cannot be read" for t in totals.values() for path in t.damaged]
+    rows = (_journal(name, found) for name, found in totals.items())
+    journal = [row for row in rows if row["turns"] or row["failed"]]
+    if manifest is None and not journal and not damaged and not store.list("locks"):
         raise IndexNotFound(
             f"there is no index at {store.url}; make one with: graphrag-ray index INPUT --root {store.url}"
         )
@@ -30,6 +41,7 @@ def status_of(store: Store, snapshot: int | None = None) -> dict[str, Any]:
         "journal": journal,
         "usage": [],
         "notes": {},
+        "damaged": damaged,
     }
     if manifest is not None:
         found |= {
@@ -42,11 +54,12 @@ def status_of(store: Store, snapshot: int | None = None) -> dict[str, Any]:
             "usage": list(Accounts.from_dict(manifest.usage).rows()),
             "notes": dict(manifest.notes),
         }
+        wrong = differing(store, "tables", needed(manifest))
+        damaged += [f"{store.url_of(path)} {what}" for path, what in wrong.items()]
     return found
 
 
-def _journal(store: Store, name: str) -> dict[str, Any]:
-    totals = compaction.totals(store, name)
+def _journal(name: str, totals: compaction.Totals) -> dict[str, Any]:
     models = totals.by_model.values()
     return {
         "stage": name,

@@ -34,6 +34,12 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Let documents go that INPUT no longer holds, or be replaced by those of another INPUT.",
 )
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Read every stored part first; what is damaged is set aside and made anew. (Small indexes, and "
+    "whatever is read, are checked without it.)",
+)
 @click.option("--address", metavar="ADDRESS", help="A Ray cluster; without it, the one of this machine.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @json_option
@@ -44,6 +50,7 @@ def index(
     overrides: tuple[str, ...],
     add: bool,
     allow_deletes: bool,
+    verify: bool,
     address: str | None,
     quiet: bool,
     as_json: bool,
@@ -60,13 +67,14 @@ def index(
       graphrag-ray index "s3://bucket/docs/*.jsonl" --root s3://bucket/index --config settings.yaml
       graphrag-ray index ./documents --root ./my-index --model gpt-4o-mini --rpm 10000 --tpm 2000000
     """
-    from graphrag_ray.build import base_of, build_index
+    from graphrag_ray.build import build_index, known_settings
     from graphrag_ray.store.files import Store
-    from graphrag_ray.store.snapshots import latest
+    from graphrag_ray.store.snapshots import readable
 
+    says_model = short["model"] is not None or any(o.startswith("models.") for o in overrides)
     with naming_root(root):
-        parent = latest(Store(root))
-    base = base_of(parent) if parent and config is None else None
+        parent, _ = readable(Store(root))
+        base = known_settings(Store(root)) if config is None and (parent or not says_model) else None
     settings = settings_from(config, overrides, short, base)
     observer = Observer(quiet=quiet or as_json)
     if parent:
@@ -78,6 +86,7 @@ def index(
         observer=observer,
         add=add,
         allow_deletes=allow_deletes,
+        verify=verify,
         address=address,
     )
     if as_json:

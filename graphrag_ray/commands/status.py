@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
+from graphrag_ray.errors import StoreError
 from graphrag_ray.terminal import console
 from graphrag_ray.terminal.options import Command, json_option, naming_root, root_option
 
@@ -13,7 +16,7 @@ from graphrag_ray.terminal.options import Command, json_option, naming_root, roo
 @click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
 @json_option
 def status(root: str, snapshot: int | None, as_json: bool) -> None:
-    """What the index holds, what it cost, and who is working on it.
+    """What the index holds, what it cost, who is working on it, and what of it is damaged (exit code 1).
 
     \b
     Example:
@@ -28,3 +31,5 @@ def status(root: str, snapshot: int | None, as_json: bool) -> None:
         click.echo(console.as_json(found))
     else:
         console.print_status(found)
+    if found["damaged"]:
+        sys.exit(StoreError.exit_code)
