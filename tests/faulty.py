@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
 import random
 import threading
 import time
@@ -274,3 +275,29 @@ def faulty(faults: Faults | None = None, inner: Backend | None = None) -> tuple[
 
 def on_disk(folder: str) -> LocalFiles:
     return LocalFiles(folder, {})
+
+
+class Outage(LocalFiles):
+    """A local folder to which nothing can be written, for now, while a file named OUT lies beside it."""
+
+    def __init__(self, url: str, options: Any) -> None:
+        super().__init__(url.removeprefix("outage://"), options)
+        files.FIRST_DELAY_S = 0.02  # some 3 s of patience
+
+    def write(self, path: str, data: bytes) -> None:
+        if os.path.exists(f"{self.root}/../OUT"):
+            raise Busy("the storage is out of reach")
+        super().write(path, data)
+
+    def is_transient(self, error: BaseException) -> bool:
+        return isinstance(error, Busy)
+
+
+class OutageStore(Store):
+    """A store on `Outage`, in workers too: what unpickles it imports this file."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OutageStore, (self.url, self.options)
+
+
+files.BACKENDS["outage"] = Outage

@@ -7,6 +7,7 @@ with its next lease call. The leases of a worker that died are handed out again.
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,10 @@ from graphrag_ray.engine.work import Outcome, Row
 from graphrag_ray.llm.accounting import Accounts, InFlight
 
 LONG_POLL_S = 0.25
+
+SILENCE_S = 10.0
+"""Of a driver that is paused: nothing is handed out after it, before others may take it for dead
+(`locks.STALE_S`) and work on the same items."""
 
 
 @dataclass
@@ -64,6 +69,7 @@ class Coordinator:
         self._fatal: str | None = None
         self._closed = False
         self._affordable: int | None = None
+        self._heard_at = time.monotonic()
         self._items = asyncio.Event()
         self._news = asyncio.Event()
 
@@ -81,6 +87,7 @@ class Coordinator:
         Returns as soon as there is news, else after `patience_s`; at once when items just given leave
         room for more.
         """
+        self._heard_at = time.monotonic()
         self._book.add(items)
         self._closed = self._closed or closed
         if affordable != self._affordable:
@@ -147,6 +154,8 @@ class Coordinator:
         self._items.set()
 
     def _affords(self, places: int) -> int:
+        if time.monotonic() - self._heard_at > SILENCE_S:
+            return 0
         if self._affordable is None:
             return places
         return max(0, min(places, self._affordable - self._book.finished - self._book.leased))
