@@ -14,11 +14,12 @@ from graphrag_ray.index import Indexed
 from graphrag_ray.index import index as run_index
 from graphrag_ray.llm.client import connect
 from graphrag_ray.prompts import load_prompts
-from graphrag_ray.settings import Settings, Storage
+from graphrag_ray.settings import OFFLINE_MODEL_ID, Settings, Storage
 from graphrag_ray.settings_file import parse_settings, storage_of
 from graphrag_ray.steps.listing import list_input
+from graphrag_ray.store.compaction import totals
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.snapshots import Manifest, latest
+from graphrag_ray.store.snapshots import Manifest, readable
 from graphrag_ray.terminal.progress import Observer
 
 
@@ -31,6 +32,7 @@ def build_index(
     add: bool = False,
     allow_deletes: bool = False,
     reset_communities: bool = False,
+    verify: bool = False,
     address: str | None = None,
     storage: Storage | Mapping[str, Any] | None = None,
 ) -> Indexed:
@@ -42,6 +44,7 @@ def build_index(
     add             keep documents that INPUT does not hold
     allow_deletes   let documents go, or be replaced, where a run would refuse that
     reset_communities   partition the graph afresh, not from the communities that are there
+    verify          read every stored part first; damaged ones are set aside and made anew
     address         a Ray cluster; None: the one of this machine, else a private one
     storage         how index and INPUT are reached, as in settings.Storage; None: as the settings, else the
                     environment, say. It is not taken from a snapshot
@@ -49,8 +52,7 @@ def build_index(
     Raises UsageError before Ray is started, where that can be known; else as `index.index`.
     """
     if settings is None:
-        parent = latest(Store(root, storage_of(None, storage).of(root)))
-        settings = base_of(parent) if parent else {}
+        settings = known_settings(Store(root, storage_of(None, storage).of(root))) or {}
     if not isinstance(settings, Settings):
         settings = parse_settings(settings)
     settings = settings.model_copy(update={"storage": storage_of(settings, storage)})
@@ -87,6 +89,7 @@ def build_index(
                     add=add,
                     allow_deletes=allow_deletes,
                     reset_communities=reset_communities,
+                    verify=verify,
                 )
             finally:
                 executor.close()
@@ -103,6 +106,24 @@ def _check(input_url: str, root: str, settings: Settings, here: bool) -> str | N
     if here:
         check_endpoints(settings)
     return first.removeprefix("file://") if first.startswith("file://") else None
+
+
+def known_settings(store: Store) -> dict[str, Any] | None:
+    """The settings that a run takes over where it is given none; None where there is no snapshot yet.
+
+    Raises SettingsError where they are lost with a damaged snapshot and a model was paid for its replies: the
+    offline engine shall not write its index anew unasked.
+    """
+    parent, damaged = readable(store)
+    if parent is not None:
+        return base_of(parent)
+    paid_for = totals(store, "extract").by_model.keys() - {OFFLINE_MODEL_ID} if damaged else set()
+    if paid_for:
+        raise SettingsError(
+            f"{damaged[-1]}, and with it the settings of the index are lost. Say them again, --config or "
+            f"--model {min(paid_for)} and its endpoint: what the model answered is kept, and paid for once"
+        )
+    return None
 
 
 def base_of(parent: Manifest) -> dict[str, Any]:

@@ -64,7 +64,12 @@ class DeletionRefused(UsageError): ...
 class StoreError(GraphRagError): ...
 
 
-class CorruptPart(StoreError): ...
+class CorruptPart(StoreError):
+    """`path`: of the damaged file, relative to its store; "" where no one file is meant."""
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
 
 
 class LockHeld(StoreError): ...

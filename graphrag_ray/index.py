@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from graphrag_ray import schema
 from graphrag_ray.engine.executor import Executor
-from graphrag_ray.errors import SettingsError, StoreError
+from graphrag_ray.errors import CorruptPart, SettingsError, StoreError
 from graphrag_ray.graph.names import Names, parse_names
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.llm.keys import display_url
@@ -31,6 +31,7 @@ from graphrag_ray.prompts import load_prompts
 from graphrag_ray.settings import Settings
 from graphrag_ray.steps.changes import changes
 from graphrag_ray.steps.communities import HIERARCHY, Layout, find_communities, load_layout
+from graphrag_ray.steps.damage import journal_damage, look_over, parent_of, put_right
 from graphrag_ray.steps.describe import describe_all
 from graphrag_ray.steps.embed import embed_all
 from graphrag_ray.steps.extract import extract_claims, extract_graph
@@ -73,6 +74,7 @@ def index(
     add: bool = False,
     allow_deletes: bool = False,
     reset_communities: bool = False,
+    verify: bool = False,
     now: Callable[[], float] = time.time,
 ) -> Indexed:
     """Bring the index in `executor.store` up to date with INPUT, and commit a snapshot.
@@ -80,6 +82,7 @@ def index(
     add             keep documents that INPUT does not hold
     allow_deletes   let a run delete more than a tenth of the documents
     reset_communities   partition the graph afresh, not from the parent snapshot's communities
+    verify          read every stored part first, however many there are; damaged ones are made anew
 
     Raises InputError, SettingsError, PromptError, DeletionRefused before anything is spent; RunStopped
     when a run must not go on (what was answered is kept); StoreError.
@@ -92,29 +95,51 @@ def index(
     # A URL may hold a password or a signature, and what is shown is kept.
     shown_input = display_url(input_url) if "://" in input_url else input_url
     with locks.acquire(store, note=f"index {shown_input}") as lock:
-        parent = snapshots.latest(store)
-        run = Run(executor, settings, prompts, parent, observer, lock=lock)
-        number = snapshots.next_number(store)
+        run = Run(executor, settings, prompts, None, observer, lock=lock)
+        run.parent = parent_of(run, lock, add)
+        look_over(run, JOURNALS, verify)
+        while True:
+            try:
+                return _build(
+                    run, lock, input_url, shown_input, names, add, allow_deletes, reset_communities, now
+                )
+            except CorruptPart as e:
+                put_right(run, e)
 
-        corpus = read(run, input_url, add=add, allow_deletes=allow_deletes)
-        derived = derive(run, corpus, names, reset_communities)
-        results = derived.results
 
-        failures = _failures(run, results)
-        if parent is not None and run.unchanged():
-            return Indexed(parent, False, run.seconds, run.accounts)
-        at = now()
-        finished = finish(run, results, derived.layout, derived.ids, _iso(at)[:10], failures)
-        counts = _counts(finished.tables, corpus, derived.communities, results.merged)
-        changed = changes(run, finished.tables)
-        manifest = _manifest(run, number, finished, counts, at, shown_input, changed)
-        snapshots.commit(store, manifest, check=lock.check)
-        try:
-            for name in JOURNALS:
-                compaction.compact(store, name, check=lock.check)
-        except StoreError as e:
-            observer.note(f"The journal was not tidied up; the next run will: {e}")
-        return Indexed(manifest, True, run.seconds, run.accounts)
+def _build(
+    run: Run,
+    lock: locks.Lock,
+    input_url: str,
+    shown_input: str,
+    names: Names,
+    add: bool,
+    allow_deletes: bool,
+    reset_communities: bool,
+    now: Callable[[], float],
+) -> Indexed:
+    """Raises CorruptPart for a damaged part, also after much is done: it is set aside then, and this called
+    again."""
+    store, observer, parent = run.store, run.observer, run.parent
+    number = snapshots.next_number(store)
+    corpus = read(run, input_url, add=add, allow_deletes=allow_deletes)
+    derived = derive(run, corpus, names, reset_communities)
+    results = derived.results
+    failures = _failures(run, results)
+    if parent is not None and run.unchanged():
+        return Indexed(parent, False, run.seconds, run.accounts)
+    at = now()
+    finished = finish(run, results, derived.layout, derived.ids, _iso(at)[:10], failures)
+    counts = _counts(finished.tables, corpus, derived.communities, results.merged)
+    changed = changes(run, finished.tables)
+    manifest = _manifest(run, number, finished, counts, at, shown_input, changed)
+    snapshots.commit(store, manifest, check=lock.check)
+    try:
+        for name in JOURNALS:
+            compaction.compact(store, name, check=lock.check, damaged=lambda e: journal_damage(run, [e.path]))
+    except StoreError as e:
+        observer.note(f"The journal was not tidied up; the next run will: {e}")
+    return Indexed(manifest, True, run.seconds, run.accounts)
 
 
 @dataclass(frozen=True)

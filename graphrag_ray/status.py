@@ -5,24 +5,35 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from graphrag_ray.errors import IndexNotFound
+from graphrag_ray.errors import CorruptPart, IndexNotFound
 from graphrag_ray.index import JOURNALS
 from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.steps.damage import needed
 from graphrag_ray.store import compaction, locks, snapshots
+from graphrag_ray.store.damage import differing
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import FOLDER
 
 
 def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False) -> dict[str, Any]:
-    """Plain values for people and scripts.
+    """Plain values for people and scripts. damaged: what is known to be damaged without reading every byte:
+    the manifest, parts of the journal, parts of tables that are missing or too short.
 
     listed: with all snapshots that are kept, the newest first
 
     Raises IndexNotFound where there is neither a snapshot nor work in progress.
     """
-    manifest = snapshots.load(store, snapshot) if snapshot is not None else snapshots.latest(store)
-    journal = [row for row in (_journal(store, name) for name in JOURNALS) if row["turns"] or row["failed"]]
-    if manifest is None and not journal and not store.list("locks"):
+    damaged: list[str] = []
+    manifest = None
+    try:
+        manifest = snapshots.load(store, snapshot) if snapshot is not None else snapshots.latest(store)
+    except CorruptPart as e:
+        damaged.append(str(e))
+    totals = {name: compaction.totals(store, name) for name in JOURNALS}
+    damaged += [f"{store.url_of(path)} cannot be read" for t in totals.values() for path in t.damaged]
+    rows = (_journal(name, found) for name, found in totals.items())
+    journal = [row for row in rows if row["turns"] or row["failed"]]
+    if manifest is None and not journal and not damaged and not store.list("locks"):
         raise IndexNotFound(
             f"there is no index at {store.url}; make one with: graphrag-ray index INPUT --root {store.url}"
         )
@@ -34,6 +45,7 @@ def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False
         "journal": journal,
         "usage": [],
         "notes": {},
+        "damaged": damaged,
     }
     if manifest is not None:
         found |= {
@@ -46,6 +58,8 @@ def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False
             "usage": list(Accounts.from_dict(manifest.usage).rows()),
             "notes": dict(manifest.notes),
         }
+        wrong = differing(store, "tables", needed(manifest))
+        damaged += [f"{store.url_of(path)} {what}" for path, what in wrong.items()]
     if listed:
         found["snapshots"] = _snapshots(store)
     return found
@@ -55,8 +69,8 @@ def _snapshots(store: Store) -> list[dict[str, Any]]:
     """bytes: of the parts that a snapshot needs; own_bytes: of those that no other one needs."""
     kept = [snapshots.load(store, number) for number in reversed(snapshots.numbers(store))]
     size = {info.path: info.bytes for info in store.list(FOLDER)}
-    needed = {m.number: snapshots.parts_of(m) for m in kept}
-    users = Counter(path for paths in needed.values() for path in paths)
+    named = {m.number: snapshots.parts_of(m) for m in kept}
+    users = Counter(path for paths in named.values() for path in paths)
     return [
         {
             "snapshot": m.number,
@@ -65,15 +79,14 @@ def _snapshots(store: Store) -> list[dict[str, Any]]:
             "entities": m.counts["entities"],
             "reports": m.counts["reports"],
             "cost_usd": Accounts.from_dict(m.usage).total.cost_usd,
-            "bytes": sum(size.get(path, 0) for path in needed[m.number]),
-            "own_bytes": sum(size.get(path, 0) for path in needed[m.number] if users[path] == 1),
+            "bytes": sum(size.get(path, 0) for path in named[m.number]),
+            "own_bytes": sum(size.get(path, 0) for path in named[m.number] if users[path] == 1),
         }
         for m in kept
     ]
 
 
-def _journal(store: Store, name: str) -> dict[str, Any]:
-    totals = compaction.totals(store, name)
+def _journal(name: str, totals: compaction.Totals) -> dict[str, Any]:
     models = totals.by_model.values()
     return {
         "stage": name,

@@ -40,6 +40,12 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Partition the graph afresh, not from the communities that are there.",
 )
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Read every stored part first; what is damaged is set aside and made anew. (Small indexes, and "
+    "whatever is read, are checked without it.)",
+)
 @click.option("--address", metavar="ADDRESS", help="A Ray cluster; without it, the one of this machine.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @json_option
@@ -51,6 +57,7 @@ def index(
     add: bool,
     allow_deletes: bool,
     reset_communities: bool,
+    verify: bool,
     address: str | None,
     quiet: bool,
     as_json: bool,
@@ -67,13 +74,14 @@ def index(
       graphrag-ray index "s3://bucket/docs/*.jsonl" --root s3://bucket/index --config settings.yaml
       graphrag-ray index ./documents --root ./my-index --model gpt-4o-mini --rpm 10000 --tpm 2000000
     """
-    from graphrag_ray.build import base_of, build_index
-    from graphrag_ray.store.snapshots import latest
+    from graphrag_ray.build import build_index, known_settings
+    from graphrag_ray.store.snapshots import readable
 
     store = open_root(root, config, overrides)
+    says_model = short["model"] is not None or any(o.startswith("models.") for o in overrides)
     with naming_root(root):
-        parent = latest(store)
-    base = base_of(parent) if parent and config is None else None
+        parent, _ = readable(store)
+        base = known_settings(store) if config is None and (parent or not says_model) else None
     settings = settings_from(config, overrides, short, base)
     observer = Observer(quiet=quiet or as_json)
     if parent:
@@ -86,6 +94,7 @@ def index(
         add=add,
         allow_deletes=allow_deletes,
         reset_communities=reset_communities,
+        verify=verify,
         address=address,
     )
     if as_json:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
+from graphrag_ray.errors import StoreError
 from graphrag_ray.terminal import console
 from graphrag_ray.terminal.options import (
     Command,
@@ -29,7 +32,8 @@ def status(
     listed: bool,
     as_json: bool,
 ) -> None:
-    """What the index holds, what its last run changed and paid, and who is working on it.
+    """What the index holds, what its last run changed and paid, who is working on it, and what of it is
+    damaged (exit code 1).
 
     \b
     Example:
@@ -44,3 +48,5 @@ def status(
         click.echo(console.as_json(found))
     else:
         console.print_status(found)
+    if found["damaged"]:
+        sys.exit(StoreError.exit_code)

@@ -8,6 +8,7 @@ replaced by the driver, which has all that is open (`sweep.py`).
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,10 @@ from graphrag_ray.engine.work import Outcome, Row
 from graphrag_ray.llm.accounting import Accounts, InFlight
 
 LONG_POLL_S = 0.25
+
+SILENCE_S = 10.0
+"""Of a driver that is paused: nothing is handed out after it, before others may take it for dead
+(`locks.STALE_S`) and work on the same items."""
 
 
 @dataclass
@@ -66,6 +71,7 @@ class Coordinator:
         self._closed = False
         self._affordable: int | None = None
         self._keys: dict[str, str] = {}
+        self._heard_at = time.monotonic()
         self._items = asyncio.Event()
         self._news = asyncio.Event()
 
@@ -83,6 +89,7 @@ class Coordinator:
         Returns as soon as there is news, else after `patience_s`; at once when items just given leave
         room for more.
         """
+        self._heard_at = time.monotonic()
         self._book.add(items)
         self._closed = self._closed or closed
         if affordable != self._affordable:
@@ -156,6 +163,8 @@ class Coordinator:
         self._items.set()
 
     def _affords(self, places: int) -> int:
+        if time.monotonic() - self._heard_at > SILENCE_S:
+            return 0
         if self._affordable is None:
             return places
         return max(0, min(places, self._affordable - self._book.finished - self._book.leased))

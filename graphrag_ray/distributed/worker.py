@@ -18,8 +18,9 @@ from graphrag_ray.distributed.coordinator import Leased, Report
 from graphrag_ray.distributed.limits import RayLimiter
 from graphrag_ray.engine.drive import Driver
 from graphrag_ray.engine.gateways import Ask, Gate, Models, open_gateway
+from graphrag_ray.engine.journalling import Keeper
 from graphrag_ray.engine.work import BEGUN_TOGETHER, Asking, Outcome, Work, begin, run_item
-from graphrag_ray.errors import FatalCallError
+from graphrag_ray.errors import FatalCallError, GraphRagError
 from graphrag_ray.llm.accounting import Accounts, InFlight
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
@@ -95,6 +96,7 @@ class _WorkerSweep:
         name = f"{self.settings.name}-{uuid.uuid4().hex[:8]}"
         self.writer = JournalWriter(self.settings.store, self.work.name, name)
         gate = Gate(self.limiter)
+        self.keeper = Keeper(self.writer, gate)
         models = self.settings.models
         async with open_gateway(models, gate, self.accounts, keys.get, in_flight=self.in_flight) as ask:
             try:
@@ -103,11 +105,14 @@ class _WorkerSweep:
                 ):  # the coordinator died: what is in flight is paid for all the same
                     await self._loop(incarnation, ask)
                 await gate.drain()
+            except GraphRagError:
+                await gate.drain()
+                raise
             finally:
                 for task in self.running:
                     task.cancel()
                 await asyncio.gather(*self.running, return_exceptions=True)
-                await asyncio.to_thread(self.writer.flush)
+                await self.keeper.close()
 
     async def _loop(self, incarnation: int, ask: Ask) -> None:
         asking = Asking(ask, self.writer, time.time)
@@ -144,7 +149,7 @@ class _WorkerSweep:
         if time.monotonic() - self.flushed_at < due_s:
             return
         finished, self.unflushed = self.unflushed, []
-        await asyncio.to_thread(self.writer.flush)
+        await self.keeper.flush()
         self.journalled += finished
         self.flushed_at = time.monotonic()
 

@@ -101,21 +101,35 @@ DRAIN_S = 30.0
 
 
 class Gate:
-    """A limiter that can be shut: whoever waits then waits in vain, what is in flight comes back."""
+    """A limiter that can be shut: whoever waits then waits in vain, what is in flight comes back. And that
+    can be held: then nothing is sent until it goes on."""
 
     def __init__(self, limiter: Limiter) -> None:
         self._limiter = limiter
         self._in_flight = 0
         self._shut = False
+        self._open = asyncio.Event()
+        self._open.set()
 
     async def acquire(self, model: str, wants: Sequence[int], usable: Sequence[int]) -> Sequence[int]:
-        places = await self._limiter.acquire(model, wants, usable)
-        if self._shut:
+        while True:
+            await self._open.wait()
+            places = await self._limiter.acquire(model, wants, usable)
+            if self._open.is_set() and not self._shut:
+                self._in_flight += len(places)
+                return places
             for endpoint, tokens in zip(places, wants, strict=False):
                 self._limiter.settle(model, endpoint, -tokens)
-            await asyncio.Future()
-        self._in_flight += len(places)
-        return places
+            if self._shut:
+                await asyncio.Future()
+
+    def hold(self) -> None:
+        """Send nothing more for now; what is in flight comes back."""
+        self._open.clear()
+
+    def go_on(self) -> None:
+        """The opposite of `hold`."""
+        self._open.set()
 
     def settle(self, model: str, endpoint: int, delta_tokens: int, ended: Ended | None = None) -> None:
         self._in_flight -= 1

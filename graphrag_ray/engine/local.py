@@ -28,10 +28,11 @@ from graphrag_ray.engine.executor import (
     Written,
 )
 from graphrag_ray.engine.gateways import Ask, Gate, Models, open_gateway
+from graphrag_ray.engine.journalling import Keeper
 from graphrag_ray.engine.leases import FailureWatch
 from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.work import BEGUN_TOGETHER, Asking, Outcome, Row, Work, begin, run_item
-from graphrag_ray.errors import BudgetSpent, FatalCallError, ModelRefused, TooManyFailures
+from graphrag_ray.errors import FatalCallError, GraphRagError, ModelRefused, TooManyFailures
 from graphrag_ray.llm.accounting import Accounts, InFlight
 from graphrag_ray.llm.limiter import Limiter, LocalLimiter
 from graphrag_ray.messages import Dialogue
@@ -125,23 +126,24 @@ class _LocalSweep(Generic[T]):
         writer = JournalWriter(self.executor.store, self.work.name, f"local-{uuid.uuid4().hex[:12]}")
         models = self.executor.models
         gate = Gate(self.executor.limiter or LocalLimiter(models.online, models.default_in_flight))
+        keeper = Keeper(writer, gate)
         async with open_gateway(models, gate, self.sweep.accounts, in_flight=self.in_flight) as ask:
             asking = Asking(ask, writer, time.time)
             try:
-                await self._loop(asking, writer)
-            except (BudgetSpent, ModelRefused, TooManyFailures):
+                await self._loop(asking, keeper)
+            except GraphRagError:
                 await gate.drain()
                 raise
             finally:
                 for task in self.running:
                     task.cancel()
                 await asyncio.gather(*self.running, return_exceptions=True)
-                await asyncio.to_thread(writer.flush)
                 self.sweep.ended(self.work.name, time.monotonic() - self.started_at)
                 self.executor.spending.add(self.sweep.accounts)
+                await keeper.close()
         return self.sweep
 
-    async def _loop(self, asking: Asking, writer: JournalWriter) -> None:
+    async def _loop(self, asking: Asking, keeper: Keeper) -> None:
         exhausted = False
         flushed_at = time.monotonic()
         while True:
@@ -163,7 +165,7 @@ class _LocalSweep(Generic[T]):
             elif not exhausted:
                 await asyncio.sleep(0.005)
             if not self.running or time.monotonic() - flushed_at >= self.executor.flush_s:
-                await asyncio.to_thread(writer.flush)
+                await keeper.flush()
                 flushed_at = time.monotonic()
                 self._report()
                 if exhausted and not self.running and not self.queued:

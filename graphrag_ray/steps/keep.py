@@ -36,7 +36,7 @@ def keep_and_count(
     if run.parent is None:
         _one_table(run, tables, failed)
         return {"documents": now.num_rows, "added": now.num_rows, "changed": 0, "removed": 0}
-    old = Result.from_json(run.parent.steps["read"])
+    old = _parent_s(run, allow_deletes)
     columns = ["id", "content_hash", "path"]
     before = read_table(run.store, old.parts("documents"), columns, schema.DOCUMENTS)
     gone = pc.invert(pc.is_in(before["id"], now["id"].combine_chunks()))
@@ -58,7 +58,8 @@ def keep_and_count(
         "changed": changed.num_rows,
         "removed": removed,
     }
-    if counts["added"] or counts["changed"] or removed or not _read_alike(run):
+    salvaged = run.lost(Result.from_json(run.parent.steps["read"]).parts("text_units"))
+    if counts["added"] or counts["changed"] or removed or salvaged or not _read_alike(run):
         _add_kept(run, tables, old, kept["id"].combine_chunks())
     else:
         # The same documents in other files: the parent's parts spare all later steps.
@@ -66,6 +67,30 @@ def keep_and_count(
     told, n = _told_kept(run, failed, kept, old)
     _one_table(run, tables, told)
     return counts | ({"kept": n} if n else {})
+
+
+def _parent_s(run: Run, allow_deletes: bool) -> Result:
+    """Tables documents, text_units and failures of the parent snapshot: as they were read or, where these
+    parts are damaged, from the snapshot's own tables, which hold the same rows.
+
+    Raises DeletionRefused where neither can be read, unless documents may go.
+    """
+    assert run.parent is not None
+    old = Result.from_json(run.parent.steps["read"])
+    failures = [[] if run.lost(group) else group for group in old.tables["failures"]]
+    names = ("documents", "text_units")
+    if not any(run.lost(old.parts(name)) for name in names):
+        return Result(old.tables | {"failures": failures})
+    written = {name: run.parent.parts(name) for name in names}
+    if not any(run.lost(parts) for parts in written.values()):
+        return Result({name: [parts] for name, parts in written.items()} | {"failures": failures})
+    if not allow_deletes:
+        raise DeletionRefused(
+            f"parts of the documents of snapshot {run.parent.number} are damaged, so it cannot be told which "
+            "of them INPUT does not hold any more. Use --allow-deletes to index what INPUT holds, without "
+            "--add."
+        )
+    return Result({"documents": [[]], "text_units": [[]], "failures": failures})
 
 
 def inputs_of(run: Run, base: str, add: bool) -> list[str]:

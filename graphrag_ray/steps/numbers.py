@@ -9,12 +9,14 @@ import numpy as np
 import pyarrow as pa
 
 from graphrag_ray import schema
+from graphrag_ray.errors import CorruptPart, IndexNotFound
 from graphrag_ray.graph.arrays import Ints, id_prefixes
 from graphrag_ray.records import Reference, render_references
 from graphrag_ray.steps import columns
 from graphrag_ray.steps.columns import Keys
 from graphrag_ray.steps.run import Run
-from graphrag_ray.store.parts import read_table
+from graphrag_ray.store.parts import Part, read_table
+from graphrag_ray.store.snapshots import Manifest, load
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,9 @@ def number(run: Run, table: str, keys: Keys, order: Ints | None = None) -> Numbe
     keys: the first 64 bits of each id. order: the sequence in which new ids are numbered; None: as they
     stand.
     """
-    first, old_keys, old_numbers = 1, np.empty(0, np.uint64), np.empty(0, np.int64)
-    if run.parent is not None:
-        first = int(run.parent.next_human_readable_id.get(table, 1))
-        parts = run.parent.parts(table)
+    old_keys, old_numbers = np.empty(0, np.uint64), np.empty(0, np.int64)
+    first, parts = _known(run, table)
+    if parts:
         prefixes = columns.keys(run.store, parts)
         old = read_table(run.store, parts, ["human_readable_id"], schema.TABLES[table])
         by_key = np.argsort(prefixes, kind="stable")
@@ -57,6 +58,28 @@ def number(run: Run, table: str, keys: Keys, order: Ints | None = None) -> Numbe
     numbers[new] = np.arange(first, first + len(new))
     by_key = np.argsort(keys, kind="stable")
     return Numbers(keys[by_key], numbers[by_key], first + len(new))
+
+
+def _known(run: Run, table: str) -> tuple[int, list[Part]]:
+    """The first number that is free, and the parts of a table that say which are taken.
+
+    Those of the parent. Where some of them are damaged those of the snapshot before it, and so on: the same
+    documents are numbered again then as they were. Where there is none left, what can be read of the
+    parent's, and the rest gets new numbers.
+    """
+    if run.parent is None:
+        return 1, []
+    at: Manifest | None = run.parent
+    try:
+        while at is not None and run.lost(at.parts(table)):
+            at = None if at.parent is None else load(run.store, at.parent)
+    except (IndexNotFound, CorruptPart):
+        at = run.parent
+        run.observer.note(f"Short ids of {table} are lost with a damaged part: what it held gets new ones.")
+    if at is None:
+        return 1, []
+    parts = [part for part in at.parts(table) if at is not run.parent or not run.lost([part])]
+    return int(at.next_human_readable_id.get(table, 1)), parts
 
 
 def renumbered(ids: pa.Array, numbers: Ints, next_: int) -> Numbers:

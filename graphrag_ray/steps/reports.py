@@ -29,7 +29,6 @@ from graphrag_ray.steps.communities import HIERARCHY, Layout
 from graphrag_ray.steps.run import Result, Run, failure_rows, spec_key
 from graphrag_ray.steps.spool import Spool
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.parts import Part, write_parts
 
 PLANS_AT_ONCE = 64
@@ -99,7 +98,7 @@ def write_reports(run: Run, found: Result, layout: Layout, ids: list[str]) -> Re
             layout.hierarchy, layout.elements, options.context_tokens, options.max_claims_per_entity
         )
         source = _ReportSource(schedule, layout, ids, vocabulary)
-        run.sweep(work, source, JournalIndex.load(run.store, work.name))
+        run.sweep(work, source, run.journal(work.name))
         parts = write_parts(
             run.store, "reports", _tables(source.written, layout.hierarchy.level), max_rows=PART_ROWS
         )

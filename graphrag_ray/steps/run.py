@@ -17,6 +17,7 @@ import pyarrow as pa
 from graphrag_ray import schema
 from graphrag_ray.engine.executor import Executor, RowSource, Source, Written
 from graphrag_ray.engine.work import Outcome, Row, Work, outcomes
+from graphrag_ray.errors import CorruptPart
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.prompts import Prompt
 from graphrag_ray.settings import Settings
@@ -72,8 +73,11 @@ class Result:
 class Run:
     """One run of `index`: where it works, with what, and what has been done so far.
 
-    inputs  hashes of the folders whose documents the index holds after it
-    asked   by dialogue, how many items a model has completed
+    inputs     hashes of the folders whose documents the index holds after it
+    asked      by dialogue, how many items a model has completed
+    damaged    paths of parts that its parent names and that are not, or no longer, there: nothing that is
+               made of them is taken over
+    put_right  paths of parts that were found to be damaged while it ran, and were set aside
     """
 
     executor: Executor
@@ -87,6 +91,8 @@ class Run:
     lock: locks.Lock | None = None
     inputs: list[str] = field(default_factory=list)
     asked: dict[str, int] = field(default_factory=dict)
+    damaged: set[str] = field(default_factory=set)
+    put_right: set[str] = field(default_factory=set)
 
     @property
     def store(self) -> Store:
@@ -105,8 +111,9 @@ class Run:
         started = time.monotonic()
         fingerprint = "" if depends_on is None else _fingerprint([name, code(), depends_on])
         before = self.parent.steps.get(name) if self.parent and fingerprint else None
-        if before and before["fingerprint"] == fingerprint and not again:
-            result, reused = Result.from_json(before), True
+        known = Result.from_json(before) if before and before["fingerprint"] == fingerprint else None
+        if known is not None and not again and not self._lacks(known):
+            result, reused = known, True
         else:
             result, reused = compute(), False
         self.memo[name] = {"fingerprint": fingerprint if result.final else "", **result.to_json()}
@@ -116,8 +123,9 @@ class Run:
 
     def unchanged(self) -> bool:
         """True when the parent snapshot was made from these very tables, of the same steps, by the same code
-        and with the same settings (those of questions are read from it). A budget is of one run."""
-        if self.parent is None or self.parent.run.get("code") != code():
+        and with the same settings (those of questions are read from it), and is whole. A budget is of one
+        run."""
+        if self.parent is None or self.parent.run.get("code") != code() or self.damaged:
             return False
         before = {name: step for name, step in self.parent.steps.items() if name != "finish"}
         # A step that is not done any more (claims, embeddings) is a change too.
@@ -151,7 +159,7 @@ class Run:
 
         load: the rows of one input, each an item. total: of all inputs, where it is known.
         """
-        index = JournalIndex.load(self.store, work.name)
+        index = self.journal(work.name)
         look = partial(_open_items, work, self.executor.share(index), load)
         tables = self.executor.stream(work.name, look, inputs)
         # How many are left is known beforehand only where nothing was answered yet.
@@ -160,7 +168,28 @@ class Run:
             self.sweep(work, source, index)
         finally:
             source.close()
-        return self.executor.share(JournalIndex.load(self.store, work.name))
+        return self.executor.share(self.journal(work.name))
+
+    def journal(self, name: str) -> JournalIndex:
+        """The journal of a dialogue. Raises CorruptPart for a part of it that is damaged, to be set aside."""
+        index = JournalIndex.load(self.store, name, strict=True)
+        for path in index.damaged:
+            raise CorruptPart(f"{self.store.url_of(path)} is damaged", path=path)
+        return index
+
+    def check(self) -> None:
+        """Raises LockLost where somebody took over."""
+        if self.lock is not None:
+            self.lock.check()
+
+    def lost(self, parts: Sequence[Part]) -> bool:
+        """Whether some of these parts are damaged and were not made anew yet."""
+        return bool(self.damaged) and any(self.store.size(part.path) != part.bytes for part in parts)
+
+    def _lacks(self, result: Result) -> bool:
+        """Whether one of its parts is damaged."""
+        groups = (group for groups in result.tables.values() for group in groups)
+        return bool(self.damaged) and any(part.path in self.damaged for group in groups for part in group)
 
     @property
     def accounts(self) -> Accounts:

@@ -8,7 +8,7 @@ changes nothing that is read (`rows.resolve`) and is cleaned up by the next one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -64,15 +64,21 @@ class Totals:
 
 
 def compact(
-    store: Store, dialogue: str, *, at_least: int = 8, check: Callable[[], object] = lambda: None
+    store: Store,
+    dialogue: str,
+    *,
+    at_least: int = 8,
+    check: Callable[[], object] = lambda: None,
+    damaged: Callable[[CorruptPart], object] = lambda e: _log.warning("%s. It is not merged", e),
 ) -> int:
     """Merge the small parts of a dialogue; how many parts fewer there are. For the holder of the lock.
 
     Neighbours in time are merged, their rows in order of time, so that what was asked for together lies
-    together. Parts from SMALL_BYTES on stay as they are, and damaged ones too (see `set_aside`).
+    together. Parts from SMALL_BYTES on stay as they are, and damaged ones too (see `damage.py`).
 
     at_least  do nothing for fewer small parts than this
     check     called before anything is written or deleted; raises when the lock is lost
+    damaged   told of parts that cannot be read
 
     Raises StoreError, and what `check` raises; the journal is whole whatever happens.
     """
@@ -89,34 +95,12 @@ def compact(
     if sum(map(len, runs)) < at_least:
         return 0
     for run in runs:
-        for merged, tables in _groups(store, run):
+        for merged, tables in _groups(store, run, damaged):
             if len(merged) > 1:
                 check()
                 if merge(store, dialogue, merged, tables, check):
                     fewer += len(merged) - 1
     return fewer
-
-
-def set_aside(
-    store: Store, dialogue: str, paths: Iterable[str], *, check: Callable[[], object] = lambda: None
-) -> list[str]:
-    """Move damaged parts to `work/<dialogue>/damaged/`, where nothing reads them and somebody may look at
-    them. For the holder of the lock. Returns where they are now. A part that can be read stays."""
-    moved = []
-    for path in paths:
-        try:
-            parquet.read_whole(store, path)
-            continue
-        except CorruptPart:
-            pass
-        except FileNotFoundError:
-            continue
-        check()
-        target = f"{folder(dialogue)}/damaged/{path.rsplit('/', 1)[-1]}"
-        store.write(target, store.read(path))
-        store.delete(path)
-        moved.append(target)
-    return moved
 
 
 def totals(store: Store, dialogue: str) -> Totals:
@@ -198,7 +182,9 @@ def _as_records(table: pa.Table, models: dict[str, int]) -> npt.NDArray[np.void]
     return records
 
 
-def _groups(store: Store, parts: list[FileInfo]) -> Iterator[tuple[list[FileInfo], list[pa.Table]]]:
+def _groups(
+    store: Store, parts: list[FileInfo], damaged: Callable[[CorruptPart], object]
+) -> Iterator[tuple[list[FileInfo], list[pa.Table]]]:
     """Neighbouring parts, as many together as make TARGET_BYTES in memory; at most that is held at once."""
     merged: list[FileInfo] = []
     tables: list[pa.Table] = []
@@ -207,7 +193,7 @@ def _groups(store: Store, parts: list[FileInfo]) -> Iterator[tuple[list[FileInfo
         try:
             table = parquet.read_whole(store, part.path)
         except CorruptPart as e:
-            _log.warning("%s. It is not merged", e)
+            damaged(e)
             continue
         except FileNotFoundError:
             continue

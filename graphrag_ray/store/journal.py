@@ -36,6 +36,9 @@ CACHE_BYTES = 256 << 20
 
 HAS_DONE, HAS_FAILED = 1, 2
 
+JOURNALS = "work"
+"""The folder that holds the journals of all dialogues."""
+
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _THREADS = 16
 _RELOADS = 5
@@ -50,7 +53,7 @@ def folder(dialogue: str) -> str:
     """Where the parts of a dialogue are."""
     if not _NAME.fullmatch(dialogue):
         raise ValueError(f"a dialogue's name is letters, digits, '_' and '-', not {dialogue!r}")
-    return f"work/{dialogue}"
+    return f"{JOURNALS}/{dialogue}"
 
 
 def list_parts(store: Store, dialogue: str) -> list[FileInfo]:
@@ -158,17 +161,20 @@ class JournalIndex:
 
     It shows the journal as it was when loaded. Picklable; its arrays can lie in shared memory. Parts that
     were merged away meanwhile make it load itself again.
+
+    strict  a damaged part that is only found when its rows are read is raised as CorruptPart; else it is
+            named in a warning and left out, as those are that are found on loading
     """
 
-    def __init__(self, store: Store, dialogue: str, entries: _Entries) -> None:
-        self._store, self._dialogue, self._entries = store, dialogue, entries
+    def __init__(self, store: Store, dialogue: str, entries: _Entries, strict: bool = False) -> None:
+        self._store, self._dialogue, self._entries, self._strict = store, dialogue, entries, strict
         self._found_damaged: set[str] = set()
 
     @classmethod
-    def load(cls, store: Store, dialogue: str) -> JournalIndex:
+    def load(cls, store: Store, dialogue: str, *, strict: bool = False) -> JournalIndex:
         """Read the keys of all parts. A damaged part is named in a warning and in `damaged`, and left out:
         what it held is asked for again. Raises StoreError."""
-        return cls(store, dialogue, _load(store, dialogue))
+        return cls(store, dialogue, _load(store, dialogue), strict)
 
     @property
     def dialogue(self) -> str:
@@ -262,6 +268,8 @@ class JournalIndex:
         try:
             return _cache.get(self._store, path)
         except CorruptPart as e:
+            if self._strict:
+                raise
             _warn_damaged(e)
             self._found_damaged.add(path)
             return None

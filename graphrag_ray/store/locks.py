@@ -111,9 +111,10 @@ class Lock:
             self._quiet_s = 0.0
             self.beat()
 
-    def keep_beating(self, interval_s: float = BEAT_S) -> None:
+    def keep_beating(self, interval_s: float | None = None) -> None:
         """Beat in a background thread until released. A beat that cannot be written is tried again at the
-        next; whether that was too late is for `check`."""
+        next; whether that was too late is for `check`. interval_s: None: BEAT_S."""
+        interval_s = BEAT_S if interval_s is None else interval_s
         self._thread = threading.Thread(target=self._beat_on, args=(interval_s,), name="lock", daemon=True)
         self._thread.start()
 
@@ -154,7 +155,7 @@ def acquire(
     store: Store,
     note: str = "",
     *,
-    stale_s: float = STALE_S,
+    stale_s: float | None = None,
     poll_s: float = 0.5,
     now: Callable[[], float] = time.time,
     clock: Callable[[], float] = time.monotonic,
@@ -163,7 +164,7 @@ def acquire(
     """Become the one writer.
 
     Takes over a lock that was released, whose process is dead on this machine, or whose heartbeat did not
-    change for `stale_s`. Otherwise it is told within a heartbeat that the holder lives.
+    change for `stale_s` (None: STALE_S). Otherwise it is told within a heartbeat that the holder lives.
 
     note   what the writer does, for others to read
     now    unix seconds, for people only; clock: steady seconds, by which staleness is judged
@@ -171,7 +172,7 @@ def acquire(
     Raises LockHeld, saying who holds it and since when; StoreError.
     """
     epoch = _highest(store)
-    if epoch and not _is_free(store, epoch, stale_s, poll_s, clock, sleep):
+    if epoch and not _is_free(store, epoch, STALE_S if stale_s is None else stale_s, poll_s, clock, sleep):
         raise _held(store, epoch)
     holder = Holder(
         host=socket.gethostname(),

@@ -13,10 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from graphrag_ray.errors import CorruptPart
-from graphrag_ray.store.files import Store
+from graphrag_ray.store.files import WHOLE_BYTES, Store
 
 _HASH_LENGTH = 32
 _ROW_GROUP_ROWS = 1 << 20
+READS = 3
+"""A read may be cut short on its way: what is damaged is so each time."""
 
 
 def content_hash(data: bytes) -> str:
@@ -56,23 +58,33 @@ def read_whole(store: Store, path: str, columns: Sequence[str] | None = None) ->
 
     columns: what to decode; null: all. Raises CorruptPart, FileNotFoundError, StoreError.
     """
-    data = store.read(path)
-    if content_hash(data) != hash_in_name(path):
-        # A read may be cut short on its way; what is stored counts.
+    return _decode(store, path, pa.BufferReader(read_bytes(store, path)), columns)
+
+
+def read_bytes(store: Store, path: str) -> bytes:
+    """A file whose name ends with the hash of its bytes. Raises as `read_whole`."""
+    for _ in range(READS):
         data = store.read(path)
-    if content_hash(data) != hash_in_name(path):
-        raise CorruptPart(
-            f"{store.url_of(path)} is damaged: {len(data)} bytes that do not have the hash in its name"
-        )
-    return _decode(store, path, pa.BufferReader(data), columns)
+        if content_hash(data) == hash_in_name(path):
+            return data
+    raise CorruptPart(
+        f"{store.url_of(path)} is damaged: {len(data)} bytes that do not have the hash in its name", path=path
+    )
 
 
 def read_columns(store: Store, path: str, columns: Sequence[str], size: int | None = None) -> pa.Table:
-    """Read some columns, fetching only their bytes from a large file; their pages' checksums are checked.
+    """Read some columns. Of a large file only their bytes are fetched, and their pages' checksums checked;
+    a small one is read whole.
 
     size: bytes, where a listing has told them. Raises as `read_whole`.
     """
-    return _decode(store, path, store.open_input(path, size), columns)
+    if (store.size(path) or 0 if size is None else size) <= WHOLE_BYTES:
+        return read_whole(store, path, columns)
+    found = _decode(store, path, store.open_input(path, size), columns)
+    if found.num_columns < len(set(columns)):
+        # Written by an older version, or no checksum covers what is damaged: the names of the columns.
+        return read_whole(store, path, columns)
+    return found
 
 
 def _decode(store: Store, path: str, source: pa.NativeFile, columns: Sequence[str] | None) -> pa.Table:
@@ -83,4 +95,4 @@ def _decode(store: Store, path: str, source: pa.NativeFile, columns: Sequence[st
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, ValueError) as e:
-        raise CorruptPart(f"{store.url_of(path)} is damaged: {e}") from e
+        raise CorruptPart(f"{store.url_of(path)} is damaged: {e}", path=path) from e

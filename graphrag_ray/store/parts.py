@@ -26,6 +26,11 @@ MAX_PART_BYTES = 64 << 20
 """A part holds about this much in memory at most, a third of it stored."""
 MAX_PART_ROWS = 1_000_000
 
+MEND = (
+    "Run the same `graphrag-ray index` command again with --verify: it sets damaged files aside and makes "
+    "their contents anew"
+)
+
 _TABLE = re.compile(r"[a-z0-9_]{1,64}")
 _THREADS = 8
 
@@ -89,10 +94,18 @@ def read_part(
     path = part.path if isinstance(part, Part) else part
     try:
         if columns is None or verify:
-            return parquet.read_whole(store, path, columns)
-        return parquet.read_columns(store, path, columns)
+            table = parquet.read_whole(store, path, columns)
+        else:
+            table = parquet.read_columns(store, path, columns)
     except FileNotFoundError as e:
-        raise CorruptPart(f"{store.url_of(path)} is missing, though a snapshot needs it") from e
+        told = f"{store.url_of(path)} is missing, though a snapshot needs it"
+        raise CorruptPart(f"{told}. {MEND}", path=path) from e
+    except CorruptPart as e:
+        raise CorruptPart(f"{e}. {MEND}", path=path) from e
+    if isinstance(part, Part) and columns != [] and table.num_rows != part.rows:
+        told = f"{store.url_of(path)} is damaged: it has {table.num_rows:,} rows instead of {part.rows:,}"
+        raise CorruptPart(f"{told}. {MEND}", path=path)
+    return table
 
 
 def read_table(

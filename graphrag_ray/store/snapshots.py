@@ -13,21 +13,27 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import orjson
 
 from graphrag_ray.errors import CorruptPart, IndexNotFound, SnapshotConflict, SnapshotRemoved, StoreError
+from graphrag_ray.store import damage
 from graphrag_ray.store.files import Store
+from graphrag_ray.store.parquet import content_hash
 from graphrag_ray.store.parts import FOLDER, Part
+
+READS = 3
+"""A read may be cut short on its way: what is damaged is so each time."""
 
 FORMAT = 1
 """Of manifests and of what they name. A reader refuses higher ones."""
 HINT = "CURRENT"
 
 NAME = re.compile(r"snapshots/([1-9][0-9]*)\.json")
+_USED = re.compile(r"snapshots/(?:damaged/)?([1-9][0-9]*)\.json")
 
 _log = logging.getLogger(__name__)
 
@@ -96,8 +102,7 @@ def commit(store: Store, manifest: Manifest, *, check: Callable[[], object] = la
     if manifest.number < 1 or (manifest.parent is not None and manifest.parent >= manifest.number):
         raise ValueError(f"snapshot {manifest.number} cannot follow {manifest.parent}")
     # The nonce tells our manifest from an equal one of another writer.
-    content = {**manifest.to_json(), "nonce": secrets.token_hex(8)}
-    data = orjson.dumps(content, option=orjson.OPT_INDENT_2)
+    data = _sealed({**manifest.to_json(), "nonce": secrets.token_hex(8)})
     path = _path(manifest.number)
     check()
     if not store.create(path, data) and _read_or_none(store, path) != data:
@@ -125,54 +130,107 @@ def numbers(store: Store) -> list[int]:
 
 def next_number(store: Store) -> int:
     """The number of the next snapshot. To be asked together with `latest`, before a run's work: the commit
-    fails if somebody else commits in between."""
-    return max(numbers(store), default=0) + 1
+    fails if somebody else commits in between. The number of a damaged snapshot that was set aside is not
+    given again: somebody may have cited it."""
+    found = (_USED.fullmatch(info.path) for info in store.list("snapshots"))
+    return max((int(match.group(1)) for match in found if match), default=0) + 1
 
 
 def load(store: Store, number: int) -> Manifest:
     """Read one snapshot. Raises IndexNotFound, CorruptPart, StoreError (a newer format)."""
     path = _path(number)
-    try:
-        data = store.read(path)
-    except FileNotFoundError:
-        there = ", ".join(map(str, numbers(store))) or "none"
-        raise IndexNotFound(f"{store.url} has no snapshot {number}; there are: {there}") from None
-    return parse(store, path, data)
+    for left in reversed(range(READS)):
+        try:
+            return parse(store, path, store.read(path))
+        except FileNotFoundError:
+            there = ", ".join(map(str, numbers(store))) or "none"
+            raise IndexNotFound(f"{store.url} has no snapshot {number}; there are: {there}") from None
+        except CorruptPart:
+            if not left:
+                raise
+    raise AssertionError("unreachable")
 
 
 def parse(store: Store, path: str, data: bytes) -> Manifest:
     """The manifest that a file holds. Raises CorruptPart, StoreError (a newer format), naming the file."""
     try:
-        return Manifest.from_json(orjson.loads(data))
+        return Manifest.from_json(_unsealed(data))
     except StoreError as e:
         raise StoreError(f"cannot read {store.url_of(path)}: {e}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise CorruptPart(f"{store.url_of(path)} is damaged: {type(e).__name__}: {e}") from e
+        raise CorruptPart(f"{store.url_of(path)} is damaged: {type(e).__name__}: {e}", path=path) from e
+
+
+def _sealed(content: Mapping[str, Any]) -> bytes:
+    """A manifest as it is stored: with a hash of itself, since a changed digit would be JSON too."""
+    plain = orjson.loads(orjson.dumps(content))
+    return orjson.dumps({**plain, "digest": _digest(plain)}, option=orjson.OPT_INDENT_2)
+
+
+def _unsealed(data: bytes) -> dict[str, Any]:
+    content = orjson.loads(data)
+    # Those of earlier versions have none.
+    digest = content.pop("digest", None)
+    if digest is not None and digest != _digest(content):
+        raise ValueError("it does not have the hash that it names")
+    return dict(content)
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return content_hash(orjson.dumps(content))
 
 
 def latest(store: Store) -> Manifest | None:
-    """The newest snapshot; None where there is none. Raises StoreError, also for a newer format.
-
-    A damaged one is named in a warning, and the one before it is taken.
-    """
-    newest = _newest(store)
-    if newest is None:
-        return None
+    """The newest snapshot; None where there is none. Raises StoreError, also for a newer format;
+    CorruptPart where it is damaged or gone: an older one is answered from only by whoever asks for it."""
     try:
-        return load(store, newest)
-    except IndexNotFound:
-        # It was the newest when we looked, and was removed since: there are newer ones.
-        newest = max(numbers(store))
-        return load(store, newest)
-    except CorruptPart as e:
-        damage = e
-    for number in reversed([n for n in numbers(store) if n < newest]):
-        _log.warning("%s. Taking snapshot %d instead", damage, number)
+        newest = _newest(store)
+        if newest is None:
+            return None
         try:
-            return load(store, number)
+            return load(store, newest)
+        except IndexNotFound:
+            # It was the newest when we looked, and was removed since: there are newer ones.
+            return load(store, max(numbers(store)))
+    except CorruptPart as e:
+        older = [n for n in numbers(store) if _path(n) != e.path]
+        instead = f"; snapshot {max(older)} is there too (--snapshot {max(older)})" if older else ""
+        raise CorruptPart(
+            f"{e}. Run the same `graphrag-ray index` command again, which makes the snapshot anew{instead}",
+            path=e.path,
+        ) from e
+
+
+def readable(store: Store) -> tuple[Manifest | None, list[CorruptPart]]:
+    """The newest snapshot that can be read, and what is damaged above it: manifests, the hint. For a run
+    that will make these anew. Raises StoreError."""
+    damaged: list[CorruptPart] = []
+    there = numbers(store)
+    try:
+        hint = _hint(store)
+        if hint > max(there, default=0):
+            damaged.append(_gone(store, hint))
+    except ValueError:
+        damaged.append(CorruptPart(f"{store.url_of(HINT)} is damaged: it is no number", path=HINT))
+    for number in reversed(there):
+        try:
+            return load(store, number), damaged
         except CorruptPart as e:
-            damage = e
-    raise damage
+            damaged.append(e)
+    return None, damaged
+
+
+def set_aside(
+    store: Store, damaged: CorruptPart, *, check: Callable[[], object] = lambda: None
+) -> str | None:
+    """Move a damaged manifest, or the hint, to `damaged/` beside it; returns where it is now, None where it
+    was gone. Readers find the snapshots without the hint. For the holder of the lock."""
+    check()
+    moved = None
+    with suppress(FileNotFoundError):
+        moved = damage.move(store, damaged.path, check=check)
+    store.delete(HINT)
+    return moved
 
 
 def open_latest(store: Store, number: int | None = None) -> Manifest:
@@ -231,14 +289,30 @@ def _path(number: int) -> str:
 
 def _newest(store: Store) -> int | None:
     try:
-        hint = int(store.read(HINT))
-    except (FileNotFoundError, ValueError):
+        hint = _hint(store)
+    except ValueError:
         hint = 0
     if hint < 1 or not store.exists(_path(hint)):
-        return max(numbers(store), default=None)
+        newest = max(numbers(store), default=None)
+        if hint > (newest or 0):
+            raise _gone(store, hint)
+        return newest
     while store.exists(_path(hint + 1)):
         hint += 1
     return hint
+
+
+def _hint(store: Store) -> int:
+    """The snapshot that the hint names; 0 where there is no hint. Raises ValueError for what is no number."""
+    try:
+        return int(store.read(HINT))
+    except FileNotFoundError:
+        return 0
+
+
+def _gone(store: Store, number: int) -> CorruptPart:
+    path = _path(number)
+    return CorruptPart(f"{store.url_of(path)} is missing, though {HINT} names it", path=path)
 
 
 def _read_or_none(store: Store, path: str) -> bytes | None:

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.sources import specific
+from graphrag_ray.store.parts import MEND
 from graphrag_ray.terminal.changes import print_changes, print_snapshots
 from graphrag_ray.terminal.progress import console_of
 from graphrag_ray.wording import plural
@@ -191,6 +192,11 @@ def print_status(found: Mapping[str, Any]) -> None:
         print_snapshots(out, found["snapshots"])
     for note in found["notes"].values():
         out.print(f"  {note}")
+    if found["damaged"]:
+        out.print("\nDamaged", style="bold")
+        for told in found["damaged"]:
+            out.print(f"  {told}", soft_wrap=True)
+        out.print(f"  {MEND}.", soft_wrap=True)
 
 
 def _usage_table(usage: Sequence[Mapping[str, Any]]) -> Table:

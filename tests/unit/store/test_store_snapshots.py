@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 
 import orjson
@@ -95,9 +96,7 @@ def test_a_snapshot_cannot_follow_itself_or_a_later_one(store):
             snapshots.commit(store, manifest(number, parent))
 
 
-@pytest.mark.parametrize(
-    "hint", [b"1\n", b"2\n", b"3\n", b"4\n", b"99\n", b"0\n", b"-1\n", b"", b"\xff\x00", None]
-)
+@pytest.mark.parametrize("hint", [b"1\n", b"2\n", b"3\n", b"4\n", b"0\n", b"-1\n", b"", b"\xff\x00", None])
 def test_readers_find_the_newest_snapshot_whatever_the_hint_says(store, hint):
     commit(store, 1, 2, 3, 4)
     store.write("CURRENT", hint) if hint is not None else store.delete("CURRENT")
@@ -135,24 +134,77 @@ def test_a_reader_takes_two_requests_when_the_hint_is_right(store, monkeypatch):
 
 
 @pytest.mark.parametrize("damaged", [b"", b'{"format": 1, "num', b"[]", b'{"format": 1}', b'{"number": 3}'])
-def test_a_damaged_newest_manifest_is_named_and_the_one_before_is_taken(store, caplog, damaged):
+def test_a_reader_is_told_of_a_damaged_newest_manifest_and_answers_from_no_older_one(store, damaged):
     commit(store, 1, 2, 3)
     store.write("snapshots/3.json", damaged)
-    assert snapshots.latest(store).number == 2
-    assert "snapshots/3.json is damaged" in caplog.text
-    assert snapshots.next_number(store) == 4
+    with pytest.raises(CorruptPart, match=r"snapshots/3.json is damaged.*index` command again.*--snapshot 2"):
+        snapshots.open_latest(store)
     with pytest.raises(CorruptPart, match=r"snapshots/3.json"):
         snapshots.open_latest(store, 3)
+    assert snapshots.open_latest(store, 2).number == 2
+
+
+def test_a_manifest_of_which_any_byte_is_changed_is_damaged_or_says_the_same(store):
+    snapshots.commit(store, FULL)
+    whole = store.read(f"snapshots/{FULL.number}.json")
+    store.delete("CURRENT")
+    for place in range(len(whole)):
+        changed = bytearray(whole)
+        changed[place] ^= 1
+        store.write(f"snapshots/{FULL.number}.json", bytes(changed))
+        with contextlib.suppress(CorruptPart):
+            assert snapshots.latest(store) == FULL
+
+
+def test_a_manifest_without_a_hash_of_itself_as_older_versions_wrote_is_read(store):
+    store.write("snapshots/1.json", orjson.dumps(manifest(1).to_json()))
+    assert snapshots.latest(store) == manifest(1)
+
+
+def test_a_damaged_manifest_that_is_set_aside_leaves_the_one_before_and_its_number_is_not_given_again(store):
+    commit(store, 1, 2, 3)
+    store.write("snapshots/3.json", b"{")
+    found, damaged = snapshots.readable(store)
+    assert found.number == 2
+    assert [d.path for d in damaged] == ["snapshots/3.json"]
+    assert snapshots.set_aside(store, damaged[0]) == "snapshots/damaged/3.json"
+    assert snapshots.readable(store) == (manifest(2, 1), [])
+    assert snapshots.latest(store).number == 2
+    assert snapshots.next_number(store) == 4
     snapshots.commit(store, manifest(4, 2))
     assert snapshots.latest(store).number == 4
 
 
-def test_when_no_manifest_can_be_read_that_is_the_error(store):
+@pytest.mark.parametrize("hint", [b"", b"3x", b"\xff"])
+def test_a_damaged_hint_is_named_to_whoever_writes_and_readers_do_without(store, hint):
+    commit(store, 1, 2)
+    store.write("CURRENT", hint)
+    found, damaged = snapshots.readable(store)
+    assert found.number == 2
+    assert [d.path for d in damaged] == ["CURRENT"]
+    assert snapshots.set_aside(store, damaged[0]) == "damaged/CURRENT"
+    assert snapshots.readable(store) == (manifest(2, 1), [])
+
+
+def test_a_snapshot_that_the_hint_names_and_that_is_gone_is_missed(store):
+    commit(store, 1, 2)
+    store.delete("snapshots/2.json")
+    with pytest.raises(CorruptPart, match=r"snapshots/2.json is missing, though CURRENT names it"):
+        snapshots.latest(store)
+    found, damaged = snapshots.readable(store)
+    assert found.number == 1
+    assert [d.path for d in damaged] == ["snapshots/2.json"]
+    assert snapshots.set_aside(store, damaged[0]) is None
+    assert snapshots.latest(store).number == 1
+
+
+def test_when_no_manifest_can_be_read_all_are_named(store):
     commit(store, 1, 2)
     store.write("snapshots/1.json", b"")
     store.write("snapshots/2.json", b"")
-    with pytest.raises(CorruptPart, match=r"snapshots/1.json"):
-        snapshots.open_latest(store)
+    found, damaged = snapshots.readable(store)
+    assert found is None
+    assert [d.path for d in damaged] == ["snapshots/2.json", "snapshots/1.json"]
 
 
 def test_a_snapshot_that_is_not_there_is_told_with_those_that_are(store):

@@ -1,0 +1,324 @@
+"""An index of which something was damaged: the same command names it, sets it aside and makes it anew; a
+question or `status` says what is damaged, and answers from no less than all."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import toy_model
+from endpoint import Endpoint
+from world import TOWN, Command, World, everything, index_command
+
+from graphrag_ray.index import JOURNALS
+from graphrag_ray.steps import damage as steps_damage
+from graphrag_ray.steps.damage import needed
+from graphrag_ray.store import damage, locks, snapshots
+from graphrag_ray.store.parts import Part, read_part
+
+DEEP = {
+    "communities": {"max_size": 3, "small_component": 1},
+    "claims": {"enabled": True},
+    "chunking": {"size": 12, "overlap": 4, "min_new_tokens": 2},
+}
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def delete(path: Path) -> None:
+    path.unlink()
+
+
+DAMAGES = [truncate, flip, empty, delete]
+Damage = Callable[[Path], None]
+every_damage = pytest.mark.parametrize("spoil", DAMAGES)
+
+
+@pytest.fixture(scope="module")
+def shared_endpoint() -> Iterator[Endpoint]:
+    with Endpoint(respond=toy_model.respond) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory, shared_endpoint: Endpoint) -> World:
+    """Two snapshots: one document came later."""
+    world = World(tmp_path_factory.mktemp("built"), shared_endpoint)
+    world.changes = dict(DEEP)
+    *first, last = TOWN
+    world.write({name: TOWN[name] for name in first})
+    world.index()
+    world.write({last: TOWN[last]})
+    assert world.index().manifest.number == 2
+    return world
+
+
+@pytest.fixture(scope="module")
+def whole(built: World) -> dict[str, Any]:
+    return everything(built.open())
+
+
+@pytest.fixture
+def world(built: World, tmp_path: Path) -> World:
+    """A copy that may be damaged."""
+    shutil.copytree(built.root, tmp_path / "index")
+    shutil.copytree(built.input, tmp_path / "input")
+    copy = World(tmp_path, built.endpoint)
+    copy.changes = dict(DEEP)
+    # A document's folder is part of what an index remembers: the copy is asked with the first one's.
+    copy.input = built.input
+    return copy
+
+
+def asked(world: World) -> int:
+    return len(world.endpoint.requests)
+
+
+def told(world: World, path: str) -> list[str]:
+    return [note for note in world.observer.notes if path in note]
+
+
+def one_of_each_table(world: World) -> list[Part]:
+    """The largest part of each table that the newest snapshot names or its steps came to."""
+    largest: dict[str, Part] = {}
+    for part in needed(world.open().manifest):
+        folder = part.path.rsplit("/", 1)[0]
+        largest[folder] = max(largest.get(folder, part), part, key=lambda p: p.bytes)
+    return list(largest.values())
+
+
+def mended(world: World, paths: list[str], whole: dict[str, Any]) -> None:
+    """Index again: named, set aside, made anew for nothing, and whole."""
+    there = [path for path in paths if (world.root / path).exists()]
+    before = asked(world)
+    done = world.index()
+    assert all(told(world, path) for path in paths), world.observer.notes
+    for path in there:
+        folder, name = path.rsplit("/", 1)
+        assert (world.root / folder / damage.FOLDER / name).exists()
+    assert done.committed and asked(world) == before, "all is made anew from the journal"
+    assert everything(world.open()) == whole
+    assert not world.index().committed and world.observer.notes == []
+
+
+@every_damage
+def test_damaged_parts_of_every_table_are_named_set_aside_and_made_anew(
+    world: World, whole: dict[str, Any], spoil: Damage
+):
+    paths = [part.path for part in one_of_each_table(world)]
+    assert len(paths) > 15
+    for path in paths:
+        spoil(world.root / path)
+    mended(world, paths, whole)
+
+
+def test_a_damaged_part_of_any_one_table_is_made_anew(world: World, whole: dict[str, Any]):
+    for i, part in enumerate(one_of_each_table(world)):
+        DAMAGES[i % 4](world.root / part.path)
+        mended(world, [part.path], whole)
+
+
+@pytest.mark.parametrize("kind", ["entities", "found_entities", "text_units", "block_entities", "reports"])
+def test_damage_that_shows_only_when_a_part_is_read_sends_the_run_back_once(
+    world: World, whole: dict[str, Any], kind: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Where an index is too large to be looked over: a flipped byte, and a document more."""
+    monkeypatch.setattr(steps_damage, "VERIFIED_BYTES", 0)
+    paths = [p.path for p in needed(world.open().manifest) if p.path.startswith(f"tables/{kind}/")]
+    for path in paths:
+        flip(world.root / path)
+    done = world.index(claims={"enabled": False})
+    done = world.index() if done.committed else done
+    assert everything(world.open()) == whole or told(world, paths[0]) == []
+    world.index(verify=True)
+    assert everything(world.open()) == whole
+
+
+def test_verify_finds_what_a_large_index_would_not_show(
+    world: World, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(steps_damage, "VERIFIED_BYTES", 0)
+    monkeypatch.setattr(steps_damage, "_AT_ONCE", 5)
+    part = world.open().manifest.parts("covariates")[0]
+    flip(world.root / part.path)
+    assert not world.index().committed, "nobody read it"
+    assert world.index(verify=True).committed and told(world, part.path)
+    assert everything(world.open()) == whole
+
+
+# journals
+
+
+@every_damage
+@pytest.mark.parametrize("dialogue", JOURNALS)
+def test_of_a_damaged_journal_only_what_it_held_is_asked_again(
+    world: World, whole: dict[str, Any], dialogue: str, spoil: Damage
+):
+    """Without a snapshot everything is made from the journal."""
+    parts = {info.path: info.bytes for info in world.store.list(f"work/{dialogue}")}
+    lost = max(parts, key=lambda path: parts[path])
+    held = read_part(world.store, lost, ["kind", "request_hash"]).to_pylist()
+    for folder in ("tables", "snapshots"):
+        shutil.rmtree(world.root / folder)
+    (world.root / "CURRENT").unlink()
+    spoil(world.root / lost)
+    before = asked(world)
+    world.index()
+    again = len({row["request_hash"] for row in held if row["kind"] == "turn"})
+    paid = sum(_texts(r) for r in world.endpoint.requests[before:])
+    assert paid == again > 0
+    assert told(world, lost) or spoil is delete
+    assert (world.root / f"work/{dialogue}/damaged/{lost.rsplit('/', 1)[1]}").exists() is (
+        spoil is not delete
+    )
+    now = everything(world.open())
+    assert {name: len(rows) for name, rows in now.items()} == {name: len(r) for name, r in whole.items()}
+    names = ("entity_instances", "relationship_instances", "embeddings_entity")
+    assert all(now[name] == whole[name] for name in names)
+
+
+def _texts(received: Any) -> int:
+    """Items of a request: embeddings are packed."""
+    given = received.body.get("input")
+    return len(given) if isinstance(given, list) else 1
+
+
+def test_a_damaged_journal_of_a_whole_index_is_named_and_costs_nothing(world: World, whole: dict[str, Any]):
+    lost = world.store.list("work/extract")[0].path
+    truncate(world.root / lost)
+    before = asked(world)
+    assert not world.index().committed
+    assert told(world, lost) and asked(world) == before
+    assert everything(world.open()) == whole
+    world.index()
+    assert world.observer.notes == []
+
+
+# manifests, the hint, locks
+
+
+@every_damage
+def test_a_damaged_newest_snapshot_is_made_anew_from_the_one_before(
+    world: World, whole: dict[str, Any], spoil: Damage
+):
+    spoil(world.root / "snapshots/2.json")
+    before = asked(world)
+    done = world.index()
+    assert told(world, "snapshots/2.json") and asked(world) == before
+    assert done.manifest.parent == 1 and everything(world.open()) == whole
+    assert done.manifest.number == (2 if spoil is delete else 3), "a number that was seen is not given again"
+    assert not world.index().committed and world.observer.notes == []
+
+
+@every_damage
+def test_an_index_all_of_whose_snapshots_are_damaged_is_made_anew_for_nothing(
+    world: World, whole: dict[str, Any], spoil: Damage
+):
+    for path in (world.root / "snapshots").iterdir():
+        spoil(path)
+    before = asked(world)
+    world.index()
+    assert told(world, "snapshots/2.json") and asked(world) == before
+    now, ids = everything(world.open()), {"human_readable_id", "community", "parent", "children"}
+    plain = {name: _without(rows, ids) for name, rows in now.items()}
+    assert plain["entities"] == _without(whole["entities"], ids)
+
+
+def _without(rows: list[dict[str, Any]], names: set[str]) -> list[dict[str, Any]]:
+    kept = [{k: v for k, v in row.items() if k not in names} for row in rows]
+    return sorted(kept, key=lambda row: str(row.get("id")))
+
+
+@every_damage
+def test_a_damaged_hint_is_no_loss(world: World, whole: dict[str, Any], spoil: Damage):
+    spoil(world.root / "CURRENT")
+    before = asked(world)
+    world.index()
+    assert asked(world) == before and everything(world.open()) == whole
+    world.index()
+    assert world.observer.notes == []
+
+
+@every_damage
+@pytest.mark.parametrize("name", ["2.json", "2.beat.json"])
+def test_damaged_lock_files_hold_nobody_up_for_ever(
+    world: World, whole: dict[str, Any], spoil: Damage, name: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(locks, "STALE_S", 0.2)
+    spoil(world.root / "locks" / name)
+    assert not world.index().committed
+    assert everything(world.open()) == whole
+
+
+# documents that INPUT does not hold any more
+
+
+def test_kept_documents_whose_parts_are_damaged_are_taken_from_the_other_table(
+    world: World, whole: dict[str, Any], tmp_path: Path
+):
+    more = tmp_path / "more"
+    more.mkdir()
+    (more / "new.txt").write_text("KARL wrote to LENA.")
+    world.input = more
+    world.index(add=True)
+    expected = everything(world.open())
+    read = world.open().manifest.steps["read"]["tables"]
+    for path in {p[0] for name in ("documents", "text_units") for group in read[name] for p in group}:
+        truncate(world.root / path)
+    world.index(add=True)
+    assert world.observer.notes and everything(world.open()) == expected
+
+
+# readers
+
+
+@pytest.mark.parametrize("spoil", [truncate, flip, empty, delete])
+def test_a_question_about_a_damaged_index_says_what_is_damaged_and_what_to_do(
+    world: World, run: Command, spoil: Damage
+):
+    part = world.open().manifest.parts("community_reports")[0]
+    spoil(world.root / part.path)
+    result = run("query", "Who met whom?", "--root", world.root)
+    assert result.exit_code == 1
+    assert part.path in result.output and "index` command again with --verify" in result.output
+    done = run(*index_command(world, "--verify", "--set", "claims.enabled=true"))
+    assert done.exit_code in (0, 3), done.output
+    assert run("query", "Who met whom?", "--root", world.root).exit_code == 0
+
+
+@every_damage
+def test_a_question_is_not_answered_from_an_older_snapshot_unasked(world: World, run: Command, spoil: Damage):
+    spoil(world.root / "snapshots/2.json")
+    for command in (["query", "Who met whom?"], ["failures"]):
+        result = run(*command, "--root", world.root)
+        assert result.exit_code == 1
+        assert "snapshots/2.json is" in result.output and "--snapshot 1" in result.output
+    assert run("query", "Who met whom?", "--root", world.root, "--snapshot", 1).exit_code == 0
+
+
+@every_damage
+@pytest.mark.parametrize("what", ["snapshots/2.json", "work/report", "tables/reports"])
+def test_status_lists_what_is_damaged(world: World, run: Command, spoil: Damage, what: str):
+    path = what if what.endswith(".json") else world.store.list(what)[0].path
+    spoil(world.root / path)
+    result = run("status", "--root", world.root)
+    unseen = (what == "tables/reports" and spoil is flip) or (what == "work/report" and spoil is delete)
+    assert result.exit_code == (0 if unseen else 1)
+    assert (path in result.output) is not unseen
+    assert ("index` command again" in result.output) is not unseen
+    assert snapshots.numbers(world.store)

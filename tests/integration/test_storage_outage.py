@@ -1,0 +1,145 @@
+"""Storage that is out of reach while a sweep works: nothing is paid for that cannot be kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from endpoint import Answer, Endpoint
+from faulty import OutageStore
+
+from graphrag_ray.engine.executor import Executor
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.local import LocalExecutor
+from graphrag_ray.engine.work import Outcome, Row, Work
+from graphrag_ray.errors import StoreError
+from graphrag_ray.messages import CallParameters, ChatRequest, Message
+from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.store import files
+from graphrag_ray.store.journal import JournalIndex
+
+CALL = CallParameters("default", "m")
+IN_FLIGHT = 8
+ITEMS = 600
+
+
+class Model:
+    """Answers in upper case, and takes note when the storage goes away: `out` is made at request number
+    `out_at`."""
+
+    def __init__(self, out: Path, out_at: int) -> None:
+        self.out, self.out_at = out, out_at
+        self.asked: list[tuple[float, str]] = []
+
+    def __call__(self, body: dict[str, Any]) -> Answer:
+        text = body["messages"][-1]["content"]
+        self.asked.append((time.monotonic(), text))
+        if len(self.asked) == self.out_at:
+            self.out.touch()
+        return Answer(text.upper(), delay_s=0.1)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Model:
+    return Model(tmp_path / "OUT", 60)
+
+
+@pytest.fixture
+def endpoint(model: Model) -> Iterator[Endpoint]:
+    with Endpoint(model) as running:
+        yield running
+
+
+@pytest.fixture(params=["local", "ray"])
+def make(
+    request: pytest.FixtureRequest, tmp_path: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[], Executor]]:
+    monkeypatch.setattr(files, "FIRST_DELAY_S", files.FIRST_DELAY_S)  # undone afterwards
+    given = {"base_url": endpoint.base_url, "api_key_env": None, "max_in_flight": IN_FLIGHT}
+    settings = parse_settings(
+        {"models": {"default": {"provider": "openai", "model": "m", "endpoints": [given]}}}
+    )
+    store, models = OutageStore(f"outage://{tmp_path}/index"), Models.of(settings)
+    made: list[Any] = []
+
+    def build() -> Executor:
+        if request.param == "local":
+            return LocalExecutor(store, models, flush_s=0.2)
+        request.getfixturevalue("on_ray")
+        from graphrag_ray.distributed.executor import RayExecutor
+
+        made.append(RayExecutor(store, models, flush_s=0.2, workers_per_node=1))
+        return made[-1]
+
+    yield build
+    for executor in made:
+        executor.close()
+
+
+def start(store: Any, row: Row) -> Generator[Any, Any, str]:
+    reply = yield ChatRequest("p", (Message("user", row["text"]),), CALL)
+    return str(reply.text)
+
+
+def label(row: Row) -> tuple[str, str]:
+    return row["text"], ""
+
+
+WORK = Work("echo", start, label)
+
+
+class Listed:
+    total = ITEMS
+
+    def __init__(self) -> None:
+        self._rows: list[Row] | None = [{"text": f"item {i}"} for i in range(ITEMS)]
+        self.outcomes: dict[int, Outcome[str]] = {}
+
+    def take(self) -> list[Row] | None:
+        rows, self._rows = self._rows, None
+        return rows
+
+    def finished(self, number: int, outcome: Outcome[str]) -> None:
+        self.outcomes[number] = outcome
+
+
+def test_a_long_outage_stops_the_spending_then_the_run_and_costs_its_last_seconds(
+    make: Callable[[], Executor], model: Model
+):
+    executor = make()
+    with pytest.raises(StoreError) as raised:
+        executor.sweep(WORK, Listed(), JournalIndex.load(executor.store, "echo"))
+    told, ended = str(raised.value), time.monotonic()
+    assert "cannot write outage://" in told and "the storage is out of reach (the last of 8 attempts)" in told
+    assert "run the same command again" in told and "rows of the journal) could not be kept" in told
+    assert "Traceback" not in told
+    assert ended - model.asked[-1][0] > 1.0, "nothing was asked while nothing could be kept"
+    kept = JournalIndex.load(executor.store, "echo").keys_done()
+    paid = len(model.asked)
+    assert 0 < kept < paid < ITEMS
+
+    model.out.unlink()
+    model.out_at = -1
+    source = Listed()
+    again = make()
+    again.sweep(WORK, source, JournalIndex.load(again.store, "echo"))
+    assert len(source.outcomes) == ITEMS
+    assert len(model.asked) - paid == ITEMS - kept, "asked again: what was not kept, and nothing else"
+
+
+def test_a_short_outage_holds_a_run_up_and_costs_nothing(make: Callable[[], Executor], model: Model):
+    """It ends within the store's patience."""
+    executor, source = make(), Listed()
+    removed: list[float] = []
+
+    def watch(progress: Any) -> None:
+        if model.out.exists() and len(model.asked) > 80:
+            removed.append(time.monotonic())
+            model.out.unlink()
+
+    executor.on_progress = watch  # type: ignore[attr-defined]
+    executor.sweep(WORK, source, JournalIndex.load(executor.store, "echo"))
+    assert len(source.outcomes) == ITEMS == len(model.asked)

@@ -1,0 +1,370 @@
+"""The store on storage that fails, delays, cuts short, reorders and dies, by seeds: what was acknowledged is
+never lost, no torn bytes are taken for data, and of several writers exactly one wins."""
+
+import hashlib
+import importlib.util
+import threading
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from faulty import Faults, InMemory, Killed, faulty, on_disk
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphrag_ray.errors import CorruptPart, LockHeld, SnapshotConflict, StoreError
+from graphrag_ray.store import compaction, files, journal, locks, parts, snapshots
+from graphrag_ray.store.journal import JournalIndex, JournalWriter
+from graphrag_ray.store.rows import JournalRow, resolve
+from graphrag_ray.store.snapshots import Manifest
+
+
+def _contract_tests():
+    path = Path(__file__).parent / "test_store_contract.py"
+    spec = importlib.util.spec_from_file_location("store_contract_under_faults", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return {name: test for name, test in vars(module).items() if name.startswith("test_")}
+
+
+globals().update(_contract_tests())
+# Where storage does not know whose a file is, a refusal after a fault is a success if the content is ours
+# (`Store.create`): so whoever competes puts something of his own in it, and this test does not.
+del globals()["test_create_does_not_touch_a_file_that_exists"]
+
+LOSSY = {"refused": 0.15, "unanswered": 0.15, "late": 0.05, "torn_writes": 0.05, "cut_reads": 0.1}
+"""Everything at once."""
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch):
+    monkeypatch.setattr(files, "_sleep", lambda seconds: None)
+    journal._cache.clear()
+
+
+@pytest.fixture(params=[1, 2])
+def store(request, tmp_path):
+    """For the contract's tests: faults that any storage may have, on a local folder."""
+    faults = Faults(seed=request.param, refused=0.15, unanswered=0.15, delay_s=0.002)
+    return faulty(faults, on_disk(str(tmp_path / "index")))[0]
+
+
+def key(i):
+    return hashlib.sha256(b"%d" % i).hexdigest()
+
+
+def row(i, kind="turn", at=1000.0):
+    return JournalRow(
+        key=key(i), turn=0, slot=0, request_hash=key(i), kind=kind, at=at + i,
+        reply=f"reply {i}" if kind == "turn" else None, model="m", prompt_tokens=10,
+    )  # fmt: skip
+
+
+def manifest(number, **more):
+    return Manifest(
+        number=number, parent=number - 1 or None, created_at="2026-01-01T00:00:00Z", version="0", **more
+    )
+
+
+def at_once(n, work):
+    barrier = threading.Barrier(n)
+
+    def one(i):
+        barrier.wait()
+        return work(i)
+
+    with ThreadPoolExecutor(n) as pool:
+        return list(pool.map(one, range(n)))
+
+
+# the journal
+
+moves = st.lists(
+    st.sampled_from(["append", "append", "flush", "flush", "compact", "read", "die", "outage"]), max_size=20
+)
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 2**20), moves, st.booleans())
+def test_what_a_flush_acknowledged_is_found_whatever_the_storage_does(seed, sequence, compacting_others):
+    """One writer after another: each dies in the middle of a flush or a merge, or not at all."""
+    journal._cache.clear()
+    store, disk = faulty(Faults(seed=seed, **LOSSY))
+    numbers, writers = iter(range(10**6)), iter(range(10**6))
+    writer = JournalWriter(store, "extract", f"w{next(writers)}")
+    appended, acknowledged = [], set()
+    if compacting_others:
+        disk.between = lambda: quietly(lambda: compaction.compact(store, "extract", at_least=1))
+    for move in sequence:
+        if move == "append":
+            appended.append(row(next(numbers)))
+            writer.append(appended[-1])
+        elif move == "flush":
+            if quietly(writer.flush):
+                acknowledged = set(appended)
+        elif move == "compact":
+            quietly(lambda: compaction.compact(store, "extract", at_least=1))
+        elif move == "outage":
+            disk.faults.out_until = disk.operations + files.ATTEMPTS + seed % 3
+        elif move == "read" and disk.operations > disk.faults.out_until:
+            assert acknowledged <= rows_in(store) <= set(appended)
+        elif move == "die":
+            disk.faults.out_until = 0
+            disk.faults.die_at = disk.changes + seed % 3
+            with pytest.raises(Killed):
+                work_until_killed(store, writer, numbers)
+            disk.dead, disk.faults.die_at = False, None
+            appended = [*acknowledged, *(r for r in rows_in(store) if r not in acknowledged)]
+            writer = JournalWriter(store, "extract", f"w{next(writers)}")
+    disk.heal()
+    assert acknowledged <= rows_in(store) <= set(appended)
+    writer.flush()
+    assert rows_in(store) == set(appended)
+    counted = compaction.totals(store, "extract")
+    assert sum(m.calls for m in counted.by_model.values()) == len(set(appended))
+
+
+def work_until_killed(store, writer, numbers):
+    while True:
+        writer.append(row(10**6 + next(numbers)))
+        writer.flush()
+        compaction.compact(store, "extract", at_least=1)
+
+
+def quietly(act):
+    """True when it succeeded; storage may refuse for longer than anybody waits."""
+    try:
+        act()
+    except StoreError:
+        return False
+    return True
+
+
+def rows_in(store):
+    """Everything in the journal, as a reader finds it. Damaged parts are left out, and named."""
+    index = JournalIndex.load(store, "extract")
+    wanted = [f"{int(p):016x}" for p in set(index._entries.prefixes.tolist())]
+    known = {key(i)[:16]: key(i) for i in [*range(40), *range(10**6, 10**6 + 200)]}
+    found = index.lookup(known[w] for w in wanted)
+    return {r for rows in found.values() for r in rows}
+
+
+def test_a_merge_in_the_middle_of_a_listing_hides_no_row():
+    for seed in range(20):
+        journal._cache.clear()
+        store, disk = faulty(Faults(seed=seed))
+        for i in range(6):
+            writer = JournalWriter(store, "extract", f"w{i}")
+            writer.append(row(i))
+            writer.flush()
+        disk.between = lambda store=store: compaction.compact(store, "extract", at_least=2)
+        assert rows_in(store) == {row(i) for i in range(6)}
+
+
+# parts
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 2**20), st.booleans())
+def test_a_part_that_was_written_is_read_or_named_as_damaged(seed, columns):
+    store, disk = faulty(Faults(seed=seed, **LOSSY))
+    table = pa.table({"id": [key(i) for i in range(50)], "n": list(range(50))})
+    found, named = [], []
+    for _ in range(3):
+        part = parts.write_part(store, "entities", table)
+        try:
+            found.append(parts.read_part(store, part, ["n"] if columns else None))
+        except CorruptPart as e:
+            named.append(e.path)
+    disk.heal()
+    assert set(named) <= {part.path}
+    assert all(f.equals(table.select(["n"]) if columns else table) for f in found)
+    assert parts.read_part(store, parts.write_part(store, "entities", table)).equals(table)
+
+
+# snapshots
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_of_racing_commits_over_bad_connections_exactly_one_wins_and_stands(seed):
+    store, disk = faulty(Faults(seed=seed, refused=0.2, unanswered=0.3, delay_s=0.001))
+
+    def commit(i):
+        try:
+            snapshots.commit(store, manifest(1, counts={"writer": i}))
+        except SnapshotConflict:
+            return False
+        return True
+
+    won = at_once(6, commit)
+    disk.heal()
+    assert won.count(True) == 1
+    assert snapshots.open_latest(store).counts == {"writer": won.index(True)}
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 2**20), st.integers(0, 12))
+def test_an_acknowledged_snapshot_outlives_the_writer_that_dies_over_the_next(seed, more):
+    store, disk = faulty(Faults(seed=seed, refused=0.1, unanswered=0.1, torn_writes=0.05))
+    acknowledged = 0
+    disk.faults.die_at = more
+    try:
+        for n in range(1, 6):
+            snapshots.commit(store, manifest(n, counts={"n": n}))
+            acknowledged = n
+    except (Killed, SnapshotConflict):  # what a torn create left is nobody's
+        pass
+    disk.heal()
+    found, _ = snapshots.readable(store)
+    newest = found.number if found else 0
+    assert newest in (acknowledged, acknowledged + 1)
+    assert found is None or found.counts == {"n": newest}
+    following = snapshots.next_number(store)
+    snapshots.commit(store, manifest(following, counts={"n": following}))
+    assert snapshots.readable(store)[0].number == following
+
+
+# locks
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_of_writers_that_start_together_over_bad_connections_exactly_one_works(seed):
+    store, disk = faulty(Faults(seed=seed, refused=0.2, unanswered=0.2, delay_s=0.001))
+
+    def start(_):
+        try:
+            lock = locks.acquire(store, poll_s=0.02)
+        except LockHeld as e:
+            return str(e)
+        lock.keep_beating(0.02)
+        return lock
+
+    tried = at_once(5, start)
+    won = [lock for lock in tried if not isinstance(lock, str)]
+    for lock in won:
+        lock.check()
+        lock.release()
+    assert len(won) == 1
+    assert all("process" in told and " since " in told for told in tried if isinstance(told, str))
+    disk.heal()
+    assert locks.holder(store) is None
+
+
+class Clock:
+    """Time that passes only by sleeping; `each` is done at every sleep."""
+
+    def __init__(self, each):
+        self.seconds, self.each = 0.0, each
+
+    def __call__(self):
+        return self.seconds
+
+    def sleep(self, seconds):
+        self.seconds += seconds
+        self.each()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_lock_files_that_arrive_in_pieces_never_give_two_holders(seed):
+    """A dies, or goes, or stays and gives signs of life; B is let in only in the first two cases."""
+    store, disk = faulty(Faults(seed=seed, **LOSSY))
+    held, in_turn = [], []
+    for _ in range(4):
+        clock = Clock(lambda: [lock.beat() for lock in held])
+        try:
+            lock = locks.acquire(store, clock=clock, sleep=clock.sleep)
+        except LockHeld:
+            continue
+        assert held == [], "who was there gave signs of life all the time"
+        held.append(lock)
+        in_turn.append(lock.epoch)
+        if seed % 3 == 0:
+            held.pop().release()
+        elif seed % 3 == 1:
+            held.pop()
+    disk.heal()
+    assert in_turn == sorted(set(in_turn))
+    for lock in held:
+        lock.check()
+
+
+# a whole run's worth of operations, ended at each one
+
+
+def work_through(store):
+    """What a run does to a store, in small. Yields what is acknowledged."""
+    with locks.acquire(store, "a run", stale_s=0.0, poll_s=0.0) as lock:
+        found, _ = snapshots.readable(store)
+        writer = JournalWriter(store, "extract", f"w{lock.epoch}")
+        for i in range(4):
+            writer.append(row(i, at=1000.0 * lock.epoch))
+            writer.flush()
+            yield "row", i
+        table = pa.table({"n": list(range(10)), "epoch": [lock.epoch] * 10})
+        part = parts.write_part(store, "entities", table)
+        number = snapshots.next_number(store)
+        made = Manifest(number, found.number if found else None, "2026", "0", {"entities": [part]})
+        snapshots.commit(store, made, check=lock.check)
+        yield "snapshot", number
+        compaction.compact(store, "extract", at_least=2, check=lock.check)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("inner", ["memory", "disk"])
+def test_a_run_that_dies_at_any_operation_loses_nothing_it_was_told_is_safe(
+    seed, inner, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(locks.Lock, "keep_beating", lambda self, interval_s=0.0: None)
+    torn = 0.05 if inner == "memory" else 0.0
+    for die_at in range(4, 60):
+        journal._cache.clear()
+        disk_at = InMemory() if inner == "memory" else on_disk(str(tmp_path / f"{die_at}"))
+        store, disk = faulty(Faults(seed=seed, refused=0.1, unanswered=0.1, torn_writes=torn), disk_at)
+        try:
+            for _ in work_through(store):  # a first run, whole
+                pass
+        except SnapshotConflict:  # a create was torn, and its answer lost: nobody's snapshot
+            pass
+        safe = defaultdict(set)
+        disk.faults.die_at = disk.changes + die_at - 4
+        try:
+            for what, number in work_through(store):
+                safe[what].add(number)
+        except (Killed, SnapshotConflict):
+            pass
+        died = disk.dead
+        disk.heal()
+        snapshot, damaged = snapshots.readable(store)
+        if snapshot is not None:
+            assert parts.read_table(store, snapshot.parts("entities"))["n"].to_pylist() == list(range(10))
+        assert max(safe["snapshot"], default=0) <= (snapshot.number if snapshot else 0)
+        assert not damaged or torn
+        found = JournalIndex.load(store, "extract").lookup(map(key, range(4)))
+        replies = {r.reply for rows in found.values() for r in resolve(rows)}
+        assert {f"reply {i}" for i in safe["row"]} <= replies <= {f"reply {i}" for i in range(4)}
+        for _ in work_through(store):  # and whoever comes next works on
+            pass
+        if not died:
+            break
+    else:
+        pytest.fail("the run has more operations than were tried")
+
+
+def ended(store):
+    """How the work ended: what the storage said, or that it is done."""
+    try:
+        for _ in work_through(store):
+            pass
+    except StoreError as e:
+        return str(e)
+    return "done"
+
+
+def test_storage_that_forbids_everything_from_any_operation_on_is_an_error_that_says_so():
+    store, disk = faulty()
+    assert ended(store) == "done"
+    told = [ended(faulty(Faults(final_from=n))[0]) for n in range(disk.operations)]
+    assert all("Permission denied. Check the permissions" in t for t in told if t != "done")
+    assert told.index("done") > 0.9 * len(told), "only the last signs of life may fail without an error"
