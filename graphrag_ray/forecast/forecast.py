@@ -29,6 +29,8 @@ from graphrag_ray.settings import Settings
 
 TTFT_S, TOKENS_PER_S = 0.5, 60.0
 SLOW_SHARE, SLOW_FACTOR = 0.01, 5.0
+HEDGED_FACTOR = 2.0
+"""With run.hedge a second request follows when a call is about as slow as any usual one."""
 OWN_S, OWN_S_PER_CHUNK = 25.0, 0.003
 """What a run takes besides its calls, on two cores: benchmarks/RESULTS.md."""
 
@@ -147,7 +149,7 @@ def forecast(
     volumes += [described, reports]
     if settings.embeddings.enabled:
         volumes.append(stages.embedding(basis, kinds, reports, summary))
-    latency = _latency(assume, learned)
+    latency = _latency(assume, learned, settings.run.hedge)
     sizes = {
         "entities": entities.size.distinct,
         "relationships": relationships.size.distinct,
@@ -193,7 +195,7 @@ def _take_prompt_factor(assume: Assumptions, learned: Learned) -> None:
         assume.take("prompt_tokens_factor", 1.0, "our own count")
 
 
-def _latency(assume: Assumptions, learned: Learned) -> Latency:
+def _latency(assume: Assumptions, learned: Learned, hedge: bool) -> Latency:
     measured = measured_latency([r for name, r in learned.replies.items() if name != "embed"])
     if measured is None:
         values = (TTFT_S, TOKENS_PER_S)
@@ -206,6 +208,8 @@ def _latency(assume: Assumptions, learned: Learned) -> Latency:
     slowness = measured_slowness([r for name, r in learned.replies.items() if name != "embed"])
     share, factor = (SLOW_SHARE, SLOW_FACTOR) if slowness is None else slowness[:2]
     source = "assumed" if slowness is None else f"measured on {slowness[2]:,} calls"
+    if hedge and factor > HEDGED_FACTOR:  # what a second request leaves of it
+        factor, source = HEDGED_FACTOR, f"{source}, hedged"
     share, factor = assume.take("slow_share", share, source), assume.take("slow_factor", factor, source)
     return Latency(ttft_s, tokens_per_s, share, factor)
 
