@@ -318,6 +318,8 @@ def _checked(path: str) -> str:
 
 
 def _text(error: Exception) -> str:
+    if isinstance(error, PermissionError) and error.errno is None and str(error) in ("", "None", "Forbidden"):
+        return "access is denied"  # an answer without a reason
     if isinstance(error, OSError) and error.strerror:
         return str(error.strerror)
     return str(error) or type(error).__name__

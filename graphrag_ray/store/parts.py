@@ -88,7 +88,7 @@ def read_part(
     try:
         if columns is None or verify:
             return parquet.read_whole(store, path, columns)
-        return parquet.read_columns(store, path, columns)
+        return parquet.read_columns(store, path, columns, part.bytes if isinstance(part, Part) else None)
     except FileNotFoundError as e:
         raise CorruptPart(f"{store.url_of(path)} is missing, though a snapshot needs it") from e
 
