@@ -57,7 +57,7 @@ def query(
     with naming_root(root):
         manifest = open_latest(store, snapshot)
     settings = settings_from(config, overrides, short, manifest.settings if config is None else None)
-    opened = open_index(root, snapshot=snapshot, settings=settings)
+    opened = open_index(root, snapshot=manifest.number, settings=settings)
     answer = opened.ask(question, level)
     found = opened.sources(answer.references) if sources or as_json else []
     if as_json:

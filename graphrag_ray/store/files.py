@@ -334,6 +334,8 @@ def _path_of(info: FileInfo) -> str:
 
 
 def _text(error: Exception) -> str:
+    if isinstance(error, PermissionError) and error.errno is None and str(error) in ("", "None", "Forbidden"):
+        return "access is denied"  # an answer without a reason
     if isinstance(error, OSError) and error.strerror:
         return str(error.strerror)
     return str(error) or type(error).__name__

@@ -96,7 +96,8 @@ def read_part(
         if columns is None or verify:
             table = parquet.read_whole(store, path, columns)
         else:
-            table = parquet.read_columns(store, path, columns)
+            size = part.bytes if isinstance(part, Part) else None
+            table = parquet.read_columns(store, path, columns, size)
     except FileNotFoundError as e:
         told = f"{store.url_of(path)} is missing, though a snapshot needs it"
         raise CorruptPart(f"{told}. {MEND}", path=path) from e

@@ -1,16 +1,23 @@
 """The store against a real S3 server over HTTP (which one: see s3_server.py)."""
 
 import importlib.util
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from s3_proxy import S3Proxy
 from s3_server import BUCKET, S3Server
 
 from graphrag_ray.errors import IndexNotFound, StoreError
-from graphrag_ray.store import files, snapshots
+from graphrag_ray.store import files, parts, remote, snapshots
 from graphrag_ray.store.files import Store
 
 
@@ -35,10 +42,44 @@ def store(endpoint):
     return Store(f"s3://{BUCKET}/an index über Bäume {uuid.uuid4().hex[:8]}", {"endpoint_url": endpoint})
 
 
-def test_a_listing_of_several_pages_is_whole(store):
+@pytest.fixture
+def proxy(endpoint, monkeypatch):
+    monkeypatch.setattr(files, "FIRST_DELAY_S", 0.001)
+    with S3Proxy(endpoint) as running:
+        yield running
+
+
+@pytest.fixture
+def proxied(proxy):
+    return Store(f"s3://{BUCKET}/{uuid.uuid4().hex}", {"endpoint_url": proxy.address})
+
+
+def test_a_listing_of_several_pages_is_whole(store, proxy):
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda i: store.write(f"many/{i:04d}", b"x"), range(1005)))
-    assert [info.path for info in store.list("many")] == [f"many/{i:04d}" for i in range(1005)]
+    proxy.script[:] = [("GET", ""), ("GET", "503"), ("GET", "cut the answer short")]
+    through = Store(store.url, {"endpoint_url": proxy.address})
+    assert [info.path for info in through.list("many")] == [f"many/{i:04d}" for i in range(1005)]
+    assert proxy.faults("GET")[:3] == ["", "503", "cut the answer short"]
+    proxy.seen.clear()
+    assert len(through.list("many")) == 1005
+    assert proxy.counts() == {"GET list": 2}
+
+
+def test_the_common_operations_are_one_request_each(proxy, proxied):
+    part = parts.write_part(proxied, "entities", pa.table({"n": [1, 2]}))
+    assert proxy.counts() == {"HEAD": 1, "PUT": 1}, "a look whether the part is there, and its bytes"
+    for operation, kind in [
+        (lambda: parts.read_part(proxied, part, ["n"]), "GET"),
+        (lambda: parts.read_part(proxied, part), "GET"),
+        (lambda: proxied.size("nothing"), "HEAD"),
+        (lambda: proxied.list("nothing"), "GET list"),
+        (lambda: proxied.create("new", b"x"), "PUT"),
+        (lambda: proxied.delete("nothing"), "DELETE"),
+    ]:
+        proxy.seen.clear()
+        operation()
+        assert proxy.counts() == {kind: 1}
 
 
 def test_a_missing_bucket_is_told_and_not_taken_for_an_empty_index(endpoint):
@@ -51,6 +92,50 @@ def test_a_missing_bucket_is_told_and_not_taken_for_an_empty_index(endpoint):
         snapshots.open_latest(store)
 
 
+LARGE = 48 << 20
+WRITER = """
+import sys
+from graphrag_ray.store import remote
+from graphrag_ray.store.files import Store
+remote._SINGLE_PUT_BYTES = int(sys.argv[3])
+store = Store(sys.argv[1], {"endpoint_url": sys.argv[2]})
+for i in range(1000):
+    store.write(f"large/{i}", bytes([i % 256]) * int(sys.argv[4]))
+    print(i, flush=True)
+"""
+
+
+@pytest.mark.parametrize("piece", [remote._SINGLE_PUT_BYTES, 6 << 20], ids=["in one request", "in parts"])
+def test_a_writer_that_is_killed_in_the_middle_leaves_no_torn_object(store, endpoint, piece):
+    rng = random.Random(4)
+    for _ in range(3):
+        arguments = [sys.executable, "-c", WRITER, store.url, endpoint, str(piece), str(LARGE)]
+        writer = subprocess.Popen(arguments, stdout=subprocess.PIPE)
+        writer.stdout.readline()  # the first is whole, the second under way
+        time.sleep(rng.uniform(0.02, 0.2))
+        writer.send_signal(signal.SIGKILL)
+        writer.communicate()
+        time.sleep(0.3)
+        found = store.list("large")
+        assert found and {info.bytes for info in found} == {LARGE}
+        for info in found:
+            assert store.read(info.path).count(int(info.path.rsplit("/", 1)[1])) == LARGE
+            store.delete(info.path)
+
+
+def test_a_large_object_in_parts_rides_out_faults_and_leaves_no_parts(proxy, proxied, monkeypatch):
+    monkeypatch.setattr(remote, "_SINGLE_PUT_BYTES", 5 << 20)
+    data = os.urandom(11 << 20)
+    proxy.script[:] = [("PUT", "503"), ("PUT", "hang up"), ("PUT", "")]
+    proxied.write("large", data)
+    assert proxied.read("large") == data
+    assert proxy.counts()["PUT part"] > 3 and proxy.counts()["PUT"] == 0
+    fs = proxied._backend()._fs
+    bucket, key, _ = fs.split_path(f"{proxied.url}/large")
+    unfinished = fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=key)
+    assert not unfinished.get("Uploads")
+
+
 def test_options_in_plain_words_reach_the_client(endpoint):
     options = {"endpoint_url": endpoint, "path_style": True, "checksums": "when_required"}
     store = Store(f"s3://{BUCKET}/{uuid.uuid4().hex}", options)
@@ -59,18 +144,6 @@ def test_options_in_plain_words_reach_the_client(endpoint):
 
 
 # faults between the client and the server
-
-
-@pytest.fixture
-def proxy(endpoint, monkeypatch):
-    monkeypatch.setattr(files, "FIRST_DELAY_S", 0.001)
-    with S3Proxy(endpoint) as running:
-        yield running
-
-
-@pytest.fixture
-def proxied(proxy):
-    return Store(f"s3://{BUCKET}/{uuid.uuid4().hex}", {"endpoint_url": proxy.address})
 
 
 def test_every_kind_of_fault_is_ridden_out(proxy, proxied):

@@ -176,6 +176,16 @@ def test_a_truncated_or_changed_or_missing_part_is_named(store):
         parts.read_part(store, part)
 
 
+def test_a_large_part_that_was_cut_is_named_when_some_columns_are_read(store):
+    noise = [hashlib.sha512(b"%d" % i).digest() for i in range(30_000)]
+    part = parts.write_part(store, "entities", pa.table({"big": noise, "n": list(range(30_000))}))
+    whole = store.read(part.path)
+    for left in (len(whole) - 1, 1 << 20, 1000, 0):
+        store.write(part.path, whole[:left])
+        with pytest.raises(CorruptPart, match=part.path):
+            parts.read_part(store, part, ["n"])
+
+
 # journal
 
 
