@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -170,9 +170,23 @@ def carry_out(store: Store, found: Plan, check: Callable[[], object]) -> None:
             "write there? No part was removed; run gc again"
         )
     delete_all(store, [info.path for info in found.parts], check)
+    _undo_a_late_commit(store, found.kept)
     delete_all(store, [f"{FOLDER}/snapshots/{n}.json" for n in found.forgotten], check)
     for infos in found.others.values():
         delete_all(store, [info.path for info in infos], check)
+
+
+def _undo_a_late_commit(store: Store, kept: Collection[int]) -> None:
+    """A writer that lost its lock, and was paused just before its commit, may have named parts that we have
+    deleted meanwhile. One that commits later than this finds that out itself."""
+    for number in set(snapshots.numbers(store)) - set(kept):
+        if snapshots.lacking(store, snapshots.load(store, number)):
+            store.delete(f"snapshots/{number}.json")
+            snapshots.hint(store, max(kept))
+            raise StoreError(
+                f"snapshot {number} of {store.url} was committed by a writer that had lost its lock, without "
+                "some of its parts; it was taken back. Run `graphrag-ray index` again: nothing is lost"
+            )
 
 
 def delete_all(store: Store, paths: Iterable[str], check: Callable[[], object]) -> None:

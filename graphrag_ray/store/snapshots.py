@@ -19,7 +19,14 @@ from typing import Any
 
 import orjson
 
-from graphrag_ray.errors import CorruptPart, IndexNotFound, SnapshotConflict, SnapshotRemoved, StoreError
+from graphrag_ray.errors import (
+    CorruptPart,
+    IndexNotFound,
+    LockLost,
+    SnapshotConflict,
+    SnapshotRemoved,
+    StoreError,
+)
 from graphrag_ray.store import damage
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import content_hash
@@ -96,8 +103,11 @@ class Manifest:
 def commit(store: Store, manifest: Manifest, *, check: Callable[[], object] = lambda: None) -> None:
     """Make a snapshot the newest one, or leave everything as it was.
 
-    check: called just before; raises when the lock is lost. Raises SnapshotConflict when its number is
-    taken: somebody else committed since `next_number`. Raises StoreError.
+    check: called just before and just after; raises when the lock is lost. A writer that was paused between
+    the two takes the snapshot back where whoever took over has removed parts that nothing named yet.
+
+    Raises SnapshotConflict when its number is taken: somebody else committed since `next_number`. Raises
+    LockLost, StoreError.
     """
     if manifest.number < 1 or (manifest.parent is not None and manifest.parent >= manifest.number):
         raise ValueError(f"snapshot {manifest.number} cannot follow {manifest.parent}")
@@ -110,6 +120,14 @@ def commit(store: Store, manifest: Manifest, *, check: Callable[[], object] = la
             f"{store.url_of(path)} exists: {_author(store, manifest.number)} committed it while this run "
             "worked. Nothing of this run is lost: run the same command again to continue from that snapshot"
         )
+    try:
+        check()
+    except LockLost:
+        if lacking(store, manifest):
+            store.delete(path)
+            raise
+    except StoreError as e:
+        _log.warning("whether the lock was still held at the commit is not known: %s", e)
     try:
         hint(store, manifest.number)
     except StoreError as e:
@@ -281,6 +299,11 @@ def parts_of(manifest: Manifest) -> set[str]:
         elif isinstance(value, list | tuple):
             pending += value
     return found
+
+
+def lacking(store: Store, manifest: Manifest) -> list[str]:
+    """Parts that a snapshot needs and that are not there. Raises StoreError."""
+    return sorted(path for path in parts_of(manifest) if not store.exists(path))
 
 
 def _path(number: int) -> str:

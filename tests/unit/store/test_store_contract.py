@@ -395,3 +395,43 @@ def test_what_has_no_time_is_removed_only_without_grace(store, monkeypatch):
     found = gc.plan(store, gc.Options())
     assert (found.parts, len(found.waiting), found.until) == ([], 1, None)
     assert len(gc.plan(store, gc.Options(grace_s=0)).parts) == 1
+
+
+@pytest.mark.parametrize("removed", [True, False])
+def test_a_writer_that_was_paused_before_its_commit_takes_it_back_if_parts_were_removed(store, removed):
+    """Between its look at the lock and its commit it is taken over, and what it has written is removed."""
+    old = parts.write_part(store, "old", pa.table({"n": [1]}))
+    snapshots.commit(store, manifest(1, tables={"old": [old]}))
+    new = parts.write_part(store, "new", pa.table({"n": [1]}))
+    looks = []
+
+    def look_and_be_paused():
+        looks.append(None)
+        if len(looks) == 2:
+            raise LockLost("taken over")
+        gc.carry_out(store, gc.plan(store, gc.Options(grace_s=0)), lambda: None)
+
+    late = manifest(2, tables={"new": [new]} if removed else {"old": [old]})
+    if removed:
+        with pytest.raises(LockLost):
+            snapshots.commit(store, late, check=look_and_be_paused)
+    else:
+        snapshots.commit(store, late, check=look_and_be_paused)
+    assert snapshots.numbers(store) == ([1] if removed else [1, 2])
+
+
+def test_a_commit_that_comes_while_parts_are_deleted_is_taken_back(store, monkeypatch):
+    one = parts.write_part(store, "numbers", pa.table({"n": [1]}))
+    snapshots.commit(store, manifest(1, tables={"numbers": [one]}))
+    orphan = parts.write_part(store, "numbers", pa.table({"n": [2]}))
+    deleted = Store.delete
+
+    def delete(self, path):
+        if path == orphan.path:
+            snapshots.commit(store, manifest(2, tables={"numbers": [orphan]}))
+        deleted(self, path)
+
+    monkeypatch.setattr(Store, "delete", delete)
+    with pytest.raises(StoreError, match=r"snapshot 2 .*taken back"):
+        gc.carry_out(store, gc.plan(store, gc.Options(grace_s=0)), lambda: None)
+    assert snapshots.open_latest(store).number == 1
