@@ -95,7 +95,14 @@ class World:
         run = settings.run
         return LocalExecutor(self.store, Models.of(settings), run.max_failed_fraction, run.flush_s)
 
-    def index(self, *, add: bool = False, allow_deletes: bool = False, **changes: Any) -> Indexed:
+    def index(
+        self,
+        *,
+        add: bool = False,
+        allow_deletes: bool = False,
+        reset_communities: bool = False,
+        **changes: Any,
+    ) -> Indexed:
         settings = self.settings(**changes)
         self.observer = Silent()
         return index(
@@ -105,6 +112,7 @@ class World:
             self.observer,
             add=add,
             allow_deletes=allow_deletes,
+            reset_communities=reset_communities,
             now=lambda: 1_700_000_000.0,
         )
 
