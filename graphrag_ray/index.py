@@ -92,7 +92,8 @@ def index(
     shown_input = display_url(input_url) if "://" in input_url else input_url
     with locks.acquire(store, note=f"index {shown_input}") as lock:
         parent = snapshots.latest(store)
-        run = Run(executor, settings, prompts, parent, observer, lock=lock)
+        afresh = frozenset({"communities"}) if reset_communities else frozenset()
+        run = Run(executor, settings, prompts, parent, observer, lock=lock, afresh=afresh)
         number = snapshots.next_number(store)
 
         corpus = read(run, input_url, add=add, allow_deletes=allow_deletes)
@@ -100,7 +101,7 @@ def index(
         claimed = extract_claims(run, corpus, extracted, names)
         merged = merge(run, corpus, extracted, claimed)
         described = describe_all(run, merged)
-        communities = find_communities(run, merged, described, reset_communities)
+        communities = find_communities(run, merged, described)
         layout = load_layout(run, merged, described, communities)
         ids = community_ids(layout)
         reports = write_reports(run, communities, layout, ids)

@@ -71,6 +71,7 @@ class Run:
     """One run of `index`: where it works, with what, and what has been done so far.
 
     inputs  hashes of the folders whose documents the index holds after it
+    afresh  names of steps that are done although nothing may have changed, without looking at what was
     """
 
     executor: Executor
@@ -83,25 +84,23 @@ class Run:
     usage: dict[str, Accounts] = field(default_factory=dict)
     lock: locks.Lock | None = None
     inputs: list[str] = field(default_factory=list)
+    afresh: frozenset[str] = frozenset()
 
     @property
     def store(self) -> Store:
         return self.executor.store
 
-    def step(
-        self, name: str, depends_on: Any, compute: Callable[[], Result], *, again: bool = False
-    ) -> Result:
+    def step(self, name: str, depends_on: Any, compute: Callable[[], Result]) -> Result:
         """Do a step, or take the parent snapshot's result where everything it depends on is the same.
 
         depends_on: JSON-able values and `Result`s; None: always do it. Parts are named by their
-        content, so equal names are equal tables; a step's result is a function of them. again: do it
-        although nothing may have changed.
+        content, so equal names are equal tables; a step's result is a function of them.
         """
         self.observer.step_started(name)
         started = time.monotonic()
         fingerprint = "" if depends_on is None else _fingerprint([name, code(), depends_on])
         before = self.parent.steps.get(name) if self.parent and fingerprint else None
-        if before and before["fingerprint"] == fingerprint and not again:
+        if before and before["fingerprint"] == fingerprint and name not in self.afresh:
             result, reused = Result.from_json(before), True
         else:
             result, reused = compute(), False

@@ -57,7 +57,7 @@ steps = st.builds(
     Step,
     st.dictionaries(files, st.one_of(texts, texts, st.none()), min_size=1, max_size=4),
     troubles,
-    st.integers(0, 40),
+    st.integers(0, 60),
     st.sampled_from([0.0, 0.1]),
 )
 first = st.dictionaries(files, texts, min_size=1, max_size=7)
