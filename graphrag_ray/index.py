@@ -95,14 +95,13 @@ def index(
     # A URL may hold a password or a signature, and what is shown is kept.
     shown_input = display_url(input_url) if "://" in input_url else input_url
     with locks.acquire(store, note=f"index {shown_input}") as lock:
-        run = Run(executor, settings, prompts, None, observer, lock=lock)
+        afresh = frozenset({"communities"}) if reset_communities else frozenset()
+        run = Run(executor, settings, prompts, None, observer, lock=lock, afresh=afresh)
         run.parent = parent_of(run, lock, add)
         look_over(run, JOURNALS, verify)
         while True:
             try:
-                return _build(
-                    run, lock, input_url, shown_input, names, add, allow_deletes, reset_communities, now
-                )
+                return _build(run, lock, input_url, shown_input, names, add, allow_deletes, now)
             except CorruptPart as e:
                 put_right(run, e)
 
@@ -115,7 +114,6 @@ def _build(
     names: Names,
     add: bool,
     allow_deletes: bool,
-    reset_communities: bool,
     now: Callable[[], float],
 ) -> Indexed:
     """Raises CorruptPart for a damaged part, also after much is done: it is set aside then, and this called
@@ -123,7 +121,7 @@ def _build(
     store, observer, parent = run.store, run.observer, run.parent
     number = snapshots.next_number(store)
     corpus = read(run, input_url, add=add, allow_deletes=allow_deletes)
-    derived = derive(run, corpus, names, reset_communities)
+    derived = derive(run, corpus, names)
     results = derived.results
     failures = _failures(run, results)
     if parent is not None and run.unchanged():
@@ -152,13 +150,13 @@ class Derived:
     ids: list[str]
 
 
-def derive(run: Run, corpus: Result, names: Names, reset_communities: bool = False) -> Derived:
+def derive(run: Run, corpus: Result, names: Names) -> Derived:
     """From chunks to reports and embeddings."""
     extracted = extract_graph(run, corpus, names)
     claimed = extract_claims(run, corpus, extracted, names)
     merged = merge(run, corpus, extracted, claimed)
     described = describe_all(run, merged)
-    communities = find_communities(run, merged, described, reset_communities)
+    communities = find_communities(run, merged, described)
     layout = load_layout(run, merged, described, communities)
     ids = community_ids(layout)
     reports = write_reports(run, communities, layout, ids)

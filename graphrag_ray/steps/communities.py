@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pydantic import ValidationError
 
 from graphrag_ray import schema
 from graphrag_ray.corpus.tokens import vocabulary_for
@@ -48,12 +49,12 @@ class Layout:
     node_keys: Any
 
 
-def find_communities(run: Run, merged: Result, described: Result, reset: bool = False) -> Result:
+def find_communities(run: Run, merged: Result, described: Result) -> Result:
     """Tables hierarchy_nodes, hierarchy_communities (integers), block_entities, block_relationships and
     block_covariates (elements in hierarchy order).
 
-    reset: partition afresh, whatever the parent snapshot's communities are. The fingerprint does not hold
-    the parent: an unchanged graph keeps its communities, wherever they came from.
+    The graph is partitioned from the parent snapshot's communities, unless `run.afresh` names this step. The
+    fingerprint does not hold the parent: an unchanged graph keeps its communities, wherever they came from.
     """
     options = run.settings.communities
     model = run.settings.model(run.settings.model_name("report"))
@@ -72,7 +73,7 @@ def find_communities(run: Run, merged: Result, described: Result, reset: bool = 
                 options,
                 graph.node_tokens,
                 run.settings.reports.context_tokens // 2,
-                None if reset else _past(run),
+                _past(run),
                 graph.node_keys,
             )
         order, community = edge_order(hierarchy, graph.source, graph.target)
@@ -94,7 +95,7 @@ def find_communities(run: Run, merged: Result, described: Result, reset: bool = 
         return Result(tables, counts)
 
     depends_on = [*groups.values(), options, run.settings.reports.context_tokens, vocabulary]
-    return run.step("communities", depends_on, compute, again=reset)
+    return run.step("communities", depends_on, compute)
 
 
 def load_layout(run: Run, merged: Result, described: Result, found: Result) -> Layout:
@@ -111,9 +112,13 @@ def load_layout(run: Run, merged: Result, described: Result, found: Result) -> L
 def _past(run: Run) -> Past | None:
     """The parent snapshot's graph and hierarchy; None where it was partitioned by other settings."""
     parent = run.parent
-    if parent is None or "communities" not in parent.steps:
+    if parent is None or "communities" not in parent.steps or "communities" in run.afresh:
         return None
-    if Communities.model_validate(parent.settings["communities"]) != run.settings.communities:
+    try:
+        options = Communities.model_validate(parent.settings.get("communities", {}))
+    except ValidationError:  # another version's settings
+        return None
+    if options != run.settings.communities:
         return None
     entities, edges = parent.parts("entities"), parent.parts("relationships")
     ids = read_table(run.store, entities, ["id"], schema.ENTITIES)["id"]

@@ -75,6 +75,7 @@ class Run:
 
     inputs     hashes of the folders whose documents the index holds after it
     asked      by dialogue, how many items a model has completed
+    afresh     names of steps that are done although nothing may have changed, without looking at what was
     damaged    paths of parts that its parent names and that are not, or no longer, there: nothing that is
                made of them is taken over
     put_right  paths of parts that were found to be damaged while it ran, and were set aside
@@ -93,26 +94,24 @@ class Run:
     asked: dict[str, int] = field(default_factory=dict)
     damaged: set[str] = field(default_factory=set)
     put_right: set[str] = field(default_factory=set)
+    afresh: frozenset[str] = frozenset()
 
     @property
     def store(self) -> Store:
         return self.executor.store
 
-    def step(
-        self, name: str, depends_on: Any, compute: Callable[[], Result], *, again: bool = False
-    ) -> Result:
+    def step(self, name: str, depends_on: Any, compute: Callable[[], Result]) -> Result:
         """Do a step, or take the parent snapshot's result where everything it depends on is the same.
 
         depends_on: JSON-able values and `Result`s; None: always do it. Parts are named by their
-        content, so equal names are equal tables; a step's result is a function of them. again: do it
-        although nothing may have changed.
+        content, so equal names are equal tables; a step's result is a function of them.
         """
         self.observer.step_started(name)
         started = time.monotonic()
         fingerprint = "" if depends_on is None else _fingerprint([name, code(), depends_on])
         before = self.parent.steps.get(name) if self.parent and fingerprint else None
         known = Result.from_json(before) if before and before["fingerprint"] == fingerprint else None
-        if known is not None and not again and not self._lacks(known):
+        if known is not None and name not in self.afresh and not self._lacks(known):
             result, reused = known, True
         else:
             result, reused = compute(), False

@@ -96,7 +96,13 @@ class World:
         return LocalExecutor(self.store, Models.of(settings), run.max_failed_fraction, run.flush_s)
 
     def index(
-        self, *, add: bool = False, allow_deletes: bool = False, verify: bool = False, **changes: Any
+        self,
+        *,
+        add: bool = False,
+        allow_deletes: bool = False,
+        reset_communities: bool = False,
+        verify: bool = False,
+        **changes: Any,
     ) -> Indexed:
         settings = self.settings(**changes)
         self.observer = Silent()
@@ -108,6 +114,7 @@ class World:
             add=add,
             allow_deletes=allow_deletes,
             verify=verify,
+            reset_communities=reset_communities,
             now=lambda: 1_700_000_000.0,
         )
 

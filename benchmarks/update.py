@@ -1,0 +1,234 @@
+r"""What an update costs: 1% of the documents added, changed or deleted, against a full index.
+
+    python benchmarks/update.py CORPUS --set chunking.size=document
+    python benchmarks/update.py CORPUS --endpoint --seeds 1 2 3 --share 0.01
+
+The corpus is a folder of text files. The model is the offline engine, or with --endpoint the simulated one of
+this folder, at a high speed and without limits: counts and tokens are what matters, not time. Everything runs in
+this process, without Ray. Tokens are those of calls that were really made:
+
+- *added*: an index of all but a share of the documents, drawn at random, then one of all;
+- *changed*: an index of all, then with the second halves of a share replaced by other documents' second halves;
+- *deleted*: an index of all, then without a share;
+- *afresh*: as *added*, with --reset-communities: what it would cost to partition the changed graph anew.
+
+`modularity` is that of the coarsest level, beside that of a partition made afresh of the same graph.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from simulated import endpoint
+
+from graphrag_ray import open_index
+from graphrag_ray.corpus.tokens import count, vocabulary_for
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.local import LocalExecutor
+from graphrag_ray.graph.arrays import graph_arrays, id_prefixes
+from graphrag_ray.graph.communities import communities
+from graphrag_ray.index import Indexed, index
+from graphrag_ray.reports import context
+from graphrag_ray.settings import Settings
+from graphrag_ray.settings_file import load_settings
+from graphrag_ray.store.files import Store
+
+STAGES = ("extract", "describe", "report", "embed")
+ENDPOINT = ("--speed", "200", "--jitter", "0.1")
+
+
+class Silent:
+    def step_started(self, name: str) -> None: ...
+    def step_ended(self, name: str, seconds: float, counts: Mapping[str, Any], reused: bool) -> None: ...
+    def note(self, message: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Calls and tokens by stage, and what became of the communities."""
+
+    calls: Counter[str]
+    tokens: Counter[str]
+    communities: int
+    kept: int
+    modularity: float
+    afresh: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("corpus", type=Path)
+    parser.add_argument("--share", type=float, default=0.01)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--endpoint", action="store_true", help="ask the simulated endpoint")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    given = parser.parse_args()
+    texts = {p.name: p.read_text("utf-8-sig") for p in sorted(given.corpus.glob("*.txt"))}
+    with _model(given.endpoint) as model, tempfile.TemporaryDirectory() as folder:
+        settings = load_settings(None, [*given.set, *model])
+        bench = Bench(Path(folder), settings)
+        full = bench.run("full", texts)
+        print(f"{len(texts)} documents, {full.communities} communities, a share of {given.share}", flush=True)
+        costs: dict[str, list[Cost]] = {}
+        for seed in given.seeds:
+            for name, cost in bench.updates(texts, given.share, seed):
+                costs.setdefault(name, []).append(cost)
+                print(f"seed {seed}, {name}: {_line(cost, full)}", flush=True)
+        _print(full, costs)
+
+
+@contextmanager
+def _model(simulated: bool) -> Iterator[list[str]]:
+    """Options of the model to ask."""
+    with endpoint(*ENDPOINT) if simulated else nullcontext() as url:
+        at = "models.default.endpoints.0"
+        yield (
+            [
+                "models.default.provider=openai",
+                "models.default.model=m",
+                f"{at}.base_url={url}",
+                f"{at}.api_key_env=null",
+                f"{at}.max_in_flight=32",
+            ]
+            if url
+            else []
+        )
+
+
+class Bench:
+    """Indexes in a folder, all by the same settings."""
+
+    def __init__(self, folder: Path, settings: Settings) -> None:
+        self.folder, self.settings = folder, settings
+
+    def updates(self, texts: Mapping[str, str], share: float, seed: int) -> Iterator[tuple[str, Cost]]:
+        dice = random.Random(seed)
+        some = dice.sample(sorted(texts), max(1, round(share * len(texts))))
+        others = dice.sample(sorted(texts.keys() - set(some)), len(some))
+        rest = {name: text for name, text in texts.items() if name not in some}
+        self.run("rest", rest)
+        for name, afresh in (("added", False), ("afresh", True)):
+            yield name, self.run(self._copy("rest", "update"), texts, afresh)
+        halves = {a: _half(texts[a], 0) + _half(texts[b], 1) for a, b in zip(some, others, strict=True)}
+        yield "changed", self.run(self._copy("full", "update"), {**texts, **halves})
+        yield "deleted", self.run(self._copy("full", "update"), rest)
+        for name in ("rest", "update"):
+            shutil.rmtree(self.folder / name)
+
+    def run(self, name: str, texts: Mapping[str, str], afresh: bool = False) -> Cost:
+        """Bring the index of this name up to date with these documents."""
+        documents, root = self.folder / "documents", self.folder / name
+        shutil.rmtree(documents, ignore_errors=True)
+        documents.mkdir()
+        for file, text in texts.items():
+            (documents / file).write_text(text)
+        before = _community_ids(root) if root.exists() else set()
+        run = self.settings.run
+        executor = LocalExecutor(
+            Store(str(root)), Models.of(self.settings), run.max_failed_fraction, run.flush_s
+        )
+        done = index(
+            str(documents), executor, self.settings, Silent(), allow_deletes=True, reset_communities=afresh
+        )
+        return _cost(done, root, before, self.settings)
+
+    def _copy(self, name: str, to: str) -> str:
+        shutil.rmtree(self.folder / to, ignore_errors=True)
+        shutil.copytree(self.folder / name, self.folder / to)
+        return to
+
+
+def _half(text: str, which: int) -> str:
+    words = text.split(" ")
+    middle = len(words) // 2
+    return " ".join([words[:middle], words[middle:]][which])
+
+
+def _cost(done: Indexed, root: Path, before: set[str], settings: Settings) -> Cost:
+    calls: Counter[str] = Counter()
+    tokens: Counter[str] = Counter()
+    for row in done.accounts.rows():
+        calls[row["stage"]] += row["calls"]
+        tokens[row["stage"]] += row["prompt_tokens"] + row["completion_tokens"]
+    after = _community_ids(root)
+    modularity = done.manifest.counts["modularity"]
+    return Cost(calls, tokens, len(after), len(after & before), modularity, _afresh(root, settings))
+
+
+def _community_ids(root: Path) -> set[str]:
+    return set(open_index(str(root)).table("communities")["id"].to_pylist())
+
+
+def _afresh(root: Path, settings: Settings) -> float:
+    """The modularity of a partition of an index's graph made without its past."""
+    opened = open_index(str(root))
+    entities, edges = opened.table("entities"), opened.table("relationships")
+    model = settings.model(settings.model_name("report"))
+    vocabulary = vocabulary_for(model.model, model.tokenizer).name
+    rows = zip(entities["title"].to_pylist(), entities["description"].to_pylist(), strict=True)
+    sizes = [
+        context.record_tokens(context.entity("", *row), lambda text: count(text, vocabulary)) for row in rows
+    ]
+    ends = graph_arrays([entities["id"]], edges["source_id"], edges["target_id"])
+    keys = id_prefixes(entities["id"])
+    weight = edges["weight"].cast(pa.float64()).to_numpy()
+    half = settings.reports.context_tokens // 2
+    n = entities.num_rows
+    return communities(
+        n, *ends, weight, settings.communities, np.array(sizes), half, node_keys=keys
+    ).modularity
+
+
+def _line(cost: Cost, full: Cost) -> str:
+    shares = [f"{s} {cost.tokens[s] / full.tokens[s]:.1%}" for s in STAGES if full.tokens[s]]
+    kept = f"{cost.kept} of {cost.communities} communities kept, {cost.calls['report']} reports written"
+    return f"{', '.join(shares)}; {kept}; modularity {cost.modularity:.4f} (afresh {cost.afresh:.4f})"
+
+
+def _print(full: Cost, costs: Mapping[str, Sequence[Cost]]) -> None:
+    """A table of means over the seeds; shares are of the full index's tokens."""
+
+    def row(name: str, of_full: str, cells: Sequence[str]) -> None:
+        print(f"| {' | '.join([name, of_full, *cells])} |")
+
+    print()
+    row("mean of the seeds", "full index", list(costs))
+    row("---", "---", ["---"] * len(costs))
+    sums = {s: (s,) for s in STAGES} | {"extract and describe": STAGES[:2], "all": STAGES}
+    for name, stages in sums.items():
+        whole = sum(full.tokens[s] for s in stages)
+        if whole:
+            shares = [[sum(c.tokens[s] for s in stages) / whole for c in of] for of in costs.values()]
+            cells = [
+                f"{mean(of):.1%}" + (f" (most: {max(of):.1%})" if name == "all" else "") for of in shares
+            ]
+            row(f"tokens, {name}", f"{whole:,}", cells)
+    for title, of_cost in (
+        ("reports written", lambda c: c.calls["report"]),
+        ("communities", lambda c: c.communities),
+        ("of these kept", lambda c: c.kept),
+    ):
+        row(title, str(of_cost(full)), [f"{mean(of_cost(c) for c in of):.0f}" for of in costs.values()])
+    row(
+        "modularity, against afresh",
+        f"{full.modularity:.4f}",
+        [f"{mean(c.modularity for c in of) / mean(c.afresh for c in of) - 1:+.2%}" for of in costs.values()],
+    )
+
+
+if __name__ == "__main__":
+    main()

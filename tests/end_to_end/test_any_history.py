@@ -1,0 +1,216 @@
+"""Whatever happened to an index, it ends as an index of its documents that was built at once.
+
+Documents are added, changed and deleted; runs are killed at a store operation or at a call of the model,
+refused a full disk, and run again; the file system fails in passing all the while.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+from machine import Killed, Machine, Small, machine
+from world import everything
+
+from graphrag_ray.ask import Index
+from graphrag_ray.errors import StoreError
+from graphrag_ray.store import snapshots
+
+Rows = list[dict[str, Any]]
+Tables = Mapping[str, Rows]
+
+PEOPLE = ["ANNA", "BERT", "CORA", "DIRK", "EDNA", "FRED", "GINA", "HANS", "INGE", "JOHN", "KATE", "LARS"]
+SETTINGS = {"claims": {"enabled": True}, "communities": {"max_size": 3, "small_component": 3}}
+TABLE_OF = {
+    "Entities": "entities",
+    "Relationships": "relationships",
+    "Claims": "covariates",
+    "Reports": "community_reports",
+    "Sources": "text_units",
+}
+GRAPH = ("documents", "text_units", "entity_instances", "relationship_instances", "entities", "relationships")
+NUMBERED = ("documents", "text_units", "entities", "relationships", "covariates", "communities")
+
+
+@dataclass(frozen=True)
+class Step:
+    """Documents that are written (None: deleted), then a run, and what befalls it."""
+
+    documents: dict[str, str | None]
+    trouble: str
+    at: int
+    faults: float
+
+
+names = st.sampled_from(PEOPLE)
+sentences = st.lists(names, min_size=1, max_size=4, unique=True).map(lambda n: f"{' met '.join(n)} there. ")
+texts = st.lists(sentences, min_size=1, max_size=5).map("".join)
+files = st.sampled_from([f"{c}.txt" for c in "abcdefgh"])
+troubles = st.sampled_from(["", "", "dies writing", "dies when it has written", "dies asking", "disk full"])
+steps = st.builds(
+    Step,
+    st.dictionaries(files, st.one_of(texts, texts, st.none()), min_size=1, max_size=4),
+    troubles,
+    st.integers(0, 60),
+    st.sampled_from([0.0, 0.1]),
+)
+first = st.dictionaries(files, texts, min_size=1, max_size=7)
+
+
+@given(first, st.lists(steps, min_size=1, max_size=4))
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+def test_any_history_ends_as_an_index_of_its_documents_built_at_once(
+    corpus: dict[str, str], history: list[Step]
+):
+    with machine() as computer, Small() as world:
+        world.changes |= SETTINGS
+        known = Known()
+        held = dict(corpus)
+        for step in [Step({**corpus}, history[0].trouble, history[0].at, 0.0), *history]:
+            held = {n: t for n, t in {**held, **step.documents}.items() if t is not None} or held
+            write(world, held)
+            attempt(computer, world, step)
+            known.look(world)
+        world.index(allow_deletes=True)
+        known.look(world)
+        updated = world.open()
+        with Small() as other:
+            other.changes |= SETTINGS
+            write(other, held)
+            other.index()
+            fresh = other.open()
+        as_good_as(everything(updated), updated, everything(fresh), fresh)
+        every_report_matches_its_context(world)
+        asked = len(computer.asked)
+        assert not world.index(allow_deletes=True).committed and len(computer.asked) == asked
+        world.index(allow_deletes=True, reset_communities=True)
+        assert by_id(everything(world.open())) == by_id(everything(fresh))
+        known.look(world)
+
+
+def write(world: Small, documents: Mapping[str, str]) -> None:
+    shutil.rmtree(world.input)
+    world.input.mkdir()
+    world.write(documents)
+
+
+def attempt(computer: Machine, world: Small, step: Step) -> None:
+    """A run with its trouble; what had been journalled before is not asked again."""
+    kept, before = world.journalled(), len(computer.asked)
+    computer.faults = step.faults
+    if step.trouble == "dies asking":
+        computer.die_asking = before + step.at
+    elif step.trouble == "disk full":
+        computer.full_at = computer.operations + step.at
+    elif step.trouble:
+        computer.die_at, computer.carried_out = computer.operations + step.at, "has written" in step.trouble
+    try:
+        world.index(allow_deletes=True)
+        event("not hit" if step.trouble else "no trouble")
+    except (Killed, StoreError):
+        if not step.trouble:
+            raise
+        event(step.trouble)
+    computer.heal()
+    shutil.rmtree(world.root / "locks", ignore_errors=True)  # the process is dead: its lock is taken over
+    assert kept.isdisjoint(computer.asked[before:])
+
+
+class Known:
+    """Short ids as they were seen: each means one thing for ever, and what stays keeps its own."""
+
+    def __init__(self) -> None:
+        self.meant: dict[tuple[str, int], str] = {}
+        self.last: dict[tuple[str, str], int] = {}
+        self.snapshot: int | None = None
+
+    def look(self, world: Small) -> None:
+        newest = snapshots.latest(world.store)
+        if newest is None or newest.number == self.snapshot:
+            return
+        tables = everything(world.open())
+        now = {(t, r["id"]): r["human_readable_id"] for t in NUMBERED for r in tables[t]}
+        for (table, id_), number in now.items():
+            assert self.meant.setdefault((table, number), id_) == id_
+            assert self.last.get((table, id_), number) == number
+        assert len(set(zip((t for t, _ in now), now.values(), strict=True))) == len(now)
+        self.last, self.snapshot = now, newest.number
+
+
+def as_good_as(updated: Tables, index: Index, fresh: Tables, afresh: Index) -> None:
+    """The same tables; communities another partition at most, a valid one, and as modular."""
+    for table in (*GRAPH, "covariates", "failures"):
+        assert without_numbers(updated[table]) == without_numbers(fresh[table]), table
+    for level in range(len(index.manifest.counts["levels"])):
+        holds_every_entity_once(updated, level)
+    best = afresh.manifest.counts["modularity"]
+    assert index.manifest.counts["modularity"] >= best - 0.01 * abs(best) - 1e-4
+    assert {r["community"] for r in updated["community_reports"]} == {
+        c["community"] for c in updated["communities"]
+    }
+
+
+def holds_every_entity_once(tables: Tables, level: int) -> None:
+    parents = {c["parent"] for c in tables["communities"]}
+    members = [
+        id_
+        for c in tables["communities"]
+        if c["level"] == level or (c["level"] < level and c["community"] not in parents)
+        for id_ in c["entity_ids"]
+    ]
+    assert sorted(members) == sorted(e["id"] for e in tables["entities"])
+
+
+def every_report_matches_its_context(world: Small) -> None:
+    """All reports asked for anew, of the same communities, are those that are there."""
+    newest = snapshots.latest(world.store)
+    assert newest is not None
+    path = world.root / "snapshots" / f"{newest.number}.json"
+    manifest = orjson.loads(path.read_bytes())
+    manifest["steps"]["reports"]["fingerprint"] = ""
+    path.write_bytes(orjson.dumps(manifest))
+    shutil.rmtree(world.root / "work" / "report", ignore_errors=True)
+    assert not world.index(allow_deletes=True).committed
+    assert not world.observer.reused["reports"] and world.observer.reused["communities"]
+
+
+def without_numbers(rows: Rows) -> Rows:
+    return [{k: v for k, v in row.items() if k != "human_readable_id"} for row in rows]
+
+
+def by_id(tables: Tables) -> dict[str, Rows]:
+    """Tables with ids instead of short ids, in texts too, in the order of ids."""
+    id_of = {name: {r["human_readable_id"]: r["id"] for r in tables[name]} for name in TABLE_OF.values()}
+    community = {r["human_readable_id"]: r["id"] for r in tables["communities"]}
+
+    def cited(match: re.Match[str]) -> str:
+        numbers = [int(n) for n in match[2].split(", ") if n.isdecimal()]
+        return f"{match[1]} ({', '.join(id_of[TABLE_OF[match[1]]][n] for n in numbers)})"
+
+    def plain(key: str, value: Any) -> Any:
+        if key in ("community", "parent"):
+            return community.get(value, "")
+        if key == "children":
+            return sorted(community[n] for n in value)
+        if isinstance(value, str):
+            value = re.sub(r"\ACommunity \d+\Z", "Community", value)
+            return re.sub(r"\b(" + "|".join(TABLE_OF) + r") \(([^()]*)\)", cited, value)
+        if isinstance(value, list):
+            return [plain("", v) for v in value]
+        if isinstance(value, dict):
+            return {k: plain(k, v) for k, v in value.items()}
+        return value
+
+    return {
+        name: sorted(
+            ({k: plain(k, v) for k, v in row.items()} for row in without_numbers(rows)),
+            key=lambda row: (row.get("id", ""), orjson.dumps(row, option=orjson.OPT_SORT_KEYS)),
+        )
+        for name, rows in tables.items()
+    }
