@@ -275,13 +275,15 @@ class Cluster:
 
 @contextmanager
 def cluster(env: Mapping[str, str] | None = None) -> Iterator[Cluster]:
-    """A cluster that ends with the block. Its folder has a short path, as Ray's sockets need."""
+    """A cluster that ends with the block, also at SIGTERM. Its folder has a short path: Ray's sockets need it."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="gr-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         made = Cluster(Path(folder), env)
         try:
             yield made
         finally:
             made.stop()
+            signal.signal(signal.SIGTERM, before)
 
 
 def _free_port() -> int:
