@@ -13,6 +13,7 @@
     │   ├── LockHeld                   another writer works on this index
     │   ├── LockLost                   this writer was taken over
     │   └── SnapshotConflict           somebody else committed this snapshot number
+    ├── ProcessDied                    a process that worked on tables died, again and again
     ├── RunStopped                     a run ended before its end; finished work is kept
     │   ├── BudgetSpent                a limit on cost, tokens or time was reached: exit code 4
     │   ├── TooManyFailures            the share of failed items passed max_failed_fraction
@@ -73,6 +74,9 @@ class LockLost(StoreError): ...
 
 
 class SnapshotConflict(StoreError): ...
+
+
+class ProcessDied(GraphRagError): ...
 
 
 class RunStopped(GraphRagError): ...

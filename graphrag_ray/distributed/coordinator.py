@@ -21,9 +21,13 @@ LONG_POLL_S = 0.25
 
 @dataclass
 class Exchange:
-    """What the driver learns: outcomes since the last exchange, and how full the queue is."""
+    """What the driver learns: outcomes since the last exchange, and how full the queue is.
+
+    given_up: items that kill whoever works on them, and how many died of each; for the driver to journal
+    """
 
     outcomes: list[tuple[int, Outcome[Any]]]
+    given_up: list[tuple[int, Row, int]]
     waiting: int
     open: int
     in_flight: InFlight
@@ -89,12 +93,16 @@ class Coordinator:
         if items or closed:
             self._items.set()
         hungry = bool(items) and not self._closed and self._book.waiting < low_water
-        if not self._outcomes and not self._fatal and not hungry:
+        if not self._outcomes and not self._fatal and not hungry and not self._book.condemned:
             self._news.clear()
             await _wait(self._news, patience_s)
         outcomes, self._outcomes = self._outcomes, []
+        given_up = self._book.give_up()
+        if given_up:
+            self._items.set()
         return Exchange(
             outcomes,
+            given_up,
             self._book.waiting,
             self._book.open,
             InFlight.sum(self._in_flight.values()),
@@ -107,7 +115,7 @@ class Coordinator:
         """A worker (again): its number of this incarnation."""
         incarnation = self._book.register(worker)
         self._in_flight[worker] = InFlight()
-        self._items.set()
+        self._tell_losses()
         return incarnation
 
     async def lease(self, worker: str, incarnation: int, places: int, report: Report) -> Leased | None:
@@ -139,12 +147,17 @@ class Coordinator:
         """A worker will not come back: its leases are handed out again."""
         self._book.forget(worker)
         self._in_flight.pop(worker, None)
-        self._items.set()
+        self._tell_losses()
 
     async def stop(self) -> None:
         """No more leases: the driver ends the sweep early."""
         self._fatal = self._fatal or "stopped"
         self._items.set()
+
+    def _tell_losses(self) -> None:
+        self._items.set()
+        if self._book.condemned:
+            self._news.set()
 
     def _affords(self, places: int) -> int:
         if self._affordable is None:

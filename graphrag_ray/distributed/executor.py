@@ -12,17 +12,18 @@ from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import ray
-import ray.data
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from graphrag_ray.distributed.coordinator import CoordinatorActor, Exchange
+from graphrag_ray.distributed.desk import DeskActor
 from graphrag_ray.distributed.limits import start_limiters
-from graphrag_ray.distributed.worker import KeyHolderActor, WorkerActor, WorkerSettings
+from graphrag_ray.distributed.tables import RayTables, unwrapped
+from graphrag_ray.distributed.worker import WorkerActor, WorkerSettings
+from graphrag_ray.engine.drive import Refused
 from graphrag_ray.engine.executor import (
-    PARTITION,
+    Parted,
     Progress,
     Source,
     Sweep,
@@ -33,31 +34,16 @@ from graphrag_ray.engine.executor import (
 from graphrag_ray.engine.gateways import DRAIN_S, Models
 from graphrag_ray.engine.leases import FailureWatch
 from graphrag_ray.engine.spending import Spending
-from graphrag_ray.engine.work import Row, Work
+from graphrag_ray.engine.work import Outcome, Row, Work, killed_row, outcome_of
 from graphrag_ray.errors import GraphRagError, ModelRefused, TooManyFailures
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.journal import JournalIndex
-from graphrag_ray.store.parts import Part, write_part
+from graphrag_ray.store.journal import JournalIndex, JournalWriter
 
 T = TypeVar("T")
 X = TypeVar("X")
 
 STOPPED_WITHIN_S = DRAIN_S + 10.0
 """Workers of a sweep that ends early get so long to journal what they have."""
-
-STREAMED_ROWS = 512
-"""Rows of a streamed table that the driver is given at a time."""
-
-_WRITTEN = pa.schema(
-    [
-        ("input", pa.int64()),
-        ("sequence", pa.int64()),
-        ("name", pa.string()),
-        ("path", pa.string()),
-        ("rows", pa.int64()),
-        ("bytes", pa.int64()),
-    ]
-)
 
 
 @dataclass
@@ -75,20 +61,17 @@ class RayExecutor:
     workers_per_node: int | None = None
     on_progress: Callable[[Progress], None] = lambda progress: None
     spending: Spending = field(default_factory=Spending)
+    _desk: tuple[str, Any] | None = None
     _pool: list[tuple[str, Any]] = field(default_factory=list)
     _limiters: list[Any] = field(default_factory=list)
-    _held: list[Any] = field(default_factory=list)
 
     def share(self, value: T) -> Callable[[], T]:
         return partial(ray.get, ray.put(value))
 
-    def map(self, step: str, fn: TableFunction[X], inputs: Sequence[X]) -> Written:
-        if not inputs:
-            return []
-        dataset = self._inputs(inputs).map_batches(
-            partial(_map_one, self.store, fn, self.share(list(inputs))), batch_size=1, batch_format="pyarrow"
-        )
-        return _written(_collect(dataset), len(inputs))
+    def map(
+        self, step: str, fn: TableFunction[X], inputs: Sequence[X], parted: Parted[X] | None = None
+    ) -> Written:
+        return self._tables().map(step, fn, inputs, parted)
 
     def shuffle(
         self,
@@ -98,35 +81,12 @@ class RayExecutor:
         reduce: Callable[[pa.Table], Tables],
         partitions: int,
     ) -> Written:
-        if not inputs:
-            return [{} for _ in range(partitions)]
-        rows = self._inputs(inputs).map_batches(
-            partial(_stream_one, self.store, fn, self.share(list(inputs))),
-            batch_size=1,
-            batch_format="pyarrow",
-        )
-        # One partition needs no hashing: bringing all blocks together is enough, and much cheaper.
-        together = rows.repartition(partitions, keys=[PARTITION]) if partitions > 1 else rows.repartition(1)
-        reduced = together.map_batches(
-            partial(_reduce_block, self.store, reduce), batch_size=None, batch_format="pyarrow"
-        )
-        return _written(_collect(reduced), partitions)
+        return self._tables().shuffle(step, fn, inputs, reduce, partitions)
 
     def stream(
         self, step: str, fn: Callable[[Store, X], Iterable[pa.Table]], inputs: Sequence[X]
     ) -> Iterator[pa.Table]:
-        if not inputs:
-            return
-        dataset = self._inputs(inputs).map_batches(
-            partial(_stream_one, self.store, fn, self.share(list(inputs))),
-            batch_size=1,
-            batch_format="pyarrow",
-        )
-        with _unwrapped():
-            for block in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
-                # A block of Ray's may hold 128 MB; whoever takes rows here makes Python objects of them.
-                for at in range(0, block.num_rows, STREAMED_ROWS):
-                    yield block.slice(at, STREAMED_ROWS)
+        return self._tables().stream(step, fn, inputs)
 
     def sweep(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:
         pool = self._workers()
@@ -134,7 +94,7 @@ class RayExecutor:
         shared = ray.put(index)
         runs = {worker.run.remote(work, shared, coordinator): name for name, worker in pool}
         try:
-            with _unwrapped():
+            with unwrapped():
                 sweep = self._feed(work, source, coordinator, runs, index.keys_done() == 0)
                 for run in runs:
                     with suppress(RayActorError):  # it died for good: others finished what it had
@@ -159,31 +119,37 @@ class RayExecutor:
         """End the worker pool."""
         for _, worker in self._pool:
             ray.kill(worker)
-        for actor in self._held:
+        for actor in self._limiters:
             ray.kill(actor)
-        self._pool, self._limiters, self._held = [], [], []
+        if self._desk:
+            ray.kill(self._desk[1])
+        self._pool, self._limiters, self._desk = [], [], None
 
-    def _inputs(self, inputs: Sequence[Any]) -> Any:
-        numbers = [{"input": i} for i in range(len(inputs))]
-        return ray.data.from_items(numbers, override_num_blocks=min(len(inputs), 10_000))
+    def _tables(self) -> RayTables:
+        return RayTables(self.store, self._at_desk()[1])
+
+    def _at_desk(self) -> tuple[str, Any]:
+        """The name of the desk, and a handle to it."""
+        if self._desk is None:
+            name = f"graphrag-desk-{uuid.uuid4().hex[:12]}"
+            self._desk = name, DeskActor.options(name=name, scheduling_strategy=_beside_driver()).remote()
+        return self._desk
 
     def _workers(self) -> list[tuple[str, Any]]:
         if self._pool:
             return self._pool
         run = uuid.uuid4().hex[:12]
-        holder = f"graphrag-keys-{run}"
-        keys = KeyHolderActor.options(name=holder, scheduling_strategy=_beside_driver()).remote()
+        desk, keys = self._at_desk()
         for variable in self.models.key_variables():
             if variable in os.environ:
                 ray.get(keys.put.remote(variable, os.environ[variable]))
         limiters = f"graphrag-limiter-{run}"
         self._limiters = start_limiters(limiters, self.models)
-        self._held = [keys, *self._limiters]
         cores = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
         count = sum(self.workers_per_node or self.models.workers_per_node(n) for n in cores)
         for i in range(count):
             settings = WorkerSettings(
-                f"{run}-{i}", self.store, self.models, count, self.flush_s, holder, limiters
+                f"{run}-{i}", self.store, self.models, count, self.flush_s, desk, limiters
             )
             actor = WorkerActor.options(scheduling_strategy="SPREAD").remote(settings)
             self._pool.append((settings.name, actor))
@@ -208,7 +174,7 @@ class RayExecutor:
             exchange = coordinator.exchange.remote(items, closed, low_water, patience_s, affordable)
             news: Exchange = ray.get(exchange)
             items = []
-            for number, outcome in news.outcomes:
+            for number, outcome in news.outcomes + self._give_up(work, news.given_up):
                 failed = outcome.status != "complete"
                 sweep.finished += 1
                 sweep.failed += failed
@@ -249,6 +215,19 @@ class RayExecutor:
             # A source that has nothing yet may have something any moment, unless it waits for outcomes.
             patience_s = 0.02 if not (rows or closed or work.returns) else 0.25
             self._drop_dead(alive, coordinator)
+
+    def _give_up(self, work: Work[T], given_up: list[tuple[int, Row, int]]) -> list[tuple[int, Outcome[T]]]:
+        """Journal items that kill whoever works on them, as failures."""
+        if not given_up:
+            return []
+        writer = JournalWriter(self.store, work.name, f"driver-{uuid.uuid4().hex[:12]}")
+        ended: list[tuple[int, Outcome[T]]] = []
+        for number, row, times in given_up:
+            told = killed_row(work, row, times, time.time())
+            writer.append(told)
+            ended.append((number, outcome_of(told.key, Refused(told.error or ""), [told])))
+        writer.flush()
+        return ended
 
     def _peak_in_flight(self) -> int:
         return max(ray.get([limiter.take_peak.remote() for limiter in self._limiters]), default=0)
@@ -297,75 +276,3 @@ def _stop(coordinator: Any, runs: list[Any]) -> None:
     with suppress(RayActorError):  # the coordinator may be what died; then its workers know
         ray.get(coordinator.stop.remote())
     ray.wait(runs, num_returns=len(runs), timeout=STOPPED_WITHIN_S)
-
-
-def _map_one(store: Store, fn: Any, inputs: Callable[[], list[Any]], batch: pa.Table) -> Iterator[pa.Table]:
-    number = batch["input"][0].as_py()
-    yield _write_all(store, number, fn(store, inputs()[number]))
-
-
-def _stream_one(
-    store: Store, fn: Any, inputs: Callable[[], list[Any]], batch: pa.Table
-) -> Iterator[pa.Table]:
-    for table in fn(store, inputs()[batch["input"][0].as_py()]):
-        if table.num_rows:
-            yield table
-
-
-def _reduce_block(store: Store, reduce: Callable[[pa.Table], Tables], rows: pa.Table) -> Iterator[pa.Table]:
-    """A block holds whole partitions, maybe several."""
-    if PARTITION not in rows.column_names:
-        return
-    for partition in sorted(rows[PARTITION].unique().to_pylist()):
-        mine = rows.filter(pc.equal(rows[PARTITION], partition))
-        yield _write_all(store, partition, [reduce(mine)])
-
-
-def _write_all(store: Store, number: int, tables: Iterable[Tables]) -> pa.Table:
-    rows: list[dict[str, Any]] = []
-    for named in tables:
-        for name, table in named.items():
-            part = write_part(store, name, table) if table.num_rows else Part("", 0, 0)
-            rows.append(
-                {
-                    "input": number,
-                    "sequence": len(rows),
-                    "name": name,
-                    "path": part.path,
-                    "rows": part.rows,
-                    "bytes": part.bytes,
-                }
-            )
-    return pa.Table.from_pylist(rows, schema=_WRITTEN)
-
-
-def _collect(dataset: Any) -> list[dict[str, Any]]:
-    with _unwrapped():
-        return [
-            row
-            for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow")
-            for row in batch.to_pylist()
-        ]
-
-
-def _written(rows: list[dict[str, Any]], inputs: int) -> Written:
-    written: Written = [{} for _ in range(inputs)]
-    for row in sorted(rows, key=lambda r: (r["input"], r["sequence"])):
-        parts = written[row["input"]].setdefault(row["name"], [])
-        if row["path"]:
-            parts.append(Part(row["path"], row["rows"], row["bytes"]))
-    return written
-
-
-class _unwrapped:
-    """Raises our own error, not Ray's wrapping, when a table function raised one of ours."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        at = error
-        while at is not None:
-            cause = getattr(at, "cause", None) if isinstance(at, RayTaskError) else None
-            if isinstance(at, GraphRagError) and not isinstance(at, RayTaskError):
-                raise at from None
-            at = cause or at.__cause__

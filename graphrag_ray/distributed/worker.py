@@ -44,7 +44,7 @@ class WorkerSettings:
     models: Models
     workers: int
     flush_s: float
-    key_holder: str
+    desk: str
     limiters: str
 
 
@@ -182,23 +182,9 @@ async def _keys(settings: WorkerSettings) -> dict[str, str]:
     missing = [v for v in settings.models.key_variables() if not os.environ.get(v, "").strip()]
     if not missing:
         return {}
-    holder = ray.get_actor(settings.key_holder)
-    found = {v: await holder.get.remote(v) for v in missing}
+    desk = ray.get_actor(settings.desk)
+    found = {v: await desk.get.remote(v) for v in missing}
     return {v: key for v, key in found.items() if key is not None}
 
 
-class KeyHolder:
-    """Keys that only the driver's environment had, in memory, for workers that ask."""
-
-    def __init__(self) -> None:
-        self._keys: dict[str, str] = {}
-
-    def put(self, variable: str, key: str) -> None:
-        self._keys[variable] = key
-
-    def get(self, variable: str) -> str | None:
-        return self._keys.get(variable)
-
-
 WorkerActor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Worker)
-KeyHolderActor = ray.remote(num_cpus=0)(KeyHolder)

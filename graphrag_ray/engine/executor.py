@@ -35,6 +35,18 @@ PARTITION = "partition"
 """The column (int32) by which `shuffle` brings rows together."""
 
 
+@dataclass(frozen=True)
+class Parted(Generic[X]):
+    """How an input is done whose processes die: in parts, one by one, so that all but the guilty one is done.
+
+    parts    the smaller inputs that make up one, in order
+    failed   the tables that stand for a part of which processes die too; told why
+    """
+
+    parts: Callable[[X], Sequence[X]]
+    failed: Callable[[X, str], Tables]
+
+
 @dataclass
 class Sweep:
     """What a sweep did. `finished` counts every item, failed ones too."""
@@ -93,8 +105,11 @@ class Executor(Protocol):
         """A cheap handle to a large value that table functions need."""
         ...
 
-    def map(self, step: str, fn: TableFunction[X], inputs: Sequence[X]) -> Written:
-        """Run `fn` on every input and write what it yields."""
+    def map(
+        self, step: str, fn: TableFunction[X], inputs: Sequence[X], parted: Parted[X] | None = None
+    ) -> Written:
+        """Run `fn` on every input and write what it yields. Raises ProcessDied where an input kills the
+        process that works on it, again and again, unless the step says how it is parted."""
         ...
 
     def shuffle(
@@ -114,7 +129,8 @@ class Executor(Protocol):
     def stream(
         self, step: str, fn: Callable[[Store, X], Iterable[pa.Table]], inputs: Sequence[X]
     ) -> Iterator[pa.Table]:
-        """Run `fn` on every input and bring the tables here, a few at a time, in any order."""
+        """Run `fn` on every input and bring the tables here, a few at a time, in any order. Raises
+        ProcessDied as `map` does."""
         ...
 
     def sweep(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from graphrag_ray.engine.drive import Driver
 from graphrag_ray.engine.executor import (
     PARTITION,
+    Parted,
     Progress,
     Source,
     Sweep,
@@ -65,7 +66,9 @@ class LocalExecutor:
     def share(self, value: T) -> Callable[[], T]:
         return lambda: value
 
-    def map(self, step: str, fn: TableFunction[X], inputs: Sequence[X]) -> Written:
+    def map(
+        self, step: str, fn: TableFunction[X], inputs: Sequence[X], parted: Parted[X] | None = None
+    ) -> Written:
         return [self._write(fn(self.store, x)) for x in inputs]
 
     def shuffle(

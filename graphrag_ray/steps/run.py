@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from graphrag_ray import schema
 from graphrag_ray.engine.executor import Executor, RowSource, Source, Written
-from graphrag_ray.engine.work import Outcome, Row, Work, outcomes
+from graphrag_ray.engine.work import Outcome, Row, Work, identity, outcomes
+from graphrag_ray.errors import ProcessDied
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.prompts import Prompt
 from graphrag_ray.settings import Settings
@@ -145,7 +146,17 @@ class Run:
         index = self.executor.share(JournalIndex.load(self.store, work.name))
         tables = self.executor.stream(work.name, partial(_open_items, work, index, load), inputs)
         # How many are left is known beforehand only where nothing was answered yet.
-        self.sweep(work, RowSource(tables, None if index().n_parts else total), index())
+        try:
+            self.sweep(work, RowSource(tables, None if index().n_parts else total), index())
+        except ProcessDied:
+            # To replay some item kills: the workers do it instead, since they find out which one that is.
+            self.observer.note(
+                f"Processes that looked for what is left of stage {work.name} died, again and again. The "
+                "workers look at every item instead, and find out which one it is."
+            )
+            index = self.executor.share(JournalIndex.load(self.store, work.name))
+            everything = self.executor.stream(work.name, partial(_all_items, work, load), inputs)
+            self.sweep(work, RowSource(everything, total), index())
         return self.executor.share(JournalIndex.load(self.store, work.name))
 
     @property
@@ -206,6 +217,15 @@ def _open_items(
             rows = table.slice(at, len(batch)).append_column("key", pa.array(keys, pa.string()))
             at += len(batch)
             yield rows.filter(rows["key"].is_valid())
+
+
+def _all_items(
+    work: Work[T], load: Callable[[Store, Any], Iterable[pa.Table]], store: Store, x: Any
+) -> Iterator[pa.Table]:
+    """All rows, none of them started. Two whose dialogues would ask the same are not known to be one here."""
+    for table in load(store, x):
+        keys = [identity(work, row) for row in table.to_pylist()]
+        yield table.append_column("key", pa.array(keys, pa.string()))
 
 
 def failure_rows(stage: str, work: Work[T], batch: Iterable[tuple[Row, Outcome[T]]]) -> pa.Table:

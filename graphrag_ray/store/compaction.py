@@ -47,6 +47,7 @@ class ModelTotals:
 @dataclass(slots=True)
 class Totals:
     """What the journal of a dialogue holds. Items are distinct keys; failed ones have no done row.
+    What was put back to be asked again is neither, until it is answered.
 
     first_at, last_at: unix seconds of the earliest and latest row, 0 for an empty journal.
     """
@@ -136,8 +137,9 @@ def totals(store: Store, dialogue: str) -> Totals:
     repeated = _repeated(all_)
     all_ = np.concatenate([all_[~repeated], np.unique(all_[repeated])])
     result.items = len(np.unique(all_["prefix"]))
-    done = np.unique(all_["prefix"][all_["kind"] == _KINDS[rows.DONE]])
-    failed = np.unique(all_["prefix"][all_["kind"] == _KINDS[rows.FAILED]])
+    stands = all_[_stands(all_)]
+    done = np.unique(stands["prefix"][stands["kind"] == _KINDS[rows.DONE]])
+    failed = np.unique(stands["prefix"][np.isin(stands["kind"], (_KINDS[rows.FAILED], _KINDS[rows.KILLED]))])
     result.done, result.failed = len(done), len(np.setdiff1d(failed, done))
     result.first_at, result.last_at = float(all_["at"].min()), float(all_["at"].max())
     for name, code in sorted(models.items()):
@@ -153,7 +155,7 @@ def totals(store: Store, dialogue: str) -> Totals:
 
 
 _SUMMED = ("attempts", "prompt_tokens", "cached_tokens", "completion_tokens")
-_KINDS = {rows.TURN: 0, rows.DONE: 1, rows.FAILED: 2}
+_KINDS = {kind: code for code, kind in enumerate(rows.KINDS)}
 _RECORD = np.dtype(
     [
         ("prefix", "u8"),
@@ -195,6 +197,23 @@ def _as_records(table: pa.Table, models: dict[str, int]) -> npt.NDArray[np.void]
     for name in ("at", "turn", "slot", "latency_s", *_SUMMED):
         records[name] = rows.numbers(table.column(name), _RECORD[name])
     return records
+
+
+def _stands(records: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    """Which records no retry row voids, as far as ends and failures are concerned (`rows.standing`)."""
+    retries = records[records["kind"] == _KINDS[rows.RETRY]]
+    if not len(retries):
+        return np.ones(len(records), dtype=np.bool_)
+    # By item the latest retry. It voids every end before it; of failures those of its own turn on.
+    retries = np.sort(retries, order=["prefix", "at"])
+    last = retries[np.append(retries["prefix"][1:] != retries["prefix"][:-1], True)]
+    place = np.minimum(np.searchsorted(last["prefix"], records["prefix"]), len(last) - 1)
+    own = last[place]
+    voided = (own["prefix"] == records["prefix"]) & (records["at"] <= own["at"])
+    kept: npt.NDArray[np.bool_] = ~voided | (
+        (records["kind"] == _KINDS[rows.FAILED]) & (records["turn"] < own["turn"])
+    )
+    return kept
 
 
 def _groups(store: Store, parts: list[FileInfo]) -> Iterator[tuple[list[FileInfo], list[pa.Table]]]:
