@@ -192,7 +192,8 @@ class FailureWatch:
         again = "items that failed in passing are tried again."
         if self.failed > self.passing:
             again += (
-                " Items whose replies could not be used are asked again when their prompt or model changes."
+                " Items whose replies could not be used are asked again when their prompt or model changes, "
+                "and when `graphrag-ray failures --retry` puts them back."
             )
         return (
             f"{self.failed} of the first {self.finished} items of stage {stage} failed "

@@ -21,7 +21,7 @@ from graphrag_ray.errors import ProcessDied
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.prompts import Prompt
 from graphrag_ray.settings import Settings
-from graphrag_ray.store import locks
+from graphrag_ray.store import locks, retries
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.parts import Part, read_table
@@ -89,15 +89,19 @@ class Run:
     def store(self) -> Store:
         return self.executor.store
 
-    def step(self, name: str, depends_on: Any, compute: Callable[[], Result]) -> Result:
+    def step(
+        self, name: str, depends_on: Any, compute: Callable[[], Result], journal: str | None = None
+    ) -> Result:
         """Do a step, or take the parent snapshot's result where everything it depends on is the same.
 
         depends_on: JSON-able values and `Result`s; None: always do it. Parts are named by their
-        content, so equal names are equal tables; a step's result is a function of them.
+        content, so equal names are equal tables; a step's result is a function of them. journal: of the
+        dialogue that the step runs; items that were put back there are a change too.
         """
         self.observer.step_started(name)
         started = time.monotonic()
-        fingerprint = "" if depends_on is None else _fingerprint([name, code(), depends_on])
+        retried = retries.mark(self.store, journal) if journal else ""
+        fingerprint = "" if depends_on is None else _fingerprint([name, code(), depends_on, retried])
         before = self.parent.steps.get(name) if self.parent and fingerprint else None
         if before and before["fingerprint"] == fingerprint:
             result, reused = Result.from_json(before), True

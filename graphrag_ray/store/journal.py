@@ -216,6 +216,11 @@ class JournalIndex:
         wanted = list(dict.fromkeys(keys))
         return self._reloading(lambda: self._lookup(wanted))
 
+    def all_rows(self, keys: Iterable[str]) -> dict[str, list[JournalRow]]:
+        """As `lookup`, but every row that was ever written. Raises StoreError."""
+        wanted = list(dict.fromkeys(keys))
+        return self._reloading(lambda: self._read(wanted))
+
     def failed(self) -> dict[str, list[JournalRow]]:
         """All rows of the items that have a failure and no done row."""
 
@@ -261,6 +266,9 @@ class JournalIndex:
         raise _vanishing(self._store, self._dialogue)
 
     def _lookup(self, keys: list[str]) -> dict[str, list[JournalRow]]:
+        return {key: rows.resolve(found) for key, found in self._read(keys).items()}
+
+    def _read(self, keys: list[str]) -> dict[str, list[JournalRow]]:
         entries, wanted = self._entries, rows.key_prefixes(keys)
         left = np.searchsorted(entries.prefixes, wanted, "left")
         right = np.searchsorted(entries.prefixes, wanted, "right")
@@ -274,7 +282,7 @@ class JournalIndex:
             if decoded is not None:
                 for row in decoded.rows_of(wanted[places]):
                     found.setdefault(row.key, []).append(row)
-        return {key: rows.resolve(found[key]) for key in keys if key in found}
+        return {key: found[key] for key in keys if key in found}
 
     def _decoded(self, part: int) -> _Decoded | None:
         path = self._entries.paths[part]

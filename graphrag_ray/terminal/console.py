@@ -227,6 +227,20 @@ def print_failures(rows: Sequence[Mapping[str, Any]]) -> None:
     out.print(f"\n{plural(len(rows), 'failed item')}")
 
 
+def print_put_back(retried: int, before: int, anyway: int, command: str) -> None:
+    """What `failures --retry` did, and what to run next."""
+    out = console_of()
+    if not retried + before + anyway:
+        out.print("No failed items.")
+        return
+    if retried or before:
+        again = f" ({before:,} had been put back before)" if before else ""
+        out.print(f"{plural(retried + before, 'item')} put back{again}: the next run asks for them again.")
+    if anyway:
+        out.print(f"{anyway:,} that every run tries again by itself.")
+    out.print(f"\nRun: {command}", soft_wrap=True)
+
+
 def _item(row: Mapping[str, Any]) -> str:
     if not row["document"] or row["item"] == row["document"]:
         return str(row["item"])
@@ -238,7 +252,7 @@ def _again(row: Mapping[str, Any]) -> str:
         return "the next run tries again"
     if row["stage"] == "read":
         return "fails again until the file changes"
-    return "not tried again until its text, its prompt or its model changes"
+    return "not tried again until its text, prompt or model changes, or --retry puts it back"
 
 
 def as_json(value: Any) -> str:
