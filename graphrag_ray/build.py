@@ -9,6 +9,7 @@ from typing import Any
 
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.spending import Spending, check_prices
+from graphrag_ray.engine.stopping import Stop, listening
 from graphrag_ray.errors import FatalCallError, SettingsError
 from graphrag_ray.index import Indexed
 from graphrag_ray.index import index as run_index
@@ -41,7 +42,8 @@ def build_index(
     allow_deletes   let documents go, or be replaced, where a run would refuse that
     address         a Ray cluster; None: the one of this machine, else a private one
 
-    Raises UsageError before Ray is started, where that can be known; else as `index.index`.
+    Raises UsageError before Ray is started, where that can be known; else as `index.index`. Called from the
+    main thread, it ends with Interrupted on Ctrl-C and SIGTERM (`engine/stopping.py`).
     """
     if settings is None:
         parent = latest(Store(root))
@@ -65,8 +67,9 @@ def build_index(
             observer.progress,
             Spending(settings.budget, time.monotonic()),
         )
-        executor.start()
-        with observer:
+        executor.stop = Stop(say=observer.note)
+        with observer, listening(executor.stop):
+            executor.start()
             try:
                 return run_index(
                     input_url, executor, settings, observer, add=add, allow_deletes=allow_deletes

@@ -16,6 +16,8 @@
     ├── ProcessDied                    a process that worked on tables died, again and again
     ├── RunStopped                     a run ended before its end; finished work is kept
     │   ├── BudgetSpent                a limit on cost, tokens or time was reached: exit code 4
+    │   ├── Interrupted                stopped by Ctrl-C: exit code 130
+    │   │   └── Terminated             stopped by SIGTERM: exit code 143
     │   ├── TooManyFailures            the share of failed items passed max_failed_fraction
     │   └── ModelRefused               the endpoint refuses us as a whole (key, model, quota)
     └── CallError                      one request to a model failed
@@ -84,6 +86,14 @@ class RunStopped(GraphRagError): ...
 
 class BudgetSpent(RunStopped):
     exit_code = 4
+
+
+class Interrupted(RunStopped):
+    exit_code = 130
+
+
+class Terminated(Interrupted):
+    exit_code = 143
 
 
 class TooManyFailures(RunStopped): ...

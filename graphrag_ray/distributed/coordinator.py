@@ -12,6 +12,7 @@ from typing import Any
 
 import ray
 
+from graphrag_ray.engine.gateways import DRAIN_S
 from graphrag_ray.engine.leases import LeaseBook
 from graphrag_ray.engine.work import Outcome, Row
 from graphrag_ray.llm.accounting import Accounts, InFlight
@@ -53,10 +54,12 @@ class Leased:
 
     last_loss   number of the last loss of a worker that had one of them; 0: none is leased again. What that
                 worker journalled is not in a journal that was read before
+    drain_s     the sweep is over, and what is in flight is waited for so long; None: it goes on
     """
 
     items: list[tuple[int, Row]]
     last_loss: int = 0
+    drain_s: float | None = None
 
 
 class Coordinator:
@@ -66,6 +69,7 @@ class Coordinator:
         self._accounts: dict[str, Accounts] = {}
         self._in_flight: dict[str, InFlight] = {}
         self._fatal: str | None = None
+        self._drain_s = DRAIN_S
         self._closed = False
         self._affordable: int | None = None
         self._items = asyncio.Event()
@@ -118,26 +122,25 @@ class Coordinator:
         self._tell_losses()
         return incarnation
 
-    async def lease(self, worker: str, incarnation: int, places: int, report: Report) -> Leased | None:
-        """A worker's call: hand back what is journalled, get items. None: the sweep is over."""
+    async def lease(self, worker: str, incarnation: int, places: int, report: Report) -> Leased:
+        """A worker's call: hand back what is journalled, get items."""
         for number, outcome in report.finished:
             if self._book.finish(number):
                 self._outcomes.append((number, outcome))
-        name = f"{worker}/{incarnation}"
-        self._accounts[name] = Accounts.merged([self._accounts.get(name, Accounts()), report.accounts])
+        await self.hand_in(worker, incarnation, report.accounts)
         self._in_flight[worker] = report.in_flight
         self._fatal = self._fatal or report.fatal
         if report.finished or report.fatal:
             self._news.set()
         if self._over():
             self._items.set()
-            return None
+            return Leased([], drain_s=self._drain_s)
         given = self._book.lease(worker, incarnation, self._affords(places))
         if not given and places and not report.running:
             self._items.clear()
             await _wait(self._items, LONG_POLL_S)
             if self._over():
-                return None
+                return Leased([], drain_s=self._drain_s)
             given = self._book.lease(worker, incarnation, self._affords(places))
         if given:
             self._news.set()
@@ -149,9 +152,20 @@ class Coordinator:
         self._in_flight.pop(worker, None)
         self._tell_losses()
 
-    async def stop(self) -> None:
-        """No more leases: the driver ends the sweep early."""
+    async def hand_in(self, worker: str, incarnation: int, accounts: Accounts) -> None:
+        """What a worker asked for since it last said so."""
+        name = f"{worker}/{incarnation}"
+        self._accounts[name] = Accounts.merged([self._accounts.get(name, Accounts()), accounts])
+
+    async def accounts(self) -> Accounts:
+        """All that was handed in."""
+        return Accounts.merged(self._accounts.values())
+
+    async def stop(self, drain_s: float) -> None:
+        """No more leases: the driver ends the sweep early. drain_s: how long workers wait for calls in
+        flight."""
         self._fatal = self._fatal or "stopped"
+        self._drain_s = drain_s
         self._items.set()
 
     def _tell_losses(self) -> None:

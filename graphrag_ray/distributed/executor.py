@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from graphrag_ray.distributed.coordinator import CoordinatorActor, Exchange
@@ -31,9 +31,10 @@ from graphrag_ray.engine.executor import (
     Tables,
     Written,
 )
-from graphrag_ray.engine.gateways import DRAIN_S, Models
+from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.leases import FailureWatch
 from graphrag_ray.engine.spending import Spending
+from graphrag_ray.engine.stopping import Stop
 from graphrag_ray.engine.work import Outcome, Row, Work, killed_row, outcome_of
 from graphrag_ray.errors import GraphRagError, ModelRefused, TooManyFailures
 from graphrag_ray.store.files import Store
@@ -42,8 +43,9 @@ from graphrag_ray.store.journal import JournalIndex, JournalWriter
 T = TypeVar("T")
 X = TypeVar("X")
 
-STOPPED_WITHIN_S = DRAIN_S + 10.0
-"""Workers of a sweep that ends early get so long to journal what they have."""
+FLUSHED_WITHIN_S = 10.0
+"""Workers of a sweep that ends early get so long, beyond the time for calls in flight, to journal them."""
+ACCOUNTED_WITHIN_S = 5.0
 
 
 @dataclass
@@ -61,6 +63,7 @@ class RayExecutor:
     workers_per_node: int | None = None
     on_progress: Callable[[Progress], None] = lambda progress: None
     spending: Spending = field(default_factory=Spending)
+    stop: Stop = field(default_factory=Stop)
     _desk: tuple[str, Any] | None = None
     _pool: list[tuple[str, Any]] = field(default_factory=list)
     _limiters: list[Any] = field(default_factory=list)
@@ -93,15 +96,17 @@ class RayExecutor:
         coordinator = CoordinatorActor.options(scheduling_strategy=_beside_driver()).remote()
         shared = ray.put(index)
         runs = {worker.run.remote(work, shared, coordinator): name for name, worker in pool}
+        sweep, started_at = Sweep(), time.monotonic()
+        self.stop.asking = True
         try:
             with unwrapped():
-                sweep = self._feed(work, source, coordinator, runs, index.keys_done() == 0)
+                self._feed(work, source, coordinator, runs, index.keys_done() == 0, sweep)
                 for run in runs:
                     with suppress(RayActorError):  # it died for good: others finished what it had
                         ray.get(run)
             return sweep
         except BaseException as e:
-            _stop(coordinator, list(runs))
+            _stop(coordinator, list(runs), 0.0 if self.stop.twice else self.stop.grace_s)
             if isinstance(e, RayActorError):
                 raise GraphRagError(
                     f"the coordinator of stage {work.name} died: {_told(e)} What was answered is kept: run "
@@ -109,6 +114,8 @@ class RayExecutor:
                 ) from e
             raise
         finally:
+            self._account(sweep, work.name, started_at, coordinator)
+            self.stop.asking = False
             ray.kill(coordinator)
 
     def start(self) -> None:
@@ -156,10 +163,15 @@ class RayExecutor:
         return self._pool
 
     def _feed(
-        self, work: Work[T], source: Source[T], coordinator: Any, runs: dict[Any, str], fresh: bool
-    ) -> Sweep:
+        self,
+        work: Work[T],
+        source: Source[T],
+        coordinator: Any,
+        runs: dict[Any, str],
+        fresh: bool,
+        sweep: Sweep,
+    ) -> None:
         """The driver's loop: give the coordinator items, learn outcomes, until there is nothing left."""
-        sweep = Sweep()
         watch = FailureWatch(self.max_failed_fraction, fresh)
         places = self.models.places(work.name, len(runs))
         # What is with the coordinator has its order; a source whose order changes keeps its items.
@@ -200,11 +212,9 @@ class RayExecutor:
             if watch.tripped or (over and watch.in_vain):
                 raise TooManyFailures(watch.message(work.name))
             if over:
-                sweep.peak_in_flight = self._peak_in_flight()
-                sweep.ended(work.name, time.monotonic() - started_at)
-                self.spending.add(sweep.accounts)
-                return sweep
+                return
             self.spending.check(sweep.accounts, news.in_flight, time.monotonic())
+            self.stop.check(news.in_flight)
             if news.open == news.waiting > 0:  # none is leased: can another be paid for?
                 affordable = self.spending.items(sweep.accounts, sweep.finished, self.models)
                 if affordable is not None and sweep.finished >= affordable:
@@ -215,6 +225,15 @@ class RayExecutor:
             # A source that has nothing yet may have something any moment, unless it waits for outcomes.
             patience_s = 0.02 if not (rows or closed or work.returns) else 0.25
             self._drop_dead(alive, coordinator)
+
+    def _account(self, sweep: Sweep, stage: str, started_at: float, coordinator: Any) -> None:
+        """Add what a sweep came to, also one that was broken off, to what this run spent."""
+        with suppress(RayError):  # some of it died: what was last heard of counts
+            sweep.accounts = ray.get(coordinator.accounts.remote(), timeout=ACCOUNTED_WITHIN_S)
+            sweep.peak_in_flight = self._peak_in_flight()
+        sweep.accounts.limits = self.models.limits()
+        sweep.ended(stage, time.monotonic() - started_at)
+        self.spending.add(sweep.accounts)
 
     def _give_up(self, work: Work[T], given_up: list[tuple[int, Row, int]]) -> list[tuple[int, Outcome[T]]]:
         """Journal items that kill whoever works on them, as failures."""
@@ -271,8 +290,8 @@ def _beside_driver() -> NodeAffinitySchedulingStrategy:
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
 
 
-def _stop(coordinator: Any, runs: list[Any]) -> None:
-    """End a sweep early: workers journal what they have and come back."""
+def _stop(coordinator: Any, runs: list[Any], drain_s: float) -> None:
+    """End a sweep early: workers wait for what is in flight, journal what they have and come back."""
     with suppress(RayActorError):  # the coordinator may be what died; then its workers know
-        ray.get(coordinator.stop.remote())
-    ray.wait(runs, num_returns=len(runs), timeout=STOPPED_WITHIN_S)
+        ray.get(coordinator.stop.remote(drain_s))
+    ray.wait(runs, num_returns=len(runs), timeout=drain_s + FLUSHED_WITHIN_S)

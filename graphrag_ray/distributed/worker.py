@@ -6,11 +6,13 @@ import asyncio
 import os
 import time
 import uuid
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import ray
+from ray.exceptions import RayActorError
 
 from graphrag_ray.distributed.coordinator import Leased, Report
 from graphrag_ray.distributed.limits import RayLimiter
@@ -94,25 +96,29 @@ class _WorkerSweep:
         models = self.settings.models
         async with open_gateway(models, gate, self.accounts, keys.get, in_flight=self.in_flight) as ask:
             try:
-                await self._loop(incarnation, ask)
-                await gate.drain()
+                drain_s = await self._loop(incarnation, ask)
+                await gate.drain(drain_s, self.writer.flush)
+                with suppress(RayActorError):  # the coordinator: nobody is interested any more
+                    taken = self.accounts.take()
+                    await self.coordinator.hand_in.remote(self.settings.name, incarnation, taken)
             finally:
                 for task in self.running:
                     task.cancel()
                 await asyncio.gather(*self.running, return_exceptions=True)
                 await asyncio.to_thread(self.writer.flush)
 
-    async def _loop(self, incarnation: int, ask: Ask) -> None:
+    async def _loop(self, incarnation: int, ask: Ask) -> float:
+        """Until the sweep is over; how long what is in flight is to be waited for then."""
         asking = Asking(ask, self.writer, time.time)
         while True:
             await self._flush_if_due()
             if self.error is not None:
                 raise self.error
-            leased = await self.coordinator.lease.remote(
+            leased: Leased = await self.coordinator.lease.remote(
                 self.settings.name, incarnation, self._free_places(), self._report()
             )
-            if leased is None:
-                return
+            if leased.drain_s is not None:
+                return leased.drain_s
             self.hungry = not leased.items
             await self._start(leased, asking)
             if self.running:

@@ -15,6 +15,8 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from graphrag_ray.engine.spending import Spending
+from graphrag_ray.engine.stopping import Stop
 from graphrag_ray.engine.work import Outcome, Row, Work
 from graphrag_ray.llm.accounting import Accounts, InFlight, Span
 from graphrag_ray.store.files import Store
@@ -100,6 +102,14 @@ class Source(Protocol[T]):
 class Executor(Protocol):
     @property
     def store(self) -> Store: ...
+
+    @property
+    def spending(self) -> Spending:
+        """What the sweeps of this executor came to so far, ended or broken off, and what they may."""
+        ...
+
+    @property
+    def stop(self) -> Stop: ...
 
     def share(self, value: T) -> Callable[[], T]:
         """A cheap handle to a large value that table functions need."""

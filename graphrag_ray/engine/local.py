@@ -31,8 +31,9 @@ from graphrag_ray.engine.executor import (
 from graphrag_ray.engine.gateways import Ask, Gate, Models, open_gateway
 from graphrag_ray.engine.leases import FailureWatch
 from graphrag_ray.engine.spending import Spending
+from graphrag_ray.engine.stopping import Stop
 from graphrag_ray.engine.work import BEGUN_TOGETHER, Asking, Outcome, Row, Work, begin, run_item
-from graphrag_ray.errors import BudgetSpent, FatalCallError, ModelRefused, TooManyFailures
+from graphrag_ray.errors import FatalCallError, ModelRefused, RunStopped, TooManyFailures
 from graphrag_ray.llm.accounting import Accounts, InFlight
 from graphrag_ray.llm.limiter import Limiter, LocalLimiter
 from graphrag_ray.messages import Dialogue
@@ -62,6 +63,7 @@ class LocalExecutor:
     on_progress: Callable[[Progress], None] = lambda progress: None
     limiter: Limiter | None = None
     spending: Spending = field(default_factory=Spending)
+    stop: Stop = field(default_factory=Stop)
 
     def share(self, value: T) -> Callable[[], T]:
         return lambda: value
@@ -92,7 +94,11 @@ class LocalExecutor:
             yield from fn(self.store, x)
 
     def sweep(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:
-        return asyncio.run(self.sweep_async(work, source, index))
+        self.stop.asking = True
+        try:
+            return asyncio.run(self.sweep_async(work, source, index))
+        finally:
+            self.stop.asking = False
 
     async def sweep_async(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:
         """`sweep`, for a caller with an event loop."""
@@ -131,8 +137,8 @@ class _LocalSweep(Generic[T]):
             asking = Asking(ask, writer, time.time)
             try:
                 await self._loop(asking, writer)
-            except (BudgetSpent, ModelRefused, TooManyFailures):
-                await gate.drain()
+            except RunStopped:
+                await gate.drain(self.executor.stop.grace_s, writer.flush)
                 raise
             finally:
                 for task in self.running:
@@ -159,6 +165,7 @@ class _LocalSweep(Generic[T]):
             if self.running:
                 self.sweep.peak_in_flight = max(self.sweep.peak_in_flight, self.in_flight.calls)
                 self.executor.spending.check(self.sweep.accounts, self.in_flight, time.monotonic())
+                self.executor.stop.check(self.in_flight)
                 done, _ = await asyncio.wait(self.running, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     self._note(self.running.pop(task), _result(task))
