@@ -18,7 +18,9 @@ from graphrag_ray.prompts import load_prompts
 from graphrag_ray.settings import Settings
 from graphrag_ray.settings_file import parse_settings
 from graphrag_ray.steps.listing import list_input
+from graphrag_ray.store import runs
 from graphrag_ray.store.files import Store
+from graphrag_ray.store.runs import RunRecord
 from graphrag_ray.store.snapshots import Manifest, latest
 from graphrag_ray.terminal.progress import Observer
 
@@ -35,8 +37,8 @@ def build_index(
 ) -> Indexed:
     """Bring the index at `root` up to date with the documents of INPUT, on Ray.
 
-    settings        values, or sections as in a settings file; None: those of the newest snapshot, else
-                    the defaults (the offline engine)
+    settings        values, or sections as in a settings file; None: those of the newest snapshot, else of
+                    the last run, else the defaults (the offline engine)
     observer        who is told how it goes; None: nobody
     add             keep documents that INPUT does not hold
     allow_deletes   let documents go, or be replaced, where a run would refuse that
@@ -46,8 +48,7 @@ def build_index(
     main thread, it ends with Interrupted on Ctrl-C and SIGTERM (`engine/stopping.py`).
     """
     if settings is None:
-        parent = latest(Store(root))
-        settings = base_of(parent) if parent else {}
+        settings = remembered(Store(root)) or {}
     if not isinstance(settings, Settings):
         settings = parse_settings(settings)
     observer = observer or Observer(quiet=True)
@@ -90,9 +91,15 @@ def _check(input_url: str, root: str, settings: Settings, here: bool) -> None:
         check_endpoints(settings)
 
 
-def base_of(parent: Manifest) -> dict[str, Any]:
-    """The settings that a run takes over from the snapshot before it: all but the budget of that run."""
-    return {name: section for name, section in parent.settings.items() if name != "budget"}
+def base_of(before: Manifest | RunRecord) -> dict[str, Any]:
+    """The settings that a run takes over from what was before it: all but the budget of that run."""
+    return {name: section for name, section in before.settings.items() if name != "budget"}
+
+
+def remembered(store: Store) -> dict[str, Any] | None:
+    """The settings that a run takes over where it is given none; None for an index that has none yet."""
+    before = latest(store) or runs.latest(store)
+    return base_of(before) if before else None
 
 
 def check_endpoints(settings: Settings) -> None:

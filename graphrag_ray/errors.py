@@ -34,6 +34,9 @@ positional argument, everything else an attribute.
 
 from __future__ import annotations
 
+FAILED_ITEMS = 3
+"""Exit code that no error has: done, but some items failed."""
+
 
 class GraphRagError(Exception):
     """Base of all errors raised on purpose. The message says what happened, where, and what to do."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -36,6 +37,7 @@ from graphrag_ray.steps.extract import extract_claims, extract_graph
 from graphrag_ray.steps.finish import Finished, Results, finish
 from graphrag_ray.steps.merge import merge
 from graphrag_ray.steps.read import read
+from graphrag_ray.steps.record import recorded, tell_unfinished
 from graphrag_ray.steps.reports import community_ids, write_reports
 from graphrag_ray.steps.run import Observer, Result, Run, code
 from graphrag_ray.store import compaction, locks, snapshots
@@ -88,10 +90,14 @@ def index(
     store = executor.store
     # A URL may hold a password or a signature, and what is shown is kept.
     shown_input = display_url(input_url) if "://" in input_url else input_url
-    with locks.acquire(store, note=f"index {shown_input}") as lock:
+    with locks.acquire(store, note=f"index {shown_input}") as lock, ExitStack() as stack:
         parent = snapshots.latest(store)
         run = Run(executor, settings, prompts, parent, observer, lock=lock)
         number = snapshots.next_number(store)
+        if told := tell_unfinished(store, JOURNALS):
+            observer.note(told)
+        given = {"input": shown_input, "add": add, "allow_deletes": allow_deletes}
+        record = stack.enter_context(recorded(run, given, now))
 
         corpus = read(run, input_url, add=add, allow_deletes=allow_deletes)
         extracted = extract_graph(run, corpus, names)
@@ -106,6 +112,7 @@ def index(
 
         failures = _failures(run, corpus, [corpus, extracted, claimed, described, reports, embedded])
         if parent is not None and run.unchanged():
+            record.finish("unchanged", parent.number, failures.num_rows)
             return Indexed(parent, False, run.seconds, run.accounts)
         at = now()
         results = Results(corpus, extracted, claimed, merged, described, reports, embedded)
@@ -113,6 +120,7 @@ def index(
         counts = _counts(finished.tables, corpus, communities, merged)
         manifest = _manifest(run, number, finished, counts, at, shown_input)
         snapshots.commit(store, manifest, check=lock.check)
+        record.finish("committed", number, failures.num_rows)
         try:
             for name in JOURNALS:
                 compaction.compact(store, name, check=lock.check)

@@ -7,7 +7,8 @@ from typing import Any
 from graphrag_ray.errors import IndexNotFound
 from graphrag_ray.index import JOURNALS
 from graphrag_ray.llm.accounting import Accounts
-from graphrag_ray.store import compaction, locks, snapshots
+from graphrag_ray.steps.run import iso
+from graphrag_ray.store import compaction, locks, runs, snapshots
 from graphrag_ray.store.files import Store
 
 
@@ -30,6 +31,7 @@ def status_of(store: Store, snapshot: int | None = None) -> dict[str, Any]:
         "journal": journal,
         "usage": [],
         "notes": {},
+        "last_run": _last_run(store, writer),
     }
     if manifest is not None:
         found |= {
@@ -43,6 +45,25 @@ def status_of(store: Store, snapshot: int | None = None) -> dict[str, Any]:
             "notes": dict(manifest.notes),
         }
     return found
+
+
+def _last_run(store: Store, writer: locks.Holder | None) -> dict[str, Any] | None:
+    """What the last run was given, what it did, and how it ended."""
+    record = runs.latest(store)
+    if record is None:
+        return None
+    killed = record.outcome == runs.RUNNING and (writer is None or writer.nonce != record.nonce)
+    return {
+        "outcome": "killed" if killed else record.outcome,
+        "exit_code": record.exit_code,
+        "message": record.message,
+        "started_at": iso(record.started_at),
+        "ended_at": iso(record.ended_at),
+        "snapshot": record.snapshot,
+        "given": dict(record.given),
+        "steps": {name: dict(step) for name, step in record.steps.items()},
+        "usage": list(Accounts.from_dict(record.usage).rows()),
+    }
 
 
 def _journal(store: Store, name: str) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from graphrag_ray.errors import FAILED_ITEMS
 from graphrag_ray.settings import Settings
 from graphrag_ray.terminal import console
 from graphrag_ray.terminal.options import (
-    FAILED_ITEMS,
     Command,
     json_option,
     naming_root,
@@ -61,16 +61,24 @@ def index(
       graphrag-ray index ./documents --root ./my-index --model gpt-4o-mini --rpm 10000 --tpm 2000000
     """
     from graphrag_ray.build import base_of, build_index
+    from graphrag_ray.store import runs
     from graphrag_ray.store.files import Store
     from graphrag_ray.store.snapshots import latest
 
     with naming_root(root):
-        parent = latest(Store(root))
-    base = base_of(parent) if parent and config is None else None
+        store = Store(root)
+        parent = latest(store)
+        last = runs.latest(store) if parent is None else None
+    before = parent or last
+    base = base_of(before) if before and config is None else None
     settings = settings_from(config, overrides, short, base)
     observer = Observer(quiet=quiet or as_json)
     if parent:
         _tell_settings(observer, parent, settings, config)
+    elif base is not None:
+        observer.note(
+            "Settings of the run before this one, which was not finished (--config or --set change them)."
+        )
     done = build_index(
         input_url,
         root,

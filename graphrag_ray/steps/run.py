@@ -71,7 +71,8 @@ class Result:
 class Run:
     """One run of `index`: where it works, with what, and what has been done so far.
 
-    inputs  hashes of the folders whose documents the index holds after it
+    inputs   hashes of the folders whose documents the index holds after it
+    on_step  called when a step has ended
     """
 
     executor: Executor
@@ -84,6 +85,7 @@ class Run:
     usage: dict[str, Accounts] = field(default_factory=dict)
     lock: locks.Lock | None = None
     inputs: list[str] = field(default_factory=list)
+    on_step: Callable[[], None] = lambda: None
 
     @property
     def store(self) -> Store:
@@ -109,6 +111,7 @@ class Run:
             result, reused = compute(), False
         self.memo[name] = {"fingerprint": fingerprint if result.final else "", **result.to_json()}
         self.seconds[name] = time.monotonic() - started
+        self.on_step()
         self.observer.step_ended(name, self.seconds[name], result.counts, reused)
         return result
 

@@ -8,6 +8,7 @@ changes nothing that is read (`rows.resolve`) and is cleaned up by the next one.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -119,18 +120,21 @@ def set_aside(
     return moved
 
 
-def totals(store: Store, dialogue: str) -> Totals:
+def totals(store: Store, dialogue: str, since: float = 0.0, until: float = math.inf) -> Totals:
     """Count a journal: every reply that was paid for, once, also replies that lost to another one.
 
-    Raises StoreError.
+    since, until: unix seconds; only rows of that time, and only parts are read that can hold any. Raises
+    StoreError.
     """
-    parts = list_parts(store, dialogue)
+    parts = [part for part in list_parts(store, dialogue) if _at_s(part) >= math.floor(since)]
     models: dict[str, int] = {}
     read = list(in_threads(lambda info: _countable(store, info), parts))
     result = Totals(parts=len(parts), bytes=sum(part.bytes for part in parts))
     result.damaged = [part.path for part, table in zip(parts, read, strict=True) if isinstance(table, str)]
     arrays = [_as_records(table, models) for table in read if not isinstance(table, str | None)]
-    if not arrays:
+    if since or until < math.inf:
+        arrays = [a[(a["at"] >= since) & (a["at"] < until)] for a in arrays]
+    if not sum(map(len, arrays)):
         return result
     # A merge that was killed, or is under way, leaves rows in two parts.
     all_ = np.concatenate(arrays)
@@ -173,6 +177,12 @@ _RECORD = np.dtype(
     ]
 )
 _PLACE = ("prefix", "at", "turn", "slot")
+
+
+def _at_s(part: FileInfo) -> float:
+    """The time in a part's name: that of its first row, of a merged part no less than its last's."""
+    match = PART_NAME.fullmatch(part.path.rsplit("/", 1)[-1])
+    return int(match.group(1)) / 1000 if match else 0.0
 
 
 def _countable(store: Store, info: FileInfo) -> pa.Table | str | None:

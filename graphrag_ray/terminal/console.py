@@ -14,6 +14,7 @@ from rich.table import Table
 
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.sources import specific
+from graphrag_ray.steps.record import WORDS
 from graphrag_ray.terminal.progress import console_of
 from graphrag_ray.wording import plural
 
@@ -171,6 +172,7 @@ def print_status(found: Mapping[str, Any]) -> None:
         _print_counts(out, found["counts"])
         if found["counts"].get("failures"):
             out.print(f"  failures       {found['counts']['failures']:,} (graphrag-ray failures)")
+    _print_last_run(out, found["last_run"])
     if found["journal"]:
         table = Table("stage", "items done", "turns", "failed", "tokens", box=None, pad_edge=False)
         for row in found["journal"]:
@@ -183,10 +185,27 @@ def print_status(found: Mapping[str, Any]) -> None:
         out.print("\nJournal (all that was ever answered and paid for)")
         out.print(table)
     if found["usage"]:
-        out.print("\nLast run")
+        out.print(f"\nThe run that made snapshot {found['snapshot']}")
         out.print(_usage_table(found["usage"]))
     for note in found["notes"].values():
         out.print(f"  {note}")
+
+
+def _print_last_run(out: Console, last: Mapping[str, Any] | None) -> None:
+    """How the last run ended, or how far it is; and what it paid, where no snapshot tells."""
+    if last is None:
+        return
+    if last["outcome"] == "running":
+        done = ", ".join(last["steps"]) or "nothing yet"
+        out.print(f"  running since {last['started_at']}; done: {done}", soft_wrap=True)
+    elif last["outcome"] == "unchanged":
+        out.print(f"  last run       {last['ended_at']}: nothing had changed")
+    elif last["outcome"] != "committed":
+        when = last["ended_at"] or last["started_at"]
+        out.print(f"  last run       {when}: {WORDS[last['outcome']]}. {last['message']}", soft_wrap=True)
+        if last["usage"]:
+            out.print("\nThe last run")
+            out.print(_usage_table(last["usage"]))
 
 
 def _usage_table(usage: Sequence[Mapping[str, Any]]) -> Table:

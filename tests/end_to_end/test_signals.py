@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, sent to a real process on a Ray of its own as a terminal and a job manager send them."""
+"""Ctrl-C and SIGTERM, sent to a real process on a Ray of its own as terminals and job managers send them."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_sigterm_while_reports_are_written_waits_too_and_has_its_own_exit_code(
 def test_ctrl_c_while_tables_are_made_stops_without_a_wait(world: World, start: Callable[[], Driver]):
     world.write(people(60))
     driver = start()
-    driver.wait_until(lambda: (world.root / "locks").exists())
+    driver.wait_until((world.root / "locks").exists)
     driver.interrupt()
     code, told = driver.ended()
     assert code == 130 and "stopped by Ctrl-C" in told and "Traceback" not in told
