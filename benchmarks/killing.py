@@ -275,7 +275,7 @@ class Cluster:
 
 @contextmanager
 def cluster(env: Mapping[str, str] | None = None) -> Iterator[Cluster]:
-    """A cluster that ends with the block, also at SIGTERM. Its folder has a short path: Ray's sockets need it."""
+    """A cluster that ends with the block, also at SIGTERM. Its folder has a short path, for Ray's sockets."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="gr-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         made = Cluster(Path(folder), env)

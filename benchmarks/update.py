@@ -4,11 +4,11 @@ r"""What an update costs: 1% of the documents added, changed or deleted, against
     python benchmarks/update.py CORPUS --endpoint --seeds 1 2 3 --share 0.01
 
 The corpus is a folder of text files. The model is the offline engine, or with --endpoint the simulated one of
-this folder, at a high speed and without limits: counts and tokens are what matters, not time. Everything runs in
-this process, without Ray. Tokens are those of calls that were really made:
+this folder, at a high speed and without limits: counts and tokens are what matters, not time. Everything runs
+in this process, without Ray. Tokens are those of calls that were really made:
 
 - *added*: an index of all but a share of the documents, drawn at random, then one of all;
-- *changed*: an index of all, then with the second halves of a share replaced by other documents' second halves;
+- *changed*: an index of all, then with the second halves of a share replaced by those of other documents;
 - *deleted*: an index of all, then without a share;
 - *afresh*: as *added*, with --reset-communities: what it would cost to partition the changed graph anew.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.spending import Spending, check_prices
+from graphrag_ray.engine.stopping import Stop, listening
 from graphrag_ray.errors import FatalCallError, SettingsError
 from graphrag_ray.index import Indexed
 from graphrag_ray.index import index as run_index
@@ -17,8 +18,10 @@ from graphrag_ray.prompts import load_prompts
 from graphrag_ray.settings import OFFLINE_MODEL_ID, Settings, Storage
 from graphrag_ray.settings_file import parse_settings, storage_of
 from graphrag_ray.steps.listing import list_input
+from graphrag_ray.store import runs
 from graphrag_ray.store.compaction import totals
 from graphrag_ray.store.files import Store
+from graphrag_ray.store.runs import RunRecord
 from graphrag_ray.store.snapshots import Manifest, readable
 from graphrag_ray.terminal.progress import Observer
 
@@ -38,8 +41,8 @@ def build_index(
 ) -> Indexed:
     """Bring the index at `root` up to date with the documents of INPUT, on Ray.
 
-    settings        values, or sections as in a settings file; None: those of the newest snapshot, else
-                    the defaults (the offline engine)
+    settings        values, or sections as in a settings file; None: those of the newest snapshot, else of
+                    the last run, else the defaults (the offline engine)
     observer        who is told how it goes; None: nobody
     add             keep documents that INPUT does not hold
     allow_deletes   let documents go, or be replaced, where a run would refuse that
@@ -49,7 +52,8 @@ def build_index(
     storage         how index and INPUT are reached, as in settings.Storage; None: as the settings, else the
                     environment, say. It is not taken from a snapshot
 
-    Raises UsageError before Ray is started, where that can be known; else as `index.index`.
+    Raises UsageError before Ray is started, where that can be known; else as `index.index`. Called from the
+    main thread, it ends with Interrupted on Ctrl-C and SIGTERM (`engine/stopping.py`).
     """
     if settings is None:
         settings = known_settings(Store(root, storage_of(None, storage).of(root))) or {}
@@ -78,8 +82,9 @@ def build_index(
             observer.progress,
             Spending(settings.budget, time.monotonic()),
         )
-        executor.start()
-        with observer:
+        executor.stop = Stop(say=observer.note)
+        with observer, listening(executor.stop):
+            executor.start()
             try:
                 return run_index(
                     input_url,
@@ -109,14 +114,16 @@ def _check(input_url: str, root: str, settings: Settings, here: bool) -> str | N
 
 
 def known_settings(store: Store) -> dict[str, Any] | None:
-    """The settings that a run takes over where it is given none; None where there is no snapshot yet.
+    """The settings that a run takes over where it is given none: the newest snapshot's, else the last run's;
+    None for an index that has none yet.
 
     Raises SettingsError where they are lost with a damaged snapshot and a model was paid for its replies: the
     offline engine shall not write its index anew unasked.
     """
     parent, damaged = readable(store)
-    if parent is not None:
-        return base_of(parent)
+    before = parent or runs.latest(store)
+    if before is not None:
+        return base_of(before)
     paid_for = totals(store, "extract").by_model.keys() - {OFFLINE_MODEL_ID} if damaged else set()
     if paid_for:
         raise SettingsError(
@@ -126,9 +133,9 @@ def known_settings(store: Store) -> dict[str, Any] | None:
     return None
 
 
-def base_of(parent: Manifest) -> dict[str, Any]:
-    """The settings that a run takes over from the snapshot before it: all but the budget of that run."""
-    return {name: section for name, section in parent.settings.items() if name != "budget"}
+def base_of(before: Manifest | RunRecord) -> dict[str, Any]:
+    """The settings that a run takes over from what was before it: all but the budget of that run."""
+    return {name: section for name, section in before.settings.items() if name != "budget"}
 
 
 def check_endpoints(settings: Settings) -> None:

@@ -21,7 +21,7 @@ from graphrag_ray.terminal.options import Commands
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""\b
 Exit codes: 0 done; 2 wrong usage or settings; 3 done, but with failed items (see `failures`);
-            4 stopped by a budget; 1 anything else.""",
+            4 stopped by a budget; 130 by Ctrl-C, 143 by SIGTERM; 1 anything else.""",
 )
 @click.version_option(package_name="graphrag-ray")
 def main() -> None:

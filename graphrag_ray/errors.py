@@ -14,8 +14,11 @@
     │   ├── LockLost                   this writer was taken over
     │   ├── SnapshotConflict           somebody else committed this snapshot number
     │   └── SnapshotRemoved            the snapshot that is being read is no longer kept
+    ├── ProcessDied                    a process that worked on tables died, again and again
     ├── RunStopped                     a run ended before its end; finished work is kept
     │   ├── BudgetSpent                a limit on cost, tokens or time was reached: exit code 4
+    │   ├── Interrupted                stopped by Ctrl-C: exit code 130
+    │   │   └── Terminated             stopped by SIGTERM: exit code 143
     │   ├── TooManyFailures            the share of failed items passed max_failed_fraction
     │   └── ModelRefused               the endpoint refuses us as a whole (key, model, quota)
     └── CallError                      one request to a model failed
@@ -31,6 +34,9 @@ positional argument, everything else an attribute.
 """
 
 from __future__ import annotations
+
+FAILED_ITEMS = 3
+"""Exit code that no error has: done, but some items failed."""
 
 
 class GraphRagError(Exception):
@@ -84,11 +90,22 @@ class SnapshotConflict(StoreError): ...
 class SnapshotRemoved(StoreError): ...
 
 
+class ProcessDied(GraphRagError): ...
+
+
 class RunStopped(GraphRagError): ...
 
 
 class BudgetSpent(RunStopped):
     exit_code = 4
+
+
+class Interrupted(RunStopped):
+    exit_code = 130
+
+
+class Terminated(Interrupted):
+    exit_code = 143
 
 
 class TooManyFailures(RunStopped): ...

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -38,6 +39,7 @@ from graphrag_ray.steps.extract import extract_claims, extract_graph
 from graphrag_ray.steps.finish import Finished, Results, finish
 from graphrag_ray.steps.merge import merge
 from graphrag_ray.steps.read import read
+from graphrag_ray.steps.record import Recorder, recorded, tell_unfinished
 from graphrag_ray.steps.reports import community_ids, write_reports
 from graphrag_ray.steps.run import Observer, Result, Run, code
 from graphrag_ray.store import compaction, locks, snapshots
@@ -94,47 +96,57 @@ def index(
     store = executor.store
     # A URL may hold a password or a signature, and what is shown is kept.
     shown_input = display_url(input_url) if "://" in input_url else input_url
-    with locks.acquire(store, note=f"index {shown_input}") as lock:
+    with locks.acquire(store, note=f"index {shown_input}") as lock, ExitStack() as stack:
         afresh = frozenset({"communities"}) if reset_communities else frozenset()
         run = Run(executor, settings, prompts, None, observer, lock=lock, afresh=afresh)
         run.parent = parent_of(run, lock, add)
+        if told := tell_unfinished(store, JOURNALS):
+            observer.note(told)
+        given = _Given(input_url, shown_input, names, add, allow_deletes, now)
+        told_to = {"input": shown_input, "add": add, "allow_deletes": allow_deletes}
+        record = stack.enter_context(recorded(run, told_to, now))
         look_over(run, JOURNALS, verify)
         while True:
             try:
-                return _build(run, lock, input_url, shown_input, names, add, allow_deletes, now)
+                return _build(run, given, record)
             except CorruptPart as e:
                 put_right(run, e)
 
 
-def _build(
-    run: Run,
-    lock: locks.Lock,
-    input_url: str,
-    shown_input: str,
-    names: Names,
-    add: bool,
-    allow_deletes: bool,
-    now: Callable[[], float],
-) -> Indexed:
+@dataclass(frozen=True)
+class _Given:
+    """What a run was given. shown_input: without what a URL may hide."""
+
+    input_url: str
+    shown_input: str
+    names: Names
+    add: bool
+    allow_deletes: bool
+    now: Callable[[], float]
+
+
+def _build(run: Run, given: _Given, record: Recorder) -> Indexed:
     """Raises CorruptPart for a damaged part, also after much is done: it is set aside then, and this called
     again."""
     store, observer, parent = run.store, run.observer, run.parent
     number = snapshots.next_number(store)
-    corpus = read(run, input_url, add=add, allow_deletes=allow_deletes)
-    derived = derive(run, corpus, names)
+    corpus = read(run, given.input_url, add=given.add, allow_deletes=given.allow_deletes)
+    derived = derive(run, corpus, given.names)
     results = derived.results
     failures = _failures(run, results)
     if parent is not None and run.unchanged():
+        record.finish("unchanged", parent.number, failures.num_rows)
         return Indexed(parent, False, run.seconds, run.accounts)
-    at = now()
+    at = given.now()
     finished = finish(run, results, derived.layout, derived.ids, _iso(at)[:10], failures)
     counts = _counts(finished.tables, corpus, derived.communities, results.merged)
     changed = changes(run, finished.tables)
-    manifest = _manifest(run, number, finished, counts, at, shown_input, changed)
-    snapshots.commit(store, manifest, check=lock.check)
+    manifest = _manifest(run, number, finished, counts, at, given.shown_input, changed)
+    snapshots.commit(store, manifest, check=run.check)
+    record.finish("committed", number, failures.num_rows)
     try:
         for name in JOURNALS:
-            compaction.compact(store, name, check=lock.check, damaged=lambda e: journal_damage(run, [e.path]))
+            compaction.compact(store, name, check=run.check, damaged=lambda e: journal_damage(run, [e.path]))
     except StoreError as e:
         observer.note(f"The journal was not tidied up; the next run will: {e}")
     return Indexed(manifest, True, run.seconds, run.accounts)

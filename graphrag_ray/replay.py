@@ -65,7 +65,9 @@ def keys_needed(store: Store, manifest: Manifest) -> dict[str, Keys]:
 class _Again(Run):
     """A run in which the asking steps are done again, and must come to what they came to."""
 
-    def step(self, name: str, depends_on: Any, compute: Callable[[], Result]) -> Result:
+    def step(
+        self, name: str, depends_on: Any, compute: Callable[[], Result], journal: str | None = None
+    ) -> Result:
         assert self.parent is not None
         before = self.parent.steps.get(name)
         if before is None:

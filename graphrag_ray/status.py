@@ -9,7 +9,8 @@ from graphrag_ray.errors import CorruptPart, IndexNotFound
 from graphrag_ray.index import JOURNALS
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.steps.damage import needed
-from graphrag_ray.store import compaction, locks, snapshots
+from graphrag_ray.steps.run import iso
+from graphrag_ray.store import compaction, locks, runs, snapshots
 from graphrag_ray.store.damage import differing
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import FOLDER
@@ -46,6 +47,7 @@ def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False
         "usage": [],
         "notes": {},
         "damaged": damaged,
+        "last_run": _last_run(store, writer),
     }
     if manifest is not None:
         found |= {
@@ -63,6 +65,25 @@ def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False
     if listed:
         found["snapshots"] = _snapshots(store)
     return found
+
+
+def _last_run(store: Store, writer: locks.Holder | None) -> dict[str, Any] | None:
+    """What the last run was given, what it did, and how it ended."""
+    record = runs.latest(store)
+    if record is None:
+        return None
+    killed = record.outcome == runs.RUNNING and (writer is None or writer.nonce != record.nonce)
+    return {
+        "outcome": "killed" if killed else record.outcome,
+        "exit_code": record.exit_code,
+        "message": record.message,
+        "started_at": iso(record.started_at),
+        "ended_at": iso(record.ended_at),
+        "snapshot": record.snapshot,
+        "given": dict(record.given),
+        "steps": {name: dict(step) for name, step in record.steps.items()},
+        "usage": list(Accounts.from_dict(record.usage).rows()),
+    }
 
 
 def _snapshots(store: Store) -> list[dict[str, Any]]:

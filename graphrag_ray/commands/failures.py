@@ -1,35 +1,71 @@
-"""`graphrag-ray failures`: what has no result, and why."""
+"""`graphrag-ray failures`: what has no result, and why; and putting it back."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import click
 
-from graphrag_ray.settings_file import load_storage
+from graphrag_ray.errors import UsageError
 from graphrag_ray.terminal import console
-from graphrag_ray.terminal.options import Command, json_option, naming_root, reach_options, root_option
+from graphrag_ray.terminal.options import (
+    Command,
+    json_option,
+    naming_root,
+    open_root,
+    reach_options,
+    root_option,
+)
+
+STAGES = ("read", "extract", "claims", "describe", "report", "embed")
 
 
 @click.command(cls=Command)
 @root_option
 @reach_options
 @click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
+@click.option("--retry", is_flag=True, help="Put the items back: the next `index` asks for them again.")
+@click.option("--stage", type=click.Choice(STAGES), help="Only items of this stage.")
+@click.option("--document", metavar="GLOB", help="Only items of documents whose path is like this.")
+@click.option("--key", multiple=True, metavar="KEY", help="Only the item with this key, or its beginning.")
 @json_option
 def failures(
-    root: str, config: str | None, overrides: tuple[str, ...], snapshot: int | None, as_json: bool
+    root: str,
+    config: str | None,
+    overrides: tuple[str, ...],
+    snapshot: int | None,
+    retry: bool,
+    stage: str | None,
+    document: str | None,
+    key: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Every item of the last run without a result: what failed, in which document, and why.
 
-    \b
-    Example:
-      graphrag-ray failures --root ./my-index --json
-    """
-    from graphrag_ray.ask import open_index
+    Every run tries again what failed in passing. What failed for good it leaves, until its text, prompt or
+    model changes, or --retry puts it back. That spends nothing by itself: the next `index` asks again, with
+    the same request, so at temperature 0 a model may well answer the same. Replies that were paid for stay
+    in the journal.
 
-    storage = load_storage(config, overrides)
+    \b
+    Examples:
+      graphrag-ray failures --root ./my-index --json
+      graphrag-ray failures --root ./my-index --retry --stage extract --document "letters/*"
+    """
+    from graphrag_ray.failures import Choice, failed_items, next_command, put_back
+
+    if retry and snapshot is not None:
+        raise UsageError("--retry is about the newest snapshot: leave --snapshot out")
+    store = open_root(root, config, overrides)
     with naming_root(root):
-        opened = open_index(root, snapshot=snapshot, storage=storage)
-    rows = opened.table("failures").to_pylist()
-    if as_json:
+        rows = failed_items(store, snapshot, Choice(stage, document, key))
+    if retry:
+        done, command = put_back(store, rows), next_command(store, root)
+        if as_json:
+            click.echo(console.as_json({**asdict(done), "next": command}))
+        else:
+            console.print_put_back(done.retried, done.before, done.anyway, command)
+    elif as_json:
         click.echo(console.as_json(rows))
     else:
         console.print_failures(rows)

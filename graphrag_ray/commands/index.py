@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from graphrag_ray.errors import FAILED_ITEMS
 from graphrag_ray.settings import Settings
 from graphrag_ray.terminal import console
 from graphrag_ray.terminal.options import (
-    FAILED_ITEMS,
     Command,
     json_option,
     naming_root,
@@ -75,17 +75,23 @@ def index(
       graphrag-ray index ./documents --root ./my-index --model gpt-4o-mini --rpm 10000 --tpm 2000000
     """
     from graphrag_ray.build import build_index, known_settings
+    from graphrag_ray.store import runs
     from graphrag_ray.store.snapshots import readable
 
     store = open_root(root, config, overrides)
     says_model = short["model"] is not None or any(o.startswith("models.") for o in overrides)
     with naming_root(root):
         parent, _ = readable(store)
-        base = known_settings(store) if config is None and (parent or not says_model) else None
+        last = runs.latest(store) if parent is None else None
+        base = known_settings(store) if config is None and (parent or last or not says_model) else None
     settings = settings_from(config, overrides, short, base)
     observer = Observer(quiet=quiet or as_json)
     if parent:
         _tell_settings(observer, parent, settings, config)
+    elif base is not None:
+        observer.note(
+            "Settings of the run before this one, which was not finished (--config or --set change them)."
+        )
     done = build_index(
         input_url,
         root,

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
+from graphrag_ray.errors import FAILED_ITEMS
 from graphrag_ray.terminal import console
 from graphrag_ray.terminal.options import (
-    FAILED_ITEMS,
     Command,
     json_option,
     naming_root,

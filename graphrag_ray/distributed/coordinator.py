@@ -14,6 +14,7 @@ from typing import Any
 
 import ray
 
+from graphrag_ray.engine.gateways import DRAIN_S
 from graphrag_ray.engine.leases import LeaseBook
 from graphrag_ray.engine.work import Outcome, Row
 from graphrag_ray.llm.accounting import Accounts, InFlight
@@ -27,9 +28,13 @@ SILENCE_S = 10.0
 
 @dataclass
 class Exchange:
-    """What the driver learns: outcomes since the last exchange, and how full the queue is."""
+    """What the driver learns: outcomes since the last exchange, and how full the queue is.
+
+    given_up: items that kill whoever works on them, and how many died of each; for the driver to journal
+    """
 
     outcomes: list[tuple[int, Outcome[Any]]]
+    given_up: list[tuple[int, Row, int]]
     waiting: int
     open: int
     in_flight: InFlight
@@ -55,10 +60,12 @@ class Leased:
 
     last_loss   number of the last loss of a worker that had one of them; 0: none is leased again. What that
                 worker journalled is not in a journal that was read before
+    drain_s     the sweep is over, and what is in flight is waited for so long; None: it goes on
     """
 
     items: list[tuple[int, Row]]
     last_loss: int = 0
+    drain_s: float | None = None
 
 
 class Coordinator:
@@ -68,6 +75,7 @@ class Coordinator:
         self._accounts: dict[str, Accounts] = {}
         self._in_flight: dict[str, InFlight] = {}
         self._fatal: str | None = None
+        self._drain_s = DRAIN_S
         self._closed = False
         self._affordable: int | None = None
         self._keys: dict[str, str] = {}
@@ -98,12 +106,16 @@ class Coordinator:
         if items or closed:
             self._items.set()
         hungry = bool(items) and not self._closed and self._book.waiting < low_water
-        if not self._outcomes and not self._fatal and not hungry:
+        if not self._outcomes and not self._fatal and not hungry and not self._book.condemned:
             self._news.clear()
             await _wait(self._news, patience_s)
         outcomes, self._outcomes = self._outcomes, []
+        given_up = self._book.give_up()
+        if given_up:
+            self._items.set()
         return Exchange(
             outcomes,
+            given_up,
             self._book.waiting,
             self._book.open,
             InFlight.sum(self._in_flight.values()),
@@ -123,29 +135,28 @@ class Coordinator:
         """A worker (again): its number of this incarnation."""
         incarnation = self._book.register(worker)
         self._in_flight[worker] = InFlight()
-        self._items.set()
+        self._tell_losses()
         return incarnation
 
-    async def lease(self, worker: str, incarnation: int, places: int, report: Report) -> Leased | None:
-        """A worker's call: hand back what is journalled, get items. None: the sweep is over."""
+    async def lease(self, worker: str, incarnation: int, places: int, report: Report) -> Leased:
+        """A worker's call: hand back what is journalled, get items."""
         for number, outcome in report.finished:
             if self._book.finish(number):
                 self._outcomes.append((number, outcome))
-        name = f"{worker}/{incarnation}"
-        self._accounts[name] = Accounts.merged([self._accounts.get(name, Accounts()), report.accounts])
+        await self.hand_in(worker, incarnation, report.accounts)
         self._in_flight[worker] = report.in_flight
         self._fatal = self._fatal or report.fatal
         if report.finished or report.fatal:
             self._news.set()
         if self._over():
             self._items.set()
-            return None
+            return Leased([], drain_s=self._drain_s)
         given = self._book.lease(worker, incarnation, self._affords(places))
         if not given and places and not report.running:
             self._items.clear()
             await _wait(self._items, LONG_POLL_S)
             if self._over():
-                return None
+                return Leased([], drain_s=self._drain_s)
             given = self._book.lease(worker, incarnation, self._affords(places))
         if given:
             self._news.set()
@@ -155,12 +166,28 @@ class Coordinator:
         """A worker will not come back: its leases are handed out again."""
         self._book.forget(worker)
         self._in_flight.pop(worker, None)
+        self._tell_losses()
+
+    async def hand_in(self, worker: str, incarnation: int, accounts: Accounts) -> None:
+        """What a worker asked for since it last said so."""
+        name = f"{worker}/{incarnation}"
+        self._accounts[name] = Accounts.merged([self._accounts.get(name, Accounts()), accounts])
+
+    async def accounts(self) -> Accounts:
+        """All that was handed in."""
+        return Accounts.merged(self._accounts.values())
+
+    async def stop(self, drain_s: float) -> None:
+        """No more leases: the driver ends the sweep early. drain_s: how long workers wait for calls in
+        flight."""
+        self._fatal = self._fatal or "stopped"
+        self._drain_s = drain_s
         self._items.set()
 
-    async def stop(self) -> None:
-        """No more leases: the driver ends the sweep early."""
-        self._fatal = self._fatal or "stopped"
+    def _tell_losses(self) -> None:
         self._items.set()
+        if self._book.condemned:
+            self._news.set()
 
     def _affords(self, places: int) -> int:
         if time.monotonic() - self._heard_at > SILENCE_S:

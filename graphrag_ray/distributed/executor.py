@@ -11,11 +11,13 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import ray
 
-from graphrag_ray.distributed.limits import start_limiters
+from graphrag_ray.distributed.desk import DeskActor
+from graphrag_ray.distributed.limits import beside_driver, start_limiters
 from graphrag_ray.distributed.sweep import RaySweep
-from graphrag_ray.distributed.tables import map_tables, shuffle_tables, stream_tables, unwrapped
+from graphrag_ray.distributed.tables import RayTables, unwrapped
 from graphrag_ray.distributed.worker import WorkerActor, WorkerSettings
 from graphrag_ray.engine.executor import (
+    Parted,
     Progress,
     Source,
     Sweep,
@@ -26,6 +28,7 @@ from graphrag_ray.engine.executor import (
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.leases import FailureWatch
 from graphrag_ray.engine.spending import Spending
+from graphrag_ray.engine.stopping import Stop
 from graphrag_ray.engine.work import Work
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
@@ -49,6 +52,8 @@ class RayExecutor:
     workers_per_node: int | None = None
     on_progress: Callable[[Progress], None] = lambda progress: None
     spending: Spending = field(default_factory=Spending)
+    stop: Stop = field(default_factory=Stop)
+    _desk: Any = None
     _pool: list[tuple[str, Any]] = field(default_factory=list)
     _limiters: list[Any] = field(default_factory=list)
     _index: tuple[JournalIndex, Any] | None = None
@@ -56,8 +61,10 @@ class RayExecutor:
     def share(self, value: T) -> Callable[[], T]:
         return partial(ray.get, self._put(value))
 
-    def map(self, step: str, fn: TableFunction[X], inputs: Sequence[X]) -> Written:
-        return map_tables(self.store, step, fn, inputs)
+    def map(
+        self, step: str, fn: TableFunction[X], inputs: Sequence[X], parted: Parted[X] | None = None
+    ) -> Written:
+        return self._tables().map(step, fn, inputs, parted)
 
     def shuffle(
         self,
@@ -67,14 +74,12 @@ class RayExecutor:
         reduce: Callable[[pa.Table], Tables],
         partitions: int,
     ) -> Written:
-        if not inputs:
-            return [{} for _ in range(partitions)]
-        return shuffle_tables(self.store, step, fn, inputs, reduce, partitions)
+        return self._tables().shuffle(step, fn, inputs, reduce, partitions)
 
     def stream(
         self, step: str, fn: Callable[[Store, X], Iterable[pa.Table]], inputs: Sequence[X]
     ) -> Iterator[pa.Table]:
-        return stream_tables(self.store, step, fn, inputs)
+        return self._tables().stream(step, fn, inputs)
 
     def sweep(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:
         pool = self._workers()
@@ -85,6 +90,7 @@ class RayExecutor:
             store=self.store,
             models=self.models,
             spending=self.spending,
+            stop=self.stop,
             watch=FailureWatch(self.max_failed_fraction, index.keys_done() == 0),
             on_progress=self.on_progress,
             pool=pool,
@@ -112,7 +118,14 @@ class RayExecutor:
             ray.kill(worker)
         for limiter in self._limiters:
             ray.kill(limiter)
-        self._pool, self._limiters = [], []
+        if self._desk is not None:
+            ray.kill(self._desk)
+        self._pool, self._limiters, self._desk = [], [], None
+
+    def _tables(self) -> RayTables:
+        if self._desk is None:
+            self._desk = DeskActor.options(scheduling_strategy=beside_driver()).remote()
+        return RayTables(self.store, self._desk)
 
     def _workers(self) -> list[tuple[str, Any]]:
         if self._pool:

@@ -9,29 +9,33 @@ from __future__ import annotations
 
 import os
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayError
 
 from graphrag_ray.distributed.coordinator import CoordinatorActor, Exchange
 from graphrag_ray.distributed.limits import beside_driver
+from graphrag_ray.engine.drive import Refused
 from graphrag_ray.engine.executor import Progress, Source, Sweep
 from graphrag_ray.engine.gateways import DRAIN_S, Models
 from graphrag_ray.engine.leases import FailureWatch
 from graphrag_ray.engine.spending import Spending
-from graphrag_ray.engine.work import Row, Work
+from graphrag_ray.engine.stopping import Stop
+from graphrag_ray.engine.work import Outcome, Row, Work, killed_row, outcome_of
 from graphrag_ray.errors import GraphRagError, ModelRefused, TooManyFailures
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.journal import JournalIndex
+from graphrag_ray.store.journal import JournalIndex, JournalWriter
 
 T = TypeVar("T")
 
-STOPPED_WITHIN_S = DRAIN_S + 10.0
-"""Workers of a sweep that ends early get so long to journal what they have."""
+FLUSHED_WITHIN_S = 10.0
+"""Workers of a sweep that ends early get so long, beyond the time for calls in flight, to journal them."""
+ACCOUNTED_WITHIN_S = 5.0
 
 DEATHS_IN_A_ROW = 3
 """Coordinators that may die without an item being finished between."""
@@ -52,6 +56,7 @@ class RaySweep(Generic[T]):
         store: Store,
         models: Models,
         spending: Spending,
+        stop: Stop,
         watch: FailureWatch,
         on_progress: Callable[[Progress], None],
         pool: Sequence[tuple[str, Any]],
@@ -60,6 +65,7 @@ class RaySweep(Generic[T]):
     ) -> None:
         self.work, self.source, self.index = work, source, index
         self.store, self.models, self.spending, self.watch = store, models, spending, watch
+        self.stop = stop
         self.on_progress, self.pool, self.limiters = on_progress, pool, limiters
         self._put = put
         self.sweep = Sweep()
@@ -74,11 +80,24 @@ class RaySweep(Generic[T]):
 
     def run(self) -> Sweep:
         """Every item to its end. Raises as `Executor.sweep`."""
-        deaths, finished = 0, 0
         self._peak_in_flight()  # that of earlier sweeps is theirs
+        self.stop.asking = True
+        try:
+            self._to_the_end()
+        finally:
+            self.stop.asking = False
+            with suppress(RayError):
+                self.sweep.peak_in_flight = self._peak_in_flight()
+            self.sweep.accounts.limits = self._limits
+            self.sweep.ended(self.work.name, time.monotonic() - self._started_at)
+            self.spending.add(self.sweep.accounts)
+        return self.sweep
+
+    def _to_the_end(self) -> None:
+        deaths, finished = 0, 0
         while True:
             try:
-                self._under_a_coordinator()
+                return self._under_a_coordinator()
             except _CoordinatorDied as e:
                 deaths = deaths + 1 if self.sweep.finished == finished else 1
                 finished = self.sweep.finished
@@ -89,16 +108,12 @@ class RaySweep(Generic[T]):
                     ) from e
                 # What its workers journalled meanwhile is not in the index that they were given.
                 self.index = JournalIndex.load(self.store, self.work.name)
-                continue
-            self.sweep.peak_in_flight = self._peak_in_flight()
-            self.sweep.ended(self.work.name, time.monotonic() - self._started_at)
-            self.spending.add(self.sweep.accounts)
-            return self.sweep
 
     def _under_a_coordinator(self) -> None:
         """The sweep, as far as one coordinator lives. Raises _CoordinatorDied."""
         coordinator = CoordinatorActor.options(scheduling_strategy=beside_driver()).remote()
         runs: dict[Any, str] = {}
+        before = self.sweep.accounts
         try:
             for variable in self.models.key_variables():
                 if variable in os.environ:
@@ -110,14 +125,18 @@ class RaySweep(Generic[T]):
                 with suppress(RayActorError):  # it died for good: others finished what it had
                     ray.get(run)
         except _CoordinatorDied:
-            _wait_for(list(runs))
+            _wait_for(list(runs), DRAIN_S)
             raise
         except BaseException:
+            drain_s = 0.0 if self.stop.twice else self.stop.grace_s
             with suppress(RayActorError):
-                ray.get(coordinator.stop.remote())
-            _wait_for(list(runs))
+                ray.get(coordinator.stop.remote(drain_s))
+            _wait_for(list(runs), drain_s)
             raise
         finally:
+            with suppress(RayError):  # it died: what was last heard of counts
+                handed_in = ray.get(coordinator.accounts.remote(), timeout=ACCOUNTED_WITHIN_S)
+                self.sweep.accounts = Accounts.merged([before, handed_in])
             ray.kill(coordinator)
 
     def _feed(self, coordinator: Any, runs: dict[Any, str]) -> None:
@@ -143,7 +162,7 @@ class RaySweep(Generic[T]):
                 raise TooManyFailures(self.watch.message(self.work.name))
             if over:
                 return
-            self._check_spending(news)
+            self._check(news)
             items = self._take(self._low_water - news.waiting)
             # A source that has nothing yet may have something any moment, unless it waits for outcomes.
             patience_s = 0.02 if not (items or self._closed or self.work.returns) else 0.25
@@ -151,7 +170,7 @@ class RaySweep(Generic[T]):
 
     def _note(self, news: Exchange) -> None:
         sweep = self.sweep
-        for number, outcome in news.outcomes:
+        for number, outcome in news.outcomes + self._give_up(news.given_up):
             del self._open[number]
             sweep.finished += 1
             sweep.failed += outcome.status != "complete"
@@ -173,10 +192,24 @@ class RaySweep(Generic[T]):
             )
         )
 
-    def _check_spending(self, news: Exchange) -> None:
-        """Raises BudgetSpent."""
+    def _give_up(self, given_up: list[tuple[int, Row, int]]) -> list[tuple[int, Outcome[T]]]:
+        """Journal items that kill whoever works on them, as failures."""
+        if not given_up:
+            return []
+        writer = JournalWriter(self.store, self.work.name, f"driver-{uuid.uuid4().hex[:12]}")
+        ended: list[tuple[int, Outcome[T]]] = []
+        for number, row, times in given_up:
+            told = killed_row(self.work, row, times, time.time())
+            writer.append(told)
+            ended.append((number, outcome_of(told.key, Refused(told.error or ""), [told])))
+        writer.flush()
+        return ended
+
+    def _check(self, news: Exchange) -> None:
+        """Raises BudgetSpent; Interrupted where the run was told to stop."""
         sweep = self.sweep
         self.spending.check(sweep.accounts, news.in_flight, time.monotonic())
+        self.stop.check(news.in_flight)
         if news.open == news.waiting > 0:  # none is leased: can another be paid for?
             affordable = self.spending.items(sweep.accounts, sweep.finished, self.models)
             if affordable is not None and sweep.finished >= affordable:
@@ -228,7 +261,7 @@ def told(error: BaseException) -> str:
     return str(error).splitlines()[0]
 
 
-def _wait_for(runs: list[Any]) -> None:
-    """Workers whose sweep is over journal what they have and come back."""
+def _wait_for(runs: list[Any], drain_s: float) -> None:
+    """Workers whose sweep is over wait for what is in flight, journal what they have and come back."""
     if runs:
-        ray.wait(runs, num_returns=len(runs), timeout=STOPPED_WITHIN_S)
+        ray.wait(runs, num_returns=len(runs), timeout=drain_s + FLUSHED_WITHIN_S)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
@@ -19,8 +20,9 @@ import ray
 from ray import cloudpickle
 from ray.exceptions import RayError, RaySystemError, RayTaskError, WorkerCrashedError
 
-from graphrag_ray.engine.executor import PARTITION, TableFunction, Tables, Written
-from graphrag_ray.errors import GraphRagError
+from graphrag_ray.distributed.desk import Attempts
+from graphrag_ray.engine.executor import PARTITION, Parted, TableFunction, Tables, Written
+from graphrag_ray.errors import GraphRagError, ProcessDied
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, write_part
 
@@ -38,82 +40,136 @@ TABLES_AHEAD = 4
 STREAMED_ROWS = 512
 """Rows of a streamed table that the driver is given at a time: it makes Python objects of them."""
 
-_WRITTEN = pa.schema(
-    {
-        "partition": pa.int64(),
-        "name": pa.string(),
-        "path": pa.string(),
-        "rows": pa.int64(),
-        "bytes": pa.int64(),
-    }
-)
+RETRIES = -1
+"""Without end, of a task whose process or node died: the desk counts, and says when it is enough."""
+
+PARTS_TOLD = 3
+"""Stored parts of an input that a message names."""
 
 
-def map_tables(store: Store, step: str, fn: TableFunction[X], inputs: Sequence[X]) -> Written:
-    """`Executor.map`."""
-    function = ray.put(fn)
-    written: Written = [{} for _ in inputs]
-    with unwrapped(step):
-        for number, parts in _as_they_end(lambda x: _map_task.remote(store, function, x), inputs):
-            written[number] = parts
-    return written
+@dataclass(frozen=True)
+class RayTables:
+    """The three ways of running a table function (`engine.executor.Executor`).
 
+    desk   a handle to the actor that counts attempts: an input of which processes die again and again is done
+           in parts, one by one, or named
+    """
 
-def stream_tables(
-    store: Store, step: str, fn: Callable[[Store, X], Iterable[pa.Table]], inputs: Sequence[X]
-) -> Iterator[pa.Table]:
-    """`Executor.stream`."""
-    function = ray.put(fn)
-    waiting = iter(inputs)
-    streams: list[Any] = [_stream_task.remote(store, function, x) for x in islice(waiting, _cores() + 1)]
-    with unwrapped(step):
-        try:
-            while streams:
-                ready, _ = ray.wait(streams, num_returns=1, fetch_local=False)
-                for stream in ready:
-                    try:
-                        table = ray.get(next(stream))
-                    except StopIteration:
-                        streams.remove(stream)
-                        streams += [_stream_task.remote(store, function, x) for x in islice(waiting, 1)]
-                        continue
-                    for at in range(0, table.num_rows, STREAMED_ROWS):
-                        yield table.slice(at, STREAMED_ROWS)
-        finally:
-            _cancel(streams)
+    store: Store
+    desk: Any
 
+    def map(
+        self,
+        step: str,
+        fn: TableFunction[X],
+        inputs: Sequence[X],
+        parted: Parted[X] | None = None,
+        one_by_one: bool = False,
+    ) -> Written:
+        function, attempts = ray.put(fn), Attempts(step, self.desk)
+        written: Written = [{} for _ in inputs]
+        died: dict[int, str] = {}
 
-def shuffle_tables(
-    store: Store,
-    step: str,
-    fn: Callable[[Store, X], Iterable[pa.Table]],
-    inputs: Sequence[X],
-    reduce: Callable[[pa.Table], Tables],
-    partitions: int,
-) -> Written:
-    """`Executor.shuffle`. One partition needs no hashing: all rows are brought to one task."""
-    with unwrapped(step):
-        if partitions > 1:
-            return _shuffled_by_ray_data(store, fn, inputs, reduce, partitions)
-        function = ray.put(fn)
-        rows: dict[int, Any] = {}
-        submit = lambda x: _all_task.remote(store, function, x)  # noqa: E731
-        for number, ref in _as_they_end(submit, inputs, fetch=False):
-            rows[number] = ref
-        return [ray.get(_reduce_task.remote(store, reduce, *(rows[n] for n in sorted(rows))))]
+        def submit(number: int, x: X) -> Any:
+            return _map_task.remote(self.store, function, attempts, number, x)
+
+        with unwrapped(step):
+            for number, done in _as_they_end(submit, inputs, at_once=1 if one_by_one else None):
+                if isinstance(done, str):
+                    died[number] = done
+                else:
+                    written[number] = done
+        for number, why in died.items():
+            if parted is None:
+                raise ProcessDied(_told(step, inputs[number], why))
+            written[number] = self._in_parts(step, fn, inputs[number], parted, why)
+        return written
+
+    def _in_parts(
+        self, step: str, fn: TableFunction[X], x: X, parted: Parted[X], why: str
+    ) -> dict[str, list[Part]]:
+        """One input, part by part, alone on the cluster: what dies beside a part is not its fault."""
+        parts = list(parted.parts(x))
+        if len(parts) < 2:
+            just = partial(_just, parted.failed(x, why))
+            return self.map(step, just, [None], one_by_one=True)[0]
+        one = Parted(lambda part: [part], parted.failed)
+        done: dict[str, list[Part]] = {}
+        for written in self.map(step, fn, parts, one, one_by_one=True):
+            for name, found in written.items():
+                done.setdefault(name, []).extend(found)
+        return done
+
+    def stream(
+        self, step: str, fn: Callable[[Store, X], Iterable[pa.Table]], inputs: Sequence[X]
+    ) -> Iterator[pa.Table]:
+        function, attempts = ray.put(fn), Attempts(step, self.desk)
+        submit = partial(_stream_task.remote, self.store, function, attempts)
+        waiting = enumerate(inputs)
+        streams: list[Any] = [submit(*x) for x in islice(waiting, _cores() + 1)]
+        with unwrapped(step):
+            try:
+                while streams:
+                    ready, _ = ray.wait(streams, num_returns=1, fetch_local=False)
+                    for stream in ready:
+                        try:
+                            table = ray.get(next(stream))
+                        except StopIteration:
+                            streams.remove(stream)
+                            streams += [submit(*x) for x in islice(waiting, 1)]
+                            continue
+                        for at in range(0, table.num_rows, STREAMED_ROWS):
+                            yield table.slice(at, STREAMED_ROWS)
+            finally:
+                _cancel(streams)
+
+    def shuffle(
+        self,
+        step: str,
+        fn: Callable[[Store, X], Iterable[pa.Table]],
+        inputs: Sequence[X],
+        reduce: Callable[[pa.Table], Tables],
+        partitions: int,
+    ) -> Written:
+        if not inputs:
+            return [{} for _ in range(partitions)]
+        attempts, reducing = Attempts(step, self.desk), Attempts(step, self.desk)
+        with unwrapped(step):
+            if partitions > 1:
+                written = _shuffled_by_ray_data(
+                    partial(_rows_of, self.store, fn, attempts),
+                    partial(_reduce_block, self.store, reduce, reducing),
+                    inputs,
+                    partitions,
+                )
+            else:
+                # One partition needs no hashing: all rows are brought to one task.
+                function, rows = ray.put(fn), {}
+
+                def submit(number: int, x: X) -> Any:
+                    return _all_task.remote(self.store, function, attempts, number, x)
+
+                for number, ref in _as_they_end(submit, inputs, fetch=False):
+                    rows[number] = ref
+                reduced = _reduce_task.remote(self.store, reduce, reducing, *(rows[n] for n in sorted(rows)))
+                written = [ray.get(reduced)]
+        for number, done in enumerate(written):
+            if isinstance(done, str):
+                raise ProcessDied(_told(step, None, done, f"partition {number} of {partitions}"))
+        return [done for done in written if not isinstance(done, str)]
 
 
 def _as_they_end(
-    submit: Callable[[X], Any], inputs: Sequence[X], fetch: bool = True
+    submit: Callable[[int, X], Any], inputs: Sequence[X], fetch: bool = True, at_once: int | None = None
 ) -> Iterator[tuple[int, Any]]:
     """The numbers of inputs with what their tasks returned, or with a reference to it, in the order in which
     these end. Raises the first error, and calls off what is left then."""
     waiting = enumerate(inputs)
-    limit = TASKS_PER_CORE * _cores()
+    limit = at_once or TASKS_PER_CORE * _cores()
     open_: dict[Any, int] = {}
     try:
         while True:
-            open_ |= {submit(x): number for number, x in islice(waiting, limit - len(open_))}
+            open_ |= {submit(number, x): number for number, x in islice(waiting, limit - len(open_))}
             if not open_:
                 return
             ray.wait(list(open_), num_returns=1, fetch_local=fetch)
@@ -135,23 +191,39 @@ def _cores() -> int:
     return max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
-def _map_one(store: Store, fn: Any, x: Any) -> dict[str, list[Part]]:
-    return _write_all(store, fn(store, x))
+def _map_one(store: Store, fn: Any, attempts: Attempts, number: int, x: Any) -> dict[str, list[Part]] | str:
+    """The parts written, or why there are none."""
+    if why := attempts.died(number):
+        return why
+    written = _write_all(store, fn(store, x))
+    attempts.end(number)
+    return written
 
 
-def _stream_one(store: Store, fn: Any, x: Any) -> Iterator[pa.Table]:
+def _stream_one(store: Store, fn: Any, attempts: Attempts, number: int, x: Any) -> Iterator[pa.Table]:
+    if why := attempts.died(number):
+        raise ProcessDied(_told(attempts.step, x, why))
     for table in fn(store, x):
         if table.num_rows:
             yield table
+    attempts.end(number)
 
 
-def _all_of(store: Store, fn: Any, x: Any) -> list[pa.Table]:
-    return [table for table in fn(store, x) if table.num_rows]
+def _all_of(store: Store, fn: Any, attempts: Attempts, number: int, x: Any) -> list[pa.Table]:
+    return list(_stream_one(store, fn, attempts, number, x))
 
 
-def _reduce_all(store: Store, reduce: Any, *rows: list[pa.Table]) -> dict[str, list[Part]]:
+def _reduce_all(
+    store: Store, reduce: Any, attempts: Attempts, *rows: list[pa.Table]
+) -> dict[str, list[Part]] | str:
     tables = [table for some in rows for table in some]
-    return _write_all(store, [reduce(pa.concat_tables(tables))]) if tables else {}
+    if not tables:
+        return {}
+    if why := attempts.died(0):
+        return why
+    written = _write_all(store, [reduce(pa.concat_tables(tables))])
+    attempts.end(0)
+    return written
 
 
 def _write_all(store: Store, tables: Iterable[Tables]) -> dict[str, list[Part]]:
@@ -164,62 +236,88 @@ def _write_all(store: Store, tables: Iterable[Tables]) -> dict[str, list[Part]]:
     return written
 
 
-_map_task = ray.remote(scheduling_strategy="SPREAD")(_map_one)
+_map_task = ray.remote(scheduling_strategy="SPREAD", max_retries=RETRIES)(_map_one)
 _stream_task = ray.remote(
-    scheduling_strategy="SPREAD", num_returns="streaming", _generator_backpressure_num_objects=TABLES_AHEAD
+    scheduling_strategy="SPREAD",
+    max_retries=RETRIES,
+    num_returns="streaming",
+    _generator_backpressure_num_objects=TABLES_AHEAD,
 )(_stream_one)
-_all_task = ray.remote(scheduling_strategy="SPREAD")(_all_of)
-_reduce_task = ray.remote(_reduce_all)
+_all_task = ray.remote(scheduling_strategy="SPREAD", max_retries=RETRIES)(_all_of)
+_reduce_task = ray.remote(max_retries=RETRIES)(_reduce_all)
 
 
 def _shuffled_by_ray_data(
-    store: Store,
-    fn: Callable[[Store, X], Iterable[pa.Table]],
-    inputs: Sequence[X],
-    reduce: Callable[[pa.Table], Tables],
+    rows_of: Callable[[pa.Table], Iterator[pa.Table]],
+    reduce_block: Callable[[pa.Table], Iterator[pa.Table]],
+    inputs: Sequence[Any],
     partitions: int,
-) -> Written:
+) -> list[dict[str, list[Part]] | str]:
+    """For each partition the parts written, or why there are none."""
     import ray.data  # takes a second, which runs without a shuffle save
 
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-    rows = [{"input": cloudpickle.dumps(x)} for x in inputs]
+    numbered = [{"number": i, "input": cloudpickle.dumps(x)} for i, x in enumerate(inputs)]
+    blocks = min(len(numbered), MAPS_PER_CORE * _cores())
     reduced = (
-        ray.data.from_items(rows, override_num_blocks=min(len(rows), MAPS_PER_CORE * _cores()))
-        .map_batches(partial(_rows_of, store, fn), batch_size=None, batch_format="pyarrow")
+        ray.data.from_items(numbered, override_num_blocks=blocks)
+        .map_batches(rows_of, batch_size=None, batch_format="pyarrow")
         .repartition(partitions, keys=[PARTITION])
-        .map_batches(partial(_reduce_block, store, reduce), batch_size=None, batch_format="pyarrow")
+        .map_batches(reduce_block, batch_size=None, batch_format="pyarrow")
     )
-    written: Written = [{} for _ in range(partitions)]
+    written: list[dict[str, list[Part]] | str] = [{} for _ in range(partitions)]
     for batch in reduced.iter_batches(batch_size=None, batch_format="pyarrow"):
         for row in batch.to_pylist():
-            parts = written[row["partition"]].setdefault(row["name"], [])
-            if row["path"]:
-                parts.append(Part(row["path"], row["rows"], row["bytes"]))
+            written[row["partition"]] = cloudpickle.loads(row["written"])
     return written
 
 
-def _rows_of(store: Store, fn: Any, block: pa.Table) -> Iterator[pa.Table]:
-    for x in block["input"] if "input" in block.column_names else ():  # Ray tries functions on empty blocks
-        for table in fn(store, cloudpickle.loads(x.as_buffer())):
-            if table.num_rows:
-                yield table
+def _rows_of(store: Store, fn: Any, attempts: Attempts, block: pa.Table) -> Iterator[pa.Table]:
+    if "input" not in block.column_names:  # Ray tries functions on empty blocks
+        return
+    for number, x in zip(block["number"], block["input"], strict=True):
+        yield from _stream_one(store, fn, attempts, number.as_py(), cloudpickle.loads(x.as_buffer()))
 
 
-def _reduce_block(store: Store, reduce: Callable[[pa.Table], Tables], rows: pa.Table) -> Iterator[pa.Table]:
+def _reduce_block(
+    store: Store, reduce: Callable[[pa.Table], Tables], attempts: Attempts, rows: pa.Table
+) -> Iterator[pa.Table]:
     """A block holds whole partitions, maybe several."""
     if PARTITION not in rows.column_names:
         return
     for partition in sorted(rows[PARTITION].unique().to_pylist()):
-        mine = rows.filter(pc.equal(rows[PARTITION], partition))
-        written = [
-            {"partition": partition, "name": name, "path": part.path, "rows": part.rows, "bytes": part.bytes}
-            for name, parts in _write_all(store, [reduce(mine)]).items()
-            for part in parts or [Part("", 0, 0)]
-        ]
-        yield pa.Table.from_pylist(written, schema=_WRITTEN)
+        written: dict[str, list[Part]] | str | None = attempts.died(partition)
+        if written is None:
+            mine = rows.filter(pc.equal(rows[PARTITION], partition))
+            written = _write_all(store, [reduce(mine)])
+            attempts.end(partition)
+        yield pa.table({"partition": [partition], "written": [cloudpickle.dumps(written)]})
+
+
+def _just(tables: Tables, store: Store, x: None) -> list[Tables]:
+    return [tables]
+
+
+def _told(step: str, x: Any, why: str, what: str = "") -> str:
+    paths = list(_paths(x))
+    more = f" and {len(paths) - PARTS_TOLD} more" if len(paths) > PARTS_TOLD else ""
+    of = what or f"what is in {', '.join(paths[:PARTS_TOLD])}{more}" if what or paths else "an input"
+    return (
+        f"step {step} cannot do {of}: {why}. What is done is kept; give the processes more memory, or fewer "
+        "to a node, and run the same command again."
+    )
+
+
+def _paths(x: Any) -> Iterator[str]:
+    """What an input is made of, as far as it can be named: stored parts, files."""
+    if isinstance(path := getattr(x, "path", None), str):
+        yield path
+    elif isinstance(x, list | tuple):
+        for inner in x:
+            yield from _paths(inner)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from ray.exceptions import RayActorError
 from graphrag_ray.distributed.coordinator import Leased, Report
 from graphrag_ray.distributed.limits import RayLimiter
 from graphrag_ray.engine.drive import Driver
-from graphrag_ray.engine.gateways import Ask, Gate, Models, open_gateway
+from graphrag_ray.engine.gateways import DRAIN_S, Ask, Gate, Models, open_gateway
 from graphrag_ray.engine.journalling import Keeper
 from graphrag_ray.engine.work import BEGUN_TOGETHER, Asking, Outcome, Work, begin, run_item
 from graphrag_ray.errors import FatalCallError, GraphRagError
@@ -100,11 +100,14 @@ class _WorkerSweep:
         models = self.settings.models
         async with open_gateway(models, gate, self.accounts, keys.get, in_flight=self.in_flight) as ask:
             try:
-                with suppress(
-                    RayActorError
-                ):  # the coordinator died: what is in flight is paid for all the same
-                    await self._loop(incarnation, ask)
-                await gate.drain()
+                drain_s = DRAIN_S
+                # Where the coordinator died, what is in flight is paid for all the same.
+                with suppress(RayActorError):
+                    drain_s = await self._loop(incarnation, ask)
+                await gate.drain(drain_s, self.writer.flush)
+                with suppress(RayActorError):  # nobody is interested any more
+                    taken = self.accounts.take()
+                    await self.coordinator.hand_in.remote(self.settings.name, incarnation, taken)
             except GraphRagError:
                 await gate.drain()
                 raise
@@ -114,17 +117,18 @@ class _WorkerSweep:
                 await asyncio.gather(*self.running, return_exceptions=True)
                 await self.keeper.close()
 
-    async def _loop(self, incarnation: int, ask: Ask) -> None:
+    async def _loop(self, incarnation: int, ask: Ask) -> float:
+        """Until the sweep is over; how long what is in flight is to be waited for then."""
         asking = Asking(ask, self.writer, time.time)
         while True:
             await self._flush_if_due()
             if self.error is not None:
                 raise self.error
-            leased = await self.coordinator.lease.remote(
+            leased: Leased = await self.coordinator.lease.remote(
                 self.settings.name, incarnation, self._free_places(), self._report()
             )
-            if leased is None:
-                return
+            if leased.drain_s is not None:
+                return leased.drain_s
             self.hungry = not leased.items
             await self._start(leased, asking)
             if self.running:

@@ -16,6 +16,8 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from graphrag_ray.engine.spending import Spending
+from graphrag_ray.engine.stopping import Stop
 from graphrag_ray.engine.work import Outcome, Row, Work
 from graphrag_ray.llm.accounting import Accounts, InFlight, Span
 from graphrag_ray.store.files import Store
@@ -35,6 +37,18 @@ LOOK_S = 0.2
 
 PARTITION = "partition"
 """The column (int32) by which `shuffle` brings rows together."""
+
+
+@dataclass(frozen=True)
+class Parted(Generic[X]):
+    """How an input is done whose processes die: in parts, one by one, so that all but the guilty one is done.
+
+    parts    the smaller inputs that make up one, in order
+    failed   the tables that stand for a part of which processes die too; told why
+    """
+
+    parts: Callable[[X], Sequence[X]]
+    failed: Callable[[X, str], Tables]
 
 
 @dataclass
@@ -96,12 +110,23 @@ class Executor(Protocol):
     @property
     def store(self) -> Store: ...
 
+    @property
+    def spending(self) -> Spending:
+        """What the sweeps of this executor came to so far, ended or broken off, and what they may."""
+        ...
+
+    @property
+    def stop(self) -> Stop: ...
+
     def share(self, value: T) -> Callable[[], T]:
         """A cheap handle to a large value that table functions need."""
         ...
 
-    def map(self, step: str, fn: TableFunction[X], inputs: Sequence[X]) -> Written:
-        """Run `fn` on every input and write what it yields."""
+    def map(
+        self, step: str, fn: TableFunction[X], inputs: Sequence[X], parted: Parted[X] | None = None
+    ) -> Written:
+        """Run `fn` on every input and write what it yields. Raises ProcessDied where an input kills the
+        process that works on it, again and again, unless the step says how it is parted."""
         ...
 
     def shuffle(
@@ -121,7 +146,8 @@ class Executor(Protocol):
     def stream(
         self, step: str, fn: Callable[[Store, X], Iterable[pa.Table]], inputs: Sequence[X]
     ) -> Iterator[pa.Table]:
-        """Run `fn` on every input and bring the tables here, a few at a time, in any order."""
+        """Run `fn` on every input and bring the tables here, a few at a time, in any order. Raises
+        ProcessDied as `map` does."""
         ...
 
     def sweep(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:

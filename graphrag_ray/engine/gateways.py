@@ -6,6 +6,7 @@ import asyncio
 import math
 import os
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -96,6 +97,7 @@ class Models:
 
 
 DRAIN_LOOK_S = 0.02
+DRAIN_FLUSH_S = 1.0
 DRAIN_S = 30.0
 """How long a stopped sweep waits for the calls that are in flight: they are paid for."""
 
@@ -138,13 +140,19 @@ class Gate:
     def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
         self._limiter.penalise(model, endpoint, retry_after_s)
 
-    async def drain(self) -> None:
-        """Shut, and wait, not for ever, for what is in flight: it is paid for, and shall be journalled."""
+    async def drain(self, within_s: float = DRAIN_S, flush: Callable[[], object] = lambda: None) -> None:
+        """Shut, and wait, not for ever, for what is in flight: it is paid for, and shall be journalled.
+
+        flush: called in a thread, at once and every DRAIN_FLUSH_S: whoever told us to stop may not wait.
+        """
         self._shut = True
-        waited_s = 0.0
-        while self._in_flight > 0 and waited_s < DRAIN_S:
+        end = time.monotonic() + within_s
+        flush_at = time.monotonic()
+        while self._in_flight > 0 and time.monotonic() < end:
+            if time.monotonic() >= flush_at:
+                await asyncio.to_thread(flush)
+                flush_at = time.monotonic() + DRAIN_FLUSH_S
             await asyncio.sleep(DRAIN_LOOK_S)
-            waited_s += DRAIN_LOOK_S
         await asyncio.sleep(DRAIN_LOOK_S)  # the replies are handed on and noted
 
 

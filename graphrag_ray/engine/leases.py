@@ -15,22 +15,42 @@ from typing import Generic, TypeVar
 P = TypeVar("P")
 
 
+ORDINARY_LOSSES = 1
+"""Items that were lost with their worker so often are handed out like any other: mostly a node is gone."""
+GROUP = 16
+"""Of items that were lost once more so many are handed out together, to a worker that has nothing else;
+of those that were lost even then, one."""
+MOST_LOSSES, MOST_ALONE = 3, 2
+"""An item that was lost so often, and so often of these as the only one in its worker's hands, is given up.
+One such loss may be somebody else's doing."""
+
+
 @dataclass
 class LeaseBook(Generic[P]):
-    """Items by id, queued or leased. Every item added is handed out until it is finished.
+    """Items by id, queued or leased. Every item added is handed out until it is finished, or condemned.
+
+    Where a worker dies, all that it had are suspects. Those that were lost twice wait until nothing else
+    does, and then are handed out few at a time and in the end alone, so that the one that kills is found
+    and no other is blamed.
 
     reissued   leases that were lost with their worker;  losses: how often a worker was lost with leases
     finished   items that ended
+    condemned  items that kill whoever works on them, and how many died; handed out no more
     """
 
     _queue: deque[int] = field(default_factory=deque)
+    _suspects: deque[int] = field(default_factory=deque)
     _items: dict[int, P] = field(default_factory=dict)
     _holder: dict[int, tuple[str, int]] = field(default_factory=dict)
     _incarnation: dict[str, int] = field(default_factory=dict)
+    _quarantined: set[str] = field(default_factory=set)
     _lost_in: dict[int, int] = field(default_factory=dict)
+    _times_lost: dict[int, int] = field(default_factory=dict)
+    _lost_alone: dict[int, int] = field(default_factory=dict)
     reissued: int = 0
     losses: int = 0
     finished: int = 0
+    condemned: dict[int, int] = field(default_factory=dict)
 
     def add(self, items: Iterable[tuple[int, P]]) -> None:
         for id_, payload in items:
@@ -38,32 +58,61 @@ class LeaseBook(Generic[P]):
             self._queue.append(id_)
 
     def register(self, worker: str) -> int:
-        """A worker starts, or starts again: its earlier leases go back to the front of the queue."""
+        """A worker starts, or starts again: its earlier leases go back to the queue."""
         self.forget(worker)
         return self._incarnation[worker]
 
     def forget(self, worker: str) -> None:
         """A worker is gone. Its leases are handed out again, and a call of it that comes late gets none."""
         self._incarnation[worker] = self._incarnation.get(worker, -1) + 1
-        lost = [i for i, (holder, _) in self._holder.items() if holder == worker]
+        self._quarantined.discard(worker)
+        lost = self._held(worker)
         self.losses += bool(lost)
         for id_ in reversed(lost):
             del self._holder[id_]
-            self._queue.appendleft(id_)
             self._lost_in[id_] = self.losses
+            times = self._times_lost[id_] = self._times_lost.get(id_, 0) + 1
+            alone = self._lost_alone[id_] = self._lost_alone.get(id_, 0) + (len(lost) == 1)
+            if times >= MOST_LOSSES and alone >= MOST_ALONE:
+                self.condemned[id_] = times
+            elif times > ORDINARY_LOSSES:
+                self._suspects.append(id_)
+            else:
+                self._queue.appendleft(id_)
         self.reissued += len(lost)
 
     def lease(self, worker: str, incarnation: int, places: int) -> list[tuple[int, P]]:
-        """Up to `places` items. A worker of an earlier incarnation gets none."""
+        """Up to `places` items. A worker of an earlier incarnation gets none, nor one that has suspects."""
         if self._incarnation.get(worker) != incarnation:
             return []
-        given: list[tuple[int, P]] = []
-        while self._queue and len(given) < places:
-            id_ = self._queue.popleft()
-            if id_ in self._items:
-                self._holder[id_] = (worker, incarnation)
-                given.append((id_, self._items[id_]))
-        return given
+        if worker in self._quarantined:
+            if self._held(worker):
+                return []
+            self._quarantined.discard(worker)
+        given = self._take(self._queue, places)
+        if not given and places and self._suspects and not self._held(worker):
+            given = self._take(self._suspects, min(places, GROUP), alike=True)
+            self._quarantined.add(worker)
+        for id_ in given:
+            self._holder[id_] = (worker, incarnation)
+        return [(id_, self._items[id_]) for id_ in given]
+
+    def _take(self, queue: deque[int], places: int, alike: bool = False) -> list[int]:
+        """The first of a queue that are not finished; alike: one alone that was lost from a small group."""
+        taken: list[int] = []
+        while queue and len(taken) < places:
+            alone = alike and self._times_lost.get(queue[0], 0) > ORDINARY_LOSSES + 1
+            if alone and taken:
+                break
+            id_ = queue.popleft()
+            if id_ in self._items and id_ not in self._holder:
+                taken.append(id_)
+                if alone:
+                    break
+        return taken
+
+    def _held(self, worker: str) -> list[int]:
+        return [i for i, (holder, _) in self._holder.items() if holder == worker]
 
     def last_loss(self, ids: Iterable[int]) -> int:
         """The latest of the `losses` in which one of these items was lost; 0 where none ever was."""
@@ -73,9 +122,21 @@ class LeaseBook(Generic[P]):
         """The item's outcome is journalled. False when somebody else finished it before."""
         self._holder.pop(id_, None)
         self._lost_in.pop(id_, None)
+        self._times_lost.pop(id_, None)
+        self._lost_alone.pop(id_, None)
+        self.condemned.pop(id_, None)
         known = self._items.pop(id_, None) is not None
         self.finished += known
         return known
+
+    def give_up(self) -> list[tuple[int, P, int]]:
+        """The condemned items, each with how many died of it. They count as finished from now on."""
+        found = [
+            (id_, self._items[id_], times) for id_, times in self.condemned.items() if id_ in self._items
+        ]
+        for id_, _, _ in found:
+            self.finish(id_)
+        return found
 
     @property
     def open(self) -> int:
@@ -131,7 +192,8 @@ class FailureWatch:
         again = "items that failed in passing are tried again."
         if self.failed > self.passing:
             again += (
-                " Items whose replies could not be used are asked again when their prompt or model changes."
+                " Items whose replies could not be used are asked again when their prompt or model changes, "
+                "and when `graphrag-ray failures --retry` puts them back."
             )
         return (
             f"{self.failed} of the first {self.finished} items of stage {stage} failed "

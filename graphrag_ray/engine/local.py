@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from graphrag_ray.engine.drive import Driver
 from graphrag_ray.engine.executor import (
     PARTITION,
+    Parted,
     Progress,
     Source,
     Sweep,
@@ -31,8 +32,9 @@ from graphrag_ray.engine.gateways import Ask, Gate, Models, open_gateway
 from graphrag_ray.engine.journalling import Keeper
 from graphrag_ray.engine.leases import FailureWatch
 from graphrag_ray.engine.spending import Spending
+from graphrag_ray.engine.stopping import Stop
 from graphrag_ray.engine.work import BEGUN_TOGETHER, Asking, Outcome, Row, Work, begin, run_item
-from graphrag_ray.errors import FatalCallError, GraphRagError, ModelRefused, TooManyFailures
+from graphrag_ray.errors import FatalCallError, GraphRagError, ModelRefused, RunStopped, TooManyFailures
 from graphrag_ray.llm.accounting import Accounts, InFlight
 from graphrag_ray.llm.limiter import Limiter, LocalLimiter
 from graphrag_ray.messages import Dialogue
@@ -62,11 +64,14 @@ class LocalExecutor:
     on_progress: Callable[[Progress], None] = lambda progress: None
     limiter: Limiter | None = None
     spending: Spending = field(default_factory=Spending)
+    stop: Stop = field(default_factory=Stop)
 
     def share(self, value: T) -> Callable[[], T]:
         return lambda: value
 
-    def map(self, step: str, fn: TableFunction[X], inputs: Sequence[X]) -> Written:
+    def map(
+        self, step: str, fn: TableFunction[X], inputs: Sequence[X], parted: Parted[X] | None = None
+    ) -> Written:
         return [self._write(fn(self.store, x)) for x in inputs]
 
     def shuffle(
@@ -90,7 +95,11 @@ class LocalExecutor:
             yield from fn(self.store, x)
 
     def sweep(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:
-        return asyncio.run(self.sweep_async(work, source, index))
+        self.stop.asking = True
+        try:
+            return asyncio.run(self.sweep_async(work, source, index))
+        finally:
+            self.stop.asking = False
 
     async def sweep_async(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:
         """`sweep`, for a caller with an event loop."""
@@ -131,6 +140,9 @@ class _LocalSweep(Generic[T]):
             asking = Asking(ask, writer, time.time)
             try:
                 await self._loop(asking, keeper)
+            except RunStopped:
+                await gate.drain(self.executor.stop.grace_s, writer.flush)
+                raise
             except GraphRagError:
                 await gate.drain()
                 raise
@@ -159,6 +171,7 @@ class _LocalSweep(Generic[T]):
             if self.running:
                 self.sweep.peak_in_flight = max(self.sweep.peak_in_flight, self.in_flight.calls)
                 self.executor.spending.check(self.sweep.accounts, self.in_flight, time.monotonic())
+                self.executor.stop.check(self.in_flight)
                 done, _ = await asyncio.wait(self.running, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     self._note(self.running.pop(task), _result(task))

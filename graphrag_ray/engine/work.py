@@ -7,16 +7,19 @@ does not depend on who computed it.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
+import orjson
+
 from graphrag_ray.engine.drive import Complete, Driver, Open, Refused, State, answered, failure_of, replay
-from graphrag_ray.errors import DoesNotFit, PermanentCallError, TransientCallError
+from graphrag_ray.errors import DialogueFailed, DoesNotFit, PermanentCallError, TransientCallError
 from graphrag_ray.messages import ChatReply, Dialogue, Reply, Request
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
-from graphrag_ray.store.rows import JournalRow
+from graphrag_ray.store.rows import DONE, FAILED, KILLED, TURN, JournalRow
 
 T = TypeVar("T")
 BEGUN_TOGETHER = 128
@@ -67,8 +70,8 @@ def outcome_of(key: str, state: State[T], rows: Sequence[JournalRow]) -> Outcome
     """The outcome that the journal alone says."""
     if isinstance(state, Complete):
         return Outcome(key, "complete", state.result)
-    failures = [r for r in rows if r.kind == "failed"]
-    turns = [r for r in rows if r.kind == "turn"]
+    failures = [r for r in rows if r.kind in (FAILED, KILLED)]
+    turns = [r for r in rows if r.kind == TURN]
     times = [r.at for r in failures or turns] or [0.0]
     attempts = sum(r.attempts for r in failures) or len(turns)
     if isinstance(state, Refused):
@@ -84,10 +87,44 @@ def begin(
     work: Work[T], store: Store, index: JournalIndex, rows: Iterable[Row]
 ) -> list[tuple[Driver[T], list[JournalRow]]]:
     """Start the dialogues of many items, each with what is journalled of it. Reads the store: not for an
-    event loop."""
-    drivers = [Driver(work.start(store, row)) for row in rows]
+    event loop. An item that killed its workers is not started: it is refused from the first."""
+    rows = list(rows)
+    names = [identity(work, row) for row in rows] if index.any_killed else []
+    killed = index.lookup(names)
+    drivers: list[Driver[T]] = []
+    for place, row in enumerate(rows):
+        if names and (told := killed.get(names[place])):
+            driver: Driver[T] = Driver(_refused(told[-1].error or ""))
+            driver.key = names[place]
+        else:
+            driver = Driver(work.start(store, row))
+        drivers.append(driver)
     journal = index.lookup([d.key for d in drivers if d.key])
     return [(driver, journal.get(driver.key, [])) for driver in drivers]
+
+
+def identity(work: Work[T], row: Row) -> str:
+    """What names an item whose dialogue may not be started, 64 hex characters: a hash of its row."""
+    options = orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+    data = orjson.dumps([work.name, dict(row)], default=repr, option=options)
+    return hashlib.sha256(data).hexdigest()
+
+
+def killed_row(work: Work[T], row: Row, times: int, at: float) -> JournalRow:
+    """The journal's row of an item of which `times` workers died. It fails for good: each attempt costs what
+    its worker had in flight beside it. at: unix seconds."""
+    error = (
+        f"the process that worked on it died {times} times, the last time with nothing else in hand: out of "
+        "memory, or a crash in native code"
+    )
+    key = identity(work, row)
+    return JournalRow(key, 0, 0, "", KILLED, at, work.name, error=error, attempts=times)
+
+
+def _refused(error: str) -> Dialogue[Any]:
+    """A dialogue that fails before it asks anything."""
+    raise DialogueFailed(error)
+    yield  # pragma: no cover - what makes it a generator
 
 
 def outcomes(
@@ -160,8 +197,14 @@ async def run_item(stage: str, driver: Driver[T], rows: Sequence[JournalRow], as
             break
         replies |= {slot: r for slot, r in got if r is not None}
         state = driver.send([replies[slot] for slot in range(len(state.requests))])
-    if driver.key and isinstance(state, Complete | Refused) and not any(r.kind == "done" for r in rows):
-        note(turn=0, slot=0, request_hash="", kind="done", prompt=stage)
+    if (
+        driver.key
+        and isinstance(state, Complete | Refused)
+        and not any(r.kind in (DONE, KILLED) for r in rows)
+    ):
+        # A refusal's reason stands with it, for `failures` of an index without a snapshot.
+        error = state.error if isinstance(state, Refused) else None
+        note(turn=0, slot=0, request_hash="", kind=DONE, prompt=stage, error=error)
     turns = sum(r.kind == "turn" for r in written[len(rows) :])
     return replace(outcome_of(driver.key, state, written), turns=turns)
 

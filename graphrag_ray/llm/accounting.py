@@ -313,7 +313,7 @@ class Accounts:
             spans={stage: Span(**span) for stage, span in data.get("spans", {}).items()},
             limits={model: Limits(**limits) for model, limits in data.get("limits", {}).items()},
         )
-        for row in data["stages"]:
+        for row in data.get("stages", []):
             histogram = {int(k): int(v) for k, v in row["latency_histogram"].items()}
             latency = Latencies(histogram, float(row["latency_longest_s"]))
             known = {c: row[c] for c in counts if c in row}  # a snapshot of an earlier version has fewer

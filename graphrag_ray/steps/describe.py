@@ -81,7 +81,7 @@ def describe_all(run: Run, merged: Result) -> Result:
         vocabulary,
         shown_in,
     ]
-    return run.step("describe", depends_on, compute)
+    return run.step("describe", depends_on, compute, work.name)
 
 
 def _start(spec: DescribeSpec, store: Store, row: Row) -> Dialogue[str]:

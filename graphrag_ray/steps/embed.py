@@ -64,7 +64,7 @@ def embed_all(run: Run, corpus: Result, described: Result, reports: Result, ids:
     texts = [corpus.tables["text_units"], described.tables["entities"], described.tables["relationships"]]
     written = [reports.tables["reports"], ids]
     depends_on = [*texts, *written, call, model.embedding_dimensions, options, vocabulary]
-    return run.step("embed", depends_on, compute)
+    return run.step("embed", depends_on, compute, work.name)
 
 
 def _start(

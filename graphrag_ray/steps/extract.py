@@ -55,7 +55,7 @@ def extract_graph(run: Run, corpus: Result, names: Names) -> Result:
         return Result(tables, add_counts(run.store, tables), not passing(run.store, tables))
 
     depends_on = [corpus.tables["text_units"], spec_key(spec), names.to_json()]
-    return run.step("extract", depends_on, compute)
+    return run.step("extract", depends_on, compute, work.name)
 
 
 def extract_claims(run: Run, corpus: Result, extracted: Result, names: Names) -> Result:
@@ -77,7 +77,7 @@ def extract_claims(run: Run, corpus: Result, extracted: Result, names: Names) ->
         return Result(tables, add_counts(run.store, tables), not passing(run.store, tables))
 
     depends_on = [corpus.tables["text_units"], extracted, spec_key(spec), names.to_json()]
-    return run.step("claims", depends_on, compute)
+    return run.step("claims", depends_on, compute, work.name)
 
 
 def _start_extract(spec: ExtractSpec, store: Store, row: Row) -> Dialogue[Extraction]:

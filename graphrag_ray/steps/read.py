@@ -17,6 +17,7 @@ from graphrag_ray import schema
 from graphrag_ray.corpus.parse import Document, Unreadable, documents_in
 from graphrag_ray.corpus.tables import documents_table, text_units_table
 from graphrag_ray.corpus.tokens import vocabulary_for
+from graphrag_ray.engine.executor import Parted
 from graphrag_ray.errors import InputError
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.ids import stable_id
@@ -52,7 +53,8 @@ def _read(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Result:
     sizes = [max(1, f.size) for f in files]
     splits = stable_batches([stable_id("file", f.path) for f in files], sizes, _split_bytes(sum(sizes)))
     inputs = [[files[i] for i in batch] for batch in splits]
-    written = run.executor.map("read", partial(_read_split, run.settings, options), inputs)
+    one_by_one = Parted(lambda files: [[file] for file in files], _unread)
+    written = run.executor.map("read", partial(_read_split, run.settings, options), inputs, one_by_one)
     tables = by_input(written, "documents", "text_units", "failures")
     if run.parent is None and not any(tables["documents"]):
         _refuse_nothing(run, tables["failures"])
@@ -112,6 +114,11 @@ def _opened(file: InputFile, options: Mapping[str, Any]) -> BinaryIO:
         # One request of an object store; opening a file asks for its size first.
         return io.BytesIO(fs.cat_file(path))
     return fs.open(path, "rb")  # type: ignore[no-any-return]
+
+
+def _unread(files: Sequence[InputFile], why: str) -> Mapping[str, pa.Table]:
+    """What stands for a file of which processes die."""
+    return {"failures": _failures([Unreadable(file.path, "", f"cannot be read: {why}") for file in files])}
 
 
 def _failures(unreadable: Sequence[Unreadable]) -> pa.Table:

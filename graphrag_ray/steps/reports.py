@@ -110,7 +110,7 @@ def write_reports(run: Run, found: Result, layout: Layout, ids: list[str]) -> Re
         return Result({"reports": [[part] for part in parts], "failures": [failed]}, counts, final)
 
     depends_on = [found, spec_key(spec), options, vocabulary]
-    return run.step("reports", depends_on, compute)
+    return run.step("reports", depends_on, compute, work.name)
 
 
 class _ReportSource:

@@ -16,12 +16,12 @@ import pyarrow as pa
 
 from graphrag_ray import schema
 from graphrag_ray.engine.executor import Executor, RowSource, Source, Written
-from graphrag_ray.engine.work import Outcome, Row, Work, outcomes
-from graphrag_ray.errors import CorruptPart
+from graphrag_ray.engine.work import Outcome, Row, Work, identity, outcomes
+from graphrag_ray.errors import CorruptPart, ProcessDied
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.prompts import Prompt
 from graphrag_ray.settings import Settings
-from graphrag_ray.store import locks
+from graphrag_ray.store import locks, retries
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.parts import Part, read_table
@@ -79,6 +79,7 @@ class Run:
     damaged    paths of parts that its parent names and that are not, or no longer, there: nothing that is
                made of them is taken over
     put_right  paths of parts that were found to be damaged while it ran, and were set aside
+    on_step    called when a step has ended
     """
 
     executor: Executor
@@ -95,20 +96,25 @@ class Run:
     damaged: set[str] = field(default_factory=set)
     put_right: set[str] = field(default_factory=set)
     afresh: frozenset[str] = frozenset()
+    on_step: Callable[[], None] = lambda: None
 
     @property
     def store(self) -> Store:
         return self.executor.store
 
-    def step(self, name: str, depends_on: Any, compute: Callable[[], Result]) -> Result:
+    def step(
+        self, name: str, depends_on: Any, compute: Callable[[], Result], journal: str | None = None
+    ) -> Result:
         """Do a step, or take the parent snapshot's result where everything it depends on is the same.
 
         depends_on: JSON-able values and `Result`s; None: always do it. Parts are named by their
-        content, so equal names are equal tables; a step's result is a function of them.
+        content, so equal names are equal tables; a step's result is a function of them. journal: of the
+        dialogue that the step runs; items that were put back there are a change too.
         """
         self.observer.step_started(name)
         started = time.monotonic()
-        fingerprint = "" if depends_on is None else _fingerprint([name, code(), depends_on])
+        retried = retries.mark(self.store, journal) if journal else ""
+        fingerprint = "" if depends_on is None else _fingerprint([name, code(), depends_on, retried])
         before = self.parent.steps.get(name) if self.parent and fingerprint else None
         known = Result.from_json(before) if before and before["fingerprint"] == fingerprint else None
         if known is not None and name not in self.afresh and not self._lacks(known):
@@ -117,6 +123,7 @@ class Run:
             result, reused = compute(), False
         self.memo[name] = {"fingerprint": fingerprint if result.final else "", **result.to_json()}
         self.seconds[name] = time.monotonic() - started
+        self.on_step()
         self.observer.step_ended(name, self.seconds[name], result.counts, reused)
         return result
 
@@ -162,12 +169,26 @@ class Run:
         look = partial(_open_items, work, self.executor.share(index), load)
         tables = self.executor.stream(work.name, look, inputs)
         # How many are left is known beforehand only where nothing was answered yet.
-        source: RowSource[T] = RowSource(tables, None if index.n_parts else total)
+        try:
+            self._sweep_tables(work, tables, None if index.n_parts else total, index)
+        except ProcessDied:
+            # To replay some item kills: the workers do it instead, since they find out which one that is.
+            self.observer.note(
+                f"Processes that looked for what is left of stage {work.name} died, again and again. The "
+                "workers look at every item instead, and find out which one it is."
+            )
+            everything = self.executor.stream(work.name, partial(_all_items, work, load), inputs)
+            self._sweep_tables(work, everything, total, self.journal(work.name))
+        return self.executor.share(self.journal(work.name))
+
+    def _sweep_tables(
+        self, work: Work[T], tables: Iterator[pa.Table], total: int | None, index: JournalIndex
+    ) -> None:
+        source: RowSource[T] = RowSource(tables, total)
         try:
             self.sweep(work, source, index)
         finally:
             source.close()
-        return self.executor.share(self.journal(work.name))
 
     def journal(self, name: str) -> JournalIndex:
         """The journal of a dialogue. Raises CorruptPart for a part of it that is damaged, to be set aside."""
@@ -262,6 +283,15 @@ def _open_items(
             rows = table.slice(at, len(batch)).append_column("key", pa.array(keys, pa.string()))
             at += len(batch)
             yield rows.filter(rows["key"].is_valid())
+
+
+def _all_items(
+    work: Work[T], load: Callable[[Store, Any], Iterable[pa.Table]], store: Store, x: Any
+) -> Iterator[pa.Table]:
+    """All rows, none of them started. Two whose dialogues would ask the same are not known to be one here."""
+    for table in load(store, x):
+        keys = [identity(work, row) for row in table.to_pylist()]
+        yield table.append_column("key", pa.array(keys, pa.string()))
 
 
 def failure_rows(stage: str, work: Work[T], batch: Iterable[tuple[Row, Outcome[T]]]) -> pa.Table:

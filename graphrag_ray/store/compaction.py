@@ -8,6 +8,7 @@ changes nothing that is read (`rows.resolve`) and is cleaned up by the next one.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -48,6 +49,7 @@ class ModelTotals:
 @dataclass(slots=True)
 class Totals:
     """What the journal of a dialogue holds. Items are distinct keys; failed ones have no done row.
+    What was put back to be asked again is neither, until it is answered.
 
     first_at, last_at: unix seconds of the earliest and latest row, 0 for an empty journal.
     """
@@ -103,26 +105,30 @@ def compact(
     return fewer
 
 
-def totals(store: Store, dialogue: str) -> Totals:
+def totals(store: Store, dialogue: str, since: float = 0.0, until: float = math.inf) -> Totals:
     """Count a journal: every reply that was paid for, once, also replies that lost to another one.
 
-    Raises StoreError.
+    since, until: unix seconds; only rows of that time, and only parts are read that can hold any. Raises
+    StoreError.
     """
-    parts = list_parts(store, dialogue)
+    parts = [part for part in list_parts(store, dialogue) if _at_s(part) >= math.floor(since)]
     models: dict[str, int] = {}
     read = list(in_threads(lambda info: _countable(store, info), parts))
     result = Totals(parts=len(parts), bytes=sum(part.bytes for part in parts))
     result.damaged = [part.path for part, table in zip(parts, read, strict=True) if isinstance(table, str)]
     arrays = [_as_records(table, models) for table in read if not isinstance(table, str | None)]
-    if not arrays:
+    if since or until < math.inf:
+        arrays = [a[(a["at"] >= since) & (a["at"] < until)] for a in arrays]
+    if not sum(map(len, arrays)):
         return result
     # A merge that was killed, or is under way, leaves rows in two parts.
     all_ = np.concatenate(arrays)
     repeated = _repeated(all_)
     all_ = np.concatenate([all_[~repeated], np.unique(all_[repeated])])
     result.items = len(np.unique(all_["prefix"]))
-    done = np.unique(all_["prefix"][all_["kind"] == _KINDS[rows.DONE]])
-    failed = np.unique(all_["prefix"][all_["kind"] == _KINDS[rows.FAILED]])
+    stands = all_[_stands(all_)]
+    done = np.unique(stands["prefix"][stands["kind"] == _KINDS[rows.DONE]])
+    failed = np.unique(stands["prefix"][np.isin(stands["kind"], (_KINDS[rows.FAILED], _KINDS[rows.KILLED]))])
     result.done, result.failed = len(done), len(np.setdiff1d(failed, done))
     result.first_at, result.last_at = float(all_["at"].min()), float(all_["at"].max())
     for name, code in sorted(models.items()):
@@ -138,7 +144,7 @@ def totals(store: Store, dialogue: str) -> Totals:
 
 
 _SUMMED = ("attempts", "prompt_tokens", "cached_tokens", "completion_tokens")
-_KINDS = {rows.TURN: 0, rows.DONE: 1, rows.FAILED: 2}
+_KINDS = {kind: code for code, kind in enumerate(rows.KINDS)}
 _RECORD = np.dtype(
     [
         ("prefix", "u8"),
@@ -156,6 +162,12 @@ _RECORD = np.dtype(
     ]
 )
 _PLACE = ("prefix", "at", "turn", "slot")
+
+
+def _at_s(part: FileInfo) -> float:
+    """The time in a part's name: that of its first row, of a merged part no less than its last's."""
+    match = PART_NAME.fullmatch(part.path.rsplit("/", 1)[-1])
+    return int(match.group(1)) / 1000 if match else 0.0
 
 
 def _countable(store: Store, info: FileInfo) -> pa.Table | str | None:
@@ -180,6 +192,23 @@ def _as_records(table: pa.Table, models: dict[str, int]) -> npt.NDArray[np.void]
     for name in ("at", "turn", "slot", "latency_s", *_SUMMED):
         records[name] = rows.numbers(table.column(name), _RECORD[name])
     return records
+
+
+def _stands(records: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    """Which records no retry row voids, as far as ends and failures are concerned (`rows.standing`)."""
+    retries = records[records["kind"] == _KINDS[rows.RETRY]]
+    if not len(retries):
+        return np.ones(len(records), dtype=np.bool_)
+    # By item the latest retry. It voids every end before it; of failures those of its own turn on.
+    retries = np.sort(retries, order=["prefix", "at"])
+    last = retries[np.append(retries["prefix"][1:] != retries["prefix"][:-1], True)]
+    place = np.minimum(np.searchsorted(last["prefix"], records["prefix"]), len(last) - 1)
+    own = last[place]
+    voided = (own["prefix"] == records["prefix"]) & (records["at"] <= own["at"])
+    kept: npt.NDArray[np.bool_] = ~voided | (
+        (records["kind"] == _KINDS[rows.FAILED]) & (records["turn"] < own["turn"])
+    )
+    return kept
 
 
 def _groups(

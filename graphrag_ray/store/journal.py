@@ -34,7 +34,7 @@ FLUSH_BYTES = 64 << 20
 CACHE_BYTES = 256 << 20
 """Decoded parts that a process keeps."""
 
-HAS_DONE, HAS_FAILED = 1, 2
+HAS_DONE, HAS_FAILED, HAS_KILLED, HAS_RETRY = 1, 2, 4, 8
 
 JOURNALS = "work"
 """The folder that holds the journals of all dialogues."""
@@ -42,7 +42,12 @@ JOURNALS = "work"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _THREADS = 16
 _RELOADS = 5
-_FLAGS = {rows.DONE: HAS_DONE, rows.FAILED: HAS_FAILED}
+_FLAGS = {
+    rows.DONE: HAS_DONE,
+    rows.FAILED: HAS_FAILED,
+    rows.KILLED: HAS_KILLED,
+    rows.RETRY: HAS_RETRY,
+}
 
 _log = logging.getLogger(__name__)
 
@@ -189,14 +194,19 @@ class JournalIndex:
         """Paths of parts that cannot be read, as far as this index has come across them."""
         return sorted({*self._entries.damaged, *self._found_damaged})
 
+    @property
+    def any_killed(self) -> bool:
+        """Whether there is a row of an item that killed whoever ran it."""
+        return bool(self._flagged(HAS_KILLED).any())
+
     def keys_done(self) -> int:
         """Items that have a done row."""
-        return len(np.unique(self._entries.prefixes[self._flagged(HAS_DONE)]))
+        return len(self._reloading(self._done))
 
     def is_done(self, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
-        """Which of the keys have a done row; reads nothing. (Two of a million keys have the same 64 bits
-        once in 37 million indexes.)"""
-        done = self._entries.prefixes[self._flagged(HAS_DONE)]
+        """Which of the keys have a done row; reads no more than what was put back to be asked again. (Two of
+        a million keys have the same 64 bits once in 37 million indexes.)"""
+        done = self._reloading(self._done)
         wanted = rows.key_prefixes(keys)
         places = np.searchsorted(done, wanted)
         inside = places < len(done)
@@ -216,21 +226,41 @@ class JournalIndex:
         wanted = list(dict.fromkeys(keys))
         return self._reloading(lambda: self._lookup(wanted))
 
+    def all_rows(self, keys: Iterable[str]) -> dict[str, list[JournalRow]]:
+        """As `lookup`, but every row that was ever written. Raises StoreError."""
+        wanted = list(dict.fromkeys(keys))
+        return self._reloading(lambda: self._read(wanted))
+
     def failed(self) -> dict[str, list[JournalRow]]:
         """All rows of the items that have a failure and no done row."""
 
         def find() -> dict[str, list[JournalRow]]:
-            entries = self._entries
-            failed, done = self._flagged(HAS_FAILED), self._flagged(HAS_DONE)
-            open_ = failed & ~np.isin(entries.prefixes, entries.prefixes[done])
-            keys: dict[str, None] = {}
-            for part in np.unique(entries.parts[open_]):
-                decoded = self._decoded(int(part))
-                if decoded is not None:
-                    keys.update(dict.fromkeys(decoded.keys_of(entries.prefixes[open_])))
-            return self._lookup(list(keys))
+            failed = np.setdiff1d(self._entries.prefixes[self._flagged(HAS_FAILED)], self._done())
+            found = self._lookup(self._keys_of(failed, HAS_FAILED))
+            return {key: own for key, own in found.items() if any(r.kind == rows.FAILED for r in own)}
 
         return self._reloading(find)
+
+    def _done(self) -> npt.NDArray[np.uint64]:
+        """Sorted prefixes of the items with a done row that no retry row voids."""
+        done = np.unique(self._entries.prefixes[self._flagged(HAS_DONE)])
+        retried = np.intersect1d(done, self._entries.prefixes[self._flagged(HAS_RETRY)])
+        if not len(retried):
+            return done
+        own = self._lookup(self._keys_of(retried, HAS_RETRY))
+        still = [key for key, found in own.items() if any(r.kind == rows.DONE for r in found)]
+        return np.setdiff1d(done, np.setdiff1d(retried, rows.key_prefixes(still)))
+
+    def _keys_of(self, prefixes: npt.NDArray[np.uint64], flag: int) -> list[str]:
+        """The keys that begin so and have rows of this kind."""
+        entries = self._entries
+        wanted = self._flagged(flag) & np.isin(entries.prefixes, prefixes)
+        keys: dict[str, None] = {}
+        for part in np.unique(entries.parts[wanted]):
+            decoded = self._decoded(int(part))
+            if decoded is not None:
+                keys.update(dict.fromkeys(decoded.keys_of(prefixes)))
+        return list(keys)
 
     def _flagged(self, flag: int) -> npt.NDArray[np.bool_]:
         found: npt.NDArray[np.bool_] = (self._entries.flags & flag) != 0
@@ -246,6 +276,9 @@ class JournalIndex:
         raise _vanishing(self._store, self._dialogue)
 
     def _lookup(self, keys: list[str]) -> dict[str, list[JournalRow]]:
+        return {key: rows.resolve(found) for key, found in self._read(keys).items()}
+
+    def _read(self, keys: list[str]) -> dict[str, list[JournalRow]]:
         entries, wanted = self._entries, rows.key_prefixes(keys)
         left = np.searchsorted(entries.prefixes, wanted, "left")
         right = np.searchsorted(entries.prefixes, wanted, "right")
@@ -259,7 +292,7 @@ class JournalIndex:
             if decoded is not None:
                 for row in decoded.rows_of(wanted[places]):
                     found.setdefault(row.key, []).append(row)
-        return {key: rows.resolve(found[key]) for key in keys if key in found}
+        return {key: found[key] for key in keys if key in found}
 
     def _decoded(self, part: int) -> _Decoded | None:
         path = self._entries.paths[part]

@@ -1,7 +1,8 @@
 """Rows of the journal: what each column means, and which reply counts where there are several.
 
-A row is one turn of a dialogue as it was answered (kind "turn"), the end of one ("done"), or its failure
-("failed"). Rows are only ever added, never changed: what an item's rows mean is a function of their set,
+A row is one turn of a dialogue as it was answered (kind "turn"), the end of one ("done"), its failure
+("failed"), that it killed whoever ran it ("killed"), or that what came before is to be asked once more
+("retry"). Rows are only ever added, never changed: what an item's rows mean is a function of their set,
 whatever the order in which they were written, and however often one was written twice.
 """
 
@@ -19,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-TURN, DONE, FAILED = "turn", "done", "failed"
+TURN, DONE, FAILED, KILLED, RETRY = "turn", "done", "failed", "killed", "retry"
+KINDS = (TURN, DONE, FAILED, KILLED, RETRY)
 
 SCHEMA = pa.schema(
     [
@@ -59,10 +61,11 @@ class JournalRow:
     """One row.
 
     key           the item: 64 hex characters
-    turn          0 for the first request of the dialogue
+    turn          0 for the first request of the dialogue; of a retry row: the first turn to be asked again
     slot          place in a turn that is a list of requests; 0 otherwise
     request_hash  hash of this turn's full request; "" in a row that is about the item as a whole
-    kind          "turn", "done" or "failed"
+    kind          "turn", "done", "failed", "killed" or "retry"; versions before 0.2 know the first three
+                  and pass over the others
     prompt        name of the prompt
     reply         the raw text; None for embeddings, done and failed rows
     vector        an embedding's bytes; None otherwise
@@ -73,7 +76,8 @@ class JournalRow:
     latency_s     of the attempt that was answered;  attempts: how many were made
     error         why it failed; None otherwise
     retryable     a transient failure: the next run tries again
-    at            unix seconds at which the reply came, told by the caller
+    at            unix seconds at which the reply came, told by the caller; of a retry row: that of the last
+                  row that it voids
     """
 
     key: str
@@ -113,8 +117,8 @@ def checked(row: JournalRow) -> JournalRow:
     """
     if not _KEY.fullmatch(row.key):
         raise ValueError(f"an item key is 64 hex characters, not {row.key!r}")
-    if row.kind not in (TURN, DONE, FAILED):
-        raise ValueError(f"a journal row's kind is turn, done or failed, not {row.kind!r}")
+    if row.kind not in KINDS:
+        raise ValueError(f"a journal row's kind is one of {', '.join(KINDS)}, not {row.kind!r}")
     if not 0 <= row.at < 1e10 or not math.isfinite(row.latency_s):
         raise ValueError(f"a journal row's times are seconds, not at={row.at}, latency_s={row.latency_s}")
     for name, limit in (("turn", 2**31), ("slot", 2**31), ("attempts", 2**31), ("prompt_tokens", 2**63)):
@@ -138,11 +142,11 @@ def resolve(rows: Iterable[JournalRow]) -> list[JournalRow]:
 
     Of several replies to one request (a hedge, a zombie, a lease given twice) the earliest counts, and of
     two at the same instant the one with the smaller hash. Of several ends the earliest. Of failures all
-    are kept, since their times are told.
+    are kept, since their times are told. What a retry row voids does not count, and neither does that row.
     """
     chosen: dict[tuple[Any, ...], JournalRow] = {}
-    for row in rows:
-        if row.kind == FAILED:
+    for row in standing(rows):
+        if row.kind in (FAILED, KILLED):
             place: tuple[Any, ...] = (1, row.at, order_among_replies(row))
         elif row.kind == DONE:
             place = (2, row.turn, row.slot, row.request_hash)
@@ -152,6 +156,21 @@ def resolve(rows: Iterable[JournalRow]) -> list[JournalRow]:
         if other is None or order_among_replies(row) < order_among_replies(other):
             chosen[place] = row
     return [chosen[place] for place in sorted(chosen)]
+
+
+def standing(rows: Iterable[JournalRow]) -> list[JournalRow]:
+    """The rows of one item that no retry row voids: those later than it, and of earlier ones the turns before
+    its own. An end is always voided, since it speaks of the item as a whole."""
+    rows = list(rows)
+    retries = [row for row in rows if row.kind == RETRY]
+    if not retries:
+        return rows
+
+    def stands(row: JournalRow) -> bool:
+        kept_before = row.turn if row.kind in (TURN, FAILED) else math.inf
+        return all(row.at > retry.at or kept_before < retry.turn for retry in retries)
+
+    return [row for row in rows if row.kind != RETRY and stands(row)]
 
 
 def order_among_replies(row: JournalRow) -> tuple[float, str, str]:

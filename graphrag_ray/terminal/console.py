@@ -14,6 +14,7 @@ from rich.table import Table
 
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.sources import specific
+from graphrag_ray.steps.record import WORDS
 from graphrag_ray.store.parts import MEND
 from graphrag_ray.terminal.changes import print_changes, print_snapshots
 from graphrag_ray.terminal.progress import console_of
@@ -173,6 +174,7 @@ def print_status(found: Mapping[str, Any]) -> None:
         _print_counts(out, found["counts"])
         if found["counts"].get("failures"):
             out.print(f"  failures       {found['counts']['failures']:,} (graphrag-ray failures)")
+    _print_last_run(out, found["last_run"])
     if found["journal"]:
         table = Table("stage", "items done", "turns", "failed", "tokens", box=None, pad_edge=False)
         for row in found["journal"]:
@@ -186,7 +188,7 @@ def print_status(found: Mapping[str, Any]) -> None:
         out.print(table)
     print_changes(out, found.get("run", {}), found.get("counts", {}))
     if found["usage"]:
-        out.print("\nLast run: what models were asked and what it cost" if found.get("run") else "\nLast run")
+        out.print(f"\nThe run that made snapshot {found['snapshot']}")
         out.print(_usage_table(found["usage"]))
     if found.get("snapshots"):
         print_snapshots(out, found["snapshots"])
@@ -197,6 +199,23 @@ def print_status(found: Mapping[str, Any]) -> None:
         for told in found["damaged"]:
             out.print(f"  {told}", soft_wrap=True)
         out.print(f"  {MEND}.", soft_wrap=True)
+
+
+def _print_last_run(out: Console, last: Mapping[str, Any] | None) -> None:
+    """How the last run ended, or how far it is; and what it paid, where no snapshot tells."""
+    if last is None:
+        return
+    if last["outcome"] == "running":
+        done = ", ".join(last["steps"]) or "nothing yet"
+        out.print(f"  running since {last['started_at']}; done: {done}", soft_wrap=True)
+    elif last["outcome"] == "unchanged":
+        out.print(f"  last run       {last['ended_at']}: nothing had changed")
+    elif last["outcome"] != "committed":
+        when = last["ended_at"] or last["started_at"]
+        out.print(f"  last run       {when}: {WORDS[last['outcome']]}. {last['message']}", soft_wrap=True)
+        if last["usage"]:
+            out.print("\nThe last run")
+            out.print(_usage_table(last["usage"]))
 
 
 def _usage_table(usage: Sequence[Mapping[str, Any]]) -> Table:
@@ -239,6 +258,20 @@ def print_failures(rows: Sequence[Mapping[str, Any]]) -> None:
     out.print(f"\n{plural(len(rows), 'failed item')}")
 
 
+def print_put_back(retried: int, before: int, anyway: int, command: str) -> None:
+    """What `failures --retry` did, and what to run next."""
+    out = console_of()
+    if not retried + before + anyway:
+        out.print("No failed items.")
+        return
+    if retried or before:
+        again = f" ({before:,} had been put back before)" if before else ""
+        out.print(f"{plural(retried + before, 'item')} put back{again}: the next run asks for them again.")
+    if anyway:
+        out.print(f"{anyway:,} that every run tries again by itself.")
+    out.print(f"\nRun: {command}", soft_wrap=True)
+
+
 def _item(row: Mapping[str, Any]) -> str:
     if not row["document"] or row["item"] == row["document"]:
         return str(row["item"])
@@ -250,7 +283,7 @@ def _again(row: Mapping[str, Any]) -> str:
         return "the next run tries again"
     if row["stage"] == "read":
         return "fails again until the file changes"
-    return "not tried again until its text, its prompt or its model changes"
+    return "not tried again until its text, prompt or model changes, or --retry puts it back"
 
 
 def as_json(value: Any) -> str:

@@ -26,10 +26,6 @@ _SHORT = {
 """Options that are short for one setting."""
 
 
-FAILED_ITEMS = 3
-"""Exit code: done, but some items failed."""
-
-
 def _traceback(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
     if wanted:
         ctx.find_root().meta["traceback"] = True

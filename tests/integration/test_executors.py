@@ -278,6 +278,8 @@ def test_a_budget_is_nearly_used_and_not_exceeded_however_many_items_could_run(
     each = 4 * 20  # two turns, each with a prompt and its echo, of some twenty tokens
     assert 0.7 * 20_000 / each < journal.keys_done() < 1.3 * 20_000 / each
     assert len(sent) == 2 * journal.keys_done(), "every item that was begun was finished"
+    spent = executor.spending.before.total
+    assert spent.calls == len(sent), "what a sweep spent counts, also when it is broken off"
     executor.spending = Spending()  # type: ignore[attr-defined]
     assert len(sweep(executor, texts).outcomes) == 400 and len(sent) == 800
 

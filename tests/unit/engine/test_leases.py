@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.engine.leases import FailureWatch, LeaseBook
+from graphrag_ray.engine.leases import GROUP, FailureWatch, LeaseBook
 
 
 def book(n: int) -> LeaseBook[str]:
@@ -96,8 +96,84 @@ def test_no_item_is_lost_whatever_workers_do(steps):
     assert b.open == 10 - len(finished)
     for w in "abc":
         b.forget(w)
-    rest = {i for i, _ in b.lease("z", b.register("z"), 100)}
+    rest = set(b.condemned)
+    me = b.register("z")
+    while given := [i for i, _ in b.lease("z", me, 100)]:
+        rest |= set(given)
+        for item in given:
+            b.finish(item)
     assert rest == set(range(10)) - finished
+
+
+@given(
+    st.integers(1, 60),
+    st.sets(st.integers(0, 59), max_size=3),
+    st.lists(st.integers(0, 2), max_size=1),
+    st.integers(1, 40),
+    st.randoms(use_true_random=False),
+)
+def test_an_item_that_kills_its_workers_is_found_and_no_other_is_blamed(n, guilty, outages, places, rng):
+    """Workers finish what they have in any order; one that has a guilty item dies of it at any moment; one
+    may die of something else."""
+    b = book(n)
+    guilty = {g for g in guilty if g < n}
+    lives = [b.register(str(w)) for w in range(3)]
+    held: list[list[int]] = [[] for _ in lives]
+    outages = list(outages)
+    for _ in range(5_000):
+        if len(b.condemned) == b.open:
+            break
+        w = rng.randrange(3)
+        given = [i for i, _ in b.lease(str(w), lives[w], places - len(held[w]))]
+        held[w] += given
+        deadly = guilty.intersection(held[w])
+        if (deadly and rng.random() < 0.5) or (w in outages and held[w] and rng.random() < 0.1):
+            if not deadly:
+                outages.remove(w)
+            lives[w], held[w] = b.register(str(w)), []
+        elif held[w]:
+            item = held[w].pop(rng.randrange(len(held[w])))
+            if item in guilty:
+                held[w].append(item)
+            else:
+                b.finish(item)
+    assert {i for i, _, _ in b.give_up()} == guilty
+    assert b.open == 0 and b.finished == n
+
+
+def test_suspects_wait_for_a_worker_that_has_nothing_else_and_for_those_that_nobody_suspects():
+    b = book(40)
+    for _ in range(2):
+        b.lease("w", b.register("w"), 30)
+    b.forget("w")
+    me = b.register("w")
+    assert [i for i, _ in b.lease("w", me, 100)] == list(range(30, 40)), "lost twice: the first thirty"
+    assert b.lease("w", me, 100) == [], "it has ordinary items"
+    for i in range(30, 40):
+        b.finish(i)
+    assert len(b.lease("w", me, 100)) == GROUP and b.lease("w", me, 100) == []
+    b.add([(40, "item 40")])
+    assert b.lease("w", me, 100) == [], "what came meanwhile is not to be suspected with them"
+    again = b.register("w")
+    assert [i for i, _ in b.lease("w", again, 100)] == [40]
+
+
+def test_an_item_is_condemned_only_when_it_was_lost_as_the_only_one_and_not_once_only():
+    b = book(2)
+    for _ in range(3):
+        me = b.register("w")
+        assert len(b.lease("w", me, 5)) == 2
+    me = b.register("w")
+    ((suspect, _),) = b.lease("w", me, 5)
+    b.forget("w")
+    assert b.condemned == {}
+    ((other, _),) = b.lease("w", b.register("w"), 5)
+    assert other == 1 - suspect and b.finish(other)
+    assert len(b.lease("w", b.register("w"), 5)) == 1
+    b.forget("w")
+    assert b.condemned == {suspect: 5}
+    assert [(i, times) for i, _, times in b.give_up()] == [(suspect, 5)] and b.condemned == {}
+    assert b.open == 0 and b.lease("w", b.register("w"), 5) == []
 
 
 def test_a_run_goes_on_while_few_items_fail():

@@ -1,0 +1,144 @@
+"""Keeping the record of a run (`store/runs.py`): how it goes and ends, what unfinished ones paid."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from typing import Any
+
+from graphrag_ray.errors import (
+    FAILED_ITEMS,
+    BudgetSpent,
+    GraphRagError,
+    Interrupted,
+    LockLost,
+    ModelRefused,
+    StoreError,
+    Terminated,
+    TooManyFailures,
+)
+from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.steps.run import Run, iso
+from graphrag_ray.store import compaction, runs
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.runs import RunRecord
+
+OUTCOMES: dict[type[BaseException], str] = {
+    BudgetSpent: "budget",
+    Terminated: "terminated",
+    Interrupted: "interrupted",
+    KeyboardInterrupt: "interrupted",
+    TooManyFailures: "failures",
+    ModelRefused: "refused",
+    LockLost: "lost",
+    GraphRagError: "error",
+}
+"""A word for each way of ending early; anything else is a "crash"."""
+
+WORDS = {
+    "running": "was killed",
+    "killed": "was killed",
+    "budget": "was stopped by its budget",
+    "terminated": "was stopped by SIGTERM",
+    "interrupted": "was stopped by Ctrl-C",
+    "failures": "was stopped since too much failed",
+    "refused": "was stopped since the model refused",
+    "lost": "lost its lock to another",
+    "error": "ended with an error",
+    "crash": "crashed",
+}
+"""How people are told of one that is over."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Recorder:
+    """Writes the record of a run. A record that cannot be written is a warning: nothing is built on it."""
+
+    run: Run
+    record: RunRecord
+    now: Callable[[], float]
+
+    def write(self, **changes: Any) -> None:
+        """The record with what has been done and spent by now. For steps, and whoever watches in between."""
+        usage = self.run.executor.spending.before.to_dict()
+        self.record = replace(self.record, usage=usage, steps=self._steps(), **changes)
+        try:
+            runs.write(self.run.store, self.record)
+        except StoreError as e:
+            _log.warning("the record of this run was not written: %s", e)
+
+    def finish(self, outcome: str, snapshot: int, failed: int) -> None:
+        """The run came to its end."""
+        code = FAILED_ITEMS if failed else 0
+        self.write(outcome=outcome, exit_code=code, snapshot=snapshot, ended_at=self.now())
+
+    def _steps(self) -> dict[str, Mapping[str, Any]]:
+        return {
+            name: {"seconds": round(s, 3), "counts": self.run.memo[name]["counts"]}
+            for name, s in self.run.seconds.items()
+        }
+
+
+@contextmanager
+def recorded(run: Run, given: Mapping[str, Any], now: Callable[[], float]) -> Iterator[Recorder]:
+    """Keep the record of a run that holds its lock, however it ends."""
+    assert run.lock is not None
+    record = RunRecord(
+        epoch=run.lock.epoch,
+        nonce=run.lock.holder.nonce,
+        started_at=now(),
+        version=version("graphrag-ray"),
+        given=given,
+        settings=run.settings.model_dump(mode="json"),
+    )
+    recorder = Recorder(run, record, now)
+    recorder.write()
+    run.on_step = recorder.write
+    try:
+        yield recorder
+    except BaseException as e:
+        # Ctrl-C between two sweeps comes as KeyboardInterrupt.
+        error = run.executor.stop.error() if isinstance(e, KeyboardInterrupt) else e
+        code = error.exit_code if isinstance(error, GraphRagError) else 1
+        if recorder.record.outcome == runs.RUNNING:
+            recorder.write(
+                outcome=outcome_of(error), exit_code=code, message=str(error)[:2_000], ended_at=now()
+            )
+        raise
+
+
+def outcome_of(error: BaseException) -> str:
+    """The word for how a run ended, the most special one that fits."""
+    return next((word for kind, word in OUTCOMES.items() if isinstance(error, kind)), "crash")
+
+
+def tell_unfinished(store: Store, journals: tuple[str, ...]) -> str | None:
+    """What the runs since the last one that came to its end paid, for people; None where they paid nothing.
+
+    To be asked before this run has a record. Raises StoreError.
+    """
+    found = runs.unfinished(store)
+    ends = [time.time(), *(r.started_at for r in found)]
+    paid = [_paid(store, journals, r, end) for r, end in zip(found, ends, strict=False)]
+    if not sum(paid):
+        return None
+    last, n = found[0], len(found)
+    which = f"The run of {iso(last.started_at)} before this one {WORDS.get(last.outcome, last.outcome)}"
+    paid_by = (
+        f"It paid {paid[0]:,} tokens" if n == 1 else f"It and {n - 1} before it paid {sum(paid):,} tokens"
+    )
+    return f"{which}. {paid_by}: what came of them is kept, and budgets count this run alone."
+
+
+def _paid(store: Store, journals: tuple[str, ...], record: RunRecord, until: float) -> int:
+    """Tokens. Of a run that was killed the journal knows what was paid after its last step."""
+    if record.outcome != runs.RUNNING:
+        return Accounts.from_dict(record.usage).total.total_tokens
+    totals = [compaction.totals(store, name, record.started_at, until) for name in journals]
+    return sum(m.prompt_tokens + m.completion_tokens for t in totals for m in t.by_model.values())

@@ -1,0 +1,103 @@
+"""Putting items back, so that they are asked again: nothing is deleted, what was paid for stays counted.
+
+A retry row voids what an item's journal held until then (`rows.standing`). Its time is that of the last row
+that it voids, so that no clock can put it after replies that are still to come.
+
+    work/<dialogue>/retried.json    changes whenever items are put back: steps that depend on the journal's
+                                    answers to them are done again
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import orjson
+import pyarrow.compute as pc
+
+from graphrag_ray.errors import CorruptPart
+from graphrag_ray.store import parquet
+from graphrag_ray.store.files import FileInfo, Store
+from graphrag_ray.store.journal import JournalIndex, JournalWriter, folder, in_threads, list_parts
+from graphrag_ray.store.rows import DONE, FAILED, KILLED, RETRY, JournalRow, resolve
+
+
+def put_back(store: Store, dialogue: str, failed_at: Mapping[str, float], told: str) -> int:
+    """Void what stands against some items; how many of them there were. For the holder of the lock.
+
+    Of an item that waits for the reply to one of its turns, the replies before that turn stand. One that
+    could not use its replies, or killed whoever ran it, begins anew. What was answered since is left alone.
+
+    failed_at  by item key: unix seconds, rounded down, at which it is known to have failed
+    told       kept with it, for people
+
+    Raises StoreError.
+    """
+    written = JournalIndex.load(store, dialogue).all_rows(failed_at)
+    found = {key: resolve(rows) for key, rows in written.items() if _stands_failed(rows, failed_at[key])}
+    if found:
+        writer = JournalWriter(store, dialogue, f"retry-{secrets.token_hex(6)}")
+        for key, rows in found.items():
+            writer.append(_retry(key, rows, dialogue, told))
+        writer.flush()
+    # Also where all had been put back before: whoever did it may have died before this was written.
+    mark = orjson.dumps({"retried": secrets.token_hex(8), "told": told})
+    store.write(_mark(dialogue), mark)
+    return len(found)
+
+
+def mark(store: Store, dialogue: str) -> str:
+    """Changes whenever items of the dialogue are put back; "" before the first. Raises StoreError."""
+    try:
+        return store.read(_mark(dialogue)).decode()
+    except FileNotFoundError:
+        return ""
+
+
+def unanswered(store: Store, dialogue: str) -> dict[str, list[JournalRow]]:
+    """The rows of all items that failed, as far as the journal alone can tell; it is read whole, in a few
+    columns.
+
+    Items that could not use their replies are told by journals of this version on. Raises StoreError.
+    """
+    index = JournalIndex.load(store, dialogue)
+    found = index.failed()
+    parts = list_parts(store, dialogue)
+    told = index.lookup(key for keys in in_threads(partial(_told_in, store), parts) for key in keys)
+    return found | {key: rows for key, rows in told.items() if any(_says_why(row) for row in rows)}
+
+
+def _told_in(store: Store, part: FileInfo) -> list[str]:
+    try:
+        table = parquet.read_columns(store, part.path, ["key", "kind", "error"], part.bytes)
+    except (CorruptPart, FileNotFoundError):
+        return []
+    kinds = [str(kind) for kind in table["kind"].to_pylist()]
+    reasons = pc.is_valid(table["error"]).to_pylist()
+    keys = table["key"].to_pylist()
+    return [k for k, kind, why in zip(keys, kinds, reasons, strict=True) if why and kind in (DONE, KILLED)]
+
+
+def _says_why(row: JournalRow) -> bool:
+    return row.kind in (DONE, KILLED) and bool(row.error)
+
+
+def _stands_failed(written: Sequence[JournalRow], failed_at: float) -> bool:
+    rows = resolve(written)
+    if any(_says_why(row) or (row.kind == FAILED and not row.retryable) for row in rows):
+        return True
+    # Its end may never have been written, or by a version that did not say why.
+    untouched = bool(rows) and not any(row.kind == RETRY for row in written)
+    return untouched and int(max(row.at for row in rows)) <= failed_at
+
+
+def _retry(key: str, rows: Sequence[JournalRow], dialogue: str, told: str) -> JournalRow:
+    failed = [row.turn for row in rows if row.kind == FAILED]
+    ended = any(row.kind in (DONE, KILLED) for row in rows)
+    turn = max(failed) if failed and not ended else 0
+    return JournalRow(key, turn, 0, "", RETRY, max(row.at for row in rows), dialogue, error=told)
+
+
+def _mark(dialogue: str) -> str:
+    return f"{folder(dialogue)}/retried.json"

@@ -1,0 +1,148 @@
+"""What failed is listed, put back, and asked again: with as many calls as that takes, and no more."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import toy_model
+from click.testing import CliRunner
+from world import REJECTED, TOWN, Command, World, index_command, prompt_of
+
+from graphrag_ray.cli import main
+
+
+@pytest.fixture(params=["local", "ray"])
+def command(request: pytest.FixtureRequest) -> Command:
+    """Runs a command line, on either executor."""
+    if request.param == "local":
+        return request.getfixturevalue("run")  # type: ignore[no-any-return]
+    request.getfixturevalue("on_ray")
+    return lambda *arguments: CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+def nonsense_about(name: str, answer: Any = "I would rather not.") -> Any:
+    """A model that answers nothing useful to what names someone, in extraction."""
+
+    def respond(body: dict[str, Any]) -> Any:
+        asked = any(name in m["content"] for m in body["messages"])
+        if asked and (prompt_of(body) in ("extract", "correct")):
+            return answer
+        return toy_model.respond(body)
+
+    return respond
+
+
+def failures(command: Command, world: World, *more: object) -> list[dict[str, Any]]:
+    result = command("failures", "--root", world.root, "--json", *more)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)  # type: ignore[no-any-return]
+
+
+def test_an_item_that_failed_for_good_is_asked_again_once_it_is_put_back(command: Command, world: World):
+    world.write(TOWN)
+    world.endpoint.respond = nonsense_about("bridge")
+    assert command(*index_command(world)).exit_code == 3
+    (failed,) = failures(command, world)
+    assert (failed["stage"], failed["document"], failed["kind"]) == ("extract", "bridge.txt", "permanent")
+    assert failed["attempts"] == 2 and failed["first_at"] and failed["last_at"], "asked, and corrected once"
+
+    world.endpoint.respond = toy_model.respond
+    asked = world.asked()
+    assert command(*index_command(world)).exit_code == 3
+    assert world.asked() == asked, "not without being told"
+
+    put_back = command("failures", "--root", world.root, "--retry")
+    assert put_back.exit_code == 0 and "1 item put back" in put_back.stdout
+    assert f"graphrag-ray index {world.input} --root {world.root}" in " ".join(put_back.stdout.split())
+    assert world.asked() == asked, "putting back spends nothing"
+
+    assert command(*index_command(world)).exit_code == 0
+    again = world.prompts(asked)
+    assert (again["extract"], again["glean_check"], again["correct"]) == (1, 1, 0)
+    bodies = [json.dumps(b["messages"]) for b in world.endpoint.bodies()]
+    assert sum(b in bodies[:asked] for b in bodies[asked:]) == 1, "the first request, and none but that"
+    assert failures(command, world) == []
+    assert "CAROL" in {e["title"] for e in world.table("entities")}
+    asked = world.asked()
+    assert "Nothing has changed" in command(*index_command(world)).stdout and world.asked() == asked
+
+
+def test_only_the_chosen_items_are_put_back(run: Command, world: World):
+    world.write(TOWN)
+    world.endpoint.respond = nonsense_about("b", REJECTED)
+    assert run(*index_command(world, "--set", "run.max_failed_fraction=1")).exit_code == 3
+    found = failures(run, world)
+    documents = {f["document"] for f in found}
+    assert {"bridge.txt", "brewery.txt"} < documents
+    assert {f["document"] for f in failures(run, world, "--document", "br*")} == {"bridge.txt", "brewery.txt"}
+    assert failures(run, world, "--stage", "report") == []
+    (one,) = [f for f in found if f["document"] == "mill.txt"]
+    assert failures(run, world, "--key", one["key"][:10]) == [one]
+
+    world.endpoint.respond = toy_model.respond
+    asked = world.asked()
+    told = run("failures", "--root", world.root, "--retry", "--document", "br*", "--json")
+    assert json.loads(told.stdout)["retried"] == 2
+    assert run(*index_command(world)).exit_code == 3
+    assert world.prompts(asked)["extract"] == 2
+    assert {f["document"] for f in failures(run, world)} == documents - {"bridge.txt", "brewery.txt"}
+
+
+def test_a_model_that_answers_the_same_again_is_listed_again(run: Command, world: World):
+    world.write(TOWN)
+    world.endpoint.respond = nonsense_about("bridge")
+    run(*index_command(world))
+    (before,) = failures(run, world)
+    run("failures", "--root", world.root, "--retry")
+    asked = world.asked()
+    assert run(*index_command(world)).exit_code == 3
+    assert world.asked() == asked + 2, "asked, and corrected once"
+    (after,) = failures(run, world)
+    assert after["key"] == before["key"] and after["last_at"] >= before["last_at"]
+    assert len(world.snapshots()) in (1, 2)
+
+
+def test_a_report_that_failed_is_written_after_it_was_put_back(run: Command, world: World):
+    world.write(TOWN)
+
+    def respond(body: dict[str, Any]) -> Any:
+        if prompt_of(body) in ("report", "report_correct") and "GRACE" in body["messages"][-1]["content"]:
+            return REJECTED
+        return toy_model.respond(body)
+
+    world.endpoint.respond = respond
+    assert run(*index_command(world)).exit_code == 3
+    n = len(failures(run, world, "--stage", "report"))
+    assert n >= 1
+    world.endpoint.respond = toy_model.respond
+    run("failures", "--root", world.root, "--retry")
+    assert run(*index_command(world)).exit_code == 0
+    assert failures(run, world) == []
+
+
+def test_a_run_that_most_items_stopped_can_be_put_back_before_there_is_a_snapshot(run: Command, world: World):
+    many = {f"{i:02}.txt": f"ANNA met B{chr(65 + i) * 3} there." for i in range(24)}
+    world.write(many)
+    world.endpoint.respond = nonsense_about("ANNA")
+    stopped = run(*index_command(world))
+    assert stopped.exit_code == 1 and "failures --retry" in stopped.stderr
+    found = failures(run, world)
+    assert len(found) >= 20 and {f["kind"] for f in found} == {"permanent"}
+    world.endpoint.respond = toy_model.respond
+    told = json.loads(run("failures", "--root", world.root, "--retry", "--json").stdout)
+    assert told["retried"] == len(found)
+    assert run(*index_command(world)).exit_code == 0 and failures(run, world) == []
+
+
+def test_nothing_is_put_back_while_a_run_works_or_from_an_old_snapshot(run: Command, world: World):
+    from graphrag_ray.store import locks
+
+    world.write(TOWN)
+    world.endpoint.respond = nonsense_about("bridge")
+    run(*index_command(world))
+    with locks.acquire(world.store, note="a test"):
+        held = run("failures", "--root", world.root, "--retry")
+    assert held.exit_code == 1 and "is being written by" in held.stderr
+    assert run("failures", "--root", world.root, "--retry", "--snapshot", 1).exit_code == 2

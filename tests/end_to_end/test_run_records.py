@@ -1,0 +1,143 @@
+"""Every run leaves a record of what it was given and how it ended, whether or not it came to a snapshot."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import toy_model
+from endpoint import WRONG_KEY, Answer
+from world import REJECTED, TOWN, Command, World, index_command
+
+from graphrag_ray.build import remembered
+from graphrag_ray.errors import Interrupted, ModelRefused
+from graphrag_ray.store import locks, runs
+
+
+def status(run: Command, world: World) -> dict[str, Any]:
+    return json.loads(run("status", "--root", world.root, "--json").stdout)["last_run"]  # type: ignore[no-any-return]
+
+
+def plain(run: Command, world: World) -> str:
+    return " ".join(run("status", "--root", world.root).stdout.split())
+
+
+def test_a_run_that_ends_well_says_what_it_did(run: Command, world: World):
+    world.write(TOWN)
+    assert run(*index_command(world)).exit_code == 0
+    found = status(run, world)
+    assert (found["outcome"], found["exit_code"], found["snapshot"]) == ("committed", 0, 1)
+    assert found["given"] == {"input": str(world.input), "add": False, "allow_deletes": False}
+    assert {"read", "extract", "reports", "finish"} <= found["steps"].keys()
+    assert found["steps"]["read"]["counts"]["documents"] == len(TOWN)
+    assert {u["stage"] for u in found["usage"]} >= {"extract", "report"}
+    run(*index_command(world))
+    assert status(run, world)["outcome"] == "unchanged" and "nothing had changed" in plain(run, world)
+
+
+def test_a_run_with_failed_items_has_that_exit_code_in_its_record(run: Command, world: World):
+    world.write(TOWN)
+    world.endpoint.respond = lambda body: (
+        REJECTED if "bridge" in body["messages"][-1]["content"] else toy_model.respond(body)
+    )
+    assert run(*index_command(world)).exit_code == 3
+    assert (status(run, world)["outcome"], status(run, world)["exit_code"]) == ("committed", 3)
+
+
+def test_a_run_that_its_budget_stopped_tells_what_it_spent_and_the_next_one_too(run: Command, world: World):
+    world.write({f"{i}.txt": f"ANNA met B{chr(65 + i) * 3} there." for i in range(26)})
+    stopped = run(*index_command(world, "--set", "budget.max_total_tokens=20000"))
+    assert stopped.exit_code == 4
+    found = status(run, world)
+    assert (found["outcome"], found["exit_code"], found["snapshot"]) == ("budget", 4, None)
+    assert "budget.max_total_tokens" in found["message"] and found["ended_at"]
+    spent = sum(u["prompt_tokens"] + u["completion_tokens"] for u in found["usage"])
+    assert 0 < spent <= 20_000
+    assert "was stopped by its budget" in plain(run, world)
+    again = run(*index_command(world))
+    assert again.exit_code == 0
+    assert f"was stopped by its budget. It paid {spent:,} tokens" in " ".join(again.stderr.split())
+    world.write({"more.txt": "ZOE feeds YURI."})
+    assert "before this one" not in run(*index_command(world)).stderr
+
+
+def test_a_root_without_a_snapshot_remembers_the_settings_of_the_run_that_was_stopped(
+    run: Command, world: World
+):
+    world.write({f"{i}.txt": f"ANNA met B{chr(65 + i) * 3} there." for i in range(26)})
+    first = ["--set", "chunking.size=300", "--set", "budget.max_total_tokens=20000"]
+    assert run(*index_command(world, *first)).exit_code == 4
+    kept = remembered(world.store)
+    assert kept is not None and kept["chunking"]["size"] == 300 and "budget" not in kept
+    result = run("index", world.input, "--root", world.root)
+    assert result.exit_code == 0 and "Settings of the run before this one" in result.stderr
+    settings = world.open().settings
+    assert (settings.model("default").model, settings.chunking.size) == ("m", 300)
+
+
+def test_a_refused_key_is_told_by_the_record(world: World):
+    world.write(TOWN)
+    world.endpoint.respond = lambda body: WRONG_KEY
+    with pytest.raises(ModelRefused):
+        world.index()
+    found = runs.latest(world.store)
+    assert found is not None and (found.outcome, found.exit_code) == ("refused", 1)
+    assert "Incorrect API key" in found.message
+
+
+def test_a_killed_run_is_known_by_its_lock_and_the_journal_tells_what_it_paid(run: Command, world: World):
+    world.write(TOWN)
+    world.index(budget={"max_total_tokens": 10_000_000})
+    found = runs.latest(world.store)
+    assert found is not None
+    paid = sum(
+        u["prompt_tokens"] + u["completion_tokens"] for u in found.usage["stages"] if u["stage"] != "embed"
+    )
+    (world.root / "snapshots" / "1.json").unlink()
+    with locks.acquire(world.store) as lock:
+        record = runs.RunRecord(lock.epoch, lock.holder.nonce, 1.0, "0", given={"input": "x"})
+        runs.write(world.store, record)
+        assert status(run, world)["outcome"] == "running" and "running since" in plain(run, world)
+    assert status(run, world)["outcome"] == "killed" and "was killed" in plain(run, world)
+    told = run(*index_command(world)).stderr
+    assert "was killed. It paid " in " ".join(told.split())
+    shown = int(" ".join(told.split()).split("It paid ")[1].split()[0].replace(",", ""))
+    assert shown >= paid
+
+
+def test_a_run_that_was_told_to_stop_waits_for_what_is_in_flight(world: World):
+    """In this process: `test_signals.py` sends real signals."""
+    import signal
+
+    world.write(TOWN)
+    executor = world.executor(world.settings())
+    executor.flush_s = 60.0
+    executor.stop.say = world.observer.note
+
+    def respond(body: dict[str, Any]) -> Answer:
+        if len(world.endpoint.requests) == 3:
+            executor.stop.tell(signal.SIGINT)
+        return Answer(toy_model.respond(body), delay_s=0.4)
+
+    world.endpoint.respond = respond
+    from graphrag_ray.index import index
+
+    with pytest.raises(Interrupted, match="run the same command again"):
+        index(str(world.input), executor, world.settings(), world.observer)
+    asked = [repr(b["messages"]) for b in world.endpoint.bodies()]
+    assert any("in flight" in note for note in world.observer.notes)
+    world.endpoint.respond = toy_model.respond
+    world.index()
+    after = [repr(b["messages"]) for b in world.endpoint.bodies()[len(asked) :]]
+    assert set(asked).isdisjoint(after)
+    assert [r.outcome for r in runs.backwards(world.store)] == ["committed", "interrupted"]
+
+
+def test_records_of_a_newer_format_and_damaged_ones_are_passed_over(world: World):
+    world.store.write("runs/7.json", b'{"format": 99}')
+    world.store.write("runs/9.json", b"{")
+    runs.write(world.store, runs.RunRecord(3, "n", 1.0, "0", outcome="committed"))
+    found = runs.latest(world.store)
+    assert found is not None and found.epoch == 3 and runs.unfinished(world.store) == []
+    assert runs.epochs(world.store) == [3, 7, 9]

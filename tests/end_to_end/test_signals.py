@@ -1,0 +1,149 @@
+"""Ctrl-C and SIGTERM, sent to a real process on a Ray of its own as terminals and job managers send them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import toy_model
+from endpoint import Answer, Hang
+from world import World, index_command, prompt_of
+
+from graphrag_ray.store import locks
+from graphrag_ray.store.journal import JournalIndex
+
+NO_EMBEDDINGS = {"embeddings": {"enabled": False}}
+
+
+class Driver:
+    """A command in a session of its own, as a terminal starts it; its group hears what a terminal sends."""
+
+    def __init__(self, world: World) -> None:
+        options = index_command(world, "--set", "embeddings.enabled=false")
+        line = [sys.executable, "-m", "graphrag_ray.cli", *map(str, options)]
+        self.process = subprocess.Popen(
+            line,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def wait_until(self, seen: Callable[[], bool]) -> None:
+        until = time.monotonic() + 120
+        while not seen():
+            assert self.process.poll() is None, self.process.communicate()[1]
+            assert time.monotonic() < until, "nothing to see"
+            time.sleep(0.02)
+
+    def interrupt(self) -> None:
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def ended(self) -> tuple[int, str]:
+        told = self.process.communicate(timeout=120)[1]
+        return self.process.returncode, told
+
+
+@pytest.fixture
+def start(world: World) -> Iterator[Callable[[], Driver]]:
+    made: list[Driver] = []
+
+    def begin() -> Driver:
+        made.append(Driver(world))
+        return made[-1]
+
+    yield begin
+    for driver in made:
+        if driver.process.poll() is None:
+            os.killpg(driver.process.pid, signal.SIGKILL)
+
+
+def people(n: int) -> dict[str, str]:
+    return {f"{i:02}.txt": f"ANNA met {chr(65 + i // 26)}{chr(65 + i % 26)}X at the fair." for i in range(n)}
+
+
+def answered(world: World, stage: str) -> int:
+    index = JournalIndex.load(world.store, stage)
+    return index.keys_done()
+
+
+def go_on(world: World, asked: int, at_most_again: int) -> None:
+    """The same run once more, to its end."""
+    world.endpoint.respond = toy_model.respond
+    before = [repr(b["messages"]) for b in world.endpoint.bodies()]
+    assert len(before) == asked
+    assert world.index(**NO_EMBEDDINGS).failed == 0
+    after = [repr(b["messages"]) for b in world.endpoint.bodies()[asked:]]
+    assert sum(b in set(before) for b in after) <= at_most_again
+
+
+def test_one_ctrl_c_waits_for_what_is_in_flight_and_pays_nothing_twice(
+    world: World, start: Callable[[], Driver]
+):
+    world.write(people(60))
+    world.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=1.5)
+    driver = start()
+    driver.wait_until(lambda: world.asked() >= 20)
+    driver.interrupt()
+    code, told = driver.ended()
+    assert code == 130 and "run the same command again to continue" in told
+    assert "in flight" in told and "Traceback" not in told
+    asked = world.asked()
+    assert 20 <= asked < 120 and world.snapshots() == [] and locks.holder(world.store) is None
+    go_on(world, asked, at_most_again=0)
+
+
+def test_a_second_ctrl_c_stops_at_once_and_what_was_answered_before_is_kept(
+    world: World, start: Callable[[], Driver]
+):
+    world.write(people(60))
+
+    def respond(body: dict[str, Any]) -> Any:
+        return Hang() if "BFX" in body["messages"][-1]["content"] else toy_model.respond(body)
+
+    world.endpoint.respond = respond
+    driver = start()
+    driver.wait_until(lambda: answered(world, "extract") == 59)
+    driver.interrupt()
+    time.sleep(1.0)
+    driver.interrupt()
+    code, told = driver.ended()
+    assert code == 130 and "second Ctrl-C" in told and "Traceback" not in told
+    assert locks.holder(world.store) is None
+    go_on(world, world.asked(), at_most_again=1)
+
+
+def test_sigterm_while_reports_are_written_waits_too_and_has_its_own_exit_code(
+    world: World, start: Callable[[], Driver]
+):
+    world.write(people(20))
+
+    def respond(body: dict[str, Any]) -> Any:
+        delay_s = 1.5 if prompt_of(body) == "report" else 0.0
+        return Answer(toy_model.respond(body), delay_s=delay_s)
+
+    world.endpoint.respond = respond
+    driver = start()
+    driver.wait_until(lambda: world.prompts()["report"] > 0)
+    driver.process.send_signal(signal.SIGTERM)
+    code, told = driver.ended()
+    assert code == 143 and "stopped by SIGTERM" in told and "Traceback" not in told
+    assert world.snapshots() == [] and locks.holder(world.store) is None
+    go_on(world, world.asked(), at_most_again=0)
+
+
+def test_ctrl_c_while_tables_are_made_stops_without_a_wait(world: World, start: Callable[[], Driver]):
+    world.write(people(60))
+    driver = start()
+    driver.wait_until((world.root / "locks").exists)
+    driver.interrupt()
+    code, told = driver.ended()
+    assert code == 130 and "stopped by Ctrl-C" in told and "Traceback" not in told
+    assert world.asked() == 0 and locks.holder(world.store) is None
+    go_on(world, 0, at_most_again=0)

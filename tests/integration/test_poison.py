@@ -1,0 +1,143 @@
+"""Items and files that kill whatever process works on them: the others are done, and they are named."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from endpoint import Endpoint
+
+from graphrag_ray.distributed.executor import RayExecutor
+from graphrag_ray.engine.executor import Parted
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.work import Outcome, Row, Work
+from graphrag_ray.errors import ProcessDied
+from graphrag_ray.messages import CallParameters, ChatRequest, Message
+from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.journal import JournalIndex
+from graphrag_ray.store.parts import read_table
+
+CALL = CallParameters("default", "m")
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with Endpoint(lambda body: body["messages"][-1]["content"].upper()) as running:
+        yield running
+
+
+@pytest.fixture
+def executor(on_ray: None, endpoint: Endpoint, tmp_path: Path) -> Iterator[RayExecutor]:
+    given = {"base_url": endpoint.base_url, "api_key_env": None, "max_in_flight": 16}
+    settings = parse_settings(
+        {"models": {"default": {"provider": "openai", "model": "m", "endpoints": [given]}}}
+    )
+    made = RayExecutor(Store(str(tmp_path / "index")), Models.of(settings), flush_s=0.2, workers_per_node=2)
+    yield made
+    made.close()
+
+
+def deadly(store: Store, row: Row) -> Generator[Any, Any, str]:
+    if row["text"] == "poison":
+        os._exit(9)
+    return _ask(row)
+
+
+def _ask(row: Row) -> Generator[Any, Any, str]:
+    reply = yield ChatRequest("p", (Message("user", row["text"]),), CALL)
+    if row["text"] == "slow poison":
+        os._exit(9)
+    return reply.text
+
+
+WORK = Work("echo", deadly, lambda row: (row["text"], ""), returns=True)
+
+
+class Listed:
+    def __init__(self, texts: list[str]) -> None:
+        self._rows: list[Row] | None = [{"text": t} for t in texts]
+        self.outcomes: dict[str, Outcome[str]] = {}
+        self._texts = texts
+        self.total = len(texts)
+
+    def take(self) -> list[Row] | None:
+        rows, self._rows = self._rows, None
+        return rows
+
+    def finished(self, number: int, outcome: Outcome[str]) -> None:
+        assert self._texts[number] not in self.outcomes
+        self.outcomes[self._texts[number]] = outcome
+
+
+def sweep(executor: RayExecutor, texts: list[str]) -> dict[str, Outcome[str]]:
+    source = Listed(texts)
+    executor.sweep(WORK, source, JournalIndex.load(executor.store, "echo"))
+    return source.outcomes
+
+
+def test_items_that_kill_their_workers_are_found_while_all_others_are_done(
+    executor: RayExecutor, endpoint: Endpoint
+):
+    harmless = [f"item {i}" for i in range(60)]
+    found = sweep(executor, [*harmless[:30], "poison", *harmless[30:], "slow poison"])
+    assert {t: found[t].result for t in harmless} == {t: t.upper() for t in harmless}
+    for text in ("poison", "slow poison"):
+        assert found[text].status == "failed" and found[text].attempts >= 3
+        assert f"died {found[text].attempts} times" in found[text].error
+    asked = len(endpoint.requests)
+    again = sweep(executor, ["poison", "slow poison", *harmless, "new"])
+    assert {t for t, o in again.items() if o.status == "failed"} == {"poison", "slow poison"}
+    assert len(endpoint.requests) == asked + 1, "nothing is tried again of itself"
+
+
+def numbers(store: Store, x: list[int]) -> Iterator[dict[str, pa.Table]]:
+    if 13 in x:
+        os._exit(9)
+    yield {"numbers": pa.table({"n": x})}
+
+
+def stream_numbers(store: Store, x: list[int]) -> Iterator[pa.Table]:
+    for tables in numbers(store, x):
+        yield tables["numbers"]
+
+
+def named(x: list[int], why: str) -> dict[str, pa.Table]:
+    return {"failures": pa.table({"n": x, "why": [why] * len(x)})}
+
+
+def test_an_input_of_which_processes_die_is_done_in_parts_and_the_guilty_part_is_named(executor: RayExecutor):
+    parted = Parted(lambda x: [[n] for n in x], named)
+    written = executor.map("step", numbers, [[1, 2], [12, 13, 14], [20]], parted)
+    found = [
+        [n for p in w["numbers"] for n in read_table(executor.store, [p])["n"].to_pylist()] for w in written
+    ]
+    assert found == [[1, 2], [12, 14], [20]]
+    (failed,) = read_table(executor.store, written[1]["failures"]).to_pylist()
+    assert failed["n"] == 13 and "3 processes that worked on it died" in failed["why"]
+
+
+def test_a_step_that_cannot_part_its_inputs_ends_and_names_itself(executor: RayExecutor):
+    with pytest.raises(ProcessDied, match=r"step merge cannot do .*3 processes that worked on it died"):
+        executor.map("merge", numbers, [[1, 2], [12, 13, 14]])
+    with pytest.raises(ProcessDied, match="step find cannot do"):
+        list(executor.stream("find", stream_numbers, [[1, 2], [12, 13, 14]]))
+
+
+def by_parity(store: Store, x: list[int]) -> Iterator[pa.Table]:
+    yield pa.table({"n": x, "partition": pa.array([n % 2 for n in x], pa.int32())})
+
+
+def fatal_sum(rows: pa.Table) -> dict[str, pa.Table]:
+    if 13 in rows["n"].to_pylist():
+        os._exit(9)
+    return {"sums": pa.table({"sum": [sum(rows["n"].to_pylist())]})}
+
+
+def test_a_shuffle_whose_reduction_kills_ends_and_says_which_partition(executor: RayExecutor):
+    with pytest.raises(ProcessDied, match="step merge cannot do partition 1 of 2"):
+        executor.shuffle("merge", by_parity, [[1, 2], [12, 13, 14]], fatal_sum, 2)

@@ -1,0 +1,143 @@
+"""Items that are put back: their replies count no more, and nothing of them is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphrag_ray.store import compaction, retries
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.journal import JournalIndex, JournalWriter, list_parts
+from graphrag_ray.store.rows import DONE, FAILED, RETRY, TURN, JournalRow, resolve
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "index"))
+
+
+def key(n: int) -> str:
+    return f"{n:064x}"[::-1]
+
+
+def turn(n: int, at: float, number: int = 0, reply: str = "garbage") -> JournalRow:
+    return JournalRow(key(n), number, 0, "h", TURN, at, reply=reply, prompt_tokens=10, model="m")
+
+
+def end(n: int, at: float, why: str | None = None) -> JournalRow:
+    return JournalRow(key(n), 0, 0, "", DONE, at, error=why)
+
+
+def failed(n: int, at: float, number: int = 0) -> JournalRow:
+    return JournalRow(key(n), number, 0, "h", FAILED, at, error="too long")
+
+
+def write(store: Store, *rows: JournalRow, writer: str = "w") -> None:
+    journal = JournalWriter(store, "extract", writer)
+    for row in rows:
+        journal.append(row)
+    journal.flush()
+
+
+def look(store: Store) -> JournalIndex:
+    return JournalIndex.load(store, "extract")
+
+
+def test_an_item_that_was_put_back_has_no_replies_until_it_is_asked_again(store: Store):
+    write(store, turn(1, 5.0), end(1, 5.1, "no JSON"), turn(2, 6.0, reply="fine"), end(2, 6.1))
+    assert retries.put_back(store, "extract", {key(1): 5}, "by hand") == 1
+    assert look(store).turns(key(1)) == [] and look(store).turns(key(2)) != []
+    assert look(store).is_done([key(1), key(2)]).tolist() == [False, True] and look(store).keys_done() == 1
+    write(store, turn(1, 5.2, reply="good"), end(1, 5.3), writer="v")
+    assert [r.reply for r in look(store).turns(key(1)) if r.kind == TURN] == ["good"]
+    assert look(store).keys_done() == 2
+
+
+def test_replies_before_a_turn_that_failed_stand(store: Store):
+    write(store, turn(1, 5.0, 0, "good"), failed(1, 6.0, 1))
+    assert list(look(store).failed()) == [key(1)]
+    retries.put_back(store, "extract", {key(1): 6}, "by hand")
+    assert [(r.kind, r.reply) for r in look(store).turns(key(1))] == [(TURN, "good")]
+    assert look(store).failed() == {}
+
+
+def test_what_was_answered_after_it_was_put_back_is_left_alone(store: Store):
+    write(store, turn(1, 5.0), end(1, 5.1, "no JSON"))
+    retries.put_back(store, "extract", {key(1): 5}, "by hand")
+    assert retries.put_back(store, "extract", {key(1): 5}, "again") == 0
+    write(store, turn(1, 9.0, reply="good"), end(1, 9.1), writer="v")
+    assert retries.put_back(store, "extract", {key(1): 5}, "once more") == 0
+    assert [r.reply for r in look(store).turns(key(1)) if r.kind == TURN] == ["good"]
+
+
+def test_an_item_whose_end_was_never_written_is_put_back_by_its_time(store: Store):
+    write(store, turn(1, 5.7))
+    assert retries.put_back(store, "extract", {key(1): 4}, "answered since") == 0
+    assert retries.put_back(store, "extract", {key(1): 5}, "by hand") == 1
+    assert look(store).turns(key(1)) == []
+
+
+def test_every_putting_back_changes_the_mark(store: Store):
+    assert retries.mark(store, "extract") == ""
+    retries.put_back(store, "extract", {key(1): 0}, "x")
+    first = retries.mark(store, "extract")
+    retries.put_back(store, "extract", {key(1): 0}, "x")
+    assert first and retries.mark(store, "extract") not in ("", first)
+    assert retries.mark(store, "report") == "" and list_parts(store, "extract") == []
+
+
+def test_totals_count_all_that_was_paid_for_and_no_failure_that_was_put_back(store: Store):
+    write(store, turn(1, 5.0), end(1, 5.1, "no JSON"), turn(2, 6.0), failed(2, 7.0, 1))
+    retries.put_back(store, "extract", {key(1): 5, key(2): 7}, "by hand")
+    found = compaction.totals(store, "extract")
+    assert (found.items, found.done, found.failed, found.by_model["m"].calls) == (2, 0, 0, 2)
+
+
+def test_compaction_keeps_what_was_put_back(store: Store):
+    for i in range(4):
+        write(store, turn(i, 5.0 + i), end(i, 5.1 + i, "no JSON"), writer=f"w{i}")
+    retries.put_back(store, "extract", {key(1): 6, key(2): 7}, "by hand")
+    before = {i: look(store).turns(key(i)) for i in range(4)}
+    assert compaction.compact(store, "extract", at_least=2) > 0
+    assert {i: look(store).turns(key(i)) for i in range(4)} == before
+    assert before[1] == before[2] == [] and look(store).keys_done() == 2
+
+
+def test_the_journal_alone_tells_which_items_failed_and_why(store: Store):
+    write(store, turn(1, 5.0), end(1, 5.1, "no JSON"), turn(2, 6.0), end(2, 6.1), failed(3, 7.0))
+    found = retries.unanswered(store, "extract")
+    assert {k: [r.error for r in rows if r.error] for k, rows in found.items()} == {
+        key(1): ["no JSON"],
+        key(3): ["too long"],
+    }
+    retries.put_back(store, "extract", {key(1): 5, key(3): 7}, "by hand")
+    assert retries.unanswered(store, "extract") == {}
+
+
+rows_of_an_item = st.lists(
+    st.builds(
+        lambda kind, number, at: JournalRow(key(1), number, 0, "", kind, float(at), reply=f"{at}"),
+        st.sampled_from([TURN, FAILED, DONE, RETRY]),
+        st.integers(0, 2),
+        st.integers(0, 6),
+    ),
+    max_size=8,
+)
+
+
+@given(rows_of_an_item, st.randoms(use_true_random=False))
+def test_what_rows_mean_does_not_depend_on_their_order_or_on_repeats(rows, rng):
+    shuffled = rows + rows[: rng.randint(0, len(rows))]
+    rng.shuffle(shuffled)
+    assert resolve(shuffled) == resolve(rows)
+
+
+@given(rows_of_an_item)
+def test_of_a_row_that_counts_no_later_retry_voids_its_turn(rows):
+    for row in resolve(rows):
+        assert row.kind != RETRY
+        own = row.turn if row.kind != DONE else 9
+        assert not any(r.kind == RETRY and r.at >= row.at and r.turn <= own for r in rows)
