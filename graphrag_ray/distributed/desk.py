@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
+from ray.exceptions import RayActorError
 
 MOST_DEATHS = 3
 """An input of a table step of which so many processes died is not tried again."""
@@ -27,7 +28,7 @@ class Desk:
         self._begun.pop((what, number), None)
 
 
-DeskActor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Desk)
+DeskActor = ray.remote(num_cpus=0, max_restarts=-1)(Desk)
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,10 @@ class Attempts:
 
     def died(self, number: int) -> str | None:
         """Begin an input; why it is not to be done, where too many processes died of it."""
-        deaths = ray.get(self.desk.begin.remote(self.name, number))
+        try:
+            deaths = ray.get(self.desk.begin.remote(self.name, number))
+        except RayActorError:  # it comes again, and counts from there
+            deaths = 0
         return died_of(deaths) if deaths >= MOST_DEATHS else None
 
     def end(self, number: int) -> None:
