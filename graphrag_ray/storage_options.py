@@ -10,6 +10,7 @@ _SECRET = {
     "aws_session_token", "client_secret", "connection_string", "credential", "key", "password",
     "sas_token", "secret", "secret_key", "session_token", "token", "username",
 }  # fmt: skip
+_SAME = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az", "local": "file"}
 _NO_SECRET = {"anon", "cloud", "google_default"}
 """Ways of gcsfs's to find a token."""
 
@@ -26,6 +27,7 @@ def secret_options(options: Mapping[str, Any], above: str = "") -> list[str]:
 
 
 def protocol_of(url: str) -> str:
-    """`s3` of `s3://bucket/folder`, that of the last link of a chain; `file` for a local path."""
+    """`s3` of `s3://bucket/folder`, that of the last link of a chain; `file` for a local path. Of several
+    names for one kind of storage the same."""
     protocol, separator, _ = url.rpartition("::")[2].partition("://")
-    return {"s3a": "s3", "local": "file"}.get(protocol, protocol) if separator else "file"
+    return _SAME.get(protocol, protocol) if separator else "file"

@@ -6,8 +6,10 @@ import http.client
 import random
 import socket
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
@@ -32,13 +34,16 @@ class S3Proxy:
 
     script   (method, fault): the next request of that method meets that fault, once, in this order
     choose   otherwise: called with each request, returns a fault or ""
+    arrived  called with each request before its body is taken
     """
 
     def __init__(self, target: str) -> None:
         self.target = target.removeprefix("http://")
         self.script: list[tuple[str, str]] = []
         self.choose: Callable[[Seen], str] = lambda seen: ""
+        self.arrived: Callable[[Seen], None] = lambda seen: None
         self.seen: list[Seen] = []
+        self.under_way = 0
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
@@ -65,6 +70,23 @@ class S3Proxy:
         rng = random.Random(seed)
         self.choose = lambda seen: rng.choice(faults) if rng.random() < share else ""
 
+    def wait_until_idle(self) -> None:
+        """Until nothing is passed on any more."""
+        end = time.monotonic() + 30
+        while self.under_way and time.monotonic() < end:
+            time.sleep(0.01)
+
+    @contextmanager
+    def passing(self, method: str, url: str) -> Iterator[None]:
+        with self._lock:
+            self.under_way += 1
+        try:
+            self.arrived(Seen(method, _kind(method, url), url, ""))
+            yield
+        finally:
+            with self._lock:
+                self.under_way -= 1
+
     def take(self, method: str, url: str) -> str:
         with self._lock:
             if self.script and self.script[0][0] == method:
@@ -79,7 +101,8 @@ class S3Proxy:
 
         class Handler(_Handler):
             def handle_request(self) -> None:
-                self.pass_on(proxy)
+                with proxy.passing(self.command, self.path):
+                    self.pass_on(proxy)
 
             do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = handle_request
 
@@ -91,14 +114,18 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def pass_on(self, proxy: S3Proxy) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self._body(length)
+        if len(body) < length:
+            # The client is gone: the server sees as much, and that nobody is there any more.
+            with closing(self._request(proxy, body)):
+                return self._hang_up()
         fault = proxy.take(self.command, self.path)
         if fault in STATUS:
             return self._answer(int(fault), [], b"<Error><Code>%s</Code></Error>" % STATUS[fault].encode())
         if fault == "hang up":
             return self._hang_up()
-        connection = http.client.HTTPConnection(proxy.target, timeout=30)
-        connection.request(self.command, self.path, body, dict(self.headers))
+        connection = self._request(proxy, body)
         answer = connection.getresponse()
         data = answer.read()
         connection.close()
@@ -106,6 +133,19 @@ class _Handler(BaseHTTPRequestHandler):
             return self._hang_up()
         cut = len(data) // 2 if fault == "cut the answer short" else len(data)
         return self._answer(answer.status, answer.getheaders(), data, cut)
+
+    def _body(self, length: int) -> bytes:
+        pieces, left = [], length
+        with suppress(ConnectionError):
+            while left and (piece := self.rfile.read1(min(left, 1 << 20))):
+                pieces.append(piece)
+                left -= len(piece)
+        return b"".join(pieces)
+
+    def _request(self, proxy: S3Proxy, body: bytes) -> http.client.HTTPConnection:
+        connection = http.client.HTTPConnection(proxy.target, timeout=30)
+        connection.request(self.command, self.path, body, dict(self.headers))
+        return connection
 
     def _answer(
         self, status: int, headers: list[tuple[str, str]], data: bytes, cut: int | None = None
@@ -123,8 +163,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _hang_up(self) -> None:
         self.close_connection = True
-        self.wfile.flush()
-        self.connection.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):
+            self.wfile.flush()
+            self.connection.shutdown(socket.SHUT_RDWR)
 
     def log_message(self, *_: object) -> None:
         pass

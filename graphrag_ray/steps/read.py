@@ -34,7 +34,7 @@ KINDS_TOLD = 5
 """Extensions of skipped files that are named."""
 
 WHOLE_BYTES = 8_000_000
-"""Files up to this size are fetched in one piece."""
+"""Files up to this size are fetched in one piece, where it is known."""
 YIELD_CHARACTERS = 32_000_000
 """Documents are written when so much text has gathered: what bounds a reader's memory."""
 
@@ -110,7 +110,7 @@ def read_file(
 
 def _opened(file: InputFile, options: Mapping[str, Any]) -> BinaryIO:
     fs, path = open_elsewhere(file.url, options)
-    if file.size <= WHOLE_BYTES:
+    if 0 < file.size <= WHOLE_BYTES:
         # One request of an object store; opening a file asks for its size first.
         return io.BytesIO(fs.cat_file(path))
     return fs.open(path, "rb")  # type: ignore[no-any-return]

@@ -10,7 +10,7 @@ from graphrag_ray.errors import InputError, SettingsError
 from graphrag_ray.settings import Storage
 from graphrag_ray.settings_file import load_settings, load_storage, parse_settings, storage_of
 from graphrag_ray.steps.listing import look_at
-from graphrag_ray.storage_options import secret_options
+from graphrag_ray.storage_options import protocol_of, secret_options
 from graphrag_ray.store.files import Store
 
 HERE = {"endpoint_url": "http://127.0.0.1:9000", "options": {"anon": True}}
@@ -27,6 +27,12 @@ def test_a_local_folder_needs_nothing_and_other_storage_only_the_options():
     given = Storage(endpoint_url="http://h:1", options={"project": "p"})
     assert given.of("/tmp/x") == given.of("x") == given.of("file:///tmp/x") == {}
     assert given.of("gs://b/x") == {"project": "p"}
+
+
+def test_one_kind_of_storage_under_two_names_is_one():
+    assert [protocol_of(url) for url in ("s3a://b", "gcs://b", "abfs://b", "local:///x", "x")] == [
+        "s3", "gs", "az", "file", "file",
+    ]  # fmt: skip
 
 
 def test_input_is_reached_as_the_index_is_unless_it_has_a_section_of_its_own():
