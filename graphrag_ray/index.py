@@ -93,7 +93,7 @@ def index(
     shown_input = display_url(input_url) if "://" in input_url else input_url
     with locks.acquire(store, note=f"index {shown_input}") as lock:
         run = Run(executor, settings, prompts, None, observer, lock=lock)
-        run.parent = parent_of(run, lock, add)
+        run.parent = parent_of(run, add)
         look_over(run, JOURNALS, verify)
         while True:
             try:
