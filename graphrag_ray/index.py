@@ -99,7 +99,7 @@ def index(
     with locks.acquire(store, note=f"index {shown_input}") as lock, ExitStack() as stack:
         afresh = frozenset({"communities"}) if reset_communities else frozenset()
         run = Run(executor, settings, prompts, None, observer, lock=lock, afresh=afresh)
-        run.parent = parent_of(run, lock, add)
+        run.parent = parent_of(run, add)
         if told := tell_unfinished(store, JOURNALS):
             observer.note(told)
         given = _Given(input_url, shown_input, names, add, allow_deletes, now)

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from graphrag_ray.errors import CorruptPart, UsageError
 from graphrag_ray.steps.run import Result, Run
-from graphrag_ray.store import damage, locks, snapshots
+from graphrag_ray.store import damage, snapshots
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.journal import JOURNALS, JournalIndex, list_parts
+from graphrag_ray.store.journal import WORK, JournalIndex, list_parts
 from graphrag_ray.store.parts import MEND, Part
 from graphrag_ray.store.snapshots import Manifest
 
@@ -27,7 +27,7 @@ _AT_ONCE = 64
 """Parts that are verified by one call of a table function."""
 
 
-def parent_of(run: Run, lock: locks.Lock, add: bool) -> Manifest | None:
+def parent_of(run: Run, add: bool) -> Manifest | None:
     """The newest snapshot that can be read. Damaged ones above it are named and set aside.
 
     Raises UsageError where none is left and `--add` wants what it held to be kept; StoreError.
@@ -40,7 +40,7 @@ def parent_of(run: Run, lock: locks.Lock, add: bool) -> Manifest | None:
         )
     instead = f"continuing from snapshot {found.number}" if found else "every table is made anew"
     for error in damaged:
-        moved = snapshots.set_aside(run.store, error, check=lock.check)
+        moved = snapshots.set_aside(run.store, error, check=run.check)
         what_now = "" if error.path == snapshots.HINT else f"; {instead}, from the journal"
         run.observer.note(f"{error}. {_where(moved)}{what_now}")
     return found
@@ -101,7 +101,7 @@ def _put_aside(run: Run, path: str, what: str) -> None:
 
 
 def _is_journal(path: str) -> bool:
-    return path.startswith(f"{JOURNALS}/")
+    return path.startswith(f"{WORK}/")
 
 
 def _where(moved: str | None) -> str:

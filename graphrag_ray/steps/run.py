@@ -237,6 +237,8 @@ class _Guarded(Generic[T]):
 
     @property
     def total(self) -> int | None:
+        # Asked for a few times a second, also while all items wait for their first calls and none ends.
+        self._check()
         return self._source.total
 
     def take(self) -> list[Row] | None:

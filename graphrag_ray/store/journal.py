@@ -36,7 +36,7 @@ CACHE_BYTES = 256 << 20
 
 HAS_DONE, HAS_FAILED, HAS_KILLED, HAS_RETRY = 1, 2, 4, 8
 
-JOURNALS = "work"
+WORK = "work"
 """The folder that holds the journals of all dialogues."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -58,7 +58,7 @@ def folder(dialogue: str) -> str:
     """Where the parts of a dialogue are."""
     if not _NAME.fullmatch(dialogue):
         raise ValueError(f"a dialogue's name is letters, digits, '_' and '-', not {dialogue!r}")
-    return f"{JOURNALS}/{dialogue}"
+    return f"{WORK}/{dialogue}"
 
 
 def list_parts(store: Store, dialogue: str) -> list[FileInfo]:

@@ -239,7 +239,8 @@ def _is_free(
         if _released(seen) or (owner is not None and _is_dead(owner)):
             return True
         if clock() >= end:
-            _log.warning("taking over from %s: no sign of life for %.0f s", owner, patience_s)
+            who = owner or f"an unknown writer ({store.url_of(_path(epoch))} is missing or damaged)"
+            _log.warning("taking over from %s: no sign of life for %.0f s", who, patience_s)
             return True
         sleep(poll_s)
         seen = _beat(store, epoch)

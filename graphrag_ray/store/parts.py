@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from graphrag_ray.errors import CorruptPart
 from graphrag_ray.store import parquet
-from graphrag_ray.store.files import Store
+from graphrag_ray.store.files import WHOLE_BYTES, Store
 
 FOLDER = "tables"
 
@@ -96,8 +96,9 @@ def read_part(
         if columns is None or verify:
             table = parquet.read_whole(store, path, columns)
         else:
-            size = part.bytes if isinstance(part, Part) else None
-            table = parquet.read_columns(store, path, columns, size)
+            # A small one is read whole, so its size need not be asked for.
+            small = isinstance(part, Part) and part.bytes <= WHOLE_BYTES
+            table = parquet.read_columns(store, path, columns, 0 if small else None)
     except FileNotFoundError as e:
         told = f"{store.url_of(path)} is missing, though a snapshot needs it"
         raise CorruptPart(f"{told}. {MEND}", path=path) from e
