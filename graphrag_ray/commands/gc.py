@@ -94,9 +94,10 @@ def gc(
     from graphrag_ray.terminal.collected import as_dict, print_collected
 
     with naming_root(root):
-        open_latest(Store(root))
+        store = Store(root)
+        open_latest(store)
     options = Options(keep=keep, older_than_s=older_than, grace_s=grace, damaged=damaged)
-    found = collect(Store(root), options, purge=purge, journal=journal, delete=delete)
+    found = collect(store, options, purge=purge, journal=journal, delete=delete)
     if as_json:
         click.echo(console.as_json(as_dict(found)))
     else:

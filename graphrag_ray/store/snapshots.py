@@ -180,8 +180,8 @@ def latest(store: Store) -> Manifest | None:
         return load(store, newest)
     except IndexNotFound:
         # It was the newest when we looked, and was removed since: there are newer ones.
-        newest = max(numbers(store))
-        return load(store, newest)
+        newest = max(numbers(store), default=0)
+        return load(store, newest) if newest else None
     except CorruptPart as e:
         damage = e
     for number in reversed([n for n in numbers(store) if n < newest]):
