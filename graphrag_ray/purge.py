@@ -51,7 +51,7 @@ class Collected:
 
     @property
     def empty(self) -> bool:
-        trimmed = any(t.parts for t in self.journal.values())
+        trimmed = any(t.parts or t.unreadable for t in self.journal.values())
         return self.plan.empty and not trimmed
 
 
@@ -123,7 +123,7 @@ def _look(
         needed = keys_needed(store, newest)
         for name in trim.dialogues(store) if purged else JOURNALS:
             keep = needed.setdefault(name, np.empty(0, np.uint64))
-            trimmed[name] = trim.look(store, name, keep)
+            trimmed[name] = trim.look(store, name, keep, unreadable=purged is not None)
     plan = gc.plan(store, options, lock)
     return _Look(Collected(plan, trimmed, purged.paths if purged else ()), purged, needed)
 
@@ -153,7 +153,7 @@ def _find(store: Store, newest: Manifest, names: Sequence[str]) -> _Purge | None
     numbers, marks = frozenset(holding), frozenset(hashes.values())
     if begun:
         numbers, marks = numbers | begun.numbers, marks | begun.names
-    return _Purge(numbers, marks, tuple(sorted(found)))
+    return _Purge(numbers, marks, tuple(sorted(found or names)))
 
 
 def _holding(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 from graphrag_ray.errors import CorruptPart, IndexNotFound
@@ -88,7 +89,10 @@ def _last_run(store: Store, writer: locks.Holder | None) -> dict[str, Any] | Non
 
 def _snapshots(store: Store) -> list[dict[str, Any]]:
     """bytes: of the parts that a snapshot needs; own_bytes: of those that no other one needs."""
-    kept = [snapshots.load(store, number) for number in reversed(snapshots.numbers(store))]
+    kept = []
+    for number in reversed(snapshots.numbers(store)):
+        with suppress(IndexNotFound):  # Removed since it was listed.
+            kept.append(snapshots.load(store, number))
     size = {info.path: info.bytes for info in store.list(FOLDER)}
     named = {m.number: snapshots.parts_of(m) for m in kept}
     users = Counter(path for paths in named.values() for path in paths)

@@ -209,7 +209,8 @@ def latest(store: Store) -> Manifest | None:
             return load(store, newest)
         except IndexNotFound:
             # It was the newest when we looked, and was removed since: there are newer ones.
-            return load(store, max(numbers(store)))
+            newest = max(numbers(store), default=0)
+            return load(store, newest) if newest else None
     except CorruptPart as e:
         older = [n for n in numbers(store) if _path(n) != e.path]
         instead = f"; snapshot {max(older)} is there too (--snapshot {max(older)})" if older else ""

@@ -22,8 +22,8 @@ _FOLDER = re.compile(r"work/([A-Za-z0-9_-]{1,64})/[^/]+")
 
 @dataclass
 class Trimmed:
-    """What goes, or went: items (distinct keys), rows, and the parts that hold them. unreadable: parts that
-    are damaged."""
+    """What goes, or went: items (distinct keys), rows, the parts that hold them. unreadable: damaged parts
+    that go as a whole."""
 
     items: int = 0
     rows: int = 0
@@ -37,14 +37,18 @@ def dialogues(store: Store) -> list[str]:
     return sorted({match.group(1) for match in found if match})
 
 
-def look(store: Store, dialogue: str, keep: Keys) -> Trimmed:
-    """What `trim` would take away; keep: sorted first 64 bits of the keys that stay. Raises StoreError."""
+def look(store: Store, dialogue: str, keep: Keys, *, unreadable: bool = False) -> Trimmed:
+    """What `trim` would take away. Raises StoreError.
+
+    keep        sorted first 64 bits of the keys that stay
+    unreadable  damaged parts go, too, since nobody can tell what is in them
+    """
     found = Trimmed()
     gone: list[Keys] = []
     parts = list_parts(store, dialogue)
     for part, keys in zip(parts, in_threads(lambda info: _keys(store, info), parts), strict=True):
         if keys is None:
-            found.unreadable.append(part)
+            found.unreadable += [part] if unreadable else []
         elif len(dropped := keys[~_among(keys, keep)]):
             found.parts.append(part)
             found.rows += len(dropped)
@@ -58,12 +62,10 @@ def trim(
 ) -> Trimmed:
     """Write the parts again without the items whose keys are not in `keep`. For the holder of the lock.
 
-    unreadable: damaged parts go as a whole, since nobody can tell what is in them
-
     Killed half-way, it leaves rows in two parts, or some that should be gone; the next call takes them.
     Raises StoreError, and what `check` raises.
     """
-    found = look(store, dialogue, keep)
+    found = look(store, dialogue, keep, unreadable=unreadable)
     for part in found.parts:
         table = parquet.read_whole(store, part.path)
         left = table.filter(pa.array(_among(rows.column_prefixes(table.column("key")), keep)))
@@ -74,7 +76,7 @@ def trim(
             raise StoreError(
                 f"{store.url_of(part.path)} could not be written again: run the same command again"
             )
-    for part in found.unreadable if unreadable else []:
+    for part in found.unreadable:
         check()
         store.delete(part.path)
     return found

@@ -21,13 +21,13 @@ ROWS = {
 }
 KINDS = ("added", "changed", "removed", "unchanged")
 WRITTEN = {
-    "extract": "extraction of chunks",
-    "claims": "claims of chunks",
-    "describe": "descriptions",
-    "report": "reports",
-    "embed": "embeddings",
+    "extract": ("extractions", "text_units"),
+    "claims": ("claims of chunks", "text_units"),
+    "describe": ("descriptions", ""),
+    "report": ("reports", "reports"),
+    "embed": ("embeddings", ""),
 }
-"""Stages, and what they write."""
+"""Stages: what they write, and the count of all that there are of it."""
 
 
 def print_changes(out: Console, run: Mapping[str, Any], counts: Mapping[str, Any]) -> None:
@@ -47,9 +47,13 @@ def print_changes(out: Console, run: Mapping[str, Any], counts: Mapping[str, Any
     if counts.get("kept"):
         out.print(f"  {counts['kept']:,} of the documents could not be read and are kept as they were")
     asked = run.get("asked", {})
-    written = [f"{label} {asked[stage]:,}" for stage, label in WRITTEN.items() if asked.get(stage)]
+    written = []
+    for stage, (label, total) in WRITTEN.items():
+        if asked.get(stage):
+            of = f" of {counts[total]:,}" if total in counts else ""
+            written.append(f"{asked[stage]:,}{of} {label}")
     out.print(
-        f"  written by models: {', '.join(written) or 'nothing'}; all else is taken over", soft_wrap=True
+        f"  written by models: {', '.join(written) or 'nothing'}; the rest is taken over", soft_wrap=True
     )
 
 

@@ -88,6 +88,8 @@ def _print_what_goes(out: Console, found: Collected) -> None:
     for name, t in found.journal.items():
         if t.items:
             out.print(f"  {plural(t.items, 'item')} ({plural(t.rows, 'row')}) of the journal of {name}")
+        if t.unreadable:
+            out.print(f"  {plural(len(t.unreadable), 'damaged part')} of the journal of {name}")
 
 
 def _by_table(infos: Sequence[FileInfo]) -> dict[str, dict[str, int]]:

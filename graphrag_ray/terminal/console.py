@@ -91,6 +91,7 @@ def indexed_json(done: Indexed) -> dict[str, Any]:
         "snapshot": m.number,
         "committed": done.committed,
         "counts": m.counts,
+        "changes": m.run.get("changes", {}) if done.committed else {},
         "seconds": done.seconds,
         "usage": list(done.accounts.rows()),
         "notes": m.notes,

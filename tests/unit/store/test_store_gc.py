@@ -1,0 +1,165 @@
+"""Cleaning up a store, killed at every operation; and items taken out of a journal."""
+
+import hashlib
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from graphrag_ray.errors import StoreError
+from graphrag_ray.store import compaction, gc, journal, locks, parts, rows, snapshots, trim
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.journal import JournalIndex, JournalWriter
+from graphrag_ray.store.rows import JournalRow
+from graphrag_ray.store.snapshots import Manifest
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(str(tmp_path / "index"))
+
+
+def key(i):
+    return hashlib.sha256(b"%d" % i).hexdigest()
+
+
+def prefixes(*numbers):
+    return np.sort(rows.key_prefixes([key(i) for i in numbers]))
+
+
+def snapshot(store, number, *values):
+    held = [parts.write_part(store, "numbers", pa.table({"n": [v]})) for v in values]
+    steps = {"read": {"fingerprint": "", "tables": {"more": [[[held[0].path, 1, held[0].bytes]]]}}}
+    tables = {"numbers": held}
+    snapshots.commit(store, Manifest(number, number - 1 or None, "", "0", tables=tables, steps=steps))
+
+
+def numbers_in(store, number):
+    return parts.read_table(store, snapshots.load(store, number).parts("numbers"))["n"].to_pylist()
+
+
+@pytest.fixture
+def killing(monkeypatch):
+    """Makes the n-th change to a store the last."""
+    left = [None]
+
+    def counted(operation):
+        def counting(self, path, *data):
+            if left[0] is not None and not path.startswith("locks/"):
+                if left[0] == 0:
+                    raise Killed
+                left[0] -= 1
+            return operation(self, path, *data)
+
+        return counting
+
+    for name in ("write", "create", "delete"):
+        monkeypatch.setattr(Store, name, counted(getattr(Store, name)))
+    return left
+
+
+@pytest.mark.parametrize("grace_s", [0.0, 3600.0])
+def test_killed_at_each_operation_it_leaves_what_is_kept_and_the_next_call_finishes(store, killing, grace_s):
+    for number in (1, 2, 3, 4):
+        snapshot(store, number, 0, number, number + 1)
+    parts.write_part(store, "numbers", pa.table({"n": [99]}))
+    store.write("work/extract/damaged/x.parquet", b"")
+    saved = store.url + "-saved"
+    shutil.copytree(store.url, saved)
+    options = gc.Options(keep=2, grace_s=grace_s, damaged=True)
+    for moment in range(100):
+        shutil.rmtree(store.url)
+        shutil.copytree(saved, store.url)
+        killing[0] = moment
+        try:
+            gc.carry_out(store, gc.plan(store, options), lambda: None)
+            done = True
+        except Killed:
+            done = False
+        killing[0] = None
+        there = snapshots.numbers(store)
+        assert {3, 4} <= set(there) and snapshots.open_latest(store).number == 4
+        assert all(numbers_in(store, n) == [0, n, n + 1] for n in there)
+        gc.carry_out(store, gc.plan(store, options), lambda: None)
+        gc.carry_out(store, gc.plan(store, gc.Options(keep=2, grace_s=0)), lambda: None)
+        assert snapshots.numbers(store) == [3, 4] and store.list("gc") == []
+        assert sorted(numbers_in(store, 3) + numbers_in(store, 4)) == [0, 0, 3, 4, 4, 5]
+        assert len(store.list("tables")) == 4
+        if done:
+            break
+    assert done and moment >= 5
+
+
+def test_ages_are_told_by_the_clock_of_the_storage_alone(store, monkeypatch):
+    """The clock of this machine is years ahead."""
+    for number in (1, 2):
+        snapshot(store, number, number)
+    parts.write_part(store, "numbers", pa.table({"n": [99]}))
+    monkeypatch.setattr(gc.time, "time", lambda: 2e9)
+    with locks.acquire(store) as lock:
+        found = gc.plan(store, gc.Options(keep=1, older_than_s=60.0), lock)
+        assert found.snapshots == [] and found.parts == [] and len(found.waiting) == 1
+
+
+def write(store, *numbers, writer="w"):
+    out = JournalWriter(store, "extract", writer)
+    for i in numbers:
+        for turn in range(2):
+            out.append(JournalRow(key(i), turn, 0, f"h{turn}", "turn", 1000.0 + i, reply=f"reply {i}"))
+    return out.flush()
+
+
+def test_items_are_taken_out_and_the_others_keep_all_their_rows(store):
+    write(store, 1, 2, writer="a")
+    untouched = write(store, 3, writer="b")
+    write(store, 4, 5, writer="c")
+    seen = trim.look(store, "extract", prefixes(2, 3))
+    found = trim.trim(store, "extract", prefixes(2, 3), unreadable=False, check=lambda: None)
+    assert (seen, found.items, found.rows, len(found.parts)) == (found, 3, 6, 2)
+    index = JournalIndex.load(store, "extract")
+    assert set(index.lookup(map(key, range(9)))) == {key(2), key(3)}
+    assert [len(index.turns(key(i))) for i in (2, 3)] == [2, 2]
+    left = [info.path for info in store.list("work/extract")]
+    assert untouched in left and len(left) == 2
+    assert all(journal.PART_NAME.fullmatch(path.rsplit("/", 1)[-1]) for path in left)
+
+
+def test_killed_at_each_operation_no_item_that_stays_is_lost_and_the_next_call_takes_the_rest(store, killing):
+    for i in range(6):
+        write(store, 2 * i, 2 * i + 1, writer=f"w{i}")
+    keep = [0, 3, 4, 5]
+    for moment in range(50):
+        killing[0] = moment
+        try:
+            trim.trim(store, "extract", prefixes(*keep), unreadable=False, check=lambda: None)
+            break
+        except Killed:
+            killing[0] = None
+            index = JournalIndex.load(store, "extract")
+            assert all(len(index.turns(key(i))) == 2 for i in keep)
+    killing[0] = None
+    index = JournalIndex.load(store, "extract")
+    assert set(index.lookup(map(key, range(12)))) == set(map(key, keep))
+    assert moment > 3
+
+
+def test_a_damaged_part_goes_only_when_it_is_asked_for(store):
+    path = write(store, 1)
+    store.write(path, b"PAR1 and no more")
+    assert not trim.trim(store, "extract", prefixes(1), unreadable=False, check=lambda: None).unreadable
+    assert [info.path for info in store.list("work/extract")] == [path]
+    assert trim.trim(store, "extract", prefixes(1), unreadable=True, check=lambda: None).unreadable
+    assert store.list("work/extract") == []
+
+
+def test_a_part_that_cannot_be_written_again_is_kept_and_told(store, monkeypatch):
+    path = write(store, 1, 2)
+    monkeypatch.setattr(compaction, "merge", lambda *_: False)
+    with pytest.raises(StoreError, match="could not be written again"):
+        trim.trim(store, "extract", prefixes(1), unreadable=False, check=lambda: None)
+    assert [info.path for info in store.list("work/extract")] == [path]
