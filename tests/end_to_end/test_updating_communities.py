@@ -1,0 +1,87 @@
+"""What an update does to communities and their reports: as little as may be."""
+
+from __future__ import annotations
+
+import pytest
+from comparing import by_id
+from test_what_an_index_holds import chain
+from world import World, everything, index_command
+
+DEEP = {"communities": {"max_size": 3, "small_component": 3}}
+PEOPLE = 60
+
+
+@pytest.fixture
+def grown(world: World) -> World:
+    """An index of a long chain of people, to which one more document came, about one of them."""
+    world.changes |= DEEP
+    world.write(chain(PEOPLE))
+    world.index()
+    world.write({"new.txt": "ABX met ZORA. ZORA sang."})
+    return world
+
+
+def test_only_reports_whose_context_changed_are_written_again(grown: World):
+    before = everything(grown.open())
+    asked = grown.asked()
+    grown.index()
+    after = everything(grown.open())
+    touched = {e["id"] for e in after["entities"] if e["title"] in ("ABX", "ZORA")}
+    of = {c["community"]: c for c in after["communities"]}
+    known = {c["id"]: c["human_readable_id"] for c in before["communities"]}
+    new = [c for c in of.values() if c["id"] not in known]
+    assert new and all(touched & set(c["entity_ids"]) for c in new)
+    assert all(known[c["id"]] == c["human_readable_id"] for c in of.values() if c["id"] in known)
+    written = {r["id"]: r["full_content"] for r in before["community_reports"]}
+    for report in after["community_reports"]:
+        if not touched & set(of[report["community"]]["entity_ids"]):
+            assert written[report["id"]] == report["full_content"]
+    paid = grown.prompts(asked)["report"]
+    assert paid <= sum(bool(touched & set(c["entity_ids"])) for c in of.values()) < len(of) / 3
+
+
+def test_communities_that_are_reset_are_those_of_an_index_from_scratch(grown: World):
+    grown.index()
+    grown.index(reset_communities=True)
+    reset = everything(grown.open())
+    grown.forget()
+    grown.index()
+    assert by_id(reset) == by_id(everything(grown.open()))
+
+
+def test_resetting_communities_of_an_index_from_scratch_changes_nothing(world: World):
+    world.changes |= DEEP
+    world.write(chain(20))
+    world.index()
+    asked = world.asked()
+    assert not world.index(reset_communities=True).committed
+    assert not world.observer.reused["communities"] and world.asked() == asked
+    world.index()
+    assert world.observer.reused["communities"]
+
+
+def test_communities_of_other_settings_are_no_start(grown: World):
+    other = {"communities": DEEP["communities"] | {"seed": 7, "max_size": 4}}
+    grown.index(**other)
+    updated = everything(grown.open())
+    grown.forget()
+    grown.index(**other)
+    assert by_id(updated) == by_id(everything(grown.open()))
+
+
+def test_a_description_that_changes_leaves_all_communities(grown: World):
+    """The graph is the same: another sentence about somebody whom the index knows."""
+    (grown.input / "new.txt").unlink()
+    before = {c["id"] for c in grown.table("communities")}
+    grown.write({"more.txt": "ABX is old."})
+    assert grown.index().committed
+    assert {c["id"] for c in grown.table("communities")} == before
+
+
+def test_communities_are_reset_on_the_command_line(grown: World, run):
+    few = ["--set", "communities.max_size=3", "--set", "communities.small_component=3"]
+    assert run(*index_command(grown, *few, "--reset-communities", "--quiet")).exit_code == 0
+    reset = everything(grown.open())
+    grown.forget()
+    assert run(*index_command(grown, *few, "--quiet")).exit_code == 0
+    assert by_id(reset) == by_id(everything(grown.open()))
