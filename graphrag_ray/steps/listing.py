@@ -18,7 +18,7 @@ from graphrag_ray.ids import stable_id
 from graphrag_ray.llm.keys import display_url
 from graphrag_ray.wording import plural
 
-INDEX_FOLDERS = ("work", "tables", "snapshots", "locks")
+INDEX_FOLDERS = ("work", "tables", "snapshots", "locks", "runs")
 """What a store keeps under the index root."""
 
 
