@@ -1,4 +1,4 @@
-"""Being told to stop: once waits for calls in flight, twice does not, and where none are made once is enough."""
+"""Being told to stop: once waits for calls in flight, twice does not; where none are made once is enough."""
 
 from __future__ import annotations
 
@@ -44,11 +44,16 @@ def test_told_twice_or_where_nothing_is_asked_it_ends_at_once(asking: bool):
     assert ("second Ctrl-C" in str(stop.error())) == asking
 
 
-def test_a_signal_becomes_our_error_and_the_handlers_are_given_back():
-    before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
-    with pytest.raises(Terminated), listening(Stop()):
+def _told_by_a_signal() -> None:
+    with listening(Stop()):
         os.kill(os.getpid(), signal.SIGTERM)
         threading.Event().wait(10)
+
+
+def test_a_signal_becomes_our_error_and_the_handlers_are_given_back():
+    before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(Terminated):
+        _told_by_a_signal()
     assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before
 
 
