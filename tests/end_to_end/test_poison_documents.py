@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from deadly import DeadlyFile, DeadlyNames
 from world import TOWN, World, index_command
 
 from graphrag_ray import index as index_module
 from graphrag_ray.cli import main
-from graphrag_ray.graph.names import Names
 from graphrag_ray.steps import read as read_step
-from graphrag_ray.steps.listing import InputFile, Listing, look_at
+from graphrag_ray.steps.listing import Listing, look_at
 
 
 def run(*arguments: object) -> Result:
@@ -26,32 +25,10 @@ def failures(world: World) -> list[dict[str, Any]]:
     return json.loads(run("failures", "--root", world.root, "--json").stdout)  # type: ignore[no-any-return]
 
 
-class DeadlyFile(InputFile):
-    """Kills whoever opens it."""
-
-    def __getattribute__(self, name: str) -> Any:
-        if name == "url":
-            os._exit(9)
-        return super().__getattribute__(name)
-
-
 def look_at_poison(input_url: str, index_url: str = "") -> Listing:
     found = look_at(input_url, index_url)
     files = [DeadlyFile(f.url, f.path, f.size) if "mill" in f.path else f for f in found.files]
     return Listing(files, found.others, found.base)
-
-
-@dataclass(frozen=True)
-class DeadlyNames(Names):
-    """Kills whoever reads a reply that names CAROL beside DAVE's bridge: as a parser with a fault would."""
-
-    def key(self, name: str) -> str | None:
-        if "JUDY" in name:
-            os._exit(9)
-        return super().key(name)
-
-    def to_json(self) -> str:
-        return "deadly " + super().to_json()
 
 
 def test_a_file_that_kills_its_reader_is_listed_and_all_others_are_read(
