@@ -311,7 +311,7 @@ class Run(_Strict):
 
 
 class Budget(_Strict):
-    """Stops a run cleanly (exit code 4); the same command continues it."""
+    """Stops a run cleanly (exit code 4); the same command continues it, with a budget of its own."""
 
     max_cost_usd: Annotated[float, Field(gt=0)] | None = None
     max_total_tokens: Annotated[int, Field(gt=0)] | None = None

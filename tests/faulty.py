@@ -159,6 +159,9 @@ class FaultyFiles:
         later = [found for found in self.inner.list(folder) if found[0] not in known]
         return iter(half + later)
 
+    def leftovers(self) -> Iterator[Any]:
+        return self._do("list", "", self.inner.leftovers)
+
     def delete(self, path: str) -> None:
         self._change("delete", path, None, lambda: self.inner.delete(path))
 

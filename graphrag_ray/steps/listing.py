@@ -19,7 +19,7 @@ from graphrag_ray.storage_options import protocol_of
 from graphrag_ray.store.remote import is_storage_error, open_elsewhere
 from graphrag_ray.wording import plural
 
-INDEX_FOLDERS = ("work", "tables", "snapshots", "locks")
+INDEX_FOLDERS = ("work", "tables", "snapshots", "locks", "runs")
 """What a store keeps under the index root."""
 
 

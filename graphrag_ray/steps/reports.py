@@ -6,7 +6,7 @@ context and runs the dialogue; the length of its report wakes the community that
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -30,8 +30,12 @@ from graphrag_ray.steps.run import Result, Run, failure_rows, spec_key
 from graphrag_ray.steps.spool import Spool
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, write_parts
+from graphrag_ray.store.repeats import answered_twice
 
 PLANS_AT_ONCE = 64
+
+MOST_PLANS = 5
+"""Reports are planned so often at most, where requests were answered twice."""
 
 PART_ROWS = 2_000
 """Reports in a stored part: some 10 MB."""
@@ -94,11 +98,13 @@ def write_reports(run: Run, found: Result, layout: Layout, ids: list[str]) -> Re
     work = Work("report", start, _label, returns=True)
 
     def compute() -> Result:
-        schedule = Schedule(
-            layout.hierarchy, layout.elements, options.context_tokens, options.max_claims_per_entity
-        )
-        source = _ReportSource(schedule, layout, ids, vocabulary)
-        run.sweep(work, source, run.journal(work.name))
+        def plan() -> _ReportSource:
+            schedule = Schedule(
+                layout.hierarchy, layout.elements, options.context_tokens, options.max_claims_per_entity
+            )
+            return _ReportSource(schedule, layout, ids, vocabulary)
+
+        source = _settled(run, work, plan)
         parts = write_parts(
             run.store, "reports", _tables(source.written, layout.hierarchy.level), max_rows=PART_ROWS
         )
@@ -111,6 +117,21 @@ def write_reports(run: Run, found: Result, layout: Layout, ids: list[str]) -> Re
 
     depends_on = [found, spec_key(spec), options, vocabulary]
     return run.step("reports", depends_on, compute, work.name)
+
+
+def _settled(run: Run, work: Work[WrittenReport], plan: Callable[[], _ReportSource]) -> _ReportSource:
+    """Write all reports. What came of them is what the journal says.
+
+    A worker that is thought dead may answer what another one was given too. Of two replies the earlier one
+    counts for ever, though the report above may have been written from the later one. So where a request was
+    answered twice all is planned anew from the journal, until nothing is left to ask.
+    """
+    for _ in range(MOST_PLANS):
+        source = plan()
+        swept = run.sweep(work, source, run.journal(work.name))
+        if not swept.accounts.total.calls or not answered_twice(run.store, work.name):
+            break
+    return source
 
 
 class _ReportSource:

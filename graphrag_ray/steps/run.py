@@ -15,7 +15,7 @@ import orjson
 import pyarrow as pa
 
 from graphrag_ray import schema
-from graphrag_ray.engine.executor import Executor, RowSource, Source, Written
+from graphrag_ray.engine.executor import Executor, RowSource, Source, Sweep, Written
 from graphrag_ray.engine.work import Outcome, Row, Work, identity, outcomes
 from graphrag_ray.errors import CorruptPart, ProcessDied
 from graphrag_ray.llm.accounting import Accounts
@@ -146,13 +146,14 @@ class Run:
         work: Work[T],
         source: Source[T],
         index: JournalIndex,
-    ) -> None:
+    ) -> Sweep:
         """Run every item of the source. Stops spending as soon as the lock is known to be lost."""
         guarded = _Guarded(source, self._still_ours, index)
         sweep = self.executor.sweep(work, guarded, index)
         self.asked[work.name] = self.asked.get(work.name, 0) + guarded.answered()
         before = self.usage.get(work.name, Accounts())
         self.usage[work.name] = Accounts.merged([before, sweep.accounts])
+        return sweep
 
     def sweep_rows(
         self,

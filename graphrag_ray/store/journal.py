@@ -231,6 +231,10 @@ class JournalIndex:
         wanted = list(dict.fromkeys(keys))
         return self._reloading(lambda: self._read(wanted))
 
+    def rows_like(self, prefixes: npt.NDArray[np.uint64]) -> dict[str, list[JournalRow]]:
+        """As `all_rows`, of all items whose keys begin so. Raises StoreError."""
+        return self._reloading(lambda: self._read(self._keys_of(prefixes)))
+
     def failed(self) -> dict[str, list[JournalRow]]:
         """All rows of the items that have a failure and no done row."""
 
@@ -251,10 +255,12 @@ class JournalIndex:
         still = [key for key, found in own.items() if any(r.kind == rows.DONE for r in found)]
         return np.setdiff1d(done, np.setdiff1d(retried, rows.key_prefixes(still)))
 
-    def _keys_of(self, prefixes: npt.NDArray[np.uint64], flag: int) -> list[str]:
-        """The keys that begin so and have rows of this kind."""
+    def _keys_of(self, prefixes: npt.NDArray[np.uint64], flag: int | None = None) -> list[str]:
+        """The keys that begin so, and have rows of this kind where one is named."""
         entries = self._entries
-        wanted = self._flagged(flag) & np.isin(entries.prefixes, prefixes)
+        wanted = np.isin(entries.prefixes, prefixes)
+        if flag is not None:
+            wanted &= self._flagged(flag)
         keys: dict[str, None] = {}
         for part in np.unique(entries.parts[wanted]):
             decoded = self._decoded(int(part))

@@ -1,0 +1,32 @@
+"""What kills the process that works on it. Here, where workers of a Ray cluster can import it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from graphrag_ray.graph.names import Names
+from graphrag_ray.steps.listing import InputFile
+
+
+class DeadlyFile(InputFile):
+    """Kills whoever opens it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "url":
+            os._exit(9)
+        return super().__getattribute__(name)
+
+
+@dataclass(frozen=True)
+class DeadlyNames(Names):
+    """Kills whoever reads a reply that names JUDY, as a parser with a fault would."""
+
+    def key(self, name: str) -> str | None:
+        if "JUDY" in name:
+            os._exit(9)
+        return Names.key(self, name)
+
+    def to_json(self) -> str:
+        return "deadly " + Names.to_json(self)

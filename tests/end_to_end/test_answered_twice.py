@@ -1,0 +1,106 @@
+"""A request that was answered twice, by a worker that was thought dead: tables hold what the journal says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from world import World, everything
+
+from graphrag_ray.engine.local import LocalExecutor
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.journal import JournalIndex, JournalWriter
+from graphrag_ray.store.repeats import answered_twice
+from graphrag_ray.store.rows import DONE, TURN, JournalRow
+
+SMALL = {
+    "communities": {"max_size": 3, "small_component": 1},
+    "reports": {"context_tokens": 256},
+    "embeddings": {"enabled": False},
+}
+
+
+def chain(n: int) -> dict[str, str]:
+    name = [f"{chr(65 + i // 26)}{chr(65 + i % 26)}X" for i in range(n + 3)]
+    return {f"{i:02}.txt": f"{name[i]} knows {name[i + 1]} and {name[i + 2]}." for i in range(n)}
+
+
+def answer_differently_and_earlier(store: Store) -> int:
+    """What a zombie wrote meanwhile: another reply to each request for a report, a second before."""
+    index = JournalIndex.load(store, "report")
+    zombie = JournalWriter(store, "report", "zombie")
+    written = [r for key in answered_keys(store) for r in index.turns(key) if r.kind == TURN]
+    for row in written:
+        told = json.loads(row.reply or "")
+        zombie.append(replace(row, at=row.at - 1, reply=json.dumps({**told, "title": "Z " + told["title"]})))
+    zombie.flush()
+    return len(written)
+
+
+def answered_keys(store: Store) -> list[str]:
+    from graphrag_ray.store.journal import list_parts
+    from graphrag_ray.store.parts import read_part
+
+    return sorted(
+        {
+            r["key"]
+            for info in list_parts(store, "report")
+            for r in read_part(store, info.path, ["key", "kind"]).to_pylist()
+            if r["kind"] == DONE
+        }
+    )
+
+
+def test_reports_are_written_from_the_replies_that_count(world: World, monkeypatch: pytest.MonkeyPatch):
+    world.write(chain(40))
+    world.index(**SMALL)
+    undisturbed = everything(world.open())["community_reports"]
+    assert len({r["level"] for r in undisturbed}) > 1
+    world.forget()
+    sweep, zombies = LocalExecutor.sweep, []
+
+    def disturbed(self: LocalExecutor, work: Any, source: Any, index: Any) -> Any:
+        done = sweep(self, work, source, index)
+        if work.name == "report" and not zombies:
+            zombies.append(answer_differently_and_earlier(world.store))
+        return done
+
+    monkeypatch.setattr(LocalExecutor, "sweep", disturbed)
+    world.index(**SMALL)
+    reports = everything(world.open())["community_reports"]
+    assert zombies == [len(undisturbed)]
+    assert any(r["title"].startswith("Z ") for r in reports) and reports != undisturbed
+
+    for folder in ("tables", "snapshots", "locks", "runs"):
+        shutil.rmtree(world.root / folder)
+    (world.root / "CURRENT").unlink()
+    asked = world.asked()
+    world.index(**SMALL)
+    assert world.asked() == asked, "the journal answers every report that was planned from it"
+    assert everything(world.open())["community_reports"] == reports
+
+
+def row(key: str, at: float, **changes: Any) -> JournalRow:
+    return replace(JournalRow(key, 0, 0, "h", TURN, at, reply=f"at {at}"), **changes)
+
+
+def test_only_replies_to_one_request_that_both_stand_are_repeats(world: World):
+    store = world.store
+    keys = [f"{i:064x}"[::-1] for i in range(6)]
+    for writer, rows in (
+        ("a", [row(k, 5.0) for k in keys]),
+        ("b", [row(keys[1], 6.0)]),
+        ("c", [row(keys[2], 6.0, request_hash="another")]),
+        ("d", [row(keys[3], 6.0, turn=1)]),
+        ("e", [row(keys[4], 5.0)]),  # written twice, as a merge that was killed leaves it
+        ("f", [row(keys[5], 5.0, kind="retry", reply=None), row(keys[5], 7.0)]),
+    ):
+        journal = JournalWriter(store, "report", writer)
+        for r in rows:
+            journal.append(r)
+        journal.flush()
+    assert answered_twice(store, "report") == {keys[1]}
+    assert answered_twice(store, "extract") == set()

@@ -1,0 +1,73 @@
+"""Documents that kill what works on them, all the way: read, asked about, listed, put back. On a real Ray."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from deadly import DeadlyFile, DeadlyNames
+from world import TOWN, World, index_command
+
+from graphrag_ray import index as index_module
+from graphrag_ray.cli import main
+from graphrag_ray.steps import read as read_step
+from graphrag_ray.steps.listing import Listing, look_at
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+def failures(world: World) -> list[dict[str, Any]]:
+    return json.loads(run("failures", "--root", world.root, "--json").stdout)  # type: ignore[no-any-return]
+
+
+def look_at_poison(input_url: str, index_url: str = "") -> Listing:
+    found = look_at(input_url, index_url)
+    files = [DeadlyFile(f.url, f.path, f.size) if "mill" in f.path else f for f in found.files]
+    return Listing(files, found.others, found.base)
+
+
+def test_a_file_that_kills_its_reader_is_listed_and_all_others_are_read(
+    world: World, on_ray: None, monkeypatch: pytest.MonkeyPatch
+):
+    world.write(TOWN)
+    with monkeypatch.context() as poisoned:
+        poisoned.setattr(read_step, "look_at", look_at_poison)
+        assert run(*index_command(world)).exit_code == 3
+    (failed,) = failures(world)
+    assert (failed["stage"], failed["document"]) == ("read", "mill.txt")
+    assert "3 processes that worked on it died" in failed["error"]
+    assert {d["path"] for d in world.table("documents")} == TOWN.keys() - {"mill.txt"}
+    assert run(*index_command(world)).exit_code == 0 and failures(world) == []
+
+
+def test_a_reply_that_kills_whoever_reads_it_costs_one_item(
+    world: World, on_ray: None, monkeypatch: pytest.MonkeyPatch
+):
+    world.write(TOWN)
+    assert run(*index_command(world)).exit_code == 0
+    asked = world.asked()
+    load_names = index_module.load_names
+
+    def load_deadly(settings: Any) -> DeadlyNames:
+        found = load_names(settings)
+        return DeadlyNames(**{f.name: getattr(found, f.name) for f in fields(found)})
+
+    with monkeypatch.context() as poisoned:
+        poisoned.setattr(index_module, "load_names", load_deadly)
+        done = run(*index_command(world))
+        assert done.exit_code == 3 and "The workers look at every item" in " ".join(done.stderr.split())
+    (failed,) = failures(world)
+    assert (failed["stage"], failed["document"], failed["kind"]) == ("extract", "mill.txt", "permanent")
+    assert f"died {failed['attempts']} times" in failed["error"] and failed["attempts"] >= 3
+    assert world.prompts(asked)["extract"] == 0, "what is journalled is not paid for again"
+    assert "JUDY" not in {e["title"] for e in world.table("entities")}
+
+    assert run(*index_command(world)).exit_code == 3, "not tried again of itself"
+    assert "1 item put back" in run("failures", "--root", world.root, "--retry").stdout
+    assert run(*index_command(world)).exit_code == 0 and failures(world) == []
+    assert "JUDY" in {e["title"] for e in world.table("entities")}

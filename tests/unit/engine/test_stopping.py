@@ -1,0 +1,70 @@
+"""Being told to stop: once waits for calls in flight, twice does not; where none are made once is enough."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from graphrag_ray.engine.stopping import Stop, listening
+from graphrag_ray.errors import Interrupted, Terminated
+from graphrag_ray.llm.accounting import InFlight
+
+
+def test_told_once_while_models_are_asked_the_run_ends_at_its_next_look():
+    said: list[str] = []
+    stop = Stop(asking=True, say=said.append)
+    stop.check(InFlight(3))
+    stop.tell(signal.SIGINT)
+    with pytest.raises(Interrupted, match=r"stopped by Ctrl-C.*same command again") as told:
+        stop.check(InFlight(3))
+    assert told.value.exit_code == 130 and "3 calls in flight" in said[0]
+
+
+def test_sigterm_waits_less_and_has_its_own_exit_code():
+    stop = Stop(asking=True)
+    patient = stop.grace_s
+    stop.tell(signal.SIGTERM)
+    assert stop.grace_s < patient
+    with pytest.raises(Terminated) as told:
+        stop.check(InFlight())
+    assert told.value.exit_code == 143
+
+
+@pytest.mark.parametrize("asking", [True, False])
+def test_told_twice_or_where_nothing_is_asked_it_ends_at_once(asking: bool):
+    stop = Stop(asking=asking)
+    if asking:
+        stop.tell(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        stop.tell(signal.SIGINT)
+    stop.asking = False
+    assert ("second Ctrl-C" in str(stop.error())) == asking
+
+
+def _told_by_a_signal() -> None:
+    with listening(Stop()):
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(10)
+
+
+def test_a_signal_becomes_our_error_and_the_handlers_are_given_back():
+    before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(Terminated):
+        _told_by_a_signal()
+    assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_elsewhere_than_in_the_main_thread_nothing_is_heard_and_nothing_breaks():
+    worked: list[bool] = []
+
+    def work() -> None:
+        with listening(Stop()):
+            worked.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert worked == [True]
