@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +40,7 @@ from graphrag_ray.steps.run import Observer, Result, Run, code
 from graphrag_ray.store import compaction, locks, snapshots
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.snapshots import Manifest
+from graphrag_ray.version import __version__
 
 JOURNALS = ("extract", "claims", "describe", "report", "embed")
 
@@ -181,7 +181,7 @@ def _manifest(
         number=number,
         parent=run.parent.number if run.parent else None,
         created_at=_iso(at),
-        version=version("graphrag-ray"),
+        version=__version__,
         tables=finished.tables,
         counts=counts,
         settings=settings.model_dump(mode="json"),
