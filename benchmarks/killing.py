@@ -71,13 +71,22 @@ def _role(pid: int) -> str:
 
 
 def kill(victims: Iterable[Process]) -> list[int]:
-    """SIGKILL to each, all at once."""
+    """SIGKILL to each, all at once; returns when they are dead."""
     killed = []
     for process in victims:
         with suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
             killed.append(process.pid)
+    while any(_state(pid) not in "ZX" for pid in killed):
+        time.sleep(_LOOK_S)
     return killed
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
 
 
 def kill_sessions(sessions: Sequence[int]) -> None:
@@ -252,10 +261,11 @@ class Cluster:
 
     def keep(self, n: int) -> list[int]:
         """Start what is missing of so many nodes, all of them where the head is dead; their sessions."""
-        if not self.nodes or self.nodes[0].poll() is not None:
+        alive = [n for n in self.nodes if any(p.role == "raylet" for p in processes([n.pid]))]
+        if not alive or alive[0] is not self.nodes[0]:
             self.stop()
-            self.nodes, self.address = [], f"127.0.0.1:{_free_port()}"
-        self.nodes = [node for node in self.nodes if node.poll() is None]
+            alive, self.address = [], f"127.0.0.1:{_free_port()}"
+        self.nodes = alive
         while len(self.nodes) < n:
             self.start_node()
         return [node.pid for node in self.nodes]
@@ -275,7 +285,7 @@ class Cluster:
 
 @contextmanager
 def cluster(env: Mapping[str, str] | None = None) -> Iterator[Cluster]:
-    """A cluster that ends with the block, also at SIGTERM. Its folder has a short path, for Ray's sockets."""
+    """A cluster that ends with the block, also at SIGTERM. Ray's sockets want a folder with a short path."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="gr-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         made = Cluster(Path(folder), env)

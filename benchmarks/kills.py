@@ -88,9 +88,10 @@ def under_fire(
         if not run.wait_for(moment, rng.random(), usual_s):
             break
         role = rng.choice(VICTIMS)
+        at = time.time()
         if killed := killing.kill(victims(role, run.session, nodes, rng)):
             n += 1
-            campaign.kills.append(Kill(moment, role, time.time()))
+            campaign.kills.append(Kill(moment, role, at))
             say(f"  {moment:<12} {role:<12} {len(killed)} processes")
     code = run.wait()
     if n:

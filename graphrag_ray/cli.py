@@ -14,6 +14,7 @@ from graphrag_ray.commands.init import init
 from graphrag_ray.commands.query import query
 from graphrag_ray.commands.status import status
 from graphrag_ray.terminal.options import Commands
+from graphrag_ray.version import __version__
 
 
 @click.group(
@@ -23,7 +24,7 @@ from graphrag_ray.terminal.options import Commands
 Exit codes: 0 done; 2 wrong usage or settings; 3 done, but with failed items (see `failures`);
             4 stopped by a budget; 130 by Ctrl-C, 143 by SIGTERM; 1 anything else.""",
 )
-@click.version_option(package_name="graphrag-ray")
+@click.version_option(__version__)
 def main() -> None:
     """A knowledge graph of your documents, and answers about all of them.
 

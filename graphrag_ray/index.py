@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +44,7 @@ from graphrag_ray.steps.run import Observer, Result, Run, code
 from graphrag_ray.store import compaction, locks, snapshots
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.snapshots import Manifest
+from graphrag_ray.version import __version__
 
 JOURNALS = ("extract", "claims", "describe", "report", "embed")
 
@@ -245,7 +245,7 @@ def _manifest(
         number=number,
         parent=run.parent.number if run.parent else None,
         created_at=_iso(at),
-        version=version("graphrag-ray"),
+        version=__version__,
         tables=finished.tables,
         counts=counts,
         settings=settings.kept(),

@@ -97,9 +97,12 @@ class InMemory:
         data = self.held.get(path)
         return None if data is None else len(data)
 
-    def list(self, folder: str) -> Iterator[tuple[str, int]]:
+    def list(self, folder: str) -> Iterator[tuple[str, int, float | None]]:
         below = f"{folder}/" if folder else ""
         return ((path, len(data)) for path, data in list(self.held.items()) if path.startswith(below))
+
+    def leftovers(self) -> Iterator[Any]:
+        return iter(())
 
     def delete(self, path: str) -> None:
         self.held.pop(path, None)
@@ -160,7 +163,7 @@ class FaultyFiles:
         return iter(half + later)
 
     def leftovers(self) -> Iterator[Any]:
-        return self._do("list", "", self.inner.leftovers)
+        return iter(self._do("list", "", lambda: [*self.inner.leftovers()]))
 
     def delete(self, path: str) -> None:
         self._change("delete", path, None, lambda: self.inner.delete(path))

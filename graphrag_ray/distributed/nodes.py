@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +29,8 @@ from graphrag_ray.store.files import Store
 LOOKED_AT_WITHIN_S = 120.0
 """A node that has not answered by then may be busy, or dead: it is taken as it is."""
 
-NEEDED = ("graphrag_ray.distributed.worker", "graphrag_ray.steps.run", "graphrag_ray.corpus.parse")
-"""What is imported on each node: with it comes every package that a worker needs."""
+IMPORTED = ("graphrag_ray.distributed.worker", "graphrag_ray.steps.run", "graphrag_ray.corpus.parse")
+"""What is imported on each node, for a look whether it can be."""
 
 _PACKAGE = Path(__file__).parent.parent
 _JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
@@ -57,7 +59,9 @@ def check_nodes(root: Store, inputs: Sequence[str]) -> None:
         others = [marker, *inputs] if marker else list(inputs)
         sizes = {path: os.path.getsize(path) for path in others}
         asked = {
-            _probe(node["NodeID"]).remote(NEEDED, {} if node["NodeID"] == here else sizes): node
+            _probe(node["NodeID"]).remote(
+                requirements(), IMPORTED, {} if node["NodeID"] == here else sizes
+            ): node
             for node in nodes
         }
         ray.wait(list(asked), num_returns=len(asked), timeout=LOOKED_AT_WITHIN_S)
@@ -105,11 +109,32 @@ def _probe(node: str) -> Any:
     return ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(function)
 
 
-def _look(modules: Sequence[str], sizes: dict[str, int]) -> tuple[str, list[str]]:
-    """Runs on a node: what cannot be imported there, and which files are not there."""
+def requirements() -> list[str]:
+    """The distributions that this one depends on; [] where it is not installed, but a folder of its own."""
+    try:
+        given = metadata.requires("graphrag-ray") or []
+    except metadata.PackageNotFoundError:
+        return []
+    names = (re.match(r"[\w.-]+", line) for line in given if "extra ==" not in line)
+    return [name.group() for name in names if name]
+
+
+def _look(
+    distributions: Sequence[str], modules: Sequence[str], sizes: dict[str, int]
+) -> tuple[str, list[str]]:
+    """Runs on a node: what is not installed or cannot be imported there, and which files are not there."""
     import importlib
     import os
+    from importlib import metadata
 
+    lacking = []
+    for name in distributions:
+        try:
+            metadata.version(name)
+        except metadata.PackageNotFoundError:
+            lacking.append(name)
+    if lacking:
+        return f"it lacks {', '.join(lacking)}", []
     for name in modules:
         try:
             importlib.import_module(name)
