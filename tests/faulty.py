@@ -75,6 +75,7 @@ class InMemory:
     knows_claims = False
 
     held: dict[str, bytes] = field(default_factory=dict)
+    at: dict[str, float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def read(self, path: str) -> bytes:
@@ -88,9 +89,11 @@ class InMemory:
 
     def write(self, path: str, data: bytes) -> None:
         self.held[path] = data
+        self.at[path] = time.time()
 
     def create(self, path: str, data: bytes, claim: str) -> bool:
         with self._lock:
+            self.at.setdefault(path, time.time())
             return self.held.setdefault(path, data) is data
 
     def size(self, path: str) -> int | None:
@@ -99,13 +102,18 @@ class InMemory:
 
     def list(self, folder: str) -> Iterator[tuple[str, int, float | None]]:
         below = f"{folder}/" if folder else ""
-        return ((path, len(data)) for path, data in list(self.held.items()) if path.startswith(below))
+        return (
+            (path, len(data), self.at.get(path))
+            for path, data in list(self.held.items())
+            if path.startswith(below)
+        )
 
     def leftovers(self) -> Iterator[Any]:
         return iter(())
 
     def delete(self, path: str) -> None:
         self.held.pop(path, None)
+        self.at.pop(path, None)
 
     def is_transient(self, error: BaseException) -> bool:
         return False
