@@ -150,7 +150,10 @@ def kill_many(args: argparse.Namespace, cluster: killing.Cluster, scratch: Path)
         same = killing.parts_of(root) == expected
         campaign.different += not same
         again.append(killing.paid_again(log, [k.at for k in campaign.kills[before:]]))
-        say(f"root {campaign.roots}: {len(campaign.kills)} kills, tables {'equal' if same else 'DIFFERENT'}")
+        say(
+            f"root {campaign.roots}: {len(campaign.kills)} kills, tables {'equal' if same else 'DIFFERENT'}, "
+            f"{again[-1].answers} answers paid twice"
+        )
         for late in again[-1].late:
             say(f"    LATE: {late}")
     report(campaign, again, calls)

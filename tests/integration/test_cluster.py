@@ -1,13 +1,18 @@
-"""The private cluster that a run starts where there is no other."""
+"""The private cluster that a run starts where there is no other, and what it brings to one that is there."""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
 import ray
+
+from graphrag_ray.distributed.nodes import our_code
 
 PRINT_ADDRESS = """
 import ray
@@ -54,3 +59,18 @@ except GraphRagError as e:
     )
     assert f"no Ray cluster answers at '{address}'" in done.stdout
     assert done.stderr == ""
+
+
+def test_workers_get_the_driver_s_package_whole_and_nothing_where_a_job_brings_code_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    variable = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # as Ray sets it for submitted jobs
+    monkeypatch.delenv(variable, raising=False)
+    brought = our_code()
+    assert brought is not None
+    (package,) = brought["py_modules"]
+    assert (Path(package) / "settings.yaml").is_file() and Path(package).name == "graphrag_ray"
+    monkeypatch.setenv(variable, json.dumps({"runtime_env": {"env_vars": {"A": "b"}}, "metadata": {}}))
+    assert our_code() == brought
+    monkeypatch.setenv(variable, json.dumps({"runtime_env": {"working_dir": "gcs://_ray_pkg.zip"}}))
+    assert our_code() is None
