@@ -124,6 +124,8 @@ def _past(run: Run) -> Past | None:
     ids = read_table(run.store, entities, ["id"], schema.ENTITIES)["id"]
     weight = read_table(run.store, edges, ["weight"], schema.RELATIONSHIPS)["weight"].to_numpy()
     hierarchy = _restore(run, Result.from_json(parent.steps["communities"]))
+    if len(hierarchy.order) != len(ids):  # not the hierarchy of these tables, whatever came between
+        return None
     return Past(hierarchy, prefixes_of(ids), *edge_ends(run.store, ids, edges), weight)
 
 
