@@ -103,7 +103,7 @@ def test_the_command_on_ray_ends_with_1_on_a_full_disk_and_with_0_when_there_is_
 
     full = run()
     assert full.returncode == 1, full.stderr
-    told(full.stderr, world)
+    told(full.stderr[full.stderr.index("graphrag-ray: ") :], world)
     kept, asked = journalled(world), world.asked()
     disk.make_room()
     done = run()
