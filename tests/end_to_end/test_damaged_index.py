@@ -13,11 +13,13 @@ import toy_model
 from endpoint import Endpoint
 from world import TOWN, Command, World, everything, index_command
 
+from graphrag_ray.errors import DeletionRefused
 from graphrag_ray.index import JOURNALS
 from graphrag_ray.steps import damage as steps_damage
 from graphrag_ray.steps.damage import needed
 from graphrag_ray.store import damage, locks, snapshots
 from graphrag_ray.store.parts import Part, read_part
+from graphrag_ray.store.snapshots import Manifest
 
 DEEP = {
     "communities": {"max_size": 3, "small_component": 1},
@@ -135,13 +137,31 @@ def test_a_damaged_part_of_any_one_table_is_made_anew(world: World, whole: dict[
         mended(world, [part.path], whole)
 
 
-@pytest.mark.parametrize("kind", ["documents", "text_units", "found_entities", "entities"])
-def test_damage_that_shows_only_when_a_part_is_read_sends_the_run_back(
-    world: World, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+def of_steps(manifest: Manifest, kind: str) -> list[str]:
+    """Parts of a table that steps came to and that the snapshot's own tables do not have."""
+    own = {part.path for parts in manifest.tables.values() for part in parts}
+    return [p.path for p in needed(manifest) if p.path.startswith(f"tables/{kind}/") and p.path not in own]
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "changes"),
+    [
+        ("documents", {"new.txt": "KARL wrote to LENA about ALICE."}, {}),
+        ("found_entities", {}, {"graph": {"weight": "strength"}}),
+        ("block_entities", {}, {"reports": {"max_claims_per_entity": 1}}),
+    ],
+)
+def test_damage_that_shows_only_when_a_step_reads_it_sends_the_run_back(
+    world: World,
+    tmp_path: Path,
+    kind: str,
+    more: dict[str, str],
+    changes: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
 ):
-    """Where an index is too large to be looked over: flipped bytes, and a document more."""
-    world.write({"new.txt": "KARL wrote to LENA about ALICE."})
-    parts = [p.path for p in needed(world.open().manifest) if p.path.startswith(f"tables/{kind}/")]
+    """Where an index is too large to be looked over: flipped bytes, and a change for which they are read."""
+    world.write(more)
+    world.changes |= changes
     shutil.copytree(world.root, tmp_path / "damaged")
     before = asked(world)
     world.index()
@@ -149,12 +169,39 @@ def test_damage_that_shows_only_when_a_part_is_read_sends_the_run_back(
 
     world.root = tmp_path / "damaged"
     monkeypatch.setattr(steps_damage, "VERIFIED_BYTES", 0)
-    for path in parts:
+    spoilt = of_steps(world.open().manifest, kind)
+    for path in spoilt:
         flip(world.root / path)
     before = asked(world)
     world.index()
     assert everything(world.open()) == expected and asked(world) - before == calls
-    assert any(told(world, path) for path in parts)
+    assert any(told(world, path) for path in spoilt)
+
+
+@pytest.mark.parametrize("kind", ["text_units", "entities"])
+def test_short_ids_that_are_lost_with_a_part_are_counted_again_as_they_were(
+    world: World, whole: dict[str, Any], kind: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(steps_damage, "VERIFIED_BYTES", 0)
+    spoilt = [part.path for part in world.open().manifest.parts(kind)]
+    for path in spoilt:
+        flip(world.root / path)
+    assert world.index(query={"response_type": "one sentence"}).committed
+    assert everything(world.open()) == whole
+    assert any(told(world, path) for path in spoilt)
+
+
+def test_where_both_copies_of_the_documents_are_damaged_a_run_deletes_none_unasked(
+    world: World, whole: dict[str, Any]
+):
+    manifest = world.open().manifest
+    for path in [*of_steps(manifest, "documents"), *(p.path for p in manifest.parts("documents"))]:
+        truncate(world.root / path)
+    world.write({"new.txt": "KARL wrote to LENA about ALICE."})
+    with pytest.raises(DeletionRefused, match=r"documents of snapshot 2 are damaged.*--allow-deletes"):
+        world.index()
+    world.index(allow_deletes=True)
+    assert len(world.table("documents")) == len(whole["documents"]) + 1
 
 
 def test_verify_finds_what_a_large_index_would_not_show(

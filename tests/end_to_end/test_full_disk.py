@@ -86,13 +86,16 @@ def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(world: Worl
 
 
 def test_the_command_on_ray_ends_with_1_on_a_full_disk_and_with_0_when_there_is_room(
-    world: World, disk: Disk
+    world: World, disk: Disk, on_ray: None
 ):
+    import ray
+
     world.index()
     expected, calls = everything(world.open()), world.asked()
     world.root = disk.at / "index"
     disk.fill(120_000)
     more = ["--set", "communities.max_size=3", "--set", "communities.small_component=1"]
+    more += ["--address", ray.get_runtime_context().gcs_address]
 
     def run() -> subprocess.CompletedProcess[str]:
         line = [sys.executable, "-m", "graphrag_ray.cli", *map(str, index_command(world, *more))]
@@ -100,7 +103,7 @@ def test_the_command_on_ray_ends_with_1_on_a_full_disk_and_with_0_when_there_is_
 
     full = run()
     assert full.returncode == 1, full.stderr
-    told(full.stderr, world)
+    told(full.stderr[full.stderr.index("graphrag-ray: ") :], world)
     kept, asked = journalled(world), world.asked()
     disk.make_room()
     done = run()
