@@ -64,7 +64,7 @@ class JournalRow:
     turn          0 for the first request of the dialogue; of a retry row: the first turn to be asked again
     slot          place in a turn that is a list of requests; 0 otherwise
     request_hash  hash of this turn's full request; "" in a row that is about the item as a whole
-    kind          "turn", "done", "failed", "killed" or "retry"; versions before 0.2 know the first three
+    kind          "turn", "done", "failed", "killed" or "retry"; earlier programs know the first three
                   and pass over the others
     prompt        name of the prompt
     reply         the raw text; None for embeddings, done and failed rows

@@ -31,6 +31,7 @@ def look_at_poison(input_url: str, index_url: str = "") -> Listing:
     return Listing(files, found.others, found.base)
 
 
+@pytest.mark.timeout(480)
 def test_a_file_that_kills_its_reader_is_listed_and_all_others_are_read(
     world: World, on_ray: None, monkeypatch: pytest.MonkeyPatch
 ):
@@ -45,6 +46,7 @@ def test_a_file_that_kills_its_reader_is_listed_and_all_others_are_read(
     assert run(*index_command(world)).exit_code == 0 and failures(world) == []
 
 
+@pytest.mark.timeout(480)  # processes die and start again, some ten of them
 def test_a_reply_that_kills_whoever_reads_it_costs_one_item(
     world: World, on_ray: None, monkeypatch: pytest.MonkeyPatch
 ):

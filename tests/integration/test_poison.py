@@ -50,8 +50,6 @@ def deadly(store: Store, row: Row) -> Generator[Any, Any, str]:
 
 def _ask(row: Row) -> Generator[Any, Any, str]:
     reply = yield ChatRequest("p", (Message("user", row["text"]),), CALL)
-    if row["text"] == "slow poison":
-        os._exit(9)
     return reply.text
 
 
@@ -80,18 +78,19 @@ def sweep(executor: RayExecutor, texts: list[str]) -> dict[str, Outcome[str]]:
     return source.outcomes
 
 
-def test_items_that_kill_their_workers_are_found_while_all_others_are_done(
+@pytest.mark.timeout(480)  # five workers die, one after another, and each has to start again
+def test_an_item_that_kills_its_workers_is_found_while_all_others_are_done(
     executor: RayExecutor, endpoint: Endpoint
 ):
     harmless = [f"item {i}" for i in range(60)]
-    found = sweep(executor, [*harmless[:30], "poison", *harmless[30:], "slow poison"])
+    found = sweep(executor, [*harmless[:30], "poison", *harmless[30:]])
     assert {t: found[t].result for t in harmless} == {t: t.upper() for t in harmless}
-    for text in ("poison", "slow poison"):
-        assert found[text].status == "failed" and found[text].attempts >= 3
-        assert f"died {found[text].attempts} times" in found[text].error
+    poison = found["poison"]
+    assert poison.status == "failed" and 3 <= poison.attempts <= 6
+    assert f"died {poison.attempts} times" in poison.error
     asked = len(endpoint.requests)
-    again = sweep(executor, ["poison", "slow poison", *harmless, "new"])
-    assert {t for t, o in again.items() if o.status == "failed"} == {"poison", "slow poison"}
+    again = sweep(executor, ["poison", *harmless, "new"])
+    assert {t for t, o in again.items() if o.status == "failed"} == {"poison"}
     assert len(endpoint.requests) == asked + 1, "nothing is tried again of itself"
 
 
