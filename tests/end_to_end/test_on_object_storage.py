@@ -88,7 +88,7 @@ def command(*arguments: object) -> list[str]:
 
 def in_a_process(*arguments: object) -> str:
     """What a command prints, Ray and all; it must succeed."""
-    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -101,6 +101,7 @@ def people(n: int) -> dict[str, str]:
 # whole runs, on a Ray of their own
 
 
+@pytest.mark.timeout(600)
 def test_an_index_on_object_storage_is_made_asked_and_left_alone_when_nothing_changed(cloud: Cloud):
     cloud.write(TOWN)
     expected = cloud.expected()
@@ -115,13 +116,14 @@ def test_an_index_on_object_storage_is_made_asked_and_left_alone_when_nothing_ch
     assert answer["found"] and answer["sources"]
 
 
+@pytest.mark.timeout(600)
 def test_a_driver_that_is_killed_on_object_storage_pays_twice_only_for_the_last_seconds(cloud: Cloud):
     cloud.write(people(60))
     cloud.local.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=0.2)
     slowly = ["--max-in-flight", IN_FLIGHT, *cloud.reached()]
     null = subprocess.DEVNULL
     driver = subprocess.Popen(command(*cloud.index_command(*slowly)), stdout=null, stderr=null)
-    end = time.monotonic() + 120
+    end = time.monotonic() + 300
     while cloud.local.asked() < 50 and time.monotonic() < end and driver.poll() is None:
         time.sleep(0.02)
     os.kill(driver.pid, signal.SIGKILL)
