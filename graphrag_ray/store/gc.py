@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from graphrag_ray.errors import CorruptPart, StoreError
-from graphrag_ray.store import locks, parts, snapshots
+from graphrag_ray.store import locks, parts, runs, snapshots
 from graphrag_ray.store.files import FileInfo, Store
 from graphrag_ray.store.snapshots import Manifest
 
@@ -66,7 +66,7 @@ class Plan:
     parts      of tables, to be deleted
     waiting    parts that nothing but readers in the grace period may need; until: unix seconds by the
                storage's clock at which the last of them may go; None: the storage tells no times
-    others     leftover temporary files, old locks, damaged parts (where asked for)
+    others     leftover temporary files, old locks, records of runs, damaged parts (where asked for)
     kept       numbers of the snapshots that stay
     """
 
@@ -134,7 +134,7 @@ def _files(store: Store, options: Options, now: float, needed: set[str], read: s
     unneeded = [info for info in stored if info.path not in apart]
     young = {i.path for i in unneeded if i.path not in read and _age(i.modified, now) < grace}
     waiting = [i for i in unneeded if i.path in read or i.path in young]
-    old_locks = locks.finished(store)
+    old_locks, old_runs = locks.finished(store), runs.superseded(store)
     # The claim of a lock before its release, without which it would be kept for ever.
     claims_first = sorted(everything, key=lambda info: info.path.endswith(".beat.json"))
     return Plan(
@@ -144,6 +144,7 @@ def _files(store: Store, options: Options, now: float, needed: set[str], read: s
         others={
             "temporary": [info for info in store.leftovers() if _age(info.modified, now) >= grace],
             "locks": [info for info in claims_first if info.path in old_locks],
+            "runs": [info for info in everything if info.path in old_runs],
             "damaged": damaged if options.damaged else [],
         },
     )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 OTHERS = {
     "temporary": "unfinished files of killed writes",
     "locks": "files of finished locks",
+    "runs": "records of earlier runs",
     "damaged": "damaged parts that were set aside",
 }
 

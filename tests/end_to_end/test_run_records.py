@@ -10,7 +10,7 @@ import toy_model
 from endpoint import WRONG_KEY, Answer
 from world import REJECTED, TOWN, Command, World, index_command
 
-from graphrag_ray.build import remembered
+from graphrag_ray.build import known_settings
 from graphrag_ray.errors import Interrupted, ModelRefused
 from graphrag_ray.store import locks, runs
 
@@ -68,7 +68,7 @@ def test_a_root_without_a_snapshot_remembers_the_settings_of_the_run_that_was_st
     world.write({f"{i}.txt": f"ANNA met B{chr(65 + i) * 3} there." for i in range(26)})
     first = ["--set", "chunking.size=300", "--set", "budget.max_total_tokens=20000"]
     assert run(*index_command(world, *first)).exit_code == 4
-    kept = remembered(world.store)
+    kept = known_settings(world.store)
     assert kept is not None and kept["chunking"]["size"] == 300 and "budget" not in kept
     result = run("index", world.input, "--root", world.root)
     assert result.exit_code == 0 and "Settings of the run before this one" in result.stderr
