@@ -104,7 +104,7 @@ def unfinished(store: Store) -> list[RunRecord]:
 
 
 def superseded(store: Store) -> set[str]:
-    """Paths of the records before the last run that came to its end: nothing looks at them. Raises StoreError."""
+    """Paths of the records before the last run that came to its end. Raises StoreError."""
     found = epochs(store)
     last = next((r.epoch for r in backwards(store) if r.outcome in FINISHED), 0)
     return {_path(epoch) for epoch in found if epoch < last}
