@@ -41,13 +41,17 @@ Rows: TypeAlias = npt.NDArray[np.uint64]
 
 def changes(run: Run, tables: Mapping[str, list[Part]]) -> dict[str, dict[str, int]]:
     """For each table of CONTENT the number of rows `added`, `changed`, `removed` and `unchanged` since the
-    parent snapshot; without one everything is added."""
+    parent snapshot; without one everything is added. A table is left out where the parent's rows are damaged:
+    what changed in it cannot be told."""
     found = {}
     for name in CONTENT:
         old = {p.path: p for p in run.parent.parts(name)} if run.parent else {}
         new = {p.path: p for p in tables.get(name, [])}
         gone = [part for path, part in old.items() if path not in new]
         come = [part for path, part in new.items() if path not in old]
+        if any(part.path in run.damaged for part in gone):
+            run.observer.note(f"What changed in {name} cannot be told: the rows before were damaged.")
+            continue
         # An id stands in one part only: where no part went, no row changed.
         counts = _compared(_read(run, name, gone), _read(run, name, come)) if gone else _all_new(come)
         counts["unchanged"] += sum(part.rows for path, part in new.items() if path in old)

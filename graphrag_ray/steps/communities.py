@@ -110,7 +110,8 @@ def load_layout(run: Run, merged: Result, described: Result, found: Result) -> L
 
 
 def _past(run: Run) -> Past | None:
-    """The parent snapshot's graph and hierarchy; None where it was partitioned by other settings."""
+    """The parent snapshot's graph and hierarchy; None where it was partitioned by other settings, or is
+    damaged."""
     parent = run.parent
     if parent is None or "communities" not in parent.steps or "communities" in run.afresh:
         return None
@@ -121,9 +122,14 @@ def _past(run: Run) -> Past | None:
     if options != run.settings.communities:
         return None
     entities, edges = parent.parts("entities"), parent.parts("relationships")
+    before = Result.from_json(parent.steps["communities"])
+    stored = [part for name in ("hierarchy_nodes", "hierarchy_communities") for part in before.parts(name)]
+    if run.lost([*entities, *edges, *stored]):
+        run.observer.note("The communities before are damaged: the graph is partitioned afresh.")
+        return None
     ids = read_table(run.store, entities, ["id"], schema.ENTITIES)["id"]
     weight = read_table(run.store, edges, ["weight"], schema.RELATIONSHIPS)["weight"].to_numpy()
-    hierarchy = _restore(run, Result.from_json(parent.steps["communities"]))
+    hierarchy = _restore(run, before)
     if len(hierarchy.order) != len(ids):  # not the hierarchy of these tables, whatever came between
         return None
     return Past(hierarchy, prefixes_of(ids), *edge_ends(run.store, ids, edges), weight)
