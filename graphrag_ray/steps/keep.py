@@ -118,7 +118,7 @@ def _read_alike(run: Run) -> bool:
     """Whether this run makes the chunks of a document that its parent made."""
     if run.parent is None or run.parent.run.get("code") != code():
         return False
-    now = run.settings.model_dump(mode="json")
+    now = run.settings.kept()
     return all(run.parent.settings.get(n) == now[n] for n in ("input", "chunking", "models", "stages"))
 
 

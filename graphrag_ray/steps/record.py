@@ -95,7 +95,7 @@ def recorded(run: Run, given: Mapping[str, Any], now: Callable[[], float]) -> It
         started_at=now(),
         version=version("graphrag-ray"),
         given=given,
-        settings=run.settings.model_dump(mode="json"),
+        settings=run.settings.kept(),
     )
     recorder = Recorder(run, record, now)
     recorder.write()

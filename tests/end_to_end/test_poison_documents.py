@@ -25,8 +25,8 @@ def failures(world: World) -> list[dict[str, Any]]:
     return json.loads(run("failures", "--root", world.root, "--json").stdout)  # type: ignore[no-any-return]
 
 
-def look_at_poison(input_url: str, index_url: str = "") -> Listing:
-    found = look_at(input_url, index_url)
+def look_at_poison(*given: Any) -> Listing:
+    found = look_at(*given)
     files = [DeadlyFile(f.url, f.path, f.size) if "mill" in f.path else f for f in found.files]
     return Listing(files, found.others, found.base)
 
