@@ -101,6 +101,12 @@ def people(n: int) -> dict[str, str]:
 # whole runs, on a Ray of their own
 
 
+on_a_real_server = pytest.mark.skipif(
+    "GRAPHRAG_RAY_TEST_S3" not in os.environ, reason="two minutes, on a real server: make test-s3"
+)
+
+
+@on_a_real_server
 @pytest.mark.timeout(600)
 def test_an_index_on_object_storage_is_made_asked_and_left_alone_when_nothing_changed(cloud: Cloud):
     cloud.write(TOWN)
@@ -116,6 +122,7 @@ def test_an_index_on_object_storage_is_made_asked_and_left_alone_when_nothing_ch
     assert answer["found"] and answer["sources"]
 
 
+@on_a_real_server
 @pytest.mark.timeout(600)
 def test_a_driver_that_is_killed_on_object_storage_pays_twice_only_for_the_last_seconds(cloud: Cloud):
     cloud.write(people(60))
