@@ -321,7 +321,9 @@ def test_a_run_that_dies_at_any_operation_loses_nothing_it_was_told_is_safe(
     for die_at in range(4, 60):
         journal._cache.clear()
         disk_at = InMemory() if inner == "memory" else on_disk(str(tmp_path / f"{die_at}"))
-        store, disk = faulty(Faults(seed=seed, refused=0.1, unanswered=0.1, torn_writes=torn), disk_at)
+        store, disk = faulty(
+            Faults(seed=100 * seed + die_at, refused=0.1, unanswered=0.1, torn_writes=torn), disk_at
+        )
         try:
             for _ in work_through(store):  # a first run, whole
                 pass
