@@ -20,6 +20,8 @@ SLOW = 0.99
 """A call is slow when so many of its stage's calls took less."""
 FEWEST_SEEN = 100
 """Calls of a stage that must have been seen."""
+ASK_AGAIN_S = 1.0
+"""Between looks whether enough were seen by now."""
 _LOOK_AGAIN = 25
 """Calls after which the quantile is computed anew."""
 
@@ -63,7 +65,7 @@ class Raced(Generic[T]):
 
 async def race(
     place: Place,
-    slow_s: float,
+    slow_s: Callable[[], float | None],
     send: Callable[[Place], Awaitable[T]],
     another: Callable[[], Awaitable[Place]],
     send_second: Callable[[Place], Awaitable[T]],
@@ -71,6 +73,8 @@ async def race(
     sleep: Callable[[float], Awaitable[None]],
 ) -> Raced[T]:
     """Send a request; send a second one when it takes longer than slow_s and `another` has found a place.
+    slow_s is asked again while it is None, since a call that was sent before enough others were seen may be
+    the slowest of all.
 
     Both settle their places themselves, also when cancelled. A second request that cannot be sent, or
     fails, changes nothing.
@@ -78,7 +82,11 @@ async def race(
     sent: list[Place] = []
 
     async def second_request() -> T:
-        await sleep(slow_s)
+        waited_s = 0.0
+        while (slow := slow_s()) is None or waited_s < slow:
+            step_s = ASK_AGAIN_S if slow is None else slow - waited_s
+            await sleep(step_s)
+            waited_s += step_s
         second_place = await another()
         sent.append(second_place)
         return await send_second(second_place)

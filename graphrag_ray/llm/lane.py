@@ -175,11 +175,8 @@ class Lane:
                 if not self._roster.has(place.endpoint):  # dropped while we waited
                     self._line.give_back(place)
                     continue
-                slow_s = self._pace.slow_s(call.stage) if self._runtime.hedge else None
-                if slow_s is None:
-                    result = await self._attempt(place, call, progress)
-                else:
-                    result = await self._hedged(place, slow_s, call, progress)
+                attempt = self._hedged if self._runtime.hedge else self._attempt
+                result = await attempt(place, call, progress)
                 if not isinstance(result, CallError):
                     self._pace.note(call.stage, progress.latency_s)
                     progress.status = "ok"
@@ -224,15 +221,13 @@ class Lane:
             ended = Ended(progress.latency_s, *made, told) if made else None
             self._runtime.limiter.settle(self._name, place.endpoint, spent - place.tokens, ended)
 
-    async def _hedged(
-        self, place: Place, slow_s: float, call: _Call[T], progress: _Progress
-    ) -> T | CallError:
-        """`_attempt`, with a second request, elsewhere if possible, when it takes longer than slow_s."""
+    async def _hedged(self, place: Place, call: _Call[T], progress: _Progress) -> T | CallError:
+        """`_attempt`, with a second request, elsewhere if possible, when it is slow for its stage."""
         second = _Progress()
         started = self._runtime.clock()
         raced = await race(
             place,
-            slow_s,
+            lambda: self._pace.slow_s(call.stage),
             lambda p: self._attempt(p, call, progress),
             lambda: self._line_beside(place.endpoint).place(call.tokens),
             lambda p: self._attempt(p, call, second),

@@ -4,7 +4,8 @@ import pytest
 from scripted import HELLO, PRICE, FakeClient, World, chat
 
 from graphrag_ray.errors import TransientCallError
-from graphrag_ray.llm.hedging import FEWEST_SEEN, Pace
+from graphrag_ray.llm.hedging import ASK_AGAIN_S, FEWEST_SEEN, Pace, race
+from graphrag_ray.llm.waiting import Place
 from graphrag_ray.messages import ChatReply, Usage
 
 SECOND = ChatReply("Second.", usage=Usage(100, 50))
@@ -180,3 +181,27 @@ def test_slow_is_what_one_in_a_hundred_exceeds():
     for i in range(1000):
         pace.note("extract", 8.0 if i % 200 == 0 else 1.0 + i % 10 / 100)
     assert 1.0 <= pace.slow_s("extract") <= 1.3
+
+
+def test_a_call_sent_before_enough_were_seen_is_hedged_once_they_were():
+    known = iter([None, None, 3.5])
+    slept = []
+
+    async def never(place):
+        await asyncio.sleep(60)
+
+    async def at_once(place):
+        return "second"
+
+    async def another():
+        return Place(1, 100)
+
+    async def sleep(seconds):
+        slept.append(seconds)
+
+    def slow_s():
+        return next(known, 3.5)
+
+    raced = asyncio.run(race(Place(0, 100), slow_s, never, another, at_once, bool, sleep))
+    assert raced.second and raced.result == "second" and raced.lost == 0
+    assert slept == [ASK_AGAIN_S, ASK_AGAIN_S, 3.5 - 2 * ASK_AGAIN_S]
