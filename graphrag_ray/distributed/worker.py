@@ -97,8 +97,15 @@ class _WorkerSweep:
         self.writer = JournalWriter(self.settings.store, self.work.name, name)
         gate = Gate(self.limiter)
         self.keeper = Keeper(self.writer, gate)
-        models = self.settings.models
-        async with open_gateway(models, gate, self.accounts, keys.get, in_flight=self.in_flight) as ask:
+        opened = open_gateway(
+            self.settings.models,
+            gate,
+            self.accounts,
+            keys.get,
+            in_flight=self.in_flight,
+            at_the_end=self._at_the_end,
+        )
+        async with opened as ask:
             try:
                 drain_s = DRAIN_S
                 # Where the coordinator died, what is in flight is paid for all the same.
@@ -135,6 +142,10 @@ class _WorkerSweep:
                 # Not at every reply: a lease call costs as much CPU as half a model call.
                 look_s = IDLE_LOOK_S if self.hungry and not self.unflushed else LOOK_S
                 await asyncio.wait(self.running, timeout=look_s)
+
+    def _at_the_end(self) -> bool:
+        """Whether there was nothing more to be had, and all that was is sent."""
+        return self.hungry and len(self.running) <= self.in_flight.calls
 
     def _free_places(self) -> int:
         if self.fatal:

@@ -164,6 +164,7 @@ async def open_gateway(
     ask_key: Callable[[str], str | None] | None = None,
     seed: int | None = None,
     in_flight: InFlight | None = None,
+    at_the_end: Callable[[], bool] = lambda: False,
 ) -> AsyncIterator[Ask]:
     """A function that asks, as long as the block lasts.
 
@@ -172,6 +173,7 @@ async def open_gateway(
     ask_key    where a key may be had that neither the environment nor a file holds
     seed       of the jitter between attempts; None: unpredictable, so that workers differ
     in_flight  kept up to date with what is sent and not yet answered
+    at_the_end whether nothing is left to ask beside that
     """
     online = models.online
     clients = {
@@ -189,6 +191,7 @@ async def open_gateway(
         in_flight=in_flight,
         rng=random.Random(seed),
         hedge=models.hedge,
+        at_the_end=at_the_end,
     )
 
     async def ask(request: Request, stage: str) -> Answer:

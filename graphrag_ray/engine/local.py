@@ -136,7 +136,8 @@ class _LocalSweep(Generic[T]):
         models = self.executor.models
         gate = Gate(self.executor.limiter or LocalLimiter(models.online, models.default_in_flight))
         keeper = Keeper(writer, gate)
-        async with open_gateway(models, gate, self.sweep.accounts, in_flight=self.in_flight) as ask:
+        accounts, sent = self.sweep.accounts, self.in_flight
+        async with open_gateway(models, gate, accounts, in_flight=sent, at_the_end=self._at_the_end) as ask:
             asking = Asking(ask, writer, time.time)
             try:
                 await self._loop(asking, keeper)
@@ -154,6 +155,10 @@ class _LocalSweep(Generic[T]):
                 self.executor.spending.add(self.sweep.accounts)
                 await keeper.close()
         return self.sweep
+
+    def _at_the_end(self) -> bool:
+        """Whether all that there is has been sent."""
+        return not self.queued and len(self.running) <= self.in_flight.calls
 
     async def _loop(self, asking: Asking, keeper: Keeper) -> None:
         exhausted = False

@@ -39,6 +39,7 @@ class Gateway:
     on_call         told of every logical call when it has ended
     in_flight       kept up to date with what is sent and not yet answered
     hedge           send a second request for a call slower than nearly all of its stage
+    at_the_end      whether nothing is left to ask beside what is in flight
     """
 
     def __init__(
@@ -54,10 +55,12 @@ class Gateway:
         in_flight: InFlight | None = None,
         rng: random.Random,
         hedge: bool = False,
+        at_the_end: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        runtime = Runtime(limiter, on_call, in_flight or InFlight(), max_attempts, rng, clock, sleep, hedge)
+        sent = in_flight or InFlight()
+        runtime = Runtime(limiter, on_call, sent, max_attempts, rng, clock, sleep, hedge, at_the_end)
         self._lanes = {
             name: Lane(name, model, clients[name], runtime)
             for name, model in models.items()

@@ -2,6 +2,10 @@
 
 Dean and Barroso, "The Tail at Scale" (CACM 2013). The first good answer counts and the other request is
 cancelled, so a call still has one reply. A call is hedged at most once in each attempt.
+
+While work is queued, a slow call holds up nothing but itself, and one in a hundred is hedged. Where none is
+left to send, at the end of a stage, everyone waits for the slowest: one in twenty is hedged then, as long as
+few of the stage's calls were.
 """
 
 from __future__ import annotations
@@ -18,10 +22,14 @@ T = TypeVar("T")
 
 SLOW = 0.99
 """A call is slow when so many of its stage's calls took less."""
+SLOW_AT_THE_END = 0.95
+"""The same where nothing else is left to send."""
+MOST_HEDGED = 0.03
+"""Of a stage's calls: with more hedges only SLOW counts."""
 FEWEST_SEEN = 100
 """Calls of a stage that must have been seen."""
 ASK_AGAIN_S = 1.0
-"""Between looks whether enough were seen by now."""
+"""Between looks at what is slow: enough may have been seen by now, or nothing be left to send."""
 _LOOK_AGAIN = 25
 """Calls after which the quantile is computed anew."""
 
@@ -32,22 +40,30 @@ class Pace:
 
     def __init__(self) -> None:
         self._latencies: dict[str, Latencies] = {}
-        self._slow: dict[str, tuple[int, float]] = {}
+        self._slow: dict[tuple[str, float], tuple[int, float]] = {}
         self._seen: dict[str, int] = {}
+        self._hedged: dict[str, int] = {}
 
     def note(self, stage: str, seconds: float) -> None:
         self._latencies.setdefault(stage, Latencies()).add(seconds)
         self._seen[stage] = self._seen.get(stage, 0) + 1
 
-    def slow_s(self, stage: str) -> float | None:
-        """From when on a call of this stage is slow; None where too few were seen."""
+    def hedged(self, stage: str) -> None:
+        """A second request was sent."""
+        self._hedged[stage] = self._hedged.get(stage, 0) + 1
+
+    def slow_s(self, stage: str, at_the_end: bool = False) -> float | None:
+        """From when on a call of this stage is slow; None where too few were seen. at_the_end: nothing else
+        is left to send."""
         seen = self._seen.get(stage, 0)
         if seen < FEWEST_SEEN:
             return None
-        at, seconds = self._slow.get(stage, (0, 0.0))
+        few = self._hedged.get(stage, 0) < MOST_HEDGED * seen
+        share = SLOW_AT_THE_END if at_the_end and few else SLOW
+        at, seconds = self._slow.get((stage, share), (0, 0.0))
         if seen >= at + _LOOK_AGAIN:
-            seconds = self._latencies[stage].quantile(SLOW) or 0.0
-            self._slow[stage] = (seen, seconds)
+            seconds = self._latencies[stage].quantile(share) or 0.0
+            self._slow[stage, share] = (seen, seconds)
         return seconds
 
 
@@ -73,8 +89,7 @@ async def race(
     sleep: Callable[[float], Awaitable[None]],
 ) -> Raced[T]:
     """Send a request; send a second one when it takes longer than slow_s and `another` has found a place.
-    slow_s is asked again while it is None, since a call that was sent before enough others were seen may be
-    the slowest of all.
+    slow_s is asked again and again: None while too few others were seen, it falls when the end has come.
 
     Both settle their places themselves, also when cancelled. A second request that cannot be sent, or
     fails, changes nothing.
@@ -84,7 +99,7 @@ async def race(
     async def second_request() -> T:
         waited_s = 0.0
         while (slow := slow_s()) is None or waited_s < slow:
-            step_s = ASK_AGAIN_S if slow is None else slow - waited_s
+            step_s = ASK_AGAIN_S if slow is None else min(ASK_AGAIN_S, slow - waited_s)
             await sleep(step_s)
             waited_s += step_s
         second_place = await another()

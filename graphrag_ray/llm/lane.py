@@ -44,6 +44,7 @@ class Runtime:
     in_flight kept up to date with what is sent and not yet answered
     rng       for the jitter of back-offs
     hedge     send a second request for a slow call
+    at_the_end   whether nothing is left to send beside what is in flight
     """
 
     limiter: Limiter
@@ -54,6 +55,7 @@ class Runtime:
     clock: Callable[[], float]
     sleep: Callable[[float], Awaitable[None]]
     hedge: bool = False
+    at_the_end: Callable[[], bool] = lambda: False
 
 
 @dataclass(frozen=True)
@@ -225,12 +227,17 @@ class Lane:
         """`_attempt`, with a second request, elsewhere if possible, when it is slow for its stage."""
         second = _Progress()
         started = self._runtime.clock()
+
+        async def send_second(p: Place) -> T | CallError:
+            self._pace.hedged(call.stage)
+            return await self._attempt(p, call, second)
+
         raced = await race(
             place,
-            lambda: self._pace.slow_s(call.stage),
+            lambda: self._pace.slow_s(call.stage, self._runtime.at_the_end()),
             lambda p: self._attempt(p, call, progress),
             lambda: self._line_beside(place.endpoint).place(call.tokens),
-            lambda p: self._attempt(p, call, second),
+            send_second,
             lambda result: not isinstance(result, CallError),
             self._runtime.sleep,
         )

@@ -1,10 +1,11 @@
 import asyncio
+from dataclasses import replace
 
 import pytest
 from scripted import HELLO, PRICE, FakeClient, World, chat
 
 from graphrag_ray.errors import TransientCallError
-from graphrag_ray.llm.hedging import ASK_AGAIN_S, FEWEST_SEEN, Pace, race
+from graphrag_ray.llm.hedging import ASK_AGAIN_S, FEWEST_SEEN, MOST_HEDGED, Pace, race
 from graphrag_ray.llm.waiting import Place
 from graphrag_ray.messages import ChatReply, Usage
 
@@ -183,6 +184,50 @@ def test_slow_is_what_one_in_a_hundred_exceeds():
     assert 1.0 <= pace.slow_s("extract") <= 1.3
 
 
+def test_where_nothing_is_left_to_send_one_in_twenty_is_slow():
+    pace = Pace()
+    for i in range(1000):
+        pace.note("extract", 8.0 if i % 25 == 0 else 1.0)
+    assert pace.slow_s("extract") == pytest.approx(8.0, rel=0.1)
+    assert pace.slow_s("extract", at_the_end=True) == pytest.approx(1.0, rel=0.1)
+
+
+def test_with_many_hedges_only_the_slowest_of_a_hundred_is_slow_at_the_end_too():
+    pace = Pace()
+    for i in range(1000):
+        pace.note("extract", 8.0 if i % 25 == 0 else 1.0)
+    for _ in range(round(1000 * MOST_HEDGED)):
+        assert pace.slow_s("extract", at_the_end=True) == pytest.approx(1.0, rel=0.1)
+        pace.hedged("extract")
+    assert pace.slow_s("extract", at_the_end=True) == pytest.approx(8.0, rel=0.1)
+
+
+def test_a_call_is_hedged_sooner_when_the_end_comes_while_it_is_waited_for():
+    """100 calls of 1 s and some of 60 s; the sleeps tell what is taken for slow."""
+    ended = False
+
+    async def scenario():
+        nonlocal ended
+        client = SlowOnce(HELLO)
+        other = FakeClient(SECOND, where="http://b/v1")
+        world = Hedged(client, other)
+        lane = world.gateway._lanes["default"]
+        lane._roster.usable = lambda now, tokens: usable(world)
+        lane._runtime = replace(lane._runtime, at_the_end=lambda: ended)
+        for i in range(FEWEST_SEEN):
+            await world.gateway.ask(chat(f"Say hello {i}."), "stage")
+        for _ in range(5):
+            lane._pace.note("stage", 3600.0)
+        slow = asyncio.ensure_future(world.gateway.ask(chat("Last."), "stage"))
+        await asyncio.sleep(0.1)
+        assert not other.seen, "an hour is not over"
+        ended = True
+        assert await asyncio.wait_for(slow, 5) == SECOND
+        await world.gateway.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_call_sent_before_enough_were_seen_is_hedged_once_they_were():
     known = iter([None, None, 3.5])
     slept = []
@@ -204,4 +249,4 @@ def test_a_call_sent_before_enough_were_seen_is_hedged_once_they_were():
 
     raced = asyncio.run(race(Place(0, 100), slow_s, never, another, at_once, bool, sleep))
     assert raced.second and raced.result == "second" and raced.lost == 0
-    assert slept == [ASK_AGAIN_S, ASK_AGAIN_S, 3.5 - 2 * ASK_AGAIN_S]
+    assert slept == [ASK_AGAIN_S] * 3 + [0.5]
