@@ -4,39 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from graphrag_ray import schema
 from graphrag_ray.corpus.tokens import count, vocabulary_for
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.errors import GraphRagError, UsageError
+from graphrag_ray.errors import UsageError
 from graphrag_ray.llm.accounting import Accounts, Totals
 from graphrag_ray.patience import Asker
 from graphrag_ray.prompts import load_prompts
-from graphrag_ray.query import map_reduce
+from graphrag_ray.query import methods
 from graphrag_ray.query.answer import Answer, Phase
-from graphrag_ray.query.global_search import compose
-from graphrag_ray.query.levels import LevelReports, Levels, levels
-from graphrag_ray.query.map_reduce import MapAnswer, map_spec, reduce_spec
+from graphrag_ray.query.method import Given, Method, Need, Question, Ran, Rows, Search
+from graphrag_ray.reading import Reader
 from graphrag_ray.records import Reference
-from graphrag_ray.reports.context import Record, report_record
 from graphrag_ray.settings import Settings, Storage
 from graphrag_ray.settings_file import parse_settings, storage_of
 from graphrag_ray.sources import Source, specific, under
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parts import Part, read_part, read_table
-from graphrag_ray.store.snapshots import Manifest, being_read, open_latest
+from graphrag_ray.store.snapshots import Manifest, open_latest
 
-REPORT_COLUMNS = ["id", "human_readable_id", "community", "title", "full_content", "n_tokens", "hierarchy"]
 MAX_QUESTION_CHARACTERS = 20_000
-PARTS_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -50,60 +43,72 @@ class Index:
     def __repr__(self) -> str:
         return f"<Index {self.store.url}, snapshot {self.manifest.number}>"
 
+    @cached_property
+    def reader(self) -> Reader:
+        return Reader(self.store, self.manifest)
+
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """A table of the snapshot (see schema.py), or some of its columns. Raises UsageError for a name or
         column that there is not, SnapshotRemoved where `gc` has taken the snapshot away meanwhile."""
-        if name not in schema.TABLES:
-            raise UsageError(f"there is no table {name!r}; there are {', '.join(schema.TABLES)}")
-        known = schema.TABLES[name].names
-        if unknown := [c for c in columns or [] if c not in known]:
-            raise UsageError(f"table {name} has no column {unknown[0]!r}; it has {', '.join(known)}")
-        with being_read(self.store, self.manifest):
-            return read_table(self.store, self.manifest.parts(name), columns, schema.TABLES[name])
+        return self.reader.table(name, columns)
 
-    def ask(self, question: str, level: str | int | None = None) -> Answer:
-        """Answer a question about the whole corpus from the reports of one level (global search).
+    def ask(
+        self,
+        question: str,
+        level: str | int | None = None,
+        *,
+        method: str = methods.DEFAULT,
+        where: Sequence[str] = (),
+    ) -> Answer:
+        """Answer a question from the index.
 
-        level: "C0", "C1", … or a number; None: the coarsest with enough reports to fill a context.
-        Raises UsageError for a question that cannot be asked, LevelNotFound, ModelRefused.
+        method   one of query/methods.py
+        level    "C0", "C1", … or a number; None: the coarsest with enough reports to fill a context
+        where    conditions on documents, for methods that look up chunks
+        Raises UsageError for what cannot be asked, LevelNotFound, ModelRefused.
         """
-        return _run(self.ask_async(question, level))
+        return _run(self.ask_async(question, level, method=method, where=where))
 
-    async def ask_async(self, question: str, level: str | int | None = None) -> Answer:
+    async def ask_async(
+        self,
+        question: str,
+        level: str | int | None = None,
+        *,
+        method: str = methods.DEFAULT,
+        where: Sequence[str] = (),
+    ) -> Answer:
         """`ask`, for a caller with an event loop."""
         started = time.monotonic()
         _check(question)
-        prompts = load_prompts(self.settings.prompts_dir)
-        budget = self.settings.query.context_tokens
-        reports = self.table("community_reports", REPORT_COLUMNS)
-        known = self._levels(reports)
-        chosen = known.at(known.parse(level, budget))
-        number = _numbers(reports)
-
-        model = self.settings.model(self.settings.model_name("map"))
-        vocabulary = vocabulary_for(model.model, model.tokenizer).name
-
-        def tokens(text: str) -> int:
-            return count(text, vocabulary)
-
-        shown = _records(reports, chosen)
-        contexts = map_reduce.pack(shown, budget, self.settings.query.seed, tokens)
+        search = methods.method(method)
         accounts = Accounts()
         asker = Asker.of(Models.of(self.settings), accounts)
-        spec = map_spec(self.settings, prompts)
-        asked = [partial(map_reduce.map_answer, question, c, spec) for c in contexts]
-        outcomes = await asker.run("map", asked)
-        mapped: list[MapAnswer | None] = [o.result for o in outcomes]
-        to_reduce = map_reduce.reduce_context([m for m in mapped if m], budget, tokens)
-        dialogue = partial(map_reduce.reduce_answer, question, to_reduce, reduce_spec(self.settings, prompts))
-        (reduced,) = await asker.run("reduce", [dialogue])
-        if reduced.result is None:
-            raise GraphRagError(f"the answer could not be put together: {reduced.error}")
-        errors = [o.error for o in outcomes if o.result is None]
-        answer = compose(question, chosen, contexts, mapped, to_reduce, reduced.result, number.get, errors)
+        failed: dict[str, int] = {}
+
+        async def fulfil(need: Need) -> Any:
+            if isinstance(need, Rows):
+                return await asyncio.to_thread(self.reader.rows, need)
+            if isinstance(need, Search):
+                raise NotImplementedError
+            outcomes = await asker.run(need.phase, need.start)
+            failed[need.phase] = failed.get(need.phase, 0) + sum(o.result is None for o in outcomes)
+            return [Ran(o.result, o.error) for o in outcomes]
+
+        asked = Question(question, level, tuple(where))
+        answer = await _driven(search(asked, self._given()), fulfil)
         notes = (*answer.notes, *self._notes(None if answer.found else question))
-        phases = _phases(accounts, {"map": len(errors)})
+        phases = _phases(accounts, failed)
         return replace(answer, phases=phases, notes=notes, seconds=time.monotonic() - started)
+
+    def _given(self) -> Given:
+        model = self.settings.model(self.settings.model_name("map"))
+        vocabulary = vocabulary_for(model.model, model.tokenizer).name
+        return Given(
+            self.settings,
+            load_prompts(self.settings.prompts_dir),
+            lambda text: count(text, vocabulary),
+            {name: sum(p.rows for p in parts) for name, parts in self.manifest.tables.items()},
+        )
 
     def _notes(self, unanswered: str | None) -> list[str]:
         """Those of the snapshot; what the offline engine had to do with index and answer.
@@ -128,13 +133,10 @@ class Index:
 
     def titles(self, references: Iterable[Reference]) -> list[tuple[int, str]]:
         """Short id and title of each cited report, in the order of the answer."""
-        reports = self.table("community_reports", ["id", "human_readable_id", "title"])
-        known = {r["id"]: (r["human_readable_id"], r["title"]) for r in reports.to_pylist()}
-        return [known[r.id] for r in references if r.section == "Reports" and r.id in known]
-
-    def _levels(self, reports: pa.Table) -> Levels:
-        communities = self.table("communities", ["community", "level", "parent", "hierarchy"])
-        return levels(communities, reports)
+        cited = [r.id for r in references if r.section == "Reports"]
+        rows = self._rows("community_reports", cited, ["id", "human_readable_id", "title"])
+        known = {id_: (r["human_readable_id"], r["title"]) for id_, r in rows.items()}
+        return [known[id_] for id_ in cited if id_ in known]
 
     def sources(self, references: Iterable[Reference], answer: Answer | None = None) -> list[Source]:
         """What lies under cited reports: entities and relationships, and their chunks with positions.
@@ -153,19 +155,8 @@ class Index:
         return given.get("id_column") is not None
 
     def _rows(self, name: str, ids: Iterable[str], columns: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """The rows of a table with these ids, by id, in the table's order. It is read part by part: a table
-        may be as large as the corpus, what a question cites is not."""
-        wanted = pa.array(sorted(set(ids)), pa.string())
-        parts = self.manifest.parts(name) if len(wanted) else []
-
-        def rows(part: Part) -> list[dict[str, Any]]:
-            table = read_part(self.store, part, columns)
-            found: list[dict[str, Any]] = table.filter(pc.is_in(table["id"], value_set=wanted)).to_pylist()
-            return found
-
-        reading = being_read(self.store, self.manifest)
-        with reading, ThreadPoolExecutor(PARTS_AT_ONCE, thread_name_prefix="parts") as pool:
-            return {row["id"]: row for found in pool.map(rows, parts) for row in found}
+        """The rows of a table with these ids, by id, in the table's order."""
+        return {row["id"]: row for row in self.reader.rows(Rows(name, columns, list(ids))).to_pylist()}
 
 
 def open_index(
@@ -200,6 +191,21 @@ def _run(answering: Coroutine[Any, Any, Answer]) -> Answer:
         return thread.submit(asyncio.run, answering).result()
 
 
+async def _driven(method: Method, fulfil: Callable[[Need], Coroutine[Any, Any, Any]]) -> Answer:
+    """Give a method what it needs until it answers."""
+    sent: Any = None
+    while True:
+        try:
+            need = method.send(sent)
+        except StopIteration as ended:
+            answer: Answer = ended.value
+            return answer
+        if isinstance(need, tuple):
+            sent = list(await asyncio.gather(*(fulfil(n) for n in need)))
+        else:
+            sent = await fulfil(need)
+
+
 def _check(question: str) -> None:
     if not question.strip():
         raise UsageError("the question is empty")
@@ -207,16 +213,6 @@ def _check(question: str) -> None:
         raise UsageError(
             f"the question has {len(question)} characters; at most {MAX_QUESTION_CHARACTERS} can be asked"
         )
-
-
-def _records(reports: pa.Table, chosen: LevelReports) -> list[Record]:
-    rows = reports.take(pa.array(chosen.rows)).select(["id", "title", "full_content"]).to_pylist()
-    return [report_record(r["id"], r["title"], r["full_content"]) for r in rows]
-
-
-def _numbers(reports: pa.Table) -> dict[Reference, int | None]:
-    ids, numbers = reports["id"].to_pylist(), reports["human_readable_id"].to_pylist()
-    return {Reference("Reports", id_): n for id_, n in zip(ids, numbers, strict=True)}
 
 
 def _phases(accounts: Accounts, failed: Mapping[str, int]) -> dict[str, Phase]:

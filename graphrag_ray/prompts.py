@@ -35,6 +35,7 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "report": frozenset({"role", "rating_criterion", "context", "language", "max_tokens"}),
     "map": frozenset({"question", "context", "response_type", "knowledge", "language", "max_tokens"}),
     "reduce": frozenset({"question", "answers", "response_type", "knowledge", "language", "max_tokens"}),
+    "answer": frozenset({"question", "context", "response_type", "knowledge", "language", "max_tokens"}),
     "correct": frozenset({"problem"}),
 }
 """Every prompt and the placeholders it must have, all of them and no others."""

@@ -318,12 +318,17 @@ class Budget(_Strict):
     max_wall_s: Annotated[float, Field(gt=0)] | None = None
 
 
-STAGES = ("extract", "claims", "describe", "report", "embed", "map", "reduce")
+STAGES = ("extract", "claims", "describe", "report", "embed", "map", "reduce", "answer", "rate", "drift")
 
 
 class Settings(_Strict):
     models: dict[str, Model] = {"default": Model()}
-    stages: dict[Literal["extract", "claims", "describe", "report", "embed", "map", "reduce"], Stage] = {}
+    stages: dict[
+        Literal[
+            "extract", "claims", "describe", "report", "embed", "map", "reduce", "answer", "rate", "drift"
+        ],
+        Stage,
+    ] = {}
     input: Input = Input()
     chunking: Chunking = Chunking()
     extraction: Extraction = Extraction()

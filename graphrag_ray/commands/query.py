@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from graphrag_ray.errors import FAILED_ITEMS
+from graphrag_ray.query import methods
 from graphrag_ray.terminal import console
 from graphrag_ray.terminal.options import (
     Command,
@@ -25,6 +26,13 @@ from graphrag_ray.terminal.options import (
 @root_option
 @settings_options
 @click.option(
+    "--method",
+    type=click.Choice(list(methods.FILES)),
+    default=methods.DEFAULT,
+    show_default=True,
+    help="How the answer is found.",
+)
+@click.option(
     "--level",
     metavar="C0..Cn",
     help="Level of the communities; default: the coarsest level with enough reports to fill a context.",
@@ -37,6 +45,7 @@ def query(
     root: str,
     config: str | None,
     overrides: tuple[str, ...],
+    method: str,
     level: str | None,
     snapshot: int | None,
     sources: bool,
@@ -58,7 +67,7 @@ def query(
         manifest = open_latest(store, snapshot)
     settings = settings_from(config, overrides, short, manifest.settings if config is None else None)
     opened = open_index(root, snapshot=manifest.number, settings=settings)
-    answer = opened.ask(question, level)
+    answer = opened.ask(question, level, method=method)
     found = opened.sources(answer.references) if sources or as_json else []
     if as_json:
         click.echo(console.as_json(console.answer_json(answer, found, opened.manifest.number)))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 from graphrag_ray.errors import PermanentCallError
 from graphrag_ray.messages import ChatReply, ChatRequest, Usage
-from graphrag_ray.offline.answers import map_answer, reduce_answer
+from graphrag_ray.offline.answers import context_answer, map_answer, reduce_answer
 from graphrag_ray.offline.claims import claim_records
 from graphrag_ray.offline.describe import description
 from graphrag_ray.offline.embed import embed_many
@@ -35,6 +35,7 @@ _ANSWERS: Mapping[str, Callable[[Variables], str]] = {
     "report": write_report,
     "map": map_answer,
     "reduce": reduce_answer,
+    "answer": context_answer,
 }
 
 

@@ -39,7 +39,7 @@ _TITLE = re.compile(r"\*\*([^*]+)\*\*:")
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """A record of the context; `section` is Reports, or Sources where chunks themselves are read."""
+    """A record of the context: a report, or another record that takes its part."""
 
     section: str
     number: str
@@ -147,7 +147,23 @@ def _reports(context: str) -> list[_Report]:
     for row in sections.get("Sources", ()):
         found = (s for s in split_sentences(row.get("text") or "", lexicon()) if is_balanced(s))
         out.append(_Report("Sources", row["id"], f"Source {row['id']}", tuple(dict.fromkeys(found)), 5.0))
+    for section, title in (("Entities", "{entity}"), ("Relationships", "{source} – {target}")):
+        for row in sections.get(section, ()):
+            found = (s for s in split_sentences(row.get("description") or "", lexicon()) if is_balanced(s))
+            name = title.format_map(row)
+            out.append(_Report(section, row["id"], name, tuple(dict.fromkeys(found)), 5.0))
     return out
+
+
+def context_answer(variables: Mapping[str, str]) -> str:
+    """The answer from one context alone: its quotations without the score line."""
+    _, _, quotations = map_answer(variables).partition("\n")
+    if not quotations:
+        return f"Nothing that was found answers this question. {MARK}"
+    lines = quotations.split("\n")
+    if "list" not in variables.get("response_type", "") and "point" not in variables.get("response_type", ""):
+        return "\n\n".join([*lines, MARK])
+    return "\n".join([*(f"- {line}" for line in lines), "", MARK])
 
 
 def reduce_answer(variables: Mapping[str, str]) -> str:

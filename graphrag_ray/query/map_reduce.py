@@ -72,6 +72,10 @@ def reduce_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec
     return _spec("reduce", settings, prompts, settings.query.max_reduce_tokens)
 
 
+def answer_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
+    return _spec("answer", settings, prompts, settings.query.max_reduce_tokens)
+
+
 @dataclass(frozen=True)
 class MapAnswer:
     """What one context says on the question.
@@ -199,14 +203,27 @@ def reduce_answer(question: str, context: ReduceContext, spec: AnswerSpec) -> Di
     """
     if not context.shown:
         return Reduced(NOTHING_FOUND, found=False)
-    variables = {**_variables(question, spec), "answers": context.text}
-    request = _request("reduce", variables, spec)
+    return (yield from asked_for_text("reduce", question, {"answers": context.text}, context.numbering, spec))
+
+
+def asked_for_text(
+    prompt: str,
+    question: str,
+    shown: Mapping[str, str],
+    numbering: Mapping[tuple[str, int], str],
+    spec: AnswerSpec,
+) -> Dialogue[Reduced]:
+    """Ask for a text with references, and once more where it is empty.
+
+    shown: what the prompt's own placeholders hold; numbering: of the records in it. Raises DialogueFailed.
+    """
+    request = _request(prompt, {**_variables(question, spec), **shown}, spec)
     reply: ChatReply = yield request
     if not without_scores(reply.text):
         reply = yield _correction(request, reply, Problem("it is empty"), spec)
     if not (written := without_scores(reply.text)):
-        raise DialogueFailed("reduce: the reply is empty, also after a correction")
-    text, references, dropped, truncated = _resolved(written, reply, context.numbering)
+        raise DialogueFailed(f"{prompt}: the reply is empty, also after a correction")
+    text, references, dropped, truncated = _resolved(written, reply, numbering)
     return Reduced(text, references, truncated=truncated, dropped_references=dropped)
 
 

@@ -13,7 +13,7 @@ from world import REJECTED, TOWN, World, prompt_of, python
 
 from graphrag_ray.errors import LevelNotFound, ModelRefused, UsageError
 from graphrag_ray.patience import FIRST_ATTEMPTS
-from graphrag_ray.query.global_search import UNREADABLE
+from graphrag_ray.query.parts import UNREADABLE
 from graphrag_ray.records import parse_sections
 
 DEEP = {"communities": {"max_size": 3, "small_component": 1}, "reports": {"context_tokens": 600}}

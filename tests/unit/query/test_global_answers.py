@@ -7,9 +7,10 @@ import json
 import numpy as np
 
 from graphrag_ray.query.answer import Answer, Phase
-from graphrag_ray.query.global_search import UNREADABLE, compose
+from graphrag_ray.query.global_search import gaps
 from graphrag_ray.query.levels import LevelReports
 from graphrag_ray.query.map_reduce import MapAnswer, Reduced, reduce_answer, reduce_context
+from graphrag_ray.query.parts import UNREADABLE, Read, compose
 from graphrag_ray.records import Reference
 from graphrag_ray.reports.context import Context
 
@@ -24,7 +25,8 @@ def composed(
     context = reduce_context([m for m in mapped if m], 1000, len)
     if reduced is None:
         reduced = Reduced("So [Data: Reports (aa, bb)].", (A, B), dropped_references=1)
-    return compose("Why?", chosen, CONTEXTS, mapped, context, reduced, {A: 7, B: 31}.get)
+    what = Read(CONTEXTS, mapped, context, reduced)
+    return compose("Why?", "global", "reports", what, {A: 7, B: 31}, level=chosen.level, notes=gaps(chosen))
 
 
 def test_an_answer_shows_human_readable_ids_and_keeps_string_ids_beside_them() -> None:
@@ -82,7 +84,7 @@ def test_an_empty_level_is_nothing_found() -> None:
         next(dialogue)
         raise AssertionError("a model was asked")
     except StopIteration as stop:
-        answer = compose("Why?", CHOSEN, [], [], context, stop.value, {}.get)
+        answer = compose("Why?", "global", "reports", Read([], [], context, stop.value), {})
     assert not answer.found
     assert answer.text
     assert answer.text != UNREADABLE

@@ -1,0 +1,111 @@
+"""A way of answering, as a generator: it yields what it needs, is sent it, and returns the answer.
+
+    Rows        rows of a table of the snapshot         -> pa.Table
+    Search      the records that are nearest to a text  -> list[Hit]
+    Dialogues   what models are asked, all at once      -> list[Ran]
+
+or a tuple of these, answered together and sent as a list. So a way of answering is one file of this room,
+does no I/O and can be tested with tables and replies at hand; `ask.py` gives one question what it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
+
+from graphrag_ray.messages import Dialogue
+from graphrag_ray.prompts import Prompt
+from graphrag_ray.query.answer import Answer
+from graphrag_ray.reports.context import Count
+from graphrag_ray.settings import Settings
+
+T = TypeVar("T")
+
+Kind: TypeAlias = Literal["entity", "relationship", "text_unit", "community_report"]
+"""What can be searched: the kinds of `schema.EMBEDDINGS`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of a table, in its order.
+
+    ids   only the rows whose column `by` is one of these or, for a column of lists, holds one; None: all
+    """
+
+    table: str
+    columns: Sequence[str]
+    ids: Sequence[str] | None = None
+    by: str = "id"
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """At most k records nearest to a text, best first.
+
+    by      "vector": cosine similarity of embeddings; "keyword": BM25
+    among   ids of the only records that count; None: all
+    """
+
+    kind: Kind
+    by: Literal["vector", "keyword"]
+    text: str
+    k: int
+    among: Sequence[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A record that was found. score: cosine similarity or BM25; higher is nearer."""
+
+    id: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Dialogues(Generic[T]):
+    """Dialogues to run at once.
+
+    phase   for the accounts, and the stage of the settings that says which model is asked
+    last    the text of its only reply is the answer's: it may be shown while it is written
+    """
+
+    phase: str
+    start: Sequence[Callable[[], Dialogue[T]]]
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ran(Generic[T]):
+    """What became of one dialogue: its result, or why there is none."""
+
+    result: T | None
+    error: str = ""
+
+
+Need: TypeAlias = Rows | Search | Dialogues[Any]
+Method: TypeAlias = Generator[Any, Any, Answer]
+
+
+@dataclass(frozen=True)
+class Question:
+    """level: as the caller wrote it; None: the method's own choice. where: conditions on documents, all of
+    which must hold."""
+
+    text: str
+    level: str | int | None = None
+    where: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a method knows without asking.
+
+    count     tokens of a text, in the vocabulary of the model that answers
+    n_rows    rows of each table of the snapshot; a table that it lacks is not in it
+    """
+
+    settings: Settings
+    prompts: Mapping[str, Prompt]
+    count: Count
+    n_rows: Mapping[str, int]

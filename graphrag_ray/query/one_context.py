@@ -1,0 +1,66 @@
+"""One context, one answer: what vector, hybrid and local search end with."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from graphrag_ray.errors import GraphRagError
+from graphrag_ray.messages import Dialogue
+from graphrag_ray.query.answer import Answer, ContextUsed
+from graphrag_ray.query.map_reduce import NOTHING_FOUND, AnswerSpec, Reduced, answer_spec, asked_for_text
+from graphrag_ray.query.method import Dialogues, Given
+from graphrag_ray.query.numbers import numbered, shown_in, shown_to_people
+from graphrag_ray.reports.context import Context
+
+PHASE = "answer"
+
+
+@dataclass(frozen=True)
+class Read:
+    """What was read, and what it says."""
+
+    context: Context
+    said: Reduced
+
+
+def read(question: str, given: Given, context: Context) -> Generator[Any, Any, Read]:
+    """Ask one context; nothing is asked of an empty one."""
+    if not context.numbering:
+        return Read(context, Reduced(NOTHING_FOUND, found=False))
+    spec = answer_spec(given.settings, given.prompts)
+    (ran,) = yield Dialogues(PHASE, [partial(answer_context, question, context, spec)], last=True)
+    if ran.result is None:
+        raise GraphRagError(f"the question could not be answered: {ran.error}")
+    return Read(context, ran.result)
+
+
+def answered(
+    question: str, method: str, read: Read, notes: Sequence[str] = ()
+) -> Generator[Any, Any, Answer]:
+    """The answer, without costs and seconds, which the caller knows. notes: of the method itself."""
+    context, said = read.context, read.said
+    number = yield from numbered(said.references)
+    shown = shown_in(context.numbering)
+    used = ContextUsed(PHASE, shown, context.n_tokens, context.left_out, context.cut)
+    told = (
+        (context.cut, f"{context.cut} records were too long and were read without their end."),
+        (said.truncated, "The answer ended at the model's output limit."),
+    )
+    return Answer(
+        question=question,
+        text=shown_to_people(said.text, number),
+        method=method,
+        references=said.references,
+        found=said.found,
+        contexts=(used,) if shown else (),
+        dropped_references=said.dropped_references,
+        notes=(*notes, *(text for applies, text in told if applies)),
+    )
+
+
+def answer_context(question: str, context: Context, spec: AnswerSpec) -> Dialogue[Reduced]:
+    """Ask what a context says on the question. Raises DialogueFailed where the reply is empty twice."""
+    return (yield from asked_for_text("answer", question, {"context": context.text}, context.numbering, spec))
