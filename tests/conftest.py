@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 HERE = str(Path(__file__).parent)
 sys.path.insert(0, HERE)
 # For commands and the workers of a Ray cluster that a test starts.
+os.environ["GRAPHRAG_RAY_CACHE"] = os.path.join(tempfile.mkdtemp(prefix="graphrag-ray-tests-"), "cache")
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (HERE, os.environ.get("PYTHONPATH"))))
 
 settings.register_profile("suite", deadline=None, derandomize=True)
