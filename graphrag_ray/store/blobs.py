@@ -25,7 +25,7 @@ from graphrag_ray.store.parts import FOLDER, MEND, Part
 SUFFIX = ".arrow"
 
 _PIECE = 16 << 20
-_NAME = re.compile(rf".*/part-([0-9a-f]+)-[0-9a-f]+\{SUFFIX}")
+_NAME = re.compile(rf"{FOLDER}/[^/]+/part-([0-9a-f]+)-[0-9a-f]+\{SUFFIX}")
 
 
 def is_blob(path: str) -> bool:

@@ -186,7 +186,7 @@ def everything(opened: Index) -> dict[str, list[dict[str, Any]]]:
     for name in sorted(opened.manifest.tables):
         parts = opened.manifest.parts(name)
         if name.startswith("search_"):
-            out[name] = [{"part": p.path, "bytes": bytes(blobs.mapped(opened.store, p))} for p in parts]
+            out[name] = [{"bytes": bytes(blobs.mapped(opened.store, part))} for part in parts]
             continue
         rows = rows_of(opened, name) if parts else []
         out[name] = [{k: v for k, v in r.items() if k not in ("first_at", "last_at")} for r in rows]
