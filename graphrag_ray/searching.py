@@ -19,6 +19,7 @@ from graphrag_ray.patience import Asker
 from graphrag_ray.query.method import Hit, Kind, Search
 from graphrag_ray.reading import Reader
 from graphrag_ray.search import keyword, vectors
+from graphrag_ray.search.arrays import strings
 from graphrag_ray.search.keyword import KeywordShard
 from graphrag_ray.search.ranking import Found, merged
 from graphrag_ray.search.vectors import Floats, VectorShard
@@ -155,7 +156,7 @@ def _by_keyword(searcher: Searcher, need: Search) -> list[Found]:
 
 
 def _ids(need: Search) -> pa.Array | None:
-    return None if need.among is None else pa.array(sorted(set(need.among)), pa.string())
+    return None if need.among is None else strings(sorted(set(need.among)))
 
 
 def _told(embedder: Embedder) -> str:
