@@ -128,7 +128,8 @@ class Searching:
 
     async def _embed(self, text: str) -> Floats:
         embedder = await asyncio.to_thread(self.searcher.embedder)
-        (outcome,) = await self.asker.run("embed", [partial(embedder.embed, text)])
+        sendable = text.encode(errors="replace").decode()  # half of a character, from a terminal, say
+        (outcome,) = await self.asker.run("embed", [partial(embedder.embed, sendable)])
         if outcome.result is None:
             raise GraphRagError(f"the question could not be embedded: {outcome.error}")
         wanted: Floats = vectors.unit(np.frombuffer(outcome.result, "<f4").reshape(1, -1))[0]

@@ -78,9 +78,8 @@ def test_damage_is_found_without_a_reader_and_set_aside(store: Store, spoil: Cal
     sound, spoilt = written(store), written(store, "cd34", pa.py_buffer(b"other" * 1000))
     spoil(store, spoilt.path)
     assert damage.unsound(store, [sound.path, spoilt.path]) == [spoilt.path]
-    assert damage.set_aside(store, [sound.path, spoilt.path]) == [
-        spoilt.path.replace("/part", "/damaged/part")
-    ]
+    aside = spoilt.path.replace("/part", "/damaged/part")
+    assert damage.set_aside(store, [sound.path, spoilt.path]) == [aside]
     assert blobs.made(store, "t") == {"ab12": (sound.path, sound.bytes)}
 
 
