@@ -13,17 +13,20 @@ from typing import Any
 import pyarrow as pa
 
 from graphrag_ray.corpus.tokens import count, vocabulary_for
+from graphrag_ray.engine.allowance import Allowance
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.errors import UsageError
 from graphrag_ray.llm.accounting import Accounts, Totals
+from graphrag_ray.llm.pricing import dearest_price
 from graphrag_ray.patience import Asker
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.query import methods
 from graphrag_ray.query.answer import Answer, Phase
+from graphrag_ray.query.budget import has_budget, reducing
 from graphrag_ray.query.method import Given, Method, Need, Question, Ran, Rows, Search
 from graphrag_ray.reading import Reader
 from graphrag_ray.records import Reference
-from graphrag_ray.settings import Settings, Storage
+from graphrag_ray.settings import STAGES, Settings, Storage
 from graphrag_ray.settings_file import parse_settings, storage_of
 from graphrag_ray.sources import Source, specific, under
 from graphrag_ray.store.files import Store
@@ -63,9 +66,10 @@ class Index:
         """Answer a question from the index.
 
         method   one of query/methods.py
-        level    "C0", "C1", … or a number; None: the coarsest with enough reports to fill a context
+        level    "C0", "C1", … or a number; "auto" or None: the finest within query.budget_tokens and
+                 query.budget_usd; without a budget, the coarsest with enough reports to fill a context
         where    conditions on documents, for methods that look up chunks
-        Raises UsageError for what cannot be asked, LevelNotFound, ModelRefused.
+        Raises UsageError for what cannot be asked, LevelNotFound, ModelRefused, BudgetSpent.
         """
         return _run(self.ask_async(question, level, method=method, where=where))
 
@@ -82,7 +86,8 @@ class Index:
         _check(question)
         search = methods.method(method)
         accounts = Accounts()
-        asker = Asker.of(Models.of(self.settings), accounts)
+        given = self._given()
+        asker = Asker.of(Models.of(self.settings), accounts, self._allowance(question, given, accounts))
         failed: dict[str, int] = {}
 
         async def fulfil(need: Need) -> Any:
@@ -90,12 +95,12 @@ class Index:
                 return await asyncio.to_thread(self.reader.rows, need)
             if isinstance(need, Search):
                 raise NotImplementedError
-            outcomes = await asker.run(need.phase, need.start)
+            outcomes = await asker.run(need.phase, need.start, need.last)
             failed[need.phase] = failed.get(need.phase, 0) + sum(o.result is None for o in outcomes)
             return [Ran(o.result, o.error) for o in outcomes]
 
         asked = Question(question, level, tuple(where))
-        answer = await _driven(search(asked, self._given()), fulfil)
+        answer = await _driven(search(asked, given), fulfil)
         notes = (*answer.notes, *self._notes(None if answer.found else question))
         phases = _phases(accounts, failed)
         return replace(answer, phases=phases, notes=notes, seconds=time.monotonic() - started)
@@ -108,7 +113,14 @@ class Index:
             load_prompts(self.settings.prompts_dir),
             lambda text: count(text, vocabulary),
             {name: sum(p.rows for p in parts) for name, parts in self.manifest.tables.items()},
+            {s: dearest_price(self.settings.model(self.settings.model_name(s))) for s in STAGES},
         )
+
+    def _allowance(self, question: str, given: Given, accounts: Accounts) -> Allowance | None:
+        query = self.settings.query
+        if not has_budget(query):
+            return None
+        return Allowance(query, self.settings.models, accounts, reducing(question, given))
 
     def _notes(self, unanswered: str | None) -> list[str]:
         """Those of the snapshot; what the offline engine had to do with index and answer.

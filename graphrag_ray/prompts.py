@@ -34,6 +34,8 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "describe": frozenset({"kind", "name", "descriptions", "language", "max_tokens"}),
     "report": frozenset({"role", "rating_criterion", "context", "language", "max_tokens"}),
     "map": frozenset({"question", "context", "response_type", "knowledge", "language", "max_tokens"}),
+    "map_points": frozenset({"question", "context", "response_type", "knowledge", "language", "max_tokens"}),
+    "rate": frozenset({"question", "context", "max_tokens"}),
     "reduce": frozenset({"question", "answers", "response_type", "knowledge", "language", "max_tokens"}),
     "answer": frozenset({"question", "context", "response_type", "knowledge", "language", "max_tokens"}),
     "correct": frozenset({"problem"}),

@@ -61,7 +61,7 @@ class _Quote:
 def map_answer(variables: Mapping[str, str]) -> str:
     """A score line, then for each report used `**Title**: “sentence” [Data: Reports (n)] …`."""
     question = read_question(variables["question"])
-    reports = _reports(variables["context"])
+    reports = records_of(variables["context"])
     stems = [[question.mark(content_stems(s)) for s in r.sentences] for r in reports]
     titles = [frozenset(question.mark(content_stems(r.title))) for r in reports]
     in_report = [title.union(*s) for title, s in zip(titles, stems, strict=True)]
@@ -134,7 +134,8 @@ def _by_report(reports: Sequence[_Report], chosen: Sequence[tuple[int, str]]) ->
     return lines
 
 
-def _reports(context: str) -> list[_Report]:
+def records_of(context: str) -> list[_Report]:
+    """The records of a context with their sentences."""
     out = []
     sections = parse_sections(context)
     for row in sections.get("Reports", ()):

@@ -109,7 +109,9 @@ def print_answer(answer: Answer, index: Index, sources: Sequence[Source] | None)
             out.print(f"  {number:>5}  {title}", soft_wrap=True)
     for source in specific(sources or [], answer):
         _print_source(out, source)
-    how = f"global search, level C{answer.level}, {sum(c.phase == 'map' for c in answer.contexts)} contexts"
+    level = f", level C{answer.level}" if answer.level is not None else ""
+    n_contexts = sum(c.phase != "reduce" for c in answer.contexts)
+    how = f"{answer.method} search{level}, {plural(n_contexts, 'context')}"
     took = f", {answer.seconds:.2f} s" if answer.seconds is not None else ""
     out.print(f"\n[{how}{took}, {_cost(answer.cost_usd)}]", style="dim")
     for note in answer.notes:
