@@ -23,6 +23,7 @@ from graphrag_ray.prompts import load_prompts
 from graphrag_ray.query import methods
 from graphrag_ray.query.answer import Answer, Phase
 from graphrag_ray.query.budget import has_budget, reducing
+from graphrag_ray.query.levels import Units
 from graphrag_ray.query.method import Given, Method, Need, Question, Ran, Rows, Search
 from graphrag_ray.reading import Reader
 from graphrag_ray.records import Reference
@@ -87,7 +88,7 @@ class Index:
         search = methods.method(method)
         accounts = Accounts()
         given = self._given()
-        asker = Asker.of(Models.of(self.settings), accounts, self._allowance(question, given, accounts))
+        asker = Asker.of(Models.of(self.settings), accounts, self._allowance(question, given))
         failed: dict[str, int] = {}
 
         async def fulfil(need: Need) -> Any:
@@ -116,11 +117,11 @@ class Index:
             {s: dearest_price(self.settings.model(self.settings.model_name(s))) for s in STAGES},
         )
 
-    def _allowance(self, question: str, given: Given, accounts: Accounts) -> Allowance | None:
+    def _allowance(self, question: str, given: Given) -> Allowance | None:
         query = self.settings.query
         if not has_budget(query):
             return None
-        return Allowance(query, self.settings.models, accounts, reducing(question, given))
+        return Allowance(query, self.settings.models, reducing(question, given))
 
     def _notes(self, unanswered: str | None) -> list[str]:
         """Those of the snapshot; what the offline engine had to do with index and answer.
@@ -142,6 +143,15 @@ class Index:
 
             why = why_nothing(unanswered)
         return [*notes.values(), *filter(None, (why, said))]
+
+    def levels(self) -> list[Units]:
+        """What each level holds, and the source text: Table 2 of the paper for this index."""
+        from graphrag_ray.query.global_search import COMMUNITIES, REPORTS
+        from graphrag_ray.query.levels import levels, units
+
+        communities = self.table("communities", COMMUNITIES.columns)
+        known = levels(communities, self.table("community_reports", REPORTS.columns))
+        return units(known, self.table("text_units", ["n_tokens"])["n_tokens"])
 
     def titles(self, references: Iterable[Reference]) -> list[tuple[int, str]]:
         """Short id and title of each cited report, in the order of the answer."""

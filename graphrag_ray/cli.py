@@ -11,6 +11,7 @@ from graphrag_ray.commands.failures import failures
 from graphrag_ray.commands.gc import gc
 from graphrag_ray.commands.index import index
 from graphrag_ray.commands.init import init
+from graphrag_ray.commands.levels import levels
 from graphrag_ray.commands.query import query
 from graphrag_ray.commands.status import status
 from graphrag_ray.terminal.options import Commands
@@ -36,7 +37,7 @@ def main() -> None:
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
 
 
-for command in (index, query, status, failures, gc, estimate, init):
+for command in (index, query, levels, status, failures, gc, estimate, init):
     main.add_command(command)
 
 

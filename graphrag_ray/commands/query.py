@@ -12,6 +12,7 @@ from graphrag_ray.query import methods
 from graphrag_ray.terminal import console
 from graphrag_ray.terminal.options import (
     Command,
+    asking_options,
     json_option,
     naming_root,
     open_root,
@@ -25,6 +26,7 @@ from graphrag_ray.terminal.options import (
 @click.argument("question")
 @root_option
 @settings_options
+@asking_options
 @click.option(
     "--method",
     type=click.Choice(list(methods.FILES)),
@@ -34,8 +36,9 @@ from graphrag_ray.terminal.options import (
 )
 @click.option(
     "--level",
-    metavar="C0..Cn",
-    help="Level of the communities; default: the coarsest level with enough reports to fill a context.",
+    metavar="C0..Cn|auto",
+    help="Level of the communities, or `auto`: the finest within the budget; without a budget (the default) "
+    "the coarsest with enough reports to fill a context. With --dynamic: the finest that is rated.",
 )
 @click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
 @click.option("--sources", is_flag=True, help="Show the entities, relationships and text under the answer.")
@@ -58,6 +61,7 @@ def query(
     Examples:
       graphrag-ray query "What are the main themes?" --root ./my-index
       graphrag-ray query "Who opposed the harbour?" --root ./my-index --level C1 --sources
+      graphrag-ray query "Who opposed the harbour?" --root ./my-index --level auto --budget-tokens 200000
     """
     from graphrag_ray.ask import open_index
     from graphrag_ray.store.snapshots import open_latest

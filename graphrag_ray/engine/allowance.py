@@ -1,7 +1,8 @@
 """A question's budget while it is asked: a call that could exceed it is not sent.
 
-What has been spent is counted as it was, what is in flight as the most that it can come to. So calls that run
-at once cannot exceed the budget together; only what the endpoint itself counts otherwise than we do can.
+What was answered counts as it was, at the dearest endpoint's price; what is in flight as the most that it
+can come to. So calls that run at once cannot exceed the budget together; what can is a request that failed
+and was billed, a hedge, and what an endpoint counts otherwise than we do.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from dataclasses import dataclass, field
 from graphrag_ray.engine.gateways import Ask
 from graphrag_ray.engine.work import Answer
 from graphrag_ray.errors import BudgetSpent, PermanentCallError
-from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.llm.pricing import cost_usd, dearest_price
 from graphrag_ray.llm.sizes import output_limit, prompt_size, text_size
 from graphrag_ray.messages import EmbeddingRequest, Request, Usage
@@ -26,8 +26,8 @@ class Allowance:
 
     query: Query
     models: Mapping[str, Model]
-    accounts: Accounts
     kept_back: Most = field(default_factory=Most)
+    _spent: Most = field(default_factory=Most)
     _in_flight: Most = field(default_factory=Most)
 
     def around(self, ask: Ask, last: bool) -> Ask:
@@ -40,27 +40,32 @@ class Allowance:
         async def within(request: Request, stage: str) -> Answer:
             own = self._most(request)
             if not self._admits(own, last):
-                spent = self.accounts.total.total_tokens
-                message = f"{budget_in_words(self.query)}, and {spent:,} tokens are spent: not sent"
+                spent = (self._spent + self._in_flight).tokens
+                message = (
+                    f"{budget_in_words(self.query)}, and {spent:,} tokens are spent or asked for: not sent"
+                )
                 raise BudgetSpent(message) if last else PermanentCallError(message)
             self._in_flight += own
             try:
-                return await ask(request, stage)
+                answer = await ask(request, stage)
             finally:
                 self._in_flight -= own
+            self._spent += self._taken(request, answer.reply.usage)
+            return answer
 
         return within
 
     def _admits(self, own: Most, last: bool) -> bool:
-        total = self.accounts.total
-        spent = Most(total.calls, total.total_tokens, total.cost_usd)
         later = Most() if last else self.kept_back
-        return (spent + self._in_flight + own + later).within(self.query)
+        return (self._spent + self._in_flight + own + later).within(self.query)
 
     def _most(self, request: Request) -> Most:
         model = self.models.get(request.call.model, Model())
         if isinstance(request, EmbeddingRequest):
-            usage = Usage(text_size(request.text, model))
-        else:
-            usage = Usage(prompt_size(request, model), output_limit(request, model))
+            return self._taken(request, Usage(text_size(request.text, model)))
+        return self._taken(request, Usage(prompt_size(request, model), output_limit(request, model)))
+
+    def _taken(self, request: Request, usage: Usage) -> Most:
+        model = self.models.get(request.call.model, Model())
+        usage = Usage(usage.prompt_tokens, usage.completion_tokens)  # what is cached may be cheaper
         return Most(1, usage.prompt_tokens + usage.completion_tokens, cost_usd(usage, dearest_price(model)))

@@ -12,7 +12,8 @@ it, and the finest selection within it is read.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -33,14 +34,14 @@ from graphrag_ray.reports.context import report_record
 Ints = npt.NDArray[np.int64]
 
 TABLE, COLUMNS = "community_reports", ("id", "title", "full_content")
-ADVICE = "Raise the budget, or ask with --level C0."
+ADVICE = "Raise the budget, or ask without --dynamic."
 
 
 @dataclass(frozen=True)
 class Rated:
     """What rating has found so far. Places are those of `Levels`.
 
-    relevant   places whose report is relevant, also for want of a rating
+    relevant   places whose report is relevant -> its rating; RELEVANT_FROM for want of one
     passed     places of communities without a report, whose branch is looked at
     seen       all places that were looked at
     unrated    reports whose rating failed
@@ -49,7 +50,7 @@ class Rated:
     ended      why it went no deeper, as a sentence; "" where it went as far as it was asked to
     """
 
-    relevant: frozenset[int] = frozenset()
+    relevant: Mapping[int, float] = field(default_factory=dict)
     passed: frozenset[int] = frozenset()
     seen: frozenset[int] = frozenset()
     n_rated: int = 0
@@ -62,13 +63,19 @@ class Rated:
 
 @dataclass(frozen=True)
 class Selected:
-    """rows: of the reports table, ascending, to be read; missing: communities below relevant ones that no
-    report covers; most: what rating them took and reading them takes."""
+    """What is to be read.
 
-    rows: Ints
+    places     of the reports, ascending
+    missing    communities below relevant ones that no report covers
+    most       what reading them takes at most
+    left_out   relevant reports for which the budget leaves no room: the least relevant
+    """
+
+    places: Ints
     missing: int
     most: Most
     rated: Rated
+    left_out: int = 0
 
 
 def select(
@@ -76,7 +83,7 @@ def select(
 ) -> Generator[Any, Any, Selected]:
     """Rate reports from the root down to `max_level`. ids: [rows] of the reports table.
 
-    Raises BudgetSpent where even the first level, or what is relevant of it, could exceed the budget.
+    Raises BudgetSpent where rating the first level and reading one context of it could exceed the budget.
     """
     query, spec = given.settings.query, rate_spec(given.settings, given.prompts)
     check_room(question, given, (spec,))
@@ -87,7 +94,8 @@ def select(
         sizes = known.n_tokens[frontier[known.report[frontier] >= 0]]
         most = rated.most + showing(question, given, "rate", spec, sizes, RATED_TOGETHER)
         if selected is None:
-            refuse_beyond(most, query, ADVICE)
+            one = reading(question, given, [query.context_tokens])
+            refuse_beyond(most + one, query, ADVICE, "rating C0, and reading one context of it,")
         elif not (most + selected.most).within(query):
             rated = replace(rated, ended=f"C{known.level[frontier[0]]} could not be rated within the budget.")
             break
@@ -100,8 +108,7 @@ def select(
         frontier = _next(known, rated, frontier, max_level)
     if selected is None:
         return Selected(np.zeros(0, dtype=np.int64), 0, Most(), rated)
-    refuse_beyond(rated.most + selected.most, query, f"Its reports were rated. {ADVICE}")
-    return replace(selected, most=rated.most + selected.most, rated=rated)
+    return _affordable(question, given, known, replace(selected, rated=rated))
 
 
 def _rate_level(
@@ -119,10 +126,10 @@ def _rate_level(
     ratings = {id_: r for said in ran if said.result for id_, r in said.result.by_id.items()}
     errors = [said.error for said in ran if said.result is None]
     used = [ContextUsed("rate", shown_in(c.numbering), c.n_tokens, cut=c.cut) for c in packed]
-    chosen = {place for id_, place in place_of.items() if ratings.get(id_, RELEVANT_FROM) >= RELEVANT_FROM}
+    found = {place: ratings.get(id_, RELEVANT_FROM) for id_, place in place_of.items()}
     return replace(
         before,
-        relevant=before.relevant | chosen,
+        relevant={**before.relevant, **{p: r for p, r in found.items() if r >= RELEVANT_FROM}},
         passed=before.passed | set(frontier[known.report[frontier] < 0].tolist()),
         seen=before.seen | set(frontier.tolist()),
         n_rated=before.n_rated + len(place_of),
@@ -135,20 +142,38 @@ def _rate_level(
 
 def _next(known: Levels, rated: Rated, frontier: Ints, max_level: int) -> Ints:
     """The communities to look at next."""
-    going_on = np.array(sorted(rated.relevant | rated.passed), dtype=np.int64)
+    going_on = np.array(sorted(rated.relevant.keys() | rated.passed), dtype=np.int64)
     above = frontier[np.isin(frontier, going_on)] if rated.relevant else frontier
     below = np.flatnonzero(np.isin(known.parent, known.community[above]))
     return below[known.level[below] <= max_level]
 
 
 def _selection(question: str, given: Given, known: Levels, rated: Rated) -> Selected:
-    kept, missing = kept_and_missing(known, rated.relevant, rated.passed, rated.seen)
-    rows = np.sort(known.report[kept])
-    return Selected(rows, missing, reading(question, given, known.n_tokens[kept]), rated)
+    kept, missing = kept_and_missing(known, rated.relevant.keys(), rated.passed, rated.seen)
+    return Selected(kept, missing, reading(question, given, known.n_tokens[kept]), rated)
+
+
+def _affordable(question: str, given: Given, known: Levels, selected: Selected) -> Selected:
+    """As many of the reports as the budget leaves room for, the most relevant first."""
+    query, rated = given.settings.query, selected.rated
+    order = sorted(selected.places.tolist(), key=lambda place: (-rated.relevant[place], place))
+
+    def most(n: int) -> Most:
+        return reading(question, given, known.n_tokens[order[:n]])
+
+    low, high = 0, len(order)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if (rated.most + most(middle)).within(query):
+            low = middle
+        else:
+            high = middle - 1
+    places = np.array(sorted(order[:low]), dtype=np.int64)
+    return replace(selected, places=places, most=most(low), left_out=len(order) - low)
 
 
 def kept_and_missing(
-    known: Levels, relevant: frozenset[int], passed: frozenset[int], seen: frozenset[int]
+    known: Levels, relevant: AbstractSet[int], passed: AbstractSet[int], seen: AbstractSet[int]
 ) -> tuple[Ints, int]:
     """Places of the relevant reports below which none is relevant, ascending; and how many communities
     without a report, below which nothing was looked at, lie below none of these."""
@@ -163,7 +188,7 @@ def kept_and_missing(
         return found
 
     replaced = {up for place in relevant for up in above(place)}
-    kept = relevant - replaced
+    kept = frozenset(relevant - replaced)
     parents = {int(known.parent[place]) for place in seen}
     deepest = {place for place in passed if int(known.community[place]) not in parents}
     missing = sum(not kept.intersection(above(place)) for place in deepest)

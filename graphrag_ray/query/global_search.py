@@ -93,7 +93,7 @@ def _dynamic(question: Question, given: Given, known: Levels, reports: pa.Table)
     if not is_auto(question.level):
         deepest = known.parse(question.level, query.context_tokens)
     selected = yield from select(question.text, given, known, reports["id"].to_pylist(), deepest)
-    what = yield from read(question.text, given, of_rows(reports, selected.rows))
+    what = yield from read(question.text, given, of_rows(reports, known.report[selected.places]))
     notes = rated_in_words(selected, deepest)
     answer: Answer = yield from answered(question.text, NAME, "reports", what, notes=notes)
     return replace(answer, contexts=(*selected.rated.contexts, *answer.contexts))
@@ -101,14 +101,15 @@ def _dynamic(question: Question, given: Given, known: Levels, reports: pa.Table)
 
 def rated_in_words(selected: Selected, deepest: int) -> tuple[str, ...]:
     """What dynamic selection did, as sentences."""
-    rated, n_kept = selected.rated, len(selected.rows)
+    rated, n_kept = selected.rated, len(selected.places)
     calls = plural(len(rated.contexts), "call")
     why = f" ({Counter(rated.errors).most_common(1)[0][0]})" if rated.errors else ""
-    n_missing = selected.missing
+    n_missing, left_out = selected.missing, selected.left_out
     said = (
         (True, f"{plural(rated.n_rated, 'report')} down to C{deepest} rated in {calls}, {n_kept:,} read."),
         (rated.unrated, f"{plural(rated.unrated, 'report')} got no rating and counted as relevant{why}."),
         (rated.ended, rated.ended),
+        (left_out, f"{plural(left_out, 'relevant report')} left out, the least relevant, for the budget."),
         (n_missing, f"{plural(n_missing, 'community', 'communities')} below relevant ones have no report."),
     )
     return tuple(text for applies, text in said if applies)
