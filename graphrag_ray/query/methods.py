@@ -12,6 +12,7 @@ DEFAULT = "global"
 
 FILES: Mapping[str, str] = {
     "global": "global_search",
+    "local": "local_search",
 }
 """Name -> module of this room whose function `search` it is."""
 
