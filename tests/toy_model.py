@@ -128,5 +128,16 @@ def answer_map(variables: dict[str, str]) -> str:
     return f"<ANSWER_HELPFULNESS> {min(100, 10 * len(hits))} </ANSWER_HELPFULNESS>\n{points}"
 
 
+def answer_answer(variables: dict[str, str]) -> str:
+    """The first three records of each table that hold a name of the question."""
+    asked = set(variables["question"].upper().strip("?").split())
+    points: list[str] = []
+    for section, rows in parse_sections(variables["context"]).items():
+        told = [(row["id"], " ".join(list(row.values())[1:])) for row in rows]
+        hits = [(n, text) for n, text in told if "THEMES" in asked or asked & set(NAME.findall(text))]
+        points += [f"- {text} [Data: {section} ({n})]" for n, text in hits[:3]]
+    return "\n".join(points) or "I don't know."
+
+
 def answer_reduce(variables: dict[str, str]) -> str:
     return "\n".join(row["answer"] for row in parse_sections(variables["answers"])["Answers"])

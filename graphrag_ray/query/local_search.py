@@ -9,13 +9,12 @@ a report), not of all levels above it too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from graphrag_ray.ids import report_id
 from graphrag_ray.query.embedded import check_embedded
@@ -30,26 +29,21 @@ from graphrag_ray.query.local_ranking import (
     relationships_in_order,
 )
 from graphrag_ray.query.mentions import mentions
-from graphrag_ray.query.method import Given, Method, Question, Rows, Search
+from graphrag_ray.query.method import Given, Kind, Method, Question, Rows, Search
 from graphrag_ray.query.one_context import answered, read
-from graphrag_ray.reports.context import (
-    Context,
-    Record,
-    claim_of,
-    entity,
-    relationship,
-    report_record,
-    source,
-)
+from graphrag_ray.query.record_rows import records_from, rows_for
+from graphrag_ray.query.where import among, within
+from graphrag_ray.reports.context import Context, Record, claim_of
 
 NAME = "local"
 HIERARCHY = "leiden"
+NO_REPORTS = "Reports on communities were left out: they also say what other documents say."
 DEFAULT_LEVEL = 2
 """The level that Microsoft GraphRAG's command line reads; the finest of an index that has fewer."""
 MIN_CHUNK_TOKENS = 32
 """Chunks are looked up as if none were shorter; those that were not looked up count as left out."""
 
-ENTITIES = ["id", "title", "description", "text_unit_ids"]
+ENTITIES = ["id", "text_unit_ids"]
 EDGES = ["id", "source_id", "target_id", "combined_degree", "weight", "text_unit_ids"]
 CLAIMS = ["id", "subject_id", "object_id", "type", "status", "start_date", "end_date", "description"]
 CLAIMS += ["subject_entity_id", "text_unit_ids"]
@@ -57,27 +51,28 @@ CLAIMS += ["subject_entity_id", "text_unit_ids"]
 
 def search(question: Question, given: Given) -> Method:
     """Answer from what stands around the entities that the question is near. Raises LevelNotFound, and
-    UsageError for an index without embeddings of entities."""
-    context = yield from context_for(question.text, given, level=question.level)
+    UsageError for an index without embeddings of entities or conditions that cannot be met."""
+    chunks = yield from within(question.where)
+    context = yield from context_for(question.text, given, level=question.level, chunks=chunks)
     what = yield from read(question.text, given, context)
-    return (yield from answered(question.text, NAME, what))
+    return (yield from answered(question.text, NAME, what, [] if chunks is None else [NO_REPORTS]))
 
 
 def context_for(
-    text: str, given: Given, *, level: str | int | None = None, within: Collection[str] | None = None
+    text: str, given: Given, *, level: str | int | None = None, chunks: Collection[str] | None = None
 ) -> Generator[Any, Any, Context]:
     """The context of a question, of at most query.context_tokens; empty where no entity is near.
 
     level    whose reports are shown; None: DEFAULT_LEVEL
-    within   ids of the only chunks that count; no report is shown then, since it says what others say too
+    chunks   ids of the only ones that count (see where.py): nothing that others say is shown then
     """
     check_embedded(given, NAME, ["entity"])
     finest = yield from _level(level)
-    near = yield from _near(text, given, within)
-    around = yield from _around([e["id"] for e in near], within)
-    elements = yield from _elements(near, around, given)
-    sources, left_out = yield from _sources(near, around, given, within)
-    reports = [] if within is not None else (yield from _reports(near, around, finest))
+    near = yield from _near(text, given, chunks)
+    around = yield from _around([e["id"] for e in near], chunks)
+    elements = yield from _elements(near, around, given, chunks)
+    sources, left_out = yield from _sources(near, around, given, chunks)
+    reports = [] if chunks is not None else (yield from _reports(near, around, finest, given))
     query = given.settings.query
     shares = [
         Share(sources, query.local_text_share),
@@ -95,21 +90,18 @@ def _level(level: str | int | None) -> Generator[Any, Any, int]:
     return levels(communities, none, HIERARCHY).parse(level, 0)
 
 
-def _near(text: str, given: Given, within: Collection[str] | None) -> Generator[Any, Any, list[Row]]:
+def _near(text: str, given: Given, chunks: Collection[str] | None) -> Generator[Any, Any, list[Row]]:
     """Entities that the question names, then those whose embeddings are nearest to its own."""
-    among = None
-    if within is not None:
-        chunks = yield Rows("text_units", ["entity_ids"], list(within))
-        among = pc.unique(chunks["entity_ids"].combine_chunks().flatten()).to_pylist()
+    possible = yield from among("entity", chunks)
     could_be = mentions(text)
     k = given.settings.query.local_entities
     rows, hits = yield (
         Rows("entities", ENTITIES, list(could_be.spans)),
-        Search("entity", "vector", text, k, among),
+        Search("entity", "vector", text, k, possible),
     )
     known = _by_id(rows)
-    possible = known.keys() if among is None else known.keys() & set(among)
-    order = dict.fromkeys([*could_be.named(possible)[:k], *(hit.id for hit in hits)])
+    named = known.keys() if possible is None else known.keys() & set(possible)
+    order = dict.fromkeys([*could_be.named(named)[:k], *(hit.id for hit in hits)])
     rest = yield Rows("entities", ENTITIES, [id_ for id_ in order if id_ not in known])
     known |= _by_id(rest)
     return [known[id_] for id_ in order if id_ in known]
@@ -124,7 +116,7 @@ class _Around:
     communities: pa.Table
 
 
-def _around(entities: Sequence[str], within: Collection[str] | None) -> Generator[Any, Any, _Around]:
+def _around(entities: Sequence[str], chunks: Collection[str] | None) -> Generator[Any, Any, _Around]:
     leaving, arriving, claims, communities = yield (
         Rows("relationships", EDGES, entities, by="source_id"),
         Rows("relationships", EDGES, entities, by="target_id"),
@@ -132,47 +124,55 @@ def _around(entities: Sequence[str], within: Collection[str] | None) -> Generato
         Rows("communities", ["id", "level", "hierarchy", "entity_ids"], entities, by="entity_ids"),
     )
 
+    only = None if chunks is None else set(chunks)
+
     def stated(rows: Sequence[Row]) -> list[Row]:
-        chunks = None if within is None else set(within)
-        return [r for r in rows if chunks is None or not chunks.isdisjoint(r["text_unit_ids"])]
+        return [r for r in rows if only is None or not only.isdisjoint(r["text_unit_ids"])]
 
     edges = list((_by_id(leaving) | _by_id(arriving)).values())
     return _Around(stated(edges), stated(claims.to_pylist()), communities)
 
 
-def _elements(near: Sequence[Row], around: _Around, given: Given) -> Generator[Any, Any, list[Record]]:
+def _elements(
+    near: Sequence[Row], around: _Around, given: Given, chunks: Collection[str] | None
+) -> Generator[Any, Any, list[Record]]:
     """The entities; then relationships and claims by turns, so that neither crowds out the other."""
     query, place = given.settings.query, {e["id"]: n for n, e in enumerate(near)}
     edges = relationships_in_order(around.edges, place, query.local_relationships)
     claims = claims_in_order(around.claims, place, query.local_claims)
-    ids = [e["id"] for e in edges]
-    rows = _by_id((yield Rows("relationships", ["id", "source", "target", "description"], ids)))
-    entities = [entity(e["id"], e["title"], e["description"]) for e in near]
-    related = [
-        relationship(id_, r["source"], r["target"], r["description"]) for id_ in ids if (r := rows.get(id_))
-    ]
+    ids: dict[Kind, list[str]] = {"entity": list(place), "relationship": [e["id"] for e in edges]}
+    tables = yield tuple(rows_for(kind, ids[kind], chunks) for kind in ids)
+    entities, related = (
+        _in_order(ids[kind], records_from(kind, table, given, chunks))
+        for kind, table in zip(ids, tables, strict=True)
+    )
     by_turns = zip_longest(related, map(claim_of, claims))
     return [*entities, *(record for pair in by_turns for record in pair if record)]
 
 
 def _sources(
-    near: Sequence[Row], around: _Around, given: Given, within: Collection[str] | None
+    near: Sequence[Row], around: _Around, given: Given, chunks: Collection[str] | None
 ) -> Generator[Any, Any, tuple[list[Record], int]]:
     """The chunks that may fit, in order; and how many were not looked up."""
-    chunks = chunks_in_order(near, around.edges, within)
-    looked_up = chunks[: given.settings.query.context_tokens // MIN_CHUNK_TOKENS]
-    rows = _by_id((yield Rows("text_units", ["id", "text"], looked_up)))
-    found = [source(id_, rows[id_]["text"]) for id_ in looked_up if id_ in rows]
-    return found, len(chunks) - len(looked_up)
+    found = chunks_in_order(near, around.edges, chunks)
+    looked_up = found[: given.settings.query.context_tokens // MIN_CHUNK_TOKENS]
+    rows = yield rows_for("text_unit", looked_up)
+    return _in_order(looked_up, records_from("text_unit", rows, given)), len(found) - len(looked_up)
 
 
-def _reports(near: Sequence[Row], around: _Around, finest: int) -> Generator[Any, Any, list[Record]]:
+def _reports(
+    near: Sequence[Row], around: _Around, finest: int, given: Given
+) -> Generator[Any, Any, list[Record]]:
     found = memberships(around.communities, [e["id"] for e in near], finest, HIERARCHY)
-    ids = [report_id(m.community) for m in found]
-    rows = _by_id((yield Rows("community_reports", ["id", "title", "full_content", "rank"], ids)))
-    report = {m.community: rows[id_] for m, id_ in zip(found, ids, strict=True) if id_ in rows}
-    order = communities_in_order(found, {c: r["rank"] for c, r in report.items()})
-    return [report_record(r["id"], r["title"], r["full_content"]) for r in map(report.__getitem__, order)]
+    report = {m.community: report_id(m.community) for m in found}
+    ranks = _by_id((yield Rows("community_reports", ["id", "rank"], list(report.values()))))
+    rank = {c: ranks[id_]["rank"] for c, id_ in report.items() if id_ in ranks}
+    ids = [report[c] for c in communities_in_order(found, rank)]
+    return _in_order(ids, records_from("community_report", (yield rows_for("community_report", ids)), given))
+
+
+def _in_order(ids: Sequence[str], records: Mapping[str, Record]) -> list[Record]:
+    return [records[id_] for id_ in ids if id_ in records]
 
 
 def _by_id(table: pa.Table) -> dict[str, Row]:
