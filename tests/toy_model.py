@@ -134,7 +134,9 @@ def answer_answer(variables: dict[str, str]) -> str:
     points: list[str] = []
     for section, rows in parse_sections(variables["context"]).items():
         told = [(row["id"], " ".join(list(row.values())[1:])) for row in rows]
-        hits = [(n, text) for n, text in told if "THEMES" in asked or asked & set(NAME.findall(text))]
+        hits = [
+            (n, t) for n, t in told if "THEMES" in asked or asked & set(" ".join(NAME.findall(t)).split())
+        ]
         points += [f"- {text} [Data: {section} ({n})]" for n, text in hits[:3]]
     return "\n".join(points) or "I don't know."
 

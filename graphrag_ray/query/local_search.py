@@ -86,8 +86,8 @@ def _level(level: str | int | None) -> Generator[Any, Any, int]:
     if level is None:
         return DEFAULT_LEVEL
     communities = yield Rows("communities", ["community", "level", "parent", "hierarchy"])
-    none = pa.table({name: pa.array([], pa.int64()) for name in ("community", "n_tokens", "hierarchy")})
-    return levels(communities, none, HIERARCHY).parse(level, 0)
+    without_reports = communities.slice(0, 0).rename_columns(["community", "n_tokens", "parent", "hierarchy"])
+    return levels(communities, without_reports, HIERARCHY).parse(level, 0)
 
 
 def _near(text: str, given: Given, chunks: Collection[str] | None) -> Generator[Any, Any, list[Row]]:
