@@ -7,7 +7,7 @@ worker finds one.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -283,6 +283,10 @@ class Embeddings(_Strict):
     """Longer texts are cut before embedding."""
 
 
+Searched: TypeAlias = Literal["text_unit", "entity", "relationship", "community_report"]
+"""What is embedded and can be searched."""
+
+
 class Query(_Strict):
     """Paper 3.1.6, E.3, E.4."""
 
@@ -309,6 +313,25 @@ class Query(_Strict):
     """drift: rounds of follow-up questions."""
     drift_breadth: Annotated[int, Field(gt=0)] = 3
     """drift: follow-up questions of a round."""
+    hybrid_over: Annotated[tuple[Searched, ...], Field(min_length=1)] = ("text_unit",)
+    """What hybrid search looks through; lists of several kinds become one."""
+    local_text_share: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Share of local search's context for chunks. The shares, and the numbers below, are those that
+    Microsoft GraphRAG publishes for its own."""
+    local_reports_share: Annotated[float, Field(ge=0, le=1)] = 0.15
+    """For reports. What the two leave is for entities, relationships and claims."""
+    local_entities: Annotated[int, Field(gt=0)] = 10
+    """Entities looked up by nearness; so many that the question names come before them."""
+    local_relationships: Annotated[int, Field(ge=0)] = 10
+    """For each of these entities, of those that lead to others; those between them are all taken."""
+    local_claims: Annotated[int, Field(ge=0)] = 10
+    """For each of these entities."""
+
+    @model_validator(mode="after")
+    def _shares_are_of_one_context(self) -> Query:
+        if self.local_text_share + self.local_reports_share > 1:
+            raise ValueError("local_text_share and local_reports_share are more than a context together")
+        return self
 
 
 class Run(_Strict):

@@ -161,5 +161,18 @@ def _asked(variables: dict[str, str]) -> set[str]:
     return set(variables["question"].upper().strip("?").split())
 
 
+def answer_answer(variables: dict[str, str]) -> str:
+    """The first three records of each table that hold a name of the question."""
+    asked = set(variables["question"].upper().strip("?").split())
+    points: list[str] = []
+    for section, rows in parse_sections(variables["context"]).items():
+        told = [(row["id"], " ".join(list(row.values())[1:])) for row in rows]
+        hits = [
+            (n, t) for n, t in told if "THEMES" in asked or asked & set(" ".join(NAME.findall(t)).split())
+        ]
+        points += [f"- {text} [Data: {section} ({n})]" for n, text in hits[:3]]
+    return "\n".join(points) or "I don't know."
+
+
 def answer_reduce(variables: dict[str, str]) -> str:
     return "\n".join(row["answer"] for row in parse_sections(variables["answers"])["Answers"])

@@ -18,11 +18,11 @@ from graphrag_ray.messages import Dialogue
 from graphrag_ray.prompts import Prompt
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.reports.context import Count
-from graphrag_ray.settings import Price, Settings
+from graphrag_ray.settings import Price, Searched, Settings
 
 T = TypeVar("T")
 
-Kind: TypeAlias = Literal["entity", "relationship", "text_unit", "community_report"]
+Kind: TypeAlias = Searched
 """What can be searched: the kinds of `schema.EMBEDDINGS`."""
 
 

@@ -13,6 +13,9 @@ DEFAULT = "global"
 FILES: Mapping[str, str] = {
     "global": "global_search",
     "text": "text_search",
+    "local": "local_search",
+    "vector": "vector_search",
+    "hybrid": "hybrid_search",
 }
 """Name -> module of this room whose function `search` it is."""
 

@@ -46,7 +46,7 @@ def answered(
     shown = shown_in(context.numbering)
     used = ContextUsed(PHASE, shown, context.n_tokens, context.left_out, context.cut)
     told = (
-        (context.cut, f"{context.cut} records were too long and were read without their end."),
+        (context.cut, _cut(context.cut)),
         (said.truncated, "The answer ended at the model's output limit."),
     )
     return Answer(
@@ -59,6 +59,12 @@ def answered(
         dropped_references=said.dropped_references,
         notes=(*notes, *(text for applies, text in told if applies)),
     )
+
+
+def _cut(n: int) -> str:
+    if n == 1:
+        return "1 record was longer than its part of the context and was read without its end."
+    return f"{n} records were longer than their part of the context and were read without their end."
 
 
 def answer_context(question: str, context: Context, spec: AnswerSpec) -> Dialogue[Reduced]:
