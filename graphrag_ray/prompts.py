@@ -38,6 +38,21 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "rate": frozenset({"question", "context", "max_tokens"}),
     "reduce": frozenset({"question", "answers", "response_type", "knowledge", "language", "max_tokens"}),
     "answer": frozenset({"question", "context", "response_type", "knowledge", "language", "max_tokens"}),
+    "drift_primer": frozenset(
+        {"question", "context", "n_follow_ups", "response_type", "knowledge", "language", "max_tokens"}
+    ),
+    "drift_local": frozenset(
+        {
+            "question",
+            "follow_up",
+            "context",
+            "n_follow_ups",
+            "response_type",
+            "knowledge",
+            "language",
+            "max_tokens",
+        }
+    ),
     "correct": frozenset({"problem"}),
 }
 """Every prompt and the placeholders it must have, all of them and no others."""

@@ -145,6 +145,31 @@ def answer_rate(variables: dict[str, str]) -> str:
     return json.dumps({"ratings": ratings})
 
 
+def answer_drift_primer(variables: dict[str, str]) -> str:
+    return _step(variables, "Reports", 40)
+
+
+def answer_drift_local(variables: dict[str, str]) -> str:
+    return _step(variables | {"question": variables["follow_up"]}, "Entities", 70)
+
+
+def _step(variables: dict[str, str], section: str, score: int) -> str:
+    """Names of the answer's records become follow-up questions, unless the question has them."""
+    names = {
+        r["id"]: NAME.findall(" ".join(r.values())) for r in parse_sections(variables["context"])[section]
+    }
+    wanted = _asked(variables)
+    hits = [n for n, found in names.items() if "THEMES" in wanted or wanted & set(found)][:3]
+    open_ = sorted({name for n in hits for name in names[n]} - wanted)
+    return json.dumps(
+        {
+            "answer": " ".join(f"{', '.join(names[n][:3])} [Data: {section} ({n})]." for n in hits),
+            "score": score if hits else 0,
+            "follow_ups": [{"question": f"What about {n} ?", "score": 90 - i} for i, n in enumerate(open_)],
+        }
+    )
+
+
 def _points(variables: dict[str, str]) -> list[str]:
     """Records whose title, or text, has a word in capitals of the question; at most ten."""
     sections, wanted = parse_sections(variables["context"]), _asked(variables)

@@ -157,12 +157,15 @@ def reply_tokens(given: Given, spec: AnswerSpec) -> int:
     return spec.call.max_output_tokens or given.settings.model(spec.call.model).max_output_tokens
 
 
-def check_room(question: str, given: Given, specs: Sequence[AnswerSpec]) -> None:
-    """Raises UsageError where a prompt with a full context would not fit its model's window."""
+def check_room(question: str, given: Given, specs: Sequence[AnswerSpec], beside: int = 0) -> None:
+    """Raises UsageError where a prompt with a full context would not fit its model's window.
+
+    beside: tokens that the prompt holds beside instructions, question and data
+    """
     data = given.settings.query.context_tokens
     for spec in specs:
         model = given.settings.model(spec.call.model)
-        prompt, reply = instructions(question, spec, given.count), reply_tokens(given, spec)
+        prompt, reply = instructions(question, spec, given.count) + beside, reply_tokens(given, spec)
         if prompt + data + reply <= model.context_window:
             continue
         left = model.context_window - prompt - reply

@@ -26,14 +26,14 @@ from graphrag_ray.query.answer import ContextUsed
 from graphrag_ray.query.budget import Most, check_room, reading, refuse_beyond, showing
 from graphrag_ray.query.levels import Levels
 from graphrag_ray.query.map_reduce import pack
-from graphrag_ray.query.method import Dialogues, Given, Ran, Rows
+from graphrag_ray.query.method import Dialogues, Given, Kind, Ran
 from graphrag_ray.query.numbers import shown_in
 from graphrag_ray.query.rating import RATED_TOGETHER, RELEVANT_FROM, Ratings, rate_reports, rate_spec
-from graphrag_ray.reports.context import report_record
+from graphrag_ray.query.record_rows import records_from, rows_for
 
 Ints = npt.NDArray[np.int64]
 
-TABLE, COLUMNS = "community_reports", ("id", "title", "full_content")
+KIND: Kind = "community_report"
 ADVICE = "Raise the budget, or ask without --dynamic."
 
 
@@ -117,9 +117,9 @@ def _rate_level(
     query, spec = given.settings.query, rate_spec(given.settings, given.prompts)
     with_report = frontier[known.report[frontier] >= 0]
     place_of = {ids[known.report[place]]: int(place) for place in with_report}
-    table: pa.Table = yield Rows(TABLE, COLUMNS, list(place_of))
-    records = [report_record(r["id"], r["title"], r["full_content"]) for r in table.to_pylist()]
-    packed = pack(records, query.context_tokens, query.seed, given.count, RATED_TOGETHER)
+    table: pa.Table = yield rows_for(KIND, list(place_of))
+    records = records_from(KIND, table, given)
+    packed = pack(records.values(), query.context_tokens, query.seed, given.count, RATED_TOGETHER)
     ran: list[Ran[Ratings]] = yield Dialogues(
         "rate", [partial(rate_reports, question, context, spec) for context in packed]
     )

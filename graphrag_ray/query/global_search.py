@@ -4,9 +4,8 @@ with `query.dynamic` those that were rated relevant from the top."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 
@@ -17,7 +16,7 @@ from graphrag_ray.query.dynamic import Selected, select
 from graphrag_ray.query.levels import Ints, LevelReports, Levels, levels
 from graphrag_ray.query.method import Given, Method, Question, Rows
 from graphrag_ray.query.parts import ToRead, answered, read
-from graphrag_ray.reports.context import Record, report_record
+from graphrag_ray.query.where import refuse_conditions
 from graphrag_ray.settings import Query
 from graphrag_ray.wording import plural
 
@@ -29,7 +28,11 @@ ADVICE = "Raise the budget, or let it decide the level: --level auto."
 
 
 def search(question: Question, given: Given) -> Method:
-    """Read all reports of C_k, or those that dynamic selection finds. Raises LevelNotFound, BudgetSpent."""
+    """Read all reports of C_k, or those that dynamic selection finds.
+
+    Raises LevelNotFound, BudgetSpent, and UsageError for conditions on documents.
+    """
+    refuse_conditions(question, NAME)
     reports, communities = yield REPORTS, COMMUNITIES
     known = levels(communities, reports)
     if given.settings.query.dynamic:
@@ -118,12 +121,7 @@ def rated_in_words(selected: Selected, deepest: int) -> tuple[str, ...]:
 def of_rows(reports: pa.Table, rows: Ints) -> ToRead:
     """Rows of the reports table, to be read."""
     chosen = reports.take(pa.array(rows))
-    ids, sizes = chosen["id"].to_pylist(), chosen["n_tokens"].to_pylist()
-    return ToRead(REPORTS.table, ["id", "title", "full_content"], record_of, ids, sizes)
-
-
-def record_of(row: Mapping[str, Any]) -> Record:
-    return report_record(row["id"], row["title"], row["full_content"])
+    return ToRead("community_report", chosen["id"].to_pylist(), chosen["n_tokens"].to_pylist())
 
 
 def gaps(chosen: LevelReports) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ FILES: Mapping[str, str] = {
     "local": "local_search",
     "vector": "vector_search",
     "hybrid": "hybrid_search",
+    "drift": "drift_search",
 }
 """Name -> module of this room whose function `search` it is."""
 

@@ -7,7 +7,7 @@ out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -27,11 +27,11 @@ from graphrag_ray.query.map_reduce import (
     reduce_spec,
     shuffled,
 )
-from graphrag_ray.query.method import Dialogues, Given, Ran, Rows
+from graphrag_ray.query.method import Dialogues, Given, Kind, Ran
 from graphrag_ray.query.numbers import numbered, shown_in, shown_to_people
 from graphrag_ray.query.points import mapper
+from graphrag_ray.query.record_rows import records_from, rows_for
 from graphrag_ray.records import Reference
-from graphrag_ray.reports.context import Record
 
 UNREADABLE = "No part of the index could be read for this question: every call failed."
 
@@ -41,15 +41,12 @@ BATCH_TOKENS = 16_000_000
 
 @dataclass(frozen=True)
 class ToRead:
-    """Records of a table, known by id and size alone: their texts are read when it is their turn.
+    """Records of one kind, known by id and size alone: their texts are read when it is their turn.
 
-    n_tokens   [R] of each record's text
-    columns    of the table, which `record` makes a record from
+    n_tokens: [R] of each record's text
     """
 
-    table: str
-    columns: Sequence[str]
-    record: Callable[[Mapping[str, Any]], Record]
+    kind: Kind
     ids: Sequence[str]
     n_tokens: Sequence[int]
 
@@ -85,8 +82,9 @@ def read(question: str, given: Given, wanted: ToRead) -> Generator[Any, Any, Rea
     answers: list[MapAnswer] = []
     errors: list[str] = []
     for ids in batches(wanted, query.seed):
-        table: pa.Table = yield Rows(wanted.table, wanted.columns, ids)
-        packed = pack(map(wanted.record, table.to_pylist()), query.context_tokens, query.seed, given.count)
+        table: pa.Table = yield rows_for(wanted.kind, ids)
+        records = records_from(wanted.kind, table, given)
+        packed = pack(records.values(), query.context_tokens, query.seed, given.count)
         ran: list[Ran[tuple[MapAnswer, ...]]] = yield Dialogues(
             "map", [partial(asked, question, context, spec) for context in packed]
         )

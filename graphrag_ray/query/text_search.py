@@ -1,18 +1,18 @@
-"""The source text itself, all of it: map-reduce over the shuffled chunks (the paper's TS, 4.1.2)."""
+"""The source text itself, all of it: map-reduce over the shuffled chunks (the paper's TS, 4.1.2).
+
+With conditions on documents, all of the text of those that fulfil them.
+"""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 from graphrag_ray.errors import UsageError
 from graphrag_ray.query.budget import reading, refuse_beyond
 from graphrag_ray.query.method import Given, Method, Question, Rows
 from graphrag_ray.query.parts import ToRead, answered, read
-from graphrag_ray.reports.context import Record, source
+from graphrag_ray.query.where import among, within
 
 NAME = "text"
-TABLE = "text_units"
+NO_LEVELS = "The source text has no levels: all of it was read."
 ADVICE = (
     "Raise the budget, or ask the reports: --method global --level auto takes the finest level within it."
 )
@@ -20,16 +20,12 @@ ADVICE = (
 
 def search(question: Question, given: Given) -> Method:
     """Read all chunks. Raises UsageError where there are none, BudgetSpent."""
-    if question.level is not None:
-        raise UsageError("--method text reads the source text, which has no levels: leave --level out")
-    chunks = yield Rows(TABLE, ["id", "n_tokens"])
+    chosen = yield from among("text_unit", (yield from within(question.where)))
+    chunks = yield Rows("text_units", ["id", "n_tokens"], chosen)
     if not chunks.num_rows:
-        raise UsageError("this index holds no text: none of its documents had any")
+        raise UsageError("there is no text to read: none of the documents has any")
     refuse_beyond(reading(question.text, given, chunks["n_tokens"]), given.settings.query, ADVICE)
-    ids, sizes = chunks["id"].to_pylist(), chunks["n_tokens"].to_pylist()
-    what = yield from read(question.text, given, ToRead(TABLE, ["id", "text"], record_of, ids, sizes))
-    return (yield from answered(question.text, NAME, "chunks", what))
-
-
-def record_of(row: Mapping[str, Any]) -> Record:
-    return source(row["id"], row["text"])
+    wanted = ToRead("text_unit", chunks["id"].to_pylist(), chunks["n_tokens"].to_pylist())
+    what = yield from read(question.text, given, wanted)
+    notes = [NO_LEVELS] if question.level is not None else []
+    return (yield from answered(question.text, NAME, "chunks", what, notes=notes))

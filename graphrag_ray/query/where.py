@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from dateutil import parser as dates
 
 from graphrag_ray.errors import UsageError
-from graphrag_ray.query.method import Kind, Rows
+from graphrag_ray.query.method import Kind, Question, Rows
 
 OWN: Mapping[str, str] = {"path": "path", "title": "title", "date": "creation_date"}
 """Names of a document's own fields, and their columns."""
@@ -89,6 +89,15 @@ def among(kind: Kind, chunks: Collection[str] | None) -> Generator[Any, Any, lis
     units = yield Rows("text_units", [column], list(chunks))
     named: list[str] = pc.unique(pc.list_flatten(units[column])).to_pylist()
     return named
+
+
+def refuse_conditions(question: Question, method: str) -> None:
+    """For ways of answering that read reports alone. Raises UsageError."""
+    if question.where:
+        raise UsageError(
+            f"{method} search reads reports, which are written from many documents: conditions on documents "
+            "cannot be met by them. Ask with --method text, vector, hybrid or local"
+        )
 
 
 def parse(text: str) -> Condition:
