@@ -81,7 +81,7 @@ def read(question: str, given: Given, wanted: ToRead) -> Generator[Any, Any, Rea
     contexts: list[ContextUsed] = []
     answers: list[MapAnswer] = []
     errors: list[str] = []
-    for ids in batches(wanted, query.seed):
+    for ids in batches(wanted, query.seed, BATCH_TOKENS):
         table: pa.Table = yield rows_for(wanted.kind, ids)
         records = records_from(wanted.kind, table, given)
         packed = pack(records.values(), query.context_tokens, query.seed, given.count)
@@ -104,7 +104,7 @@ def read(question: str, given: Given, wanted: ToRead) -> Generator[Any, Any, Rea
     return Read(contexts, to_reduce, reduced.result, errors, dropped)
 
 
-def batches(wanted: ToRead, seed: int, tokens: int = BATCH_TOKENS) -> Iterator[list[str]]:
+def batches(wanted: ToRead, seed: int, tokens: int) -> Iterator[list[str]]:
     """Ids in the order in which they are read, about so many tokens at a time; each once."""
     size = dict(zip(wanted.ids, wanted.n_tokens, strict=True))
     batch: list[str] = []
