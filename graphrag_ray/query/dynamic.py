@@ -127,16 +127,17 @@ def _rate_level(
     errors = [said.error for said in ran if said.result is None]
     used = [ContextUsed("rate", shown_in(c.numbering), c.n_tokens, cut=c.cut) for c in packed]
     found = {place: ratings.get(id_, RELEVANT_FROM) for id_, place in place_of.items()}
+    n_rated, unrated = before.n_rated + len(place_of), before.unrated + len(place_of) - len(ratings)
     return replace(
         before,
         relevant={**before.relevant, **{p: r for p, r in found.items() if r >= RELEVANT_FROM}},
         passed=before.passed | set(frontier[known.report[frontier] < 0].tolist()),
         seen=before.seen | set(frontier.tolist()),
-        n_rated=before.n_rated + len(place_of),
-        unrated=before.unrated + len(place_of) - len(ratings),
+        n_rated=n_rated,
+        unrated=unrated,
         contexts=(*before.contexts, *used),
         errors=(*before.errors, *errors),
-        ended="No call that rates reports succeeded." if ran and len(errors) == len(ran) else "",
+        ended="No call that rates reports succeeded." if n_rated and unrated == n_rated else "",
     )
 
 
