@@ -156,7 +156,7 @@ def answer_drift_local(variables: dict[str, str]) -> str:
 def _step(variables: dict[str, str], section: str, score: int) -> str:
     """Names of the answer's records become follow-up questions, unless the question has them."""
     names = {
-        r["id"]: NAME.findall(" ".join(r.values())) for r in parse_sections(variables["context"])[section]
+        r["id"]: NAME.findall("; ".join(r.values())) for r in parse_sections(variables["context"])[section]
     }
     wanted = _asked(variables)
     hits = [n for n, found in names.items() if "THEMES" in wanted or wanted & set(found)][:3]
