@@ -25,7 +25,7 @@ from graphrag_ray.reading import Reader
 from graphrag_ray.records import Reference
 from graphrag_ray.settings import Settings, Storage
 from graphrag_ray.settings_file import parse_settings, storage_of
-from graphrag_ray.sources import Source, specific, under
+from graphrag_ray.sources import Cited, Source, named, specific, under
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.snapshots import Manifest, open_latest
 
@@ -64,7 +64,7 @@ class Index:
 
         method   one of query/methods.py
         level    "C0", "C1", … or a number; None: the coarsest with enough reports to fill a context
-        where    conditions on documents, for methods that look up chunks
+        where    conditions on documents (see query/where.py), for methods that look up chunks
         Raises UsageError for what cannot be asked, LevelNotFound, ModelRefused.
         """
         return _run(self.ask_async(question, level, method=method, where=where))
@@ -81,6 +81,7 @@ class Index:
         started = time.monotonic()
         _check(question)
         search = methods.method(method)
+        methods.check(method, level, where)
         accounts = Accounts()
         asker = Asker.of(Models.of(self.settings), accounts)
         failed: dict[str, int] = {}
@@ -131,22 +132,19 @@ class Index:
             why = why_nothing(unanswered)
         return [*notes.values(), *filter(None, (why, said))]
 
-    def titles(self, references: Iterable[Reference]) -> list[tuple[int, str]]:
-        """Short id and title of each cited report, in the order of the answer."""
-        cited = [r.id for r in references if r.section == "Reports"]
-        rows = self._rows("community_reports", cited, ["id", "human_readable_id", "title"])
-        known = {id_: (r["human_readable_id"], r["title"]) for id_, r in rows.items()}
-        return [known[id_] for id_ in cited if id_ in known]
+    def cited(self, references: Iterable[Reference]) -> list[Cited]:
+        """Section, short number and name of each cited record, section by section."""
+        return named(references, self._rows, has_ids=self._rows_have_ids)
 
     def sources(self, references: Iterable[Reference], answer: Answer | None = None) -> list[Source]:
-        """What lies under cited reports: entities and relationships, and their chunks with positions.
+        """What lies under cited records of any section: entities and relationships, and their chunks with
+        positions.
 
         With the answer that cites them, what carries the answer comes first (see sources.specific).
         """
-        columns = ["id", "human_readable_id", "title", "rank", "references"]
-        by_id = {r["id"]: r for r in self.table("community_reports", columns).to_pylist()}
-        wanted = [r.id for r in references if r.section == "Reports" and r.id in by_id]
-        found = under(wanted, by_id, self._rows, has_ids=self._rows_have_ids)
+        contexts = answer.contexts if answer else ()
+        shown = {r.id for used in contexts for r in used.records if r.section == "Sources"}
+        found = under(references, self._rows, has_ids=self._rows_have_ids, shown=shown)
         return specific(found, answer) if answer else found
 
     @property
