@@ -23,6 +23,7 @@ from graphrag_ray.query.answer import Answer, Phase
 from graphrag_ray.query.method import Given, Method, Need, Question, Ran, Rows, Search
 from graphrag_ray.reading import Reader
 from graphrag_ray.records import Reference
+from graphrag_ray.searching import Searcher, Searching
 from graphrag_ray.settings import Settings, Storage
 from graphrag_ray.settings_file import parse_settings, storage_of
 from graphrag_ray.sources import Cited, Source, named, specific, under
@@ -46,6 +47,10 @@ class Index:
     @cached_property
     def reader(self) -> Reader:
         return Reader(self.store, self.manifest)
+
+    @cached_property
+    def searcher(self) -> Searcher:
+        return Searcher(self.reader, self.settings)
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """A table of the snapshot (see schema.py), or some of its columns. Raises UsageError for a name or
@@ -84,13 +89,14 @@ class Index:
         methods.check(method, level, where)
         accounts = Accounts()
         asker = Asker.of(Models.of(self.settings), accounts)
+        searching = Searching(self.searcher, asker)
         failed: dict[str, int] = {}
 
         async def fulfil(need: Need) -> Any:
             if isinstance(need, Rows):
                 return await asyncio.to_thread(self.reader.rows, need)
             if isinstance(need, Search):
-                raise NotImplementedError
+                return await searching.find(need)
             outcomes = await asker.run(need.phase, need.start)
             failed[need.phase] = failed.get(need.phase, 0) + sum(o.result is None for o in outcomes)
             return [Ran(o.result, o.error) for o in outcomes]

@@ -22,7 +22,6 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-from dateutil import parser as dates
 
 from graphrag_ray.errors import UsageError
 from graphrag_ray.query.method import Kind, Rows
@@ -219,6 +218,8 @@ def _date(text: str) -> str:
         return "-".join([year, *(part.zfill(2) for part in rest if part)]) + (f"T{time}" if time else "")
     if not _MONTH.search(text):
         return ""
+    from dateutil import parser as dates  # 20 ms that most questions need not wait for
+
     try:
         return str(dates.parse(text, default=datetime(1, 1, 1)).isoformat())
     except (ValueError, OverflowError):
