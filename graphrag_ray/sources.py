@@ -302,7 +302,7 @@ def _name(section: str, row: Mapping[str, Any], documents: Mapping[str, Mapping[
     if section == "Claims":
         return str(row["description"])
     if section == "Sources":
-        return f"{documents[row['document_id']]['place']}, character {row['start']}"
+        return f"{documents[row['document_id']]['place']}, characters {row['start']}–{row['end']}"
     return str(row["title"])
 
 

@@ -35,8 +35,7 @@ from graphrag_ray.terminal.options import (
 @click.option(
     "--level",
     metavar="C0..Cn",
-    help="Level of the communities; default: the coarsest level with enough reports to fill a context; C2 for "
-    "local search.",
+    help="Level of the communities; default: the coarsest that fills a context (global), C2 (local).",
 )
 @click.option(
     "--where",

@@ -38,8 +38,8 @@ def check(name: str, level: str | int | None, where: Sequence[str]) -> None:
         raise UsageError(f"{name} search has no levels; {_listed(WITH_LEVELS)} search have")
     if where and name not in WITH_CONDITIONS:
         raise UsageError(
-            f"{name} search cannot be restricted to some documents ({where[0]!r}): {_listed(WITH_CONDITIONS)} "
-            "search can"
+            f"{name} search cannot be restricted to some documents ({where[0]!r}): "
+            f"{_listed(WITH_CONDITIONS)} search can"
         )
 
 

@@ -161,10 +161,10 @@ def _print_source(out: Console, source: Source) -> None:
         _print_some(out, "entities", [f"{e['title']} ({e['type'] or 'untyped'})" for e in source.entities])
         _print_some(out, "relationships", related)
         _print_some(out, "claims", [c["description"] for c in source.claims])
-    left = len(source.chunks) - len({t["chunk"] for t in texts})
-    if left + source.chunks_left_out > 0:
+    left = source.chunks_left_out + len(source.chunks) - len({t["chunk"] for t in texts})
+    if left > 0:
         which = f"the first {len(source.chunks):,}" if source.chunks_left_out else "all"
-        out.print(f"  {left + source.chunks_left_out:,} more texts (--json shows {which})")
+        out.print(f"  {plural(left, 'more text')} (--json shows {which})")
 
 
 def _print_some(out: Console, what: str, names: Sequence[str]) -> None:
