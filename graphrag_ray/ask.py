@@ -27,9 +27,10 @@ from graphrag_ray.query.levels import Units
 from graphrag_ray.query.method import Given, Method, Need, Question, Ran, Rows, Search
 from graphrag_ray.reading import Reader
 from graphrag_ray.records import Reference
+from graphrag_ray.searching import Searcher, Searching
 from graphrag_ray.settings import STAGES, Settings, Storage
 from graphrag_ray.settings_file import parse_settings, storage_of
-from graphrag_ray.sources import Source, specific, under
+from graphrag_ray.sources import Cited, Source, named, specific, under
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.snapshots import Manifest, open_latest
 
@@ -51,6 +52,10 @@ class Index:
     def reader(self) -> Reader:
         return Reader(self.store, self.manifest)
 
+    @cached_property
+    def searcher(self) -> Searcher:
+        return Searcher(self.reader, self.settings)
+
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """A table of the snapshot (see schema.py), or some of its columns. Raises UsageError for a name or
         column that there is not, SnapshotRemoved where `gc` has taken the snapshot away meanwhile."""
@@ -69,7 +74,7 @@ class Index:
         method   one of query/methods.py
         level    "C0", "C1", … or a number; "auto" or None: the finest within query.budget_tokens and
                  query.budget_usd; without a budget, the coarsest with enough reports to fill a context
-        where    conditions on documents, for methods that look up chunks
+        where    conditions on documents (see query/where.py), for methods that look up chunks
         Raises UsageError for what cannot be asked, LevelNotFound, ModelRefused, BudgetSpent.
         """
         return _run(self.ask_async(question, level, method=method, where=where))
@@ -86,16 +91,18 @@ class Index:
         started = time.monotonic()
         _check(question)
         search = methods.method(method)
+        methods.check(method, level, where)
         accounts = Accounts()
         given = self._given()
         asker = Asker.of(Models.of(self.settings), accounts, self._allowance(question, given))
+        searching = Searching(self.searcher, asker)
         failed: dict[str, int] = {}
 
         async def fulfil(need: Need) -> Any:
             if isinstance(need, Rows):
                 return await asyncio.to_thread(self.reader.rows, need)
             if isinstance(need, Search):
-                raise NotImplementedError
+                return await searching.find(need)
             outcomes = await asker.run(need.phase, need.start, need.last)
             failed[need.phase] = failed.get(need.phase, 0) + sum(o.result is None for o in outcomes)
             return [Ran(o.result, o.error) for o in outcomes]
@@ -153,22 +160,19 @@ class Index:
         known = levels(communities, self.table("community_reports", REPORTS.columns))
         return units(known, self.table("text_units", ["n_tokens"])["n_tokens"])
 
-    def titles(self, references: Iterable[Reference]) -> list[tuple[int, str]]:
-        """Short id and title of each cited report, in the order of the answer."""
-        cited = [r.id for r in references if r.section == "Reports"]
-        rows = self._rows("community_reports", cited, ["id", "human_readable_id", "title"])
-        known = {id_: (r["human_readable_id"], r["title"]) for id_, r in rows.items()}
-        return [known[id_] for id_ in cited if id_ in known]
+    def cited(self, references: Iterable[Reference]) -> list[Cited]:
+        """Section, short number and name of each cited record, section by section."""
+        return named(references, self._rows, has_ids=self._rows_have_ids)
 
     def sources(self, references: Iterable[Reference], answer: Answer | None = None) -> list[Source]:
-        """What lies under cited reports: entities and relationships, and their chunks with positions.
+        """What lies under cited records of any section: entities and relationships, and their chunks with
+        positions.
 
         With the answer that cites them, what carries the answer comes first (see sources.specific).
         """
-        columns = ["id", "human_readable_id", "title", "rank", "references"]
-        by_id = {r["id"]: r for r in self.table("community_reports", columns).to_pylist()}
-        wanted = [r.id for r in references if r.section == "Reports" and r.id in by_id]
-        found = under(wanted, by_id, self._rows, has_ids=self._rows_have_ids)
+        contexts = answer.contexts if answer else ()
+        shown = {r.id for used in contexts for r in used.records if r.section == "Sources"}
+        found = under(references, self._rows, has_ids=self._rows_have_ids, shown=shown)
         return specific(found, answer) if answer else found
 
     @property

@@ -26,7 +26,6 @@ from graphrag_ray.query.method import Dialogues, Given, Method, Question, Ran, S
 from graphrag_ray.query.nearest import nearest
 from graphrag_ray.query.numbers import shown_in
 from graphrag_ray.query.parts import Read, answered
-from graphrag_ray.query.where import refuse_conditions
 from graphrag_ray.reports.context import Context
 
 NAME = "drift"
@@ -54,10 +53,9 @@ class _Found:
 def search(question: Question, given: Given) -> Method:
     """Answer from reports near the question and from what its follow-up questions find.
 
-    Raises UsageError for an index without embeddings of reports or entities, for conditions on documents and
-    for a question that leaves no room for data; LevelNotFound, BudgetSpent.
+    Raises UsageError for an index without embeddings of reports or entities and for a question that leaves no
+    room for data; LevelNotFound, BudgetSpent.
     """
-    refuse_conditions(question, NAME)
     check_embedded(given, NAME, ["community_report", "entity"])
     query, text = given.settings.query, question.text
     _check(text, given)

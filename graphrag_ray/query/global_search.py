@@ -13,15 +13,13 @@ from graphrag_ray.errors import BudgetSpent, GraphRagError
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.query.budget import Most, budget_in_words, has_budget, reading, refuse_beyond
 from graphrag_ray.query.dynamic import Selected, select
-from graphrag_ray.query.levels import Ints, LevelReports, Levels, levels
+from graphrag_ray.query.levels import Ints, LevelReports, Levels, is_auto, levels
 from graphrag_ray.query.method import Given, Method, Question, Rows
 from graphrag_ray.query.parts import ToRead, answered, read
-from graphrag_ray.query.where import refuse_conditions
 from graphrag_ray.settings import Query
 from graphrag_ray.wording import plural
 
 NAME = "global"
-AUTO = "auto"
 REPORTS = Rows("community_reports", ["id", "community", "n_tokens", "hierarchy"])
 COMMUNITIES = Rows("communities", ["community", "level", "parent", "hierarchy"])
 ADVICE = "Raise the budget, or let it decide the level: --level auto."
@@ -30,9 +28,8 @@ ADVICE = "Raise the budget, or let it decide the level: --level auto."
 def search(question: Question, given: Given) -> Method:
     """Read all reports of C_k, or those that dynamic selection finds.
 
-    Raises LevelNotFound, BudgetSpent, and UsageError for conditions on documents.
+    Raises LevelNotFound, BudgetSpent, UsageError for a question that leaves no room for data.
     """
-    refuse_conditions(question, NAME)
     reports, communities = yield REPORTS, COMMUNITIES
     known = levels(communities, reports)
     if given.settings.query.dynamic:
@@ -65,10 +62,6 @@ def choose(
     told = question.level is not None and auto
     why = f"C{level} is the coarsest level with enough reports to fill a context." if told else ""
     return chosen, ((why,) if why else ())
-
-
-def is_auto(level: str | int | None) -> bool:
-    return level is None or str(level).strip().lower() == AUTO
 
 
 def _too_little(known: Levels, most: Callable[[LevelReports], Most], query: Query) -> GraphRagError:

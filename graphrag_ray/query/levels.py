@@ -23,6 +23,7 @@ from graphrag_ray.errors import LevelNotFound
 
 Ints = npt.NDArray[np.int64]
 
+AUTO = "auto"
 _LEVEL = re.compile(r"\s*c?\s*(\d{1,9})\s*\Z", re.IGNORECASE)
 
 
@@ -145,6 +146,11 @@ class Levels:
         if not self.n_levels:
             return "this index has no communities (its documents held no entities)"
         return "this index has " + ", ".join(f"C{k}" for k in range(self.n_levels))
+
+
+def is_auto(level: str | int | None) -> bool:
+    """Whether the way of answering shall choose the level."""
+    return level is None or str(level).strip().lower() == AUTO
 
 
 def levels(communities: pa.Table, reports: pa.Table, hierarchy: str = "leiden") -> Levels:

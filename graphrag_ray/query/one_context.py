@@ -40,7 +40,10 @@ def read(question: str, given: Given, context: Context) -> Generator[Any, Any, R
 def answered(
     question: str, method: str, read: Read, notes: Sequence[str] = ()
 ) -> Generator[Any, Any, Answer]:
-    """The answer, without costs and seconds, which the caller knows. notes: of the method itself."""
+    """The answer, without costs and seconds, which the caller knows; what cites nothing found nothing.
+
+    notes: of the method itself
+    """
     context, said = read.context, read.said
     number = yield from numbered(said.references)
     shown = shown_in(context.numbering)
@@ -54,7 +57,7 @@ def answered(
         text=shown_to_people(said.text, number),
         method=method,
         references=said.references,
-        found=said.found,
+        found=said.found and bool(said.references or said.dropped_references),
         contexts=(used,) if shown else (),
         dropped_references=said.dropped_references,
         notes=(*notes, *(text for applies, text in told if applies)),

@@ -12,7 +12,6 @@ from graphrag_ray.query.parts import ToRead, answered, read
 from graphrag_ray.query.where import among, within
 
 NAME = "text"
-NO_LEVELS = "The source text has no levels: all of it was read."
 ADVICE = (
     "Raise the budget, or ask the reports: --method global --level auto takes the finest level within it."
 )
@@ -27,5 +26,4 @@ def search(question: Question, given: Given) -> Method:
     refuse_beyond(reading(question.text, given, chunks["n_tokens"]), given.settings.query, ADVICE)
     wanted = ToRead("text_unit", chunks["id"].to_pylist(), chunks["n_tokens"].to_pylist())
     what = yield from read(question.text, given, wanted)
-    notes = [NO_LEVELS] if question.level is not None else []
-    return (yield from answered(question.text, NAME, "chunks", what, notes=notes))
+    return (yield from answered(question.text, NAME, "chunks", what))

@@ -22,10 +22,9 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-from dateutil import parser as dates
 
 from graphrag_ray.errors import UsageError
-from graphrag_ray.query.method import Kind, Question, Rows
+from graphrag_ray.query.method import Kind, Rows
 
 OWN: Mapping[str, str] = {"path": "path", "title": "title", "date": "creation_date"}
 """Names of a document's own fields, and their columns."""
@@ -89,15 +88,6 @@ def among(kind: Kind, chunks: Collection[str] | None) -> Generator[Any, Any, lis
     units = yield Rows("text_units", [column], list(chunks))
     named: list[str] = pc.unique(pc.list_flatten(units[column])).to_pylist()
     return named
-
-
-def refuse_conditions(question: Question, method: str) -> None:
-    """For ways of answering that read reports alone. Raises UsageError."""
-    if question.where:
-        raise UsageError(
-            f"{method} search reads reports, which are written from many documents: conditions on documents "
-            "cannot be met by them. Ask with --method text, vector, hybrid or local"
-        )
 
 
 def parse(text: str) -> Condition:
@@ -228,6 +218,8 @@ def _date(text: str) -> str:
         return "-".join([year, *(part.zfill(2) for part in rest if part)]) + (f"T{time}" if time else "")
     if not _MONTH.search(text):
         return ""
+    from dateutil import parser as dates  # 20 ms that most questions need not wait for
+
     try:
         return str(dates.parse(text, default=datetime(1, 1, 1)).isoformat())
     except (ValueError, OverflowError):

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray import schema
-from graphrag_ray.corpus.tokens import offsets, vocabulary_for
+from graphrag_ray.embedding import Embedder
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.ids import report_id
-from graphrag_ray.messages import CallParameters, Dialogue, EmbeddingReply, EmbeddingRequest
+from graphrag_ray.messages import Dialogue
 from graphrag_ray.reports.context import shown_content
 from graphrag_ray.steps.run import Result, Run, failure_rows, passing, replayed, rows_of
 from graphrag_ray.store.files import Store
@@ -36,11 +36,8 @@ def embed_all(run: Run, corpus: Result, described: Result, reports: Result, ids:
     options = run.settings.embeddings
     if not options.enabled:
         return Result()
-    call = run.settings.call("embed")
-    model = run.settings.model(call.model)
-    vocabulary = vocabulary_for(model.model, model.tokenizer).name
-    start = partial(_start, call, model.embedding_dimensions, options.max_tokens, vocabulary)
-    work = Work("embed", start, _label, turns=None)
+    embedder = Embedder.of(run.settings)
+    work = Work("embed", partial(_start, embedder), _label, turns=None)
 
     def compute() -> Result:
         inputs: list[Any] = []
@@ -63,27 +60,12 @@ def embed_all(run: Run, corpus: Result, described: Result, reports: Result, ids:
 
     texts = [corpus.tables["text_units"], described.tables["entities"], described.tables["relationships"]]
     written = [reports.tables["reports"], ids]
-    depends_on = [*texts, *written, call, model.embedding_dimensions, options, vocabulary]
+    depends_on = [*texts, *written, options, embedder]
     return run.step("embed", depends_on, compute, work.name)
 
 
-def _start(
-    call: CallParameters, dimensions: int | None, max_tokens: int, vocabulary: str, store: Store, row: Row
-) -> Dialogue[bytes]:
-    return _embed(EmbeddingRequest(_cut(row["text"], max_tokens, vocabulary), call, dimensions))
-
-
-def _embed(request: EmbeddingRequest) -> Dialogue[bytes]:
-    reply: EmbeddingReply = yield request
-    return reply.vector
-
-
-def _cut(text: str, max_tokens: int, vocabulary: str) -> str:
-    """An embedding model refuses longer texts: what it cannot take is cut off."""
-    if len(text) <= max_tokens:
-        return text
-    ends = offsets(text, vocabulary)
-    return text if len(ends) <= max_tokens else text[: int(ends[max_tokens - 1])]
+def _start(embedder: Embedder, store: Store, row: Row) -> Dialogue[bytes]:
+    return embedder.embed(row["text"])
 
 
 def _label(row: Row) -> tuple[str, str]:

@@ -414,7 +414,7 @@ def test_a_question_as_json_holds_answer_references_contexts_and_sources(run: Co
     assert [c["phase"] for c in told["contexts"]] == ["map", "reduce"]
     assert told["phases"]["map"]["calls"] == told["phases"]["reduce"]["calls"] == 1
     (source,) = told["sources"]
-    assert source["report"]["title"] in reports.values() and source["entities"]
+    assert source["record"]["name"] in reports.values() and source["entities"]
     for chunk in source["chunks"]:
         text = (world.input / chunk["document"]).read_text()
         assert chunk["text"] == text[chunk["start"] : chunk["end"]]

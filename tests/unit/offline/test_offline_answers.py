@@ -158,6 +158,54 @@ def test_reduce_without_any_quotation_says_so():
     assert "Nothing that was found" in reduced("Why?", [(50, "hearsay without marks")])
 
 
+LOOKED_UP = (
+    heading("Reports", ("id", "title", "content"))
+    + line([1, "Hask Marsh", "A community; rated 5.0 of 10. “Eels of the marsh are eaten in spring.”"])
+    + heading("Entities", ("id", "entity", "description"))
+    + line([1, "HASK MARSH", "The eels of Hask Marsh died in May."])
+    + heading("Relationships", ("id", "source", "target", "description"))
+    + line([4, "BREWERY", "HASK MARSH", "A pipe of the brewery leads into the marsh."])
+    + heading("Claims", ("id", "subject", "object", "type", "status", "description"))
+    + line([2, "BREWERY", "NONE", "POLLUTION", "TRUE", "The brewery killed the eels, says the court."])
+    + heading("Sources", ("id", "text"))
+    + line([3, "It rained. The eels of Hask Marsh died in May. Nobody was at the mill."])
+)
+
+
+def looked_up(question, **variables):
+    return ask("answer", question=question, context=LOOKED_UP, max_tokens="1000", **variables)
+
+
+def test_records_that_were_looked_up_answer_by_what_matches_in_them():
+    text = looked_up("Who killed the eels?")
+    assert "**BREWERY**: “The brewery killed the eels, says the court.” [Data: Claims (2)]" in text
+    assert "Nobody was at the mill" not in text and "ANSWER_HELPFULNESS" not in text
+    assert text.endswith(f"Looked for: killed, eels. {MARK}")
+
+
+def test_a_sentence_of_several_records_is_quoted_once_with_all_of_them():
+    text = looked_up("When did the eels of Hask Marsh die?")
+    assert text.count("The eels of Hask Marsh died in May.") == 1
+    assert "“The eels of Hask Marsh died in May.” [Data: Entities (1); Sources (3)]" in text
+
+
+def test_a_chunk_is_quoted_without_a_title_and_each_sentence_is_a_point_of_a_list():
+    sources = heading("Sources", ("id", "text")) + line([7, "The eels died in May. The eels were eaten."])
+    variables = {"question": "What of the eels?", "context": sources, "response_type": "list of 3 points"}
+    text = ask("answer", max_tokens="500", **variables)
+    assert text.startswith("- “The eels died in May.” [Data: Sources (7)]\n- “The eels were eaten.” [Data")
+
+
+@pytest.mark.parametrize("question", ["How do I prune roses in winter?", "Who painted the Sistine Chapel?"])
+def test_records_that_say_nothing_to_the_question_are_not_quoted(question):
+    assert looked_up(question) == f"Nothing that was found answers this question. {MARK}"
+
+
+def test_an_answer_from_one_context_keeps_to_its_length():
+    text = ask("answer", question="What of the eels in the marsh?", context=LOOKED_UP, max_tokens="30")
+    assert len(quoted(text)) == 1
+
+
 def test_a_correction_is_answered_as_its_first_turn():
     first = ask("map", question="What topics are discussed?", context=context(), max_tokens="1000")
     variables = {

@@ -118,12 +118,6 @@ def test_texts_are_read_of_the_chosen_level_alone():
     assert read.ids is not None and len(read.ids) == SIZES[1]
 
 
-def test_conditions_on_documents_cannot_be_met_by_reports():
-    snap = snapshot()
-    with pytest.raises(UsageError, match="--method text, vector, hybrid or local"):
-        snap.run(search(Question(QUESTION, None, ("title=x",)), snap.given()))
-
-
 def test_a_question_without_room_in_the_window_is_refused_before_anything_is_asked():
     snap = snapshot()
     with pytest.raises(UsageError, match="the question does not fit"):

@@ -89,10 +89,6 @@ def test_text_beyond_the_budget_is_refused_with_another_way():
     assert asked(snap, budget_tokens=30_000).found
 
 
-def test_a_level_is_told_to_be_of_no_use():
-    assert asked(snapshot(), "C1").notes == ("The source text has no levels: all of it was read.",)
-
-
 def test_an_index_without_text_says_so():
     with pytest.raises(UsageError, match="there is no text to read"):
         asked(Snapshot({"text_units": []}))
