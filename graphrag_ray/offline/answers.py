@@ -34,6 +34,8 @@ FALLBACK_SCORE = 15
 _RATED = re.compile(r"rated (\d+(?:\.\d)?) of 10")
 _HELPFUL = "<ANSWER_HELPFULNESS> {} </ANSWER_HELPFULNESS>"
 _CITED = re.compile(r"\[Data:\s*[^\[\]]*\]")
+_SOURCE = re.compile(r"Source \d+")
+"""The title of a chunk: its number in one context, which means nothing in another."""
 _TITLE = re.compile(r"\*\*([^*]+)\*\*:")
 _TITLES: Mapping[str, str] = {
     "Entities": "{entity}",
@@ -276,7 +278,7 @@ def _titled(answer: str) -> list[tuple[str, str]]:
     found = list(_TITLE.finditer(answer))
     bounds = [*(m.start() for m in found), len(answer)]
     parts = [(m.group(1).strip(), answer[m.end() : bounds[i + 1]]) for i, m in enumerate(found)]
-    return parts or [("", answer)]
+    return [("" if _SOURCE.fullmatch(t) else t, p) for t, p in parts] or [("", answer)]
 
 
 def _float(text: str) -> float:
