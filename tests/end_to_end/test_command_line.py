@@ -456,7 +456,9 @@ def test_quiet_prints_nothing(run: Command, world: World):
     assert (result.exit_code, result.output) == (0, "")
 
 
-@pytest.mark.parametrize("command", ["", "init", "estimate", "index", "query", "status", "failures"])
+@pytest.mark.parametrize(
+    "command", ["", "init", "estimate", "index", "query", "levels", "status", "failures"]
+)
 def test_help_shows_an_example(run: Command, command: str):
     result = run(*filter(None, [command]), "--help")
     assert result.exit_code == 0 and "graphrag-ray" in result.stdout and "Example" in result.stdout
