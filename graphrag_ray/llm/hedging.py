@@ -4,7 +4,7 @@ Dean and Barroso, "The Tail at Scale" (CACM 2013). The first good answer counts 
 cancelled, so a call still has one reply. A second request that fails, or is as slow, is followed by a third.
 
 While work is queued, a slow call holds up nothing but itself, and one in a hundred is hedged. Where none is
-left to send, at the end of a stage, everyone waits for the slowest: one in twenty is hedged then, as long as
+left to send, at the end of a stage, everyone waits for the slowest: one in ten is hedged then, as long as
 few of the stage's calls were.
 """
 
@@ -22,9 +22,9 @@ T = TypeVar("T")
 
 SLOW = 0.99
 """A call is slow when so many of its stage's calls took less."""
-SLOW_AT_THE_END = 0.95
+SLOW_AT_THE_END = 0.9
 """The same where nothing else is left to send."""
-MOST_HEDGED = 0.03
+MOST_HEDGED = 0.04
 """Of a stage's calls: with more hedges only SLOW counts."""
 FEWEST_SEEN = 100
 """Calls of a stage that must have been seen."""

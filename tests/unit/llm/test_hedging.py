@@ -184,10 +184,10 @@ def test_slow_is_what_one_in_a_hundred_exceeds():
     assert 1.0 <= pace.slow_s("extract") <= 1.3
 
 
-def test_where_nothing_is_left_to_send_one_in_twenty_is_slow():
+def test_where_nothing_is_left_to_send_one_in_ten_is_slow():
     pace = Pace()
     for i in range(1000):
-        pace.note("extract", 8.0 if i % 25 == 0 else 1.0)
+        pace.note("extract", 8.0 if i % 15 == 0 else 1.0)
     assert pace.slow_s("extract") == pytest.approx(8.0, rel=0.1)
     assert pace.slow_s("extract", at_the_end=True) == pytest.approx(1.0, rel=0.1)
 
@@ -195,7 +195,7 @@ def test_where_nothing_is_left_to_send_one_in_twenty_is_slow():
 def test_with_many_hedges_only_the_slowest_of_a_hundred_is_slow_at_the_end_too():
     pace = Pace()
     for i in range(1000):
-        pace.note("extract", 8.0 if i % 25 == 0 else 1.0)
+        pace.note("extract", 8.0 if i % 15 == 0 else 1.0)
     for _ in range(round(1000 * MOST_HEDGED)):
         assert pace.slow_s("extract", at_the_end=True) == pytest.approx(1.0, rel=0.1)
         pace.hedged("extract")
