@@ -169,12 +169,12 @@ def _reports(context: str) -> list[_Report]:
         title = row.get("title") or f"Report {row['id']}"
         out.append(_Report("Reports", row["id"], title, tuple(dict.fromkeys(found)), rating))
     for row in sections.get("Sources", ()):
-        found = (s for s in _sentences(row.get("text")) if can_be_found(s))
-        out.append(_Report("Sources", row["id"], f"Source {row['id']}", tuple(dict.fromkeys(found)), 5.0))
+        said = dict.fromkeys(s for s in _sentences(row.get("text")) if can_be_found(s))
+        out.append(_Report("Sources", row["id"], f"Source {row['id']}", tuple(said), 5.0))
     for section, title in _TITLES.items():
         for row in sections.get(section, ()):
-            name, found = title.format_map(row), _sentences(row.get("description"))
-            out.append(_Report(section, row["id"], name, tuple(dict.fromkeys(found)), 5.0))
+            said = dict.fromkeys(_sentences(row.get("description")))
+            out.append(_Report(section, row["id"], title.format_map(row), tuple(said), 5.0))
     return out
 
 
