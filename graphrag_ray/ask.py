@@ -162,7 +162,7 @@ class Index:
 
     def cited(self, references: Iterable[Reference]) -> list[Cited]:
         """Section, short number and name of each cited record, section by section."""
-        return named(references, self._rows, has_ids=self._rows_have_ids)
+        return named(references, self._rows)
 
     def sources(self, references: Iterable[Reference], answer: Answer | None = None) -> list[Source]:
         """What lies under cited records of any section: entities and relationships, and their chunks with
@@ -172,13 +172,8 @@ class Index:
         """
         contexts = answer.contexts if answer else ()
         shown = {r.id for used in contexts for r in used.records if r.section == "Sources"}
-        found = under(references, self._rows, has_ids=self._rows_have_ids, shown=shown)
+        found = under(references, self._rows, shown=shown)
         return specific(found, answer) if answer else found
-
-    @property
-    def _rows_have_ids(self) -> bool:
-        given = self.manifest.settings.get("input") or {}
-        return given.get("id_column") is not None
 
     def _rows(self, name: str, ids: Iterable[str], columns: Sequence[str]) -> dict[str, dict[str, Any]]:
         """The rows of a table with these ids, by id, in the table's order."""

@@ -52,7 +52,7 @@ class Source:
     record            section, id, human_readable_id, name (see `named`), and some columns of its table
     entities          with relationships and claims: what a report was written from; the ends of a
                       relationship; the subject of a claim; and the record itself where it is one
-    chunks            document, row, place ("file" or "file, row 3", rows counted from 1), title, date and
+    chunks            document, row, place ("file" or "file, row 3": a row's id or number), title, date and
                       metadata of its document; start, end, text; its sentence to read first: quote,
                       quote_start
     chunks_left_out   further chunks, which were not read
@@ -80,18 +80,16 @@ class Cited:
     name: str
 
 
-def named(references: Iterable[Reference], read: Read, *, has_ids: bool) -> list[Cited]:
+def named(references: Iterable[Reference], read: Read) -> list[Cited]:
     """The cited records that the snapshot holds, section by section, each in the order of the references:
     by the title of a report or entity, the ends of a relationship, what a claim says, the place of a chunk.
-
-    has_ids: rows of table files are named by an id of their own; else by number, from 0
     """
     wanted = list(references)
     out = []
     for section in SECTIONS:
         ids = [r.id for r in wanted if r.section == section]
         rows = _read(section, ids, read, without=("references", "text_unit_ids", "text"))
-        documents = _documents(rows, read, has_ids) if section == "Sources" else {}
+        documents = _documents(rows, read) if section == "Sources" else {}
         out += [
             Cited(section, rows[i]["human_readable_id"], _name(section, rows[i], documents))
             for i in ids
@@ -100,9 +98,7 @@ def named(references: Iterable[Reference], read: Read, *, has_ids: bool) -> list
     return out
 
 
-def under(
-    references: Iterable[Reference], read: Read, *, has_ids: bool, shown: Collection[str] = ()
-) -> list[Source]:
+def under(references: Iterable[Reference], read: Read, *, shown: Collection[str] = ()) -> list[Source]:
     """A Source for each reference to a record that the snapshot holds.
 
     shown: ids of chunks that the answer's contexts held; where a record has too many, these are read first
@@ -119,7 +115,7 @@ def under(
                 )
     chunks = {r: _chunks_of(r, rest, rows, shown) for r, rest in rests.items()}
     rows["Sources"] = _read("Sources", [c for found in chunks.values() for c in found.first], read)
-    documents = _documents(rows["Sources"], read, has_ids)
+    documents = _documents(rows["Sources"], read)
     return [_source(r, rests[r], rows, chunks[r], documents) for r in rests if r.id in rows[r.section]]
 
 
@@ -306,21 +302,18 @@ def _name(section: str, row: Mapping[str, Any], documents: Mapping[str, Mapping[
     return str(row["title"])
 
 
-def _documents(units: Rows, read: Read, has_ids: bool) -> dict[str, dict[str, Any]]:
+def _documents(units: Rows, read: Read) -> dict[str, dict[str, Any]]:
     """By id, the documents of chunks."""
     ids = dict.fromkeys(u["document_id"] for u in units.values())
     rows = read("documents", ids, _DOCUMENT_COLUMNS) if ids else {}
-    return {id_: _document(row, has_ids) for id_, row in rows.items()}
+    return {id_: _document(row) for id_, row in rows.items()}
 
 
-def _document(row: Mapping[str, Any], has_ids: bool) -> dict[str, Any]:
-    number: str = row["row"]
-    if number and not has_ids and number.isdecimal():
-        number = str(int(number) + 1)
+def _document(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "document": row["path"],
         "row": row["row"],
-        "place": f"{row['path']}, row {number}" if number else row["path"],
+        "place": f"{row['path']}, row {row['row']}" if row["row"] else row["path"],
         "title": row["title"],
         "date": row["creation_date"],
         "metadata": row["raw_data"],

@@ -18,6 +18,7 @@ from graphrag_ray.offline.questions import Question, read_question
 from graphrag_ray.offline.sentences import split_sentences
 from graphrag_ray.offline.summarise import Floats, bm25, content_stems, mmr, similarities
 from graphrag_ray.offline.units import MARK, is_balanced, report_parts, stands_alone
+from graphrag_ray.query.evidence import can_be_found
 from graphrag_ray.query.quotes import quoted
 from graphrag_ray.records import SECTIONS, parse_sections, write_reference
 
@@ -171,14 +172,17 @@ def records_of(context: str) -> list[_Report]:
         title = row.get("title") or f"Report {row['id']}"
         out.append(_Report("Reports", row["id"], title, tuple(dict.fromkeys(found)), rating))
     for row in sections.get("Sources", ()):
-        found = (s for s in split_sentences(row.get("text") or "", lexicon()) if is_balanced(s))
-        out.append(_Report("Sources", row["id"], f"Source {row['id']}", tuple(dict.fromkeys(found)), 5.0))
+        said = dict.fromkeys(s for s in _sentences(row.get("text")) if can_be_found(s))
+        out.append(_Report("Sources", row["id"], f"Source {row['id']}", tuple(said), 5.0))
     for section, title in _TITLES.items():
         for row in sections.get(section, ()):
-            found = (s for s in split_sentences(row.get("description") or "", lexicon()) if is_balanced(s))
-            name = title.format_map(row)
-            out.append(_Report(section, row["id"], name, tuple(dict.fromkeys(found)), 5.0))
+            said = dict.fromkeys(_sentences(row.get("description")))
+            out.append(_Report(section, row["id"], title.format_map(row), tuple(said), 5.0))
     return out
+
+
+def _sentences(text: str | None) -> list[str]:
+    return [s for s in split_sentences(text or "", lexicon()) if is_balanced(s)]
 
 
 def context_answer(variables: Mapping[str, str]) -> str:

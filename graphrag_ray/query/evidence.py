@@ -98,6 +98,11 @@ def evidence(said: Sequence[str], texts: Sequence[str]) -> tuple[list[Found], li
     return kept[: max(MAX_FOUND, sum(f.verbatim for f in kept))], shares
 
 
+def can_be_found(quotation: str) -> bool:
+    """Whether it is long enough to be looked for as it stands."""
+    return len(_words(quotation)) >= MIN_WORDS
+
+
 def _last_paragraph(text: str) -> str:
     parts = [p for p in _PARAGRAPH.split(text) if _words(_HEADING.sub("", p))]
     return _HEADING.sub("", parts[-1]).strip() if parts else ""
@@ -106,7 +111,7 @@ def _last_paragraph(text: str) -> str:
 def _quotations(passage: str) -> list[str]:
     curly = quoted(passage)
     straight = [m.group(1) for m in _STRAIGHT.finditer(_without(passage, curly))]
-    return [q for q in dict.fromkeys([*curly, *straight]) if len(_words(q)) >= MIN_WORDS]
+    return [q for q in dict.fromkeys([*curly, *straight]) if can_be_found(q)]
 
 
 def _without(passage: str, quotes: Sequence[str]) -> str:
@@ -119,7 +124,7 @@ def _find(quote: str, texts: Sequence[str], normal: Sequence[str]) -> tuple[int,
     """(chunk, start, end) of the first place where a quotation stands, but for white space, capitals and
     the form of quotation marks; where it stands nowhere, of its longest part between omissions."""
     parts = sorted((p.strip(" ,;.:") for p in _OMISSION.split(quote)), key=len, reverse=True)
-    for wanted in [quote, *(p for p in parts[:1] if len(_words(p)) >= MIN_WORDS)]:
+    for wanted in [quote, *(p for p in parts[:1] if can_be_found(p))]:
         key = _normal(wanted)
         pattern = r"\s+".join("".join(_ALIKE.get(c, re.escape(c)) for c in w) for w in wanted.split())
         for number, text in enumerate(normal):

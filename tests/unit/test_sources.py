@@ -76,7 +76,7 @@ def read(table: str, ids: Iterable[str], columns: Sequence[str]) -> dict[str, di
 
 
 def found(section: str, id_: str, **options: Any) -> Source:
-    (source,) = under([Reference(section, id_)], read, has_ids=False, **options)
+    (source,) = under([Reference(section, id_)], read, **options)
     return source
 
 
@@ -107,7 +107,7 @@ def test_a_record_of_any_section_leads_to_what_it_rests_on(section: str, id_: st
 
 def test_every_chunk_stands_at_its_place_in_its_document():
     (chunk,) = found("Relationships", "bc").chunks
-    assert (chunk["document"], chunk["row"], chunk["place"]) == ("b.csv", "4", "b.csv, row 5")
+    assert (chunk["document"], chunk["row"], chunk["place"]) == ("b.csv", "4", "b.csv, row 4")
     assert (chunk["start"], chunk["end"], chunk["text"]) == (20, 20 + len(TEXTS["t2"]), TEXTS["t2"])
     assert chunk["quote"] == "BOB paid CAROL for a boat." and chunk["quote_start"] == 20
     assert (chunk["date"], chunk["metadata"]) == ("2020", '{"x": 1}')
@@ -120,11 +120,11 @@ def test_every_chunk_stands_at_its_place_in_its_document():
         ("Entities", "eBOB", "BOB"),
         ("Relationships", "ab", "ALICE – BOB"),
         ("Claims", "c1", "ALICE asked"),
-        ("Sources", "t2", f"b.csv, row 5, characters 20–{20 + len(TEXTS['t2'])}"),
+        ("Sources", "t2", f"b.csv, row 4, characters 20–{20 + len(TEXTS['t2'])}"),
     ],
 )
 def test_a_record_has_a_name_that_people_know(section: str, id_: str, name: str):
-    (cited,) = named([Reference(section, id_)], read, has_ids=False)
+    (cited,) = named([Reference(section, id_)], read)
     source = found(section, id_)
     assert (cited.section, cited.name) == (section, name) == (source.record["section"], source.record["name"])
     assert cited.number == source.record["human_readable_id"]
@@ -139,9 +139,9 @@ def test_cited_records_are_listed_section_by_section_and_those_that_are_gone_are
         ("Entities", "eALICE"),
     ]
     wanted = [Reference(*c) for c in cited]
-    assert [c.number for c in named(wanted, read, has_ids=False)] == [3, 12, 11, 3]
-    assert [s.record["human_readable_id"] for s in under(wanted, read, has_ids=False)] == [3, 12, 3, 11]
-    assert under([], read, has_ids=False) == named([], read, has_ids=False) == []
+    assert [c.number for c in named(wanted, read)] == [3, 12, 11, 3]
+    assert [s.record["human_readable_id"] for s in under(wanted, read)] == [3, 12, 3, 11]
+    assert under([], read) == named([], read) == []
 
 
 def test_of_too_many_chunks_those_are_read_that_were_shown_or_hold_most(monkeypatch: pytest.MonkeyPatch):
@@ -160,9 +160,9 @@ def test_what_an_answer_says_leads_to_the_sentence_for_each_record_that_it_cites
     cited = [("Sources", "t1"), ("Entities", "eALICE"), ("Relationships", "bc"), ("Claims", "c2")]
     wanted = tuple(Reference(*c) for c in cited)
     answer = Answer("?", text, "local", wanted)
-    source, entity, edge, stated = specific(under(wanted, read, has_ids=False), answer)
+    source, entity, edge, stated = specific(under(wanted, read), answer)
     assert source.evidence[0]["quote"] == "The eels died."
     assert entity.evidence[0]["quote"] == "ALICE went home." and entity.chunks[0]["human_readable_id"] == 3
     assert edge.evidence[0]["verbatim"] and edge.evidence[0]["quote"] == "BOB paid CAROL"
-    assert (edge.evidence[0]["place"], edge.evidence[0]["start"]) == ("b.csv, row 5", 20)
+    assert (edge.evidence[0]["place"], edge.evidence[0]["start"]) == ("b.csv, row 4", 20)
     assert stated.evidence == [] and stated.chunks, "nothing of the claim's own chunk says so"
