@@ -19,6 +19,7 @@ from graphrag_ray.terminal.options import (
     settings_from,
     settings_options,
 )
+from graphrag_ray.terminal.quick import spare_pandas
 
 
 @click.command(cls=Command)
@@ -59,6 +60,7 @@ def query(
       graphrag-ray query "What are the main themes?" --root ./my-index
       graphrag-ray query "Who opposed the harbour?" --root ./my-index --level C1 --sources
     """
+    spare_pandas()
     from graphrag_ray.ask import open_index
     from graphrag_ray.store.snapshots import open_latest
 
