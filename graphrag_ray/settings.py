@@ -304,8 +304,8 @@ class Run(_Strict):
     """Concurrent calls to start with where no limit is known and no `max_in_flight` is set. From then on
     they follow the endpoint's throughput."""
     hedge: bool = False
-    """Send a second request for a call that takes longer than 99% of its stage, or than 95% where nothing
-    else is left to send; the first answer counts. Costs what the slowest 1 to 3% cost once more."""
+    """Send a second request for a call that takes longer than 99% of its stage, or than 90% where nothing
+    else is left to send; the first answer counts. Costs what the slowest 1 to 4% cost once more."""
     flush_s: Annotated[float, Field(gt=0)] = 2.0
     """Seconds between journal writes."""
 

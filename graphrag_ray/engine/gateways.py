@@ -10,16 +10,19 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from graphrag_ray.engine.work import Answer
 from graphrag_ray.llm.accounting import Accounts, InFlight, Limits
-from graphrag_ray.llm.client import connect
 from graphrag_ray.llm.gateway import Gateway
 from graphrag_ray.llm.limiter import Limiter, LocalLimiter
 from graphrag_ray.llm.limits import Ended
 from graphrag_ray.messages import ChatRequest, EmbeddingReply, EmbeddingRequest, Reply, Request
 from graphrag_ray.settings import Model, Settings
+
+if TYPE_CHECKING:
+    from graphrag_ray.errors import FatalCallError
+    from graphrag_ray.llm.client import EndpointClient
 
 Ask: TypeAlias = Callable[[Request, str], Awaitable[Answer]]
 
@@ -177,7 +180,7 @@ async def open_gateway(
     """
     online = models.online
     clients = {
-        name: await asyncio.to_thread(connect, model, os.environ, ask_key, models.force_yes_no)
+        name: await asyncio.to_thread(_connect, model, ask_key, models.force_yes_no)
         for name, model in online.items()
     }
     gateway = Gateway(
@@ -202,6 +205,14 @@ async def open_gateway(
         yield ask
     finally:
         await gateway.close()
+
+
+def _connect(
+    model: Model, ask_key: Callable[[str], str | None] | None, force_yes_no: bool | None
+) -> Sequence[EndpointClient | FatalCallError]:
+    from graphrag_ray.llm.client import connect  # the client library takes half a second
+
+    return connect(model, os.environ, ask_key, force_yes_no)
 
 
 def _offline(request: Request) -> Reply:

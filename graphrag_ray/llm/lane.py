@@ -224,29 +224,34 @@ class Lane:
             self._runtime.limiter.settle(self._name, place.endpoint, spent - place.tokens, ended)
 
     async def _hedged(self, place: Place, call: _Call[T], progress: _Progress) -> T | CallError:
-        """`_attempt`, with a second request, elsewhere if possible, when it is slow for its stage."""
-        second = _Progress()
+        """`_attempt`, with further requests, elsewhere if possible, when it is slow for its stage."""
+        others: list[_Progress] = []
         started = self._runtime.clock()
 
-        async def send_second(p: Place) -> T | CallError:
+        async def send(p: Place) -> T | CallError:
+            if p is place:
+                return await self._attempt(p, call, progress)
             self._pace.hedged(call.stage)
-            return await self._attempt(p, call, second)
+            others.append(_Progress())
+            return await self._attempt(p, call, others[-1])
 
         raced = await race(
             place,
             lambda: self._pace.slow_s(call.stage, self._runtime.at_the_end()),
-            lambda p: self._attempt(p, call, progress),
+            send,
             lambda: self._line_beside(place.endpoint).place(call.tokens),
-            send_second,
+            self._line.give_back,
             lambda result: not isinstance(result, CallError),
             self._runtime.sleep,
         )
-        progress.add_hedge(second)
-        if raced.second:
-            progress.endpoint = second.endpoint
-        if raced.lost is not None and not isinstance(raced.result, CallError):
+        for other in others:
+            progress.add_hedge(other)
+        if raced.winner:
+            progress.endpoint = others[raced.winner - 1].endpoint
+        if not isinstance(raced.result, CallError):
             usage = replace(call.usage(raced.result), reported=False)
-            progress.pay(usage, self._client(raced.lost).price)
+            for endpoint in raced.lost:
+                progress.pay(usage, self._client(endpoint).price)
         progress.latency_s = self._runtime.clock() - started
         return raced.result
 
