@@ -28,8 +28,8 @@ KEPT_BYTES = 256 << 20
 
 
 class Kept:
-    """Columns of parts that were read, by path and name, as long as there is room. Parts never change, so none
-    grows stale."""
+    """Columns of parts that were read, by path and name, as far as there is room. Parts never change, so
+    none grows stale."""
 
     def __init__(self, limit_bytes: int = KEPT_BYTES) -> None:
         self._limit, self._size = limit_bytes, 0
