@@ -20,6 +20,7 @@ from graphrag_ray.terminal.options import (
     settings_options,
 )
 from graphrag_ray.terminal.quick import spare_pandas
+from graphrag_ray.terminal.writing import write_stream
 
 
 @click.command(cls=Command)
@@ -40,6 +41,11 @@ from graphrag_ray.terminal.quick import spare_pandas
 )
 @click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
 @click.option("--sources", is_flag=True, help="Show the entities, relationships and text under the answer.")
+@click.option(
+    "--stream/--no-stream",
+    default=True,
+    help="Show the text while it is written, where it goes to a terminal. Default: yes.",
+)
 @json_option
 def query(
     question: str,
@@ -50,6 +56,7 @@ def query(
     level: str | None,
     snapshot: int | None,
     sources: bool,
+    stream: bool,
     as_json: bool,
     **short: Any,
 ) -> None:
@@ -69,11 +76,15 @@ def query(
         manifest = open_latest(store, snapshot)
     settings = settings_from(config, overrides, short, manifest.settings if config is None else None)
     opened = open_index(root, snapshot=manifest.number, settings=settings)
-    answer = opened.ask(question, level, method=method)
+    streamed = stream and not as_json and sys.stdout.isatty()
+    if streamed:
+        answer = write_stream(opened.stream(question, level, method=method))
+    else:
+        answer = opened.ask(question, level, method=method)
     found = opened.sources(answer.references) if sources or as_json else []
     if as_json:
         click.echo(console.as_json(console.answer_json(answer, found, opened.manifest.number)))
     else:
-        console.print_answer(answer, opened, found if sources else None)
+        console.print_answer(answer, opened, found if sources else None, written=streamed)
     if answer.failed_parts:
         sys.exit(FAILED_ITEMS)

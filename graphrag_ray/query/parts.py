@@ -60,7 +60,7 @@ def read(question: str, given: Given, shown: Iterable[Record]) -> Generator[Any,
     mapped = [o.result for o in outcomes]
     to_reduce = reduce_context([m for m in mapped if m], query.context_tokens, given.count)
     last = partial(reduce_answer, question, to_reduce, reduce_spec(given.settings, given.prompts))
-    (reduced,) = yield Dialogues("reduce", [last], last=True)
+    (reduced,) = yield Dialogues("reduce", [last], last=True, numbering=to_reduce.numbering)
     if reduced.result is None:
         raise GraphRagError(f"the answer could not be put together: {reduced.error}")
     errors = [o.error for o in outcomes if o.result is None]

@@ -98,12 +98,18 @@ def indexed_json(done: Indexed) -> dict[str, Any]:
     }
 
 
-def print_answer(answer: Answer, index: Index, sources: Sequence[Source] | None) -> None:
-    """The answer, the titles of the reports that it cites, and, if asked for, what is under them."""
+def print_answer(
+    answer: Answer, index: Index, sources: Sequence[Source] | None, written: bool = False
+) -> None:
+    """The answer, the titles of the reports that it cites, and, if asked for, what is under them.
+
+    written: its text stands there already
+    """
     from graphrag_ray.sources import specific
 
     out = console_of()
-    out.print(_markdown(answer.text) if out.is_terminal else answer.text, soft_wrap=True)
+    if not written:
+        out.print(_markdown(answer.text) if out.is_terminal else answer.text, soft_wrap=True)
     titles = index.titles(answer.references)
     if titles:
         out.print("\nReports cited:")
