@@ -1,4 +1,8 @@
-"""Embeddings of entities, relationships, chunks and reports: one request a text, many packed in a call."""
+"""Embeddings of entities, relationships, chunks and reports: one request a text, many packed in a call.
+
+The offline engine's are computed where the texts are read: they cost nothing, and to keep each in the journal
+took four times as long as to make it anew.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,16 @@ from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.ids import report_id
 from graphrag_ray.messages import Dialogue
 from graphrag_ray.reports.context import shown_content
-from graphrag_ray.steps.run import Result, Run, failure_rows, passing, replayed, rows_of
+from graphrag_ray.steps.run import (
+    ROWS_AT_ONCE,
+    Result,
+    Run,
+    by_input,
+    failure_rows,
+    passing,
+    replayed,
+    rows_of,
+)
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.parts import Part, read_part
@@ -46,10 +59,14 @@ def embed_all(run: Run, corpus: Result, described: Result, reports: Result, ids:
             inputs += [
                 (kind, group, report_ids if kind == "community_report" else None) for group in groups if group
             ]
-        index = run.sweep_rows(work, load_texts, inputs, rows_of([group for _, group, _ in inputs]))
-        written = run.executor.map("embed", partial(_collect, work, index), inputs)
+        if run.settings.model(embedder.call.model).provider == "offline":
+            collect = partial(_embed_here, embedder)
+        else:
+            index = run.sweep_rows(work, load_texts, inputs, rows_of([group for _, group, _ in inputs]))
+            collect = partial(_collect, work, index)
+        written = run.executor.map("embed", collect, inputs)
         names = [f"embeddings_{kind}" for kind in schema.EMBEDDINGS]
-        tables = {name: [w.get(name, []) for w in written] for name in [*names, "failures"]}
+        tables = by_input(written, *names, "failures")
         counts = {"embeddings": sum(p.rows for name in names for g in tables[name] for p in g)}
         return Result(tables, counts, not passing(run.store, tables))
 
@@ -117,6 +134,24 @@ def _collect(
         if len(done) >= PART_ROWS:
             yield _vectors(x[0], done)
             done = []
+    if done:
+        yield _vectors(x[0], done)
+
+
+def _embed_here(
+    embedder: Embedder, store: Store, x: tuple[str, list[Part], pa.Array | None]
+) -> Iterator[Tables]:
+    from graphrag_ray.offline import embed_many  # not read where a model embeds
+
+    done: list[tuple[str, bytes]] = []
+    for table in load_texts(store, x):
+        for at in range(0, table.num_rows, ROWS_AT_ONCE):
+            rows = table.slice(at, ROWS_AT_ONCE)
+            texts = [embedder.cut(text) for text in rows["text"].to_pylist()]
+            done += zip(rows["id"].to_pylist(), embed_many(texts), strict=True)
+            if len(done) >= PART_ROWS:
+                yield _vectors(x[0], done)
+                done = []
     if done:
         yield _vectors(x[0], done)
 

@@ -91,6 +91,13 @@ class World:
             base[name] = base.get(name, {}) | value if isinstance(value, dict) else value
         return parse_settings(base)
 
+    @property
+    def embedding(self) -> dict[str, Any]:
+        """A change: embeddings by our endpoint, too, which are journalled."""
+        given = {"base_url": self.endpoint.base_url, "api_key_env": None}
+        model = {"provider": "openai", "model": "e", "endpoints": [given], "embedding_dimensions": 12}
+        return {"models": {"embedding": model}}
+
     def executor(self, settings: Settings) -> LocalExecutor:
         run = settings.run
         return LocalExecutor(self.store, Models.of(settings), run.max_failed_fraction, run.flush_s)
