@@ -64,8 +64,8 @@ def embed_all(run: Run, corpus: Result, described: Result, reports: Result, ids:
             inputs += [
                 (kind, group, report_ids if kind == "community_report" else None) for group in groups if group
             ]
-        if model.provider == "offline":
-            collect = partial(_embed_here, options.max_tokens, vocabulary)
+        if run.settings.model(embedder.call.model).provider == "offline":
+            collect = partial(_embed_here, embedder)
         else:
             index = run.sweep_rows(work, _load, inputs, rows_of([group for _, group, _ in inputs]))
             collect = partial(_collect, work, index)
@@ -130,7 +130,7 @@ def _collect(
 
 
 def _embed_here(
-    max_tokens: int, vocabulary: str, store: Store, x: tuple[str, list[Part], pa.Array | None]
+    embedder: Embedder, store: Store, x: tuple[str, list[Part], pa.Array | None]
 ) -> Iterator[Tables]:
     from graphrag_ray.offline import embed_many  # not read where a model embeds
 
@@ -138,7 +138,7 @@ def _embed_here(
     for table in _load(store, x):
         for at in range(0, table.num_rows, ROWS_AT_ONCE):
             rows = table.slice(at, ROWS_AT_ONCE)
-            texts = [_cut(text, max_tokens, vocabulary) for text in rows["text"].to_pylist()]
+            texts = [embedder.cut(text) for text in rows["text"].to_pylist()]
             done += zip(rows["id"].to_pylist(), embed_many(texts), strict=True)
             if len(done) >= PART_ROWS:
                 yield _vectors(x[0], done)

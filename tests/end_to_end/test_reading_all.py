@@ -97,7 +97,7 @@ def test_a_budget_picks_the_finest_level_and_the_question_stays_within_it(deep: 
 
 def test_a_question_beyond_its_budget_is_refused_and_asks_nothing(deep: World):
     start = deep.asked()
-    for method in ("text", "global"):
+    for method in ("text", "global", "drift"):
         with pytest.raises(BudgetSpent, match=r"query\.budget_tokens is 3,000"):
             asked(deep, level="C2" if method == "global" else None, method=method, budget_tokens=3_000)
     assert deep.asked() == start
@@ -220,7 +220,7 @@ def test_drift_looks_up_what_its_primer_leaves_open(deep: World):
 # questions that cannot be asked
 
 
-@pytest.mark.parametrize("method", ["global", "text", "drift"])
+@pytest.mark.parametrize("method", ["global", "text", "drift", "vector", "local"])
 def test_a_question_that_fills_the_window_is_refused_before_it_is_sent(deep: World, method: str):
     small = deep.settings().models["default"].model_copy(update={"context_window": 9_500})
     opened = deep.open(models={"default": small.model_dump(mode="json")})
