@@ -304,8 +304,14 @@ def test_options_of_a_question_need_no_model(run: Command, world: World):
     question = "What did HEIDI do?"
     result = run("query", question, "--root", world.root, *offline_again, "--dynamic")
     assert result.exit_code == 0 and "1 report down to C0 rated in 1 call" in result.stdout
+    assert re.search(r"^\[rate 1 call, [\d,]+ tokens", result.stdout, re.MULTILINE)
     result = run("query", question, "--root", world.root, *offline_again, "--no-dynamic", "--level", "auto")
     assert "C0 is the coarsest level with enough reports" in result.stdout
+
+
+def test_dynamic_selection_of_another_method_is_refused(run: Command, world: World):
+    result = run("query", ALL, "--root", world.root, "--dynamic", "--method", "text")
+    assert result.exit_code == 2 and "text search has no use for it" in result.stderr
 
 
 def test_a_budget_that_does_not_suffice_returns_4_and_says_what_would(run: Command, world: World):
