@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -25,6 +25,8 @@ from graphrag_ray.query.answer import Answer, Phase
 from graphrag_ray.query.budget import has_budget, reducing
 from graphrag_ray.query.levels import Units
 from graphrag_ray.query.method import Given, Method, Need, Question, Ran, Rows, Search
+from graphrag_ray.query.numbers import numbered, shown_in
+from graphrag_ray.query.written import Written
 from graphrag_ray.reading import Reader
 from graphrag_ray.records import Reference
 from graphrag_ray.searching import Searcher, Searching
@@ -33,6 +35,11 @@ from graphrag_ray.settings_file import parse_settings, storage_of
 from graphrag_ray.sources import Cited, Source, named, specific, under
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.snapshots import Manifest, open_latest
+from graphrag_ray.streams import Answering, AnswerStream, AsyncAnswerStream, Say, Telling
+
+T = TypeVar("T")
+
+Answers: TypeAlias = Callable[[Asker, Telling | None], Coroutine[Any, Any, Answer]]
 
 MAX_QUESTION_CHARACTERS = 20_000
 
@@ -88,13 +95,61 @@ class Index:
         where: Sequence[str] = (),
     ) -> Answer:
         """`ask`, for a caller with an event loop."""
-        started = time.monotonic()
+        answering = self.answering(question, level, method, where)
+        async with self.asker() as asker:
+            return await answering(asker, None)
+
+    def stream(
+        self,
+        question: str,
+        level: str | int | None = None,
+        *,
+        method: str = methods.DEFAULT,
+        where: Sequence[str] = (),
+    ) -> AnswerStream:
+        """`ask`, whose text can be read while it is written: see streams.py."""
+        return AnswerStream(self._alone(self.answering(question, level, method, where)))
+
+    def stream_async(
+        self,
+        question: str,
+        level: str | int | None = None,
+        *,
+        method: str = methods.DEFAULT,
+        where: Sequence[str] = (),
+    ) -> AsyncAnswerStream:
+        """`stream`, for a caller with an event loop."""
+        return AsyncAnswerStream(self._alone(self.answering(question, level, method, where)))
+
+    def asker(self) -> Asker:
+        """The way to the models; for several questions, one after the other, of one event loop."""
+        return Asker.of(Models.of(self.settings), Accounts())
+
+    def answering(self, question: str, level: str | int | None, method: str, where: Sequence[str]) -> Answers:
+        """Check a question; what answers it then, told who asks and, where it is streamed, who hears. Raises
+        UsageError for what cannot be asked."""
         _check(question)
         search = methods.method(method)
         methods.check(method, level, where)
-        accounts = Accounts()
-        given = self._given()
-        asker = Asker.of(Models.of(self.settings), accounts, self._allowance(question, given))
+        return partial(self._answered, search, Question(question, level, tuple(where)))
+
+    def _alone(self, answering: Answers) -> Answering:
+        async def answered(say: Say) -> Answer:
+            async with self.asker() as asker:
+                return await answering(asker, Telling(say))
+
+        return answered
+
+    async def _answered(
+        self,
+        search: Callable[[Question, Given], Method],
+        question: Question,
+        asker: Asker,
+        telling: Telling | None,
+    ) -> Answer:
+        started = time.monotonic()
+        asker.accounts = Accounts()
+        asker.allowance = self._allowance(question.text, self._given)
         searching = Searching(self.searcher, asker)
         failed: dict[str, int] = {}
 
@@ -103,16 +158,21 @@ class Index:
                 return await asyncio.to_thread(self.reader.rows, need)
             if isinstance(need, Search):
                 return await searching.find(need)
-            outcomes = await asker.run(need.phase, need.start, need.last)
+            if telling and need.last and need.numbering is not None:
+                number = await _driven(numbered(shown_in(need.numbering)), fulfil)
+                telling.expect(partial(Written, need.numbering, number))
+            outcomes = await asker.run(need.phase, need.start, need.last, telling if need.last else None)
             failed[need.phase] = failed.get(need.phase, 0) + sum(o.result is None for o in outcomes)
             return [Ran(o.result, o.error) for o in outcomes]
 
-        asked = Question(question, level, tuple(where))
-        answer = await _driven(search(asked, given), fulfil)
-        notes = (*answer.notes, *self._notes(None if answer.found else question))
-        phases = _phases(accounts, failed)
+        answer = await _driven(search(question, self._given), fulfil)
+        notes = (*answer.notes, *self._notes(None if answer.found else question.text))
+        phases = _phases(asker.accounts, failed)
+        if telling:
+            telling.end(answer.text)
         return replace(answer, phases=phases, notes=notes, seconds=time.monotonic() - started)
 
+    @cached_property
     def _given(self) -> Given:
         model = self.settings.model(self.settings.model_name("map"))
         vocabulary = vocabulary_for(model.model, model.tokenizer).name
@@ -212,15 +272,15 @@ def _run(answering: Coroutine[Any, Any, Answer]) -> Answer:
         return thread.submit(asyncio.run, answering).result()
 
 
-async def _driven(method: Method, fulfil: Callable[[Need], Coroutine[Any, Any, Any]]) -> Answer:
+async def _driven(method: Generator[Any, Any, T], fulfil: Callable[[Need], Coroutine[Any, Any, Any]]) -> T:
     """Give a method what it needs until it answers."""
     sent: Any = None
     while True:
         try:
             need = method.send(sent)
         except StopIteration as ended:
-            answer: Answer = ended.value
-            return answer
+            result: T = ended.value
+            return result
         if isinstance(need, tuple):
             sent = list(await asyncio.gather(*(fulfil(n) for n in need)))
         else:

@@ -66,13 +66,16 @@ class Hit:
 class Dialogues(Generic[T]):
     """Dialogues to run at once.
 
-    phase   for the accounts, and the stage of the settings that says which model is asked
-    last    the text of its only reply is the answer's: it may be shown while it is written
+    phase      for the accounts, and the stage of the settings that says which model is asked
+    last       the text of its only reply is the answer's: it may be shown while it is written
+    numbering  of the records that the last one is shown, which its references name; None: what it writes is
+               shown when it is written
     """
 
     phase: str
     start: Sequence[Callable[[], Dialogue[T]]]
     last: bool = False
+    numbering: Mapping[tuple[str, int], str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,8 @@ def read(question: str, given: Given, context: Context) -> Generator[Any, Any, R
     spec = answer_spec(given.settings, given.prompts)
     check_room(question, given, [spec])
     refuse_beyond(asking(question, given, PHASE, spec, 1, context.n_tokens), given.settings.query, ADVICE)
-    (ran,) = yield Dialogues(PHASE, [partial(answer_context, question, context, spec)], last=True)
+    last = partial(answer_context, question, context, spec)
+    (ran,) = yield Dialogues(PHASE, [last], last=True, numbering=context.numbering)
     if ran.result is None:
         raise GraphRagError(f"the question could not be answered: {ran.error}")
     return Read(context, ran.result)

@@ -97,7 +97,8 @@ def read(question: str, given: Given, wanted: ToRead) -> Generator[Any, Any, Rea
                 answers += said.result
             contexts.append(used)
     to_reduce = reduce_context(answers, query.context_tokens, given.count)
-    (reduced,) = yield Dialogues("reduce", [partial(reduce_answer, question, to_reduce, last)], last=True)
+    final = partial(reduce_answer, question, to_reduce, last)
+    (reduced,) = yield Dialogues("reduce", [final], last=True, numbering=to_reduce.numbering)
     if reduced.result is None:
         raise GraphRagError(f"the answer could not be put together: {reduced.error}")
     dropped = sum(a.dropped_references for a in answers)

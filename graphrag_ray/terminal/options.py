@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import click
@@ -65,7 +66,24 @@ class Command(click.Command):
 
 
 class Commands(click.Group):
-    """Turns our errors into a message and their exit code; anything else is a bug and keeps its trace."""
+    """Turns our errors into a message and their exit code; anything else is a bug and keeps its trace.
+
+    package, names   where the commands are: a module each, imported when its command is wanted, so that none
+                     waits for what another one needs
+    """
+
+    def __init__(self, *arguments: Any, package: str, names: Sequence[str], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._package, self._names = package, names
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(self._names)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._names:
+            return None
+        command: click.Command = getattr(import_module(f"{self._package}.{cmd_name}"), cmd_name)
+        return command
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         return [*_general(), *super().get_params(ctx)]

@@ -20,7 +20,7 @@ class SlowOnce(FakeClient):
         self.slow_from = slow_from
         self.cancelled = 0
 
-    async def chat(self, request, prompt_tokens=None):
+    async def chat(self, request, prompt_tokens=None, listener=None):
         reply = await self._next(request)
         if len(self.seen) > self.slow_from:
             try:
@@ -100,7 +100,7 @@ def test_hedges_are_counted_apart_from_retries():
 
 def test_hedges_that_fail_change_nothing():
     class Late(SlowOnce):
-        async def chat(self, request, prompt_tokens=None):
+        async def chat(self, request, prompt_tokens=None, listener=None):
             reply = await self._next(request)
             if len(self.seen) > self.slow_from:
                 await asyncio.sleep(0.2)
@@ -119,7 +119,7 @@ def test_hedges_that_fail_change_nothing():
 
 def test_with_one_endpoint_the_second_request_goes_there_too():
     class SlowThenQuick(SlowOnce):
-        async def chat(self, request, prompt_tokens=None):
+        async def chat(self, request, prompt_tokens=None, listener=None):
             self.slow_from = FEWEST_SEEN if len(self.seen) == FEWEST_SEEN else 10**9
             return await super().chat(request, prompt_tokens)
 
