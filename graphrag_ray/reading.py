@@ -7,13 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from graphrag_ray import schema
 from graphrag_ray.errors import UsageError
 from graphrag_ray.query.method import Rows
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parts import Part, read_part, read_table
+from graphrag_ray.store.parts import Part, read_rows, read_table
 from graphrag_ray.store.snapshots import Manifest, being_read
 
 PARTS_AT_ONCE = 8
@@ -38,17 +37,15 @@ class Reader:
             return read_table(self.store, self.manifest.parts(name), columns, schema.TABLES[name])
 
     def rows(self, need: Rows) -> pa.Table:
-        """A table may be as large as the corpus, what a question needs of it is not: it is read part by
-        part, and of each only the rows that are wanted are kept."""
+        """A table may be as large as the corpus, what a question needs of it is not: of each part only what
+        may hold a wanted row is read."""
         if need.ids is None:
             return self.table(need.table, need.columns)
         wanted = pa.array(sorted(set(need.ids)), pa.string())
         parts = self.manifest.parts(need.table) if len(wanted) else []
-        columns = list(dict.fromkeys([*need.columns, need.by]))
 
         def of(part: Part) -> pa.Table:
-            table = read_part(self.store, part, columns)
-            return table.filter(_is_one_of(table[need.by], wanted)).select(list(need.columns))
+            return read_rows(self.store, part, need.columns, need.by, wanted)
 
         empty = pa.schema([schema.TABLES[need.table].field(c) for c in need.columns]).empty_table()
         with (
@@ -57,15 +54,3 @@ class Reader:
         ):
             found = list(pool.map(of, parts))
         return pa.concat_tables([empty, *found], promote_options="default")
-
-
-def _is_one_of(column: pa.ChunkedArray, wanted: pa.Array) -> pa.ChunkedArray | pa.Array:
-    """[rows] whether a value, or one of a list of values, is wanted."""
-    if not pa.types.is_list(column.type):
-        return pc.is_in(column, value_set=wanted)
-    masks = []
-    for chunk in column.chunks:
-        inside = pc.is_in(chunk.flatten(), value_set=wanted)
-        rows = pc.list_parent_indices(chunk).filter(inside)
-        masks.append(pc.is_in(pa.array(range(len(chunk)), pa.int64()), value_set=rows.cast(pa.int64())))
-    return pa.chunked_array(masks, pa.bool_())
