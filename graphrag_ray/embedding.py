@@ -29,9 +29,10 @@ class Embedder:
 
     def embed(self, text: str) -> Dialogue[bytes]:
         """The vector of a text, as little-endian float32."""
-        return _asked(EmbeddingRequest(self._cut(text), self.call, self.dimensions))
+        return _asked(EmbeddingRequest(self.cut(text), self.call, self.dimensions))
 
-    def _cut(self, text: str) -> str:
+    def cut(self, text: str) -> str:
+        """What of a text is embedded."""
         if len(text) <= self.max_tokens:
             return text
         ends = offsets(text, self.vocabulary)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from graphrag_ray import schema
 from graphrag_ray.embedding import Embedder
 from graphrag_ray.errors import GraphRagError, UsageError
 from graphrag_ray.patience import Asker
-from graphrag_ray.query.method import Hit, Kind, Rows, Search
+from graphrag_ray.query.method import Hit, Kind, Search
 from graphrag_ray.reading import Reader
 from graphrag_ray.search import keyword, vectors
 from graphrag_ray.search.keyword import KeywordShard
@@ -23,16 +24,11 @@ from graphrag_ray.search.ranking import Found, merged
 from graphrag_ray.search.vectors import Floats, VectorShard
 from graphrag_ray.settings import Settings
 from graphrag_ray.settings_file import parse_settings
-from graphrag_ray.store.parts import read_table
+from graphrag_ray.store import blobs
+from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.snapshots import being_read
 
 T = TypeVar("T")
-TEXTS: Mapping[Kind, tuple[str, tuple[str, ...]]] = {
-    "entity": ("entities", ("title", "description")),
-    "relationship": ("relationships", ("source", "target", "description")),
-    "text_unit": ("text_units", ("text",)),
-    "community_report": ("community_reports", ("full_content",)),
-}
 
 
 @dataclass(frozen=True)
@@ -44,14 +40,16 @@ class Searcher:
 
     reader: Reader
     settings: Settings
-    _opened: dict[tuple[str, Kind], list[Any]] = field(default_factory=dict)
+    _opened: dict[str, list[Any]] = field(default_factory=dict)
     _opening: threading.Lock = field(default_factory=threading.Lock)
 
     def vector_shards(self, kind: Kind) -> list[VectorShard]:
-        return self._open("vector", kind, self._vectors)
+        """Of a snapshot without an index for search: the embeddings themselves."""
+        return self._open(kind, "vector", lambda parts: [vectors.read(self._mapped(p)) for p in parts])
 
     def keyword_shards(self, kind: Kind) -> list[KeywordShard]:
-        return self._open("keyword", kind, self._words)
+        """Raises UsageError for a snapshot without an index for search."""
+        return self._open(kind, "keyword", lambda parts: [keyword.read(self._mapped(p)) for p in parts])
 
     def embedder(self) -> Embedder:
         """How the snapshot's texts were embedded. Raises UsageError where the settings of the questions say
@@ -73,29 +71,32 @@ class Searcher:
             )
         return own
 
-    def _open(self, by: str, kind: Kind, make: Callable[[Kind], list[T]]) -> list[T]:
-        with self._opening:
-            if (by, kind) not in self._opened:
-                self._opened[by, kind] = make(kind)
-            return self._opened[by, kind]
+    def _open(self, kind: Kind, by: str, read: Callable[[list[Part]], list[T]]) -> list[T]:
+        manifest, name = self.reader.manifest, schema.search_table(kind, by)
+        with self._opening, being_read(self.reader.store, manifest):
+            if name not in self._opened:
+                if name in manifest.tables:
+                    self._opened[name] = read(manifest.parts(name))
+                elif by == "vector":
+                    self._opened[name] = self._unindexed(kind)
+                else:
+                    raise UsageError(
+                        f"snapshot {manifest.number} has no index for keyword search: it was made by an "
+                        "earlier graphrag-ray. Run the same `graphrag-ray index` command again to build it; "
+                        "no model is asked anything"
+                    )
+            return self._opened[name]
 
-    def _vectors(self, kind: Kind) -> list[VectorShard]:
-        """From the embeddings themselves."""
-        reader = self.reader
-        parts = reader.manifest.parts(f"embeddings_{kind}")
+    def _mapped(self, part: Part) -> pa.Buffer:
+        return blobs.mapped(self.reader.store, part)
+
+    def _unindexed(self, kind: Kind) -> list[VectorShard]:
+        parts = self.reader.manifest.parts(f"embeddings_{kind}")
         if not parts:
             return []
-        with being_read(reader.store, reader.manifest):
-            table = read_table(reader.store, parts, ["id", "vector"]).combine_chunks()
-        column = table["vector"].combine_chunks()
-        matrix = column.flatten().to_numpy().reshape(table.num_rows, -1)
+        table = read_table(self.reader.store, parts, ["id", "vector"])
+        matrix = table["vector"].combine_chunks().flatten().to_numpy().reshape(table.num_rows, -1)
         return [vectors.read(vectors.build(table["id"].to_pylist(), matrix))]
-
-    def _words(self, kind: Kind) -> list[KeywordShard]:
-        name, columns = TEXTS[kind]
-        table = self.reader.rows(Rows(name, ["id", *columns]))
-        texts = [": ".join(row[c] or "" for c in columns) for row in table.to_pylist()]
-        return [keyword.read(keyword.build(table["id"].to_pylist(), texts))] if texts else []
 
 
 @dataclass(frozen=True)
@@ -138,9 +139,9 @@ def _by_vector(searcher: Searcher, need: Search, wanted: Floats) -> list[Found]:
     if not wanted.any():
         return []  # a text without a direction is near to nothing
     for shard in shards:
-        if shard.vectors.shape[1] != len(wanted):
+        if shard.dimensions != len(wanted):
             raise UsageError(
-                f"the embeddings of snapshot {searcher.reader.manifest.number} have {shard.vectors.shape[1]} "
+                f"the embeddings of snapshot {searcher.reader.manifest.number} have {shard.dimensions} "
                 f"dimensions, and the embedding of the question has {len(wanted)}: does another model answer "
                 "now under that name? Run `graphrag-ray index` again"
             )

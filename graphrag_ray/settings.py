@@ -296,6 +296,23 @@ class Query(_Strict):
     max_map_tokens: Annotated[int, Field(gt=0)] = 1_000
     max_reduce_tokens: Annotated[int, Field(gt=0)] = 2_000
     general_knowledge: bool = False
+    """Let answers go beyond the data; each such statement is marked."""
+    map_protocol: Literal["answer", "points"] = "answer"
+    """answer: one answer with one score for each context, as in the paper; points: several, each with its
+    own score."""
+    dynamic: bool = False
+    """global: rate reports from the top, read on only below relevant ones."""
+    dynamic_max_level: Annotated[int, Field(ge=0)] = 2
+    """The finest level whose reports are rated, where the question names none."""
+    budget_tokens: Annotated[int, Field(gt=0)] | None = None
+    """Of one question, prompts and replies. Reading that would exceed it is refused, `level: auto` keeps
+    within it, and calls that turn out to exceed it are not sent."""
+    budget_usd: Annotated[float, Field(gt=0)] | None = None
+    """The same, in US dollars."""
+    drift_depth: Annotated[int, Field(ge=0)] = 2
+    """drift: rounds of follow-up questions."""
+    drift_breadth: Annotated[int, Field(gt=0)] = 3
+    """drift: follow-up questions of a round."""
     hybrid_over: Annotated[tuple[Searched, ...], Field(min_length=1)] = ("text_unit",)
     """What hybrid search looks through; lists of several kinds become one."""
     local_text_share: Annotated[float, Field(ge=0, le=1)] = 0.5
@@ -327,8 +344,8 @@ class Run(_Strict):
     """Concurrent calls to start with where no limit is known and no `max_in_flight` is set. From then on
     they follow the endpoint's throughput."""
     hedge: bool = False
-    """Send a second request for a call that takes longer than 99% of its stage, or than 95% where nothing
-    else is left to send; the first answer counts. Costs what the slowest 1 to 3% cost once more."""
+    """Send a second request for a call that takes longer than 99% of those of its prompt, or than 75% where
+    nothing else is left to send; the first answer counts. Costs what the slowest 1 to 4% cost once more."""
     flush_s: Annotated[float, Field(gt=0)] = 2.0
     """Seconds between journal writes."""
 

@@ -12,7 +12,7 @@ import toy_model
 from graphrag_ray import schema
 from graphrag_ray.engine.drive import run
 from graphrag_ray.errors import DialogueFailed
-from graphrag_ray.messages import Reply, Request
+from graphrag_ray.messages import ChatReply, ChatRequest, Dialogue, Reply, Request
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.query.method import Dialogues, Given, Hit, Need, Ran, Rows, Search
 from graphrag_ray.settings_file import parse_settings
@@ -84,3 +84,15 @@ class Snapshot:
         rows = [r for r in self.tables.get(need.table, []) if is_one(r.get(need.by))]
         fields = pa.schema([schema.TABLES[need.table].field(c) for c in need.columns])
         return pa.Table.from_pylist([{c: r.get(c) for c in need.columns} for r in rows], fields)
+
+
+def drive(dialogue: Dialogue[T], *replies: ChatReply | str) -> tuple[T, list[ChatRequest]]:
+    """The result of a dialogue that gets these replies, and what it asked."""
+    requests: list[ChatRequest] = []
+    try:
+        requests.append(next(dialogue))
+        for reply in replies:
+            requests.append(dialogue.send(ChatReply(reply) if isinstance(reply, str) else reply))
+    except StopIteration as stop:
+        return stop.value, requests
+    raise AssertionError("the dialogue asks for more")

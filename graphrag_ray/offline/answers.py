@@ -35,6 +35,8 @@ FALLBACK_SCORE = 15
 _RATED = re.compile(r"rated (\d+(?:\.\d)?) of 10")
 _HELPFUL = "<ANSWER_HELPFULNESS> {} </ANSWER_HELPFULNESS>"
 _CITED = re.compile(r"\[Data:\s*[^\[\]]*\]")
+_SOURCE = re.compile(r"Source \d+")
+"""The title of a chunk: its number in one context, which means nothing in another."""
 _TITLE = re.compile(r"\*\*([^*]+)\*\*:")
 _TITLES: Mapping[str, str] = {
     "Entities": "{entity}",
@@ -68,7 +70,7 @@ class _Quote:
 def map_answer(variables: Mapping[str, str]) -> str:
     """A score line, then for each report used `**Title**: “sentence” [Data: Reports (n)] …`."""
     question = read_question(variables["question"])
-    reports = _reports(variables["context"])
+    reports = records_of(variables["context"])
     found = _matching(question, reports, _room(variables))
     if found is None:
         return _HELPFUL.format(0)
@@ -158,7 +160,8 @@ def _by_report(reports: Sequence[_Report], chosen: Sequence[tuple[int, str]]) ->
     return lines
 
 
-def _reports(context: str) -> list[_Report]:
+def records_of(context: str) -> list[_Report]:
+    """The records of a context with their sentences."""
     out = []
     sections = parse_sections(context)
     for row in sections.get("Reports", ()):
@@ -186,7 +189,7 @@ def context_answer(variables: Mapping[str, str]) -> str:
     """The answer from one context: for each record used `**Title**: “sentence” [Data: Sources (n)] …`, and
     which of the question's words these share. A reference names all records that hold the sentence."""
     question = read_question(variables["question"])
-    records = _reports(variables["context"])
+    records = records_of(variables["context"])
     found = _matching(question, records, int(_room(variables) * 0.9))
     if found is None:
         return f"Nothing that was found answers this question. {MARK}"
@@ -279,7 +282,7 @@ def _titled(answer: str) -> list[tuple[str, str]]:
     found = list(_TITLE.finditer(answer))
     bounds = [*(m.start() for m in found), len(answer)]
     parts = [(m.group(1).strip(), answer[m.end() : bounds[i + 1]]) for i, m in enumerate(found)]
-    return parts or [("", answer)]
+    return [("" if _SOURCE.fullmatch(t) else t, p) for t, p in parts] or [("", answer)]
 
 
 def _float(text: str) -> float:

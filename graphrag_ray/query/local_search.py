@@ -19,7 +19,7 @@ import pyarrow as pa
 from graphrag_ray.ids import report_id
 from graphrag_ray.query.embedded import check_embedded
 from graphrag_ray.query.filling import Share, fill
-from graphrag_ray.query.levels import levels
+from graphrag_ray.query.levels import is_auto, levels
 from graphrag_ray.query.local_ranking import (
     Row,
     chunks_in_order,
@@ -83,7 +83,7 @@ def context_for(
 
 
 def _level(level: str | int | None) -> Generator[Any, Any, int]:
-    if level is None:
+    if is_auto(level):
         return DEFAULT_LEVEL
     communities = yield Rows("communities", ["community", "level", "parent", "hierarchy"])
     without_reports = communities.slice(0, 0).rename_columns(["community", "n_tokens", "parent", "hierarchy"])

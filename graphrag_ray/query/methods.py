@@ -12,16 +12,18 @@ DEFAULT = "global"
 
 FILES: Mapping[str, str] = {
     "global": "global_search",
+    "text": "text_search",
     "local": "local_search",
     "vector": "vector_search",
     "hybrid": "hybrid_search",
+    "drift": "drift_search",
 }
 """Name -> module of this room whose function `search` it is."""
 
-WITH_LEVELS = ("global", "local")
+WITH_LEVELS = ("global", "local", "drift")
 """Methods that read reports of a level."""
-WITH_CONDITIONS = ("vector", "hybrid", "local")
-"""Methods that look up chunks, so that conditions on documents can restrict them."""
+WITH_CONDITIONS = ("vector", "hybrid", "local", "text")
+"""Methods that read chunks, so that conditions on documents can restrict them."""
 
 
 def method(name: str) -> Callable[[Question, Given], Method]:

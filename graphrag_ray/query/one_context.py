@@ -31,7 +31,8 @@ def read(question: str, given: Given, context: Context) -> Generator[Any, Any, R
     if not context.numbering:
         return Read(context, Reduced(NOTHING_FOUND, found=False))
     spec = answer_spec(given.settings, given.prompts)
-    (ran,) = yield Dialogues(PHASE, [partial(answer_context, question, context, spec)], last=True)
+    last = partial(answer_context, question, context, spec)
+    (ran,) = yield Dialogues(PHASE, [last], last=True, numbering=context.numbering)
     if ran.result is None:
         raise GraphRagError(f"the question could not be answered: {ran.error}")
     return Read(context, ran.result)

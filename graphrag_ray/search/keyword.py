@@ -1,8 +1,8 @@
 """Keyword search: BM25 as Lucene has it (Robertson and Zaragoza 2009, "The Probabilistic Relevance
 Framework").
 
-A shard of an index is one Arrow IPC file without compression, which is memory-mapped: of a search only the
-postings of the question's words are read from the disk.
+A shard of an index is one file, which is memory-mapped: only the postings of the question's words are read
+from the disk.
 
     ids      the records, sorted
     words    64-bit hashes of the words, rising
@@ -25,22 +25,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from graphrag_ray.search.arrays import packed, unpacked
 from graphrag_ray.search.ranking import Found, best, named, places_of
 from graphrag_ray.search.words import words
 
 K1, B = 1.2, 0.75
 """Lucene's: how soon a word's repetitions stop to count, how much a record's length does."""
-
-_SCHEMA = pa.schema(
-    [
-        ("ids", pa.large_list(pa.string())),
-        ("words", pa.large_list(pa.uint64())),
-        ("ends", pa.large_list(pa.int64())),
-        ("records", pa.large_list(pa.int32())),
-        ("scores", pa.large_list(pa.float32())),
-    ]
-)
-"""One row: the columns are arrays of different lengths."""
 
 
 @dataclass(frozen=True)
@@ -65,25 +55,22 @@ def build(ids: Sequence[str], texts: Sequence[str]) -> pa.Buffer:
     lengths = np.diff(starts)[by_hash]
     ends = np.cumsum(lengths)
     postings = np.repeat(starts[:-1][by_hash] - ends + lengths, lengths) + np.arange(len(data))
-    arrays = [
-        pa.array([ids[i] for i in order], pa.string()),
-        pa.array(hashes[by_hash]),
-        pa.array(ends, pa.int64()),
-        pa.array(records[postings].astype(np.int32)),
-        pa.array(data[postings].astype(np.float32)),
-    ]
-    columns = [pa.LargeListArray.from_arrays(pa.array([0, len(a)], pa.int64()), a) for a in arrays]
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, _SCHEMA) as file:
-        file.write_batch(pa.record_batch(columns, schema=_SCHEMA))
-    return sink.getvalue()
+    return packed(
+        {
+            "ids": pa.array([ids[i] for i in order], pa.string()),
+            "words": pa.array(hashes[by_hash]),
+            "ends": pa.array(ends, pa.int64()),
+            "records": pa.array(records[postings].astype(np.int32)),
+            "scores": pa.array(data[postings].astype(np.float32)),
+        }
+    )
 
 
-def read(buffer: pa.Buffer) -> KeywordShard:
+def read(data: pa.Buffer) -> KeywordShard:
     """A shard from its bytes, without copying them."""
-    batch = pa.ipc.open_file(pa.BufferReader(buffer)).get_batch(0)
-    ids, *arrays = (batch.column(name).values for name in _SCHEMA.names)
-    return KeywordShard(ids, *(a.to_numpy(zero_copy_only=True) for a in arrays))
+    arrays = unpacked(data)
+    ids = arrays.pop("ids")
+    return KeywordShard(ids, **{name: a.to_numpy(zero_copy_only=True) for name, a in arrays.items()})
 
 
 def asked(question: str) -> npt.NDArray[np.uint64]:

@@ -1,4 +1,7 @@
-"""What people see of a finished run, an answer, an index: everything but progress is printed here."""
+"""What people see of a finished run, an answer, an index: everything but progress is printed here.
+
+What only some of it needs is imported where it is printed: an answer shall not wait for it.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,18 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from rich.console import Console
-from rich.markdown import Markdown
-from rich.table import Table
 
-from graphrag_ray.query.answer import Answer
-from graphrag_ray.steps.record import WORDS
-from graphrag_ray.store.parts import MEND
-from graphrag_ray.terminal.changes import print_changes, print_snapshots
 from graphrag_ray.terminal.progress import console_of
 from graphrag_ray.wording import plural
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.markdown import Markdown
+    from rich.table import Table
+
     from graphrag_ray.ask import Index
     from graphrag_ray.index import Indexed
+    from graphrag_ray.query.answer import Answer
     from graphrag_ray.sources import Source
 
 CHANGES = ("added", "changed", "removed")
@@ -97,10 +98,16 @@ def indexed_json(done: Indexed) -> dict[str, Any]:
     }
 
 
-def print_answer(answer: Answer, index: Index, sources: Sequence[Source] | None) -> None:
-    """The answer, the names of the records that it cites, and, if asked for, what is under them."""
+def print_answer(
+    answer: Answer, index: Index, sources: Sequence[Source] | None, written: bool = False
+) -> None:
+    """The answer, the names of the records that it cites, and, if asked for, what is under them.
+
+    written: its text stands there already
+    """
     out = console_of()
-    out.print(Markdown(answer.text) if out.is_terminal else answer.text, soft_wrap=True)
+    if not written:
+        out.print(_markdown(answer.text) if out.is_terminal else answer.text, soft_wrap=True)
     section = ""
     for cited in index.cited(answer.references):
         if cited.section != section:
@@ -125,6 +132,12 @@ def _how(answer: Answer) -> str:
         else plural(len(read), "context")
     )
     return f"{answer.method} search{level}, {size}"
+
+
+def _markdown(text: str) -> Markdown:
+    from rich.markdown import Markdown
+
+    return Markdown(text)
 
 
 MAX_TEXTS, MAX_ELEMENTS = 3, 5
@@ -189,6 +202,11 @@ def answer_json(answer: Answer, sources: Sequence[Source], snapshot: int) -> dic
 
 
 def print_status(found: Mapping[str, Any]) -> None:
+    from rich.table import Table
+
+    from graphrag_ray.store.parts import MEND
+    from graphrag_ray.terminal.changes import print_changes, print_snapshots
+
     out = console_of()
     out.print(f"Index at {found['root']}")
     if found["writer"]:
@@ -237,6 +255,8 @@ def _print_last_run(out: Console, last: Mapping[str, Any] | None) -> None:
     elif last["outcome"] == "unchanged":
         out.print(f"  last run       {last['ended_at']}: nothing had changed")
     elif last["outcome"] != "committed":
+        from graphrag_ray.steps.record import WORDS
+
         when = last["ended_at"] or last["started_at"]
         out.print(f"  last run       {when}: {WORDS[last['outcome']]}. {last['message']}", soft_wrap=True)
         if last["usage"]:
@@ -246,6 +266,8 @@ def _print_last_run(out: Console, last: Mapping[str, Any] | None) -> None:
 
 def _usage_table(usage: Sequence[Mapping[str, Any]]) -> Table:
     """One row per stage and model; columns that say nothing for any row are left out."""
+    from rich.table import Table
+
     columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
         "stage": lambda u: u["stage"],
         "model": lambda u: u["model"],

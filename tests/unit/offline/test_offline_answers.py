@@ -1,5 +1,6 @@
 """Questions: the map and the reduce prompt."""
 
+import json
 import re
 
 import pytest
@@ -258,3 +259,57 @@ def test_of_equal_matches_the_sentence_that_stands_alone_is_quoted_first():
     context = heading("Reports", ("id", "title", "content")) + line([1, "Denholm", content])
     said = quoted(ask("map", question="What became of the harbour plan?", context=context))
     assert said[0] == "The harbour plan of Denholm was refused."
+
+
+def points(question, **variables):
+    return json.loads(
+        ask("map_points", question=question, context=context(), max_tokens="1000", **variables)
+    )["points"]
+
+
+def test_points_are_the_quotations_of_one_title_each_by_falling_score():
+    found = points("What topics are discussed?")
+    assert [p["score"] for p in found] == sorted((p["score"] for p in found), reverse=True)
+    one = mapped("What topics are discussed?")
+    assert [p["description"] for p in found] == one.text.split("\n") and found[0]["score"] == one.score
+    assert points("How do I prune roses?") == []
+
+
+def rated(question):
+    reply = json.loads(ask("rate", question=question, context=context(), max_tokens="1000"))
+    return {r["id"]: r["rating"] for r in reply["ratings"]}
+
+
+def test_a_report_is_rated_by_the_terms_that_it_shares_with_the_question():
+    found = rated("Why did the eels in the marsh die?")
+    assert set(found) == {1, 2, 3, 4} and found[1] >= 4 and found[4] == 0
+    assert set(rated("How do I prune roses?").values()) == {0}
+
+
+def test_a_question_about_the_whole_concerns_every_report():
+    assert set(rated("What are the main themes?").values()) == {3}
+
+
+def drifted(prompt, question, **variables):
+    own = {"question": question, "context": context(), "max_tokens": "1000", "n_follow_ups": "2"}
+    return json.loads(ask(prompt, **own, **variables))
+
+
+def test_a_first_answer_asks_next_what_stands_in_the_titles_of_its_reports():
+    found = drifted("drift_primer", "Why did the eels in the marsh die?")
+    assert "“The eels of the marsh died" in found["answer"] and found["score"] > 0
+    assert found["follow_ups"][0]["question"] == "What is said about Hask Marsh?"
+    assert len(found["follow_ups"]) <= 2
+    assert drifted("drift_primer", "How do I prune roses?") == {"answer": "", "score": 0, "follow_ups": []}
+
+
+def test_a_follow_up_question_is_answered_and_scored_by_the_users():
+    found = drifted("drift_local", "Why did the eels die?", follow_up="Who founded Kestrel Marine?")
+    assert "Orla Quist founded Kestrel Marine" in found["answer"]
+    near = drifted("drift_local", "Who founded Kestrel Marine?", follow_up="Who founded Kestrel Marine?")
+    assert found["score"] <= near["score"]
+
+
+def test_what_was_a_number_in_one_context_is_no_title_of_an_answer():
+    text = reduced("Why did the eels die?", [(90, "**Source 7**: “The eels died.” [Data: Sources (3)]")])
+    assert text.startswith("“The eels died.” [Data: Sources (3)]")
