@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from graphrag_ray import schema
 from graphrag_ray.errors import UsageError
 from graphrag_ray.query.method import Rows
-from graphrag_ray.store.files import Store
+from graphrag_ray.store.files import WHOLE_BYTES, Store
 from graphrag_ray.store.parts import Part, read_part, read_table
 from graphrag_ray.store.snapshots import Manifest, being_read
 
@@ -43,20 +43,41 @@ class Reader:
         if need.ids is None:
             return self.table(need.table, need.columns)
         wanted = pa.array(sorted(set(need.ids)), pa.string())
-        parts = self.manifest.parts(need.table) if len(wanted) else []
-        columns = list(dict.fromkeys([*need.columns, need.by]))
 
         def of(part: Part) -> pa.Table:
-            table = read_part(self.store, part, columns)
+            if part.bytes > WHOLE_BYTES and not _any(read_part(self.store, part, [need.by]), need.by, wanted):
+                return empty  # its texts are not read
+            table = read_part(self.store, part, list(dict.fromkeys([*need.columns, need.by])))
             return table.filter(_is_one_of(table[need.by], wanted)).select(list(need.columns))
 
-        empty = pa.schema([schema.TABLES[need.table].field(c) for c in need.columns]).empty_table()
+        empty = self._empty(need.table, need.columns)
+        return self._each(need.table, of, empty) if len(wanted) else empty
+
+    def scan(self, name: str, columns: Sequence[str], of: Callable[[pa.Table], pa.Table]) -> pa.Table:
+        """What `of` keeps of some columns of a table, part by part: for what no id leads to."""
+        empty = self._empty(name, columns)
+        return self._each(name, lambda part: of(read_part(self.store, part, columns)), empty)
+
+    def parts(self, name: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """A table of the snapshot part by part, in order and with its schema: one is in memory at a time."""
+        with being_read(self.store, self.manifest):
+            for part in self.manifest.parts(name):
+                yield read_table(self.store, [part], columns, schema.TABLES[name])
+
+    def _each(self, name: str, of: Callable[[Part], pa.Table], empty: pa.Table) -> pa.Table:
         with (
             being_read(self.store, self.manifest),
             ThreadPoolExecutor(PARTS_AT_ONCE, thread_name_prefix="parts") as pool,
         ):
-            found = list(pool.map(of, parts))
+            found = list(pool.map(of, self.manifest.parts(name)))
         return pa.concat_tables([empty, *found], promote_options="default")
+
+    def _empty(self, name: str, columns: Sequence[str]) -> pa.Table:
+        return pa.schema([schema.TABLES[name].field(c) for c in columns]).empty_table()
+
+
+def _any(table: pa.Table, column: str, wanted: pa.Array) -> bool:
+    return bool(pc.any(_is_one_of(table[column], wanted)).as_py())
 
 
 def _is_one_of(column: pa.ChunkedArray, wanted: pa.Array) -> pa.ChunkedArray | pa.Array:

@@ -18,7 +18,7 @@ _CITED = (
     ("Claims", "covariates", [*_ELEMENT_COLUMNS, "subject_id", "object_id", "description"]),
 )
 _UNIT_COLUMNS = ["id", "human_readable_id", "document_id", "start", "end", "text"]
-_DOCUMENT_COLUMNS = ["id", "path", "row", "title", "creation_date", "raw_data"]
+DOCUMENT_COLUMNS = ["id", "path", "row", "title", "creation_date", "raw_data"]
 _OF_DOCUMENT = ("document", "row", "place", "title", "date", "metadata")
 
 Rows: TypeAlias = dict[str, dict[str, Any]]
@@ -68,8 +68,8 @@ def under(
     ]
     named = [Counter(u for kind in kinds for row in kind for u in row["text_unit_ids"]) for kinds in elements]
     units = rows("text_units", [u for counted in named for u in counted], _UNIT_COLUMNS)
-    documents = rows("documents", [u["document_id"] for u in units.values()], _DOCUMENT_COLUMNS)
-    shown = {id_: _document(d, has_ids) for id_, d in documents.items()}
+    documents = rows("documents", [u["document_id"] for u in units.values()], DOCUMENT_COLUMNS)
+    shown = {id_: of_document(d, has_ids) for id_, d in documents.items()}
     return [
         Source(
             report={k: reports[id_][k] for k in ("id", "human_readable_id", "title", "rank")},
@@ -171,18 +171,26 @@ def _chunks(
     return out
 
 
-def _document(row: Mapping[str, Any], has_ids: bool) -> dict[str, Any]:
-    number: str = row["row"]
-    if number and not has_ids and number.isdecimal():
-        number = str(int(number) + 1)
+def of_document(row: Mapping[str, Any], has_ids: bool) -> dict[str, Any]:
+    """What a chunk says of its document: document, row, place, title, date, metadata (see Source).
+
+    row: of the documents table; has_ids: as `under` has it
+    """
     return {
         "document": row["path"],
         "row": row["row"],
-        "place": f"{row['path']}, row {number}" if number else row["path"],
+        "place": place(row["path"], row["row"], has_ids),
         "title": row["title"],
         "date": row["creation_date"],
         "metadata": row["raw_data"],
     }
+
+
+def place(path: str, row: str, has_ids: bool) -> str:
+    """Where a document is, for people: "file", or "file, row 3"."""
+    if row and not has_ids and row.isdecimal():
+        row = str(int(row) + 1)
+    return f"{path}, row {row}" if row else path
 
 
 def _plain(rows: Iterable[Mapping[str, Any]], *columns: str) -> list[dict[str, Any]]:
