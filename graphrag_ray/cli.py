@@ -7,10 +7,12 @@ import logging
 import click
 
 from graphrag_ray.commands.estimate import estimate
+from graphrag_ray.commands.export import export
 from graphrag_ray.commands.failures import failures
 from graphrag_ray.commands.gc import gc
 from graphrag_ray.commands.index import index
 from graphrag_ray.commands.init import init
+from graphrag_ray.commands.inspect import inspect
 from graphrag_ray.commands.query import query
 from graphrag_ray.commands.status import status
 from graphrag_ray.terminal.options import Commands
@@ -36,7 +38,7 @@ def main() -> None:
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
 
 
-for command in (index, query, status, failures, gc, estimate, init):
+for command in (index, query, inspect, export, status, failures, gc, estimate, init):
     main.add_command(command)
 
 

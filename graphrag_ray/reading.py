@@ -50,12 +50,12 @@ class Reader:
             table = read_part(self.store, part, list(dict.fromkeys([*need.columns, need.by])))
             return table.filter(_is_one_of(table[need.by], wanted)).select(list(need.columns))
 
-        empty = self._empty(need.table, need.columns)
+        empty = self.empty(need.table, need.columns)
         return self._each(need.table, of, empty) if len(wanted) else empty
 
     def scan(self, name: str, columns: Sequence[str], of: Callable[[pa.Table], pa.Table]) -> pa.Table:
         """What `of` keeps of some columns of a table, part by part: for what no id leads to."""
-        empty = self._empty(name, columns)
+        empty = self.empty(name, columns)
         return self._each(name, lambda part: of(read_part(self.store, part, columns)), empty)
 
     def parts(self, name: str, columns: Sequence[str]) -> Iterator[pa.Table]:
@@ -72,7 +72,8 @@ class Reader:
             found = list(pool.map(of, self.manifest.parts(name)))
         return pa.concat_tables([empty, *found], promote_options="default")
 
-    def _empty(self, name: str, columns: Sequence[str]) -> pa.Table:
+    def empty(self, name: str, columns: Sequence[str]) -> pa.Table:
+        """No row of a table."""
         return pa.schema([schema.TABLES[name].field(c) for c in columns]).empty_table()
 
 

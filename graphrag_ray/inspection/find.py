@@ -122,7 +122,9 @@ def _named(kind: str, table: str, name: str, rows: pa.Table, names: Names) -> st
     every = [(n, at) for column in names for at, n in enumerate(column) if n]
     close = [every[at] for at in near(name, [n for n, _ in every], _SUGGESTED)]
     suggested = _listed((n, numbers[at].as_py()) for n, at in close)
-    hint = f"did you mean {suggested}?" if close else "`graphrag-ray inspect search TEXT` finds parts of names"
+    hint = (
+        f"did you mean {suggested}?" if close else "`graphrag-ray inspect search TEXT` finds parts of names"
+    )
     raise UsageError(f"there is no {kind} {_cut(name)!r}: {hint}")
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from graphrag_ray.errors import UsageError
 from graphrag_ray.inspection.names import containing, fold, near
 from graphrag_ray.inspection.view import ENTITY, Record, View
@@ -56,19 +59,38 @@ def search(view: View, text: str) -> Record:
         "documents": containing(text, named),
     }
     shown = {name: at[: view.limit] for name, at in found.items()}
-    communities = view.communities(by_size["community"].take(shown["communities"]).to_pylist())
-    numbers = by_size["community"]
+    numbers = [by_size["community"][at].as_py() for at in shown["communities"]]
+    communities = view.communities(numbers)
     everything = [*titles, *report_titles, *places]
     alike = [] if any(found.values()) else [everything[at] for at in near(text, everything)]
     return {
         "kind": "search",
         "text": text,
-        "entities": by_degree.take(shown["entities"]).to_pylist(),
-        "communities": [communities[numbers[at].as_py()] for at in shown["communities"]],
+        "entities": [by_degree.slice(at, 1).to_pylist()[0] for at in shown["entities"]],
+        "communities": [communities[number] for number in numbers],
         "documents": [
-            {"human_readable_id": r["human_readable_id"], "place": places[at], "title": r["title"]}
-            for at, r in zip(shown["documents"], documents.take(shown["documents"]).to_pylist(), strict=True)
+            {"place": places[at], **documents.slice(at, 1).to_pylist()[0]} for at in shown["documents"]
         ],
         "near": alike,
         "totals": {name: len(at) for name, at in found.items()},
     }
+
+
+def _documents(view: View) -> list[Record]:
+    order = [("chunks", "descending"), ("human_readable_id", "ascending")]
+
+    def of(part: pa.Table) -> pa.Table:
+        chunks = pc.list_value_length(part["text_unit_ids"]).cast(pa.int64())
+        counted = part.drop_columns(["text_unit_ids"]).append_column("chunks", chunks)
+        return counted.take(pc.sort_indices(counted, sort_keys=order)[: view.limit])
+
+    columns = ["human_readable_id", "path", "row", "title"]
+    found = view.reader.scan("documents", [*columns, "text_unit_ids"], of)
+    most = found.take(pc.sort_indices(found, sort_keys=order)[: view.limit])
+    rows = most.select([*columns, "chunks"]).to_pylist()
+    return [{"place": at, **row} for at, row in zip(_places(view, most), rows, strict=True)]
+
+
+def _places(view: View, documents: pa.Table) -> list[str]:
+    paths, rows = documents["path"].to_pylist(), documents["row"].to_pylist()
+    return [place(*both, view.rows_have_ids) for both in zip(paths, rows, strict=True)]

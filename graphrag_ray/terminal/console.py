@@ -14,10 +14,10 @@ from rich.table import Table
 
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.sources import specific
-from graphrag_ray.steps.record import WORDS
 from graphrag_ray.store.parts import MEND
 from graphrag_ray.terminal.changes import print_changes, print_snapshots
 from graphrag_ray.terminal.progress import console_of
+from graphrag_ray.terminal.safe import safe_json
 from graphrag_ray.wording import plural
 
 if TYPE_CHECKING:
@@ -212,6 +212,8 @@ def _print_last_run(out: Console, last: Mapping[str, Any] | None) -> None:
     elif last["outcome"] == "unchanged":
         out.print(f"  last run       {last['ended_at']}: nothing had changed")
     elif last["outcome"] != "committed":
+        from graphrag_ray.steps.record import WORDS  # with all that a run needs
+
         when = last["ended_at"] or last["started_at"]
         out.print(f"  last run       {when}: {WORDS[last['outcome']]}. {last['message']}", soft_wrap=True)
         if last["usage"]:
@@ -289,7 +291,7 @@ def _again(row: Mapping[str, Any]) -> str:
 
 def as_json(value: Any) -> str:
     options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
-    return orjson.dumps(value, option=options).decode()
+    return safe_json(orjson.dumps(value, option=options).decode())
 
 
 def _cost(usd: float | None) -> str:

@@ -7,16 +7,19 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from graphrag_ray.engine.executor import Progress
 from graphrag_ray.llm.accounting import Accounts, Limits
 from graphrag_ray.settings import Settings
+from graphrag_ray.terminal.safe import SafeConsole
 from graphrag_ray.wording import plural
+
+if TYPE_CHECKING:
+    from graphrag_ray.engine.executor import Progress
 
 LINE_EVERY_S = 5.0
 """Where there is no terminal, a stage says so often how far it is."""
@@ -30,8 +33,8 @@ OFFLINE = "No model is configured: the offline engine answers (classical methods
 
 def console_of(stderr: bool = False) -> Console:
     """Prints what it is given: brackets and colons in a text of the corpus are no markup and no emoji.
-    Wide where no terminal says otherwise, since files and pipes have no margin."""
-    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    Nor does it steer the terminal. Wide where no terminal says otherwise: files and pipes have no margin."""
+    console = SafeConsole(stderr=stderr, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = 160
     return console
