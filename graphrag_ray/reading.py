@@ -58,11 +58,17 @@ class Reader:
         empty = self.empty(name, columns)
         return self._each(name, lambda part: of(read_part(self.store, part, columns)), empty)
 
-    def parts(self, name: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """A table of the snapshot part by part, in order and with its schema: one is in memory at a time."""
+    def pieces(self, name: str, columns: Sequence[str], rows: int | None = None) -> Iterator[pa.Table]:
+        """A table of the snapshot piece by piece, in order and with its schema: one part is in memory at a
+        time.
+
+        rows: of a piece, at most; None: a piece is a part
+        """
         with being_read(self.store, self.manifest):
             for part in self.manifest.parts(name):
-                yield read_table(self.store, [part], columns, schema.TABLES[name])
+                table = read_table(self.store, [part], columns, schema.TABLES[name])
+                step = rows or max(1, table.num_rows)
+                yield from (table.slice(at, step) for at in range(0, table.num_rows, step))
 
     def _each(self, name: str, of: Callable[[Part], pa.Table], empty: pa.Table) -> pa.Table:
         with (

@@ -44,8 +44,8 @@ def inspect(
 
     WHAT is community (its report, members, parent and children), entity, relationship, claim, chunk or
     document, and NAME its number, as references and other records name it, or what it is called: in any
-    case, with or without accents. `search TEXT` finds names that hold a text. Without WHAT: the largest of
-    everything, and where to go from there.
+    case, with or without accents (one that begins with a dash after `--`). `search TEXT` finds names that
+    hold a text. Without WHAT: the largest of everything, and where to go from there.
 
     \b
     Examples:

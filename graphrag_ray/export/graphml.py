@@ -16,14 +16,11 @@ from typing import TextIO
 import pyarrow as pa
 
 from graphrag_ray.export.cells import for_xml
-from graphrag_ray.export.members import Nodes, read_nodes
+from graphrag_ray.export.members import AT_ONCE, Nodes, read_nodes
 from graphrag_ray.export.output import Output
 from graphrag_ray.reading import Reader
 
 FILES = ("graph.graphml",)
-_AT_ONCE = 8_192
-"""Rows that are text at the same time."""
-
 _NODE = {"label": "string", "title": "string", "type": "string", "description": "string", "degree": "long",
          "frequency": "long"}  # fmt: skip
 _EDGE = {"weight": "double", "edge_description": "string"}
@@ -99,19 +96,15 @@ def _elements(
 def _write_nodes(reader: Reader, nodes: Nodes, file: TextIO) -> None:
     columns = ["human_readable_id", "title", "type", "description", "degree", "frequency"]
     start = 0
-    for part in reader.parts("entities", columns):
-        for at in range(0, part.num_rows, _AT_ONCE):
-            rows = part.slice(at, _AT_ONCE)
-            end = start + rows.num_rows
-            levels = [nodes.at_level(k, start, end) for k in range(len(nodes.community))]
-            file.write(node_lines(rows, levels))
-            start = end
+    for rows in reader.pieces("entities", columns, AT_ONCE):
+        end = start + rows.num_rows
+        levels = [nodes.at_level(level, start, end) for level in range(len(nodes.community))]
+        file.write(node_lines(rows, levels))
+        start = end
 
 
 def _write_edges(reader: Reader, nodes: Nodes, file: TextIO) -> None:
     columns = ["human_readable_id", "source_id", "target_id", "weight", "description"]
-    for part in reader.parts("relationships", columns):
-        for at in range(0, part.num_rows, _AT_ONCE):
-            rows = part.slice(at, _AT_ONCE)
-            source, target = (nodes.numbers(rows[end]) for end in ("source_id", "target_id"))
-            file.write(edge_lines(rows, source, target))
+    for rows in reader.pieces("relationships", columns, AT_ONCE):
+        source, target = (nodes.numbers(rows[end]) for end in ("source_id", "target_id"))
+        file.write(edge_lines(rows, source, target))

@@ -14,6 +14,8 @@ from graphrag_ray.reading import Reader
 
 Ints = npt.NDArray[np.int64]
 NONE = -1
+AT_ONCE = 8_192
+"""Rows that are text at the same time."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +54,14 @@ def read_nodes(reader: Reader) -> Nodes:
     """Raises CorruptPart, SnapshotRemoved."""
     parts = [
         (_prefixes(part["id"]), part["human_readable_id"].to_numpy())
-        for part in reader.parts("entities", ["id", "human_readable_id"])
+        for part in reader.pieces("entities", ["id", "human_readable_id"])
     ]
     prefix = np.concatenate([np.empty(0, np.uint64), *(p for p, _ in parts)])
     number = np.concatenate([np.empty(0, np.int64), *(n for _, n in parts)])
     levels = reader.table("communities", ["level"])["level"]
     n_levels = (pc.max(levels).as_py() + 1) if len(levels) else 0
     nodes = Nodes(prefix, number, np.full((n_levels, len(prefix)), NONE, dtype=np.int32))
-    for part in reader.parts("communities", ["community", "level", "entity_ids"]):
+    for part in reader.pieces("communities", ["community", "level", "entity_ids"]):
         _fill(nodes, part)
     for level in range(1, n_levels):
         above, here = nodes.community[level - 1], nodes.community[level]

@@ -81,7 +81,7 @@ def _write_table(reader: Reader, output: Output, table: str) -> None:
     of = reader.empty(table, columns).schema
     rows = 0
     with output.file(path) as local, pq.ParquetWriter(local, of, compression="zstd") as writer:
-        for part in reader.parts(table, columns):
+        for part in reader.pieces(table, columns):
             writer.write_table(part)
             rows += part.num_rows
     output.rows[path] = rows

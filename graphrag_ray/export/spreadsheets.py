@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from graphrag_ray.export.cells import for_spreadsheet
-from graphrag_ray.export.members import Nodes, read_nodes
+from graphrag_ray.export.members import AT_ONCE, Nodes, read_nodes
 from graphrag_ray.export.output import Output
 from graphrag_ray.reading import Reader
 
@@ -92,7 +92,7 @@ def _communities(reader: Reader) -> Pieces:
     for part in _with_schema(reader, "community_reports", [*_COMMUNITY, *told]):
         reported.append(part["community"].to_numpy())
         yield _guarded(_community_columns(part, [part[column] for column in told]))
-    for part in reader.parts("communities", _COMMUNITY):
+    for part in reader.pieces("communities", _COMMUNITY, AT_ONCE):
         rest = part.filter(pa.array(~np.isin(part["community"].to_numpy(), np.concatenate(reported))))
         none = reader.empty("community_reports", told).schema
         yield _guarded(_community_columns(rest, [pa.nulls(rest.num_rows, none.field(c).type) for c in told]))
@@ -116,9 +116,9 @@ def _memberships(reader: Reader, nodes: Nodes) -> Pieces:
 
 
 def _with_schema(reader: Reader, table: str, columns: Sequence[str]) -> Pieces:
-    """The parts of a table, after an empty one."""
+    """The pieces of a table, after an empty one."""
     yield reader.empty(table, columns)
-    yield from reader.parts(table, columns)
+    yield from reader.pieces(table, columns, AT_ONCE)
 
 
 def _renamed(table: pa.Table, names: dict[str, str]) -> pa.Table:

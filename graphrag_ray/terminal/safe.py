@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Control characters but tab and line feed (C1 too, which some terminals obey in UTF-8), line and paragraph
@@ -32,6 +34,10 @@ def one_line(text: str, longest: int | None = None) -> str:
 
 class SafeConsole(Console):
     """Prints no control character but those of its own styles, whatever it is given to print."""
+
+    def render_str(self, text: str, **how: Any) -> Text:
+        """What is given as a string is measured as it is shown."""
+        return super().render_str(safe(text), **how)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         return _safe_segments(super().render(renderable, options))
