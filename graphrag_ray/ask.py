@@ -4,30 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from graphrag_ray.corpus.tokens import count, vocabulary_for
+from graphrag_ray.engine.allowance import Allowance
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.errors import UsageError
 from graphrag_ray.llm.accounting import Accounts, Totals
+from graphrag_ray.llm.pricing import dearest_price
 from graphrag_ray.patience import Asker
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.query import methods
 from graphrag_ray.query.answer import Answer, Phase
+from graphrag_ray.query.budget import has_budget, reducing
+from graphrag_ray.query.levels import Units
 from graphrag_ray.query.method import Given, Method, Need, Question, Ran, Rows, Search
+from graphrag_ray.query.numbers import numbered, shown_in
+from graphrag_ray.query.written import Written
 from graphrag_ray.reading import Reader
 from graphrag_ray.records import Reference
-from graphrag_ray.settings import Settings, Storage
+from graphrag_ray.searching import Searcher, Searching
+from graphrag_ray.settings import STAGES, Settings, Storage
 from graphrag_ray.settings_file import parse_settings, storage_of
-from graphrag_ray.sources import Source, specific, under
+from graphrag_ray.sources import Cited, Source, named, specific, under
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.snapshots import Manifest, open_latest
+from graphrag_ray.streams import Answering, AnswerStream, AsyncAnswerStream, Say, Telling
+
+T = TypeVar("T")
+
+Answers: TypeAlias = Callable[[Asker, Telling | None], Coroutine[Any, Any, Answer]]
 
 MAX_QUESTION_CHARACTERS = 20_000
 
@@ -47,6 +59,10 @@ class Index:
     def reader(self) -> Reader:
         return Reader(self.store, self.manifest)
 
+    @cached_property
+    def searcher(self) -> Searcher:
+        return Searcher(self.reader, self.settings)
+
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """A table of the snapshot (see schema.py), or some of its columns. Raises UsageError for a name or
         column that there is not, SnapshotRemoved where `gc` has taken the snapshot away meanwhile."""
@@ -63,9 +79,10 @@ class Index:
         """Answer a question from the index.
 
         method   one of query/methods.py
-        level    "C0", "C1", … or a number; None: the coarsest with enough reports to fill a context
-        where    conditions on documents, for methods that look up chunks
-        Raises UsageError for what cannot be asked, LevelNotFound, ModelRefused.
+        level    "C0", "C1", … or a number; "auto" or None: the finest within query.budget_tokens and
+                 query.budget_usd; without a budget, the coarsest with enough reports to fill a context
+        where    conditions on documents (see query/where.py), for methods that look up chunks
+        Raises UsageError for what cannot be asked, LevelNotFound, ModelRefused, BudgetSpent.
         """
         return _run(self.ask_async(question, level, method=method, where=where))
 
@@ -78,28 +95,84 @@ class Index:
         where: Sequence[str] = (),
     ) -> Answer:
         """`ask`, for a caller with an event loop."""
-        started = time.monotonic()
+        answering = self.answering(question, level, method, where)
+        async with self.asker() as asker:
+            return await answering(asker, None)
+
+    def stream(
+        self,
+        question: str,
+        level: str | int | None = None,
+        *,
+        method: str = methods.DEFAULT,
+        where: Sequence[str] = (),
+    ) -> AnswerStream:
+        """`ask`, whose text can be read while it is written: see streams.py."""
+        return AnswerStream(self._alone(self.answering(question, level, method, where)))
+
+    def stream_async(
+        self,
+        question: str,
+        level: str | int | None = None,
+        *,
+        method: str = methods.DEFAULT,
+        where: Sequence[str] = (),
+    ) -> AsyncAnswerStream:
+        """`stream`, for a caller with an event loop."""
+        return AsyncAnswerStream(self._alone(self.answering(question, level, method, where)))
+
+    def asker(self) -> Asker:
+        """The way to the models; for several questions, one after the other, of one event loop."""
+        return Asker.of(Models.of(self.settings), Accounts())
+
+    def answering(self, question: str, level: str | int | None, method: str, where: Sequence[str]) -> Answers:
+        """Check a question; what answers it then, told who asks and, where it is streamed, who hears. Raises
+        UsageError for what cannot be asked."""
         _check(question)
         search = methods.method(method)
-        accounts = Accounts()
-        asker = Asker.of(Models.of(self.settings), accounts)
+        methods.check(method, level, where)
+        return partial(self._answered, search, Question(question, level, tuple(where)))
+
+    def _alone(self, answering: Answers) -> Answering:
+        async def answered(say: Say) -> Answer:
+            async with self.asker() as asker:
+                return await answering(asker, Telling(say))
+
+        return answered
+
+    async def _answered(
+        self,
+        search: Callable[[Question, Given], Method],
+        question: Question,
+        asker: Asker,
+        telling: Telling | None,
+    ) -> Answer:
+        started = time.monotonic()
+        asker.accounts = Accounts()
+        asker.allowance = self._allowance(question.text, self._given)
+        searching = Searching(self.searcher, asker)
         failed: dict[str, int] = {}
 
         async def fulfil(need: Need) -> Any:
             if isinstance(need, Rows):
                 return await asyncio.to_thread(self.reader.rows, need)
             if isinstance(need, Search):
-                raise NotImplementedError
-            outcomes = await asker.run(need.phase, need.start)
+                return await searching.find(need)
+            if telling and need.last and need.numbering is not None:
+                number = await _driven(numbered(shown_in(need.numbering)), fulfil)
+                telling.expect(partial(Written, need.numbering, number))
+            outcomes = await asker.run(need.phase, need.start, need.last, telling if need.last else None)
             failed[need.phase] = failed.get(need.phase, 0) + sum(o.result is None for o in outcomes)
             return [Ran(o.result, o.error) for o in outcomes]
 
-        asked = Question(question, level, tuple(where))
-        answer = await _driven(search(asked, self._given()), fulfil)
-        notes = (*answer.notes, *self._notes(None if answer.found else question))
-        phases = _phases(accounts, failed)
+        answer = await _driven(search(question, self._given), fulfil)
+        notes = (*answer.notes, *self._notes(None if answer.found else question.text))
+        phases = _phases(asker.accounts, failed)
+        if telling:
+            telling.end(answer.text)
         return replace(answer, phases=phases, notes=notes, seconds=time.monotonic() - started)
 
+    @cached_property
     def _given(self) -> Given:
         model = self.settings.model(self.settings.model_name("map"))
         vocabulary = vocabulary_for(model.model, model.tokenizer).name
@@ -108,7 +181,14 @@ class Index:
             load_prompts(self.settings.prompts_dir),
             lambda text: count(text, vocabulary),
             {name: sum(p.rows for p in parts) for name, parts in self.manifest.tables.items()},
+            {s: dearest_price(self.settings.model(self.settings.model_name(s))) for s in STAGES},
         )
+
+    def _allowance(self, question: str, given: Given) -> Allowance | None:
+        query = self.settings.query
+        if not has_budget(query):
+            return None
+        return Allowance(query, self.settings.models, reducing(question, given))
 
     def _notes(self, unanswered: str | None) -> list[str]:
         """Those of the snapshot; what the offline engine had to do with index and answer.
@@ -131,28 +211,29 @@ class Index:
             why = why_nothing(unanswered)
         return [*notes.values(), *filter(None, (why, said))]
 
-    def titles(self, references: Iterable[Reference]) -> list[tuple[int, str]]:
-        """Short id and title of each cited report, in the order of the answer."""
-        cited = [r.id for r in references if r.section == "Reports"]
-        rows = self._rows("community_reports", cited, ["id", "human_readable_id", "title"])
-        known = {id_: (r["human_readable_id"], r["title"]) for id_, r in rows.items()}
-        return [known[id_] for id_ in cited if id_ in known]
+    def levels(self) -> list[Units]:
+        """What each level holds, and the source text: Table 2 of the paper for this index."""
+        from graphrag_ray.query.global_search import COMMUNITIES, REPORTS
+        from graphrag_ray.query.levels import levels, units
+
+        communities = self.table("communities", COMMUNITIES.columns)
+        known = levels(communities, self.table("community_reports", REPORTS.columns))
+        return units(known, self.table("text_units", ["n_tokens"])["n_tokens"])
+
+    def cited(self, references: Iterable[Reference]) -> list[Cited]:
+        """Section, short number and name of each cited record, section by section."""
+        return named(references, self._rows)
 
     def sources(self, references: Iterable[Reference], answer: Answer | None = None) -> list[Source]:
-        """What lies under cited reports: entities and relationships, and their chunks with positions.
+        """What lies under cited records of any section: entities and relationships, and their chunks with
+        positions.
 
         With the answer that cites them, what carries the answer comes first (see sources.specific).
         """
-        columns = ["id", "human_readable_id", "title", "rank", "references"]
-        by_id = {r["id"]: r for r in self.table("community_reports", columns).to_pylist()}
-        wanted = [r.id for r in references if r.section == "Reports" and r.id in by_id]
-        found = under(wanted, by_id, self._rows, has_ids=self._rows_have_ids)
+        contexts = answer.contexts if answer else ()
+        shown = {r.id for used in contexts for r in used.records if r.section == "Sources"}
+        found = under(references, self._rows, shown=shown)
         return specific(found, answer) if answer else found
-
-    @property
-    def _rows_have_ids(self) -> bool:
-        given = self.manifest.settings.get("input") or {}
-        return given.get("id_column") is not None
 
     def _rows(self, name: str, ids: Iterable[str], columns: Sequence[str]) -> dict[str, dict[str, Any]]:
         """The rows of a table with these ids, by id, in the table's order."""
@@ -191,15 +272,15 @@ def _run(answering: Coroutine[Any, Any, Answer]) -> Answer:
         return thread.submit(asyncio.run, answering).result()
 
 
-async def _driven(method: Method, fulfil: Callable[[Need], Coroutine[Any, Any, Any]]) -> Answer:
+async def _driven(method: Generator[Any, Any, T], fulfil: Callable[[Need], Coroutine[Any, Any, Any]]) -> T:
     """Give a method what it needs until it answers."""
     sent: Any = None
     while True:
         try:
             need = method.send(sent)
         except StopIteration as ended:
-            answer: Answer = ended.value
-            return answer
+            result: T = ended.value
+            return result
         if isinstance(need, tuple):
             sent = list(await asyncio.gather(*(fulfil(n) for n in need)))
         else:

@@ -13,7 +13,6 @@ from graphrag_ray.engine.stopping import Stop, listening
 from graphrag_ray.errors import FatalCallError, SettingsError
 from graphrag_ray.index import Indexed
 from graphrag_ray.index import index as run_index
-from graphrag_ray.llm.client import connect
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.settings import OFFLINE_MODEL_ID, Settings, Storage
 from graphrag_ray.settings_file import parse_settings, storage_of
@@ -145,7 +144,11 @@ def check_endpoints(settings: Settings) -> None:
     """
     for name, stages in _asked(settings).items():
         model = settings.model(name)
-        tried = connect(model, os.environ) if model.provider != "offline" else ()
+        if model.provider == "offline":
+            continue
+        from graphrag_ray.llm.client import connect  # the client library takes half a second
+
+        tried = connect(model, os.environ)
         problems = [str(t) for t in tried if isinstance(t, FatalCallError)]
         if problems and len(problems) == len(tried):
             raise SettingsError(f"models.{name} ({', '.join(stages)}): {'; '.join(problems)}")

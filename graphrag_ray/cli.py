@@ -1,4 +1,4 @@
-"""The command line: one file per command in `commands/`."""
+"""The command line: one file per command in `commands/`, imported when it is asked for."""
 
 from __future__ import annotations
 
@@ -6,21 +6,17 @@ import logging
 
 import click
 
-from graphrag_ray.commands.estimate import estimate
-from graphrag_ray.commands.export import export
-from graphrag_ray.commands.failures import failures
-from graphrag_ray.commands.gc import gc
-from graphrag_ray.commands.index import index
-from graphrag_ray.commands.init import init
-from graphrag_ray.commands.inspect import inspect
-from graphrag_ray.commands.query import query
-from graphrag_ray.commands.status import status
 from graphrag_ray.terminal.options import Commands
 from graphrag_ray.version import __version__
+
+COMMANDS = ("index", "query", "levels", "inspect", "export", "status", "failures", "gc", "estimate", "init")
+"""Each is the function of that name in the module of that name."""
 
 
 @click.group(
     cls=Commands,
+    package="graphrag_ray.commands",
+    names=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""\b
 Exit codes: 0 done; 2 wrong usage or settings; 3 done, but with failed items (see `failures`);
@@ -36,10 +32,6 @@ def main() -> None:
       graphrag-ray query "What are the main themes?" --root ./my-index
     """
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
-
-
-for command in (index, query, inspect, export, status, failures, gc, estimate, init):
-    main.add_command(command)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import orjson
 
@@ -121,6 +121,18 @@ class EmbeddingReply:
 
     vector: bytes
     usage: Usage = Usage()
+
+
+class Listener(Protocol):
+    """Hears a chat reply while it is written."""
+
+    def begins(self) -> None:
+        """A reply begins: what was heard of one before it, which failed midway, counts no more."""
+        ...
+
+    def piece(self, text: str) -> None:
+        """The next piece of its text."""
+        ...
 
 
 Request: TypeAlias = ChatRequest | EmbeddingRequest

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from aiohttp import web
@@ -27,13 +27,27 @@ from graphrag_ray.corpus.tokens import count
 
 @dataclass(frozen=True)
 class Answer:
-    """A chat reply. usage: what is reported; "count": the true numbers; None: nothing is reported."""
+    """A chat reply. usage: what is reported; "count": the true numbers; None: nothing is reported.
+
+    until    of a stream: the last piece is not sent before this is set
+    """
 
     text: str
     finish_reason: str = "stop"
     usage: Mapping[str, Any] | str | None = "count"
     delay_s: float = 0.0
     headers: Mapping[str, str] = field(default_factory=dict)
+    until: threading.Event | None = None
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A stream that fails after so many pieces of its text: the connection drops, the stream ends without an
+    end, an event says what went wrong, or is no JSON."""
+
+    text: str
+    after: int
+    how: Literal["drop", "end", "error", "garbage"] = "drop"
 
 
 @dataclass(frozen=True)
@@ -67,7 +81,7 @@ class Drop:
     """The connection is closed instead of an answer."""
 
 
-Response: TypeAlias = str | Answer | Status | Raw | Hang | Drop
+Response: TypeAlias = str | Answer | Broken | Status | Raw | Hang | Drop
 Respond: TypeAlias = Callable[[dict[str, Any]], Response]
 
 
@@ -117,6 +131,7 @@ class Endpoint:
     """respond          chat calls; embed: what to do instead of embedding
     key              the key that is demanded; None: any
     dimensions       of embeddings, where the request names none
+    streams          False: what is asked for as a stream is answered at once
     """
 
     def __init__(
@@ -126,11 +141,13 @@ class Endpoint:
         embed: Respond | None = None,
         key: str | None = None,
         dimensions: int = 8,
+        streams: bool = True,
     ) -> None:
         self.respond: Respond = respond or (lambda body: "Hello.")
         self.embed = embed
         self.key = key
         self.dimensions = dimensions
+        self.streams = streams
         self.requests: list[Received] = []
         self.in_flight = 0
         self.peak_in_flight = 0
@@ -176,7 +193,7 @@ class Endpoint:
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": "m", "object": "model"}]})
 
-    async def _chat(self, request: web.Request) -> web.Response:
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = await self._receive(request)
         response = self._refusal(request) or self.respond(body)
         self.in_flight += 1
@@ -184,12 +201,51 @@ class Endpoint:
         try:
             if isinstance(response, str):
                 response = Answer(response)
+            if isinstance(response, Broken):
+                return await self._stream(request, body, response)
             if not isinstance(response, Answer):
                 return await _misbehave(request, response)
             await asyncio.sleep(response.delay_s)
+            if body.get("stream") and self.streams:
+                return await self._stream(request, body, response)
             return web.json_response(_chat_body(body, response), headers=dict(response.headers))
         finally:
             self.in_flight -= 1
+
+    async def _stream(
+        self, request: web.Request, body: Mapping[str, Any], answer: Answer | Broken
+    ) -> web.StreamResponse:
+        headers = dict(answer.headers) if isinstance(answer, Answer) else {}
+        out = web.StreamResponse(headers={**headers, "Content-Type": "text/event-stream"})
+        await out.prepare(request)
+
+        async def say(data: Any) -> None:
+            await out.write(
+                b"data: " + (data if isinstance(data, bytes) else json.dumps(data).encode()) + b"\n\n"
+            )
+
+        pieces = pieces_of(answer.text)
+        for i, piece in enumerate(pieces):
+            if isinstance(answer, Broken) and i == answer.after:
+                break
+            if isinstance(answer, Answer) and answer.until and i == len(pieces) - 1:
+                await asyncio.to_thread(answer.until.wait, 10)
+            await say(_event(body, {"content": piece}))
+        if isinstance(answer, Broken):
+            if answer.how == "drop" and request.transport is not None:
+                await asyncio.sleep(0.05)  # what was written shall be read before
+                request.transport.abort()
+            elif answer.how == "error":
+                await say({"error": {"message": "The server had an error", "type": "server_error"}})
+            elif answer.how == "garbage":
+                await say(b"<html>")
+            return out
+        await say(_event(body, {}, answer.finish_reason))
+        if answer.usage is not None and (body.get("stream_options") or {}).get("include_usage"):
+            used = _counted(body["messages"], answer.text) if answer.usage == "count" else answer.usage
+            await say({"id": "chatcmpl-test", "model": body["model"], "choices": [], "usage": used})
+        await say(b"[DONE]")
+        return out
 
     async def _embeddings(self, request: web.Request) -> web.Response:
         body = await self._receive(request)
@@ -233,6 +289,21 @@ async def _misbehave(request: web.Request, fault: Status | Raw | Hang | Drop) ->
         return web.Response(body=fault.body, status=fault.status)
     error = {"message": fault.message, "type": "error", "code": fault.code, "param": fault.param}
     return web.json_response({"error": error}, status=fault.status, headers=dict(fault.headers))
+
+
+def pieces_of(text: str) -> list[str]:
+    """A text as a stream brings it: cut where nobody would, some characters each."""
+    return [text[i : i + 7] for i in range(0, len(text), 7)] or [""]
+
+
+def _event(body: Mapping[str, Any], delta: Mapping[str, Any], finish: str | None = None) -> dict[str, Any]:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return {
+        "id": "chatcmpl-test",
+        "object": "chat.completion.chunk",
+        "model": body["model"],
+        "choices": [choice],
+    }
 
 
 def _chat_body(body: Mapping[str, Any], answer: Answer) -> dict[str, Any]:

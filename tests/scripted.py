@@ -39,7 +39,7 @@ class FakeClient:
             raise step
         return step
 
-    async def chat(self, request, prompt_tokens=None):
+    async def chat(self, request, prompt_tokens=None, listener=None):
         return await self._next(request)
 
     async def embed(self, requests):

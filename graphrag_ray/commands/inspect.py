@@ -13,6 +13,7 @@ from graphrag_ray.terminal.options import (
     reach_options,
     root_option,
 )
+from graphrag_ray.terminal.quick import spare_pandas
 
 
 @click.command(cls=Command)
@@ -56,6 +57,7 @@ def inspect(
       graphrag-ray inspect document letters/1987.txt --root ./my-index --json
       graphrag-ray inspect search harbour --root ./my-index
     """
+    spare_pandas()
     from graphrag_ray.inspection.overview import overview, search
     from graphrag_ray.inspection.records import look_up
     from graphrag_ray.inspection.view import View

@@ -100,7 +100,7 @@ class _WorkerSweep:
         opened = open_gateway(
             self.settings.models,
             gate,
-            self.accounts,
+            self.accounts.add,
             keys.get,
             in_flight=self.in_flight,
             at_the_end=self._at_the_end,

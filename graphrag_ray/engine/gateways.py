@@ -10,18 +10,30 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from graphrag_ray.engine.work import Answer
-from graphrag_ray.llm.accounting import Accounts, InFlight, Limits
-from graphrag_ray.llm.client import connect
+from graphrag_ray.llm.accounting import CallRecord, InFlight, Limits
 from graphrag_ray.llm.gateway import Gateway
 from graphrag_ray.llm.limiter import Limiter, LocalLimiter
 from graphrag_ray.llm.limits import Ended
-from graphrag_ray.messages import ChatRequest, EmbeddingReply, EmbeddingRequest, Reply, Request
+from graphrag_ray.messages import ChatRequest, EmbeddingReply, EmbeddingRequest, Listener, Reply, Request
 from graphrag_ray.settings import Model, Settings
 
+if TYPE_CHECKING:
+    from graphrag_ray.errors import FatalCallError
+    from graphrag_ray.llm.client import EndpointClient
+
 Ask: TypeAlias = Callable[[Request, str], Awaitable[Answer]]
+
+
+class AskAloud(Protocol):
+    """An Ask that can let somebody hear a chat reply while it is written."""
+
+    def __call__(
+        self, request: Request, stage: str, listener: Listener | None = None
+    ) -> Awaitable[Answer]: ...
+
 
 OFFLINE_PLACES = 32
 """Items that a worker of the offline engine holds: they run one after another anyway."""
@@ -160,16 +172,16 @@ class Gate:
 async def open_gateway(
     models: Models,
     limiter: Limiter | None,
-    accounts: Accounts,
+    on_call: Callable[[CallRecord], None],
     ask_key: Callable[[str], str | None] | None = None,
     seed: int | None = None,
     in_flight: InFlight | None = None,
     at_the_end: Callable[[], bool] = lambda: False,
-) -> AsyncIterator[Ask]:
+) -> AsyncIterator[AskAloud]:
     """A function that asks, as long as the block lasts.
 
     limiter    shared with others; None: one of our own, for a question or two
-    accounts   every call is added here
+    on_call    told of every call when it has ended: `Accounts.add`, say
     ask_key    where a key may be had that neither the environment nor a file holds
     seed       of the jitter between attempts; None: unpredictable, so that workers differ
     in_flight  kept up to date with what is sent and not yet answered
@@ -177,7 +189,7 @@ async def open_gateway(
     """
     online = models.online
     clients = {
-        name: await asyncio.to_thread(connect, model, os.environ, ask_key, models.force_yes_no)
+        name: await asyncio.to_thread(_connect, model, ask_key, models.force_yes_no)
         for name, model in online.items()
     }
     gateway = Gateway(
@@ -187,21 +199,29 @@ async def open_gateway(
         offline=_offline,
         offline_embed=_offline_embed,
         max_attempts=models.max_attempts,
-        on_call=accounts.add,
+        on_call=on_call,
         in_flight=in_flight,
         rng=random.Random(seed),
         hedge=models.hedge,
         at_the_end=at_the_end,
     )
 
-    async def ask(request: Request, stage: str) -> Answer:
-        called = await gateway.answer(request, stage)
+    async def ask(request: Request, stage: str, listener: Listener | None = None) -> Answer:
+        called = await gateway.answer(request, stage, listener)
         return Answer(called.reply, called.endpoint, called.latency_s, called.attempts)
 
     try:
         yield ask
     finally:
         await gateway.close()
+
+
+def _connect(
+    model: Model, ask_key: Callable[[str], str | None] | None, force_yes_no: bool | None
+) -> Sequence[EndpointClient | FatalCallError]:
+    from graphrag_ray.llm.client import connect  # the client library takes half a second
+
+    return connect(model, os.environ, ask_key, force_yes_no)
 
 
 def _offline(request: Request) -> Reply:

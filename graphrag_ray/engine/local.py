@@ -137,7 +137,9 @@ class _LocalSweep(Generic[T]):
         gate = Gate(self.executor.limiter or LocalLimiter(models.online, models.default_in_flight))
         keeper = Keeper(writer, gate)
         accounts, sent = self.sweep.accounts, self.in_flight
-        async with open_gateway(models, gate, accounts, in_flight=sent, at_the_end=self._at_the_end) as ask:
+        async with open_gateway(
+            models, gate, accounts.add, in_flight=sent, at_the_end=self._at_the_end
+        ) as ask:
             asking = Asking(ask, writer, time.time)
             try:
                 await self._loop(asking, keeper)

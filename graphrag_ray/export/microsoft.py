@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from graphrag_ray import schema
 from graphrag_ray.export.output import Output
 from graphrag_ray.export.project import settings_yaml
-from graphrag_ray.reading import Reader
+from graphrag_ray.reading import Reader, schema_of
 from graphrag_ray.settings import Settings
 from graphrag_ray.store.parts import read_part
 from graphrag_ray.store.snapshots import being_read
@@ -78,9 +78,11 @@ def write_microsoft(reader: Reader, output: Output, settings: Settings) -> list[
 
 def _write_table(reader: Reader, output: Output, table: str) -> None:
     columns, path = columns_of(table), f"output/{table}.parquet"
-    of = reader.empty(table, columns).schema
     rows = 0
-    with output.file(path) as local, pq.ParquetWriter(local, of, compression="zstd") as writer:
+    with (
+        output.file(path) as local,
+        pq.ParquetWriter(local, schema_of(table, columns), compression="zstd") as writer,
+    ):
         for part in reader.pieces(table, columns):
             writer.write_table(part)
             rows += part.num_rows

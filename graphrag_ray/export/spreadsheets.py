@@ -24,7 +24,7 @@ from pyarrow import csv
 from graphrag_ray.export.cells import for_spreadsheet
 from graphrag_ray.export.members import AT_ONCE, Nodes, read_nodes
 from graphrag_ray.export.output import Output
-from graphrag_ray.reading import Reader
+from graphrag_ray.reading import Reader, schema_of
 
 FILES = ("nodes.csv", "edges.csv", "communities.csv", "memberships.csv")
 BOM = b"\xef\xbb\xbf"
@@ -94,8 +94,8 @@ def _communities(reader: Reader) -> Pieces:
         yield _guarded(_community_columns(part, [part[column] for column in told]))
     for part in reader.pieces("communities", _COMMUNITY, AT_ONCE):
         rest = part.filter(pa.array(~np.isin(part["community"].to_numpy(), np.concatenate(reported))))
-        none = reader.empty("community_reports", told).schema
-        yield _guarded(_community_columns(rest, [pa.nulls(rest.num_rows, none.field(c).type) for c in told]))
+        none = [pa.nulls(rest.num_rows, field.type) for field in schema_of("community_reports", told)]
+        yield _guarded(_community_columns(rest, none))
 
 
 def _community_columns(rows: pa.Table, told: list[Any]) -> pa.Table:
@@ -117,7 +117,7 @@ def _memberships(reader: Reader, nodes: Nodes) -> Pieces:
 
 def _with_schema(reader: Reader, table: str, columns: Sequence[str]) -> Pieces:
     """The pieces of a table, after an empty one."""
-    yield reader.empty(table, columns)
+    yield schema_of(table, columns).empty_table()
     yield from reader.pieces(table, columns, AT_ONCE)
 
 

@@ -55,12 +55,12 @@ def record(reader: Reader, kind: str, table: str, name: str) -> str:
     return _exact(reader, table, name, [name]) or _none(reader, kind, table, name)
 
 
-def document(reader: Reader, name: str, has_ids: bool) -> str:
+def document(reader: Reader, name: str) -> str:
     """The id of the document with this short id, id, path, place ("file, row 3") or title. Raises
     UsageError, naming documents that are near, or those among which it does not decide."""
     rows = reader.table("documents", ["id", "human_readable_id", "path", "row", "title"])
     paths, titles = rows["path"].to_pylist(), [title or "" for title in rows["title"].to_pylist()]
-    places = [place(*both, has_ids) for both in zip(paths, rows["row"].to_pylist(), strict=True)]
+    places = [place(*both) for both in zip(paths, rows["row"].to_pylist(), strict=True)]
     if name in places:
         return str(rows["id"][places.index(name)].as_py())
     return _exact(reader, "documents", name, [name]) or _named(

@@ -51,7 +51,7 @@ def search(view: View, text: str) -> Record:
     by_size = reports.sort_by([("size", "descending"), ("community", "ascending")])
     report_titles = by_size["title"].to_pylist()
     documents = view.reader.table("documents", ["human_readable_id", "path", "row", "title"])
-    places = _places(view, documents)
+    places = _places(documents)
     named = [f"{p}\n{t or ''}" for p, t in zip(places, documents["title"].to_pylist(), strict=True)]
     found = {
         "entities": containing(text, titles),
@@ -88,9 +88,9 @@ def _documents(view: View) -> list[Record]:
     found = view.reader.scan("documents", [*columns, "text_unit_ids"], of)
     most = found.take(pc.sort_indices(found, sort_keys=order)[: view.limit])
     rows = most.select([*columns, "chunks"]).to_pylist()
-    return [{"place": at, **row} for at, row in zip(_places(view, most), rows, strict=True)]
+    return [{"place": at, **row} for at, row in zip(_places(most), rows, strict=True)]
 
 
-def _places(view: View, documents: pa.Table) -> list[str]:
+def _places(documents: pa.Table) -> list[str]:
     paths, rows = documents["path"].to_pylist(), documents["row"].to_pylist()
-    return [place(*both, view.rows_have_ids) for both in zip(paths, rows, strict=True)]
+    return [place(*both) for both in zip(paths, rows, strict=True)]

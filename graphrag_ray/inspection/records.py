@@ -125,7 +125,7 @@ def chunk(view: View, name: str) -> Record:
 
 def document(view: View, name: str) -> Record:
     """A document: its chunks in order, and the entities that were found in each, by degree."""
-    row = view.row("documents", find.document(view.reader, name, view.rows_have_ids))
+    row = view.row("documents", find.document(view.reader, name))
     text, units = row.pop("text"), row.pop("text_unit_ids")
     found = {"entity_ids": "entities", "relationship_ids": "relationships", "covariate_ids": "claims"}
     chunks = view.first("text_units", [*UNIT, *found], units)
@@ -136,7 +136,7 @@ def document(view: View, name: str) -> Record:
         c["totals"] = {word: len(c.pop(column)) for column, word in found.items()}
     return {
         "kind": "document",
-        **of_document(row, view.rows_have_ids),
+        **of_document(row),
         **{column: row[column] for column in ("id", "human_readable_id", "encoding", "content_hash")},
         "n_characters": len(text),
         "chunks": chunks,

@@ -33,11 +33,6 @@ class View:
     reader: Reader
     limit: int | None = 10
 
-    @property
-    def rows_have_ids(self) -> bool:
-        """Rows of table files are named by an id of their own; else by number, from 0."""
-        return (self.reader.manifest.settings.get("input") or {}).get("id_column") is not None
-
     def count(self, table: str) -> int:
         return sum(part.rows for part in self.reader.manifest.parts(table))
 
@@ -121,7 +116,7 @@ class View:
     def documents(self, ids: Iterable[str]) -> dict[str, Record]:
         """By id, as sources.of_document has them."""
         rows = self.rows("documents", DOCUMENT_COLUMNS, ids)
-        return {row["id"]: of_document(row, self.rows_have_ids) for row in rows}
+        return {row["id"]: of_document(row) for row in rows}
 
 
 def heaviest(rows: Sequence[Record]) -> list[str]:

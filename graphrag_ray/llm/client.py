@@ -7,8 +7,9 @@ HTTP is the `openai` client's with its aiohttp transport, through its low-level 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -17,15 +18,23 @@ import openai
 from openai import RequestOptions
 from pydantic import SecretStr
 
-from graphrag_ray.errors import CallError, FatalCallError
-from graphrag_ray.llm.failures import ParameterRefused, Refusal, classify, transport_errors
+from graphrag_ray.errors import CallError, FatalCallError, TransientCallError
+from graphrag_ray.llm.failures import BrokenOff, ParameterRefused, Refusal, classify, transport_errors
 from graphrag_ray.llm.headers import LimitHeaders
 from graphrag_ray.llm.keys import display_url, find_key, scrub
 from graphrag_ray.llm.peculiarities import Peculiarities, yes_no_bias
 from graphrag_ray.llm.pricing import price_of
 from graphrag_ray.llm.replies import decoded, read_chat, read_embeddings
 from graphrag_ray.llm.sizes import output_limit, prompt_size, text_size, vocabulary_of
-from graphrag_ray.messages import ChatReply, ChatRequest, EmbeddingReply, EmbeddingRequest
+from graphrag_ray.llm.streams import Pieces
+from graphrag_ray.messages import (
+    ChatReply,
+    ChatRequest,
+    EmbeddingReply,
+    EmbeddingRequest,
+    Listener,
+    Usage,
+)
 from graphrag_ray.settings import Endpoint, Model
 
 T = TypeVar("T")
@@ -33,6 +42,7 @@ T = TypeVar("T")
 CONNECT_S = 15.0
 KEEP_ALIVE_S = 4.0
 """Shorter than the five seconds of common servers: a request never meets a connection just closed."""
+_CHAT = "/chat/completions"
 _NO_BOUND = 1_000_000
 """The limiter bounds calls in flight, not the connection pool."""
 
@@ -72,19 +82,40 @@ class EndpointClient:
     def __repr__(self) -> str:
         return f"EndpointClient({self.where!r}, {self._name!r})"
 
-    async def chat(self, request: ChatRequest, prompt_tokens: int | None = None) -> ChatReply:
-        """One chat call. prompt_tokens: `prompt_size` of the request where it is known already.
+    async def chat(
+        self, request: ChatRequest, prompt_tokens: int | None = None, listener: Listener | None = None
+    ) -> ChatReply:
+        """One chat call. prompt_tokens: `prompt_size` of the request where it is known already. listener:
+        hears the reply while it is written; all at once, where the endpoint cannot say it piece by piece.
 
-        Raises DoesNotFit for a request larger than the context window, before sending it.
+        Raises DoesNotFit for a request larger than the context window, before sending it; BrokenOff where
+        the endpoint fails after something was heard.
         """
         counted = prompt_size(request, self._model) if prompt_tokens is None else prompt_tokens
         limit = output_limit(request, self._model)
-        body = self._peculiarities.chat_body(request, self._name, limit, self._bias)
+        aloud = listener is not None
+        body = self._peculiarities.chat_body(request, self._name, limit, self._bias, aloud)
 
         def read(reply: Mapping[str, Any]) -> ChatReply:
             return read_chat(reply, request, counted, self._count, self.where)
 
-        return await self._post("/chat/completions", body, read)
+        if listener is None:
+            return await self._post(_CHAT, body, read)
+        listener.begins()
+        pieces = Pieces(self.where)
+        try:
+            if "stream" in body:
+                return await self._send(body, lambda: self._stream(body, pieces, listener, read))
+            reply = await self._post(_CHAT, body, read)
+        except TransientCallError as e:
+            if not pieces.text:
+                raise
+            usage = Usage(counted, self._count(pieces.text), reported=False)
+            failure = BrokenOff(f"it broke off in the middle of its reply: {e}", status=e.status, usage=usage)
+        else:
+            listener.piece(reply.text)
+            return reply
+        raise failure
 
     async def embed(self, requests: Sequence[EmbeddingRequest]) -> list[EmbeddingReply]:
         """One call that embeds all texts. All requests ask for the same number of dimensions."""
@@ -100,17 +131,56 @@ class EndpointClient:
         await self._openai.close()
 
     async def _post(self, path: str, body: dict[str, Any], read: Callable[[Mapping[str, Any]], T]) -> T:
-        """One HTTP request; what `read` makes of a good answer. Raises the CallError of any other.
+        """One HTTP request; what `read` makes of a good answer. Raises the CallError of any other."""
+
+        async def post() -> T:
+            asked = self._openai.post(path, body=body, cast_to=httpx2.Response, options=self._options)
+            response = await asked
+            self.limits.note(response.headers, time.time())
+            return read(decoded(response.content, self.where))
+
+        return await self._send(body, post)
+
+    async def _stream(
+        self,
+        body: dict[str, Any],
+        pieces: Pieces,
+        listener: Listener,
+        read: Callable[[Mapping[str, Any]], ChatReply],
+    ) -> ChatReply:
+        """One HTTP request whose answer comes in pieces. Raises as the client library does, and
+        TransientCallError for an answer that is no stream."""
+        events = await self._openai.post(
+            _CHAT,
+            body=body,
+            cast_to=object,
+            options=self._options,
+            stream=True,
+            stream_cls=openai.AsyncStream[object],
+        )
+        async with events:
+            self.limits.note(events.response.headers, time.time())
+            if "event-stream" not in events.response.headers.get("content-type", ""):
+                reply = read(decoded(await events.response.aread(), self.where))
+                listener.piece(reply.text)
+                return reply
+            try:
+                async for event in events:
+                    if piece := pieces.add(event):
+                        listener.piece(piece)
+            except json.JSONDecodeError:
+                raise TransientCallError(f"{self.where} sent an event that is not JSON") from None
+        return read(pieces.body())
+
+    async def _send(self, body: Mapping[str, Any], call: Callable[[], Awaitable[T]]) -> T:
+        """What a request comes to. Raises the CallError of any that fails.
 
         It is raised outside the handlers: no exception of the library, whose request holds the key,
         hangs on ours.
         """
         try:
             async with asyncio.timeout(self._model.timeout_s):
-                post = self._openai.post(path, body=body, cast_to=httpx2.Response, options=self._options)
-                response = await post
-            self.limits.note(response.headers, time.time())
-            return read(decoded(response.content, self.where))
+                return await call()
         except CallError as e:
             failure = e
         except self._failures as e:

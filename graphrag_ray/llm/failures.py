@@ -53,6 +53,15 @@ class PromptTruncated(DoesNotFit):
         self.usage = usage or Usage()
 
 
+class BrokenOff(TransientCallError):
+    """The endpoint failed in the middle of a reply. usage: what it is taken to be paid for: the prompt, and
+    what it had written."""
+
+    def __init__(self, message: str, *, status: int | None = None, usage: Usage) -> None:
+        super().__init__(message, status=status)
+        self.usage = usage
+
+
 class ParameterRefused(TransientCallError):
     """The endpoint refused a parameter that we can do without: the same request, sent again, leaves it
     out. It needs no waiting and is no failed attempt."""
@@ -111,6 +120,11 @@ def classify(error: Exception, where: str, wall_now: float) -> CallError:
     if isinstance(error, openai.APIStatusError):
         refusal = Refusal.read(error.status_code, error.body)
         return failure_of(refusal, where, retry_after_s(error.response.headers, wall_now))
+    if type(error) is openai.APIError:  # an event of a stream that says so
+        told = error.body if isinstance(error.body, Mapping) else {"message": error.message}
+        code = told.get("code")
+        status = code if isinstance(code, int) and 400 <= code < 600 else 500
+        return failure_of(Refusal.read(status, told), where)
     reason = _root(error)
     if isinstance(reason, TimeoutError | openai.APITimeoutError):
         return TransientCallError(f"{where} did not answer in time")

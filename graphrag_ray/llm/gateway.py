@@ -19,7 +19,7 @@ from graphrag_ray.llm.limiter import Limiter
 from graphrag_ray.llm.offline_lane import OfflineLane
 from graphrag_ray.llm.packing import Packer
 from graphrag_ray.llm.sizes import text_size
-from graphrag_ray.messages import ChatReply, EmbeddingReply, EmbeddingRequest, Reply, Request
+from graphrag_ray.messages import ChatReply, EmbeddingReply, EmbeddingRequest, Listener, Reply, Request
 from graphrag_ray.settings import Model
 
 if TYPE_CHECKING:
@@ -78,8 +78,11 @@ class Gateway:
         """
         return (await self.answer(request, stage)).reply
 
-    async def answer(self, request: Request, stage: str) -> Called[Reply]:
-        """`ask`, with the endpoint, the latency and the number of attempts."""
+    async def answer(self, request: Request, stage: str, listener: Listener | None = None) -> Called[Reply]:
+        """`ask`, with the endpoint, the latency and the number of attempts.
+
+        listener: hears a chat reply while it is written
+        """
         called: Called[ChatReply] | Called[EmbeddingReply]
         name = request.call.model
         lane = self._lanes.get(name)
@@ -87,9 +90,9 @@ class Gateway:
             packer = self._packers[name] if lane else self._offline_packer
             called = await packer.add(request, stage)
         elif lane:
-            called = await lane.chat(request, stage)
+            called = await lane.chat(request, stage, listener)
         else:
-            called = await self._offline.chat(request, stage)
+            called = await self._offline.chat(request, stage, listener)
         return Called(called.reply, called.endpoint, called.latency_s, called.attempts)
 
     async def close(self) -> None:

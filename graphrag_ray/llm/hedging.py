@@ -1,11 +1,11 @@
-"""Hedging: a second request for a call that takes longer than nearly all others of its stage.
+"""Hedging: a second request for a call that takes longer than nearly all others of its prompt.
 
 Dean and Barroso, "The Tail at Scale" (CACM 2013). The first good answer counts and the other request is
-cancelled, so a call still has one reply. A call is hedged at most once in each attempt.
+cancelled, so a call still has one reply. A second request that fails, or is as slow, is followed by a third.
 
 While work is queued, a slow call holds up nothing but itself, and one in a hundred is hedged. Where none is
-left to send, at the end of a stage, everyone waits for the slowest: one in twenty is hedged then, as long as
-few of the stage's calls were.
+left to send, at the end of a stage, everyone waits for the slowest: one in four is hedged then, as long as
+few of all calls were. By prompt and not by stage: a question that is answered by one word has another pace.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from graphrag_ray.llm.accounting import Latencies
 from graphrag_ray.llm.waiting import Place
@@ -21,13 +21,15 @@ from graphrag_ray.llm.waiting import Place
 T = TypeVar("T")
 
 SLOW = 0.99
-"""A call is slow when so many of its stage's calls took less."""
-SLOW_AT_THE_END = 0.95
+"""A call is slow when so many of its prompt's calls took less."""
+SLOW_AT_THE_END = 0.75
 """The same where nothing else is left to send."""
-MOST_HEDGED = 0.03
-"""Of a stage's calls: with more hedges only SLOW counts."""
+MOST_HEDGED = 0.04
+"""Of a prompt's calls: with more hedges only SLOW counts."""
 FEWEST_SEEN = 100
-"""Calls of a stage that must have been seen."""
+"""Calls of a prompt that must have been seen."""
+MOST_REQUESTS = 3
+"""Of one attempt."""
 ASK_AGAIN_S = 1.0
 """Between looks at what is slow: enough may have been seen by now, or nothing be left to send."""
 _LOOK_AGAIN = 25
@@ -35,7 +37,7 @@ _LOOK_AGAIN = 25
 
 
 class Pace:
-    """How long the calls of each stage take. A call that its hedge has overtaken counts with the time it
+    """How long the calls of each prompt take. A call that its hedge has overtaken counts with the time it
     had taken by then: left out, the slow would vanish from the quantile, and more and more were hedged."""
 
     def __init__(self) -> None:
@@ -44,39 +46,39 @@ class Pace:
         self._seen: dict[str, int] = {}
         self._hedged: dict[str, int] = {}
 
-    def note(self, stage: str, seconds: float) -> None:
-        self._latencies.setdefault(stage, Latencies()).add(seconds)
-        self._seen[stage] = self._seen.get(stage, 0) + 1
+    def note(self, prompt: str, seconds: float) -> None:
+        self._latencies.setdefault(prompt, Latencies()).add(seconds)
+        self._seen[prompt] = self._seen.get(prompt, 0) + 1
 
-    def hedged(self, stage: str) -> None:
+    def hedged(self, prompt: str) -> None:
         """A second request was sent."""
-        self._hedged[stage] = self._hedged.get(stage, 0) + 1
+        self._hedged[prompt] = self._hedged.get(prompt, 0) + 1
 
-    def slow_s(self, stage: str, at_the_end: bool = False) -> float | None:
-        """From when on a call of this stage is slow; None where too few were seen. at_the_end: nothing else
+    def slow_s(self, prompt: str, at_the_end: bool = False) -> float | None:
+        """From when on a call of this prompt is slow; None where too few were seen. at_the_end: nothing else
         is left to send."""
-        seen = self._seen.get(stage, 0)
+        seen = self._seen.get(prompt, 0)
         if seen < FEWEST_SEEN:
             return None
-        few = self._hedged.get(stage, 0) < MOST_HEDGED * seen
+        few = self._hedged.get(prompt, 0) < MOST_HEDGED * seen
         share = SLOW_AT_THE_END if at_the_end and few else SLOW
-        at, seconds = self._slow.get((stage, share), (0, 0.0))
+        at, seconds = self._slow.get((prompt, share), (0, 0.0))
         if seen >= at + _LOOK_AGAIN:
-            seconds = self._latencies[stage].quantile(share) or 0.0
-            self._slow[stage, share] = (seen, seconds)
+            seconds = self._latencies[prompt].quantile(share) or 0.0
+            self._slow[prompt, share] = (seen, seconds)
         return seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Raced(Generic[T]):
     """result   the first good one, else the first request's
-    second      it is the second request's
-    lost        the endpoint of the request that was cancelled; None: none was
+    winner      number of its request: 0 the first, 1, 2 those after it
+    lost        the endpoints of requests that were cancelled
     """
 
     result: T
-    second: bool = False
-    lost: int | None = None
+    winner: int = 0
+    lost: tuple[int, ...] = ()
 
 
 async def race(
@@ -84,46 +86,67 @@ async def race(
     slow_s: Callable[[], float | None],
     send: Callable[[Place], Awaitable[T]],
     another: Callable[[], Awaitable[Place]],
-    send_second: Callable[[Place], Awaitable[T]],
+    give_back: Callable[[Place], None],
     good: Callable[[T], bool],
     sleep: Callable[[float], Awaitable[None]],
 ) -> Raced[T]:
-    """Send a request; send a second one when it takes longer than slow_s and `another` has found a place.
-    slow_s is asked again and again: None while too few others were seen, it falls when the end has come.
+    """Send a request; send another when the last one takes longer than slow_s, or has failed while the first
+    still runs, and `another` has found a place. slow_s is asked again and again: None while too few others
+    were seen, it falls when the end has come.
 
-    Both settle their places themselves, also when cancelled. A second request that cannot be sent, or
-    fails, changes nothing.
+    Each request settles its place itself, also when cancelled; one that came too late is given back. One that
+    cannot be sent changes nothing.
     """
-    sent: list[Place] = []
+    sent: list[tuple[asyncio.Future[T], Place]] = []
 
-    async def second_request() -> T:
-        waited_s = 0.0
-        while (slow := slow_s()) is None or waited_s < slow:
-            step_s = ASK_AGAIN_S if slow is None else min(ASK_AGAIN_S, slow - waited_s)
-            await sleep(step_s)
-            waited_s += step_s
-        second_place = await another()
-        sent.append(second_place)
-        return await send_second(second_place)
+    def start(at: Place) -> asyncio.Future[Place] | None:
+        sent.append((asyncio.ensure_future(send(at)), at))
+        if len(sent) == MOST_REQUESTS:
+            return None
+        return asyncio.ensure_future(_next_place(sent[-1][0], slow_s, another, sleep))
 
-    first = asyncio.ensure_future(send(place))
-    second = asyncio.ensure_future(second_request())
+    coming = start(place)
     try:
-        await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETED)
-        if not first.done() and not _is_good(second, good):
-            await asyncio.wait({first})
-        if first.done() and sent and not _is_good(first, good):
-            await asyncio.wait({second})
-        if _is_good(first, good) or not _is_good(second, good):
-            lost = sent[0].endpoint if sent and not second.done() else None
-            return Raced(await first, lost=lost)
-        return Raced(second.result(), second=True, lost=None if first.done() else place.endpoint)
+        while True:
+            flying = {request for request, _ in sent if not request.done()}
+            waited_for: set[asyncio.Future[Any]] = {*flying} | ({coming} if coming is not None else set())
+            await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
+            flying = {request for request, _ in sent if not request.done()}
+            won = next((n for n, (request, _) in enumerate(sent) if _is_good(request, good)), None)
+            if won is not None or not flying:
+                lost = tuple(at.endpoint for request, at in sent if request in flying)
+                return Raced(await sent[won or 0][0], won or 0, lost)
+            if coming is not None and coming.done():
+                coming = start(coming.result()) if _has_result(coming) else None
     finally:
-        first.cancel()
-        second.cancel()
-        await asyncio.gather(first, second, return_exceptions=True)
+        over: list[asyncio.Future[Any]] = [request for request, _ in sent]
+        if coming is not None and coming.done() and _has_result(coming):
+            give_back(coming.result())
+        elif coming is not None:
+            over.append(coming)
+        for future in over:
+            future.cancel()
+        await asyncio.gather(*over, return_exceptions=True)
+
+
+async def _next_place(
+    last: asyncio.Future[T],
+    slow_s: Callable[[], float | None],
+    another: Callable[[], Awaitable[Place]],
+    sleep: Callable[[float], Awaitable[None]],
+) -> Place:
+    """A place for the next request, as soon as the last one is slow or over."""
+    waited_s = 0.0
+    while not last.done() and ((slow := slow_s()) is None or waited_s < slow):
+        step_s = ASK_AGAIN_S if slow is None else min(ASK_AGAIN_S, slow - waited_s)
+        await sleep(step_s)
+        waited_s += step_s
+    return await another()
 
 
 def _is_good(request: asyncio.Future[T], good: Callable[[T], bool]) -> bool:
-    over = request.done() and not request.cancelled() and request.exception() is None
-    return over and good(request.result())
+    return request.done() and _has_result(request) and good(request.result())
+
+
+def _has_result(done: asyncio.Future[Any]) -> bool:
+    return not done.cancelled() and done.exception() is None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from graphrag_ray.errors import CallError, FatalCallError, PermanentCallError, TransientCallError
 from graphrag_ray.llm.accounting import CallRecord, CallStatus, InFlight
 from graphrag_ray.llm.bucket import check_within_limit
-from graphrag_ray.llm.failures import GaveUp, ParameterRefused, PromptTruncated
+from graphrag_ray.llm.failures import BrokenOff, GaveUp, ParameterRefused, PromptTruncated
 from graphrag_ray.llm.hedging import Pace, race
 from graphrag_ray.llm.keys import display_url
 from graphrag_ray.llm.limiter import Limiter
@@ -20,7 +20,14 @@ from graphrag_ray.llm.pricing import cost_pico_usd
 from graphrag_ray.llm.roster import Roster
 from graphrag_ray.llm.sizes import output_limit, prompt_size, text_size
 from graphrag_ray.llm.waiting import Line, Place
-from graphrag_ray.messages import ChatReply, ChatRequest, EmbeddingReply, EmbeddingRequest, Usage
+from graphrag_ray.messages import (
+    ChatReply,
+    ChatRequest,
+    EmbeddingReply,
+    EmbeddingRequest,
+    Listener,
+    Usage,
+)
 from graphrag_ray.settings import Model, Price
 
 if TYPE_CHECKING:
@@ -72,7 +79,7 @@ class Called(Generic[T]):
 @dataclass(frozen=True)
 class _Call(Generic[T]):
     """One logical call. prompt_tokens: our own count; tokens: how many to reserve now; usage: of its
-    result."""
+    result; hedge: whether a second request may be sent."""
 
     stage: str
     prompt: str
@@ -80,6 +87,7 @@ class _Call(Generic[T]):
     tokens: Callable[[], int]
     send: Callable[[EndpointClient], Awaitable[T]]
     usage: Callable[[T], Usage]
+    hedge: bool = True
 
 
 @dataclass
@@ -132,7 +140,10 @@ class Lane:
                 self._roster.drop(i, client)
         text_size("", model)  # loads the vocabulary now rather than between two calls
 
-    async def chat(self, request: ChatRequest, stage: str) -> Called[ChatReply]:
+    async def chat(
+        self, request: ChatRequest, stage: str, listener: Listener | None = None
+    ) -> Called[ChatReply]:
+        """listener: hears each attempt while it is written. Such a call is not hedged."""
         size = prompt_size(request, self.model)
         self._check(size)
         call = _Call[ChatReply](
@@ -140,8 +151,9 @@ class Lane:
             request.prompt,
             size,
             lambda: self._reservation(size + self._expected_reply(request)),
-            lambda c: c.chat(request, size),
+            lambda c: c.chat(request, size, listener),
             lambda reply: reply.usage,
+            hedge=listener is None,
         )
         called = await self._run(call)
         self._learn(request.prompt, called.reply.usage.completion_tokens)
@@ -177,10 +189,10 @@ class Lane:
                 if not self._roster.has(place.endpoint):  # dropped while we waited
                     self._line.give_back(place)
                     continue
-                attempt = self._hedged if self._runtime.hedge else self._attempt
+                attempt = self._hedged if self._runtime.hedge and call.hedge else self._attempt
                 result = await attempt(place, call, progress)
                 if not isinstance(result, CallError):
-                    self._pace.note(call.stage, progress.latency_s)
+                    self._pace.note(call.prompt, progress.latency_s)
                     progress.status = "ok"
                     return Called(result, progress.endpoint, progress.latency_s, progress.attempts)
                 await self._before_next(result, progress)
@@ -207,7 +219,7 @@ class Lane:
             self._roster.worked(place.endpoint)
             return reply
         except CallError as e:
-            if isinstance(e, PromptTruncated):
+            if isinstance(e, PromptTruncated | BrokenOff):
                 progress.pay(e.usage, client.price)
             elif e.status is not None and e.status < 500:
                 spent = 0  # refused, not run
@@ -224,29 +236,34 @@ class Lane:
             self._runtime.limiter.settle(self._name, place.endpoint, spent - place.tokens, ended)
 
     async def _hedged(self, place: Place, call: _Call[T], progress: _Progress) -> T | CallError:
-        """`_attempt`, with a second request, elsewhere if possible, when it is slow for its stage."""
-        second = _Progress()
+        """`_attempt`, with further requests, elsewhere if possible, when it is slow for its stage."""
+        others: list[_Progress] = []
         started = self._runtime.clock()
 
-        async def send_second(p: Place) -> T | CallError:
-            self._pace.hedged(call.stage)
-            return await self._attempt(p, call, second)
+        async def send(p: Place) -> T | CallError:
+            if p is place:
+                return await self._attempt(p, call, progress)
+            self._pace.hedged(call.prompt)
+            others.append(_Progress())
+            return await self._attempt(p, call, others[-1])
 
         raced = await race(
             place,
-            lambda: self._pace.slow_s(call.stage, self._runtime.at_the_end()),
-            lambda p: self._attempt(p, call, progress),
+            lambda: self._pace.slow_s(call.prompt, self._runtime.at_the_end()),
+            send,
             lambda: self._line_beside(place.endpoint).place(call.tokens),
-            send_second,
+            self._line.give_back,
             lambda result: not isinstance(result, CallError),
             self._runtime.sleep,
         )
-        progress.add_hedge(second)
-        if raced.second:
-            progress.endpoint = second.endpoint
-        if raced.lost is not None and not isinstance(raced.result, CallError):
+        for other in others:
+            progress.add_hedge(other)
+        if raced.winner:
+            progress.endpoint = others[raced.winner - 1].endpoint
+        if not isinstance(raced.result, CallError):
             usage = replace(call.usage(raced.result), reported=False)
-            progress.pay(usage, self._client(raced.lost).price)
+            for endpoint in raced.lost:
+                progress.pay(usage, self._client(endpoint).price)
         progress.latency_s = self._runtime.clock() - started
         return raced.result
 

@@ -14,6 +14,7 @@ from graphrag_ray.messages import (
     ChatRequest,
     EmbeddingReply,
     EmbeddingRequest,
+    Listener,
     Reply,
     Request,
     Usage,
@@ -39,10 +40,16 @@ class OfflineLane:
         self._on_call = on_call
         self._clock = clock
 
-    async def chat(self, request: ChatRequest, stage: str) -> Called[ChatReply]:
+    async def chat(
+        self, request: ChatRequest, stage: str, listener: Listener | None = None
+    ) -> Called[ChatReply]:
+        """listener: hears the reply, which is written at once, in one piece."""
         started = self._clock()
         reply = self._answer(request)
         assert isinstance(reply, ChatReply)
+        if listener is not None:
+            listener.begins()
+            listener.piece(reply.text)
         prompt = sum(text_size(m.content, _MODEL) + TOKENS_PER_MESSAGE for m in request.messages)
         usage = Usage(prompt, text_size(reply.text, _MODEL), reported=False)
         called = Called(replace(reply, usage=usage), latency_s=self._clock() - started)

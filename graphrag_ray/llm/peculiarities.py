@@ -30,7 +30,7 @@ _TOO_MUCH = re.compile(r"context length|context window|too large|too long|at mos
 _NO_SYSTEM_ROLE = re.compile(r"system[ '\"`]*(role|message)s?\b.*(not support|unsupported|not allowed)", re.I)
 
 _OPTIONAL = ("logit_bias", "temperature", "response_format", "max_tokens", "max_completion_tokens",
-             "encoding_format")  # fmt: skip
+             "encoding_format", "stream_options", "stream")  # fmt: skip
 
 
 class Peculiarities:
@@ -43,11 +43,17 @@ class Peculiarities:
         self._system_role = True
 
     def chat_body(
-        self, request: ChatRequest, model: str, max_tokens: int, bias: Mapping[str, int] | None
+        self,
+        request: ChatRequest,
+        model: str,
+        max_tokens: int,
+        bias: Mapping[str, int] | None,
+        stream: bool = False,
     ) -> dict[str, Any]:
         """The body of a chat call, as this endpoint takes it.
 
-        max_tokens: of the reply. bias: tokens to force for a yes_no request; None: do not force.
+        max_tokens: of the reply. bias: tokens to force for a yes_no request; None: do not force. stream: the
+        reply is wanted piece by piece.
         """
         messages = request.messages if self._system_role else _without_system(request.messages)
         body: dict[str, Any] = {
@@ -66,6 +72,8 @@ class Peculiarities:
         body["max_completion_tokens" if thinks else "max_tokens"] = max_tokens
         if request.response == "json" and (form := self._response_format(request)):
             body["response_format"] = form
+        if stream and "stream" not in self._dropped:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
         return {k: v for k, v in body.items() if k not in self._dropped}
 
     def embedding_body(self, texts: list[str], model: str, dimensions: int | None) -> dict[str, Any]:

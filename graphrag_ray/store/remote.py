@@ -14,8 +14,6 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-import fsspec
-
 _CONDITIONAL = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
 """Protocols whose fsspec file system puts an object only if there is none (`mode="create"`)."""
 
@@ -50,6 +48,8 @@ class ObjectFiles:
     """The objects below an fsspec URL. Every object is put in one request and so is whole or absent."""
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        import fsspec  # here and below: local files do without it
+
         protocol = url.split("://", 1)[0]
         self._is_s3 = protocol in ("s3", "s3a")
         self.can_create = protocol in _CONDITIONAL
@@ -179,6 +179,8 @@ def open_elsewhere(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
 
     options: as a store's. Raises ValueError, ImportError for a URL that nothing serves.
     """
+    import fsspec
+
     protocol = url.rpartition("::")[2].partition("://")[0] if "://" in url else "file"
     _look_for_package(protocol)
     arguments = s3_arguments(options, _INPUT_ATTEMPTS) if protocol in ("s3", "s3a") else dict(options)
@@ -200,6 +202,8 @@ def is_storage_error(error: Exception) -> bool:
 
 def _look_for_package(protocol: str) -> None:
     """Raises ImportError that says which extra is missing."""
+    import fsspec
+
     extra = _EXTRAS.get(protocol)
     if extra is None:
         return

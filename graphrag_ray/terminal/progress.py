@@ -10,16 +10,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.live import Live
 from rich.text import Text
 
-from graphrag_ray.llm.accounting import Accounts, Limits
-from graphrag_ray.settings import Settings
+from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.terminal.safe import SafeConsole
 from graphrag_ray.wording import plural
 
 if TYPE_CHECKING:
+    from rich.live import Live
+
     from graphrag_ray.engine.executor import Progress
+    from graphrag_ray.llm.accounting import Limits
+    from graphrag_ray.settings import Settings
 
 LINE_EVERY_S = 5.0
 """Where there is no terminal, a stage says so often how far it is."""
@@ -53,6 +55,8 @@ class Observer:
 
     def __enter__(self) -> Observer:
         if not self._quiet and self._console.is_terminal:
+            from rich.live import Live
+
             self._live = Live(console=self._console, refresh_per_second=4, transient=True)
             self._live.start()
         return self

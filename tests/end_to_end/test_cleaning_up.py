@@ -56,6 +56,7 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """An index of four snapshots, two hours old; the second alone holds SECRET. Not to be changed."""
     with Endpoint(respond=toy_model.respond) as endpoint:
         world = World(tmp_path_factory.mktemp("grown"), endpoint)
+        world.changes = world.embedding
         for texts in (TOWN | MORE, SECRET, {"zoo.txt": "ZOE feeds YURI."}, {"zoo.txt": "ZOE left."}):
             if (world.input / "letters").exists():
                 shutil.rmtree(world.input / "letters")
@@ -69,7 +70,9 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 def town(grown: World, tmp_path: Path) -> World:
     """A copy of it."""
     shutil.copytree(grown.root.parent, tmp_path / "copy")
-    return World(tmp_path / "copy", grown.endpoint)
+    copy = World(tmp_path / "copy", grown.endpoint)
+    copy.changes = copy.embedding
+    return copy
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import toy_model
 from endpoint import BROKEN, WRONG_KEY, Answer
-from world import REJECTED, TOWN, Command, World, index_command, model_options
+from world import REJECTED, TOWN, Command, World, index_command, model_options, python
 
 from graphrag_ray.store import locks
 
@@ -414,7 +414,7 @@ def test_a_question_as_json_holds_answer_references_contexts_and_sources(run: Co
     assert [c["phase"] for c in told["contexts"]] == ["map", "reduce"]
     assert told["phases"]["map"]["calls"] == told["phases"]["reduce"]["calls"] == 1
     (source,) = told["sources"]
-    assert source["report"]["title"] in reports.values() and source["entities"]
+    assert source["record"]["name"] in reports.values() and source["entities"]
     for chunk in source["chunks"]:
         text = (world.input / chunk["document"]).read_text()
         assert chunk["text"] == text[chunk["start"] : chunk["end"]]
@@ -456,10 +456,37 @@ def test_quiet_prints_nothing(run: Command, world: World):
     assert (result.exit_code, result.output) == (0, "")
 
 
-@pytest.mark.parametrize("command", ["", "init", "estimate", "index", "query", "status", "failures"])
+@pytest.mark.parametrize(
+    "command", ["", "init", "estimate", "index", "query", "levels", "status", "failures"]
+)
 def test_help_shows_an_example(run: Command, command: str):
     result = run(*filter(None, [command]), "--help")
     assert result.exit_code == 0 and "graphrag-ray" in result.stdout and "Example" in result.stdout
+
+
+def test_the_list_of_commands_says_in_a_line_what_each_does(run: Command):
+    shown = run("--help").stdout
+    for command, does in (("query", "Answer QUESTION"), ("index", "Index INPUT"), ("gc", "Remove")):
+        assert re.search(rf"^  {command} +{does}", shown, re.MULTILINE)
+
+
+def test_an_unknown_command_is_wrong_usage(run: Command):
+    result = run("quary")
+    assert result.exit_code == 2 and "No such command 'quary'" in result.stderr
+
+
+def test_an_answer_of_the_offline_engine_waits_for_nothing_that_it_does_without(run: Command, world: World):
+    world.write(TOWN)
+    run(*index_command(world))
+    offline = ["--set", "models.default={provider: offline}"]
+    script = (
+        "import sys; from graphrag_ray.cli import main\n"
+        f"main({['query', QUESTION, '--root', str(world.root), *offline]}, standalone_mode=False)\n"
+        "slow = ('ray', 'igraph', 'openai', 'aiohttp', 'fsspec', 'pandas', 'rich.markdown', 'rich.live')\n"
+        "print([m for m in slow if m in sys.modules])"
+    )
+    done = python(script)
+    assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
 
 
 def test_text_with_markup_is_printed_as_it_is(run: Command, world: World):

@@ -278,13 +278,8 @@ def test_everything_is_embedded_once(world: World):
 
 
 def test_embeddings_come_from_a_configured_model(world: World):
-    given = {"base_url": world.endpoint.base_url, "api_key_env": None}
-    both = {
-        "default": world.settings().models["default"].model_dump(mode="json"),
-        "embedding": {"provider": "openai", "model": "e", "endpoints": [given], "embedding_dimensions": 12},
-    }
     world.write(TOWN)
-    world.index(models=both)
+    world.index(**world.embedding)
     sent = [t for b in world.endpoint.bodies("/embeddings") for t in b["input"]]
     tables = everything(world.open())
     assert len(sent) == len(set(sent)) == sum(len(tables[t]) for t in tables if t.startswith("embeddings_"))

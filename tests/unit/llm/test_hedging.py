@@ -5,7 +5,7 @@ import pytest
 from scripted import HELLO, PRICE, FakeClient, World, chat
 
 from graphrag_ray.errors import TransientCallError
-from graphrag_ray.llm.hedging import ASK_AGAIN_S, FEWEST_SEEN, MOST_HEDGED, Pace, race
+from graphrag_ray.llm.hedging import ASK_AGAIN_S, FEWEST_SEEN, MOST_HEDGED, MOST_REQUESTS, Pace, race
 from graphrag_ray.llm.waiting import Place
 from graphrag_ray.messages import ChatReply, Usage
 
@@ -20,7 +20,7 @@ class SlowOnce(FakeClient):
         self.slow_from = slow_from
         self.cancelled = 0
 
-    async def chat(self, request, prompt_tokens=None):
+    async def chat(self, request, prompt_tokens=None, listener=None):
         reply = await self._next(request)
         if len(self.seen) > self.slow_from:
             try:
@@ -98,20 +98,20 @@ def test_hedges_are_counted_apart_from_retries():
     assert (total.requests, total.retries, total.hedged) == (FEWEST_SEEN + 2, 0, 1)
 
 
-def test_a_hedge_that_fails_changes_nothing():
+def test_hedges_that_fail_change_nothing():
     class Late(SlowOnce):
-        async def chat(self, request, prompt_tokens=None):
+        async def chat(self, request, prompt_tokens=None, listener=None):
             reply = await self._next(request)
             if len(self.seen) > self.slow_from:
                 await asyncio.sleep(0.2)
             return reply
 
-    other = FakeClient(TransientCallError("down"), where="http://b/v1")
+    other = FakeClient(*[TransientCallError("down")] * 2, where="http://b/v1")
     first = Late(HELLO, where="http://a/v1")
     world = Hedged(first, other)
     world.gateway._lanes["default"]._roster.usable = lambda now, tokens: usable(world)
     assert world.answers()[-1] == HELLO
-    assert len(other.seen) == 1
+    assert len(other.seen) == MOST_REQUESTS - 1
     assert world.records[-1].endpoint == "http://a/v1"
     assert world.records[-1].usage == Usage(100, 50)
     assert world.in_flight() == 0
@@ -119,7 +119,7 @@ def test_a_hedge_that_fails_changes_nothing():
 
 def test_with_one_endpoint_the_second_request_goes_there_too():
     class SlowThenQuick(SlowOnce):
-        async def chat(self, request, prompt_tokens=None):
+        async def chat(self, request, prompt_tokens=None, listener=None):
             self.slow_from = FEWEST_SEEN if len(self.seen) == FEWEST_SEEN else 10**9
             return await super().chat(request, prompt_tokens)
 
@@ -157,17 +157,17 @@ def test_a_cancelled_call_takes_its_hedge_along():
             await world.gateway.ask(chat(f"Say hello {i}."), "stage")
         slow = asyncio.ensure_future(world.gateway.ask(chat(), "stage"))
         await asyncio.sleep(0.2)
-        assert len(other.seen) == 1
+        assert len(other.seen) == MOST_REQUESTS - 1
         slow.cancel()
         await asyncio.gather(slow, return_exceptions=True)
-        assert (first.cancelled, other.cancelled) == (1, 1)
+        assert (first.cancelled, other.cancelled) == (1, MOST_REQUESTS - 1)
         assert world.in_flight() == 0
         await world.gateway.close()
 
     asyncio.run(scenario())
 
 
-def test_a_stage_has_no_pace_before_enough_of_its_calls_were_seen():
+def test_a_prompt_has_no_pace_before_enough_of_its_calls_were_seen():
     pace = Pace()
     for _ in range(FEWEST_SEEN - 1):
         pace.note("extract", 1.0)
@@ -184,10 +184,10 @@ def test_slow_is_what_one_in_a_hundred_exceeds():
     assert 1.0 <= pace.slow_s("extract") <= 1.3
 
 
-def test_where_nothing_is_left_to_send_one_in_twenty_is_slow():
+def test_where_nothing_is_left_to_send_one_in_four_is_slow():
     pace = Pace()
     for i in range(1000):
-        pace.note("extract", 8.0 if i % 25 == 0 else 1.0)
+        pace.note("extract", 8.0 if i % 5 == 0 else 1.0)
     assert pace.slow_s("extract") == pytest.approx(8.0, rel=0.1)
     assert pace.slow_s("extract", at_the_end=True) == pytest.approx(1.0, rel=0.1)
 
@@ -195,7 +195,7 @@ def test_where_nothing_is_left_to_send_one_in_twenty_is_slow():
 def test_with_many_hedges_only_the_slowest_of_a_hundred_is_slow_at_the_end_too():
     pace = Pace()
     for i in range(1000):
-        pace.note("extract", 8.0 if i % 25 == 0 else 1.0)
+        pace.note("extract", 8.0 if i % 5 == 0 else 1.0)
     for _ in range(round(1000 * MOST_HEDGED)):
         assert pace.slow_s("extract", at_the_end=True) == pytest.approx(1.0, rel=0.1)
         pace.hedged("extract")
@@ -217,7 +217,7 @@ def test_a_call_is_hedged_sooner_when_the_end_comes_while_it_is_waited_for():
         for i in range(FEWEST_SEEN):
             await world.gateway.ask(chat(f"Say hello {i}."), "stage")
         for _ in range(5):
-            lane._pace.note("stage", 3600.0)
+            lane._pace.note("map", 3600.0)
         slow = asyncio.ensure_future(world.gateway.ask(chat("Last."), "stage"))
         await asyncio.sleep(0.1)
         assert not other.seen, "an hour is not over"
@@ -228,25 +228,67 @@ def test_a_call_is_hedged_sooner_when_the_end_comes_while_it_is_waited_for():
     asyncio.run(scenario())
 
 
+class Requests:
+    """Requests of a race: how long each takes (None: for ever) and what it comes to."""
+
+    def __init__(self, *requests):
+        self.requests, self.places, self.cancelled, self.back = list(requests), [], [], []
+
+    async def send(self, place):
+        self.places.append(place.endpoint)
+        seconds, result = self.requests[len(self.places) - 1]
+        try:
+            await asyncio.sleep(60 if seconds is None else seconds)
+        except asyncio.CancelledError:
+            self.cancelled.append(place.endpoint)
+            raise
+        return result
+
+    async def another(self):
+        return Place(len(self.places), 100)
+
+    def race(self, slow_s=lambda: 1.0, slept=None, another=None):
+        async def sleep(seconds):
+            if slept is not None:
+                slept.append(seconds)
+            await asyncio.sleep(0.001)
+
+        racing = race(
+            Place(0, 100), slow_s, self.send, another or self.another, self.back.append, bool, sleep
+        )
+        return asyncio.run(asyncio.wait_for(racing, 10))
+
+
 def test_a_call_sent_before_enough_were_seen_is_hedged_once_they_were():
-    known = iter([None, None, 3.5])
-    slept = []
+    known, slept = iter([None, None]), []
+    requests = Requests((None, ""), (0, "second"))
+    raced = requests.race(lambda: next(known, 3.5), slept)
+    assert (raced.result, raced.winner, raced.lost) == ("second", 1, (0,))
+    assert slept[:4] == [ASK_AGAIN_S] * 3 + [0.5]
 
-    async def never(place):
-        await asyncio.sleep(60)
 
-    async def at_once(place):
-        return "second"
+def test_a_second_request_that_is_refused_is_followed_by_a_third():
+    requests = Requests((None, ""), (0, None), (0, "third"))
+    raced = requests.race()
+    assert (raced.result, raced.winner, raced.lost) == ("third", 2, (0,))
 
-    async def another():
-        return Place(1, 100)
 
-    async def sleep(seconds):
-        slept.append(seconds)
+def test_a_second_request_that_is_as_slow_is_followed_by_a_third_and_no_more():
+    requests = Requests((0.5, "first"), (None, ""), (None, ""), (0, "fourth"))
+    raced = requests.race()
+    assert (raced.result, raced.winner, raced.lost) == ("first", 0, (1, 2))
+    assert sorted(requests.cancelled) == [1, 2]
 
-    def slow_s():
-        return next(known, 3.5)
 
-    raced = asyncio.run(race(Place(0, 100), slow_s, never, another, at_once, bool, sleep))
-    assert raced.second and raced.result == "second" and raced.lost == 0
-    assert slept == [ASK_AGAIN_S] * 3 + [0.5]
+def test_a_first_request_that_fails_is_not_hedged():
+    requests = Requests((0, None))
+    raced = requests.race(lambda: None)
+    assert (raced.result, raced.winner, requests.places) == (None, 0, [0])
+
+
+def test_where_no_other_place_is_to_be_had_the_first_request_is_waited_for():
+    async def none():
+        raise RuntimeError("no endpoint is left")
+
+    raced = Requests((0.2, "first")).race(another=none)
+    assert (raced.result, raced.lost) == ("first", ())

@@ -186,7 +186,7 @@ def test_a_cancelled_call_leaves_nothing_in_flight():
     async def scenario():
         started = asyncio.Event()
 
-        async def hang(request, prompt_tokens=None):
+        async def hang(request, prompt_tokens=None, listener=None):
             started.set()
             await asyncio.sleep(60)
 

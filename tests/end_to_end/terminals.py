@@ -1,0 +1,81 @@
+"""The program on a terminal: a process whose input and output are one, as somebody who sits there has it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from types import TracebackType
+
+WAIT_S = 60.0
+
+
+class Terminal:
+    """A command of ours, run on a pseudo-terminal. shown: all that it printed, without colours."""
+
+    def __init__(self, *arguments: object) -> None:
+        self._ours, theirs = pty.openpty()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "graphrag_ray", *map(str, arguments)],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+        )
+        os.close(theirs)
+        self._raw = b""
+
+    @property
+    def shown(self) -> str:
+        text = self._raw.decode("utf-8", "replace").replace("\r\n", "\n")
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+    def wait_for(self, text: str, times: int = 1) -> None:
+        """Until it shows a text, so often."""
+        until = time.monotonic() + WAIT_S
+        while self.shown.count(text) < times:
+            assert time.monotonic() < until, self.shown
+            assert self._read(0.1), f"it ended:\n{self.shown}"
+
+    def type(self, text: str) -> None:
+        os.write(self._ours, text.encode())
+
+    def interrupt(self) -> None:
+        """Ctrl-C, as the terminal's driver passes it on."""
+        os.killpg(self._process.pid, signal.SIGINT)
+
+    def end(self) -> int:
+        """All that is still printed; the exit code."""
+        until = time.monotonic() + WAIT_S
+        while self._read(0.1):
+            assert time.monotonic() < until, self.shown
+        return self._process.wait(WAIT_S)
+
+    def _read(self, seconds: float) -> bool:
+        """False where it has ended."""
+        ready, _, _ = select.select([self._ours], [], [], seconds)
+        if not ready:
+            return True
+        try:
+            more = os.read(self._ours, 65536)
+        except OSError:  # its last process is gone
+            return False
+        self._raw += more
+        return bool(more)
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._ours)
