@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from graphrag_ray.terminal.progress import console_of
+from graphrag_ray.terminal.safe import safe_json
 from graphrag_ray.wording import plural
 
 if TYPE_CHECKING:
@@ -346,7 +347,7 @@ def _again(row: Mapping[str, Any]) -> str:
 
 def as_json(value: Any) -> str:
     options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
-    return orjson.dumps(value, option=options).decode()
+    return safe_json(orjson.dumps(value, option=options).decode())
 
 
 def _cost(usd: float | None) -> str:
