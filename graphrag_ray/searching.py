@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -30,6 +31,8 @@ from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.snapshots import being_read
 
 T = TypeVar("T")
+SHARDS_AT_ONCE = 8
+"""That are fetched, or checked."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +49,11 @@ class Searcher:
 
     def vector_shards(self, kind: Kind) -> list[VectorShard]:
         """Of a snapshot without an index for search: the embeddings themselves."""
-        return self._open(kind, "vector", lambda parts: [vectors.read(self._mapped(p)) for p in parts])
+        return self._open(kind, "vector", vectors.read)
 
     def keyword_shards(self, kind: Kind) -> list[KeywordShard]:
         """Raises UsageError for a snapshot without an index for search."""
-        return self._open(kind, "keyword", lambda parts: [keyword.read(self._mapped(p)) for p in parts])
+        return self._open(kind, "keyword", keyword.read)
 
     def embedder(self) -> Embedder:
         """How the snapshot's texts were embedded. Raises UsageError where the settings of the questions say
@@ -72,12 +75,12 @@ class Searcher:
             )
         return own
 
-    def _open(self, kind: Kind, by: str, read: Callable[[list[Part]], list[T]]) -> list[T]:
+    def _open(self, kind: Kind, by: str, read: Callable[[pa.Buffer], T]) -> list[T]:
         manifest, name = self.reader.manifest, schema.search_table(kind, by)
         with self._opening, being_read(self.reader.store, manifest):
             if name not in self._opened:
                 if name in manifest.tables:
-                    self._opened[name] = read(manifest.parts(name))
+                    self._opened[name] = self._read(manifest.parts(name), read)
                 elif by == "vector":
                     self._opened[name] = self._unindexed(kind)
                 else:
@@ -88,8 +91,14 @@ class Searcher:
                     )
             return self._opened[name]
 
-    def _mapped(self, part: Part) -> pa.Buffer:
-        return blobs.mapped(self.reader.store, part)
+    def _read(self, parts: list[Part], read: Callable[[pa.Buffer], T]) -> list[T]:
+        def one(part: Part) -> T:
+            return read(blobs.mapped(self.reader.store, part))
+
+        if len(parts) < 2:
+            return [one(part) for part in parts]
+        with ThreadPoolExecutor(SHARDS_AT_ONCE, thread_name_prefix="shards") as pool:
+            return list(pool.map(one, parts))
 
     def _unindexed(self, kind: Kind) -> list[VectorShard]:
         parts = self.reader.manifest.parts(f"embeddings_{kind}")

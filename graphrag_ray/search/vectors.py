@@ -31,7 +31,7 @@ DIGITS = 6
 """Of a score: what is equal in them is equal. The last bits of a sum depend on how it was added up."""
 NEIGHBOURS, EXPANSION = 16, 128
 """Of a vector in the graph; candidates for them when it is added."""
-CANDIDATES = 128
+CANDIDATES = 256
 """At least so many vectors are looked at as if they were wanted, and twice those that are."""
 LARGE_SHARE = 0.1
 """Of a shard: fewer vectors are gone through one by one, rather than found by the graph and sorted out."""
