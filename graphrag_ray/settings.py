@@ -345,7 +345,7 @@ class Run(_Strict):
     they follow the endpoint's throughput."""
     hedge: bool = False
     """Send a second request for a call that takes longer than 99% of those of its prompt, or than 75% where
-    nothing else is left to send; the first answer counts. Costs what the slowest 1 to 4% cost once more."""
+    nothing else is left to send; the first answer counts. Costs what the slowest 1 to 8% cost once more."""
     flush_s: Annotated[float, Field(gt=0)] = 2.0
     """Seconds between journal writes."""
 

@@ -24,7 +24,7 @@ SLOW = 0.99
 """A call is slow when so many of its prompt's calls took less."""
 SLOW_AT_THE_END = 0.75
 """The same where nothing else is left to send."""
-MOST_HEDGED = 0.04
+MOST_HEDGED = 0.08
 """Of a prompt's calls: with more hedges only SLOW counts."""
 FEWEST_SEEN = 100
 """Calls of a prompt that must have been seen."""

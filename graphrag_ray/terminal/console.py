@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from graphrag_ray.ask import Index
     from graphrag_ray.index import Indexed
-    from graphrag_ray.query.answer import Answer
+    from graphrag_ray.query.answer import Answer, Phase
     from graphrag_ray.sources import Source
 
 CHANGES = ("added", "changed", "removed")
@@ -119,8 +119,18 @@ def print_answer(
         _print_source(out, source)
     took = f", {answer.seconds:.2f} s" if answer.seconds is not None else ""
     out.print(f"\n[{_how(answer)}{took}, {_cost(answer.cost_usd)}]", style="dim")
+    if answer.phases:
+        out.print(f"[{'; '.join(_phase(name, p) for name, p in answer.phases.items())}]", style="dim")
     for note in answer.notes:
         out.print(f"[{note}]", style="dim")
+
+
+def _phase(name: str, phase: Phase) -> str:
+    """`rate 12 calls, 51,220 tokens, $0.0031`."""
+    failed = f" ({phase.failed:,} failed)" if phase.failed else ""
+    tokens = f"{phase.prompt_tokens + phase.completion_tokens:,} tokens"
+    cost = f", {_cost(phase.cost_usd)}" if phase.cost_usd else ""
+    return f"{name} {plural(phase.calls, 'call')}{failed}, {tokens}{cost}"
 
 
 def _how(answer: Answer) -> str:

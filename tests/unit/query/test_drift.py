@@ -113,7 +113,7 @@ def snapshot(n: int = 6, answer: Any = None, reports: bool = True) -> Snapshot:
         for i, (a, b) in enumerate(zip(names[::2], names[1::2], strict=False))
     ]
     chunks = [
-        {"id": f"t{i}", "human_readable_id": 300 + i, "text": f"{name} was seen."}
+        {"id": f"t{i}", "human_readable_id": 300 + i, "text": f"{name} was seen.", "n_tokens": 5}
         for i, name in enumerate(names)
     ]
     tables = {
