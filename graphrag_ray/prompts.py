@@ -36,6 +36,7 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "map": frozenset({"question", "context", "response_type", "knowledge", "language", "max_tokens"}),
     "reduce": frozenset({"question", "answers", "response_type", "knowledge", "language", "max_tokens"}),
     "answer": frozenset({"question", "context", "response_type", "knowledge", "language", "max_tokens"}),
+    "condense": frozenset({"history", "question"}),
     "correct": frozenset({"problem"}),
 }
 """Every prompt and the placeholders it must have, all of them and no others."""

@@ -36,6 +36,7 @@ _ANSWERS: Mapping[str, Callable[[Variables], str]] = {
     "map": map_answer,
     "reduce": reduce_answer,
     "answer": context_answer,
+    "condense": lambda variables: variables["question"],
 }
 
 

@@ -6,7 +6,7 @@ What only some of it needs is imported where it is printed: an answer shall not 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -99,14 +99,16 @@ def indexed_json(done: Indexed) -> dict[str, Any]:
 
 
 def print_answer(
-    answer: Answer, index: Index, sources: Sequence[Source] | None, written: bool = False
+    answer: Answer,
+    index: Index,
+    sources: Sequence[Source] | None,
+    written: bool = False,
+    told: Container[str] = (),
 ) -> None:
     """The answer, the titles of the reports that it cites, and, if asked for, what is under them.
 
-    written: its text stands there already
+    written: its text stands there already; told: notes that are known already
     """
-    from graphrag_ray.sources import specific
-
     out = console_of()
     if not written:
         out.print(_markdown(answer.text) if out.is_terminal else answer.text, soft_wrap=True)
@@ -115,13 +117,22 @@ def print_answer(
         out.print("\nReports cited:")
         for number, title in titles:
             out.print(f"  {number:>5}  {title}", soft_wrap=True)
-    for source in specific(sources or [], answer):
-        _print_source(out, source)
+    if sources:
+        print_sources(out, sources, answer)
     how = f"global search, level C{answer.level}, {sum(c.phase == 'map' for c in answer.contexts)} contexts"
     took = f", {answer.seconds:.2f} s" if answer.seconds is not None else ""
     out.print(f"\n[{how}{took}, {_cost(answer.cost_usd)}]", style="dim")
     for note in answer.notes:
-        out.print(f"[{note}]", style="dim")
+        if note not in told:
+            out.print(f"[{note}]", style="dim")
+
+
+def print_sources(out: Console, sources: Sequence[Source], answer: Answer) -> None:
+    """What lies under an answer, with what carries it first."""
+    from graphrag_ray.sources import specific
+
+    for source in specific(sources, answer):
+        _print_source(out, source)
 
 
 def _markdown(text: str) -> Markdown:
