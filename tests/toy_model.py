@@ -128,5 +128,9 @@ def answer_map(variables: dict[str, str]) -> str:
     return f"<ANSWER_HELPFULNESS> {min(100, 10 * len(hits))} </ANSWER_HELPFULNESS>\n{points}"
 
 
+def answer_condense(variables: dict[str, str]) -> str:
+    return variables["question"]
+
+
 def answer_reduce(variables: dict[str, str]) -> str:
     return "\n".join(row["answer"] for row in parse_sections(variables["answers"])["Answers"])
