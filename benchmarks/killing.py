@@ -30,7 +30,7 @@ STEPS = ("read", "extract", "merge", "describe", "communities", "reports", "embe
 """As the command prints them when they end."""
 KEPT_S = 5.0
 """What was answered so long before a kill is never asked again."""
-ENDS_WITHIN_S = 300.0
+ENDS_WITHIN_S = 3600.0
 _LOOK_S = 0.02
 _ROLES = {"Worker": "worker", "LimiterShell": "limiter", "Coordinator": "coordinator"}
 _RAYS_OWN = ("DashboardAgent", "RuntimeEnvAgent", "_StatsActor", "_AutoscalingCoordinatorActor")
@@ -164,10 +164,11 @@ main()
 """
 
 
-def index_command(corpus: Path, root: Path, url: str, *more: str) -> list[str]:
-    """`graphrag-ray index` with the model at `url`; the merge has several partitions, however small the
-    corpus, so that its shuffle is one."""
-    command = [sys.executable, "-c", _SMALL_PARTITIONS, "index", str(corpus), "--root", str(root)]
+def index_command(corpus: Path, root: Path, url: str, *more: str, small_partitions: bool = True) -> list[str]:
+    """`graphrag-ray index` with the model at `url`. small_partitions: the merge has several, however small
+    the corpus, so that its shuffle is one."""
+    program = ["-c", _SMALL_PARTITIONS] if small_partitions else ["-m", "graphrag_ray"]
+    command = [sys.executable, *program, "index", str(corpus), "--root", str(root)]
     command += ["--model", "simulated", "--base-url", url]
     return [*command, "--set", "models.default.endpoints.0.api_key_env=null", *more]
 

@@ -119,13 +119,19 @@ def build(
 
 
 def calm(
-    cluster: killing.Cluster, corpus: Path, root: Path, options: Sequence[str], more: Sequence[str]
+    cluster: killing.Cluster,
+    corpus: Path,
+    root: Path,
+    options: Sequence[str],
+    more: Sequence[str],
+    small_partitions: bool = True,
 ) -> tuple[float, int]:
     """Seconds and calls of a run that nobody disturbs."""
     cluster.keep(2)
     with endpoint(*options) as url:
         started = time.monotonic()
-        command = [*killing.index_command(corpus, root, url, *more), "--address", cluster.address]
+        command = killing.index_command(corpus, root, url, *more, small_partitions=small_partitions)
+        command += ["--address", cluster.address]
         run = killing.Run(command, cluster.env)
         if run.wait() != 0:
             sys.exit("\n".join(run.printed))
@@ -179,11 +185,12 @@ def report(campaign: Campaign, again: Sequence[killing.Again], calls: int) -> No
 def resume(args: argparse.Namespace, cluster: killing.Cluster, scratch: Path) -> None:
     options = [f"--latency={args.latency}", f"--embedding-s={args.latency}"]
     more = ["--max-in-flight", str(args.in_flight)]
-    seconds, calls = calm(cluster, args.corpus, scratch / "calm", options, more)
+    seconds, calls = calm(cluster, args.corpus, scratch / "calm", options, more, False)
     say(f"undisturbed: {seconds:.1f} s, {calls} calls")
     root, log = scratch / "root", scratch / "log.jsonl"
     with endpoint("--log", str(log), *options) as url:
-        command = [*killing.index_command(args.corpus, root, url, *more), "--address", cluster.address]
+        command = killing.index_command(args.corpus, root, url, *more, small_partitions=False)
+        command += ["--address", cluster.address]
         run = killing.Run(command, cluster.env)
         while get(url)["total"]["answered"] < DONE_WHEN_KILLED * calls and run.alive:
             time.sleep(0.1)
@@ -200,6 +207,7 @@ def resume(args: argparse.Namespace, cluster: killing.Cluster, scratch: Path) ->
     same = killing.parts_of(root) == killing.parts_of(scratch / "calm")
     print(f"killed after {until_kill:.1f} s and {answered} of {calls} calls ({answered / calls:.1%})")
     print(f"the same command again: {took:.1f} s, {took / seconds:.1%} of an undisturbed run's time")
+    print(f"its steps: {', '.join(f'{n} {at - second.began:.1f}' for n, at in second.ended.items())}")
     print(f"calls of both {total} ({total / calls - 1:+.1%})")
     print(f"paid twice {again.answers} answers, {again.tokens:,} tokens")
     print(f"late {len(again.late)}; tables {'equal' if same else 'DIFFERENT'}")

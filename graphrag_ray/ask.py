@@ -13,22 +13,27 @@ from typing import Any, TypeAlias, TypeVar
 import pyarrow as pa
 
 from graphrag_ray.corpus.tokens import count, vocabulary_for
+from graphrag_ray.engine.allowance import Allowance
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.errors import UsageError
 from graphrag_ray.llm.accounting import Accounts, Totals
+from graphrag_ray.llm.pricing import dearest_price
 from graphrag_ray.patience import Asker
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.query import methods
 from graphrag_ray.query.answer import Answer, Phase
+from graphrag_ray.query.budget import has_budget, reducing
 from graphrag_ray.query.condense import following
+from graphrag_ray.query.levels import Units
 from graphrag_ray.query.method import Given, Method, Need, Question, Ran, Rows, Search
 from graphrag_ray.query.numbers import numbered, shown_in
 from graphrag_ray.query.written import Written
 from graphrag_ray.reading import Reader
 from graphrag_ray.records import Reference
-from graphrag_ray.settings import Settings, Storage
+from graphrag_ray.searching import Searcher, Searching
+from graphrag_ray.settings import STAGES, Settings, Storage
 from graphrag_ray.settings_file import parse_settings, storage_of
-from graphrag_ray.sources import Source, specific, under
+from graphrag_ray.sources import Cited, Source, named, specific, under
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.snapshots import Manifest, open_latest
 from graphrag_ray.streams import Answering, AnswerStream, AsyncAnswerStream, Say, Telling
@@ -55,6 +60,10 @@ class Index:
     def reader(self) -> Reader:
         return Reader(self.store, self.manifest)
 
+    @cached_property
+    def searcher(self) -> Searcher:
+        return Searcher(self.reader, self.settings)
+
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """A table of the snapshot (see schema.py), or some of its columns. Raises UsageError for a name or
         column that there is not, SnapshotRemoved where `gc` has taken the snapshot away meanwhile."""
@@ -72,11 +81,12 @@ class Index:
         """Answer a question from the index.
 
         method   one of query/methods.py
-        level    "C0", "C1", … or a number; None: the coarsest with enough reports to fill a context
-        where    conditions on documents, for methods that look up chunks
+        level    "C0", "C1", … or a number; "auto" or None: the finest within query.budget_tokens and
+                 query.budget_usd; without a budget, the coarsest with enough reports to fill a context
+        where    conditions on documents (see query/where.py), for methods that look up chunks
         history  earlier questions and the texts of their answers, the oldest first, which this one may lean
                  on: what it takes from them is written into it first (query/condense.py)
-        Raises UsageError for what cannot be asked, LevelNotFound, ModelRefused.
+        Raises UsageError for what cannot be asked, LevelNotFound, ModelRefused, BudgetSpent.
         """
         return _run(self.ask_async(question, level, method=method, where=where, history=history))
 
@@ -134,6 +144,7 @@ class Index:
         UsageError for what cannot be asked."""
         _check(question)
         search = methods.method(method)
+        methods.check(method, level, where)
         if history:
             search = following(search)
         return partial(self._answered, search, Question(question, level, tuple(where), tuple(history)))
@@ -158,17 +169,19 @@ class Index:
     ) -> Answer:
         started = time.monotonic()
         asker.accounts = Accounts()
+        asker.allowance = self._allowance(question.text, self._given)
+        searching = Searching(self.searcher, asker)
         failed: dict[str, int] = {}
 
         async def fulfil(need: Need) -> Any:
             if isinstance(need, Rows):
                 return await asyncio.to_thread(self.reader.rows, need)
             if isinstance(need, Search):
-                raise NotImplementedError
+                return await searching.find(need)
             if telling and need.last and need.numbering is not None:
                 number = await _driven(numbered(shown_in(need.numbering)), fulfil)
                 telling.expect(partial(Written, need.numbering, number))
-            outcomes = await asker.run(need.phase, need.start, telling if need.last else None)
+            outcomes = await asker.run(need.phase, need.start, need.last, telling if need.last else None)
             failed[need.phase] = failed.get(need.phase, 0) + sum(o.result is None for o in outcomes)
             return [Ran(o.result, o.error) for o in outcomes]
 
@@ -188,7 +201,14 @@ class Index:
             load_prompts(self.settings.prompts_dir),
             lambda text: count(text, vocabulary),
             {name: sum(p.rows for p in parts) for name, parts in self.manifest.tables.items()},
+            {s: dearest_price(self.settings.model(self.settings.model_name(s))) for s in STAGES},
         )
+
+    def _allowance(self, question: str, given: Given) -> Allowance | None:
+        query = self.settings.query
+        if not has_budget(query):
+            return None
+        return Allowance(query, self.settings.models, reducing(question, given))
 
     def _notes(self, unanswered: str | None) -> list[str]:
         """Those of the snapshot; what the offline engine had to do with index and answer.
@@ -211,28 +231,29 @@ class Index:
             why = why_nothing(unanswered)
         return [*notes.values(), *filter(None, (why, said))]
 
-    def titles(self, references: Iterable[Reference]) -> list[tuple[int, str]]:
-        """Short id and title of each cited report, in the order of the answer."""
-        cited = [r.id for r in references if r.section == "Reports"]
-        rows = self._rows("community_reports", cited, ["id", "human_readable_id", "title"])
-        known = {id_: (r["human_readable_id"], r["title"]) for id_, r in rows.items()}
-        return [known[id_] for id_ in cited if id_ in known]
+    def levels(self) -> list[Units]:
+        """What each level holds, and the source text: Table 2 of the paper for this index."""
+        from graphrag_ray.query.global_search import COMMUNITIES, REPORTS
+        from graphrag_ray.query.levels import levels, units
+
+        communities = self.table("communities", COMMUNITIES.columns)
+        known = levels(communities, self.table("community_reports", REPORTS.columns))
+        return units(known, self.table("text_units", ["n_tokens"])["n_tokens"])
+
+    def cited(self, references: Iterable[Reference]) -> list[Cited]:
+        """Section, short number and name of each cited record, section by section."""
+        return named(references, self._rows)
 
     def sources(self, references: Iterable[Reference], answer: Answer | None = None) -> list[Source]:
-        """What lies under cited reports: entities and relationships, and their chunks with positions.
+        """What lies under cited records of any section: entities and relationships, and their chunks with
+        positions.
 
         With the answer that cites them, what carries the answer comes first (see sources.specific).
         """
-        columns = ["id", "human_readable_id", "title", "rank", "references"]
-        by_id = {r["id"]: r for r in self.table("community_reports", columns).to_pylist()}
-        wanted = [r.id for r in references if r.section == "Reports" and r.id in by_id]
-        found = under(wanted, by_id, self._rows, has_ids=self._rows_have_ids)
+        contexts = answer.contexts if answer else ()
+        shown = {r.id for used in contexts for r in used.records if r.section == "Sources"}
+        found = under(references, self._rows, shown=shown)
         return specific(found, answer) if answer else found
-
-    @property
-    def _rows_have_ids(self) -> bool:
-        given = self.manifest.settings.get("input") or {}
-        return given.get("id_column") is not None
 
     def _rows(self, name: str, ids: Iterable[str], columns: Sequence[str]) -> dict[str, dict[str, Any]]:
         """The rows of a table with these ids, by id, in the table's order."""

@@ -41,6 +41,7 @@ from graphrag_ray.steps.read import read
 from graphrag_ray.steps.record import Recorder, recorded, tell_unfinished
 from graphrag_ray.steps.reports import community_ids, write_reports
 from graphrag_ray.steps.run import Observer, Result, Run, code
+from graphrag_ray.steps.search import index_for_search
 from graphrag_ray.store import compaction, locks, snapshots
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.snapshots import Manifest
@@ -163,7 +164,7 @@ class Derived:
 
 
 def derive(run: Run, corpus: Result, names: Names) -> Derived:
-    """From chunks to reports and embeddings."""
+    """From chunks to reports, embeddings and indexes for search."""
     extracted = extract_graph(run, corpus, names)
     claimed = extract_claims(run, corpus, extracted, names)
     merged = merge(run, corpus, extracted, claimed)
@@ -173,7 +174,8 @@ def derive(run: Run, corpus: Result, names: Names) -> Derived:
     ids = community_ids(layout)
     reports = write_reports(run, communities, layout, ids)
     embedded = embed_all(run, corpus, described, reports, ids)
-    results = Results(corpus, extracted, claimed, merged, described, reports, embedded)
+    searchable = index_for_search(run, corpus, described, reports, embedded, ids)
+    results = Results(corpus, extracted, claimed, merged, described, reports, embedded, searchable)
     return Derived(results, communities, layout, ids)
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
+from graphrag_ray.engine.allowance import Allowance
 from graphrag_ray.engine.gateways import Ask, AskAloud, Models, open_gateway
 from graphrag_ray.engine.local import run_dialogues
 from graphrag_ray.engine.work import Answer, Outcome
@@ -30,20 +31,21 @@ class Asker:
     """Runs the dialogues of questions, phase after phase, under one limiter and over the same connections.
     Belongs to one event loop.
 
-    accounts   of the question that is asked now
+    accounts   of the question that is asked now; allowance: its budget, None where it has none
     """
 
     models: Models
     limiter: Limiter
     accounts: Accounts
+    allowance: Allowance | None = None
     _ways: dict[int, AskAloud] = field(default_factory=dict)
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     _open: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     @classmethod
-    def of(cls, models: Models, accounts: Accounts) -> Asker:
+    def of(cls, models: Models, accounts: Accounts, allowance: Allowance | None = None) -> Asker:
         limiter = LocalLimiter(models.online, models.default_in_flight, lend_first=True)
-        return cls(models, limiter, accounts)
+        return cls(models, limiter, accounts, allowance)
 
     async def __aenter__(self) -> Asker:
         return self
@@ -57,16 +59,21 @@ class Asker:
         await self._open.aclose()
 
     async def run(
-        self, stage: str, start: Sequence[Callable[[], Dialogue[T]]], listener: Listener | None = None
+        self,
+        stage: str,
+        start: Sequence[Callable[[], Dialogue[T]]],
+        last: bool = False,
+        listener: Listener | None = None,
     ) -> list[Outcome[T]]:
         """Start and run dialogues at once, each with FIRST_ATTEMPTS. Those whose calls failed are started
         again with all attempts of the settings, unless no endpoint has answered at all, were it with an
-        error. listener: hears their replies. Raises ModelRefused when no request will succeed."""
-        outcomes, heard = await self._round(stage, start, FIRST_ATTEMPTS, listener)
+        error. last: they write the answer; listener: hears their replies. Raises ModelRefused when no
+        request will succeed, BudgetSpent."""
+        outcomes, heard = await self._round(stage, start, FIRST_ATTEMPTS, last, listener)
         failed = [i for i, o in enumerate(outcomes) if o.status == "retry"]
         if failed and heard and self.models.max_attempts > FIRST_ATTEMPTS:
             again, _ = await self._round(
-                stage, [start[i] for i in failed], self.models.max_attempts, listener
+                stage, [start[i] for i in failed], self.models.max_attempts, last, listener
             )
             for i, outcome in zip(failed, again, strict=True):
                 outcomes[i] = outcome
@@ -77,6 +84,7 @@ class Asker:
         stage: str,
         start: Sequence[Callable[[], Dialogue[T]]],
         attempts: int,
+        last: bool,
         listener: Listener | None,
     ) -> tuple[list[Outcome[T]], bool]:
         heard = False
@@ -96,7 +104,8 @@ class Asker:
 
         way = await self._way(min(attempts, self.models.max_attempts))
         ask: Ask = partial(way, listener=listener) if listener else way
-        return await run_dialogues(stage, [s() for s in start], listening(ask)), heard
+        heeding = self.allowance.around(listening(ask), last) if self.allowance else listening(ask)
+        return await run_dialogues(stage, [s() for s in start], heeding), heard
 
     def _note(self, call: CallRecord) -> None:
         self.accounts.add(call)

@@ -34,8 +34,25 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "describe": frozenset({"kind", "name", "descriptions", "language", "max_tokens"}),
     "report": frozenset({"role", "rating_criterion", "context", "language", "max_tokens"}),
     "map": frozenset({"question", "context", "response_type", "knowledge", "language", "max_tokens"}),
+    "map_points": frozenset({"question", "context", "response_type", "knowledge", "language", "max_tokens"}),
+    "rate": frozenset({"question", "context", "max_tokens"}),
     "reduce": frozenset({"question", "answers", "response_type", "knowledge", "language", "max_tokens"}),
     "answer": frozenset({"question", "context", "response_type", "knowledge", "language", "max_tokens"}),
+    "drift_primer": frozenset(
+        {"question", "context", "n_follow_ups", "response_type", "knowledge", "language", "max_tokens"}
+    ),
+    "drift_local": frozenset(
+        {
+            "question",
+            "follow_up",
+            "context",
+            "n_follow_ups",
+            "response_type",
+            "knowledge",
+            "language",
+            "max_tokens",
+        }
+    ),
     "condense": frozenset({"history", "question"}),
     "correct": frozenset({"problem"}),
 }

@@ -188,6 +188,15 @@ EMBEDDINGS = {
     for kind in ("entity", "relationship", "text_unit", "community_report")
 }
 
+
+def search_table(kind: str, by: str) -> str:
+    """The table whose parts are the shards of an index for search, no parquet (`search/`).
+
+    kind: as of embeddings; by: "keyword" or "vector"
+    """
+    return f"search_{kind}_{by}"
+
+
 FAILURES = _table(
     # items of the last run that have no result
     ("stage", pa.string()),  # read, extract, claims, describe, report, embed

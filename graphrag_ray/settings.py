@@ -7,7 +7,7 @@ worker finds one.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -283,6 +283,10 @@ class Embeddings(_Strict):
     """Longer texts are cut before embedding."""
 
 
+Searched: TypeAlias = Literal["text_unit", "entity", "relationship", "community_report"]
+"""What is embedded and can be searched."""
+
+
 class Query(_Strict):
     """Paper 3.1.6, E.3, E.4."""
 
@@ -292,6 +296,42 @@ class Query(_Strict):
     max_map_tokens: Annotated[int, Field(gt=0)] = 1_000
     max_reduce_tokens: Annotated[int, Field(gt=0)] = 2_000
     general_knowledge: bool = False
+    """Let answers go beyond the data; each such statement is marked."""
+    map_protocol: Literal["answer", "points"] = "answer"
+    """answer: one answer with one score for each context, as in the paper; points: several, each with its
+    own score."""
+    dynamic: bool = False
+    """global: rate reports from the top, read on only below relevant ones."""
+    dynamic_max_level: Annotated[int, Field(ge=0)] = 2
+    """The finest level whose reports are rated, where the question names none."""
+    budget_tokens: Annotated[int, Field(gt=0)] | None = None
+    """Of one question, prompts and replies. Reading that would exceed it is refused, `level: auto` keeps
+    within it, and calls that turn out to exceed it are not sent."""
+    budget_usd: Annotated[float, Field(gt=0)] | None = None
+    """The same, in US dollars."""
+    drift_depth: Annotated[int, Field(ge=0)] = 2
+    """drift: rounds of follow-up questions."""
+    drift_breadth: Annotated[int, Field(gt=0)] = 3
+    """drift: follow-up questions of a round."""
+    hybrid_over: Annotated[tuple[Searched, ...], Field(min_length=1)] = ("text_unit",)
+    """What hybrid search looks through; lists of several kinds become one."""
+    local_text_share: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Share of local search's context for chunks. The shares, and the numbers below, are those that
+    Microsoft GraphRAG publishes for its own."""
+    local_reports_share: Annotated[float, Field(ge=0, le=1)] = 0.15
+    """For reports. What the two leave is for entities, relationships and claims."""
+    local_entities: Annotated[int, Field(gt=0)] = 10
+    """Entities looked up by nearness; so many that the question names come before them."""
+    local_relationships: Annotated[int, Field(ge=0)] = 10
+    """For each of these entities, of those that lead to others; those between them are all taken."""
+    local_claims: Annotated[int, Field(ge=0)] = 10
+    """For each of these entities."""
+
+    @model_validator(mode="after")
+    def _shares_are_of_one_context(self) -> Query:
+        if self.local_text_share + self.local_reports_share > 1:
+            raise ValueError("local_text_share and local_reports_share are more than a context together")
+        return self
 
 
 class Run(_Strict):
@@ -304,8 +344,8 @@ class Run(_Strict):
     """Concurrent calls to start with where no limit is known and no `max_in_flight` is set. From then on
     they follow the endpoint's throughput."""
     hedge: bool = False
-    """Send a second request for a call that takes longer than 99% of its stage, or than 90% where nothing
-    else is left to send; the first answer counts. Costs what the slowest 1 to 4% cost once more."""
+    """Send a second request for a call that takes longer than 99% of those of its prompt, or than 75% where
+    nothing else is left to send; the first answer counts. Costs what the slowest 1 to 8% cost once more."""
     flush_s: Annotated[float, Field(gt=0)] = 2.0
     """Seconds between journal writes."""
 

@@ -1,92 +1,132 @@
-"""What lies under a cited report: what it was written from, down to the sentences in the documents."""
+"""What lies under a cited record, of whichever section: what it rests on, down to the sentences in the
+documents."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.query.evidence import Found, evidence, passages
+from graphrag_ray.query.numbers import TABLE_OF
 from graphrag_ray.query.quotes import best_sentence
+from graphrag_ray.records import SECTIONS, Reference
 
-_ELEMENT_COLUMNS = ["id", "human_readable_id", "text_unit_ids"]
-_CITED = (
-    ("Entities", "entities", [*_ELEMENT_COLUMNS, "title", "type"]),
-    ("Relationships", "relationships", [*_ELEMENT_COLUMNS, "source", "target", "description"]),
-    ("Claims", "covariates", [*_ELEMENT_COLUMNS, "subject_id", "object_id", "description"]),
-)
-_UNIT_COLUMNS = ["id", "human_readable_id", "document_id", "start", "end", "text"]
+MAX_CHUNKS = 500
+"""Chunks that are read for one cited record, those that hold most of what it rests on: a name that stands in
+half of a large corpus would lead to all of it."""
+
+_COLUMNS: Mapping[str, list[str]] = {
+    "Reports": ["title", "rank", "references"],
+    "Entities": ["title", "type", "text_unit_ids"],
+    "Relationships": ["source", "target", "description", "source_id", "target_id", "text_unit_ids"],
+    "Claims": ["subject_id", "object_id", "description", "subject_entity_id", "text_unit_ids"],
+    "Sources": ["document_id", "start", "end", "text"],
+}
+_SHOWN: Mapping[str, Sequence[str]] = {
+    "Reports": ("title", "rank"),
+    "Entities": ("title", "type"),
+    "Relationships": ("source", "target", "description"),
+    "Claims": ("subject_id", "object_id", "description"),
+    "Sources": ("start", "end"),
+}
+"""What is told of a record beside its short number."""
+_ELEMENTS = ("Relationships", "Claims", "Entities")
 _DOCUMENT_COLUMNS = ["id", "path", "row", "title", "creation_date", "raw_data"]
 _OF_DOCUMENT = ("document", "row", "place", "title", "date", "metadata")
 
 Rows: TypeAlias = dict[str, dict[str, Any]]
 """By id."""
+Read: TypeAlias = Callable[[str, Iterable[str], Sequence[str]], Rows]
+"""(table, ids, columns) -> its rows with these ids, in the table's order."""
+_Rest: TypeAlias = dict[str, dict[str, None]]
+"""Ids of what a record rests on, by section, in order."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A cited report and what it was written from: plain values for JSON.
+    """A cited record and what it rests on: plain values for JSON.
 
-    chunks     document, row, place ("file" or "file, row 3", rows counted from 1), title, date and
-               metadata of its document; start, end, text; its sentence to read first: quote, quote_start
-    evidence   sentences that carry what an answer says with reference to the report, best first: passage
-               (of the answer), quote, start and end in the document's text, verbatim, share (see
-               query/evidence.py), chunk, and the columns of its document. [] where no answer was given
+    record            section, id, human_readable_id, name (see `named`), and some columns of its table
+    entities          with relationships and claims: what a report was written from; the ends of a
+                      relationship; the subject of a claim; and the record itself where it is one
+    chunks            document, row, place ("file" or "file, row 3": a row's id or number), title, date and
+                      metadata of its document; start, end, text; its sentence to read first: quote,
+                      quote_start
+    chunks_left_out   further chunks, which were not read
+    evidence          sentences that carry what an answer says with reference to the record, best first:
+                      passage (of the answer), quote, start and end in the document's text, verbatim, share
+                      (see query/evidence.py), chunk, and the columns of its document. [] where no answer
+                      was given
     """
 
-    report: Mapping[str, Any]
+    record: Mapping[str, Any]
     entities: list[dict[str, Any]]
     relationships: list[dict[str, Any]]
     claims: list[dict[str, Any]]
     chunks: list[dict[str, Any]]
+    chunks_left_out: int = 0
     evidence: list[dict[str, Any]] = field(default_factory=list)
 
 
-def under(
-    wanted: Sequence[str],
-    reports: Mapping[str, Mapping[str, Any]],
-    rows: Callable[[str, Iterable[str], Sequence[str]], Rows],
-    *,
-    has_ids: bool,
-) -> list[Source]:
-    """A Source for each wanted report.
+@dataclass(frozen=True, slots=True)
+class Cited:
+    """A cited record as people know it: its short number and its name."""
 
-    reports   by id: human_readable_id, title, rank, references
-    rows      (table, ids, columns) -> its rows with these ids, in the table's order
-    has_ids   rows of table files are named by an id of their own; else by number, from 0
+    section: str
+    number: int
+    name: str
+
+
+def named(references: Iterable[Reference], read: Read) -> list[Cited]:
+    """The cited records that the snapshot holds, section by section, each in the order of the references:
+    by the title of a report or entity, the ends of a relationship, what a claim says, the place of a chunk.
     """
-    cited = [_cited(id_, reports) for id_ in wanted]
-    entities, edges, claims = (
-        rows(table, [id_ for c in cited for id_ in c.get(section, [])], columns)
-        for section, table, columns in _CITED
-    )
-    elements = [
-        (_chosen(edges, c, "Relationships"), _chosen(claims, c, "Claims"), _chosen(entities, c, "Entities"))
-        for c in cited
-    ]
-    named = [Counter(u for kind in kinds for row in kind for u in row["text_unit_ids"]) for kinds in elements]
-    units = rows("text_units", [u for counted in named for u in counted], _UNIT_COLUMNS)
-    documents = rows("documents", [u["document_id"] for u in units.values()], _DOCUMENT_COLUMNS)
-    shown = {id_: _document(d, has_ids) for id_, d in documents.items()}
-    return [
-        Source(
-            report={k: reports[id_][k] for k in ("id", "human_readable_id", "title", "rank")},
-            entities=_plain(found, "human_readable_id", "title", "type"),
-            relationships=_plain(related, "human_readable_id", "source", "target", "description"),
-            claims=_plain(stated, "human_readable_id", "subject_id", "object_id", "description"),
-            chunks=_chunks(counted, [e["title"] for e in found], units, shown),
-        )
-        for id_, (related, stated, found), counted in zip(wanted, elements, named, strict=True)
-    ]
+    wanted = list(references)
+    out = []
+    for section in SECTIONS:
+        ids = [r.id for r in wanted if r.section == section]
+        rows = _read(section, ids, read, without=("references", "text_unit_ids", "text"))
+        documents = _documents(rows, read) if section == "Sources" else {}
+        out += [
+            Cited(section, rows[i]["human_readable_id"], _name(section, rows[i], documents))
+            for i in ids
+            if i in rows
+        ]
+    return out
+
+
+def under(references: Iterable[Reference], read: Read, *, shown: Collection[str] = ()) -> list[Source]:
+    """A Source for each reference to a record that the snapshot holds.
+
+    shown: ids of chunks that the answer's contexts held; where a record has too many, these are read first
+    """
+    wanted = list(references)
+    rows = {"Reports": _reports([r.id for r in wanted if r.section == "Reports"], read)}
+    rests = {r: _rests_on(r, rows["Reports"]) for r in wanted}
+    for section in _ELEMENTS:  # entities last: those that relationships and claims name are known by then
+        rows[section] = _read(section, _ids(rests, section), read)
+        for reference, rest in rests.items():
+            if reference.section == section and reference.id in rows[section]:
+                rest.setdefault("Entities", {}).update(
+                    dict.fromkeys(_ends(section, rows[section][reference.id]))
+                )
+    chunks = {r: _chunks_of(r, rest, rows, shown) for r, rest in rests.items()}
+    rows["Sources"] = _read("Sources", [c for found in chunks.values() for c in found.first], read)
+    documents = _documents(rows["Sources"], read)
+    return [_source(r, rests[r], rows, chunks[r], documents) for r in rests if r.id in rows[r.section]]
 
 
 def specific(sources: Sequence[Source], answer: Answer) -> list[Source]:
     """The same sources with what carries the answer first: `evidence` filled, chunks by how much of what
-    the answer says with reference to the report they hold, entities that this evidence names first."""
+    the answer says with reference to the record they hold, entities that this evidence names first."""
     said = passages(answer.text)
-    return [_specific(s, said.get(str(s.report["human_readable_id"]), [])) for s in sources]
+    return [
+        _specific(s, said.get(Reference(s.record["section"], str(s.record["human_readable_id"])), []))
+        for s in sources
+    ]
 
 
 def _specific(source: Source, said: Sequence[str]) -> Source:
@@ -98,14 +138,14 @@ def _specific(source: Source, said: Sequence[str]) -> Source:
         best.setdefault(f.text, f)
     rest = [n for n in range(len(source.chunks)) if n not in best]
     order = [*best, *sorted(rest, key=lambda n: -shares[n])]
-    named = " ".join(f.passage for f in found).casefold()
-    named += " ".join(source.chunks[f.text]["text"][f.start : f.end] for f in found).casefold()
+    spoken = " ".join(f.passage for f in found).casefold()
+    spoken += " ".join(source.chunks[f.text]["text"][f.start : f.end] for f in found).casefold()
     return replace(
         source,
-        entities=sorted(source.entities, key=lambda e: e["title"].casefold() not in named),
+        entities=sorted(source.entities, key=lambda e: e["title"].casefold() not in spoken),
         relationships=sorted(
             source.relationships,
-            key=lambda r: -sum(r[end].casefold() in named for end in ("source", "target")),
+            key=lambda r: -sum(r[end].casefold() in spoken for end in ("source", "target")),
         ),
         chunks=[_quoting(source.chunks[n], best.get(n)) for n in order],
         evidence=[_evidence(source.chunks[f.text], f) for f in found],
@@ -132,58 +172,153 @@ def _evidence(chunk: Mapping[str, Any], found: Found) -> dict[str, Any]:
     }
 
 
-def _cited(report: str, reports: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, None]]:
-    """What a report cites, by section, and what the reports cite that it was written from."""
-    cited: dict[str, dict[str, None]] = {}
-    todo = [report]
+def _read(section: str, ids: Iterable[str], read: Read, without: Collection[str] = ()) -> Rows:
+    wanted = list(dict.fromkeys(ids))
+    columns = ["id", "human_readable_id", *(c for c in _COLUMNS[section] if c not in without)]
+    return read(TABLE_OF[section], wanted, columns) if wanted else {}
+
+
+def _reports(ids: Iterable[str], read: Read) -> Rows:
+    """These reports, and those that they were written from, down to the last."""
+    found: Rows = {}
+    todo = list(ids)
+    while todo:
+        rows = _read("Reports", todo, read)
+        found |= rows
+        below = (c["id"] for r in rows.values() for c in r["references"] or () if c["section"] == "Reports")
+        todo = [id_ for id_ in dict.fromkeys(below) if id_ not in found]
+    return found
+
+
+def _rests_on(reference: Reference, reports: Rows) -> _Rest:
+    """What a record rests on, as far as reports tell: what it cites, and what the reports cite that it was
+    written from; any other record rests on itself."""
+    if reference.section != "Reports":
+        return {reference.section: {reference.id: None}}
+    cited: _Rest = {}
+    todo = [reference.id]
     for id_ in todo:  # grows while we go through it
-        for reference in reports[id_]["references"] if id_ in reports else []:
-            of_section = cited.setdefault(reference["section"], {})
-            if reference["id"] not in of_section:
-                of_section[reference["id"]] = None
-                todo += [reference["id"]] if reference["section"] == "Reports" else []
+        for below in (reports[id_]["references"] or ()) if id_ in reports else ():
+            of_section = cited.setdefault(below["section"], {})
+            if below["id"] not in of_section:
+                of_section[below["id"]] = None
+                todo += [below["id"]] if below["section"] == "Reports" else []
     return cited
 
 
-def _chosen(rows: Rows, cited: Mapping[str, Any], section: str) -> list[dict[str, Any]]:
-    return [row for id_, row in rows.items() if id_ in cited.get(section, ())]
+def _ids(rests: Mapping[Reference, _Rest], section: str) -> list[str]:
+    return [id_ for rest in rests.values() for id_ in rest.get(section, ())]
 
 
-def _chunks(
-    named: Counter[str], names: Sequence[str], units: Rows, documents: Mapping[str, Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """Chunks, those that hold most of what was cited first, each with its best sentence."""
-    out = []
-    mine = [units[id_] for id_ in named if id_ in units]
-    for unit in sorted(mine, key=lambda u: (-named[u["id"]], u["human_readable_id"])):
-        start, end = best_sentence(unit["text"], names)
-        out.append(
-            {
-                "human_readable_id": unit["human_readable_id"],
-                **documents[unit["document_id"]],
-                "start": unit["start"],
-                "end": unit["end"],
-                "text": unit["text"],
-                "quote": unit["text"][start:end],
-                "quote_start": unit["start"] + start,
-            }
-        )
-    return out
+def _ends(section: str, row: Mapping[str, Any]) -> list[str]:
+    columns = {"Relationships": ("source_id", "target_id"), "Claims": ("subject_entity_id",)}
+    return [row[c] for c in columns.get(section, ()) if row[c]]
 
 
-def _document(row: Mapping[str, Any], has_ids: bool) -> dict[str, Any]:
-    number: str = row["row"]
-    if number and not has_ids and number.isdecimal():
-        number = str(int(number) + 1)
+@dataclass(frozen=True, slots=True)
+class _Chunks:
+    """Ids of the chunks that hold what a record rests on.
+
+    place    of each that is read: equal for those that hold as much of it
+    n_more   that are not read
+    """
+
+    place: Mapping[str, tuple[bool, int]]
+    n_more: int
+
+    @property
+    def first(self) -> Iterable[str]:
+        return self.place.keys()
+
+
+def _chunks_of(
+    reference: Reference, rest: _Rest, rows: Mapping[str, Rows], shown: Collection[str]
+) -> _Chunks:
+    """Those that were shown first, then those that hold most. A relationship or claim rests on its own
+    chunks, not on all that name its ends."""
+    held = Counter(rest.get("Sources", {}).keys())
+    for section in _ELEMENTS if reference.section == "Reports" else (reference.section,):
+        for id_, row in rows.get(section, {}).items():
+            if id_ in rest.get(section, ()):
+                held.update(row["text_unit_ids"])
+    place = {chunk: (chunk not in shown, -n) for chunk, n in held.items()}
+    first = sorted(place, key=place.__getitem__)[:MAX_CHUNKS]
+    return _Chunks({chunk: place[chunk] for chunk in first}, len(held) - len(first))
+
+
+def _source(
+    reference: Reference,
+    rest: _Rest,
+    rows: Mapping[str, Rows],
+    chunks: _Chunks,
+    documents: Mapping[str, Mapping[str, Any]],
+) -> Source:
+    row = rows[reference.section][reference.id]
+    own = {
+        section: [r for id_, r in rows[section].items() if id_ in rest.get(section, ())]
+        for section in _ELEMENTS
+    }
+    units = [unit for id_, unit in rows["Sources"].items() if id_ in chunks.place]
+    units.sort(key=lambda unit: chunks.place[unit["id"]])
+    return Source(
+        record={
+            "section": reference.section,
+            "id": reference.id,
+            "human_readable_id": row["human_readable_id"],
+            "name": _name(reference.section, row, documents),
+            **{column: row[column] for column in _SHOWN[reference.section]},
+        },
+        entities=_plain("Entities", own["Entities"]),
+        relationships=_plain("Relationships", own["Relationships"]),
+        claims=_plain("Claims", own["Claims"]),
+        chunks=[_chunk(unit, [e["title"] for e in own["Entities"]], documents) for unit in units],
+        chunks_left_out=chunks.n_more,
+    )
+
+
+def _chunk(
+    unit: Mapping[str, Any], names: Sequence[str], documents: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """A chunk with the sentence that holds most of the names."""
+    start, end = best_sentence(unit["text"], names)
+    return {
+        "human_readable_id": unit["human_readable_id"],
+        **documents[unit["document_id"]],
+        "start": unit["start"],
+        "end": unit["end"],
+        "text": unit["text"],
+        "quote": unit["text"][start:end],
+        "quote_start": unit["start"] + start,
+    }
+
+
+def _name(section: str, row: Mapping[str, Any], documents: Mapping[str, Mapping[str, Any]]) -> str:
+    if section == "Relationships":
+        return f"{row['source']} – {row['target']}"
+    if section == "Claims":
+        return str(row["description"])
+    if section == "Sources":
+        return f"{documents[row['document_id']]['place']}, characters {row['start']}–{row['end']}"
+    return str(row["title"])
+
+
+def _documents(units: Rows, read: Read) -> dict[str, dict[str, Any]]:
+    """By id, the documents of chunks."""
+    ids = dict.fromkeys(u["document_id"] for u in units.values())
+    rows = read("documents", ids, _DOCUMENT_COLUMNS) if ids else {}
+    return {id_: _document(row) for id_, row in rows.items()}
+
+
+def _document(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "document": row["path"],
         "row": row["row"],
-        "place": f"{row['path']}, row {number}" if number else row["path"],
+        "place": f"{row['path']}, row {row['row']}" if row["row"] else row["path"],
         "title": row["title"],
         "date": row["creation_date"],
         "metadata": row["raw_data"],
     }
 
 
-def _plain(rows: Iterable[Mapping[str, Any]], *columns: str) -> list[dict[str, Any]]:
-    return [{column: row[column] for column in columns} for row in rows]
+def _plain(section: str, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [{c: row[c] for c in ("human_readable_id", *_SHOWN[section])} for row in rows]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +20,9 @@ if TYPE_CHECKING:
 HERE = str(Path(__file__).parent)
 sys.path.insert(0, HERE)
 # For commands and the workers of a Ray cluster that a test starts.
+CACHE = tempfile.mkdtemp(prefix="graphrag-ray-tests-")
+atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
+os.environ["GRAPHRAG_RAY_CACHE"] = CACHE
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (HERE, os.environ.get("PYTHONPATH"))))
 
 settings.register_profile("suite", deadline=None, derandomize=True)

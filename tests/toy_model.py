@@ -119,13 +119,84 @@ def answer_report(variables: dict[str, str]) -> str:
 
 
 def answer_map(variables: dict[str, str]) -> str:
-    reports = parse_sections(variables["context"])["Reports"]
-    asked = set(variables["question"].upper().strip("?").split())
-    hits = [r for r in reports if "THEMES" in asked or asked & set(NAME.findall(r["title"]))]
-    if not hits:
+    found = _points(variables)
+    if not found:
         return "<ANSWER_HELPFULNESS> 0 </ANSWER_HELPFULNESS>"
-    points = "\n".join(f"- {r['title']} [Data: Reports ({r['id']})]" for r in hits[:10])
-    return f"<ANSWER_HELPFULNESS> {min(100, 10 * len(hits))} </ANSWER_HELPFULNESS>\n{points}"
+    points = "\n".join(f"- {p}" for p in found)
+    return f"<ANSWER_HELPFULNESS> {min(100, 10 * len(found))} </ANSWER_HELPFULNESS>\n{points}"
+
+
+def answer_map_points(variables: dict[str, str]) -> str:
+    points = [{"description": p, "score": 90 - 5 * i} for i, p in enumerate(_points(variables))]
+    return json.dumps({"points": points})
+
+
+def answer_rate(variables: dict[str, str]) -> str:
+    reports = parse_sections(variables["context"])["Reports"]
+    wanted = _asked(variables)
+    ratings = [
+        {
+            "id": int(r["id"]),
+            "reason": "As its names say.",
+            "rating": 4 if "THEMES" in wanted or wanted & set(NAME.findall(r["content"])) else 0,
+        }
+        for r in reports
+    ]
+    return json.dumps({"ratings": ratings})
+
+
+def answer_drift_primer(variables: dict[str, str]) -> str:
+    return _step(variables, "Reports", 40)
+
+
+def answer_drift_local(variables: dict[str, str]) -> str:
+    return _step(variables | {"question": variables["follow_up"]}, "Entities", 70)
+
+
+def _step(variables: dict[str, str], section: str, score: int) -> str:
+    """Names of the answer's records become follow-up questions, unless the question has them."""
+    names = {
+        r["id"]: NAME.findall("; ".join(r.values())) for r in parse_sections(variables["context"])[section]
+    }
+    wanted = _asked(variables)
+    hits = [n for n, found in names.items() if "THEMES" in wanted or wanted & set(found)][:3]
+    open_ = sorted({name for n in hits for name in names[n]} - wanted)
+    return json.dumps(
+        {
+            "answer": " ".join(f"{', '.join(names[n][:3])} [Data: {section} ({n})]." for n in hits),
+            "score": score if hits else 0,
+            "follow_ups": [{"question": f"What about {n} ?", "score": 90 - i} for i, n in enumerate(open_)],
+        }
+    )
+
+
+def _points(variables: dict[str, str]) -> list[str]:
+    """Records whose title, or text, has a word in capitals of the question; at most ten."""
+    sections, wanted = parse_sections(variables["context"]), _asked(variables)
+    shown = [("Reports", r["title"], r["id"]) for r in sections.get("Reports", [])]
+    shown += [("Sources", r["text"], r["id"]) for r in sections.get("Sources", [])]
+    return [
+        f"{text} [Data: {section} ({id_})]"
+        for section, text, id_ in shown
+        if "THEMES" in wanted or wanted & set(NAME.findall(text))
+    ][:10]
+
+
+def _asked(variables: dict[str, str]) -> set[str]:
+    return set(variables["question"].upper().strip("?").split())
+
+
+def answer_answer(variables: dict[str, str]) -> str:
+    """The first three records of each table that hold a name of the question."""
+    asked = set(variables["question"].upper().strip("?").split())
+    points: list[str] = []
+    for section, rows in parse_sections(variables["context"]).items():
+        told = [(row["id"], " ".join(list(row.values())[1:])) for row in rows]
+        hits = [
+            (n, t) for n, t in told if "THEMES" in asked or asked & set(" ".join(NAME.findall(t)).split())
+        ]
+        points += [f"- {text} [Data: {section} ({n})]" for n, text in hits[:3]]
+    return "\n".join(points) or "I don't know."
 
 
 def answer_condense(variables: dict[str, str]) -> str:

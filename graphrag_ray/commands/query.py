@@ -12,6 +12,7 @@ from graphrag_ray.query import methods
 from graphrag_ray.terminal import console
 from graphrag_ray.terminal.options import (
     Command,
+    asking_options,
     json_option,
     naming_root,
     open_root,
@@ -27,6 +28,7 @@ from graphrag_ray.terminal.writing import write_stream
 @click.argument("question")
 @root_option
 @settings_options
+@asking_options
 @click.option(
     "--method",
     type=click.Choice(list(methods.FILES)),
@@ -36,8 +38,17 @@ from graphrag_ray.terminal.writing import write_stream
 )
 @click.option(
     "--level",
-    metavar="C0..Cn",
-    help="Level of the communities; default: the coarsest level with enough reports to fill a context.",
+    metavar="C0..Cn|auto",
+    help="Level of the communities, or `auto`: the finest within the budget (without one, the coarsest that "
+    "fills a context: the default). --dynamic: the finest that is rated (C2). local, drift: the finest whose "
+    "reports are shown (C2).",
+)
+@click.option(
+    "--where",
+    metavar="COND",
+    multiple=True,
+    help="Only documents with path~*.md, title=…, date>=2023-05, author=… (a column of their metadata); "
+    "repeatable.",
 )
 @click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
 @click.option("--sources", is_flag=True, help="Show the entities, relationships and text under the answer.")
@@ -54,18 +65,24 @@ def query(
     overrides: tuple[str, ...],
     method: str,
     level: str | None,
+    where: tuple[str, ...],
     snapshot: int | None,
     sources: bool,
     stream: bool,
     as_json: bool,
     **short: Any,
 ) -> None:
-    """Answer QUESTION from the index: all reports of one level are read, and the answer cites them.
+    """Answer QUESTION from the index, with references to what the answer rests on.
+
+    global reads all reports of one level; local what stands around the entities that the question is near;
+    vector the nearest chunks; hybrid the chunks that both keywords and embeddings find.
 
     \b
     Examples:
       graphrag-ray query "What are the main themes?" --root ./my-index
       graphrag-ray query "Who opposed the harbour?" --root ./my-index --level C1 --sources
+      graphrag-ray query "Who opposed the harbour?" --root ./my-index --level auto --budget-tokens 200000
+      graphrag-ray query "What did the mayor say?" --root ./my-index --method local --where "date>=2023"
     """
     spare_pandas()
     from graphrag_ray.ask import open_index
@@ -78,10 +95,10 @@ def query(
     opened = open_index(root, snapshot=manifest.number, settings=settings)
     streamed = stream and not as_json and sys.stdout.isatty()
     if streamed:
-        answer = write_stream(opened.stream(question, level, method=method))
+        answer = write_stream(opened.stream(question, level, method=method, where=where))
     else:
-        answer = opened.ask(question, level, method=method)
-    found = opened.sources(answer.references) if sources or as_json else []
+        answer = opened.ask(question, level, method=method, where=where)
+    found = opened.sources(answer.references, answer) if sources or as_json else []
     if as_json:
         click.echo(console.as_json(console.answer_json(answer, found, opened.manifest.number)))
     else:

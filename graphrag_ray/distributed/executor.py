@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import ray
 
+from graphrag_ray.distributed.coordinator import CoordinatorActor
 from graphrag_ray.distributed.desk import DeskActor
 from graphrag_ray.distributed.limits import beside_driver, start_limiters
 from graphrag_ray.distributed.sweep import RaySweep
@@ -56,6 +57,7 @@ class RayExecutor:
     _desk: Any = None
     _pool: list[tuple[str, Any]] = field(default_factory=list)
     _limiters: list[Any] = field(default_factory=list)
+    _spare: Any = None
     _index: tuple[JournalIndex, Any] | None = None
 
     def share(self, value: T) -> Callable[[], T]:
@@ -95,6 +97,7 @@ class RayExecutor:
             on_progress=self.on_progress,
             pool=pool,
             limiters=self._limiters,
+            coordinator=self._coordinator,
             put=self._put,
         )
         with unwrapped(work.name):
@@ -111,6 +114,7 @@ class RayExecutor:
     def start(self) -> None:
         """Start the worker pool, without waiting for it: workers take a few seconds to come up."""
         self._workers()
+        self._spare = _start_coordinator()
 
     def close(self) -> None:
         """End the worker pool."""
@@ -118,9 +122,14 @@ class RayExecutor:
             ray.kill(worker)
         for limiter in self._limiters:
             ray.kill(limiter)
-        if self._desk is not None:
-            ray.kill(self._desk)
-        self._pool, self._limiters, self._desk = [], [], None
+        for actor in filter(None, (self._desk, self._spare)):
+            ray.kill(actor)
+        self._pool, self._limiters, self._desk, self._spare = [], [], None, None
+
+    def _coordinator(self) -> Any:
+        """The one that was started ahead; the next is started now, since it takes a second."""
+        mine, self._spare = self._spare or _start_coordinator(), _start_coordinator()
+        return mine
 
     def _tables(self) -> RayTables:
         if self._desk is None:
@@ -140,3 +149,7 @@ class RayExecutor:
             actor = WorkerActor.options(scheduling_strategy="SPREAD").remote(settings)
             self._pool.append((settings.name, actor))
         return self._pool
+
+
+def _start_coordinator() -> Any:
+    return CoordinatorActor.options(scheduling_strategy=beside_driver()).remote()

@@ -17,8 +17,7 @@ from typing import Any, Generic, TypeVar
 import ray
 from ray.exceptions import RayActorError, RayError
 
-from graphrag_ray.distributed.coordinator import CoordinatorActor, Exchange
-from graphrag_ray.distributed.limits import beside_driver
+from graphrag_ray.distributed.coordinator import Exchange
 from graphrag_ray.engine.drive import Refused
 from graphrag_ray.engine.executor import Progress, Source, Sweep
 from graphrag_ray.engine.gateways import DRAIN_S, Models
@@ -45,7 +44,8 @@ class _CoordinatorDied(Exception): ...
 
 
 class RaySweep(Generic[T]):
-    """pool: workers by name; limiters: of all models; put: a value into the object store."""
+    """pool: workers by name; limiters: of all models; coordinator: a new one; put: a value into the object
+    store."""
 
     def __init__(
         self,
@@ -61,13 +61,14 @@ class RaySweep(Generic[T]):
         on_progress: Callable[[Progress], None],
         pool: Sequence[tuple[str, Any]],
         limiters: Sequence[Any],
+        coordinator: Callable[[], Any],
         put: Callable[[Any], Any],
     ) -> None:
         self.work, self.source, self.index = work, source, index
         self.store, self.models, self.spending, self.watch = store, models, spending, watch
         self.stop = stop
         self.on_progress, self.pool, self.limiters = on_progress, pool, limiters
-        self._put = put
+        self._put, self._new_coordinator = put, coordinator
         self.sweep = Sweep()
         self._open: dict[int, Row] = {}
         self._taken = 0
@@ -111,7 +112,7 @@ class RaySweep(Generic[T]):
 
     def _under_a_coordinator(self) -> None:
         """The sweep, as far as one coordinator lives. Raises _CoordinatorDied."""
-        coordinator = CoordinatorActor.options(scheduling_strategy=beside_driver()).remote()
+        coordinator = self._new_coordinator()
         runs: dict[Any, str] = {}
         before = self.sweep.accounts
         try:

@@ -1,11 +1,11 @@
-"""Hedging: a second request for a call that takes longer than nearly all others of its stage.
+"""Hedging: a second request for a call that takes longer than nearly all others of its prompt.
 
 Dean and Barroso, "The Tail at Scale" (CACM 2013). The first good answer counts and the other request is
 cancelled, so a call still has one reply. A second request that fails, or is as slow, is followed by a third.
 
 While work is queued, a slow call holds up nothing but itself, and one in a hundred is hedged. Where none is
-left to send, at the end of a stage, everyone waits for the slowest: one in ten is hedged then, as long as
-few of the stage's calls were.
+left to send, at the end of a stage, everyone waits for the slowest: one in four is hedged then, as long as
+few of all calls were. By prompt and not by stage: a question that is answered by one word has another pace.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from graphrag_ray.llm.waiting import Place
 T = TypeVar("T")
 
 SLOW = 0.99
-"""A call is slow when so many of its stage's calls took less."""
-SLOW_AT_THE_END = 0.9
+"""A call is slow when so many of its prompt's calls took less."""
+SLOW_AT_THE_END = 0.75
 """The same where nothing else is left to send."""
-MOST_HEDGED = 0.04
-"""Of a stage's calls: with more hedges only SLOW counts."""
+MOST_HEDGED = 0.08
+"""Of a prompt's calls: with more hedges only SLOW counts."""
 FEWEST_SEEN = 100
-"""Calls of a stage that must have been seen."""
+"""Calls of a prompt that must have been seen."""
 MOST_REQUESTS = 3
 """Of one attempt."""
 ASK_AGAIN_S = 1.0
@@ -37,7 +37,7 @@ _LOOK_AGAIN = 25
 
 
 class Pace:
-    """How long the calls of each stage take. A call that its hedge has overtaken counts with the time it
+    """How long the calls of each prompt take. A call that its hedge has overtaken counts with the time it
     had taken by then: left out, the slow would vanish from the quantile, and more and more were hedged."""
 
     def __init__(self) -> None:
@@ -46,26 +46,26 @@ class Pace:
         self._seen: dict[str, int] = {}
         self._hedged: dict[str, int] = {}
 
-    def note(self, stage: str, seconds: float) -> None:
-        self._latencies.setdefault(stage, Latencies()).add(seconds)
-        self._seen[stage] = self._seen.get(stage, 0) + 1
+    def note(self, prompt: str, seconds: float) -> None:
+        self._latencies.setdefault(prompt, Latencies()).add(seconds)
+        self._seen[prompt] = self._seen.get(prompt, 0) + 1
 
-    def hedged(self, stage: str) -> None:
+    def hedged(self, prompt: str) -> None:
         """A second request was sent."""
-        self._hedged[stage] = self._hedged.get(stage, 0) + 1
+        self._hedged[prompt] = self._hedged.get(prompt, 0) + 1
 
-    def slow_s(self, stage: str, at_the_end: bool = False) -> float | None:
-        """From when on a call of this stage is slow; None where too few were seen. at_the_end: nothing else
+    def slow_s(self, prompt: str, at_the_end: bool = False) -> float | None:
+        """From when on a call of this prompt is slow; None where too few were seen. at_the_end: nothing else
         is left to send."""
-        seen = self._seen.get(stage, 0)
+        seen = self._seen.get(prompt, 0)
         if seen < FEWEST_SEEN:
             return None
-        few = self._hedged.get(stage, 0) < MOST_HEDGED * seen
+        few = self._hedged.get(prompt, 0) < MOST_HEDGED * seen
         share = SLOW_AT_THE_END if at_the_end and few else SLOW
-        at, seconds = self._slow.get((stage, share), (0, 0.0))
+        at, seconds = self._slow.get((prompt, share), (0, 0.0))
         if seen >= at + _LOOK_AGAIN:
-            seconds = self._latencies[stage].quantile(share) or 0.0
-            self._slow[stage, share] = (seen, seconds)
+            seconds = self._latencies[prompt].quantile(share) or 0.0
+            self._slow[prompt, share] = (seen, seconds)
         return seconds
 
 

@@ -192,7 +192,7 @@ class Lane:
                 attempt = self._hedged if self._runtime.hedge and call.hedge else self._attempt
                 result = await attempt(place, call, progress)
                 if not isinstance(result, CallError):
-                    self._pace.note(call.stage, progress.latency_s)
+                    self._pace.note(call.prompt, progress.latency_s)
                     progress.status = "ok"
                     return Called(result, progress.endpoint, progress.latency_s, progress.attempts)
                 await self._before_next(result, progress)
@@ -243,13 +243,13 @@ class Lane:
         async def send(p: Place) -> T | CallError:
             if p is place:
                 return await self._attempt(p, call, progress)
-            self._pace.hedged(call.stage)
+            self._pace.hedged(call.prompt)
             others.append(_Progress())
             return await self._attempt(p, call, others[-1])
 
         raced = await race(
             place,
-            lambda: self._pace.slow_s(call.stage, self._runtime.at_the_end()),
+            lambda: self._pace.slow_s(call.prompt, self._runtime.at_the_end()),
             send,
             lambda: self._line_beside(place.endpoint).place(call.tokens),
             self._line.give_back,

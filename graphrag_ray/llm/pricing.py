@@ -40,6 +40,18 @@ def price_of(model: Model, endpoint: Endpoint | None = None) -> Price | None:
     return _listed_price(name, endpoint.base_url if endpoint else "")
 
 
+def dearest_price(model: Model) -> Price | None:
+    """The most that a token costs at any endpoint of a model; None where one's price is unknown."""
+    prices = [price_of(model, endpoint) for endpoint in model.endpoints] or [price_of(model)]
+    known = [p for p in prices if p is not None]
+    if len(known) < len(prices):
+        return None
+    return Price(
+        input_usd_per_mtok=max(p.input_usd_per_mtok for p in known),
+        output_usd_per_mtok=max(p.output_usd_per_mtok for p in known),
+    )
+
+
 def cost_pico_usd(usage: Usage, price: Price | None) -> int | None:
     """The cost of one call in whole picodollars; None where the price is unknown.
 

@@ -20,6 +20,7 @@ from graphrag_ray.offline.claims import claim_records
 from graphrag_ray.offline.describe import description
 from graphrag_ray.offline.embed import embed_many
 from graphrag_ray.offline.extract import extract_records
+from graphrag_ray.offline.ratings import drift_local, drift_primer, map_points, rate
 from graphrag_ray.offline.report import write_report
 
 __all__ = ["answer", "embed_many"]
@@ -36,6 +37,10 @@ _ANSWERS: Mapping[str, Callable[[Variables], str]] = {
     "map": map_answer,
     "reduce": reduce_answer,
     "answer": context_answer,
+    "map_points": map_points,
+    "rate": rate,
+    "drift_primer": drift_primer,
+    "drift_local": drift_local,
     "condense": lambda variables: variables["question"],
 }
 

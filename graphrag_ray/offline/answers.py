@@ -1,4 +1,4 @@
-"""Answers to the map and the reduce prompt: sentences of reports that match the question.
+"""Answers to the map, the reduce and the answer prompt: sentences of records that match the question.
 
 BM25 (Robertson and Zaragoza 2009) ranks sentences, MMR (Carbonell and Goldstein 1998) keeps them apart.
 What scores 0, and what a question about the whole gets, is decided in questions.py.
@@ -18,8 +18,9 @@ from graphrag_ray.offline.questions import Question, read_question
 from graphrag_ray.offline.sentences import split_sentences
 from graphrag_ray.offline.summarise import Floats, bm25, content_stems, mmr, similarities
 from graphrag_ray.offline.units import MARK, is_balanced, report_parts, stands_alone
+from graphrag_ray.query.evidence import can_be_found
 from graphrag_ray.query.quotes import quoted
-from graphrag_ray.records import parse_sections, write_reference
+from graphrag_ray.records import SECTIONS, parse_sections, write_reference
 
 MAX_MAP_QUOTES = 10
 MAX_REDUCE_QUOTES = 14
@@ -34,7 +35,15 @@ FALLBACK_SCORE = 15
 _RATED = re.compile(r"rated (\d+(?:\.\d)?) of 10")
 _HELPFUL = "<ANSWER_HELPFULNESS> {} </ANSWER_HELPFULNESS>"
 _CITED = re.compile(r"\[Data:\s*[^\[\]]*\]")
+_SOURCE = re.compile(r"Source \d+")
+"""The title of a chunk: its number in one context, which means nothing in another."""
 _TITLE = re.compile(r"\*\*([^*]+)\*\*:")
+_TITLES: Mapping[str, str] = {
+    "Entities": "{entity}",
+    "Relationships": "{source} – {target}",
+    "Claims": "{subject}",
+}
+"""Under what a record's description is quoted, by section."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +70,39 @@ class _Quote:
 def map_answer(variables: Mapping[str, str]) -> str:
     """A score line, then for each report used `**Title**: “sentence” [Data: Reports (n)] …`."""
     question = read_question(variables["question"])
-    reports = _reports(variables["context"])
+    reports = records_of(variables["context"])
+    found = _matching(question, reports, _room(variables))
+    if found is None:
+        return _HELPFUL.format(0)
+    lines = _by_report(reports, found.quotes)
+    return "\n".join([_HELPFUL.format(_score(question, found.shares)), *lines])
+
+
+@dataclass(frozen=True)
+class _Matching:
+    """quotes: (report, sentence), by falling worth; shares: [reports] of the question's terms in each."""
+
+    quotes: list[tuple[int, str]]
+    stems: list[list[str]]
+    shares: Floats
+
+
+def _matching(question: Question, reports: Sequence[_Report], room: int) -> _Matching | None:
+    """The sentences that match the question, as many as fit into `room` characters; None where none does."""
     stems = [[question.mark(content_stems(s)) for s in r.sentences] for r in reports]
     titles = [frozenset(question.mark(content_stems(r.title))) for r in reports]
     in_report = [title.union(*s) for title, s in zip(titles, stems, strict=True)]
     sentences = [s for of_report in stems for s in of_report]
     if not sentences or not question.concerns(stems, titles):
-        return _HELPFUL.format(0)
+        return None
     shares = np.array([question.coverage(s) for s in in_report])
     owner = [i for i, s in enumerate(stems) for _ in s]
     texts = [s for r in reports for s in r.sentences]
     relevance = _relevance(question, reports, sentences, shares[owner])
     relevance *= np.array([stands_alone(t) for t in texts])
     chosen = _spread(relevance, sentences, owner, MAX_MAP_QUOTES)
-    kept = _within(chosen, [len(texts[i]) for i in chosen], _room(variables))
-    lines = _by_report(reports, [(owner[i], texts[i]) for i in kept])
-    return "\n".join([_HELPFUL.format(_score(question, shares)), *lines])
+    kept = _within(chosen, [len(texts[i]) for i in chosen], room)
+    return _Matching([(owner[i], texts[i]) for i in kept], [sentences[i] for i in kept], shares)
 
 
 def _relevance(
@@ -134,7 +160,8 @@ def _by_report(reports: Sequence[_Report], chosen: Sequence[tuple[int, str]]) ->
     return lines
 
 
-def _reports(context: str) -> list[_Report]:
+def records_of(context: str) -> list[_Report]:
+    """The records of a context with their sentences."""
     out = []
     sections = parse_sections(context)
     for row in sections.get("Reports", ()):
@@ -145,25 +172,49 @@ def _reports(context: str) -> list[_Report]:
         title = row.get("title") or f"Report {row['id']}"
         out.append(_Report("Reports", row["id"], title, tuple(dict.fromkeys(found)), rating))
     for row in sections.get("Sources", ()):
-        found = (s for s in split_sentences(row.get("text") or "", lexicon()) if is_balanced(s))
-        out.append(_Report("Sources", row["id"], f"Source {row['id']}", tuple(dict.fromkeys(found)), 5.0))
-    for section, title in (("Entities", "{entity}"), ("Relationships", "{source} – {target}")):
+        said = dict.fromkeys(s for s in _sentences(row.get("text")) if can_be_found(s))
+        out.append(_Report("Sources", row["id"], f"Source {row['id']}", tuple(said), 5.0))
+    for section, title in _TITLES.items():
         for row in sections.get(section, ()):
-            found = (s for s in split_sentences(row.get("description") or "", lexicon()) if is_balanced(s))
-            name = title.format_map(row)
-            out.append(_Report(section, row["id"], name, tuple(dict.fromkeys(found)), 5.0))
+            said = dict.fromkeys(_sentences(row.get("description")))
+            out.append(_Report(section, row["id"], title.format_map(row), tuple(said), 5.0))
     return out
 
 
+def _sentences(text: str | None) -> list[str]:
+    return [s for s in split_sentences(text or "", lexicon()) if is_balanced(s)]
+
+
 def context_answer(variables: Mapping[str, str]) -> str:
-    """The answer from one context alone: its quotations without the score line."""
-    _, _, quotations = map_answer(variables).partition("\n")
-    if not quotations:
+    """The answer from one context: for each record used `**Title**: “sentence” [Data: Sources (n)] …`, and
+    which of the question's words these share. A reference names all records that hold the sentence."""
+    question = read_question(variables["question"])
+    records = records_of(variables["context"])
+    found = _matching(question, records, int(_room(variables) * 0.9))
+    if found is None:
         return f"Nothing that was found answers this question. {MARK}"
-    lines = quotations.split("\n")
-    if "list" not in variables.get("response_type", "") and "point" not in variables.get("response_type", ""):
-        return "\n\n".join([*lines, MARK])
-    return "\n".join([*(f"- {line}" for line in lines), "", MARK])
+    holders: dict[str, list[_Report]] = {}
+    for record in records:
+        for sentence in record.sentences:
+            holders.setdefault(sentence.casefold(), []).append(record)
+    quotes = [
+        _Quote(
+            text,
+            "" if records[n].section == "Sources" else records[n].title.replace("*", ""),
+            _all(holders[text.casefold()]),
+            0,
+        )
+        for n, text in found.quotes
+    ]
+    body = _paragraphs(quotes, variables.get("response_type", ""))
+    return f"{body}\n\n{_looked_for(question, found.stems, range(len(quotes)))}{MARK}"
+
+
+def _all(records: Sequence[_Report]) -> str:
+    by_section: dict[str, list[str]] = {}
+    for record in records:
+        by_section.setdefault(record.section, []).append(record.number)
+    return write_reference({s: by_section[s] for s in SECTIONS if s in by_section})
 
 
 def reduce_answer(variables: Mapping[str, str]) -> str:
@@ -198,12 +249,15 @@ def _looked_for(question: Question, stems: Sequence[Sequence[str]], kept: Sequen
 
 
 def _paragraphs(quotes: Sequence[_Quote], response_type: str) -> str:
-    """One paragraph, or point, for each title, in the order of its best sentence."""
+    """One paragraph, or point, for each title, in the order of its best sentence, or for each sentence."""
     as_list = "list" in response_type.lower() or "point" in response_type.lower()
+    groups: dict[str, list[_Quote]] = {}
+    for n, quote in enumerate(quotes):
+        groups.setdefault(quote.title or f"*{n}", []).append(quote)  # no title has an asterisk
     out = []
-    for title in dict.fromkeys(q.title for q in quotes):
-        own = " ".join(f"“{q.text}” {q.reference}" for q in quotes if q.title == title)
-        out.append(("- " if as_list else "") + (f"**{title}**: {own}" if title else own))
+    for title, own in groups.items():
+        told = " ".join(f"“{q.text}” {q.reference}" for q in own)
+        out.append(("- " if as_list else "") + (told if title.startswith("*") else f"**{title}**: {told}"))
     return ("\n" if as_list else "\n\n").join(out)
 
 
@@ -228,7 +282,7 @@ def _titled(answer: str) -> list[tuple[str, str]]:
     found = list(_TITLE.finditer(answer))
     bounds = [*(m.start() for m in found), len(answer)]
     parts = [(m.group(1).strip(), answer[m.end() : bounds[i + 1]]) for i, m in enumerate(found)]
-    return parts or [("", answer)]
+    return [("" if _SOURCE.fullmatch(t) else t, p) for t, p in parts] or [("", answer)]
 
 
 def _float(text: str) -> float:

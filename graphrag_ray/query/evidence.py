@@ -1,5 +1,5 @@
-"""From an answer back to the text: which sentences of the chunks under a cited report carry what the answer
-says with reference to that report.
+"""From an answer back to the text: which sentences of the chunks under a cited record carry what the answer
+says with reference to that record.
 
 A passage of the answer is what stands before a reference, back to the reference before it or to the start
 of the paragraph. What it quotes is looked for as it stands; for what it says in words of its own, the
@@ -17,14 +17,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from graphrag_ray.query.quotes import MAX_QUOTE_CHARACTERS, quoted, sentences
-from graphrag_ray.records import references_in
+from graphrag_ray.records import Reference, references_in
 
 MIN_SHARE = 0.25
 """Of a passage's words, by weight: with less in common a sentence is no evidence."""
 MIN_WORDS = 3
 """A shorter quotation is a term, and stands in many places."""
 MAX_FOUND = 5
-"""For one report. Quotations that were found as they stand are never left out."""
+"""For one record. Quotations that were found as they stand are never left out."""
 
 _MARKER = re.compile(r"\[\s*Data:[^\[\]]*\]", re.IGNORECASE)
 _PARAGRAPH = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*•]|\d+[.)]|#+)\s)")
@@ -54,16 +54,16 @@ class Found:
     share: float
 
 
-def passages(answer: str) -> dict[str, list[str]]:
-    """Number of each report that an answer cites -> what the answer says with reference to it."""
-    found: dict[str, list[str]] = {}
+def passages(answer: str) -> dict[Reference, list[str]]:
+    """Each record that an answer cites, by the number that it shows -> what it says with reference to it."""
+    found: dict[Reference, list[str]] = {}
     at, before = 0, ""
     for marker in _MARKER.finditer(answer):
         said = _last_paragraph(answer[at : marker.start()])
         before = said if _words(said) else before  # a reference next to another is to the same passage
         at = marker.end()
         for reference in references_in(marker.group()):
-            said_of = found.setdefault(reference.id, []) if reference.section == "Reports" else []
+            said_of = found.setdefault(reference, [])
             if before and before not in said_of:
                 said_of.append(before)
     return found
@@ -98,6 +98,11 @@ def evidence(said: Sequence[str], texts: Sequence[str]) -> tuple[list[Found], li
     return kept[: max(MAX_FOUND, sum(f.verbatim for f in kept))], shares
 
 
+def can_be_found(quotation: str) -> bool:
+    """Whether it is long enough to be looked for as it stands."""
+    return len(_words(quotation)) >= MIN_WORDS
+
+
 def _last_paragraph(text: str) -> str:
     parts = [p for p in _PARAGRAPH.split(text) if _words(_HEADING.sub("", p))]
     return _HEADING.sub("", parts[-1]).strip() if parts else ""
@@ -106,7 +111,7 @@ def _last_paragraph(text: str) -> str:
 def _quotations(passage: str) -> list[str]:
     curly = quoted(passage)
     straight = [m.group(1) for m in _STRAIGHT.finditer(_without(passage, curly))]
-    return [q for q in dict.fromkeys([*curly, *straight]) if len(_words(q)) >= MIN_WORDS]
+    return [q for q in dict.fromkeys([*curly, *straight]) if can_be_found(q)]
 
 
 def _without(passage: str, quotes: Sequence[str]) -> str:
@@ -119,7 +124,7 @@ def _find(quote: str, texts: Sequence[str], normal: Sequence[str]) -> tuple[int,
     """(chunk, start, end) of the first place where a quotation stands, but for white space, capitals and
     the form of quotation marks; where it stands nowhere, of its longest part between omissions."""
     parts = sorted((p.strip(" ,;.:") for p in _OMISSION.split(quote)), key=len, reverse=True)
-    for wanted in [quote, *(p for p in parts[:1] if len(_words(p)) >= MIN_WORDS)]:
+    for wanted in [quote, *(p for p in parts[:1] if can_be_found(p))]:
         key = _normal(wanted)
         pattern = r"\s+".join("".join(_ALIKE.get(c, re.escape(c)) for c in w) for w in wanted.split())
         for number, text in enumerate(normal):

@@ -11,6 +11,7 @@ member that no report covers is missing; the answer says how many communities th
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,7 @@ from graphrag_ray.errors import LevelNotFound
 
 Ints = npt.NDArray[np.int64]
 
+AUTO = "auto"
 _LEVEL = re.compile(r"\s*c?\s*(\d{1,9})\s*\Z", re.IGNORECASE)
 
 
@@ -80,8 +82,13 @@ class Levels:
         """
         tokens = [self.at(level).n_tokens for level in range(self.n_levels)]
         if not any(tokens):
-            raise LevelNotFound(f"no community has a report; {self._which()}")
+            raise self.empty()
         return next((k for k, n in enumerate(tokens) if n >= context_tokens), int(np.argmax(tokens)))
+
+    def finest(self, fits: Callable[[LevelReports], bool]) -> LevelReports | None:
+        """The finest level with reports for which this holds; None where it holds for none."""
+        levels = (self.at(k) for k in reversed(range(self.n_levels)))
+        return next((at for at in levels if len(at.rows) and fits(at)), None)
 
     def at(self, level: int) -> LevelReports:
         """C_level. Raises LevelNotFound for a level that the hierarchy does not have."""
@@ -131,10 +138,19 @@ class Levels:
             todo = children[self.report[children] < 0]
         return np.concatenate(found), np.concatenate(missing)
 
+    def empty(self) -> LevelNotFound:
+        """There is no report at all."""
+        return LevelNotFound(f"no community has a report; {self._which()}")
+
     def _which(self) -> str:
         if not self.n_levels:
             return "this index has no communities (its documents held no entities)"
         return "this index has " + ", ".join(f"C{k}" for k in range(self.n_levels))
+
+
+def is_auto(level: str | int | None) -> bool:
+    """Whether the way of answering shall choose the level."""
+    return level is None or str(level).strip().lower() == AUTO
 
 
 def levels(communities: pa.Table, reports: pa.Table, hierarchy: str = "leiden") -> Levels:
@@ -157,6 +173,33 @@ def levels(communities: pa.Table, reports: pa.Table, hierarchy: str = "leiden") 
     report[place[same]] = in_hierarchy[known][same]
     n_tokens[place[same]] = tokens[known][same]
     return Levels(community, _ints(own["level"]), _ints(own["parent"]), report, n_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """A row of the paper's Table 2: what a condition reads.
+
+    name       "C0", "C1", …; "TS": the source text
+    n_units    community reports, or chunks; n_tokens: of these together
+    share      of the most tokens of any row
+    missing    communities of the level that no report covers
+    """
+
+    name: str
+    n_units: int
+    n_tokens: int
+    share: float
+    missing: int = 0
+
+
+def units(known: Levels, chunk_tokens: npt.ArrayLike) -> list[Units]:
+    """Table 2 of the paper (4.1.2) for any index. chunk_tokens: of each chunk of the source text."""
+    chunks = np.asarray(chunk_tokens, dtype=np.int64)
+    at = [known.at(k) for k in range(known.n_levels)]
+    rows = [(f"C{a.level}", len(a.rows), a.n_tokens, len(a.missing)) for a in at]
+    rows.append(("TS", len(chunks), int(chunks.sum()), 0))
+    most = max(tokens for _, _, tokens, _ in rows)
+    return [Units(name, n, tokens, tokens / most if most else 0.0, gap) for name, n, tokens, gap in rows]
 
 
 def _ints(column: pa.ChunkedArray) -> Ints:

@@ -15,6 +15,7 @@ import hashlib
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from graphrag_ray import records
 from graphrag_ray.errors import DialogueFailed, SettingsError
@@ -65,15 +66,15 @@ class AnswerSpec:
 
 
 def map_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
-    return _spec("map", settings, prompts, settings.query.max_map_tokens)
+    return spec_of("map", settings, prompts, settings.query.max_map_tokens)
 
 
 def reduce_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
-    return _spec("reduce", settings, prompts, settings.query.max_reduce_tokens)
+    return spec_of("reduce", settings, prompts, settings.query.max_reduce_tokens)
 
 
 def answer_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
-    return _spec("answer", settings, prompts, settings.query.max_reduce_tokens)
+    return spec_of("answer", settings, prompts, settings.query.max_reduce_tokens)
 
 
 @dataclass(frozen=True)
@@ -124,24 +125,35 @@ class Reduced:
     dropped_references: int = 0
 
 
-def pack(shown: Iterable[Record], context_tokens: int, seed: int, count: Count) -> list[Context]:
+def shuffled(ids: Iterable[str], seed: int) -> list[str]:
+    """Ids in the order of a hash of seed and id: a shuffle that depends neither on the order of a table nor
+    on a library's generator, and in which a new record moves no other."""
+    return sorted(ids, key=lambda id_: (hashlib.sha256(f"{seed}:{id_}".encode()).digest(), id_))
+
+
+def pack(
+    shown: Iterable[Record], context_tokens: int, seed: int, count: Count, most: int | None = None
+) -> list[Context]:
     """Shuffle records of one section and pack them into contexts of at most `context_tokens`.
 
-    The order is that of a hash of seed and id: a shuffle that depends neither on the order of a table
-    nor on a library's generator, and in which a new record moves no other. A record that is longer than
-    a context has one of its own and is cut at its end. Raises SettingsError for a budget too small.
+    most: records in one context; None: any number. A record that is longer than a context has one of its
+    own and is cut at its end. Raises SettingsError for a budget too small.
     """
     if context_tokens < MIN_CONTEXT_TOKENS:
         raise SettingsError(
             f"query.context_tokens is {context_tokens}; a context needs at least {MIN_CONTEXT_TOKENS} tokens"
         )
-    rest = deque(sorted(shown, key=lambda r: (hashlib.sha256(f"{seed}:{r.id}".encode()).digest(), r.id)))
+    by_id = {r.id: r for r in shown}
+    rest = deque(by_id[id_] for id_ in shuffled(by_id, seed))
     contexts = []
     while rest:
         page = [rest.popleft()]
         available = context_tokens - count(records.heading(page[0].section, COLUMNS[page[0].section]))
         used = record_tokens(page[0], count) + NUMBER_TOKENS
-        while rest and (used := used + record_tokens(rest[0], count) + NUMBER_TOKENS) <= available:
+        while rest and len(page) != most:
+            used += record_tokens(rest[0], count) + NUMBER_TOKENS
+            if used > available:
+                break
             page.append(rest.popleft())
         context, n_shown = _page(page, context_tokens, count)
         rest.extendleft(reversed(page[n_shown:]))
@@ -154,16 +166,16 @@ def map_answer(question: str, context: Context, spec: AnswerSpec) -> Dialogue[Ma
 
     Raises DialogueFailed where the second has none either: an unread part, not an unhelpful one.
     """
-    variables = {**_variables(question, spec), "context": context.text}
-    request = _request("map", variables, spec)
+    variables = {**variables_of(question, spec), "context": context.text}
+    request = request_of("map", variables, spec)
     reply: ChatReply = yield request
     scored = parse_scored(reply.text)
     if isinstance(scored, Problem):
-        reply = yield _correction(request, reply, scored, spec)
+        reply = yield correction_of(request, reply, scored, spec)
         scored = parse_scored(reply.text)
     if isinstance(scored, Problem):
         raise DialogueFailed(f"map: still not usable after a correction: {scored.text}")
-    text, references, dropped, truncated = _resolved(scored.text, reply, context.numbering)
+    text, references, dropped, truncated = resolved(scored.text, reply, context.numbering)
     return MapAnswer(text, scored.score, references, truncated, dropped)
 
 
@@ -217,13 +229,13 @@ def asked_for_text(
 
     shown: what the prompt's own placeholders hold; numbering: of the records in it. Raises DialogueFailed.
     """
-    request = _request(prompt, {**_variables(question, spec), **shown}, spec)
+    request = request_of(prompt, {**variables_of(question, spec), **shown}, spec)
     reply: ChatReply = yield request
     if not without_scores(reply.text):
-        reply = yield _correction(request, reply, Problem("it is empty"), spec)
+        reply = yield correction_of(request, reply, Problem("it is empty"), spec)
     if not (written := without_scores(reply.text)):
         raise DialogueFailed(f"{prompt}: the reply is empty, also after a correction")
-    text, references, dropped, truncated = _resolved(written, reply, numbering)
+    text, references, dropped, truncated = resolved(written, reply, numbering)
     return Reduced(text, references, truncated=truncated, dropped_references=dropped)
 
 
@@ -286,9 +298,10 @@ def _page(page: Sequence[Record], context_tokens: int, count: Count) -> tuple[Co
     return Context(text, numbering, n_tokens, cut=int(shown[0] is not page[0])), len(shown)
 
 
-def _resolved(
+def resolved(
     text: str, reply: ChatReply, numbering: Mapping[tuple[str, int], str]
 ) -> tuple[str, tuple[records.Reference, ...], int, bool]:
+    """Text with string ids, what it cites, how many cited numbers were unknown, whether it was cut off."""
     truncated = reply.finish_reason == "length"
     if truncated:
         text = without_open_reference(text)
@@ -296,7 +309,8 @@ def _resolved(
     return out.strip(), tuple(references), dropped, truncated
 
 
-def _variables(question: str, spec: AnswerSpec) -> dict[str, str]:
+def variables_of(question: str, spec: AnswerSpec) -> dict[str, str]:
+    """What every prompt of an answer may hold beside its data."""
     return {
         "question": question,
         "response_type": spec.response_type,
@@ -306,11 +320,22 @@ def _variables(question: str, spec: AnswerSpec) -> dict[str, str]:
     }
 
 
-def _request(name: str, variables: Mapping[str, str], spec: AnswerSpec) -> ChatRequest:
-    return ChatRequest(prompt=name, messages=spec.prompt.fill(variables), call=spec.call, variables=variables)
+def request_of(
+    name: str, variables: Mapping[str, str], spec: AnswerSpec, schema: Mapping[str, Any] | None = None
+) -> ChatRequest:
+    """schema: of the JSON that the reply should be; None: a text."""
+    return ChatRequest(
+        prompt=name,
+        messages=spec.prompt.fill(variables),
+        call=spec.call,
+        variables=variables,
+        response="text" if schema is None else "json",
+        schema=schema,
+    )
 
 
-def _correction(request: ChatRequest, reply: ChatReply, problem: Problem, spec: AnswerSpec) -> ChatRequest:
+def correction_of(request: ChatRequest, reply: ChatReply, problem: Problem, spec: AnswerSpec) -> ChatRequest:
+    """The turn after a reply that cannot be used: there is one."""
     cut_off = "it was cut off before its end, write less; " if reply.finish_reason == "length" else ""
     variables = {"problem": cut_off + problem.text}
     return request.followed_by(
@@ -318,9 +343,12 @@ def _correction(request: ChatRequest, reply: ChatReply, problem: Problem, spec: 
     )
 
 
-def _spec(stage: str, settings: Settings, prompts: Mapping[str, Prompt], max_tokens: int) -> AnswerSpec:
+def spec_of(
+    stage: str, settings: Settings, prompts: Mapping[str, Prompt], max_tokens: int, prompt: str = ""
+) -> AnswerSpec:
+    """prompt: its name, where it is not that of the stage."""
     return AnswerSpec(
-        prompt=prompts[stage],
+        prompt=prompts[prompt or stage],
         correct=prompts["correct"],
         call=settings.call(stage, max_tokens),
         response_type=settings.query.response_type,

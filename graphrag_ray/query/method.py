@@ -11,18 +11,18 @@ does no I/O and can be tested with tables and replies at hand; `ask.py` gives on
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from graphrag_ray.messages import Dialogue
 from graphrag_ray.prompts import Prompt
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.reports.context import Count
-from graphrag_ray.settings import Settings
+from graphrag_ray.settings import Price, Searched, Settings
 
 T = TypeVar("T")
 
-Kind: TypeAlias = Literal["entity", "relationship", "text_unit", "community_report"]
+Kind: TypeAlias = Searched
 """What can be searched: the kinds of `schema.EMBEDDINGS`."""
 
 
@@ -107,9 +107,11 @@ class Given:
 
     count     tokens of a text, in the vocabulary of the model that answers
     n_rows    rows of each table of the snapshot; a table that it lacks is not in it
+    prices    of each stage of an answer; None, or no entry, where a price is unknown
     """
 
     settings: Settings
     prompts: Mapping[str, Prompt]
     count: Count
     n_rows: Mapping[str, int]
+    prices: Mapping[str, Price | None] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
 from graphrag_ray.errors import UsageError
@@ -12,8 +12,18 @@ DEFAULT = "global"
 
 FILES: Mapping[str, str] = {
     "global": "global_search",
+    "text": "text_search",
+    "local": "local_search",
+    "vector": "vector_search",
+    "hybrid": "hybrid_search",
+    "drift": "drift_search",
 }
 """Name -> module of this room whose function `search` it is."""
+
+WITH_LEVELS = ("global", "local", "drift")
+"""Methods that read reports of a level."""
+WITH_CONDITIONS = ("vector", "hybrid", "local", "text")
+"""Methods that read chunks, so that conditions on documents can restrict them."""
 
 
 def method(name: str) -> Callable[[Question, Given], Method]:
@@ -22,3 +32,18 @@ def method(name: str) -> Callable[[Question, Given], Method]:
         raise UsageError(f"there is no method {name!r}; there are {', '.join(FILES)}")
     found: Callable[[Question, Given], Method] = import_module(f"graphrag_ray.query.{FILES[name]}").search
     return found
+
+
+def check(name: str, level: str | int | None, where: Sequence[str]) -> None:
+    """Raises UsageError for what a method cannot do: it is refused, not passed over."""
+    if level is not None and name not in WITH_LEVELS:
+        raise UsageError(f"{name} search has no levels; {_listed(WITH_LEVELS)} search have")
+    if where and name not in WITH_CONDITIONS:
+        raise UsageError(
+            f"{name} search cannot be restricted to some documents ({where[0]!r}): "
+            f"{_listed(WITH_CONDITIONS)} search can"
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"

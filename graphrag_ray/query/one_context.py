@@ -41,13 +41,16 @@ def read(question: str, given: Given, context: Context) -> Generator[Any, Any, R
 def answered(
     question: str, method: str, read: Read, notes: Sequence[str] = ()
 ) -> Generator[Any, Any, Answer]:
-    """The answer, without costs and seconds, which the caller knows. notes: of the method itself."""
+    """The answer, without costs and seconds, which the caller knows; what cites nothing found nothing.
+
+    notes: of the method itself
+    """
     context, said = read.context, read.said
     number = yield from numbered(said.references)
     shown = shown_in(context.numbering)
     used = ContextUsed(PHASE, shown, context.n_tokens, context.left_out, context.cut)
     told = (
-        (context.cut, f"{context.cut} records were too long and were read without their end."),
+        (context.cut, _cut(context.cut)),
         (said.truncated, "The answer ended at the model's output limit."),
     )
     return Answer(
@@ -55,11 +58,17 @@ def answered(
         text=shown_to_people(said.text, number),
         method=method,
         references=said.references,
-        found=said.found,
+        found=said.found and bool(said.references or said.dropped_references),
         contexts=(used,) if shown else (),
         dropped_references=said.dropped_references,
         notes=(*notes, *(text for applies, text in told if applies)),
     )
+
+
+def _cut(n: int) -> str:
+    if n == 1:
+        return "1 record was longer than its part of the context and was read without its end."
+    return f"{n} records were longer than their part of the context and were read without their end."
 
 
 def answer_context(question: str, context: Context, spec: AnswerSpec) -> Dialogue[Reduced]:

@@ -7,64 +7,117 @@ out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
+
 from graphrag_ray.errors import GraphRagError
 from graphrag_ray.query.answer import Answer, ContextUsed
+from graphrag_ray.query.budget import check_room
 from graphrag_ray.query.map_reduce import (
     MapAnswer,
     ReduceContext,
     Reduced,
-    map_answer,
-    map_spec,
     pack,
     reduce_answer,
     reduce_context,
     reduce_spec,
+    shuffled,
 )
-from graphrag_ray.query.method import Dialogues, Given, Ran
+from graphrag_ray.query.method import Dialogues, Given, Kind, Ran
 from graphrag_ray.query.numbers import numbered, shown_in, shown_to_people
+from graphrag_ray.query.points import mapper
+from graphrag_ray.query.record_rows import records_from, rows_for
 from graphrag_ray.records import Reference
-from graphrag_ray.reports.context import Context, Record
 
 UNREADABLE = "No part of the index could be read for this question: every call failed."
+
+BATCH_TOKENS = 16_000_000
+"""Read and asked at once: some 70 MB of text, 2,000 contexts of the usual size."""
+
+
+@dataclass(frozen=True)
+class ToRead:
+    """Records of one kind, known by id and size alone: their texts are read when it is their turn.
+
+    n_tokens: [R] of each record's text
+    """
+
+    kind: Kind
+    ids: Sequence[str]
+    n_tokens: Sequence[int]
 
 
 @dataclass(frozen=True)
 class Read:
     """What the contexts said.
 
-    contexts   what was read
-    mapped     one for each context, None where its dialogue failed
-    errors     why dialogues failed
+    contexts             what was read, with the highest score in each; None where its dialogue failed
+    errors               why dialogues failed
+    dropped_references   of what the contexts said
     """
 
-    contexts: Sequence[Context]
-    mapped: Sequence[MapAnswer | None]
+    contexts: Sequence[ContextUsed]
     reduce_context: ReduceContext
     reduced: Reduced
     errors: Sequence[str] = ()
+    dropped_references: int = 0
 
 
-def read(question: str, given: Given, shown: Iterable[Record]) -> Generator[Any, Any, Read]:
-    """Pack records of one section into contexts, ask each, draw the answers together."""
+def read(question: str, given: Given, wanted: ToRead) -> Generator[Any, Any, Read]:
+    """Shuffle records of one section, pack them into contexts, ask each, draw the answers together.
+
+    A batch of BATCH_TOKENS after the other, so that the memory that this takes does not grow with the texts;
+    what does are the ids (some 500 bytes a record) and the answers above zero. Raises UsageError for a
+    question that leaves no room for data.
+    """
     query = given.settings.query
-    contexts = pack(shown, query.context_tokens, query.seed, given.count)
-    spec = map_spec(given.settings, given.prompts)
-    outcomes: list[Ran[MapAnswer]] = yield Dialogues(
-        "map", [partial(map_answer, question, context, spec) for context in contexts]
-    )
-    mapped = [o.result for o in outcomes]
-    to_reduce = reduce_context([m for m in mapped if m], query.context_tokens, given.count)
-    last = partial(reduce_answer, question, to_reduce, reduce_spec(given.settings, given.prompts))
-    (reduced,) = yield Dialogues("reduce", [last], last=True, numbering=to_reduce.numbering)
+    spec, asked = mapper(given.settings, given.prompts)
+    last = reduce_spec(given.settings, given.prompts)
+    check_room(question, given, (spec, last))
+    contexts: list[ContextUsed] = []
+    answers: list[MapAnswer] = []
+    errors: list[str] = []
+    for ids in batches(wanted, query.seed, BATCH_TOKENS):
+        table: pa.Table = yield rows_for(wanted.kind, ids)
+        records = records_from(wanted.kind, table, given)
+        packed = pack(records.values(), query.context_tokens, query.seed, given.count)
+        ran: list[Ran[tuple[MapAnswer, ...]]] = yield Dialogues(
+            "map", [partial(asked, question, context, spec) for context in packed]
+        )
+        for context, said in zip(packed, ran, strict=True):
+            used = ContextUsed("map", shown_in(context.numbering), context.n_tokens, cut=context.cut)
+            if said.result is None:
+                errors.append(said.error)
+            else:
+                used = replace(used, score=max((a.score for a in said.result), default=0.0))
+                answers += said.result
+            contexts.append(used)
+    to_reduce = reduce_context(answers, query.context_tokens, given.count)
+    final = partial(reduce_answer, question, to_reduce, last)
+    (reduced,) = yield Dialogues("reduce", [final], last=True, numbering=to_reduce.numbering)
     if reduced.result is None:
         raise GraphRagError(f"the answer could not be put together: {reduced.error}")
-    errors = [o.error for o in outcomes if o.result is None]
-    return Read(contexts, mapped, to_reduce, reduced.result, errors)
+    dropped = sum(a.dropped_references for a in answers)
+    return Read(contexts, to_reduce, reduced.result, errors, dropped)
+
+
+def batches(wanted: ToRead, seed: int, tokens: int) -> Iterator[list[str]]:
+    """Ids in the order in which they are read, about so many tokens at a time; each once."""
+    size = dict(zip(wanted.ids, wanted.n_tokens, strict=True))
+    batch: list[str] = []
+    held = 0
+    for id_ in shuffled(size, seed):
+        if batch and held + size[id_] > tokens:
+            yield batch
+            batch, held = [], 0
+        batch.append(id_)
+        held += size[id_]
+    if batch:
+        yield batch
 
 
 def answered(
@@ -90,11 +143,9 @@ def compose(
     notes: Sequence[str] = (),
 ) -> Answer:
     """`answered`, with the human_readable_id of each cited record; one that the snapshot lacks has none."""
-    mapped, reduced = read.mapped, read.reduced
-    failed = sum(m is None for m in mapped)
-    lost = bool(mapped) and failed == len(mapped)
+    reduced, failed = read.reduced, len(read.errors)
+    lost = bool(read.contexts) and failed == len(read.contexts)
     why = f"Most often because of: {Counter(read.errors).most_common(1)[0][0]}" if read.errors else ""
-    dropped = reduced.dropped_references + sum(m.dropped_references for m in mapped if m)
     return Answer(
         question=question,
         text=f"{UNREADABLE} {why}".strip() if lost else shown_to_people(reduced.text, number),
@@ -102,22 +153,18 @@ def compose(
         references=reduced.references,
         level=level,
         found=reduced.found,
-        contexts=_contexts(read),
+        contexts=(*read.contexts, *_reduced(read.reduce_context)),
         failed_parts=failed,
-        dropped_references=dropped,
+        dropped_references=reduced.dropped_references + read.dropped_references,
         notes=(*notes, *_notes(what, read, failed, "" if lost else why)),
     )
 
 
-def _contexts(read: Read) -> tuple[ContextUsed, ...]:
-    used = [
-        ContextUsed("map", shown_in(c.numbering), c.n_tokens, c.left_out, c.cut, m.score if m else None)
-        for c, m in zip(read.contexts, read.mapped, strict=True)
-    ]
-    if read.reduce_context.shown:
-        r = read.reduce_context
-        used.append(ContextUsed("reduce", shown_in(r.numbering), r.n_tokens, r.left_out, r.cut))
-    return tuple(used)
+def _reduced(context: ReduceContext) -> tuple[ContextUsed, ...]:
+    if not context.shown:
+        return ()
+    shown = shown_in(context.numbering)
+    return (ContextUsed("reduce", shown, context.n_tokens, context.left_out, context.cut),)
 
 
 def _notes(what: str, read: Read, failed: int, why: str) -> tuple[str, ...]:

@@ -94,20 +94,23 @@ def parse_report(text: str, finish_reason: str = "stop") -> Draft | Problem:
     return Draft(title, summary, rating, explanation, findings[:MAX_FINDINGS])
 
 
+def json_at(text: str, start: int) -> tuple[Any, bool]:
+    """The JSON value that begins there, and whether it had to be repaired; None where nothing helps."""
+    try:
+        return json.JSONDecoder(strict=False).raw_decode(text, start)[0], False
+    except (ValueError, RecursionError):
+        try:
+            return json_repair.loads(text[start:]), True
+        except (ValueError, RecursionError):
+            return None, True
+
+
 def _json_object(text: str) -> tuple[dict[str, Any] | None, bool]:
     """The first JSON object of a reply, and whether it had to be repaired."""
     start = text.find("{")
     if start < 0:
         return None, False
-    try:
-        value, _ = json.JSONDecoder(strict=False).raw_decode(text, start)
-        repaired = False
-    except (ValueError, RecursionError):
-        try:
-            value = json_repair.loads(text[start:])
-        except (ValueError, RecursionError):
-            return None, True
-        repaired = True
+    value, repaired = json_at(text, start)
     if isinstance(value, list):
         value = next((v for v in value if isinstance(v, dict)), None)
     if not isinstance(value, dict) or not value:

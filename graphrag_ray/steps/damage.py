@@ -20,7 +20,7 @@ from graphrag_ray.store.journal import WORK, JournalIndex, list_parts
 from graphrag_ray.store.parts import MEND, Part
 from graphrag_ray.store.snapshots import Manifest
 
-VERIFIED_BYTES = 64 << 20
+VERIFIED_BYTES = 128 << 20
 """Every byte of an index up to this size is checked by each run: a fraction of a second."""
 
 _AT_ONCE = 64

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray import schema
-from graphrag_ray.corpus.tokens import offsets, vocabulary_for
+from graphrag_ray.embedding import Embedder
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.ids import report_id
-from graphrag_ray.messages import CallParameters, Dialogue, EmbeddingReply, EmbeddingRequest
+from graphrag_ray.messages import Dialogue
 from graphrag_ray.reports.context import shown_content
 from graphrag_ray.steps.run import (
     ROWS_AT_ONCE,
@@ -49,28 +49,20 @@ def embed_all(run: Run, corpus: Result, described: Result, reports: Result, ids:
     options = run.settings.embeddings
     if not options.enabled:
         return Result()
-    call = run.settings.call("embed")
-    model = run.settings.model(call.model)
-    vocabulary = vocabulary_for(model.model, model.tokenizer).name
-    start = partial(_start, call, model.embedding_dimensions, options.max_tokens, vocabulary)
-    work = Work("embed", start, _label, turns=None)
+    embedder = Embedder.of(run.settings)
+    work = Work("embed", partial(_start, embedder), _label, turns=None)
 
     def compute() -> Result:
         inputs: list[Any] = []
-        report_ids = pa.array([report_id(id_) for id_ in ids], pa.string())
-        for kind, groups in (
-            ("entity", described.tables["entities"]),
-            ("relationship", described.tables["relationships"]),
-            ("text_unit", corpus.tables["text_units"]),
-            ("community_report", reports.tables["reports"]),
-        ):
+        report_ids = ids_of_reports(ids)
+        for kind, groups in written_texts(corpus, described, reports).items():
             inputs += [
                 (kind, group, report_ids if kind == "community_report" else None) for group in groups if group
             ]
-        if model.provider == "offline":
-            collect = partial(_embed_here, options.max_tokens, vocabulary)
+        if run.settings.model(embedder.call.model).provider == "offline":
+            collect = partial(_embed_here, embedder)
         else:
-            index = run.sweep_rows(work, _load, inputs, rows_of([group for _, group, _ in inputs]))
+            index = run.sweep_rows(work, load_texts, inputs, rows_of([group for _, group, _ in inputs]))
             collect = partial(_collect, work, index)
         written = run.executor.map("embed", collect, inputs)
         names = [f"embeddings_{kind}" for kind in schema.EMBEDDINGS]
@@ -78,36 +70,35 @@ def embed_all(run: Run, corpus: Result, described: Result, reports: Result, ids:
         counts = {"embeddings": sum(p.rows for name in names for g in tables[name] for p in g)}
         return Result(tables, counts, not passing(run.store, tables))
 
-    texts = [corpus.tables["text_units"], described.tables["entities"], described.tables["relationships"]]
-    written = [reports.tables["reports"], ids]
-    depends_on = [*texts, *written, call, model.embedding_dimensions, options, vocabulary]
+    depends_on = [written_texts(corpus, described, reports), ids, options, embedder]
     return run.step("embed", depends_on, compute, work.name)
 
 
-def _start(
-    call: CallParameters, dimensions: int | None, max_tokens: int, vocabulary: str, store: Store, row: Row
-) -> Dialogue[bytes]:
-    return _embed(EmbeddingRequest(_cut(row["text"], max_tokens, vocabulary), call, dimensions))
+def written_texts(corpus: Result, described: Result, reports: Result) -> dict[str, list[list[Part]]]:
+    """By kind, the parts that hold the texts of its records."""
+    return {
+        "entity": described.tables["entities"],
+        "relationship": described.tables["relationships"],
+        "text_unit": corpus.tables["text_units"],
+        "community_report": reports.tables["reports"],
+    }
 
 
-def _embed(request: EmbeddingRequest) -> Dialogue[bytes]:
-    reply: EmbeddingReply = yield request
-    return reply.vector
+def ids_of_reports(ids: list[str]) -> pa.Array:
+    """By number of their communities in the hierarchy. ids: of the communities."""
+    return pa.array([report_id(id_) for id_ in ids], pa.string())
 
 
-def _cut(text: str, max_tokens: int, vocabulary: str) -> str:
-    """An embedding model refuses longer texts: what it cannot take is cut off."""
-    if len(text) <= max_tokens:
-        return text
-    ends = offsets(text, vocabulary)
-    return text if len(ends) <= max_tokens else text[: int(ends[max_tokens - 1])]
+def _start(embedder: Embedder, store: Store, row: Row) -> Dialogue[bytes]:
+    return embedder.embed(row["text"])
 
 
 def _label(row: Row) -> tuple[str, str]:
     return f"{row['kind']} {row['id']}", ""
 
 
-def _load(store: Store, x: tuple[str, list[Part], pa.Array | None]) -> Iterator[pa.Table]:
+def load_texts(store: Store, x: tuple[str, list[Part], pa.Array | None]) -> Iterator[pa.Table]:
+    """Kind, id and text of the records that some parts of a kind hold; report_ids: for reports."""
     kind, parts, report_ids = x
     for part in parts:
         table = read_part(store, part)
@@ -137,7 +128,7 @@ def _collect(
     x: tuple[str, list[Part], pa.Array | None],
 ) -> Iterator[Tables]:
     done: list[tuple[str, bytes]] = []
-    for batch in replayed(work, index(), store, _load(store, x)):
+    for batch in replayed(work, index(), store, load_texts(store, x)):
         yield {"failures": failure_rows("embed", work, batch)}
         done += [(row["id"], o.result) for row, o in batch if o.status == "complete" and o.result]
         if len(done) >= PART_ROWS:
@@ -148,15 +139,15 @@ def _collect(
 
 
 def _embed_here(
-    max_tokens: int, vocabulary: str, store: Store, x: tuple[str, list[Part], pa.Array | None]
+    embedder: Embedder, store: Store, x: tuple[str, list[Part], pa.Array | None]
 ) -> Iterator[Tables]:
     from graphrag_ray.offline import embed_many  # not read where a model embeds
 
     done: list[tuple[str, bytes]] = []
-    for table in _load(store, x):
+    for table in load_texts(store, x):
         for at in range(0, table.num_rows, ROWS_AT_ONCE):
             rows = table.slice(at, ROWS_AT_ONCE)
-            texts = [_cut(text, max_tokens, vocabulary) for text in rows["text"].to_pylist()]
+            texts = [embedder.cut(text) for text in rows["text"].to_pylist()]
             done += zip(rows["id"].to_pylist(), embed_many(texts), strict=True)
             if len(done) >= PART_ROWS:
                 yield _vectors(x[0], done)

@@ -46,6 +46,7 @@ class Results:
     described: Result
     reports: Result
     embedded: Result
+    searchable: Result
 
 
 @dataclass
@@ -79,6 +80,8 @@ def finish(
             done.tables[name] = results.merged.parts(name)
         for kind in schema.EMBEDDINGS:
             done.tables[f"embeddings_{kind}"] = results.embedded.parts(f"embeddings_{kind}")
+        for name in results.searchable.tables:
+            done.tables[name] = results.searchable.parts(name)
         _write_one(run, done, "failures", failures)
         return Result()
 

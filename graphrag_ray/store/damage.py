@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from graphrag_ray.errors import CorruptPart, StoreError
-from graphrag_ray.store import parquet
+from graphrag_ray.store import blobs, parquet
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part
 
@@ -25,7 +25,10 @@ def set_aside(store: Store, paths: Iterable[str], *, check: Callable[[], object]
     moved = []
     for path in paths:
         try:
-            parquet.read_whole(store, path)
+            if blobs.is_blob(path):
+                blobs.check(store, path)
+            else:
+                parquet.read_whole(store, path)
         except CorruptPart:
             moved.append(move(store, path, check=check))
         except FileNotFoundError:
@@ -73,7 +76,10 @@ def unsound(store: Store, paths: Iterable[str]) -> list[str]:
 
     def is_sound(path: str) -> bool:
         try:
-            parquet.read_bytes(store, path)
+            if blobs.is_blob(path):
+                blobs.check(store, path)
+            else:
+                parquet.read_bytes(store, path)
         except CorruptPart:
             return False
         except FileNotFoundError:

@@ -131,6 +131,10 @@ class Store:
         """Where a file is, for people."""
         return posixpath.join(self.url, _checked(path))
 
+    def local_path(self, path: str) -> str | None:
+        """Where a file is on this machine; None where the store is elsewhere."""
+        return f"{self.url}/{_checked(path)}" if self._protocol == "file" else None
+
     def read(self, path: str) -> bytes:
         """The whole file. Raises FileNotFoundError, StoreError."""
         return self._do("read", path, lambda b: b.read(_checked(path)))

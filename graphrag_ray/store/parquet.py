@@ -21,14 +21,14 @@ READS = 3
 """A read may be cut short on its way: what is damaged is so each time."""
 
 
-def content_hash(data: bytes) -> str:
+def content_hash(data: bytes | pa.Buffer) -> str:
     """The first 128 bits of SHA-256, in hex."""
     return hashlib.sha256(data).hexdigest()[:_HASH_LENGTH]
 
 
 def hash_in_name(path: str) -> str:
-    """The hash that a part's name ends with: `…-<hash>.parquet`."""
-    return path.rsplit("/", 1)[-1].removesuffix(".parquet").rsplit("-", 1)[-1]
+    """The hash that a part's name ends with: `…-<hash>.parquet`, or another suffix."""
+    return path.rsplit("/", 1)[-1].partition(".")[0].rsplit("-", 1)[-1]
 
 
 def encode(table: pa.Table, *, dictionary: Sequence[str] | None = None) -> bytes:

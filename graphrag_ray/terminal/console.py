@@ -105,34 +105,43 @@ def print_answer(
     written: bool = False,
     told: Container[str] = (),
 ) -> None:
-    """The answer, the titles of the reports that it cites, and, if asked for, what is under them.
+    """The answer, the names of the records that it cites, and, if asked for, what is under them.
 
     written: its text stands there already; told: notes that are known already
     """
     out = console_of()
     if not written:
         out.print(_markdown(answer.text) if out.is_terminal else answer.text, soft_wrap=True)
-    titles = index.titles(answer.references)
-    if titles:
-        out.print("\nReports cited:")
-        for number, title in titles:
-            out.print(f"  {number:>5}  {title}", soft_wrap=True)
-    if sources:
-        print_sources(out, sources, answer)
-    how = f"global search, level C{answer.level}, {sum(c.phase == 'map' for c in answer.contexts)} contexts"
+    section = ""
+    for cited in index.cited(answer.references):
+        if cited.section != section:
+            section = cited.section
+            out.print(f"\n{section} cited:")
+        out.print(f"  {cited.number:>5}  {_start_of(cited.name)}", soft_wrap=True)
+    print_sources(out, sources or ())
     took = f", {answer.seconds:.2f} s" if answer.seconds is not None else ""
-    out.print(f"\n[{how}{took}, {_cost(answer.cost_usd)}]", style="dim")
+    out.print(f"\n[{_how(answer)}{took}, {_cost(answer.cost_usd)}]", style="dim")
     for note in answer.notes:
         if note not in told:
             out.print(f"[{note}]", style="dim")
 
 
-def print_sources(out: Console, sources: Sequence[Source], answer: Answer) -> None:
-    """What lies under an answer, with what carries it first."""
-    from graphrag_ray.sources import specific
-
-    for source in specific(sources, answer):
+def print_sources(out: Console, sources: Sequence[Source]) -> None:
+    """What lies under an answer."""
+    for source in sources:
         _print_source(out, source)
+
+
+def _how(answer: Answer) -> str:
+    """`global search, level C1, 12 contexts`, `local search, 7,912 tokens of context`."""
+    level = "" if answer.level is None else f", level C{answer.level}"
+    read = [c for c in answer.contexts if c.phase != "reduce"]
+    size = (
+        f"{read[0].n_tokens:,} tokens of context"
+        if len(read) == 1 and answer.level is None
+        else plural(len(read), "context")
+    )
+    return f"{answer.method} search{level}, {size}"
 
 
 def _markdown(text: str) -> Markdown:
@@ -142,13 +151,25 @@ def _markdown(text: str) -> Markdown:
 
 
 MAX_TEXTS, MAX_ELEMENTS = 3, 5
-"""Of one report: chunks where none was found to carry the answer; entities, relationships and claims."""
-MAX_METADATA = 120
+"""Of one record: chunks where none was found to carry the answer; entities, relationships and claims."""
+MAX_METADATA, MAX_NAME = 120, 160
+ONE = {
+    "Reports": "Report",
+    "Entities": "Entity",
+    "Relationships": "Relationship",
+    "Claims": "Claim",
+    "Sources": "Source",
+}
+
+
+def _start_of(name: str) -> str:
+    return name if len(name) <= MAX_NAME else name[:MAX_NAME] + "…"
 
 
 def _print_source(out: Console, source: Source) -> None:
-    """The sentences that carry the answer, then briefly what else the report was written from."""
-    heading = f"\nReport {source.report['human_readable_id']}: {source.report['title']}"
+    """The sentences that carry the answer, then briefly what else a report was written from."""
+    record = source.record
+    heading = f"\n{ONE[record['section']]} {record['human_readable_id']}: {_start_of(record['name'])}"
     out.print(heading, style="bold", soft_wrap=True)
     texts = source.evidence or [
         {**c, "start": c["quote_start"], "chunk": c["human_readable_id"]} for c in source.chunks[:MAX_TEXTS]
@@ -158,13 +179,15 @@ def _print_source(out: Console, source: Source) -> None:
         out.print(f"  {t['place']}, character {t['start']}: “{quote}”", soft_wrap=True)
         if about:
             out.print(f"      {about}", style="dim", soft_wrap=True)
-    related = [f"{r['source']} – {r['target']}" for r in source.relationships]
-    _print_some(out, "entities", [f"{e['title']} ({e['type'] or 'untyped'})" for e in source.entities])
-    _print_some(out, "relationships", related)
-    _print_some(out, "claims", [c["description"] for c in source.claims])
-    left = len(source.chunks) - len({t["chunk"] for t in texts})
+    if record["section"] == "Reports":
+        related = [f"{r['source']} – {r['target']}" for r in source.relationships]
+        _print_some(out, "entities", [f"{e['title']} ({e['type'] or 'untyped'})" for e in source.entities])
+        _print_some(out, "relationships", related)
+        _print_some(out, "claims", [c["description"] for c in source.claims])
+    left = source.chunks_left_out + len(source.chunks) - len({t["chunk"] for t in texts})
     if left > 0:
-        out.print(f"  {left} more texts (--json shows all)")
+        which = f"the first {len(source.chunks):,}" if source.chunks_left_out else "all"
+        out.print(f"  {plural(left, 'more text')} (--json shows {which})")
 
 
 def _print_some(out: Console, what: str, names: Sequence[str]) -> None:
@@ -185,9 +208,7 @@ def _about_document(text: Mapping[str, Any]) -> str:
 
 
 def answer_json(answer: Answer, sources: Sequence[Source], snapshot: int) -> dict[str, Any]:
-    from graphrag_ray.sources import specific
-
-    return {"snapshot": snapshot, **answer.as_dict(), "sources": [vars(s) for s in specific(sources, answer)]}
+    return {"snapshot": snapshot, **answer.as_dict(), "sources": [vars(s) for s in sources]}
 
 
 def print_status(found: Mapping[str, Any]) -> None:

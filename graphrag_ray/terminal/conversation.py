@@ -118,8 +118,7 @@ class Conversation:
     def _sources(self, _: str) -> None:
         if self._last is None:
             raise UsageError("there is no answer yet whose sources could be shown")
-        found = self.chat.index.sources(self._last.references)
-        console.print_sources(console_of(), found, self._last)
+        console.print_sources(console_of(), self.chat.index.sources(self._last.references, self._last))
 
     def _snapshot(self, wanted: str) -> None:
         if wanted and wanted != NEWEST and not wanted.isdecimal():

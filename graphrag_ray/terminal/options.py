@@ -24,7 +24,17 @@ _SHORT = {
     "tpm": "models.default.endpoints.0.tokens_per_minute",
     "max_in_flight": "models.default.endpoints.0.max_in_flight",
 }
-"""Options that are short for one setting."""
+"""Options that are short for one setting of a model."""
+
+_ASKED = {
+    "response_type": "query.response_type",
+    "general_knowledge": "query.general_knowledge",
+    "dynamic": "query.dynamic",
+    "map_protocol": "query.map_protocol",
+    "budget_tokens": "query.budget_tokens",
+    "budget_usd": "query.budget_usd",
+}
+"""Options that are short for one setting of a question."""
 
 
 def _traceback(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
@@ -162,6 +172,40 @@ def settings_options(f: Callable[..., Any]) -> Callable[..., Any]:
     return f
 
 
+def asking_options(f: Callable[..., Any]) -> Callable[..., Any]:
+    """How a question is answered; `settings_from` reads them."""
+    for option in reversed(
+        [
+            click.option(
+                "--response-type",
+                metavar="TEXT",
+                help='Form and length of the answer: "a list of five points".',
+            ),
+            click.option(
+                "--general-knowledge/--no-general-knowledge",
+                default=None,
+                help="Let the answer go beyond the data, and mark where it does.",
+            ),
+            click.option(
+                "--dynamic/--no-dynamic",
+                default=None,
+                help="global: rate reports from the top, read on only below relevant ones.",
+            ),
+            click.option(
+                "--map-protocol",
+                type=click.Choice(["answer", "points"]),
+                help="global, text: one scored answer for each context, or several scored points.",
+            ),
+            click.option(
+                "--budget-tokens", type=int, metavar="N", help="Prompts and replies together, at most."
+            ),
+            click.option("--budget-usd", type=float, metavar="X", help="US dollars, at most."),
+        ]
+    ):
+        f = option(f)
+    return f
+
+
 def settings_from(
     config: str | None,
     overrides: tuple[str, ...],
@@ -169,9 +213,12 @@ def settings_from(
     base: Mapping[str, Any] | None = None,
 ) -> Settings:
     """Settings from --config (or else `base`), the short forms, and --set. Raises SettingsError."""
-    given = {name: value for name, value in short.items() if value is not None}
+    given = {name: value for name, value in short.items() if value is not None and name in _SHORT}
+    asked = {name: value for name, value in short.items() if value is not None and name in _ASKED}
     # As JSON, which is YAML: a name such as "1e3" or "no" stays a string.
-    forms = [f"{_SHORT[name]}={orjson.dumps(value).decode()}" for name, value in given.items()]
+    forms = [
+        f"{(_SHORT | _ASKED)[name]}={orjson.dumps(value).decode()}" for name, value in (given | asked).items()
+    ]
     if "model" in given or (given and any(o.startswith("models.") for o in overrides)):
         forms.insert(0, "models.default.provider=openai")
     elif given and load_settings(config, overrides, base).model("default").provider == "offline":

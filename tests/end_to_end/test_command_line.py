@@ -414,7 +414,7 @@ def test_a_question_as_json_holds_answer_references_contexts_and_sources(run: Co
     assert [c["phase"] for c in told["contexts"]] == ["map", "reduce"]
     assert told["phases"]["map"]["calls"] == told["phases"]["reduce"]["calls"] == 1
     (source,) = told["sources"]
-    assert source["report"]["title"] in reports.values() and source["entities"]
+    assert source["record"]["name"] in reports.values() and source["entities"]
     for chunk in source["chunks"]:
         text = (world.input / chunk["document"]).read_text()
         assert chunk["text"] == text[chunk["start"] : chunk["end"]]
@@ -456,7 +456,9 @@ def test_quiet_prints_nothing(run: Command, world: World):
     assert (result.exit_code, result.output) == (0, "")
 
 
-@pytest.mark.parametrize("command", ["", "init", "estimate", "index", "query", "status", "failures"])
+@pytest.mark.parametrize(
+    "command", ["", "init", "estimate", "index", "query", "levels", "status", "failures"]
+)
 def test_help_shows_an_example(run: Command, command: str):
     result = run(*filter(None, [command]), "--help")
     assert result.exit_code == 0 and "graphrag-ray" in result.stdout and "Example" in result.stdout

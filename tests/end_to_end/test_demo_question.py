@@ -14,6 +14,7 @@ from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.index import index
 from graphrag_ray.query.quotes import quoted
+from graphrag_ray.records import references_in
 from graphrag_ray.settings import Settings
 from graphrag_ray.store.files import Store
 from graphrag_ray.terminal import console
@@ -48,10 +49,10 @@ def test_every_quotation_of_an_answer_is_printed_with_its_true_place(
     answer = demo.ask(QUESTION, level)
     out = io.StringIO()
     monkeypatch.setattr(console, "console_of", lambda: Console(file=out, width=80))
-    console.print_answer(answer, demo, demo.sources(answer.references))
+    console.print_answer(answer, demo, demo.sources(answer.references, answer))
     reports = dict(re.findall(r"^Report (\d+): .*\n((?:  .*\n)+)", out.getvalue(), re.MULTILINE))
     documents = {
-        d["path"] + (f", row {int(d['row']) + 1}" if d["row"] else ""): d["text"]
+        d["path"] + (f", row {d['row']}" if d["row"] else ""): d["text"]
         for d in demo.table("documents").to_pylist()
     }
     quotations = list(zip(quoted(answer.text), re.findall(REFERENCE, answer.text), strict=True))
@@ -60,6 +61,54 @@ def test_every_quotation_of_an_answer_is_printed_with_its_true_place(
         printed = re.findall(r"^  (.+), character (\d+): “(.+)”$", reports[report], re.MULTILINE)
         ((place, start),) = {(p, int(s)) for p, s, quote in printed if quote == quotation}
         assert one_line(documents[place][start:]).startswith(quotation)
+
+
+def whole(quotation: str) -> str:
+    """The longest stretch of a quotation with an omission."""
+    return max(quotation.split("[…]"), key=len).strip()
+
+
+WAYS = ["vector", "hybrid", "local"]
+ASKED = [
+    "Who opposed the harbour loan?",
+    "What did Professor Hedvika Sorley say?",
+    "What are the main themes?",
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("question", ASKED)
+def test_every_record_behind_a_quotation_leads_to_the_place_where_it_stands(
+    demo: Index, way: str, question: str
+):
+    answer = demo.ask(question, method=way)
+    sources = {
+        (s.record["section"], str(s.record["human_readable_id"])): s
+        for s in demo.sources(answer.references, answer)
+    }
+    documents = {(d["path"], d["row"]): d["text"] for d in demo.table("documents").to_pylist()}
+    said = list(re.finditer(r"“(.+?)” (\[Data: [^]]+\])", answer.text))
+    assert len(said) >= 5
+    for quotation, markers in (m.groups() for m in said):
+        for reference in references_in(markers):
+            evidence = sources[reference.section, reference.id].evidence
+            (found, *_) = [e for e in evidence if e["verbatim"] and one_line(e["quote"]) == whole(quotation)]
+            text = documents[found["document"], found["row"]]
+            assert text[found["start"] : found["end"]] == found["quote"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_looked_up_answers_a_plain_question(demo: Index, way: str):
+    answer = demo.ask("Who is Professor Hedvika Sorley?", method=way)
+    assert answer.found and "Hedvika Sorley" in answer.text
+    assert answer.contexts[0].n_tokens <= demo.settings.query.context_tokens
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_looked_up_for_something_else_finds_nothing(demo: Index, way: str):
+    answer = demo.ask("How do I prune roses in winter?", method=way)
+    assert not answer.found and answer.references == ()
+    assert any("found too few of these: prune, roses, winter." in note for note in answer.notes)
 
 
 def test_sources_for_an_answer_begin_with_what_it_quotes(demo: Index):
@@ -73,11 +122,11 @@ def test_sources_for_an_answer_begin_with_what_it_quotes(demo: Index):
 
 def test_an_answer_in_other_words_leads_to_the_sentence_that_says_so(demo: Index):
     answer = demo.ask(QUESTION)
-    (number, _), *_ = [t for t in demo.titles(answer.references) if "Northern Basin" in t[1]]
+    number = next(c.number for c in demo.cited(answer.references) if "Northern Basin" in c.name)
     told = replace(
         answer, text=f"The council was asked to guarantee a 14 million loan. [Data: Reports ({number})]"
     )
-    cited = [s for s in demo.sources(answer.references, told) if s.report["human_readable_id"] == number]
+    cited = [s for s in demo.sources(answer.references, told) if s.record["human_readable_id"] == number]
     assert re.search(r"guarantee a loan of (14|fourteen) million crowns", cited[0].evidence[0]["quote"])
 
 

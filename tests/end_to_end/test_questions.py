@@ -73,7 +73,9 @@ def test_the_numbers_in_an_answer_are_the_short_ids_of_what_it_cites(town: World
     number = {r["id"]: r["human_readable_id"] for r in town.table("community_reports")}
     for reference in answer.references:
         assert f"[Data: Reports ({number[reference.id]})]" in answer.text
-    assert [n for n, _ in town.open().titles(answer.references)] == [number[r.id] for r in answer.references]
+    assert [c.number for c in town.open().cited(answer.references)] == [
+        number[r.id] for r in answer.references
+    ]
 
 
 def test_a_question_that_nothing_bears_on_is_answered_so_and_costs_no_reduce(town: World):
@@ -138,7 +140,7 @@ def test_sources_of_a_report_on_reports_lead_down_to_chunks(deep: World):
     below = {r.id: cited(r.id, "Reports") for r in answer.references}
     assert any(below.values()), "some report was written from others"
     for source in opened.sources(answer.references):
-        inside = [e for id_ in below[source.report["id"]] for e in cited(id_, "Entities")]
+        inside = [e for id_ in below[source.record["id"]] for e in cited(id_, "Entities")]
         assert {titles[e] for e in inside} <= {e["title"] for e in source.entities}
         assert source.chunks
         for chunk in source.chunks:

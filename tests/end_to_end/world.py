@@ -23,7 +23,7 @@ from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.index import Indexed, index
 from graphrag_ray.settings import Settings
 from graphrag_ray.settings_file import parse_settings
-from graphrag_ray.store import snapshots
+from graphrag_ray.store import blobs, snapshots
 from graphrag_ray.store.files import Store
 
 TOWN = {
@@ -192,6 +192,9 @@ def everything(opened: Index) -> dict[str, list[dict[str, Any]]]:
     out = {}
     for name in sorted(opened.manifest.tables):
         parts = opened.manifest.parts(name)
+        if name.startswith("search_"):
+            out[name] = [{"bytes": bytes(blobs.mapped(opened.store, part))} for part in parts]
+            continue
         rows = rows_of(opened, name) if parts else []
         out[name] = [{k: v for k, v in r.items() if k not in ("first_at", "last_at")} for r in rows]
     return out

@@ -14,7 +14,6 @@ import pytest
 import ray
 from endpoint import Answer, Endpoint
 
-from graphrag_ray.distributed import sweep as ray_sweep
 from graphrag_ray.distributed.executor import RayExecutor
 from graphrag_ray.engine.executor import Progress
 from graphrag_ray.engine.gateways import Models
@@ -154,23 +153,16 @@ def test_a_run_whose_workers_all_died_for_good_ends_and_says_so(executor: RayExe
 
 @pytest.fixture
 def coordinators(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Those that were started, in order."""
-    started: list[Any] = []
-    actor = ray_sweep.CoordinatorActor
+    """Those that were used, in order."""
+    used: list[Any] = []
+    take = RayExecutor._coordinator
 
-    class Remembered:
-        @staticmethod
-        def options(**options: Any) -> Any:
-            class Made:
-                @staticmethod
-                def remote() -> Any:
-                    started.append(actor.options(**options).remote())
-                    return started[-1]
+    def remembered(executor: RayExecutor) -> Any:
+        used.append(take(executor))
+        return used[-1]
 
-            return Made
-
-    monkeypatch.setattr(ray_sweep, "CoordinatorActor", Remembered)
-    return started
+    monkeypatch.setattr(RayExecutor, "_coordinator", remembered)
+    return used
 
 
 def test_a_coordinator_that_dies_is_replaced_and_even_calls_in_flight_are_paid_once(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+import ray
 from endpoint import Endpoint
 
 from graphrag_ray.distributed.executor import RayExecutor
@@ -118,6 +121,33 @@ def test_an_input_of_which_processes_die_is_done_in_parts_and_the_guilty_part_is
     assert found == [[1, 2], [12, 14], [20]]
     (failed,) = read_table(executor.store, written[1]["failures"]).to_pylist()
     assert failed["n"] == 13 and "3 processes that worked on it died" in failed["why"]
+
+
+def slowly(store: Store, x: int) -> Iterator[dict[str, pa.Table]]:
+    store.write(f"begun/{x}", b"")
+    while not store.exists("killed"):
+        time.sleep(0.05)
+    yield {"numbers": pa.table({"n": [x]})}
+
+
+def test_a_desk_that_is_killed_takes_nothing_with_it(executor: RayExecutor):
+    """Attempts are counted anew; what has begun goes on, and what follows is counted by its next life."""
+
+    def kill_the_desk() -> None:
+        while not executor.store.list("begun"):
+            time.sleep(0.05)
+        ray.kill(executor._desk, no_restart=False)
+        executor.store.write("killed", b"")
+
+    with ThreadPoolExecutor(1) as pool:
+        killing = pool.submit(kill_the_desk)
+        written = executor.map("step", slowly, list(range(8)))
+        killing.result()
+    assert [read_table(executor.store, w["numbers"])["n"].to_pylist() for w in written] == [
+        [n] for n in range(8)
+    ]
+    with pytest.raises(ProcessDied, match="3 processes that worked on it died"):
+        executor.map("merge", numbers, [[1, 2], [13]])
 
 
 def test_a_step_that_cannot_part_its_inputs_ends_and_names_itself(executor: RayExecutor):

@@ -9,6 +9,9 @@ from graphrag_ray.errors import PromptError
 from graphrag_ray.extract.dialogue import examples_text
 from graphrag_ray.extract.records import COMPLETION, DELIMITERS, FIELD, parse_claims, parse_records
 from graphrag_ray.prompts import PLACEHOLDERS, bundled_prompts, load_prompts, parse_prompt
+from graphrag_ray.query.drift import STEP_SCHEMA
+from graphrag_ray.query.points import POINTS_SCHEMA
+from graphrag_ray.query.rating import RATING_SCHEMA
 from graphrag_ray.records import SECTIONS, references_in
 
 
@@ -194,7 +197,11 @@ def test_the_report_shown_is_json_with_the_keys_of_the_paper(prompts):
     assert [list(f) for f in shown["findings"]] == [["summary", "explanation"]]
 
 
-@pytest.mark.parametrize("name", ["report", "map", "reduce"])
+ANSWERS = ["map", "map_points", "reduce", "answer", "drift_primer", "drift_local"]
+"""Prompts whose replies are answers, or become parts of one."""
+
+
+@pytest.mark.parametrize("name", ["report", *ANSWERS])
 def test_references_shown_have_the_form_that_is_resolved(prompts, name):
     text = filled(prompts[name])
     found = references_in(text)
@@ -210,17 +217,43 @@ def test_the_map_prompt_asks_for_the_score_in_the_papers_tag_before_the_answer(p
     assert re.search(r"^<ANSWER_HELPFULNESS> \d+ </ANSWER_HELPFULNESS>$", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize(("name", "data"), [("map", "CONTEXT"), ("reduce", "ANSWERS")])
-def test_goal_and_form_stand_before_and_after_the_data(prompts, name, data):
+@pytest.mark.parametrize("name", ANSWERS)
+def test_goal_and_form_stand_before_and_after_the_data(prompts, name):
+    data = "ANSWERS" if name == "reduce" else "CONTEXT"
     before, after = filled(prompts[name]).split(f"\n{data}\n")
     for part in (before, after):
         assert "RESPONSE_TYPE" in part
         assert "QUESTION" in part
         assert "KNOWLEDGE" in part
         assert re.search("modal verbs", part, re.IGNORECASE)
-        assert "[Data: Reports" in part or "References kept" in part
+        assert re.search("at most 5", part, re.IGNORECASE) and "+more" in part
+        assert re.search(r"\[Data: \w+", part) or "References kept" in part
 
 
-@pytest.mark.parametrize("name", ["extract", "claims", "describe", "report", "map", "reduce"])
+def test_the_question_and_the_scale_stand_before_and_after_what_is_rated(prompts):
+    before, after = filled(prompts["rate"]).split("\nCONTEXT\n")
+    for part in (before, after):
+        assert "QUESTION" in part
+        assert re.search(r"from 0 to 5|^- 5: .*^- 0: ", part, re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "fields"),
+    [
+        ("map_points", "points", ["description", "score"]),
+        ("rate", "ratings", ["id", "reason", "rating"]),
+        ("drift_primer", "follow_ups", ["question", "score"]),
+        ("drift_local", "follow_ups", ["question", "score"]),
+    ],
+)
+def test_the_json_shown_has_the_keys_that_are_read(prompts, name, key, fields):
+    text = filled(prompts[name])
+    shown = json.loads(text[text.index("{\n") : text.index("\n}\n") + 2])
+    assert all(list(entry) == fields for entry in shown[key]) and shown[key]
+    schemas = {"map_points": POINTS_SCHEMA, "rate": RATING_SCHEMA}
+    assert list(shown) == list(schemas.get(name, STEP_SCHEMA)["required"])
+
+
+@pytest.mark.parametrize("name", ["extract", "claims", "describe", "report", "rate", *ANSWERS])
 def test_every_prompt_with_data_says_that_data_hold_no_instructions(prompts, name):
     assert re.search(r"like an instruction", filled(prompts[name]))

@@ -167,7 +167,7 @@ def test_a_cancelled_call_takes_its_hedge_along():
     asyncio.run(scenario())
 
 
-def test_a_stage_has_no_pace_before_enough_of_its_calls_were_seen():
+def test_a_prompt_has_no_pace_before_enough_of_its_calls_were_seen():
     pace = Pace()
     for _ in range(FEWEST_SEEN - 1):
         pace.note("extract", 1.0)
@@ -184,10 +184,10 @@ def test_slow_is_what_one_in_a_hundred_exceeds():
     assert 1.0 <= pace.slow_s("extract") <= 1.3
 
 
-def test_where_nothing_is_left_to_send_one_in_ten_is_slow():
+def test_where_nothing_is_left_to_send_one_in_four_is_slow():
     pace = Pace()
     for i in range(1000):
-        pace.note("extract", 8.0 if i % 15 == 0 else 1.0)
+        pace.note("extract", 8.0 if i % 5 == 0 else 1.0)
     assert pace.slow_s("extract") == pytest.approx(8.0, rel=0.1)
     assert pace.slow_s("extract", at_the_end=True) == pytest.approx(1.0, rel=0.1)
 
@@ -195,7 +195,7 @@ def test_where_nothing_is_left_to_send_one_in_ten_is_slow():
 def test_with_many_hedges_only_the_slowest_of_a_hundred_is_slow_at_the_end_too():
     pace = Pace()
     for i in range(1000):
-        pace.note("extract", 8.0 if i % 15 == 0 else 1.0)
+        pace.note("extract", 8.0 if i % 5 == 0 else 1.0)
     for _ in range(round(1000 * MOST_HEDGED)):
         assert pace.slow_s("extract", at_the_end=True) == pytest.approx(1.0, rel=0.1)
         pace.hedged("extract")
@@ -217,7 +217,7 @@ def test_a_call_is_hedged_sooner_when_the_end_comes_while_it_is_waited_for():
         for i in range(FEWEST_SEEN):
             await world.gateway.ask(chat(f"Say hello {i}."), "stage")
         for _ in range(5):
-            lane._pace.note("stage", 3600.0)
+            lane._pace.note("map", 3600.0)
         slow = asyncio.ensure_future(world.gateway.ask(chat("Last."), "stage"))
         await asyncio.sleep(0.1)
         assert not other.seen, "an hour is not over"

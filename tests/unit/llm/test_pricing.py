@@ -2,7 +2,7 @@ import socket
 
 import pytest
 
-from graphrag_ray.llm.pricing import cost_pico_usd, cost_usd, price_of
+from graphrag_ray.llm.pricing import cost_pico_usd, cost_usd, dearest_price, price_of
 from graphrag_ray.messages import Usage
 from graphrag_ray.settings import Endpoint, Model, Price
 
@@ -23,6 +23,15 @@ def test_an_endpoint_may_have_a_price_of_its_own():
     both = model("gpt-4o-mini", price=dear)
     assert price_of(both, Endpoint(price=cheap)) == cheap
     assert price_of(both, LOCAL) == dear
+
+
+def test_the_dearest_price_is_the_most_that_any_endpoint_takes():
+    one = Price(input_usd_per_mtok=1.0, output_usd_per_mtok=9.0)
+    other = Price(input_usd_per_mtok=7.0, output_usd_per_mtok=2.0, cached_usd_per_mtok=1.0)
+    both = model("m", endpoints=(Endpoint(price=one), Endpoint(price=other)))
+    assert dearest_price(both) == Price(input_usd_per_mtok=7.0, output_usd_per_mtok=9.0)
+    assert dearest_price(model("m", endpoints=(Endpoint(price=one), LOCAL))) is None
+    assert dearest_price(Model()) == Price(input_usd_per_mtok=0.0)
 
 
 @pytest.mark.parametrize("name", ["gpt-4o-mini", "text-embedding-3-small", "o3-mini"])

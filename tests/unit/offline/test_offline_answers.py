@@ -1,5 +1,6 @@
 """Questions: the map and the reduce prompt."""
 
+import json
 import re
 
 import pytest
@@ -158,6 +159,54 @@ def test_reduce_without_any_quotation_says_so():
     assert "Nothing that was found" in reduced("Why?", [(50, "hearsay without marks")])
 
 
+LOOKED_UP = (
+    heading("Reports", ("id", "title", "content"))
+    + line([1, "Hask Marsh", "A community; rated 5.0 of 10. “Eels of the marsh are eaten in spring.”"])
+    + heading("Entities", ("id", "entity", "description"))
+    + line([1, "HASK MARSH", "The eels of Hask Marsh died in May."])
+    + heading("Relationships", ("id", "source", "target", "description"))
+    + line([4, "BREWERY", "HASK MARSH", "A pipe of the brewery leads into the marsh."])
+    + heading("Claims", ("id", "subject", "object", "type", "status", "description"))
+    + line([2, "BREWERY", "NONE", "POLLUTION", "TRUE", "The brewery killed the eels, says the court."])
+    + heading("Sources", ("id", "text"))
+    + line([3, "It rained. The eels of Hask Marsh died in May. Nobody was at the mill."])
+)
+
+
+def looked_up(question, **variables):
+    return ask("answer", question=question, context=LOOKED_UP, max_tokens="1000", **variables)
+
+
+def test_records_that_were_looked_up_answer_by_what_matches_in_them():
+    text = looked_up("Who killed the eels?")
+    assert "**BREWERY**: “The brewery killed the eels, says the court.” [Data: Claims (2)]" in text
+    assert "Nobody was at the mill" not in text and "ANSWER_HELPFULNESS" not in text
+    assert text.endswith(f"Looked for: killed, eels. {MARK}")
+
+
+def test_a_sentence_of_several_records_is_quoted_once_with_all_of_them():
+    text = looked_up("When did the eels of Hask Marsh die?")
+    assert text.count("The eels of Hask Marsh died in May.") == 1
+    assert "“The eels of Hask Marsh died in May.” [Data: Entities (1); Sources (3)]" in text
+
+
+def test_a_chunk_is_quoted_without_a_title_and_each_sentence_is_a_point_of_a_list():
+    sources = heading("Sources", ("id", "text")) + line([7, "The eels died in May. The eels were eaten."])
+    variables = {"question": "What of the eels?", "context": sources, "response_type": "list of 3 points"}
+    text = ask("answer", max_tokens="500", **variables)
+    assert text.startswith("- “The eels died in May.” [Data: Sources (7)]\n- “The eels were eaten.” [Data")
+
+
+@pytest.mark.parametrize("question", ["How do I prune roses in winter?", "Who painted the Sistine Chapel?"])
+def test_records_that_say_nothing_to_the_question_are_not_quoted(question):
+    assert looked_up(question) == f"Nothing that was found answers this question. {MARK}"
+
+
+def test_an_answer_from_one_context_keeps_to_its_length():
+    text = ask("answer", question="What of the eels in the marsh?", context=LOOKED_UP, max_tokens="30")
+    assert len(quoted(text)) == 1
+
+
 def test_a_correction_is_answered_as_its_first_turn():
     first = ask("map", question="What topics are discussed?", context=context(), max_tokens="1000")
     variables = {
@@ -210,3 +259,57 @@ def test_of_equal_matches_the_sentence_that_stands_alone_is_quoted_first():
     context = heading("Reports", ("id", "title", "content")) + line([1, "Denholm", content])
     said = quoted(ask("map", question="What became of the harbour plan?", context=context))
     assert said[0] == "The harbour plan of Denholm was refused."
+
+
+def points(question, **variables):
+    return json.loads(
+        ask("map_points", question=question, context=context(), max_tokens="1000", **variables)
+    )["points"]
+
+
+def test_points_are_the_quotations_of_one_title_each_by_falling_score():
+    found = points("What topics are discussed?")
+    assert [p["score"] for p in found] == sorted((p["score"] for p in found), reverse=True)
+    one = mapped("What topics are discussed?")
+    assert [p["description"] for p in found] == one.text.split("\n") and found[0]["score"] == one.score
+    assert points("How do I prune roses?") == []
+
+
+def rated(question):
+    reply = json.loads(ask("rate", question=question, context=context(), max_tokens="1000"))
+    return {r["id"]: r["rating"] for r in reply["ratings"]}
+
+
+def test_a_report_is_rated_by_the_terms_that_it_shares_with_the_question():
+    found = rated("Why did the eels in the marsh die?")
+    assert set(found) == {1, 2, 3, 4} and found[1] >= 4 and found[4] == 0
+    assert set(rated("How do I prune roses?").values()) == {0}
+
+
+def test_a_question_about_the_whole_concerns_every_report():
+    assert set(rated("What are the main themes?").values()) == {3}
+
+
+def drifted(prompt, question, **variables):
+    own = {"question": question, "context": context(), "max_tokens": "1000", "n_follow_ups": "2"}
+    return json.loads(ask(prompt, **own, **variables))
+
+
+def test_a_first_answer_asks_next_what_stands_in_the_titles_of_its_reports():
+    found = drifted("drift_primer", "Why did the eels in the marsh die?")
+    assert "“The eels of the marsh died" in found["answer"] and found["score"] > 0
+    assert found["follow_ups"][0]["question"] == "What is said about Hask Marsh?"
+    assert len(found["follow_ups"]) <= 2
+    assert drifted("drift_primer", "How do I prune roses?") == {"answer": "", "score": 0, "follow_ups": []}
+
+
+def test_a_follow_up_question_is_answered_and_scored_by_the_users():
+    found = drifted("drift_local", "Why did the eels die?", follow_up="Who founded Kestrel Marine?")
+    assert "Orla Quist founded Kestrel Marine" in found["answer"]
+    near = drifted("drift_local", "Who founded Kestrel Marine?", follow_up="Who founded Kestrel Marine?")
+    assert found["score"] <= near["score"]
+
+
+def test_what_was_a_number_in_one_context_is_no_title_of_an_answer():
+    text = reduced("Why did the eels die?", [(90, "**Source 7**: “The eels died.” [Data: Sources (3)]")])
+    assert text.startswith("“The eels died.” [Data: Sources (3)]")

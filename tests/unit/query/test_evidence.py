@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.query.evidence import MAX_FOUND, evidence, passages
+from graphrag_ray.records import Reference
 
 CHUNKS = [
     "The ferry was late. Nobody minded, for it rained.",
@@ -23,14 +24,17 @@ def test_a_passage_is_what_stands_before_the_reference_in_its_paragraph():
         "[Data: Reports (4, 7); Entities (2)] [Data: Reports (9)].\n- The boats went. [Data: Reports (9)]"
     )
     assert passages(answer) == {
-        "4": ["He said no", ". Later he resigned"],
-        "7": [". Later he resigned"],
-        "9": [". Later he resigned", "- The boats went."],
+        Reference("Reports", "4"): ["He said no", ". Later he resigned"],
+        Reference("Reports", "7"): [". Later he resigned"],
+        Reference("Entities", "2"): [". Later he resigned"],
+        Reference("Reports", "9"): [". Later he resigned", "- The boats went."],
     }
 
 
 def test_a_reference_on_a_line_of_its_own_belongs_to_the_paragraph_before_it():
-    assert passages("The boats were sold.\n\n[Data: Reports (1)]\n") == {"1": ["The boats were sold."]}
+    assert passages("The boats were sold.\n\n[Data: Reports (1)]\n") == {
+        Reference("Reports", "1"): ["The boats were sold."]
+    }
 
 
 def test_a_quotation_is_found_at_its_place_over_line_breaks_capitals_and_quotation_marks():

@@ -6,17 +6,16 @@ import json
 
 import numpy as np
 
-from graphrag_ray.query.answer import Answer, Phase
+from graphrag_ray.query.answer import Answer, ContextUsed, Phase
 from graphrag_ray.query.global_search import gaps
 from graphrag_ray.query.levels import LevelReports
 from graphrag_ray.query.map_reduce import MapAnswer, Reduced, reduce_answer, reduce_context
 from graphrag_ray.query.parts import UNREADABLE, Read, compose
 from graphrag_ray.records import Reference
-from graphrag_ray.reports.context import Context
 
 A, B = Reference("Reports", "aa"), Reference("Reports", "bb")
 CHOSEN = LevelReports(1, np.array([0, 1]), replaced=(), missing=(), n_tokens=20)
-CONTEXTS = [Context("x", {("Reports", 1): "aa"}, 10), Context("y", {("Reports", 1): "bb"}, 12)]
+SHOWN = [((A,), 10), ((B,), 12)]
 
 
 def composed(
@@ -25,7 +24,13 @@ def composed(
     context = reduce_context([m for m in mapped if m], 1000, len)
     if reduced is None:
         reduced = Reduced("So [Data: Reports (aa, bb)].", (A, B), dropped_references=1)
-    what = Read(CONTEXTS, mapped, context, reduced)
+    contexts = [
+        ContextUsed("map", records, n_tokens, score=m.score if m else None)
+        for (records, n_tokens), m in zip(SHOWN, mapped, strict=True)
+    ]
+    errors = ["no reply" for m in mapped if m is None]
+    dropped = sum(m.dropped_references for m in mapped if m)
+    what = Read(contexts, context, reduced, errors, dropped)
     return compose("Why?", "global", "reports", what, {A: 7, B: 31}, level=chosen.level, notes=gaps(chosen))
 
 
@@ -56,7 +61,7 @@ def test_an_answer_says_what_is_missing() -> None:
 def test_all_parts_failed_is_not_nothing_found() -> None:
     nothing = Reduced("Nothing.", found=False)
     failed = composed([None, None], reduced=nothing)
-    assert failed.text == UNREADABLE
+    assert failed.text == f"{UNREADABLE} Most often because of: no reply"
     assert failed.failed_parts == 2
     zero = composed([MapAnswer("", 0), MapAnswer("", 0)], reduced=nothing)
     assert (zero.text, zero.found, zero.failed_parts) == ("Nothing.", False, 0)
@@ -84,7 +89,7 @@ def test_an_empty_level_is_nothing_found() -> None:
         next(dialogue)
         raise AssertionError("a model was asked")
     except StopIteration as stop:
-        answer = compose("Why?", "global", "reports", Read([], [], context, stop.value), {})
+        answer = compose("Why?", "global", "reports", Read([], context, stop.value), {})
     assert not answer.found
     assert answer.text
     assert answer.text != UNREADABLE

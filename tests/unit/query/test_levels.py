@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphrag_ray.errors import LevelNotFound
-from graphrag_ray.query.levels import Levels, levels
+from graphrag_ray.query.levels import Levels, levels, units
 
 # community: (level, parent).   10 ─┬─ 20 ─┬─ 30      11 is a leaf at C0, 21 at C1.
 #                                   │      └─ 31
@@ -132,3 +132,51 @@ def test_other_hierarchies_in_the_tables_do_not_count() -> None:
     at = levels(*both).at(0)
     assert at.rows.tolist() == [2, 3]
     assert at.n_tokens == 150
+
+
+@given(trees(), st.integers(0, 4_000))
+@settings(max_examples=80, deadline=None)
+def test_the_finest_level_that_fits_is_the_last_of_those_that_fit(case, budget: int) -> None:
+    tree, tokens = case
+    found, _ = read(tokens, tree)
+    fitting = [k for k in range(found.n_levels) if len(found.at(k).rows) and found.at(k).n_tokens <= budget]
+    chosen = found.finest(lambda at: at.n_tokens <= budget)
+    assert (chosen.level if chosen else None) == max(fitting, default=None)
+    more = found.finest(lambda at: at.n_tokens <= 2 * budget)
+    assert chosen is None or (more is not None and more.level >= chosen.level)
+
+
+def test_a_level_without_any_report_is_never_the_finest() -> None:
+    assert read({10: 5, 11: 5})[0].finest(lambda at: True).level == 2
+    only_top = read({10: 5}, {10: (0, -1), 20: (1, 10)})[0]
+    assert only_top.finest(lambda at: True).level == 0
+    assert read({})[0].finest(lambda at: True) is None
+
+
+def test_the_units_of_an_index_are_its_levels_and_its_source_text() -> None:
+    found = units(read(ALL)[0], pa.chunked_array([[600, 600], [800]]))
+    assert [(u.name, u.n_units, u.n_tokens) for u in found] == [
+        ("C0", 2, 150),
+        ("C1", 3, 550),
+        ("C2", 4, 1150),
+        ("TS", 3, 2000),
+    ]
+    assert [u.share for u in found] == [0.075, 0.275, 0.575, 1.0]
+
+
+@given(trees(), st.lists(st.integers(0, 900), max_size=9))
+@settings(max_examples=50, deadline=None)
+def test_shares_are_of_the_most_tokens_of_any_row(case, chunks: list[int]) -> None:
+    tree, tokens = case
+    found = units(read(tokens, tree)[0], np.array(chunks, dtype=np.int64))
+    most = max(u.n_tokens for u in found)
+    assert all(u.share == (u.n_tokens / most if most else 0.0) for u in found)
+    assert [u.name for u in found][-1] == "TS"
+
+
+def test_units_tell_which_communities_have_no_report() -> None:
+    assert [u.missing for u in units(read({10: 1, 20: 1, 21: 1, 31: 1})[0], [])] == [1, 1, 2, 0]
+
+
+def test_an_index_of_nothing_has_no_units() -> None:
+    assert [(u.name, u.n_units, u.share) for u in units(read({}, {})[0], [])] == [("TS", 0, 0.0)]

@@ -1,0 +1,101 @@
+"""Every way of answering side by side: seconds, calls, tokens and cost of a question, by one finished index.
+
+    python benchmarks/methods.py --root ./index --questions questions.csv --every 5
+
+questions.csv has a column question_text; --every takes each n-th of them. The cost is what the tokens of all
+calls would cost at --price, US dollars per million prompt and completion tokens: the offline engine asks
+nobody. Measures, asserts nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from graphrag_ray import Index, open_index
+from graphrag_ray.query.answer import Answer
+from graphrag_ray.query.methods import FILES
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One line of the table: how the questions are asked. changes: to the section `query` of the settings."""
+
+    name: str
+    method: str
+    level: str | None = None
+    changes: tuple[tuple[str, object], ...] = ()
+
+
+def ways(index: Index) -> list[Asked]:
+    levels = [name for name in index.manifest.counts["levels"] if int(name[1:]) < 4]
+    found = [Asked(f"global {level}", "global", level) for level in levels]
+    found += [Asked("global, dynamic", "global", None, (("dynamic", True),))]
+    found += [Asked("global C0, points", "global", "C0", (("map_protocol", "points"),))]
+    return found + [Asked(name, name) for name in FILES if name != "global"]
+
+
+def answers_of(index: Index, way: Asked, questions: Sequence[str]) -> list[Answer]:
+    query = index.settings.query.model_copy(update=dict(way.changes))
+    changed = Index(index.store, index.manifest, index.settings.model_copy(update={"query": query}))
+    changed.ask(questions[0], way.level, method=way.method)  # what is loaded once is loaded now
+    return [changed.ask(q, way.level, method=way.method) for q in questions]
+
+
+def line(way: Asked, answers: Sequence[Answer], cpu_s: float, prices: tuple[float, float]) -> str:
+    seconds = sorted(a.seconds or 0.0 for a in answers)
+    phases = [[p for name, p in a.phases.items() if name != "embed"] for a in answers]
+    calls = statistics.mean(sum(p.calls for p in ps) for ps in phases)
+    prompt = statistics.mean(sum(p.prompt_tokens for p in ps) for ps in phases)
+    completion = statistics.mean(sum(p.completion_tokens for p in ps) for ps in phases)
+    cost = (prompt * prices[0] + completion * prices[1]) / 1e6
+    references = statistics.median(len(a.references) for a in answers)
+    columns = (
+        way.name,
+        f"{statistics.median(seconds):.2f}",
+        f"{seconds[int(0.95 * (len(seconds) - 1))]:.2f}",
+        f"{cpu_s / len(answers):.2f}",
+        f"{calls:,.1f}",
+        f"{prompt:,.0f}",
+        f"{completion:,.0f}",
+        f"{cost:.4f}",
+        f"{sum(a.found for a in answers)}/{len(answers)}",
+        f"{references:.0f}",
+        f"{sum(a.dropped_references for a in answers)}",
+    )
+    return f"| {' | '.join(columns)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--root", required=True)
+    parser.add_argument("--questions", required=True, type=Path)
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument(
+        "--price", type=float, nargs=2, default=(0.15, 0.60), metavar=("PROMPT", "COMPLETION")
+    )
+    args = parser.parse_args()
+    with args.questions.open(encoding="utf-8-sig", newline="") as file:
+        questions = [row["question_text"] for row in csv.DictReader(file)][:: args.every]
+    index = open_index(args.root)
+    print(f"{args.root}, snapshot {index.manifest.number}; {len(questions)} questions\n")
+    print(
+        "| method | s, median | s, p95 | CPU s | calls | prompt tokens | completion tokens | US dollars "
+        "| answered | references, median | references taken out |"
+    )
+    print("| --- " * 11 + "|")
+    for way in ways(index):
+        before = time.process_time()
+        answers = answers_of(index, way, questions)
+        print(line(way, answers, time.process_time() - before, tuple(args.price)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

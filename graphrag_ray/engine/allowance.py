@@ -1,0 +1,71 @@
+"""A question's budget while it is asked: a call that could exceed it is not sent.
+
+What was answered counts as it was, at the dearest endpoint's price; what is in flight as the most that it
+can come to. So calls that run at once cannot exceed the budget together; what can is a request that failed
+and was billed, a hedge, and what an endpoint counts otherwise than we do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from graphrag_ray.engine.gateways import Ask
+from graphrag_ray.engine.work import Answer
+from graphrag_ray.errors import BudgetSpent, PermanentCallError
+from graphrag_ray.llm.pricing import cost_usd, dearest_price
+from graphrag_ray.llm.sizes import output_limit, prompt_size, text_size
+from graphrag_ray.messages import EmbeddingRequest, Request, Usage
+from graphrag_ray.query.budget import Most, budget_in_words
+from graphrag_ray.settings import Model, Query
+
+
+@dataclass
+class Allowance:
+    """kept_back: for the call that writes the answer, without which all others were paid in vain."""
+
+    query: Query
+    models: Mapping[str, Model]
+    kept_back: Most = field(default_factory=Most)
+    _spent: Most = field(default_factory=Most)
+    _in_flight: Most = field(default_factory=Most)
+
+    def around(self, ask: Ask, last: bool) -> Ask:
+        """The same way to the models, within the budget.
+
+        last: the call writes the answer; it raises BudgetSpent where nothing is left for it. Any other one
+        fails for good, and the answer says that its part is missing.
+        """
+
+        async def within(request: Request, stage: str) -> Answer:
+            own = self._most(request)
+            if not self._admits(own, last):
+                spent = (self._spent + self._in_flight).tokens
+                message = (
+                    f"{budget_in_words(self.query)}, and {spent:,} tokens are spent or asked for: not sent"
+                )
+                raise BudgetSpent(message) if last else PermanentCallError(message)
+            self._in_flight += own
+            try:
+                answer = await ask(request, stage)
+            finally:
+                self._in_flight -= own
+            self._spent += self._taken(request, answer.reply.usage)
+            return answer
+
+        return within
+
+    def _admits(self, own: Most, last: bool) -> bool:
+        later = Most() if last else self.kept_back
+        return (self._spent + self._in_flight + own + later).within(self.query)
+
+    def _most(self, request: Request) -> Most:
+        model = self.models.get(request.call.model, Model())
+        if isinstance(request, EmbeddingRequest):
+            return self._taken(request, Usage(text_size(request.text, model)))
+        return self._taken(request, Usage(prompt_size(request, model), output_limit(request, model)))
+
+    def _taken(self, request: Request, usage: Usage) -> Most:
+        model = self.models.get(request.call.model, Model())
+        usage = Usage(usage.prompt_tokens, usage.completion_tokens)  # what is cached may be cheaper
+        return Most(1, usage.prompt_tokens + usage.completion_tokens, cost_usd(usage, dearest_price(model)))

@@ -1,0 +1,179 @@
+"""Local search: what stands around the entities that a question is near, in one context.
+
+The way of Microsoft GraphRAG's documentation, since the paper has none: entities found by their embeddings
+lead to their relationships and claims, to the reports on their communities and to their chunks; each of
+text, reports and the rest has a share of the context. Two departures: entities that the question names
+literally are taken first, and a report is one of a level (the entity's finest community down to it that has
+a report), not of all levels above it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+import pyarrow as pa
+
+from graphrag_ray.ids import report_id
+from graphrag_ray.query.embedded import check_embedded
+from graphrag_ray.query.filling import Share, fill
+from graphrag_ray.query.levels import is_auto, levels
+from graphrag_ray.query.local_ranking import (
+    Row,
+    chunks_in_order,
+    claims_in_order,
+    communities_in_order,
+    memberships,
+    relationships_in_order,
+)
+from graphrag_ray.query.mentions import mentions
+from graphrag_ray.query.method import Given, Kind, Method, Question, Rows, Search
+from graphrag_ray.query.one_context import answered, read
+from graphrag_ray.query.record_rows import records_from, rows_for
+from graphrag_ray.query.where import among, within
+from graphrag_ray.reports.context import Context, Record, claim_of
+
+NAME = "local"
+HIERARCHY = "leiden"
+NO_REPORTS = "Reports on communities were left out: they also say what other documents say."
+DEFAULT_LEVEL = 2
+"""The level that Microsoft GraphRAG's command line reads; the finest of an index that has fewer."""
+MIN_CHUNK_TOKENS = 32
+"""Chunks are looked up as if none were shorter; those that were not looked up count as left out."""
+
+ENTITIES = ["id", "text_unit_ids"]
+EDGES = ["id", "source_id", "target_id", "combined_degree", "weight", "text_unit_ids"]
+CLAIMS = ["id", "subject_id", "object_id", "type", "status", "start_date", "end_date", "description"]
+CLAIMS += ["subject_entity_id", "text_unit_ids"]
+
+
+def search(question: Question, given: Given) -> Method:
+    """Answer from what stands around the entities that the question is near. Raises LevelNotFound, and
+    UsageError for an index without embeddings of entities or conditions that cannot be met."""
+    chunks = yield from within(question.where)
+    context = yield from context_for(question.text, given, level=question.level, chunks=chunks)
+    what = yield from read(question.text, given, context)
+    return (yield from answered(question.text, NAME, what, [] if chunks is None else [NO_REPORTS]))
+
+
+def context_for(
+    text: str, given: Given, *, level: str | int | None = None, chunks: Collection[str] | None = None
+) -> Generator[Any, Any, Context]:
+    """The context of a question, of at most query.context_tokens; empty where no entity is near.
+
+    level    whose reports are shown; None: DEFAULT_LEVEL
+    chunks   ids of the only ones that count (see where.py): nothing that others say is shown then
+    """
+    check_embedded(given, NAME, ["entity"])
+    finest = yield from _level(level)
+    near = yield from _near(text, given, chunks)
+    around = yield from _around([e["id"] for e in near], chunks)
+    elements = yield from _elements(near, around, given, chunks)
+    sources, left_out = yield from _sources(near, around, given, chunks)
+    reports = [] if chunks is not None else (yield from _reports(near, around, finest, given))
+    query = given.settings.query
+    shares = [
+        Share(sources, query.local_text_share),
+        Share(elements, 1 - query.local_text_share - query.local_reports_share),
+        Share(reports, query.local_reports_share),
+    ]
+    return fill([s for s in shares if s.of > 0], query.context_tokens, given.count, left_out)
+
+
+def _level(level: str | int | None) -> Generator[Any, Any, int]:
+    if is_auto(level):
+        return DEFAULT_LEVEL
+    communities = yield Rows("communities", ["community", "level", "parent", "hierarchy"])
+    without_reports = communities.slice(0, 0).rename_columns(["community", "n_tokens", "parent", "hierarchy"])
+    return levels(communities, without_reports, HIERARCHY).parse(level, 0)
+
+
+def _near(text: str, given: Given, chunks: Collection[str] | None) -> Generator[Any, Any, list[Row]]:
+    """Entities that the question names, then those whose embeddings are nearest to its own."""
+    possible = yield from among("entity", chunks)
+    could_be = mentions(text)
+    k = given.settings.query.local_entities
+    rows, hits = yield (
+        Rows("entities", ENTITIES, list(could_be.spans)),
+        Search("entity", "vector", text, k, possible),
+    )
+    known = _by_id(rows)
+    named = known.keys() if possible is None else known.keys() & set(possible)
+    order = dict.fromkeys([*could_be.named(named)[:k], *(hit.id for hit in hits)])
+    rest = yield Rows("entities", ENTITIES, [id_ for id_ in order if id_ not in known])
+    known |= _by_id(rest)
+    return [known[id_] for id_ in order if id_ in known]
+
+
+@dataclass(frozen=True)
+class _Around:
+    """Relationships and claims of entities, and the communities that hold some of them."""
+
+    edges: list[Row]
+    claims: list[Row]
+    communities: pa.Table
+
+
+def _around(entities: Sequence[str], chunks: Collection[str] | None) -> Generator[Any, Any, _Around]:
+    leaving, arriving, claims, communities = yield (
+        Rows("relationships", EDGES, entities, by="source_id"),
+        Rows("relationships", EDGES, entities, by="target_id"),
+        Rows("covariates", CLAIMS, entities, by="subject_entity_id"),
+        Rows("communities", ["id", "level", "hierarchy", "entity_ids"], entities, by="entity_ids"),
+    )
+
+    only = None if chunks is None else set(chunks)
+
+    def stated(rows: Sequence[Row]) -> list[Row]:
+        return [r for r in rows if only is None or not only.isdisjoint(r["text_unit_ids"])]
+
+    edges = list((_by_id(leaving) | _by_id(arriving)).values())
+    return _Around(stated(edges), stated(claims.to_pylist()), communities)
+
+
+def _elements(
+    near: Sequence[Row], around: _Around, given: Given, chunks: Collection[str] | None
+) -> Generator[Any, Any, list[Record]]:
+    """The entities; then relationships and claims by turns, so that neither crowds out the other."""
+    query, place = given.settings.query, {e["id"]: n for n, e in enumerate(near)}
+    edges = relationships_in_order(around.edges, place, query.local_relationships)
+    claims = claims_in_order(around.claims, place, query.local_claims)
+    ids: dict[Kind, list[str]] = {"entity": list(place), "relationship": [e["id"] for e in edges]}
+    tables = yield tuple(rows_for(kind, ids[kind], chunks) for kind in ids)
+    entities, related = (
+        _in_order(ids[kind], records_from(kind, table, given, chunks))
+        for kind, table in zip(ids, tables, strict=True)
+    )
+    by_turns = zip_longest(related, map(claim_of, claims))
+    return [*entities, *(record for pair in by_turns for record in pair if record)]
+
+
+def _sources(
+    near: Sequence[Row], around: _Around, given: Given, chunks: Collection[str] | None
+) -> Generator[Any, Any, tuple[list[Record], int]]:
+    """The chunks that may fit, in order; and how many were not looked up."""
+    found = chunks_in_order(near, around.edges, chunks)
+    looked_up = found[: given.settings.query.context_tokens // MIN_CHUNK_TOKENS]
+    rows = yield rows_for("text_unit", looked_up)
+    return _in_order(looked_up, records_from("text_unit", rows, given)), len(found) - len(looked_up)
+
+
+def _reports(
+    near: Sequence[Row], around: _Around, finest: int, given: Given
+) -> Generator[Any, Any, list[Record]]:
+    found = memberships(around.communities, [e["id"] for e in near], finest, HIERARCHY)
+    report = {m.community: report_id(m.community) for m in found}
+    ranks = _by_id((yield Rows("community_reports", ["id", "rank"], list(report.values()))))
+    rank = {c: ranks[id_]["rank"] for c, id_ in report.items() if id_ in ranks}
+    ids = [report[c] for c in communities_in_order(found, rank)]
+    return _in_order(ids, records_from("community_report", (yield rows_for("community_report", ids)), given))
+
+
+def _in_order(ids: Sequence[str], records: Mapping[str, Record]) -> list[Record]:
+    return [records[id_] for id_ in ids if id_ in records]
+
+
+def _by_id(table: pa.Table) -> dict[str, Row]:
+    return {row["id"]: row for row in table.to_pylist()}

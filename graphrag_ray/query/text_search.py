@@ -1,0 +1,29 @@
+"""The source text itself, all of it: map-reduce over the shuffled chunks (the paper's TS, 4.1.2).
+
+With conditions on documents, all of the text of those that fulfil them.
+"""
+
+from __future__ import annotations
+
+from graphrag_ray.errors import UsageError
+from graphrag_ray.query.budget import reading, refuse_beyond
+from graphrag_ray.query.method import Given, Method, Question, Rows
+from graphrag_ray.query.parts import ToRead, answered, read
+from graphrag_ray.query.where import among, within
+
+NAME = "text"
+ADVICE = (
+    "Raise the budget, or ask the reports: --method global --level auto takes the finest level within it."
+)
+
+
+def search(question: Question, given: Given) -> Method:
+    """Read all chunks. Raises UsageError where there are none, BudgetSpent."""
+    chosen = yield from among("text_unit", (yield from within(question.where)))
+    chunks = yield Rows("text_units", ["id", "n_tokens"], chosen)
+    if not chunks.num_rows:
+        raise UsageError("there is no text to read: none of the documents has any")
+    refuse_beyond(reading(question.text, given, chunks["n_tokens"]), given.settings.query, ADVICE)
+    wanted = ToRead("text_unit", chunks["id"].to_pylist(), chunks["n_tokens"].to_pylist())
+    what = yield from read(question.text, given, wanted)
+    return (yield from answered(question.text, NAME, "chunks", what))

@@ -1,0 +1,239 @@
+"""Conditions on documents: `title=…`, `path~reports/*`, `date>=2023-01-01`, `metadata.author=Mara Venn`.
+
+    =  !=            the value as it stands; of a list, one of its values
+    ~  !~            a pattern with * and ?, as file names have them
+    <  <=  >  >=     numbers, or dates to the precision of the condition: date<=2023-05 is all of May too
+
+`path`, `title` and `date` are the document's own, any other name is a column of its metadata (`raw_data`);
+`metadata.` before a name says so. A document without a value fulfils != and !~ alone.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphrag_ray.errors import UsageError
+from graphrag_ray.query.method import Kind, Rows
+
+OWN: Mapping[str, str] = {"path": "path", "title": "title", "date": "creation_date"}
+"""Names of a document's own fields, and their columns."""
+METADATA = "metadata."
+MAX_TOLD = 8
+"""Values or names that a message lists."""
+MAX_TOLD_CHARACTERS = 60
+
+_CONDITION = re.compile(r"\s*([^!=<>~]+?)\s*(!=|!~|>=|<=|=|~|>|<)\s*(.*?)\s*", re.DOTALL)
+_ISO = re.compile(r"(\d{4})(?:[-/.](\d{1,2})(?:[-/.](\d{1,2})(?:[T ](\d{2}:\d{2}(?::\d{2})?))?)?)?(?!\d)")
+_COMPACT = re.compile(r"(\d{4})(\d{2})(\d{2})(?!\d)")
+_MONTH = re.compile(r"[^\W\d_]{3}")
+_SHAPE = "write it as NAME=VALUE, or with !=, ~ (a pattern), !~, <, <=, > or >="
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """text: as it was written; metadata: the name is a column of raw_data."""
+
+    text: str
+    name: str
+    sign: str
+    value: str
+    metadata: bool
+
+    @property
+    def ordered(self) -> bool:
+        return self.sign[0] in "<>"
+
+
+def within(conditions: Sequence[str]) -> Generator[Any, Any, frozenset[str] | None]:
+    """Ids of the chunks of the documents that fulfil all conditions; None where all documents do.
+
+    Raises UsageError for a condition that cannot be read, that names what no document has, or that none
+    fulfils; it says what there is.
+    """
+    if not conditions:
+        return None
+    parsed = [parse(c) for c in conditions]
+    documents = yield Rows("documents", ["text_unit_ids", *columns(parsed)])
+    chosen = fulfilled(parsed, documents)
+    if all(chosen):
+        return None
+    lists = documents["text_unit_ids"].filter(pa.array(chosen))
+    return frozenset(pc.list_flatten(lists).to_pylist())
+
+
+def among(kind: Kind, chunks: Collection[str] | None) -> Generator[Any, Any, list[str] | None]:
+    """What can be found of a kind where only these chunks count: themselves, or what they name; None: all.
+
+    Raises UsageError for reports, which no single document wrote.
+    """
+    if chunks is None or kind == "text_unit":
+        return None if chunks is None else sorted(chunks)
+    if kind == "community_report":
+        raise UsageError(
+            "reports are written from many documents: conditions on documents cannot be met by them. Leave "
+            "out the conditions, or community_report in query.hybrid_over"
+        )
+    column = f"{kind}_ids"
+    units = yield Rows("text_units", [column], list(chunks))
+    named: list[str] = pc.unique(pc.list_flatten(units[column])).to_pylist()
+    return named
+
+
+def parse(text: str) -> Condition:
+    """Raises UsageError, which names the condition."""
+    match = _CONDITION.fullmatch(text)
+    if match is None:
+        raise UsageError(f"condition {_short(text)!r}: {_SHAPE}")
+    name, sign, value = match.groups()
+    metadata = name not in OWN
+    condition = Condition(text, name.removeprefix(METADATA) if metadata else name, sign, value, metadata)
+    if condition.ordered and _number(value) is None and not _ISO.fullmatch(value):
+        raise UsageError(
+            f"condition {_short(text)!r}: {value!r} is neither a number nor a date such as 2023, 2023-05 or "
+            "2023-05-17"
+        )
+    return condition
+
+
+def columns(conditions: Sequence[Condition]) -> list[str]:
+    """What has to be read of documents."""
+    return list(dict.fromkeys("raw_data" if c.metadata else OWN[c.name] for c in conditions))
+
+
+def fulfilled(conditions: Sequence[Condition], documents: pa.Table) -> list[bool]:
+    """[documents] whether each fulfils all conditions. documents: at least `columns`. Raises UsageError."""
+    n = documents.num_rows
+    chosen = [True] * n
+    metadata = _metadata(documents) if "raw_data" in documents.column_names else []
+    for condition in conditions if n else ():
+        values = _values(condition, documents, metadata)
+        test = _test(condition)
+        alone = [test(v) for v in values]
+        if not any(alone):
+            raise UsageError(f"no document fulfils {_short(condition.text)!r}: {_told(condition, values)}")
+        chosen = [a and b for a, b in zip(chosen, alone, strict=True)]
+    if n and not any(chosen):
+        raise UsageError(
+            "each of these is fulfilled by some documents, and all together by none: "
+            + ", ".join(_short(c.text) for c in conditions)
+        )
+    return chosen
+
+
+def _metadata(documents: pa.Table) -> list[dict[str, Any]]:
+    found = [orjson.loads(text) if text else {} for text in documents["raw_data"].to_pylist()]
+    return [row if isinstance(row, dict) else {} for row in found]
+
+
+def _values(
+    condition: Condition, documents: pa.Table, metadata: Sequence[Mapping[str, Any]]
+) -> list[list[str]]:
+    """[documents] their values, as texts: none, one, or those of a list."""
+    if not condition.metadata:
+        return [[] if v is None else [v] for v in documents[OWN[condition.name]].to_pylist()]
+    values = [_texts(_at(row, condition.name)) for row in metadata]
+    if not any(values):
+        names = sorted({name for row in metadata for name in row})
+        more = f" and {len(names) - MAX_TOLD} more" if len(names) > MAX_TOLD else ""
+        has = f", and in their metadata {', '.join(map(_short, names[:MAX_TOLD]))}{more}" if names else ""
+        raise UsageError(
+            f"condition {_short(condition.text)!r}: no document has {_short(condition.name)!r}; they have "
+            f"{', '.join(OWN)}{has or '; they have no metadata'}"
+        )
+    return values
+
+
+def _at(row: Mapping[str, Any], name: str) -> Any:
+    """A column, or what a path such as author.name leads to inside of one."""
+    first, dot, rest = name.partition(".")
+    if name in row or not dot:
+        return row.get(name)
+    inner = row.get(first)
+    return _at(inner, rest) if isinstance(inner, dict) else None
+
+
+def _texts(value: Any) -> list[str]:
+    if value is None:
+        return []
+    if isinstance(value, list):
+        return [text for v in value for text in _texts(v)]
+    return [value if isinstance(value, str) else orjson.dumps(value).decode()]
+
+
+def _test(condition: Condition) -> Callable[[list[str]], bool]:
+    """Whether the values of a document fulfil a condition."""
+    if condition.ordered:
+        return lambda values: any(_holds(condition, value) for value in values)
+    wanted, number = condition.value, _number(condition.value)
+
+    def is_it(value: str) -> bool:
+        if condition.sign.endswith("~"):
+            return fnmatchcase(value, wanted)
+        return value.strip() == wanted or (number is not None and _number(value) == number)
+
+    negative = condition.sign.startswith("!")
+    return lambda values: any(map(is_it, values)) != negative
+
+
+def _holds(condition: Condition, value: str) -> bool:
+    """Whether a value lies on the right side of the bound; one that is no number, or no date, does not."""
+    a, b = _number(value), _number(condition.value)
+    if a is None or b is None or not condition.metadata:
+        bound = _date(condition.value)
+        date = _date(value)[: len(bound)]
+        return bool(bound and date) and _compared(date, condition.sign, bound)
+    return _compared(a, condition.sign, b)
+
+
+def _compared(a: Any, sign: str, b: Any) -> bool:
+    return bool({"<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b}[sign])
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _date(text: str) -> str:
+    """A date as ISO 8601, as far as it goes; "" for what is none. Days and months by number, in whichever
+    order, are not read: 3/4/2023 is March to some and April to others."""
+    if found := _COMPACT.match(text.strip()):
+        return "-".join(found.groups())
+    if found := _ISO.match(text.strip()):
+        year, *rest, time = found.groups()
+        return "-".join([year, *(part.zfill(2) for part in rest if part)]) + (f"T{time}" if time else "")
+    if not _MONTH.search(text):
+        return ""
+    from dateutil import parser as dates  # 20 ms that most questions need not wait for
+
+    try:
+        return str(dates.parse(text, default=datetime(1, 1, 1)).isoformat())
+    except (ValueError, OverflowError):
+        return ""
+
+
+def _told(condition: Condition, values: Sequence[Sequence[str]]) -> str:
+    counted = Counter(v for of_document in values for v in of_document).most_common()
+    if not counted:
+        return f"none has a {condition.name}"
+    shown = ", ".join(f"{_short(v)} ({n})" for v, n in counted[:MAX_TOLD])
+    more = f" and {len(counted) - MAX_TOLD} more" if len(counted) > MAX_TOLD else ""
+    return f"{condition.name} is {shown}{more}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_TOLD_CHARACTERS else text[:MAX_TOLD_CHARACTERS] + "…"

@@ -1,0 +1,52 @@
+"""The words of a text, in any script, as keyword search counts them: the same for records and questions.
+
+Words are case-folded and brought into Unicode NFKC. Of a word longer than six letters its first six are a
+word too: the plainest of all stemmers and the only one that fits most languages (McNamee and Mayfield 2004,
+"Character n-gram tokenization for European language text retrieval"); unlike there the whole word counts
+beside it, so that a rare name is nearer than what only begins like it. Scripts that put no spaces between
+words (Chinese, Japanese, Thai, Khmer, …), and Korean, whose particles cling to words, are read as their
+characters and pairs of neighbours, as Lucene's CJK analysis does it.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from itertools import pairwise
+
+STEM = 6
+MAX_WORD = 64
+"""A longer run of letters is cut into words: so no text takes more than linear time, whatever it holds."""
+
+_PREFIX_MARK = "*"
+# Thai and Lao, Myanmar, Korean letters, Khmer, then Han, kana, bopomofo, Hangul and the supplementary planes.
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u2e80-\u2fdf\u3005-\u3007\u3040-\u318f"
+    "\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc"
+    "\U00020000-\U0003ffff"
+)
+# Python's \w leaves out the marks that vowels and accents are in many scripts.
+_MARKS = "".join(c for c in map(chr, range(0x300, 0x1E00)) if unicodedata.category(c) in ("Mn", "Mc"))
+_WORD = re.compile(f"[{_UNSPACED}]{{1,{MAX_WORD}}}|(?:[^\\W_{_UNSPACED}]|[{_MARKS}]){{1,{MAX_WORD}}}")
+_RUN = re.compile(f"[{_UNSPACED}]")
+
+
+def words(text: str) -> list[str]:
+    """All words in order, each as often as it occurs."""
+    found: list[str] = []
+    for word in _WORD.findall(_normal(text)):
+        if word > "\u0e00" and _RUN.match(word):
+            found += word
+            found += map("".join, pairwise(word))
+        else:
+            found.append(word)
+            if len(word) > STEM:
+                found.append(word[:STEM] + _PREFIX_MARK)
+    return found
+
+
+def _normal(text: str) -> str:
+    if text.isascii():
+        return text.lower()
+    # Word by word: a run of thousands of combining marks would take quadratic time.
+    return unicodedata.normalize("NFKC", "\n".join(_WORD.findall(text))).casefold()

@@ -1,0 +1,163 @@
+"""Searching a snapshot, by the vectors of its records or by their words."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from graphrag_ray import schema
+from graphrag_ray.embedding import Embedder
+from graphrag_ray.errors import GraphRagError, UsageError
+from graphrag_ray.patience import Asker
+from graphrag_ray.query.method import Hit, Kind, Search
+from graphrag_ray.reading import Reader
+from graphrag_ray.search import keyword, vectors
+from graphrag_ray.search.keyword import KeywordShard
+from graphrag_ray.search.ranking import Found, merged
+from graphrag_ray.search.vectors import Floats, VectorShard
+from graphrag_ray.settings import Settings
+from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.store import blobs
+from graphrag_ray.store.parts import Part, read_table
+from graphrag_ray.store.snapshots import being_read
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Searcher:
+    """Searches one snapshot; what it has opened stays open for the next question.
+
+    settings: of the questions
+    """
+
+    reader: Reader
+    settings: Settings
+    _opened: dict[str, list[Any]] = field(default_factory=dict)
+    _opening: threading.Lock = field(default_factory=threading.Lock)
+
+    def vector_shards(self, kind: Kind) -> list[VectorShard]:
+        """Of a snapshot without an index for search: the embeddings themselves."""
+        return self._open(kind, "vector", lambda parts: [vectors.read(self._mapped(p)) for p in parts])
+
+    def keyword_shards(self, kind: Kind) -> list[KeywordShard]:
+        """Raises UsageError for a snapshot without an index for search."""
+        return self._open(kind, "keyword", lambda parts: [keyword.read(self._mapped(p)) for p in parts])
+
+    def embedder(self) -> Embedder:
+        """How the snapshot's texts were embedded. Raises UsageError where the settings of the questions say
+        otherwise: vectors of two models have nothing in common."""
+        manifest = self.reader.manifest
+        built, own = parse_settings(manifest.settings), Embedder.of(self.settings)
+        then = Embedder.of(built)
+        if not built.embeddings.enabled:
+            raise UsageError(
+                f"snapshot {manifest.number} has no embeddings, which vector search needs: it was indexed "
+                "with embeddings.enabled: false. Run `graphrag-ray index` again with --set "
+                "embeddings.enabled=true; nothing but the embeddings is paid for"
+            )
+        if (then.call.model_id, then.dimensions) != (own.call.model_id, own.dimensions):
+            raise UsageError(
+                f"the embeddings of snapshot {manifest.number} are those of {_told(then)}, and these "
+                f"settings name {_told(own)}. Ask with the settings of the index, or run `graphrag-ray "
+                "index` with these"
+            )
+        return own
+
+    def _open(self, kind: Kind, by: str, read: Callable[[list[Part]], list[T]]) -> list[T]:
+        manifest, name = self.reader.manifest, schema.search_table(kind, by)
+        with self._opening, being_read(self.reader.store, manifest):
+            if name not in self._opened:
+                if name in manifest.tables:
+                    self._opened[name] = read(manifest.parts(name))
+                elif by == "vector":
+                    self._opened[name] = self._unindexed(kind)
+                else:
+                    raise UsageError(
+                        f"snapshot {manifest.number} has no index for keyword search: it was made by an "
+                        "earlier graphrag-ray. Run the same `graphrag-ray index` command again to build it; "
+                        "no model is asked anything"
+                    )
+            return self._opened[name]
+
+    def _mapped(self, part: Part) -> pa.Buffer:
+        return blobs.mapped(self.reader.store, part)
+
+    def _unindexed(self, kind: Kind) -> list[VectorShard]:
+        parts = self.reader.manifest.parts(f"embeddings_{kind}")
+        if not parts:
+            return []
+        table = read_table(self.reader.store, parts, ["id", "vector"])
+        matrix = table["vector"].combine_chunks().flatten().to_numpy().reshape(table.num_rows, -1)
+        return [vectors.read(vectors.build(table["id"].to_pylist(), matrix))]
+
+
+@dataclass(frozen=True)
+class Searching:
+    """The searches of one question: a text is embedded once, however many searches it is for."""
+
+    searcher: Searcher
+    asker: Asker
+    _embedded: dict[str, asyncio.Task[Floats]] = field(default_factory=dict)
+
+    async def find(self, need: Search) -> list[Hit]:
+        """Raises UsageError where the snapshot lacks what the search needs; GraphRagError where the text
+        could not be embedded; what reading a snapshot raises."""
+        if need.k <= 0 or (need.among is not None and not need.among):
+            return []
+        if need.by == "vector":
+            wanted = await self._vector(need.text)
+            found = await asyncio.to_thread(_by_vector, self.searcher, need, wanted)
+        else:
+            found = await asyncio.to_thread(_by_keyword, self.searcher, need)
+        return [Hit(id_, score) for id_, score in found]
+
+    async def _vector(self, text: str) -> Floats:
+        if text not in self._embedded:
+            self._embedded[text] = asyncio.ensure_future(self._embed(text))
+        wanted: Floats = await asyncio.shield(self._embedded[text])
+        return wanted
+
+    async def _embed(self, text: str) -> Floats:
+        embedder = await asyncio.to_thread(self.searcher.embedder)
+        (outcome,) = await self.asker.run("embed", [partial(embedder.embed, text)])
+        if outcome.result is None:
+            raise GraphRagError(f"the question could not be embedded: {outcome.error}")
+        wanted: Floats = vectors.unit(np.frombuffer(outcome.result, "<f4").reshape(1, -1))[0]
+        return wanted
+
+
+def _by_vector(searcher: Searcher, need: Search, wanted: Floats) -> list[Found]:
+    shards, among = searcher.vector_shards(need.kind), _ids(need)
+    if not wanted.any():
+        return []  # a text without a direction is near to nothing
+    for shard in shards:
+        if shard.dimensions != len(wanted):
+            raise UsageError(
+                f"the embeddings of snapshot {searcher.reader.manifest.number} have {shard.dimensions} "
+                f"dimensions, and the embedding of the question has {len(wanted)}: does another model answer "
+                "now under that name? Run `graphrag-ray index` again"
+            )
+    return merged((vectors.search(shard, wanted, need.k, among) for shard in shards), need.k)
+
+
+def _by_keyword(searcher: Searcher, need: Search) -> list[Found]:
+    wanted, among = keyword.asked(need.text), _ids(need)
+    shards = searcher.keyword_shards(need.kind)
+    return merged((keyword.search(shard, wanted, need.k, among) for shard in shards), need.k)
+
+
+def _ids(need: Search) -> pa.Array | None:
+    return None if need.among is None else pa.array(sorted(set(need.among)), pa.string())
+
+
+def _told(embedder: Embedder) -> str:
+    of = f" with {embedder.dimensions} dimensions" if embedder.dimensions else ""
+    return f"{embedder.call.model_id}{of}"

@@ -1,0 +1,136 @@
+"""Indexes for search: by keyword over the texts that are embedded, by vector over their embeddings.
+
+An index is made of shards, each over some consecutive parts of a table. A shard that was made before from the
+same parts is found by its name and not made again, also after a run that was killed; so of a corpus that
+grows only the shards are made where something is new.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import pyarrow as pa
+
+from graphrag_ray import schema
+from graphrag_ray.graph.batches import stable_batches
+from graphrag_ray.ids import stable_id
+from graphrag_ray.search import keyword, vectors
+from graphrag_ray.steps.embed import ids_of_reports, load_texts, written_texts
+from graphrag_ray.steps.run import Result, Run
+from graphrag_ray.store import blobs
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parts import Part, read_table
+
+By: TypeAlias = Literal["keyword", "vector"]
+
+SHARD_ROWS = 131_072
+SHARD_BYTES: Mapping[By, int] = {"keyword": 48 << 20, "vector": 128 << 20}
+"""Of a shard's parts as they are stored. A shard takes some 1 GB of memory while it is made."""
+EXACT_BYTES = 256 << 20
+"""Embeddings of a kind that are gone through one by one for a question; above, a graph tells the nearest."""
+
+_MADE = pa.schema([("table", pa.string()), ("at", pa.int64()), ("path", pa.string()), ("bytes", pa.int64())])
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """made_from: a hash of all that it depends on; report_ids: see `load_texts`."""
+
+    kind: str
+    by: By
+    parts: Sequence[Part]
+    report_ids: Callable[[], pa.Array] | None
+    graph: bool
+    made_from: str
+
+    @property
+    def table(self) -> str:
+        return schema.search_table(self.kind, self.by)
+
+
+def index_for_search(
+    run: Run, corpus: Result, described: Result, reports: Result, embedded: Result, ids: list[str]
+) -> Result:
+    """Tables search_<kind>_keyword and, where there are embeddings, search_<kind>_vector.
+
+    ids: of the communities, by number in the hierarchy
+    """
+    texts = written_texts(corpus, described, reports)
+
+    def compute() -> Result:
+        report_ids = run.executor.share(ids_of_reports(ids))
+        named = {"community_report": stable_id("report ids", *ids)}
+        shards: list[_Shard] = []
+        for kind in schema.EMBEDDINGS:
+            of_reports = report_ids if kind in named else None
+            shards += _shards(kind, "keyword", texts[kind], [named.get(kind, "")], of_reports)
+            shards += _shards(kind, "vector", embedded.tables.get(f"embeddings_{kind}", []))
+        ways: list[By] = ["keyword", "vector"] if embedded.tables else ["keyword"]
+        kinds = [schema.search_table(kind, by) for kind in schema.EMBEDDINGS for by in ways]
+        known = {name: blobs.made(run.store, name) for name in kinds}
+        missing = [
+            (at, shard) for at, shard in enumerate(shards) if shard.made_from not in known[shard.table]
+        ]
+        for made in run.executor.stream("search", _make, missing):
+            for row in made.to_pylist():
+                known[row["table"]][shards[row["at"]].made_from] = row["path"], row["bytes"]
+        tables: dict[str, list[list[Part]]] = {name: [] for name in kinds}
+        for shard in shards:
+            path, n_bytes = known[shard.table][shard.made_from]
+            tables[shard.table].append([Part(path, sum(p.rows for p in shard.parts), n_bytes)])
+        return Result(tables, {"shards": len(shards)})
+
+    return run.step("search", [texts, ids, embedded], compute)
+
+
+def _shards(
+    kind: str,
+    by: By,
+    groups: Sequence[Sequence[Part]],
+    depends_on: Sequence[str] = (),
+    report_ids: Callable[[], pa.Array] | None = None,
+) -> list[_Shard]:
+    """A part that is larger than a shard is one by itself; no rows, no shard."""
+    parts = [part for group in groups for part in group if part.rows]
+    graph = by == "vector" and sum(part.bytes for part in parts) > EXACT_BYTES
+    limit = SHARD_BYTES[by]
+    sizes = [max(part.bytes, part.rows * limit // SHARD_ROWS) for part in parts]
+    found = []
+    for batch in stable_batches([part.path for part in parts], sizes, limit):
+        own = [parts[i] for i in batch]
+        made_from = stable_id("search", kind, by, str(graph), _code(), *depends_on, *(p.path for p in own))
+        found.append(_Shard(kind, by, own, report_ids, graph, made_from))
+    return found
+
+
+def _make(store: Store, x: tuple[int, _Shard]) -> Iterator[pa.Table]:
+    at, shard = x
+    if shard.by == "vector":
+        table = read_table(store, shard.parts, ["id", "vector"]).combine_chunks()
+        matrix = table["vector"].combine_chunks().flatten().to_numpy().reshape(table.num_rows, -1)
+        data = vectors.build(table["id"].to_pylist(), matrix, shard.graph)
+    else:
+        report_ids = shard.report_ids() if shard.report_ids else None
+        table = pa.concat_tables(load_texts(store, (shard.kind, list(shard.parts), report_ids)))
+        data = keyword.build(table["id"].to_pylist(), [text or "" for text in table["text"].to_pylist()])
+    part = blobs.write(store, shard.table, shard.made_from, data, table.num_rows)
+    yield pa.Table.from_pylist(
+        [{"table": shard.table, "at": at, "path": part.path, "bytes": part.bytes}], schema=_MADE
+    )
+
+
+@cache
+def _code() -> str:
+    """What a shard depends on beside its records: our code, and the libraries that make it."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(keyword.__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    for library in ("bm25s", "usearch"):
+        digest.update(version(library).encode())
+    return digest.hexdigest()

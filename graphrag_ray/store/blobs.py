@@ -1,0 +1,114 @@
+"""Parts that are no parquet: files that are mapped into memory where they lie, or where a copy of them does.
+
+tables/<table>/part-<made from>-<hash>.arrow
+
+The first hash says what a part was made from, so that who made it before can find it by a listing; the second
+is that of its bytes, as in every part's name. All bytes are checked when a process of this machine opens the
+part for the first time, and after that only its size.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from graphrag_ray.errors import CorruptPart
+from graphrag_ray.store import cache, parquet
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parts import FOLDER, MEND, Part
+
+SUFFIX = ".arrow"
+
+_PIECE = 16 << 20
+_NAME = re.compile(rf"{FOLDER}/[^/]+/part-([0-9a-f]+)-[0-9a-f]+\{SUFFIX}")
+
+
+def is_blob(path: str) -> bool:
+    return path.endswith(SUFFIX)
+
+
+def write(store: Store, table: str, made_from: str, data: pa.Buffer, rows: int) -> Part:
+    """Store a part, unless it is there. made_from: hex. Raises StoreError."""
+    path = f"{FOLDER}/{table}/part-{made_from}-{parquet.content_hash(data)}{SUFFIX}"
+    if store.size(path) != data.size:
+        store.write(path, data.to_pybytes())
+    return Part(path, rows, data.size)
+
+
+def made(store: Store, table: str) -> dict[str, tuple[str, int]]:
+    """What parts of a table were made from -> path and bytes. Raises StoreError."""
+    listed = ((_NAME.fullmatch(info.path), info) for info in store.list(f"{FOLDER}/{table}"))
+    return {match.group(1): (info.path, info.bytes) for match, info in listed if match}
+
+
+def mapped(store: Store, part: Part) -> pa.Buffer:
+    """The bytes of a part, in mapped memory: read from the disk when they are looked at.
+
+    A local store's file is mapped where it lies; any other is fetched once, to the cache of this machine.
+    Raises CorruptPart where the part is missing or not what was written; StoreError.
+    """
+    try:
+        local = store.local_path(part.path)
+        path = _fetched(store, part) if local is None else _checked(store, part, local)
+        return pa.memory_map(path).read_buffer()
+    except FileNotFoundError as e:
+        told = f"{store.url_of(part.path)} is missing, though a snapshot needs it"
+        raise CorruptPart(f"{told}. {MEND}", path=part.path) from e
+
+
+def check(store: Store, path: str) -> None:
+    """Read every byte, some at a time. Raises CorruptPart, FileNotFoundError, StoreError."""
+    for _ in range(parquet.READS):
+        digest = hashlib.sha256()
+        for piece in _pieces(store, path):
+            digest.update(piece)
+        if digest.hexdigest().startswith(parquet.hash_in_name(path)):
+            return
+    raise CorruptPart(
+        f"{store.url_of(path)} is damaged: its bytes do not have the hash in its name", path=path
+    )
+
+
+def _checked(store: Store, part: Part, local: str) -> str:
+    found = os.stat(local)
+    if found.st_size != part.bytes:
+        raise _damaged(store, part, found.st_size)
+    mark = cache.mark(local, found)
+    if not cache.is_marked(mark):
+        try:
+            check(store, part.path)
+        except CorruptPart as e:
+            raise _damaged(store, part, found.st_size) from e
+        cache.set_mark(mark)
+    return local
+
+
+def _fetched(store: Store, part: Part) -> str:
+    name = part.path.rsplit("/", 1)[-1]
+    known = cache.find(name, part.bytes)
+    if known is not None:
+        return known
+    for _ in range(parquet.READS):
+        copied = cache.add(name, _pieces(store, part.path), parquet.hash_in_name(name))
+        if copied is not None:
+            return copied
+    raise _damaged(store, part, store.size(part.path))
+
+
+def _pieces(store: Store, path: str) -> Iterator[bytes]:
+    size = store.size(path)
+    if size is None:
+        raise FileNotFoundError(errno.ENOENT, "no such file", store.url_of(path))
+    for start in range(0, size, _PIECE):
+        yield store.read_range(path, start, min(start + _PIECE, size))
+
+
+def _damaged(store: Store, part: Part, found: int | None) -> CorruptPart:
+    other = f"it has {found or 0:,} of {part.bytes:,} bytes"
+    why = "its bytes do not have the hash in its name" if found == part.bytes else other
+    return CorruptPart(f"{store.url_of(part.path)} is damaged: {why}. {MEND}", path=part.path)

@@ -1,0 +1,98 @@
+"""Drives a way of answering with tables and hits at hand: what `ask.py` does with a snapshot, without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import quicktok
+import toy_model
+
+from graphrag_ray import schema
+from graphrag_ray.engine.drive import run
+from graphrag_ray.errors import DialogueFailed
+from graphrag_ray.messages import ChatReply, ChatRequest, Dialogue, Reply, Request
+from graphrag_ray.prompts import load_prompts
+from graphrag_ray.query.method import Dialogues, Given, Hit, Need, Ran, Rows, Search
+from graphrag_ray.settings_file import parse_settings
+
+T = TypeVar("T")
+
+COUNT = quicktok.get_encoding("cl100k_base").count
+
+
+class Snapshot:
+    """tables: rows by table, with the columns that matter; what is not said of a row is null.
+
+    find   ids by falling nearness for a search; None: a search finds nothing
+    needs  what was asked for, in order, in pairs of a tuple too
+    """
+
+    def __init__(
+        self,
+        tables: Mapping[str, Sequence[Mapping[str, Any]]],
+        find: Callable[[Search], Sequence[str]] | None = None,
+        answer: Callable[[Request], Reply] = toy_model.answer,
+    ) -> None:
+        self.tables = {name: [dict(row) for row in rows] for name, rows in tables.items()}
+        self.find = find or (lambda search: [])
+        self.answer = answer
+        self.needs: list[Need] = []
+
+    def given(self, **query: Any) -> Given:
+        """As for a snapshot with embeddings of everything. query: settings of that section."""
+        n_rows = {name: len(rows) for name, rows in self.tables.items()}
+        embedded = {f"embeddings_{kind}": 1 for kind in schema.EMBEDDINGS}
+        settings = parse_settings({"query": query})
+        return Given(settings, load_prompts(), COUNT, embedded | n_rows)
+
+    def run(self, method: Generator[Any, Any, T]) -> T:
+        """Give it what it needs until it returns."""
+        sent: Any = None
+        while True:
+            try:
+                need = method.send(sent)
+            except StopIteration as ended:
+                result: T = ended.value
+                return result
+            sent = [self._met(n) for n in need] if isinstance(need, tuple) else self._met(need)
+
+    def _met(self, need: Need) -> Any:
+        self.needs.append(need)
+        if isinstance(need, Rows):
+            return self.rows(need)
+        if isinstance(need, Search):
+            among = None if need.among is None else set(need.among)
+            ids = [id_ for id_ in self.find(need) if among is None or id_ in among][: need.k]
+            return [Hit(id_, 1 / (1 + n)) for n, id_ in enumerate(ids)]
+        assert isinstance(need, Dialogues)
+        return [self._ran(start) for start in need.start]
+
+    def _ran(self, start: Callable[[], Any]) -> Ran[Any]:
+        try:
+            return Ran(run(start(), self.answer))
+        except DialogueFailed as failed:
+            return Ran(None, str(failed))
+
+    def rows(self, need: Rows) -> pa.Table:
+        wanted = None if need.ids is None else set(need.ids)
+
+        def is_one(value: Any) -> bool:
+            return wanted is None or not wanted.isdisjoint(value if isinstance(value, list) else [value])
+
+        rows = [r for r in self.tables.get(need.table, []) if is_one(r.get(need.by))]
+        fields = pa.schema([schema.TABLES[need.table].field(c) for c in need.columns])
+        return pa.Table.from_pylist([{c: r.get(c) for c in need.columns} for r in rows], fields)
+
+
+def drive(dialogue: Dialogue[T], *replies: ChatReply | str) -> tuple[T, list[ChatRequest]]:
+    """The result of a dialogue that gets these replies, and what it asked."""
+    requests: list[ChatRequest] = []
+    try:
+        requests.append(next(dialogue))
+        for reply in replies:
+            requests.append(dialogue.send(ChatReply(reply) if isinstance(reply, str) else reply))
+    except StopIteration as stop:
+        return stop.value, requests
+    raise AssertionError("the dialogue asks for more")

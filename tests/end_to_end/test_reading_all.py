@@ -1,0 +1,350 @@
+"""Ways of answering that read corpus-wide, over HTTP, by the offline engine and from the command line: the
+source text, levels within a budget, dynamic selection, scored points, DRIFT."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import toy_model
+from endpoint import Answer as Reply
+from world import REJECTED, TOWN, Command, Silent, World, index_command, model_options, prompt_of
+
+from graphrag_ray.ask import Index, open_index
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.local import LocalExecutor
+from graphrag_ray.errors import BudgetSpent, SettingsError, UsageError
+from graphrag_ray.index import index
+from graphrag_ray.query.answer import Answer
+from graphrag_ray.records import parse_sections
+from graphrag_ray.settings import Settings
+from graphrag_ray.store.files import Store
+
+TOP = Path(__file__).parents[2]
+DEEP = {"communities": {"max_size": 3, "small_component": 1}, "reports": {"context_tokens": 600}}
+SMALL = {"context_tokens": 300, "max_map_tokens": 100, "max_reduce_tokens": 300}
+ALL = "What are the THEMES?"
+
+
+@pytest.fixture
+def deep(world: World) -> World:
+    """A hierarchy of several levels: people in a row, each of whom knows some of the next."""
+    names = [f"{chr(65 + i // 26)}{chr(65 + i % 26)}X" for i in range(43)]
+    world.write(
+        {
+            f"{i:02}.txt": f"{names[i]} knows {names[i + 1]}. {names[i]} wrote to {names[i + 1 + i % 3]}."
+            for i in range(40)
+        }
+    )
+    world.index(**DEEP)
+    return world
+
+
+def asked(
+    world: World, question: str = ALL, level: Any = None, method: str = "global", **query: Any
+) -> Answer:
+    return world.open(query=query).ask(question, level, method=method)
+
+
+def tokens(answer: Answer) -> int:
+    return sum(p.prompt_tokens + p.completion_tokens for p in answer.phases.values())
+
+
+# the source text
+
+
+def test_the_source_text_is_read_whole_and_its_chunks_are_cited(deep: World):
+    start = deep.asked()
+    answer = asked(deep, "What about AAX ?", method="text", context_tokens=300)
+    chunks = {c["id"]: c["text"] for c in deep.table("text_units")}
+    read = [r.id for c in answer.contexts if c.phase == "map" for r in c.records]
+    assert sorted(read) == sorted(chunks) and max(c.n_tokens for c in answer.contexts) <= 300
+    assert answer.references and all("AAX" in chunks[r.id] for r in answer.references)
+    assert {r.section for r in answer.references} == {"Sources"} and answer.level is None
+    assert deep.prompts(start)["map"] == answer.phases["map"].calls == len(answer.contexts) - 1
+
+
+def test_the_sources_of_an_answer_from_the_source_text_are_its_chunks(deep: World):
+    opened = deep.open()
+    answer = opened.ask("What about AAX ?", method="text")
+    documents = {d["path"]: d["text"] for d in deep.table("documents")}
+    for source in opened.sources(answer.references, answer):
+        assert source.chunks
+        for chunk in source.chunks:
+            assert documents[chunk["document"]][chunk["start"] : chunk["end"]] == chunk["text"]
+
+
+# levels and budgets
+
+
+def test_a_budget_picks_the_finest_level_and_the_question_stays_within_it(deep: World):
+    n_levels = len(deep.open().manifest.counts["levels"])
+    most: list[int] = []
+    for k in range(n_levels):
+        with pytest.raises(BudgetSpent, match=r"would take at most [\d,]+ tokens") as refused:
+            asked(deep, level=k, budget_tokens=1, **SMALL)
+        most.append(int(re.search(r"at most ([\d,]+)", str(refused.value))[1].replace(",", "")))
+    assert most == sorted(most) and len(set(most)) > 1
+    for budget in (*most, most[-1] - 1, 10**7):
+        answer = asked(deep, level="auto", budget_tokens=budget, **SMALL)
+        assert tokens(answer) <= budget and not answer.failed_parts
+        assert answer.level == max(k for k in range(n_levels) if most[k] <= budget)
+        assert answer.notes[0].startswith(f"C{answer.level} is the finest level within the budget")
+
+
+def test_a_question_beyond_its_budget_is_refused_and_asks_nothing(deep: World):
+    start = deep.asked()
+    for method in ("text", "global"):
+        with pytest.raises(BudgetSpent, match=r"query\.budget_tokens is 3,000"):
+            asked(deep, level="C2" if method == "global" else None, method=method, budget_tokens=3_000)
+    assert deep.asked() == start
+
+
+def test_a_budget_in_dollars_needs_the_price_of_the_model(deep: World):
+    with pytest.raises(SettingsError, match="price of a model is unknown"):
+        asked(deep, level="auto", budget_usd=1.0)
+
+
+def test_what_corrections_take_beyond_the_budget_is_not_asked_and_told(deep: World):
+    """Every map reply needs a correction, which no forecast can know of."""
+    enough = tokens(asked(deep, level="C1", **SMALL))
+
+    def needs_correction(body: dict[str, Any]) -> str | Reply:
+        return "It depends." if prompt_of(body) == "map" else toy_model.respond(body)
+
+    deep.endpoint.respond = needs_correction
+    answer = asked(deep, level="C1", budget_tokens=2 * enough, **SMALL)
+    assert tokens(answer) <= 2 * enough and answer.failed_parts
+    assert "query.budget_tokens is" in answer.text or "not usable after a correction" in answer.text
+
+
+# dynamic selection
+
+
+def test_only_what_lies_below_relevant_reports_is_rated_and_read(deep: World):
+    start = deep.asked()
+    answer = asked(deep, "What about AAX ?", dynamic=True)
+    reports = {r["id"]: r for r in deep.table("community_reports")}
+    rated = [r.id for c in answer.contexts if c.phase == "rate" for r in c.records]
+    read = [r.id for c in answer.contexts if c.phase == "map" for r in c.records]
+    assert len(rated) == len(set(rated)) < len(reports) and set(read) <= set(rated)
+    relevant = {reports[i]["community"] for i in rated if "AAX" in reports[i]["full_content"]}
+    assert all(reports[i]["level"] == 0 or reports[i]["parent"] in relevant for i in rated)
+    assert answer.phases["rate"].calls == deep.prompts(start)["rate"]
+    assert list(answer.phases) == ["rate", "map", "reduce"]
+    assert answer.notes[0].startswith(f"{len(rated)} reports down to C2 rated")
+    assert answer.notes[0].endswith(f"{len(read)} read.")
+
+
+def test_another_model_can_rate(deep: World):
+    endpoint = {"base_url": deep.endpoint.base_url, "api_key_env": None}
+    cheap = {"provider": "openai", "model": "cheap", "endpoints": [endpoint]}
+    models = deep.settings().models["default"].model_dump(mode="json")
+    start = deep.asked()
+    answer = deep.open(
+        models={"default": models, "cheap": cheap},
+        stages={"rate": {"model": "cheap"}},
+        query={"dynamic": True},
+    ).ask("What about AAX ?")
+    assert answer.found
+    used = {(prompt_of(b), b["model"]) for b in deep.endpoint.bodies()[start:]}
+    assert used == {("rate", "cheap"), ("map", "m"), ("reduce", "m")}
+
+
+def test_a_rating_call_that_fails_leaves_its_reports_relevant_and_is_told(deep: World):
+    first = iter([REJECTED])
+
+    def one_fails(body: dict[str, Any]) -> Any:
+        return (prompt_of(body) == "rate" and next(first, None)) or toy_model.respond(body)
+
+    deep.endpoint.respond = one_fails
+    answer = asked(deep, "What about AAX ?", dynamic=True, context_tokens=300)
+    assert answer.found and answer.failed_parts == 0 and answer.phases["rate"].failed == 1
+    assert any("got no rating and counted as relevant" in n and "rejected" in n for n in answer.notes)
+
+
+# points
+
+
+@pytest.mark.parametrize("method", ["global", "text"])
+def test_points_are_weighed_one_by_one(deep: World, method: str):
+    start = deep.asked()
+    answer = asked(deep, "What about AAX ?", method=method, map_protocol="points")
+    assert answer.found and answer.references and not answer.failed_parts
+    assert set(deep.prompts(start)) == {"map_points", "reduce"}
+
+
+def test_a_map_call_without_json_is_asked_once_more_and_then_told_as_missing(deep: World):
+    def one_in_prose(body: dict[str, Any]) -> str:
+        """The first context of all, again when it is corrected."""
+        text = str(body["messages"][1]["content"])
+        return "They get on." if "Reports" in text and marker in text else toy_model.respond(body)
+
+    opened = deep.open(query={"context_tokens": 300, "map_protocol": "points"})
+    start = deep.asked()
+    opened.ask(ALL, 2)
+    contexts = [
+        toy_model.recognise(b["messages"][-1]["content"])[1]["context"]
+        for b in deep.endpoint.bodies()[start:]
+        if prompt_of(b) == "map_points"
+    ]
+    marker = parse_sections(contexts[0])["Reports"][0]["content"][:60]
+    deep.endpoint.respond = one_in_prose
+    start = deep.asked()
+    answer = opened.ask(ALL, 2)
+    assert deep.prompts(start)["correct"] == 1 == answer.failed_parts and answer.found
+    assert any(
+        n.startswith(f"1 of {len(contexts)} parts of the reports got no usable reply") for n in answer.notes
+    )
+
+
+# DRIFT
+
+
+def test_drift_looks_up_what_its_primer_leaves_open(deep: World):
+    start = deep.asked()
+    answer = asked(deep, "What about AAX ?", method="drift", drift_depth=2, drift_breadth=2)
+    prompts = deep.prompts(start)
+    assert prompts["drift_primer"] == 1 == prompts["reduce"] and 1 <= prompts["drift_local"] <= 4
+    assert answer.phases["drift"].calls == prompts["drift_primer"] + prompts["drift_local"]
+    assert {"Reports", "Entities"} <= {r.section for r in answer.references}
+    number = {e["id"]: e["human_readable_id"] for e in deep.table("entities")}
+    entity = next(r for r in answer.references if r.section == "Entities")
+    assert f"Entities ({number[entity.id]}" in answer.text
+    assert answer.notes[0].startswith("Looked up: What about ")
+
+
+# questions that cannot be asked
+
+
+@pytest.mark.parametrize("method", ["global", "text", "drift"])
+def test_a_question_that_fills_the_window_is_refused_before_it_is_sent(deep: World, method: str):
+    small = deep.settings().models["default"].model_copy(update={"context_window": 9_500})
+    opened = deep.open(models={"default": small.model_dump(mode="json")})
+    start = deep.asked()
+    with pytest.raises(UsageError, match=r"the question does not fit: .* context window of m is 9,500"):
+        opened.ask("Why did they write to each other? " * 400, method=method)
+    assert deep.asked() == start
+
+
+@pytest.mark.parametrize("method", ["global", "text", "drift"])
+def test_a_question_in_another_language_is_asked_as_it_is(deep: World, method: str):
+    question = "Кто писал AAX ? 谁写信给 AAX ?"
+    start = deep.asked()
+    answer = deep.open().ask(question, method=method)
+    assert answer.found
+    assert all(question in b["messages"][-1]["content"] for b in deep.endpoint.bodies()[start:])
+
+
+# the offline engine
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> str:
+    root = str(tmp_path_factory.mktemp("demo"))
+    settings = Settings()
+    executor = LocalExecutor(Store(root), Models.of(settings))
+    index(str(TOP / "demo" / "corpus"), executor, settings, Silent())
+    return root
+
+
+def offline(root: str, **query: Any) -> Index:
+    return open_index(root, settings=Settings.model_validate({"query": query}))
+
+
+@pytest.mark.parametrize(
+    ("method", "query"),
+    [
+        ("text", {}),
+        ("text", {"map_protocol": "points"}),
+        ("global", {"map_protocol": "points"}),
+        ("global", {"dynamic": True}),
+        ("global", {"budget_tokens": 45_000}),
+        ("drift", {}),
+    ],
+)
+def test_the_offline_engine_answers_every_way(demo: str, method: str, query: dict[str, Any]):
+    answer = offline(demo, **query).ask("Who opposed the tidal barrage, and why?", method=method)
+    assert answer.found and len(answer.references) >= 3 and not answer.failed_parts
+    assert "barrage" in answer.text.lower() and answer.cost_usd == 0
+    assert max(c.n_tokens for c in answer.contexts) <= 8_000
+    assert "Source " not in answer.text.replace("Sources (", "")
+
+
+def test_the_offline_engine_selects_what_concerns_the_question(demo: str):
+    answer = offline(demo, dynamic=True).ask("What happened at the rowing race?")
+    n_rated = sum(len(c.records) for c in answer.contexts if c.phase == "rate")
+    n_read = sum(len(c.records) for c in answer.contexts if c.phase == "map")
+    assert answer.found and 0 < n_read < n_rated / 2
+
+
+# the command line
+
+
+def test_options_of_a_question_reach_its_prompts(run: Command, world: World):
+    world.write(TOWN)
+    run(*index_command(world))
+    start = world.asked()
+    options = ["--response-type", "a list of three points", "--general-knowledge", "--map-protocol", "points"]
+    result = run("query", ALL, "--root", world.root, *model_options(world), *options)
+    assert result.exit_code == 0
+    for body in world.endpoint.bodies()[start:]:
+        said = "".join(m["content"] for m in body["messages"])
+        assert said.count("a list of three points") >= 2 and "[general knowledge]" in said
+    assert set(world.prompts(start)) == {"map_points", "reduce"}
+
+
+def test_options_of_a_question_need_no_model(run: Command, world: World):
+    world.write(TOWN)
+    run(*index_command(world))
+    offline_again = ["--set", "models.default={provider: offline}"]
+    question = "What did HEIDI do?"
+    result = run("query", question, "--root", world.root, *offline_again, "--dynamic")
+    assert result.exit_code == 0 and "1 report down to C0 rated in 1 call" in result.stdout
+    result = run("query", question, "--root", world.root, *offline_again, "--no-dynamic", "--level", "auto")
+    assert "C0 is the coarsest level with enough reports" in result.stdout
+
+
+def test_a_budget_that_does_not_suffice_returns_4_and_says_what_would(run: Command, world: World):
+    world.write(TOWN)
+    run(*index_command(world))
+    for more in (
+        ["--level", "auto"],
+        ["--level", "C0"],
+        ["--method", "text"],
+        ["--method", "drift"],
+        ["--dynamic"],
+    ):
+        result = run("query", ALL, "--root", world.root, "--budget-tokens", 500, *more)
+        assert result.exit_code == 4 and "query.budget_tokens is 500" in result.stderr
+        assert "would take at most" in result.stderr and "Nothing was asked" in result.stderr
+    result = run("query", ALL, "--root", world.root, "--budget-tokens", 0)
+    assert result.exit_code == 2 and "query.budget_tokens" in result.stderr
+
+
+def test_levels_shows_what_each_level_holds(run: Command, deep: World):
+    told = json.loads(run("levels", "--root", deep.root, "--json").stdout)
+    counts = deep.open().manifest.counts["levels"]
+    reports = deep.table("community_reports")
+    rows = {row["name"]: row for row in told["levels"]}
+    assert list(rows) == [*counts, "TS"] and {n: rows[n]["n_units"] for n in counts} == counts
+    assert rows["C0"]["n_tokens"] == sum(r["n_tokens"] for r in reports if r["level"] == 0)
+    chunks = deep.table("text_units")
+    assert rows["TS"]["n_units"] == len(chunks)
+    assert rows["TS"]["n_tokens"] == sum(c["n_tokens"] for c in chunks)
+    assert max(row["share"] for row in rows.values()) == 1.0
+    shown = run("levels", "--root", deep.root).stdout
+    assert "100.0%" in shown and f"{rows['TS']['n_tokens']:,}" in shown
+
+
+def test_levels_of_nothing_are_refused_and_of_an_empty_index_are_empty(run: Command, world: World):
+    assert run("levels", "--root", world.root).exit_code == 2
+    world.write({"weather.txt": "It rained in the whole of the spring, and nobody of note was seen."})
+    run(*index_command(world))
+    told = json.loads(run("levels", "--root", world.root, "--json").stdout)
+    assert [(r["name"], r["n_units"]) for r in told["levels"]] == [("TS", 1)]
+    result = run("query", ALL, "--root", world.root, "--level", "auto")
+    assert result.exit_code == 2 and "no communities" in result.stderr

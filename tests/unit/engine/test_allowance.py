@@ -1,0 +1,136 @@
+"""A question's budget while it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphrag_ray.engine.allowance import Allowance
+from graphrag_ray.engine.work import Answer
+from graphrag_ray.errors import BudgetSpent, PermanentCallError, SettingsError, TransientCallError
+from graphrag_ray.messages import (
+    CallParameters,
+    ChatReply,
+    ChatRequest,
+    EmbeddingReply,
+    EmbeddingRequest,
+    Message,
+    Usage,
+)
+from graphrag_ray.query.budget import Most
+from graphrag_ray.settings import Model, Price, Query
+
+PRICED = Model(provider="openai", model="m", price=Price(input_usd_per_mtok=1, output_usd_per_mtok=10))
+
+
+def request(words: int, most: int) -> ChatRequest:
+    return ChatRequest("map", (Message("user", "word " * words),), CallParameters("default", "m", 0.0, most))
+
+
+def ask_all(
+    allowance: Allowance, sizes: list[tuple[int, int, int]], last: bool = False
+) -> tuple[int, list[object]]:
+    """Tokens that were taken, and what became of each call.
+
+    sizes: of the prompt, of the longest reply, of the reply as it comes
+    """
+    taken = 0
+
+    async def ask(asked: ChatRequest, stage: str) -> Answer:
+        nonlocal taken
+        await asyncio.sleep(0)
+        n, reply = next((n, r) for n, m, r in sizes if request(n, m) == asked)
+        taken += n + 5 + reply
+        return Answer(ChatReply("So.", usage=Usage(n + 5, reply)))
+
+    async def run() -> list[object]:
+        within = allowance.around(ask, last)
+        calls = [within(request(n, m), "map") for n, m, _ in sizes]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    ended = asyncio.run(run())
+    return taken, ended
+
+
+def allowance(kept_back: Most | None = None, model: Model = PRICED, **query: float) -> Allowance:
+    return Allowance(Query(**query), {"default": model}, kept_back or Most())
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 300), st.integers(1, 300), st.integers(0, 300)).map(
+            lambda t: (t[0], t[1], min(t[1], t[2]))
+        ),
+        max_size=12,
+        unique_by=lambda t: t[:2],
+    ),
+    st.integers(1, 2_000),
+    st.integers(0, 500),
+)
+@settings(deadline=None)
+def test_calls_that_run_at_once_never_exceed_the_budget_together(sizes, budget: int, kept_back: int):
+    before = allowance(Most(1, kept_back), budget_tokens=budget)
+    taken, ended = ask_all(before, sizes)
+    assert taken == 0 or taken + kept_back <= budget
+    assert all(isinstance(e, Answer | PermanentCallError) for e in ended)
+
+
+def test_a_call_that_does_not_fit_is_not_sent_and_says_why():
+    taken, (ended,) = ask_all(allowance(budget_tokens=100), [(90, 20, 1)])
+    assert taken == 0 and isinstance(ended, PermanentCallError)
+    assert str(ended) == "query.budget_tokens is 100, and 0 tokens are spent or asked for: not sent"
+
+
+def test_replies_shorter_than_they_might_be_leave_room_for_others():
+    within = allowance(budget_tokens=400)
+    for _ in range(3):
+        taken, (ended,) = ask_all(within, [(50, 200, 10)])
+        assert taken and isinstance(ended, Answer)
+
+
+def test_the_last_call_may_take_what_was_kept_back_and_without_room_ends_the_question():
+    within = allowance(Most(1, 150), budget_tokens=200)
+    assert ask_all(within, [(90, 20, 1)])[0] == 0
+    assert ask_all(within, [(90, 20, 1)], last=True)[0] > 0
+    _, (ended,) = ask_all(within, [(90, 20, 1)], last=True)
+    assert isinstance(ended, BudgetSpent)
+
+
+def test_a_call_that_failed_takes_nothing():
+    within = allowance(budget_tokens=200)
+
+    async def broken(asked: ChatRequest, stage: str) -> Answer:
+        raise TransientCallError("down")
+
+    for _ in range(4):
+        with pytest.raises(TransientCallError):
+            asyncio.run(within.around(broken, False)(request(90, 20), "map"))  # type: ignore[arg-type]
+    assert ask_all(within, [(90, 20, 1)])[0] > 0
+
+
+def test_dollars_are_counted_at_the_dearest_endpoint():
+    dear = {"price": {"input_usd_per_mtok": 100, "output_usd_per_mtok": 100}}
+    cheap = {"price": {"input_usd_per_mtok": 1, "output_usd_per_mtok": 1}}
+    model = Model(provider="openai", model="m", endpoints=(cheap, dear))  # type: ignore[arg-type]
+    assert ask_all(allowance(model=model, budget_usd=0.01), [(90, 10, 1)])[0] == 0
+    assert ask_all(allowance(model=model, budget_usd=0.011), [(90, 10, 1)])[0] > 0
+
+
+def test_a_budget_in_dollars_needs_a_price():
+    unknown = Model(provider="openai", model="no-such-model")
+    _, (ended,) = ask_all(allowance(model=unknown, budget_usd=1), [(9, 9, 9)])
+    assert isinstance(ended, SettingsError)
+
+
+def test_embeddings_count_as_well():
+    async def embed(asked: EmbeddingRequest, stage: str) -> Answer:
+        return Answer(EmbeddingReply(b"", Usage(len(asked.text.split()))))
+
+    within = allowance(budget_tokens=100).around(embed, False)  # type: ignore[arg-type]
+    text = EmbeddingRequest("word " * 60, CallParameters("default", "m"))
+    asyncio.run(within(text, "embed"))
+    with pytest.raises(PermanentCallError):
+        asyncio.run(within(text, "embed"))

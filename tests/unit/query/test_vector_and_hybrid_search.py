@@ -1,0 +1,221 @@
+"""Vector and hybrid search: what is nearest, as much as fills one context, and one call."""
+
+from __future__ import annotations
+
+import random
+from itertools import permutations
+from typing import Any
+
+import pytest
+from driving import COUNT, Snapshot
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphrag_ray.errors import UsageError
+from graphrag_ray.ids import entity_id, report_id
+from graphrag_ray.query import hybrid_search, vector_search
+from graphrag_ray.query.answer import Answer
+from graphrag_ray.query.method import Dialogues, Question, Search
+from graphrag_ray.query.nearest import fused, nearest
+from graphrag_ray.query.one_context import PHASE
+from graphrag_ray.records import Reference, parse_sections
+
+
+def chunk(n: int, text: str, *entities: str) -> dict[str, Any]:
+    return {
+        "id": f"t{n}",
+        "human_readable_id": n,
+        "text": text,
+        "entity_ids": [entity_id(e) for e in entities],
+    }
+
+
+def corpus(n: int = 40, words: int = 20) -> dict[str, list[dict[str, Any]]]:
+    return {
+        "text_units": [
+            chunk(i, f"ALICE wrote letter {i}. " + "So it went on. " * words, "ALICE") for i in range(n)
+        ],
+        "documents": [{"id": f"d{i}", "path": f"{i}.txt", "text_unit_ids": [f"t{i}"]} for i in range(n)],
+    }
+
+
+def by_number(search: Search) -> list[str]:
+    """Vectors find chunks in their order, keywords in the reverse."""
+    ids = [f"t{i}" for i in range(1000)]
+    return ids if search.by == "vector" else ids[::-1]
+
+
+def ask(snap: Snapshot, way: Any, question: str, *where: str, **query: Any) -> Answer:
+    return snap.run(way.search(Question(question, where=where), snap.given(**query)))
+
+
+def searches(snap: Snapshot) -> list[Search]:
+    return [n for n in snap.needs if isinstance(n, Search)]
+
+
+def test_the_nearest_chunks_fill_the_context_in_their_order():
+    snap = Snapshot(corpus(), by_number)
+    answer = ask(snap, vector_search, "What did ALICE do?", context_tokens=1000)
+    (used,) = answer.contexts
+    n = len(used.records)
+    assert used.records == tuple(Reference("Sources", f"t{i}") for i in range(n)) and 5 < n < 20
+    assert 850 < used.n_tokens <= 1000 and used.left_out == 0 and used.phase == PHASE
+    assert answer.found and answer.references == used.records[:3] and "[Data: Sources (1)]" in answer.text
+
+
+def test_one_call_is_made_and_its_text_is_the_answer():
+    snap = Snapshot(corpus(), by_number)
+    ask(snap, vector_search, "What did ALICE do?")
+    (asked,) = [n for n in snap.needs if isinstance(n, Dialogues)]
+    assert asked.last and len(asked.start) == 1
+
+
+def test_more_is_looked_up_until_the_context_is_full():
+    snap = Snapshot(corpus(n=300, words=3), by_number)
+    answer = ask(snap, vector_search, "What did ALICE do?", context_tokens=2000)
+    assert answer.contexts[0].n_tokens > 1950
+    assert [s.k for s in searches(snap)] == [32, 128]
+
+
+def test_a_corpus_that_is_smaller_than_the_context_is_read_whole():
+    snap = Snapshot(corpus(n=3), lambda search: ["t2", "t0", "t1"])
+    answer = ask(snap, vector_search, "What did ALICE do?")
+    assert [r.id for r in answer.contexts[0].records] == ["t2", "t0", "t1"] and len(searches(snap)) == 1
+
+
+def test_a_chunk_that_is_larger_than_the_context_is_cut_and_that_is_told():
+    snap = Snapshot({"text_units": [chunk(0, "ALICE went on. " * 5000)]}, by_number)
+    answer = ask(snap, vector_search, "What did ALICE do?", context_tokens=500)
+    assert answer.contexts[0].cut == 1 and 480 < answer.contexts[0].n_tokens <= 500
+    assert answer.notes == ("1 record was longer than its part of the context and was read without its end.",)
+
+
+def test_conditions_restrict_what_is_looked_through():
+    snap = Snapshot(corpus(), by_number)
+    answer = ask(snap, vector_search, "What did ALICE do?", "path~1?.txt")
+    assert {r.id for r in answer.contexts[0].records} == {f"t{i}" for i in range(10, 20)}
+    assert searches(snap)[0].among == sorted(f"t{i}" for i in range(10, 20))
+
+
+@pytest.mark.parametrize("way", [vector_search, hybrid_search])
+def test_an_index_without_embeddings_says_how_to_make_them(way: Any):
+    snap = Snapshot(corpus())
+    given_ = snap.given()
+    object.__setattr__(given_, "n_rows", {"text_units": 40})
+    with pytest.raises(UsageError, match=r"needs embeddings of text units, .*embeddings\.enabled: true"):
+        snap.run(way.search(Question("What?"), given_))
+
+
+@pytest.mark.parametrize("way", [vector_search, hybrid_search])
+def test_an_empty_index_holds_nothing_and_asks_no_model(way: Any):
+    snap = Snapshot({})
+    answer = ask(snap, way, "What?")
+    assert not answer.found and not any(isinstance(n, Dialogues) for n in snap.needs)
+
+
+def test_lists_are_fused_by_reciprocal_rank():
+    a, b, c, d = (("text_unit", x) for x in "abcd")
+    assert fused([[a, b, c], [c, a, d]]) == [a, c, b, d]
+    assert fused([[a], [b]]) == [a, b]
+    assert fused([]) == [] and fused([[], [d]]) == [d]
+
+
+@given(st.lists(st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8), max_size=4))
+def test_what_is_before_another_in_all_lists_is_before_it_in_the_fused_one(lists: list[list[str]]):
+    order = fused([[("entity", x) for x in ranking] for ranking in lists])
+    assert len(order) == len(set(order)) == len({x for ranking in lists for x in ranking})
+    names = [x for _, x in order]
+    for x, y in permutations(names, 2):
+        if all(y not in r or (x in r and r.index(x) < r.index(y)) for r in lists):
+            assert names.index(x) < names.index(y)
+
+
+def test_hybrid_search_reads_what_both_lists_have_in_front():
+    snap = Snapshot(corpus(), lambda s: ["t1", "t2", "t3"] if s.by == "vector" else ["t3", "t9"])
+    answer = ask(snap, hybrid_search, "What did ALICE do?")
+    assert [r.id for r in answer.contexts[0].records] == ["t3", "t1", "t2", "t9"]
+    assert [(s.kind, s.by) for s in searches(snap)] == [("text_unit", "vector"), ("text_unit", "keyword")]
+    assert answer.method == "hybrid"
+
+
+def everything() -> dict[str, list[dict[str, Any]]]:
+    ends = {"source": "ALICE", "target": "BOB"}
+    return corpus(2) | {
+        "entities": [{"id": entity_id("ALICE"), "title": "ALICE", "description": "a mayor"}],
+        "relationships": [{"id": "r1", **ends, "description": "they met"}],
+        "community_reports": [{"id": report_id("k"), "title": "On ALICE", "full_content": "Of her."}],
+    }
+
+
+KINDS = ["text_unit", "entity", "relationship", "community_report"]
+FINDS = {
+    "text_unit": ["t0", "t1"],
+    "entity": [entity_id("ALICE")],
+    "relationship": ["r1"],
+    "community_report": [report_id("k")],
+}
+
+
+def test_hybrid_search_looks_through_all_kinds_that_are_asked_for():
+    snap = Snapshot(everything(), lambda s: FINDS[s.kind])
+    context = snap.run(
+        nearest([Search(k, by, "?", 0) for k in KINDS for by in ("vector", "keyword")], snap.given())
+    )
+    sections = parse_sections(context.text)
+    assert {name: len(rows) for name, rows in sections.items()} == {
+        "Reports": 1,
+        "Entities": 1,
+        "Relationships": 1,
+        "Sources": 2,
+    }
+    answer = ask(snap, hybrid_search, "What did ALICE do?", hybrid_over=["entity", "text_unit", "entity"])
+    assert [r.section for r in answer.contexts[0].records] == ["Entities", "Sources", "Sources"]
+
+
+def test_entities_under_conditions_are_those_that_the_chunks_name_and_are_told_in_their_words():
+    tables = everything()
+    tables["entity_instances"] = [
+        {"entity_id": entity_id("ALICE"), "title": "ALICE", "description": f"of {t}", "text_unit_id": t}
+        for t in ("t0", "t1")
+    ]
+    snap = Snapshot(tables, lambda s: FINDS[s.kind])
+    snap.answer = seen = Recording(snap.answer)
+    ask(snap, hybrid_search, "What did ALICE do?", "path=1.txt", hybrid_over=["entity", "text_unit"])
+    (context,) = seen.contexts
+    assert context["Entities"] == [{"id": "1", "entity": "ALICE", "description": "of t1"}]
+    assert [r["text"][:20] for r in context["Sources"]] == ["ALICE wrote letter 1"]
+
+
+def test_reports_cannot_be_restricted_to_documents():
+    snap = Snapshot(everything(), lambda s: FINDS[s.kind])
+    with pytest.raises(UsageError, match=r"reports are written from many documents"):
+        ask(snap, hybrid_search, "?", "path=1.txt", hybrid_over=["community_report"])
+
+
+class Recording:
+    """Answers as another does, and keeps the contexts that it was shown."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer, self.contexts = answer, []
+
+    def __call__(self, request: Any) -> Any:
+        self.contexts.append(parse_sections(request.variables["context"]))
+        return self.answer(request)
+
+
+@given(st.randoms(use_true_random=False), st.integers(256, 5000), st.sets(st.sampled_from(KINDS), min_size=1))
+def test_no_context_of_what_is_nearest_is_above_its_budget(rng: random.Random, budget: int, kinds: set[str]):
+    word = rng.choice(["word ", "für ", "数据", '", ', "🙂", "A-1 "])
+
+    def text() -> str:
+        return word * int(8000 ** rng.random())
+
+    ids = [f"x{i}" for i in range(rng.randint(0, 200))]
+    named = {"title": "T", "source": "A", "target": "B"}
+    rows = [{"id": i, "text": text(), "description": text(), "full_content": text(), **named} for i in ids]
+    tables = dict.fromkeys(("text_units", "entities", "relationships", "community_reports"), rows)
+    snap = Snapshot(tables, lambda s: rng.sample(ids, len(ids)))
+    find = [Search(k, by, "?", 0) for k in sorted(kinds) for by in ("vector", "keyword")]
+    context = snap.run(nearest(find, snap.given(context_tokens=budget)))
+    assert context.n_tokens == COUNT(context.text) <= budget
+    assert bool(context.numbering) == bool(ids)
