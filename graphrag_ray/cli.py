@@ -9,7 +9,7 @@ import click
 from graphrag_ray.terminal.options import Commands
 from graphrag_ray.version import __version__
 
-COMMANDS = ("index", "query", "levels", "status", "failures", "gc", "estimate", "init")
+COMMANDS = ("index", "query", "levels", "inspect", "export", "status", "failures", "gc", "estimate", "init")
 """Each is the function of that name in the module of that name."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -84,7 +84,7 @@ class Reader:
         if need.ids is None:
             return self.table(need.table, need.columns)
         if not need.ids:
-            return _schema_of(need.table, need.columns).empty_table()
+            return schema_of(need.table, need.columns).empty_table()
         wanted = pa.array(sorted(set(need.ids)), pa.string())
         is_large = sum(part.bytes for part in self.manifest.parts(need.table)) > LARGE_BYTES
 
@@ -95,17 +95,34 @@ class Reader:
             first = [need.by, *need.columns] if part.bytes <= WHOLE_BYTES else [need.by]
             held = is_one_of(self._columns(need.table, part, list(dict.fromkeys(first)))[need.by], wanted)
             if not pc.any(held).as_py():
-                return _schema_of(need.table, need.columns).empty_table()
+                return schema_of(need.table, need.columns).empty_table()
             return self._columns(need.table, part, need.columns).filter(held)
 
         with being_read(self.store, self.manifest):
             return self._together(need.table, need.columns, of)
 
+    def scan(self, name: str, columns: Sequence[str], of: Callable[[pa.Table], pa.Table]) -> pa.Table:
+        """What `of` keeps of some columns of a table, part by part: for what no id leads to."""
+        with being_read(self.store, self.manifest):
+            return self._together(name, columns, lambda part: of(self._columns(name, part, columns)))
+
+    def pieces(self, name: str, columns: Sequence[str], rows: int | None = None) -> Iterator[pa.Table]:
+        """A table of the snapshot piece by piece, in order: one part is in memory at a time, and none is
+        kept.
+
+        rows: of a piece, at most; None: a piece is a part
+        """
+        with being_read(self.store, self.manifest):
+            for part in self.manifest.parts(name):
+                table = read_table(self.store, [part], columns, schema.TABLES[name])
+                step = rows or max(1, table.num_rows)
+                yield from (table.slice(at, step) for at in range(0, table.num_rows, step))
+
     def _together(self, table: str, columns: Sequence[str], of: Callable[[Part], pa.Table]) -> pa.Table:
         """What is read of each part, in their order."""
         parts = self.manifest.parts(table)
         with ThreadPoolExecutor(PARTS_AT_ONCE, thread_name_prefix="parts") as pool:
-            found = [_schema_of(table, columns).empty_table(), *pool.map(of, parts)]
+            found = [schema_of(table, columns).empty_table(), *pool.map(of, parts)]
         return pa.concat_tables(found, promote_options="default")
 
     def _columns(self, table: str, part: Part, names: Sequence[str]) -> pa.Table:
@@ -114,8 +131,8 @@ class Reader:
             read = read_table(self.store, [part], missing, schema.TABLES[table])
             self.kept.add(part.path, read)
             found |= {name: read[name] for name in missing}
-        return pa.table({name: found[name] for name in names}, schema=_schema_of(table, names))
+        return pa.table({name: found[name] for name in names}, schema=schema_of(table, names))
 
 
-def _schema_of(table: str, columns: Sequence[str]) -> pa.Schema:
+def schema_of(table: str, columns: Sequence[str]) -> pa.Schema:
     return pa.schema([schema.TABLES[table].field(name) for name in columns])

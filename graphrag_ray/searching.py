@@ -19,6 +19,7 @@ from graphrag_ray.patience import Asker
 from graphrag_ray.query.method import Hit, Kind, Search
 from graphrag_ray.reading import Reader
 from graphrag_ray.search import keyword, vectors
+from graphrag_ray.search.arrays import strings
 from graphrag_ray.search.keyword import KeywordShard
 from graphrag_ray.search.ranking import Found, merged
 from graphrag_ray.search.vectors import Floats, VectorShard
@@ -127,7 +128,8 @@ class Searching:
 
     async def _embed(self, text: str) -> Floats:
         embedder = await asyncio.to_thread(self.searcher.embedder)
-        (outcome,) = await self.asker.run("embed", [partial(embedder.embed, text)])
+        sendable = text.encode(errors="replace").decode()  # half of a character, from a terminal, say
+        (outcome,) = await self.asker.run("embed", [partial(embedder.embed, sendable)])
         if outcome.result is None:
             raise GraphRagError(f"the question could not be embedded: {outcome.error}")
         wanted: Floats = vectors.unit(np.frombuffer(outcome.result, "<f4").reshape(1, -1))[0]
@@ -155,7 +157,7 @@ def _by_keyword(searcher: Searcher, need: Search) -> list[Found]:
 
 
 def _ids(need: Search) -> pa.Array | None:
-    return None if need.among is None else pa.array(sorted(set(need.among)), pa.string())
+    return None if need.among is None else strings(sorted(set(need.among)))
 
 
 def _told(embedder: Embedder) -> str:

@@ -17,7 +17,12 @@ CHAT_KINDS = (
     "describe",
     "report",
     "map",
+    "map_points",
+    "rate",
     "reduce",
+    "answer",
+    "drift_primer",
+    "drift_local",
     "correct",
     "other",
 )
@@ -45,6 +50,16 @@ def kind_of(text: str) -> str:
             return "map"
         if "----- end of the answers -----" in text:
             return "reduce"
+        if '{"ratings": [' in text:
+            return "rate"
+        if '"follow_ups": [' in text:
+            return "drift_primer"
+        if '{"points": [' in text:
+            return "map_points"
+        if "----- end of the data -----" in text:
+            return "answer"
+    if text.startswith("# The user's question") and '"follow_ups": [' in text:
+        return "drift_local"
     return peers.kind_of(text)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from graphrag_ray.errors import FAILED_ITEMS
+from graphrag_ray.errors import FAILED_ITEMS, UsageError
 from graphrag_ray.query import methods
 from graphrag_ray.terminal import console
 from graphrag_ray.terminal.options import (
@@ -88,6 +88,8 @@ def query(
     from graphrag_ray.ask import open_index
     from graphrag_ray.store.snapshots import open_latest
 
+    if short["dynamic"] and method != "global":
+        raise UsageError(f"--dynamic selects the reports of global search; {method} search has no use for it")
     store = open_root(root, config, overrides)
     with naming_root(root):
         manifest = open_latest(store, snapshot)

@@ -145,7 +145,8 @@ def _most_promising(open_: Iterable[FollowUp], n: int) -> list[FollowUp]:
 def _synthesis(text: str, given: Given, found: _Found) -> Generator[Any, Any, Read]:
     to_reduce = reduce_context(found.answers, given.settings.query.context_tokens, given.count)
     spec = reduce_spec(given.settings, given.prompts)
-    (reduced,) = yield Dialogues("reduce", [partial(reduce_answer, text, to_reduce, spec)], last=True)
+    final = partial(reduce_answer, text, to_reduce, spec)
+    (reduced,) = yield Dialogues("reduce", [final], last=True, numbering=to_reduce.numbering)
     if reduced.result is None:
         raise GraphRagError(f"the answer could not be put together: {reduced.error}")
     dropped = sum(a.dropped_references for a in found.answers)

@@ -69,12 +69,11 @@ def build(ids: Sequence[str], vectors: Floats, graph: bool = False) -> pa.Buffer
 
 def read(data: pa.Buffer) -> VectorShard:
     """A shard from its bytes, without copying them."""
-    arrays = unpacked(data)
-    ids = arrays["ids"]
+    texts, arrays = unpacked(data)
+    ids = texts["ids"]
     if "vectors" in arrays:
-        return VectorShard(ids, arrays["vectors"].to_numpy(zero_copy_only=True).reshape(len(ids), -1))
-    raw = arrays["graph"].to_numpy(zero_copy_only=True)
-    return VectorShard(ids, _matrix_in(raw), _Graph(raw))
+        return VectorShard(ids, arrays["vectors"].reshape(len(ids), -1))
+    return VectorShard(ids, _matrix_in(arrays["graph"]), _Graph(arrays["graph"]))
 
 
 def unit(vectors: Floats) -> Floats:
