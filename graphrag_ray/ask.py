@@ -15,9 +15,11 @@ import pyarrow as pa
 from graphrag_ray.corpus.tokens import count, vocabulary_for
 from graphrag_ray.engine.allowance import Allowance
 from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.local import together
 from graphrag_ray.errors import UsageError
 from graphrag_ray.llm.accounting import Accounts, Totals
 from graphrag_ray.llm.pricing import dearest_price
+from graphrag_ray.messages import whole
 from graphrag_ray.patience import Asker
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.query import methods
@@ -142,6 +144,7 @@ class Index:
     ) -> Answers:
         """Check a question; what answers it then, told who asks and, where it is streamed, who hears. Raises
         UsageError for what cannot be asked."""
+        question = whole(question)
         _check(question)
         search = methods.method(method)
         methods.check(method, level, where)
@@ -185,7 +188,10 @@ class Index:
             failed[need.phase] = failed.get(need.phase, 0) + sum(o.result is None for o in outcomes)
             return [Ran(o.result, o.error) for o in outcomes]
 
-        answer = await _driven(search(question, self._given), fulfil)
+        try:
+            answer = await _driven(search(question, self._given), fulfil)
+        finally:
+            await searching.close()
         notes = (*answer.notes, *self._notes(None if answer.found else question.text))
         phases = _phases(asker.accounts, failed)
         if telling:
@@ -293,18 +299,26 @@ def _run(answering: Coroutine[Any, Any, Answer]) -> Answer:
 
 
 async def _driven(method: Generator[Any, Any, T], fulfil: Callable[[Need], Coroutine[Any, Any, Any]]) -> T:
-    """Give a method what it needs until it answers."""
+    """Give a method what it needs until it answers. It works in a thread: packing many contexts takes
+    seconds, and others may share the event loop."""
     sent: Any = None
     while True:
-        try:
-            need = method.send(sent)
-        except StopIteration as ended:
+        need, ended = await asyncio.to_thread(_step, method, sent)
+        if ended is not None:
             result: T = ended.value
             return result
         if isinstance(need, tuple):
-            sent = list(await asyncio.gather(*(fulfil(n) for n in need)))
+            sent = await together([fulfil(n) for n in need])
         else:
             sent = await fulfil(need)
+
+
+def _step(method: Generator[Any, Any, Any], sent: Any) -> tuple[Any, StopIteration | None]:
+    """What it needs next, or its end: a StopIteration cannot pass through a future."""
+    try:
+        return method.send(sent), None
+    except StopIteration as ended:
+        return None, ended
 
 
 def _check(question: str) -> None:
