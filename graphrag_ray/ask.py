@@ -15,14 +15,17 @@ import pyarrow as pa
 from graphrag_ray.corpus.tokens import count, vocabulary_for
 from graphrag_ray.engine.allowance import Allowance
 from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.local import together
 from graphrag_ray.errors import UsageError
 from graphrag_ray.llm.accounting import Accounts, Totals
 from graphrag_ray.llm.pricing import dearest_price
+from graphrag_ray.messages import whole
 from graphrag_ray.patience import Asker
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.query import methods
 from graphrag_ray.query.answer import Answer, Phase
 from graphrag_ray.query.budget import has_budget, reducing
+from graphrag_ray.query.condense import following
 from graphrag_ray.query.levels import Units
 from graphrag_ray.query.method import Given, Method, Need, Question, Ran, Rows, Search
 from graphrag_ray.query.numbers import numbered, shown_in
@@ -75,6 +78,7 @@ class Index:
         *,
         method: str = methods.DEFAULT,
         where: Sequence[str] = (),
+        history: Sequence[tuple[str, str]] = (),
     ) -> Answer:
         """Answer a question from the index.
 
@@ -82,9 +86,11 @@ class Index:
         level    "C0", "C1", … or a number; "auto" or None: the finest within query.budget_tokens and
                  query.budget_usd; without a budget, the coarsest with enough reports to fill a context
         where    conditions on documents (see query/where.py), for methods that look up chunks
+        history  earlier questions and the texts of their answers, the oldest first, which this one may lean
+                 on: what it takes from them is written into it first (query/condense.py)
         Raises UsageError for what cannot be asked, LevelNotFound, ModelRefused, BudgetSpent.
         """
-        return _run(self.ask_async(question, level, method=method, where=where))
+        return _run(self.ask_async(question, level, method=method, where=where, history=history))
 
     async def ask_async(
         self,
@@ -93,9 +99,10 @@ class Index:
         *,
         method: str = methods.DEFAULT,
         where: Sequence[str] = (),
+        history: Sequence[tuple[str, str]] = (),
     ) -> Answer:
         """`ask`, for a caller with an event loop."""
-        answering = self.answering(question, level, method, where)
+        answering = self.answering(question, level, method, where, history)
         async with self.asker() as asker:
             return await answering(asker, None)
 
@@ -106,9 +113,10 @@ class Index:
         *,
         method: str = methods.DEFAULT,
         where: Sequence[str] = (),
+        history: Sequence[tuple[str, str]] = (),
     ) -> AnswerStream:
         """`ask`, whose text can be read while it is written: see streams.py."""
-        return AnswerStream(self._alone(self.answering(question, level, method, where)))
+        return AnswerStream(self._alone(self.answering(question, level, method, where, history)))
 
     def stream_async(
         self,
@@ -117,21 +125,36 @@ class Index:
         *,
         method: str = methods.DEFAULT,
         where: Sequence[str] = (),
+        history: Sequence[tuple[str, str]] = (),
     ) -> AsyncAnswerStream:
         """`stream`, for a caller with an event loop."""
-        return AsyncAnswerStream(self._alone(self.answering(question, level, method, where)))
+        return AsyncAnswerStream(self._alone(self.answering(question, level, method, where, history)))
 
     def asker(self) -> Asker:
         """The way to the models; for several questions, one after the other, of one event loop."""
         return Asker.of(Models.of(self.settings), Accounts())
 
-    def answering(self, question: str, level: str | int | None, method: str, where: Sequence[str]) -> Answers:
+    def answering(
+        self,
+        question: str,
+        level: str | int | None = None,
+        method: str = methods.DEFAULT,
+        where: Sequence[str] = (),
+        history: Sequence[tuple[str, str]] = (),
+    ) -> Answers:
         """Check a question; what answers it then, told who asks and, where it is streamed, who hears. Raises
         UsageError for what cannot be asked."""
+        question = whole(question)
         _check(question)
         search = methods.method(method)
         methods.check(method, level, where)
-        return partial(self._answered, search, Question(question, level, tuple(where)))
+        if history:
+            search = following(search)
+        return partial(self._answered, search, Question(question, level, tuple(where), tuple(history)))
+
+    def warm(self) -> None:
+        """Load what every question takes, so that the first one does not wait for it."""
+        self._given.count(" ")
 
     def _alone(self, answering: Answers) -> Answering:
         async def answered(say: Say) -> Answer:
@@ -165,7 +188,10 @@ class Index:
             failed[need.phase] = failed.get(need.phase, 0) + sum(o.result is None for o in outcomes)
             return [Ran(o.result, o.error) for o in outcomes]
 
-        answer = await _driven(search(question, self._given), fulfil)
+        try:
+            answer = await _driven(search(question, self._given), fulfil)
+        finally:
+            await searching.close()
         notes = (*answer.notes, *self._notes(None if answer.found else question.text))
         phases = _phases(asker.accounts, failed)
         if telling:
@@ -273,18 +299,26 @@ def _run(answering: Coroutine[Any, Any, Answer]) -> Answer:
 
 
 async def _driven(method: Generator[Any, Any, T], fulfil: Callable[[Need], Coroutine[Any, Any, Any]]) -> T:
-    """Give a method what it needs until it answers."""
+    """Give a method what it needs until it answers. It works in a thread: packing many contexts takes
+    seconds, and others may share the event loop."""
     sent: Any = None
     while True:
-        try:
-            need = method.send(sent)
-        except StopIteration as ended:
+        need, ended = await asyncio.to_thread(_step, method, sent)
+        if ended is not None:
             result: T = ended.value
             return result
         if isinstance(need, tuple):
-            sent = list(await asyncio.gather(*(fulfil(n) for n in need)))
+            sent = await together([fulfil(n) for n in need])
         else:
             sent = await fulfil(need)
+
+
+def _step(method: Generator[Any, Any, Any], sent: Any) -> tuple[Any, StopIteration | None]:
+    """What it needs next, or its end: a StopIteration cannot pass through a future."""
+    try:
+        return method.send(sent), None
+    except StopIteration as ended:
+        return None, ended
 
 
 def _check(question: str) -> None:

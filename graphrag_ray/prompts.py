@@ -53,6 +53,7 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
             "max_tokens",
         }
     ),
+    "condense": frozenset({"history", "question"}),
     "correct": frozenset({"problem"}),
 }
 """Every prompt and the placeholders it must have, all of them and no others."""

@@ -77,7 +77,8 @@ class Reader:
         with being_read(self.store, self.manifest):
             if columns is None:
                 return read_table(self.store, self.manifest.parts(name), None, schema.TABLES[name])
-            return self._together(name, columns, lambda part: self._columns(name, part, columns))
+            empty = schema_of(name, columns).empty_table()
+            return self._together(name, empty, lambda part: self._columns(name, part, columns))
 
     def rows(self, need: Rows) -> pa.Table:
         """The rows that are needed. Where they are named, a large table is read only where it holds one."""
@@ -99,12 +100,13 @@ class Reader:
             return self._columns(need.table, part, need.columns).filter(held)
 
         with being_read(self.store, self.manifest):
-            return self._together(need.table, need.columns, of)
+            return self._together(need.table, schema_of(need.table, need.columns).empty_table(), of)
 
     def scan(self, name: str, columns: Sequence[str], of: Callable[[pa.Table], pa.Table]) -> pa.Table:
-        """What `of` keeps of some columns of a table, part by part: for what no id leads to."""
+        """What `of` makes of some columns of a table, part by part: for what no id leads to."""
+        empty = of(schema_of(name, columns).empty_table())
         with being_read(self.store, self.manifest):
-            return self._together(name, columns, lambda part: of(self._columns(name, part, columns)))
+            return self._together(name, empty, lambda part: of(self._columns(name, part, columns)))
 
     def pieces(self, name: str, columns: Sequence[str], rows: int | None = None) -> Iterator[pa.Table]:
         """A table of the snapshot piece by piece, in order: one part is in memory at a time, and none is
@@ -118,11 +120,11 @@ class Reader:
                 step = rows or max(1, table.num_rows)
                 yield from (table.slice(at, step) for at in range(0, table.num_rows, step))
 
-    def _together(self, table: str, columns: Sequence[str], of: Callable[[Part], pa.Table]) -> pa.Table:
+    def _together(self, table: str, empty: pa.Table, of: Callable[[Part], pa.Table]) -> pa.Table:
         """What is read of each part, in their order."""
         parts = self.manifest.parts(table)
         with ThreadPoolExecutor(PARTS_AT_ONCE, thread_name_prefix="parts") as pool:
-            found = [schema_of(table, columns).empty_table(), *pool.map(of, parts)]
+            found = [empty, *pool.map(of, parts)]
         return pa.concat_tables(found, promote_options="default")
 
     def _columns(self, table: str, part: Part, names: Sequence[str]) -> pa.Table:

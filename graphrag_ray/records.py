@@ -28,6 +28,7 @@ MAX_REFERENCE_IDS = 5
 _HEADING = re.compile(r"^-----([A-Za-z]+)-----$")
 _REFERENCE = re.compile(r"\[\s*Data:\s*([^\[\]]*)\]", re.IGNORECASE)
 _SPACED_REFERENCE = re.compile(r"(?<![ \t])([ \t]*)" + _REFERENCE.pattern, re.IGNORECASE)
+_CONTROL = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
 _PART = re.compile(r"([A-Za-z]+)\s*\(([^()]*)\)")
 
 
@@ -161,4 +162,4 @@ def _stem(name: str) -> str:
 
 
 def _fold(text: str) -> str:
-    return "".join(c if c >= " " and c not in "\x7f\x85\u2028\u2029" else " " for c in text).strip()
+    return _CONTROL.sub(" ", text).strip()

@@ -129,6 +129,13 @@ class Searching:
             found = await asyncio.to_thread(_by_keyword, self.searcher, need)
         return [Hit(id_, score) for id_, score in found]
 
+    async def close(self) -> None:
+        """Give up what is still being embedded."""
+        tasks = list(self._embedded.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
     async def _vector(self, text: str) -> Floats:
         if text not in self._embedded:
             self._embedded[text] = asyncio.ensure_future(self._embed(text))

@@ -358,14 +358,27 @@ class Budget(_Strict):
     max_wall_s: Annotated[float, Field(gt=0)] | None = None
 
 
-STAGES = ("extract", "claims", "describe", "report", "embed", "map", "reduce", "answer", "rate", "drift")
+STAGES = (
+    "extract", "claims", "describe", "report", "embed",
+    "map", "reduce", "answer", "rate", "drift", "condense",
+)  # fmt: skip
 
 
 class Settings(_Strict):
     models: dict[str, Model] = {"default": Model()}
     stages: dict[
         Literal[
-            "extract", "claims", "describe", "report", "embed", "map", "reduce", "answer", "rate", "drift"
+            "extract",
+            "claims",
+            "describe",
+            "report",
+            "embed",
+            "map",
+            "reduce",
+            "answer",
+            "rate",
+            "drift",
+            "condense",
         ],
         Stage,
     ] = {}

@@ -12,11 +12,15 @@ import asyncio
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.query.written import Written
+
+T = TypeVar("T")
 
 Say: TypeAlias = Callable[[str], None]
 Answering: TypeAlias = Callable[[Say], Coroutine[Any, Any, Answer]]
@@ -71,6 +75,58 @@ class Telling:
         self._say(StartsAgain(why))
 
 
+class Running(Generic[T]):
+    """Something that runs in another thread's event loop. ended: what it came to, once it is over."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
+        self.ended: Future[T] = Future()
+        self._loop = loop
+        self._task: asyncio.Task[T] | None = None
+        loop.call_soon_threadsafe(self._start, work)
+
+    def cancel(self) -> None:
+        """End it; returns when it has ended."""
+        if not self.ended.done():
+            self._loop.call_soon_threadsafe(lambda: self._task and self._task.cancel())
+        wait([self.ended])
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> None:
+        self._task = asyncio.ensure_future(work)
+        self._task.add_done_callback(self._settle)
+
+    def _settle(self, task: asyncio.Task[T]) -> None:
+        failure = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if failure is not None:
+            self.ended.set_exception(failure)
+        else:
+            self.ended.set_result(task.result())
+
+
+class Background:
+    """An event loop in a thread of its own, until it is closed: what still runs then is cancelled."""
+
+    def __init__(self) -> None:
+        started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+        async def live() -> None:
+            over = asyncio.Event()
+            started.set_result((asyncio.get_running_loop(), over))
+            await over.wait()
+
+        self._thread = threading.Thread(target=lambda: asyncio.run(live()), name="ask", daemon=True)
+        self._thread.start()
+        self._loop, self._over = started.result()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> Running[T]:
+        return Running(self._loop, work)
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            with suppress(RuntimeError):  # it has just ended
+                self._loop.call_soon_threadsafe(self._over.set)
+            self._thread.join()
+
+
 class AnswerStream:
     """Pieces of an answer's text, once each, for a caller without an event loop.
 
@@ -79,35 +135,32 @@ class AnswerStream:
     is given up.
     """
 
-    def __init__(self, answering: Answering) -> None:
+    def __init__(self, answering: Answering, background: Background | None = None) -> None:
+        """background: where it runs; None: in one of its own."""
         self._said: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._ended: Answer | BaseException | None = None
-        self._running: tuple[asyncio.AbstractEventLoop, asyncio.Task[Answer]] | None = None
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, args=(answering,), name="ask", daemon=True)
-        self._thread.start()
+        self._own = Background() if background is None else None
+        self._running = (self._own or background).run(answering(self._said.put))  # type: ignore[union-attr]
+        self._running.ended.add_done_callback(lambda _: self._said.put(None))
 
     @property
     def answer(self) -> Answer:
         """The answer; there when the iteration has ended. Raises RuntimeError before."""
-        if isinstance(self._ended, Answer):
-            return self._ended
+        ended = self._running.ended
+        if ended.done() and ended.exception() is None:
+            return ended.result()
         raise RuntimeError(UNFINISHED)
 
     def __iter__(self) -> Iterator[str]:
         while (piece := self._said.get()) is not None:
             yield piece
         self._said.put(None)  # for another look
-        self._thread.join()
-        if isinstance(self._ended, BaseException):
-            raise self._ended
+        self.close()
+        self._running.ended.result()
 
     def close(self) -> None:
-        self._closed = True
-        if self._running is not None and self._thread.is_alive():
-            loop, task = self._running
-            loop.call_soon_threadsafe(task.cancel)
-        self._thread.join()
+        self._running.cancel()
+        if self._own:
+            self._own.close()
 
     def __enter__(self) -> AnswerStream:
         return self
@@ -116,21 +169,6 @@ class AnswerStream:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _run(self, answering: Answering) -> None:
-        async def answer() -> Answer:
-            task = asyncio.ensure_future(answering(self._said.put))
-            self._running = asyncio.get_running_loop(), task
-            if self._closed:
-                task.cancel()
-            return await task
-
-        try:
-            self._ended = asyncio.run(answer())
-        except BaseException as e:  # noqa: BLE001 - raised again by the iteration
-            self._ended = e
-        finally:
-            self._said.put(None)
 
 
 class AsyncAnswerStream:

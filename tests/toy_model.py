@@ -199,5 +199,9 @@ def answer_answer(variables: dict[str, str]) -> str:
     return "\n".join(points) or "I don't know."
 
 
+def answer_condense(variables: dict[str, str]) -> str:
+    return variables["question"]
+
+
 def answer_reduce(variables: dict[str, str]) -> str:
     return "\n".join(row["answer"] for row in parse_sections(variables["answers"])["Answers"])

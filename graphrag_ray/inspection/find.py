@@ -120,8 +120,8 @@ def _named(kind: str, table: str, name: str, rows: pa.Table, names: Names) -> st
             f"{len(ids)} {table} are called {_cut(name)!r}: {shown}{more}. Name one by its number"
         )
     every = [(n, at) for column in names for at, n in enumerate(column) if n]
-    close = [every[at] for at in near(name, [n for n, _ in every], _SUGGESTED)]
-    suggested = _listed((n, numbers[at].as_py()) for n, at in close)
+    close = dict.fromkeys(every[at][1] for at in near(name, [n for n, _ in every], _SUGGESTED))
+    suggested = _listed((names[0][at], numbers[at].as_py()) for at in close)
     hint = (
         f"did you mean {suggested}?" if close else "`graphrag-ray inspect search TEXT` finds parts of names"
     )
@@ -131,7 +131,8 @@ def _named(kind: str, table: str, name: str, rows: pa.Table, names: Names) -> st
 def _none(reader: Reader, kind: str, table: str, name: str) -> NoReturn:
     rows = sum(part.rows for part in reader.manifest.parts(table))
     last = reader.manifest.next_human_readable_id.get(table, rows + 1) - 1
-    held = f"numbers go up to {last:,}" if rows else f"this index has no {table.replace('_', ' ')}"
+    kinds = "communities" if kind == "community" else f"{kind}s"
+    held = f"numbers go up to {last:,}" if rows else f"this index has no {kinds}"
     raise UsageError(f"there is no {kind} {_cut(name)!r}: {held}")
 
 

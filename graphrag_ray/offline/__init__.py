@@ -41,6 +41,7 @@ _ANSWERS: Mapping[str, Callable[[Variables], str]] = {
     "rate": rate,
     "drift_primer": drift_primer,
     "drift_local": drift_local,
+    "condense": lambda variables: variables["question"],
 }
 
 

@@ -93,11 +93,12 @@ Method: TypeAlias = Generator[Any, Any, Answer]
 @dataclass(frozen=True)
 class Question:
     """level: as the caller wrote it; None: the method's own choice. where: conditions on documents, all of
-    which must hold."""
+    which must hold. history: earlier questions and their answers, the oldest first."""
 
     text: str
     level: str | int | None = None
     where: tuple[str, ...] = ()
+    history: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

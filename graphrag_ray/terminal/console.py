@@ -6,7 +6,7 @@ What only some of it needs is imported where it is printed: an answer shall not 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -100,11 +100,15 @@ def indexed_json(done: Indexed) -> dict[str, Any]:
 
 
 def print_answer(
-    answer: Answer, index: Index, sources: Sequence[Source] | None, written: bool = False
+    answer: Answer,
+    index: Index,
+    sources: Sequence[Source] | None,
+    written: bool = False,
+    told: Container[str] = (),
 ) -> None:
     """The answer, the names of the records that it cites, and, if asked for, what is under them.
 
-    written: its text stands there already
+    written: its text stands there already; told: notes that are known already
     """
     out = console_of()
     if not written:
@@ -115,14 +119,20 @@ def print_answer(
             section = cited.section
             out.print(f"\n{section} cited:")
         out.print(f"  {cited.number:>5}  {_start_of(cited.name)}", soft_wrap=True)
-    for source in sources or ():
-        _print_source(out, source)
+    print_sources(out, sources or ())
     took = f", {answer.seconds:.2f} s" if answer.seconds is not None else ""
     out.print(f"\n[{_how(answer)}{took}, {_cost(answer.cost_usd)}]", style="dim")
     if answer.phases:
         out.print(f"[{'; '.join(_phase(name, p) for name, p in answer.phases.items())}]", style="dim")
     for note in answer.notes:
-        out.print(f"[{note}]", style="dim")
+        if note not in told:
+            out.print(f"[{note}]", style="dim")
+
+
+def print_sources(out: Console, sources: Sequence[Source]) -> None:
+    """What lies under an answer."""
+    for source in sources:
+        _print_source(out, source)
 
 
 def _phase(name: str, phase: Phase) -> str:

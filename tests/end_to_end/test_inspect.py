@@ -70,7 +70,7 @@ def test_chunks_stand_with_the_place_and_the_sentence_that_names_the_entity(town
         assert "CAROL" in c["quote"]
         assert documents[c["document"]][c["quote_start"] :].startswith(c["quote"])
     (letter,) = [c for c in look("entity", "grace")["chunks"] if c["title"] == "Åsa"]
-    assert letter["place"] == "letters/people.csv, row 2"
+    assert letter["place"] == "letters/people.csv, row 1"
 
 
 def test_numbers_and_ids_lead_to_the_same_entity_as_its_name(town: World, look):
@@ -164,7 +164,7 @@ def test_a_document_is_found_by_path_place_number_or_title(town: World, look, ru
     assert found["chunks"][0]["totals"]["entities"] == 3
     assert {e["title"] for e in found["chunks"][0]["entities"]} == {"ALICE", "BOB", "CAROL"}
     assert look("document", found["human_readable_id"]) == look("document", "COUNCIL.TXT") == found
-    letter = look("document", "letters/people.csv, row 2")
+    letter = look("document", "letters/people.csv, row 1")
     assert look("document", "asa") == letter and letter["document"] == "letters/people.csv"
     assert "did you mean bridge.txt" in complaint(run, town, "document", "brigde.txt")
 
@@ -173,7 +173,7 @@ def test_several_documents_of_one_name_are_listed_with_their_numbers(world: Worl
     world.write({"rows.csv": "text\nANNA met BERTA.\nANNA met CLARA.\n"})
     world.index()
     told = complaint(run, world, "document", "rows.csv")
-    assert "2 documents are called 'rows.csv': rows.csv, row 2 (1), rows.csv, row 3 (2)" in told
+    assert "2 documents are called 'rows.csv': rows.csv, row 1 (1), rows.csv, row 2 (2)" in told
 
 
 # overview, search, limits
@@ -191,7 +191,7 @@ def test_without_arguments_the_largest_of_everything_is_told_and_where_to_go(tow
 
 def test_a_search_finds_parts_of_names_without_regard_to_case_or_accents(town: World, look):
     assert [e["title"] for e in look("search", "AL")["entities"]] == ["ALICE"]
-    assert [d["place"] for d in look("search", "åSA")["documents"]] == ["letters/people.csv, row 2"]
+    assert [d["place"] for d in look("search", "åSA")["documents"]] == ["letters/people.csv, row 1"]
     by_title = look("search", "alice")
     assert all("ALICE" in c["title"] for c in by_title["communities"]) and by_title["communities"]
 

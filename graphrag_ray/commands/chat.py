@@ -1,0 +1,73 @@
+"""`graphrag-ray chat`: a conversation with an index."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from graphrag_ray.errors import FAILED_ITEMS
+from graphrag_ray.query import methods
+from graphrag_ray.terminal.options import (
+    Command,
+    naming_root,
+    open_root,
+    root_option,
+    settings_from,
+    settings_options,
+)
+from graphrag_ray.terminal.quick import spare_pandas
+
+if TYPE_CHECKING:
+    from graphrag_ray.ask import Index
+
+
+@click.command(cls=Command)
+@root_option
+@settings_options
+@click.option(
+    "--method",
+    type=click.Choice(list(methods.FILES)),
+    default=methods.DEFAULT,
+    show_default=True,
+    help="How answers are found.",
+)
+@click.option("--level", metavar="C0..Cn", help="Level of the communities; default: the method's own choice.")
+@click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
+def chat(
+    root: str,
+    config: str | None,
+    overrides: tuple[str, ...],
+    method: str,
+    level: str | None,
+    snapshot: int | None,
+    **short: Any,
+) -> None:
+    """Ask the index one question after the other. A question may lean on those before it; /help lists what
+    else can be said. From a pipe, every line is a question, and the exit code is 3 where one failed.
+
+    \b
+    Examples:
+      graphrag-ray chat --root ./my-index
+      graphrag-ray chat --root ./my-index --method global --level C1 < questions.txt
+    """
+    spare_pandas()
+    from graphrag_ray.ask import open_index
+    from graphrag_ray.chat import Chat
+    from graphrag_ray.store.snapshots import open_latest
+    from graphrag_ray.terminal.conversation import Conversation
+
+    store = open_root(root, config, overrides)
+
+    def reopen(number: int | None) -> Index:
+        with naming_root(root):
+            manifest = open_latest(store, number)
+        settings = settings_from(config, overrides, short, manifest.settings if config is None else None)
+        return open_index(root, snapshot=manifest.number, settings=settings)
+
+    with Chat(reopen(snapshot), method, level) as conversation:
+        asked = Conversation(conversation, reopen, typed=sys.stdin.isatty())
+        asked.run()
+    if asked.failed and not asked.typed:
+        sys.exit(FAILED_ITEMS)

@@ -1,0 +1,242 @@
+"""A conversation: as a process, from a pipe and on a terminal."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+import toy_model
+from endpoint import BROKEN, Answer, Response
+from terminals import Terminal
+from world import REJECTED, TOWN, World, prompt_of
+
+from graphrag_ray.chat import Chat
+from graphrag_ray.query.condense import NOT_REWRITTEN
+from graphrag_ray.query.parts import UNREADABLE
+from graphrag_ray.store.gc import Options
+
+ABOUT_DAVE = "What did DAVE do?"
+OFFLINE = ["--set", "models.default={provider: offline}"]
+
+
+@pytest.fixture
+def town(world: World) -> World:
+    world.write(TOWN)
+    world.index(communities={"small_component": 1})
+    return world
+
+
+def piped(world: World, said: str, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "graphrag_ray", "chat", "--root", str(world.root), *options]
+    return subprocess.run(command, input=said, capture_output=True, text=True, timeout=60, check=False)
+
+
+def condensing(world: World, reply: Response) -> None:
+    def respond(body: dict[str, Any]) -> Response:
+        return reply if prompt_of(body) == "condense" else toy_model.respond(body)
+
+    world.endpoint.respond = respond
+
+
+# from a pipe
+
+
+def test_every_line_of_a_pipe_is_a_question_and_gets_its_answer(town: World):
+    done = piped(town, f"{ABOUT_DAVE}\n\n  What about HEIDI ?\n")
+    assert done.returncode == 0 and done.stderr == ""
+    first, second = done.stdout.split("\n> ")[1:]
+    assert first.startswith(ABOUT_DAVE) and "Reports cited:" in first
+    assert "- DAVE, ERIN, FRANK [Data: Reports" in first
+    assert second.startswith("What about HEIDI ?") and "HEIDI [Data: Reports" in second
+    assert done.stdout.startswith(f"{town.store.url}, snapshot 1, 6 documents. Method global.")
+
+
+def test_what_was_noted_once_is_not_said_again(town: World):
+    done = piped(town, "What about DAVE ?\nWhat about HEIDI ?\nWhat about ERIN ?\n", *OFFLINE)
+    assert done.stdout.count("by the offline engine, without a language model") == 1
+    assert done.stdout.count(NOT_REWRITTEN) == 1
+
+
+def test_a_question_leans_on_those_before_it(town: World):
+    condensing(town, "What did DAVE do?")
+    asked = town.asked()
+    done = piped(town, "What about ERIN ?\nAnd him?\n")
+    assert "Understood as: What did DAVE do?" in done.stdout and done.returncode == 0
+    bodies = town.endpoint.bodies()[asked:]
+    assert [prompt_of(b) for b in bodies] == ["map", "reduce", "condense", "map", "reduce"]
+    shown = bodies[2]["messages"][-1]["content"]
+    assert "What about ERIN ?" in shown and shown.endswith("And him?") and "[Data:" not in shown
+    assert "What did DAVE do?" in bodies[-1]["messages"][-1]["content"]
+
+
+def test_what_was_said_before_can_be_forgotten(town: World):
+    asked = town.asked()
+    piped(town, "What about ERIN ?\n/new\nWhat about DAVE ?\n")
+    assert town.prompts(asked)["condense"] == 0
+
+
+def test_a_question_that_cannot_be_written_out_is_asked_as_it_stands(town: World):
+    condensing(town, REJECTED)
+    done = piped(town, "What about ERIN ?\nWhat about DAVE ?\n")
+    assert "could not be written out" in done.stdout
+    assert "- DAVE, ERIN" in done.stdout.split("What about DAVE ?")[1]
+
+
+def test_commands_change_how_the_next_question_is_asked(town: World):
+    said = f"/level C0\n/where author = 'x'\n/where\n/method global\n{ABOUT_DAVE}\n/level auto\n"
+    done = piped(town, said)
+    assert "Method global, level C0\n" in done.stdout
+    assert "Method global, level C0, where author = 'x'\n" in done.stdout
+    assert "global search, level C0" in done.stdout and done.stdout.endswith("Method global\n")
+
+
+def test_sources_are_those_of_the_last_answer(town: World):
+    done = piped(town, f"/sources\n{ABOUT_DAVE}\n/sources\n")
+    assert "there is no answer yet" in done.stderr and done.returncode == 3
+    assert "harbour.txt, character" in done.stdout.split("/sources")[2]
+
+
+def test_another_snapshot_can_be_asked(town: World):
+    town.write({"zoo.txt": "ZOE feeds YURI."})
+    town.index(communities={"small_component": 1})
+    question = "What about YURI ?\n"
+    done = piped(town, f"/snapshot 1\n{question}/snapshot newest\n{question}/snapshot 9\n")
+    old, new = done.stdout.split("What about YURI ?")[1:]
+    assert "snapshot 1, 6 documents" in done.stdout and "ZOE" not in old
+    assert "snapshot 2, 7 documents" in old and "ZOE" in new
+    assert "has no snapshot 9; there are: 1, 2" in done.stderr
+
+
+def test_help_lists_what_can_be_said_and_quit_ends_it(town: World):
+    done = piped(town, f"/help\n/quit\n{ABOUT_DAVE}\n")
+    assert done.returncode == 0 and ABOUT_DAVE not in done.stdout
+    for name in ("/method NAME", "/level C0..Cn", "/where CONDITION", "/sources", "/snapshot N|newest"):
+        assert name in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("/nope", "there is no command /nope; there are /method, "),
+        ("/method nope", "there is no method 'nope'; there are global"),
+        ("/level C9\nWhat about DAVE ?", "there is no level 'C9'"),
+        ("/snapshot first", "/snapshot takes a number, or newest"),
+        ("x" * 20_001, "has 20001 characters"),
+    ],
+)
+def test_what_cannot_be_done_is_told_and_the_conversation_goes_on(town: World, said: str, told: str):
+    done = piped(town, f"{said}\n/level auto\n{ABOUT_DAVE}\n")
+    assert told in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 3 and "- DAVE, ERIN, FRANK" in done.stdout
+
+
+def test_an_answer_that_lacks_a_part_counts_as_failed(town: World):
+    town.endpoint.respond = lambda body: REJECTED
+    done = piped(town, f"{ABOUT_DAVE}\n")
+    assert UNREADABLE in done.stdout and done.returncode == 3
+
+
+def test_an_index_that_is_not_there_is_told_at_once(world: World):
+    done = piped(world, f"{ABOUT_DAVE}\n")
+    assert done.returncode == 2 and "there is no index at" in done.stderr
+
+
+# on a terminal
+
+
+def test_ctrl_c_ends_the_answer_and_not_the_conversation(town: World):
+    never = threading.Event()
+
+    def respond(body: dict[str, Any]) -> Response:
+        text = toy_model.respond(body)
+        return Answer(text, until=never) if prompt_of(body) == "reduce" and "HEIDI" in text else text
+
+    town.endpoint.respond = respond
+    with Terminal("chat", "--root", town.root) as terminal:
+        terminal.wait_for("> ")
+        terminal.type("What about HEIDI ?\n")
+        terminal.wait_for("- GRACE")
+        terminal.interrupt()
+        terminal.wait_for("[stopped]")
+        terminal.type("What about DAVE ?\n")
+        terminal.wait_for("unknown]\n> ")
+        terminal.type("\x04")
+        assert terminal.end() == 0
+    assert "Traceback" not in terminal.shown and "- DAVE, ERIN" in terminal.shown.split("[stopped]")[1]
+    never.set()
+
+
+def test_ctrl_c_at_the_prompt_begins_a_new_line(town: World):
+    with Terminal("chat", "--root", town.root) as terminal:
+        terminal.wait_for("> ")
+        terminal.type("What about HE")
+        terminal.wait_for("What about HE")
+        terminal.interrupt()
+        terminal.wait_for("> ", times=2)
+        terminal.type("What about DAVE ?\n")
+        terminal.wait_for("global search")
+        terminal.type("/quit\n")
+        assert terminal.end() == 0
+    assert "- DAVE, ERIN, FRANK" in terminal.shown
+
+
+def test_an_earlier_line_can_be_called_back(town: World):
+    with Terminal("chat", "--root", town.root) as terminal:
+        terminal.wait_for("> ")
+        terminal.type("What about DAVE ?\n")
+        terminal.wait_for("global search, level C0")
+        terminal.type("\x1b[A\n")
+        terminal.wait_for("unknown]\n> ", times=2)
+        terminal.type("\x04")
+        assert terminal.end() == 0
+
+
+# from Python
+
+
+def test_a_chat_asks_over_the_same_connections(town: World):
+    with Chat(town.open()) as chat:
+        for name in ("DAVE", "ERIN"):
+            with chat.stream(f"What about {name} ?") as stream:
+                assert "".join(stream) == stream.answer.text
+        assert [q for q, _ in chat.turns] == ["What about DAVE ?", "What about ERIN ?"]
+        assert stream.answer.phases["map"].calls == 1  # its own, not those before it
+
+
+def test_a_question_that_failed_or_was_stopped_is_not_remembered(town: World):
+    with Chat(town.open(run={"max_attempts": 1})) as chat:
+        reduce_fails = lambda body: BROKEN if prompt_of(body) == "reduce" else toy_model.respond(body)  # noqa: E731
+        town.endpoint.respond = reduce_fails
+        with pytest.raises(Exception, match="could not be put together"), chat.stream(ABOUT_DAVE) as stream:
+            list(stream)
+        town.endpoint.respond = toy_model.respond
+        chat.stream(ABOUT_DAVE).close()
+        assert not chat.turns
+        with chat.stream(ABOUT_DAVE) as stream:
+            assert "ERIN" in "".join(stream)
+
+
+def test_a_snapshot_that_was_removed_meanwhile_is_told_with_what_to_do(town: World):
+    with Terminal("chat", "--root", town.root) as terminal:
+        terminal.wait_for("> ")
+        town.write({"zoo.txt": "ZOE feeds YURI."})
+        town.index(communities={"small_component": 1})
+        remove_old(town)
+        terminal.type("What about DAVE ?\n")
+        terminal.wait_for("was removed while it was being read")
+        terminal.type("/snapshot newest\n")
+        terminal.wait_for("snapshot 2, 7 documents")
+        terminal.type("What about YURI ?\n")
+        terminal.wait_for("ZOE")
+        terminal.type("/quit\n")
+        assert terminal.end() == 0
+    assert "the newest is 2, open that one (/snapshot newest)" in " ".join(terminal.shown.split())
+
+
+def remove_old(town: World) -> None:
+    from graphrag_ray.purge import collect
+
+    collect(town.store, Options(keep=1, grace_s=0.0), delete=True)
