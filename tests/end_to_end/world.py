@@ -25,6 +25,7 @@ from graphrag_ray.settings import Settings
 from graphrag_ray.settings_file import parse_settings
 from graphrag_ray.store import blobs, snapshots
 from graphrag_ray.store.files import Store
+from graphrag_ray.store.parquet import content_hash
 
 TOWN = {
     "council.txt": "ALICE met BOB at the council. BOB wrote to CAROL about the harbour. CAROL thanked ALICE.",
@@ -205,7 +206,7 @@ def everything(opened: Index) -> dict[str, list[dict[str, Any]]]:
     for name in sorted(opened.manifest.tables):
         parts = opened.manifest.parts(name)
         if name.startswith("search_"):
-            out[name] = [{"bytes": bytes(blobs.mapped(opened.store, part))} for part in parts]
+            out[name] = [{"holds": content_hash(blobs.mapped(opened.store, part))} for part in parts]
             continue
         rows = rows_of(opened, name) if parts else []
         out[name] = [{k: v for k, v in r.items() if k not in ("first_at", "last_at")} for r in rows]
