@@ -80,7 +80,9 @@ def budget_in_words(query: Query) -> str:
 def refuse_beyond(most: Most, query: Query, advice: str, what: str = "the question") -> None:
     """Raises BudgetSpent where a question could take more than its budget."""
     if not most.within(query):
-        raise BudgetSpent(f"{what} would take {most}; {budget_in_words(query)}. Nothing was asked. {advice}")
+        raise BudgetSpent(
+            f"{what} would take {most}; {budget_in_words(query)}. No answer was asked for. {advice}"
+        )
 
 
 def reading(question: str, given: Given, n_tokens: npt.ArrayLike) -> Most:

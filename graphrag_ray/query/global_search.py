@@ -70,7 +70,7 @@ def _too_little(known: Levels, most: Callable[[LevelReports], Most], query: Quer
         return known.empty()
     least = min(with_reports, key=lambda at: most(at).tokens)
     return BudgetSpent(
-        f"even C{least.level} would take {most(least)}; {budget_in_words(query)}. Nothing was asked. Raise "
+        f"even C{least.level} would take {most(least)}; {budget_in_words(query)}. No answer was asked for. Raise "
         "the budget, or ask with --method vector."
     )
 
