@@ -15,7 +15,7 @@ import toy_model
 from endpoint import Endpoint, Status
 from world import TOWN, World
 
-from graphrag_ray.ask import Index
+from graphrag_ray.ask import Index, open_index
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.errors import GraphRagError, SnapshotRemoved, UsageError
 from graphrag_ray.llm.accounting import Accounts
@@ -251,6 +251,21 @@ def test_what_was_opened_before_a_snapshot_was_removed_can_be_searched_on(copy: 
     copy.index()
     collect(copy.store, Options(keep=1, grace_s=0), delete=True)
     assert ids(index, "text_unit", "keyword", "ALICE", 5) == before
+
+
+def test_an_index_elsewhere_is_searched_from_copies_that_are_fetched_once(
+    town: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("GRAPHRAG_RAY_CACHE", str(tmp_path))
+    far = Store("memory://searched")
+    for info in town.store.list():
+        far.write(info.path, town.store.read(info.path))
+    for by in ("vector", "keyword"):
+        expected = ids(town.open(), "text_unit", by, HARBOUR, 5)
+        assert ids(open_index(far.url), "text_unit", by, HARBOUR, 5) == expected
+        far.delete(next(iter(shards(town, f"text_unit_{by}"))))
+        assert ids(open_index(far.url), "text_unit", by, HARBOUR, 5) == expected
+    assert len(list(tmp_path.glob("part-*"))) == 2, "only what was searched was fetched"
 
 
 # updates
