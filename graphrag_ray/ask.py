@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeAlias, TypeVar
@@ -290,9 +291,10 @@ def open_index(
 
 def _run(answering: Coroutine[Any, Any, Answer]) -> Answer:
     """Wait for an answer, also where an event loop runs already, as in a notebook."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    running = None
+    with suppress(RuntimeError):
+        running = asyncio.get_running_loop()
+    if running is None:
         return asyncio.run(answering)
     with ThreadPoolExecutor(1, thread_name_prefix="ask") as thread:
         return thread.submit(asyncio.run, answering).result()

@@ -23,6 +23,7 @@ CHAT_KINDS = (
     "answer",
     "drift_primer",
     "drift_local",
+    "condense",
     "correct",
     "other",
 )
@@ -35,6 +36,7 @@ _STARTS = (
     ("Write the report on the community whose data follow", "report"),
     ("Your last reply could not be used", "correct"),
 )
+NEW_QUESTION = "# The new question"
 _DESCRIBE = ("The entity: ", "The relationship: ")
 
 
@@ -60,6 +62,8 @@ def kind_of(text: str) -> str:
             return "answer"
     if text.startswith("# The user's question") and '"follow_ups": [' in text:
         return "drift_local"
+    if text.startswith("# Conversation") and NEW_QUESTION in text:
+        return "condense"
     return peers.kind_of(text)
 
 

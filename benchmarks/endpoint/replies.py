@@ -16,7 +16,7 @@ from zlib import crc32
 import orjson
 
 from . import peer_answers, peers, prose
-from .prompts import Messages, asked_first, kind_of
+from .prompts import NEW_QUESTION, Messages, asked_first, kind_of
 from .tokens import words_of_bias
 
 PASSAGE = "----- passage -----\n"
@@ -249,6 +249,7 @@ _WRITERS: Mapping[str, Callable[[str, Random], str]] = {
     "answer": _answer,
     "drift_primer": _step,
     "drift_local": _step,
+    "condense": lambda text, rng: text.rpartition(NEW_QUESTION)[2].strip(),
 }
 
 

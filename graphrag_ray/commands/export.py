@@ -26,7 +26,7 @@ FORMATS = ("graphrag", "graphml", "csv")
     "--format", "format_", type=click.Choice(FORMATS), required=True, help="What is to read it (see above)."
 )
 @click.option("--out", required=True, metavar="URL", help="An empty folder, or s3://… and other fsspec URLs.")
-@click.option("--overwrite", is_flag=True, help="Replace an earlier export in that folder.")
+@click.option("--overwrite", is_flag=True, help="Replace an earlier export in that folder. Other files stay.")
 @click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
 @settings_options
 @json_option

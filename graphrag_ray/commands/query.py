@@ -75,7 +75,8 @@ def query(
     """Answer QUESTION from the index, with references to what the answer rests on.
 
     global reads all reports of one level; local what stands around the entities that the question is near;
-    vector the nearest chunks; hybrid the chunks that both keywords and embeddings find.
+    vector the nearest chunks; hybrid the chunks that both keywords and embeddings find; text all chunks;
+    drift the nearest reports, then what stands around the questions that they raise.
 
     \b
     Examples:

@@ -33,18 +33,20 @@ class Allowance:
     def around(self, ask: Ask, last: bool) -> Ask:
         """The same way to the models, within the budget.
 
-        last: the call writes the answer; it raises BudgetSpent where nothing is left for it. Any other one
-        fails for good, and the answer says that its part is missing.
+        last: the call writes the answer; it raises BudgetSpent where nothing is left for it, as an embedding
+        does, without which nothing is found. Any other one fails for good, and the answer says that its part
+        is missing.
         """
 
         async def within(request: Request, stage: str) -> Answer:
             own = self._most(request)
-            if not self._admits(own, last):
+            needed = last or isinstance(request, EmbeddingRequest)
+            if not self._admits(own, needed):
                 spent = (self._spent + self._in_flight).tokens
                 message = (
                     f"{budget_in_words(self.query)}, and {spent:,} tokens are spent or asked for: not sent"
                 )
-                raise BudgetSpent(message) if last else PermanentCallError(message)
+                raise BudgetSpent(message) if needed else PermanentCallError(message)
             self._in_flight += own
             try:
                 answer = await ask(request, stage)
@@ -55,8 +57,8 @@ class Allowance:
 
         return within
 
-    def _admits(self, own: Most, last: bool) -> bool:
-        later = Most() if last else self.kept_back
+    def _admits(self, own: Most, needed: bool) -> bool:
+        later = Most() if needed else self.kept_back
         return (self._spent + self._in_flight + own + later).within(self.query)
 
     def _most(self, request: Request) -> Most:

@@ -79,9 +79,10 @@ def _name(model: Model) -> str:
 
 
 def _key(endpoint: Endpoint | None) -> str:
-    if endpoint is None:
-        return _variable(KEY)
-    return _variable(endpoint.api_key_env) if endpoint.api_key_env else _quoted("none")
+    if endpoint is not None and endpoint.api_key_env:
+        return _variable(endpoint.api_key_env)
+    # A key in a file stays there: what reads the export does not read that file.
+    return _variable(KEY) if endpoint is None or endpoint.api_key_file else _quoted("none")
 
 
 def _variable(name: str) -> str:

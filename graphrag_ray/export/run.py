@@ -39,10 +39,10 @@ def export(
     """Write a snapshot to a folder. Memory: some parts of a table, and 40 bytes or so an entity.
 
     settings    whose models a graphrag project names
-    overwrite   replace what an earlier export left there; other files stay
+    overwrite   replace what an earlier export left there, as its export.json says; other files stay
 
-    Raises UsageError for a folder that holds files or the index itself, CorruptPart, SnapshotRemoved,
-    StoreError.
+    Raises UsageError for a folder that holds files (with `overwrite`: whose names are an export's, though
+    none wrote them) or the index itself, CorruptPart, SnapshotRemoved, StoreError.
     """
     index = reader.store.url
     if f"{out.url}/".startswith(f"{index}/") or f"{index}/".startswith(f"{out.url}/"):

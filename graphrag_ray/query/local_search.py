@@ -53,21 +53,22 @@ def search(question: Question, given: Given) -> Method:
     """Answer from what stands around the entities that the question is near. Raises LevelNotFound, and
     UsageError for an index without embeddings of entities or conditions that cannot be met."""
     chunks = yield from within(question.where)
-    context = yield from context_for(question.text, given, level=question.level, chunks=chunks)
+    check_embedded(given, NAME, ["entity"])
+    finest = yield from finest_level(question.level)
+    context = yield from context_for(question.text, given, finest=finest, chunks=chunks)
     what = yield from read(question.text, given, context)
     return (yield from answered(question.text, NAME, what, [] if chunks is None else [NO_REPORTS]))
 
 
 def context_for(
-    text: str, given: Given, *, level: str | int | None = None, chunks: Collection[str] | None = None
+    text: str, given: Given, *, finest: int = DEFAULT_LEVEL, chunks: Collection[str] | None = None
 ) -> Generator[Any, Any, Context]:
     """The context of a question, of at most query.context_tokens; empty where no entity is near.
 
-    level    whose reports are shown; None: DEFAULT_LEVEL
+    finest   level of the finest reports that are shown; see `finest_level`
     chunks   ids of the only ones that count (see where.py): nothing that others say is shown then
     """
     check_embedded(given, NAME, ["entity"])
-    finest = yield from _level(level)
     near = yield from _near(text, given, chunks)
     around = yield from _around([e["id"] for e in near], chunks)
     elements = yield from _elements(near, around, given, chunks)
@@ -82,7 +83,8 @@ def context_for(
     return fill([s for s in shares if s.of > 0], query.context_tokens, given.count, left_out)
 
 
-def _level(level: str | int | None) -> Generator[Any, Any, int]:
+def finest_level(level: str | int | None) -> Generator[Any, Any, int]:
+    """A level as the caller wrote it; None or auto: DEFAULT_LEVEL. Raises LevelNotFound."""
     if is_auto(level):
         return DEFAULT_LEVEL
     communities = yield Rows("communities", ["community", "level", "parent", "hierarchy"])

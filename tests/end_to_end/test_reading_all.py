@@ -326,7 +326,7 @@ def test_a_budget_that_does_not_suffice_returns_4_and_says_what_would(run: Comma
     ):
         result = run("query", ALL, "--root", world.root, "--budget-tokens", 500, *more)
         assert result.exit_code == 4 and "query.budget_tokens is 500" in result.stderr
-        assert "would take at most" in result.stderr and "Nothing was asked" in result.stderr
+        assert "would take at most" in result.stderr and "No answer was asked for" in result.stderr
     result = run("query", ALL, "--root", world.root, "--budget-tokens", 0)
     assert result.exit_code == 2 and "query.budget_tokens" in result.stderr
 

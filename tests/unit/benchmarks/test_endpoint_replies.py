@@ -55,6 +55,7 @@ VARIABLES = {
     "problem": "it is empty",
     "follow_up": "Who opposed it?",
     "n_follow_ups": "3",
+    "history": heading("Conversation", ("question", "answer")) + line(["Who?", "Mara Venn."]),
 }
 
 
@@ -72,6 +73,10 @@ def _reply(*turns: list[tuple[str, str]] | str, seed: int = 1, yes: float = 0.5,
 @pytest.mark.parametrize("name", sorted(set(PLACEHOLDERS) - {"extract_examples"}))
 def test_every_bundled_prompt_is_recognised(name: str) -> None:
     assert kind_of(_messages(name)[-1][1]) == name
+
+
+def test_a_question_that_is_to_be_written_out_is_repeated() -> None:
+    assert _reply(_messages("condense", question="And before?")) == "And before?"
 
 
 def test_other_texts_are_not_taken_for_ours() -> None:

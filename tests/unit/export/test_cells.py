@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from xml.etree import ElementTree
 
 import pyarrow as pa
@@ -34,6 +35,25 @@ def test_a_formula_behind_control_characters_is_one_too():
 def test_other_cells_stay_as_they_are():
     texts = ["1-1", "a=b", "", "'=1", "ÅSA", None]
     assert of(for_spreadsheet, *texts) == texts
+
+
+@pytest.mark.parametrize(
+    ("text", "guarded"),
+    [
+        ("a;=1+1", "a;'=1+1"),
+        ("a; \t@x;b", "a; \t'@x;b"),
+        ('a\t"=1+1"', 'a\t"\'=1+1"'),
+        ("a;-1;+2", "a;'-1;'+2"),
+    ],
+)
+def test_a_formula_behind_a_separator_of_other_spreadsheets_is_guarded_too(text: str, guarded: str):
+    assert of(for_spreadsheet, text) == [guarded]
+
+
+@given(st.lists(st.sampled_from([*";\t\n \"'=+-@a＝"])).map("".join))
+def test_no_cell_begins_like_a_formula_at_semicolons_and_tabs_either(text: str):
+    for cell in re.split("[;\t]", of(for_spreadsheet, text)[0] or "")[1:]:
+        assert not re.match("\\s*[\"']?[=+\\-@＝]", cell) or re.match("\\s*'[=+\\-@＝]", cell)
 
 
 @given(st.text())

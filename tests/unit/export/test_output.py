@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -12,7 +14,7 @@ from graphrag_ray.export.output import NOTE, open_output
 from graphrag_ray.store.files import Store
 
 ABOUT = {"format": "csv", "snapshot": 3}
-STALE = ("a.csv", "b.csv", "tables/")
+NAMES = ("a.csv", "b.csv", "tables/")
 
 
 @pytest.fixture(params=["folder", "memory"])
@@ -31,7 +33,7 @@ def files(store: Store) -> list[str]:
 
 
 def export(store: Store, *names: str, overwrite: bool = False, breaks: bool = False) -> None:
-    with open_output(store, ABOUT, STALE, overwrite=overwrite) as out:
+    with open_output(store, ABOUT, NAMES, overwrite=overwrite) as out:
         for name in names:
             with out.file(name) as local:
                 local.write_text(name)
@@ -58,14 +60,15 @@ def test_every_file_is_there_and_the_note_says_so(store: Store):
 def test_one_that_broke_off_says_that_it_is_not_complete(store: Store):
     with pytest.raises(RuntimeError):
         export(store, "a.csv", breaks=True)
-    assert note(store) == {**ABOUT, "complete": False}
+    written = ["a.csv", "tables/t/two", "tables/t/z-last/one"]
+    assert note(store) == {**ABOUT, "complete": False, "files": written}
     with pytest.raises(UsageError, match=r"an export that did not end of snapshot 3, as csv"):
         export(store, "a.csv")
 
 
 def test_a_file_that_broke_off_does_not_appear(store: Store):
     def breaks() -> None:
-        with open_output(store, ABOUT, STALE, overwrite=False) as out, out.file("a.csv") as local:
+        with open_output(store, ABOUT, NAMES, overwrite=False) as out, out.file("a.csv") as local:
             local.write_text("half")
             raise RuntimeError
 
@@ -84,12 +87,47 @@ def test_a_folder_with_files_is_refused_and_left_alone(store: Store):
 
 def test_overwriting_takes_away_what_earlier_exports_left_and_nothing_else(store: Store):
     export(store, "a.csv", "b.csv")
-    for name in ("mine.txt", "tables/old", "folder/a.csv"):
+    for name in ("mine.txt", "folder/a.csv", "tables.txt"):
         store.write(name, b"x")
     export(store, "a.csv", overwrite=True)
     assert files(store) == [
-        "a.csv", NOTE, "folder/a.csv", "mine.txt", "tables/t/two", "tables/t/z-last/one",
+        "a.csv", NOTE, "folder/a.csv", "mine.txt", "tables.txt", "tables/t/two", "tables/t/z-last/one",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["b.csv", "tables/mine", NOTE])
+@pytest.mark.parametrize("exported", [False, True])
+def test_a_file_that_no_export_wrote_is_never_replaced(store: Store, name: str, exported: bool):
+    if exported:
+        export(store, "a.csv")
+    store.write(name, b'{"mine": 1}')
+    before = files(store)
+    with pytest.raises(UsageError, match=rf"holds {name}.* no export\.json there says.*name another folder"):
+        export(store, "a.csv", "b.csv", overwrite=True)
+    assert files(store) == before and store.read(name) == b'{"mine": 1}'
+
+
+@pytest.mark.parametrize("operation", ["write", "upload", "delete"])
+@pytest.mark.parametrize("moment", range(6))
+def test_killed_at_any_moment_it_is_replaced_by_the_next(
+    store: Store, operation: str, moment: int, monkeypatch: pytest.MonkeyPatch
+):
+    export(store, "a.csv")
+    store.write("mine.txt", b"mine")
+    real, left = getattr(Store, operation), [moment]
+
+    def counted(self: Store, *given: Any) -> Any:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return real(self, *given)
+
+    with monkeypatch.context() as patched, contextlib.suppress(KeyboardInterrupt):
+        patched.setattr(Store, operation, counted)
+        export(store, "a.csv", "b.csv", overwrite=True)
+    export(store, "b.csv", overwrite=True)
+    assert files(store) == ["b.csv", NOTE, "mine.txt", "tables/t/two", "tables/t/z-last/one"]
+    assert note(store)["complete"] is True
 
 
 def test_a_note_of_another_program_is_no_note(store: Store):

@@ -63,6 +63,12 @@ def test_an_endpoint_without_a_key_is_given_one_that_says_so():
     assert chat["api_key"] == "none"
 
 
+def test_a_key_that_lies_in_a_file_is_asked_for_by_a_variable():
+    endpoint = {"api_key_env": None, "api_key_file": "/run/secrets/key"}
+    chat, _ = models(settings_yaml(of({"model": "m", "endpoints": [endpoint]}), 8, 1))
+    assert chat["api_key"] == "k"
+
+
 @pytest.mark.parametrize("name", ['a"b', "a$HOME", "${MY_KEY}", "a: b # c", "a\nb: c", "org/model:latest"])
 def test_a_name_of_a_model_is_a_name_whatever_it_holds(name: str):
     chat, _ = models(settings_yaml(of({"model": name}), 8, 1, notes=[f"about {name}"]))

@@ -146,7 +146,7 @@ def test_a_question_beyond_its_budget_is_refused_with_numbers_and_advice():
     with pytest.raises(
         BudgetSpent,
         match=r"at most 1,100 tokens, \$0\.2500, in 2 calls; query\.budget_tokens is 1,000 and "
-        r"query\.budget_usd is 9\. Nothing was asked\. Raise it\.",
+        r"query\.budget_usd is 9\. No answer was asked for\. Raise it\.",
     ):
         refuse_beyond(Most(2, 1_100, 0.25), Query(budget_tokens=1_000, budget_usd=9), "Raise it.")
 

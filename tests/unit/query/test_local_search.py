@@ -20,7 +20,7 @@ from graphrag_ray.query.local_ranking import (
     communities_in_order,
     relationships_in_order,
 )
-from graphrag_ray.query.local_search import context_for, search
+from graphrag_ray.query.local_search import context_for, finest_level, search
 from graphrag_ray.query.method import Question, Rows, Search
 from graphrag_ray.records import parse_sections
 
@@ -128,7 +128,8 @@ def snapshot(tables: dict[str, list[dict[str, Any]]] | None = None, near: tuple[
 def shown(
     snap: Snapshot, question: str, chunks: frozenset[str] | None = None, level: Any = None, **query: Any
 ) -> dict[str, list[dict[str, str]]]:
-    context = snap.run(context_for(question, snap.given(**query), chunks=chunks, level=level))
+    finest = snap.run(finest_level(level))
+    context = snap.run(context_for(question, snap.given(**query), chunks=chunks, finest=finest))
     return parse_sections(context.text)
 
 

@@ -136,6 +136,63 @@ def test_the_cache_forgets_what_was_not_used_for_the_longest_time(
     assert mapped.size == parts[3].bytes
 
 
+def test_what_killed_downloads_left_goes_with_the_next_that_comes(far: Store, kept: Path):
+    kept.mkdir(mode=0o700)
+    left, under_way = kept / ".tmp-1-killed", kept / ".tmp-2-under-way"
+    left.write_bytes(b"half")
+    under_way.write_bytes(b"half")
+    os.utime(left, (1, 1))
+    blobs.mapped(far, written(far))
+    assert not left.exists() and under_way.exists()
+
+
+def test_downloads_under_way_are_counted(far: Store, kept: Path, monkeypatch: pytest.MonkeyPatch):
+    first, second = written(far), written(far, "cd34", pa.py_buffer(b"x" * 100))
+    blobs.mapped(far, first)
+    (kept / ".tmp-2-under-way").write_bytes(bytes(100_000))
+    monkeypatch.setenv(cache.LIMIT_VARIABLE, "0.0001")
+    blobs.mapped(far, second)
+    assert {f.name for f in kept.iterdir()} == {second.path.split("/")[-1], ".tmp-2-under-way"}
+
+
+def evicted(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process deletes the copy so many times before it is mapped."""
+    fetched, left = blobs._fetched, itertools.repeat(None, times)
+
+    def fetch(store: Store, part: Part) -> str:
+        path = fetched(store, part)
+        for _ in itertools.islice(left, 1):
+            os.unlink(path)
+        return path
+
+    monkeypatch.setattr(blobs, "_fetched", fetch)
+
+
+def test_a_copy_that_another_process_evicts_before_it_is_mapped_is_fetched_again(
+    far: Store, monkeypatch: pytest.MonkeyPatch
+):
+    part = written(far)
+    evicted(1, monkeypatch)
+    assert blobs.mapped(far, part).equals(DATA)
+
+
+def test_copies_that_always_vanish_are_no_damage_of_the_index(far: Store, monkeypatch: pytest.MonkeyPatch):
+    part = written(far)
+    evicted(1000, monkeypatch)
+    with pytest.raises(StoreError, match=r"vanish from the cache.*GRAPHRAG_RAY_CACHE_GB") as caught:
+        blobs.mapped(far, part)
+    assert not isinstance(caught.value, CorruptPart)
+
+
+def test_copies_are_forgotten_by_name(far: Store, kept: Path):
+    blobs.forget(far, [written(far).path])  # without a cache folder
+    first, second = written(far), written(far, "cd34")
+    for part in (first, second):
+        blobs.mapped(far, part)
+    blobs.forget(far, [first.path, "tables/t/part-1.parquet"])
+    assert [f.name for f in kept.iterdir()] == [second.path.split("/")[-1]]
+
+
 def test_the_cache_is_its_users_alone(far: Store, kept: Path):
     part = written(far)
     blobs.mapped(far, part)
