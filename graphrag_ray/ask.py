@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from graphrag_ray.engine.gateways import Models
 from graphrag_ray.errors import UsageError
 from graphrag_ray.llm.accounting import Accounts, Totals
 from graphrag_ray.llm.pricing import dearest_price
-from graphrag_ray.patience import Asker
+from graphrag_ray.patience import Asker, Asks
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.query import methods
 from graphrag_ray.query.answer import Answer, Phase
@@ -40,9 +40,12 @@ from graphrag_ray.streams import Answering, AnswerStream, AsyncAnswerStream, Say
 
 T = TypeVar("T")
 
-Answers: TypeAlias = Callable[[Asker, Telling | None], Coroutine[Any, Any, Answer]]
+Answers: TypeAlias = Callable[[Asks, Telling | None], Coroutine[Any, Any, Answer]]
 
 MAX_QUESTION_CHARACTERS = 20_000
+COUNTED = 4_096
+"""Texts whose tokens are counted once, if they are not too many: most records stand in the contexts of many
+questions. Some 20 MB of reports; 130 MB where each text is a context."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,7 @@ class Index:
         self,
         search: Callable[[Question, Given], Method],
         question: Question,
-        asker: Asker,
+        asker: Asks,
         telling: Telling | None,
     ) -> Answer:
         started = time.monotonic()
@@ -199,7 +202,7 @@ class Index:
         return Given(
             self.settings,
             load_prompts(self.settings.prompts_dir),
-            lambda text: count(text, vocabulary),
+            lru_cache(COUNTED)(lambda text: count(text, vocabulary)),
             {name: sum(p.rows for p in parts) for name, parts in self.manifest.tables.items()},
             {s: dearest_price(self.settings.model(self.settings.model_name(s))) for s in STAGES},
         )
@@ -243,6 +246,16 @@ class Index:
     def cited(self, references: Iterable[Reference]) -> list[Cited]:
         """Section, short number and name of each cited record, section by section."""
         return named(references, self._rows)
+
+    def numbers(self, references: Iterable[Reference]) -> dict[Reference, int]:
+        """The short number of each record; those that the snapshot does not hold are left out."""
+        asking = numbered(references)
+        try:
+            asking.send([self.reader.rows(need) for need in next(asking)])
+        except StopIteration as ended:
+            found: dict[Reference, int] = ended.value
+            return found
+        raise AssertionError("it asks once")
 
     def sources(self, references: Iterable[Reference], answer: Answer | None = None) -> list[Source]:
         """What lies under cited records of any section: entities and relationships, and their chunks with

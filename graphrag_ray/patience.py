@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from graphrag_ray.engine.allowance import Allowance
 from graphrag_ray.engine.gateways import Ask, AskAloud, Models, open_gateway
@@ -24,6 +24,27 @@ T = TypeVar("T")
 FIRST_ATTEMPTS = 4
 """With waits of 0.5, 1 and 2 s at most between them. A run of hours should outlast an endpoint that is
 restarted; somebody who waits for one answer should rather be told that nothing listens there."""
+
+
+class Asks(Protocol):
+    """Runs the dialogues of a question.
+
+    accounts   what the question came to; allowance: its budget, None where it has none
+    """
+
+    accounts: Accounts
+    allowance: Allowance | None
+
+    async def run(
+        self,
+        stage: str,
+        start: Sequence[Callable[[], Dialogue[T]]],
+        last: bool = False,
+        listener: Listener | None = None,
+    ) -> list[Outcome[T]]:
+        """What became of each. last: they write the answer; listener: hears their replies. Raises
+        ModelRefused when no request will succeed, BudgetSpent."""
+        ...
 
 
 @dataclass

@@ -1,8 +1,8 @@
 """A sweep whose items come from coroutines: each asks for dialogues and waits for what becomes of them.
 
-So whatever is written for one question can ask for many of them at once: all that they ask for goes through one
-sweep, its limits, its journal and its budget. The coroutines run in an event loop of their own; the sweep takes
-items from its thread.
+So what answers one question can answer many at once: all that they ask for goes through one sweep, with its
+limits, its journal and its budget. The coroutines run in an event loop of their own; the sweep takes items
+from its thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ITEM, LABEL = "item", "label"
 
 
 class Item:
-    """A dialogue, by how it is started. Shows itself by its key, so that it has the same name in every run."""
+    """A dialogue, by how it is started. It shows itself by its key: so it has the same name in every run."""
 
     __slots__ = ("key", "start")
 
@@ -69,15 +69,21 @@ class Feed:
     # For the coroutines.
 
     async def ask(
-        self, order: int, name: str, start: Sequence[Callable[[], Dialogue[Any]]]
+        self,
+        order: int,
+        name: str,
+        start: Sequence[Callable[[], Dialogue[Any]]],
+        asked: Callable[[], None] = lambda: None,
     ) -> list[Outcome[Any]]:
-        """What becomes of some dialogues. What the journal answers is not asked for, and of equal ones that wait
-        at the same time one is.
+        """What becomes of some dialogues. What the journal answers is not asked for, and of equal ones that
+        wait at the same time one is.
 
-        order: of whoever asks, among others; name: for the list of failures
+        order: of whoever asks, among others; name: for the list of failures; asked: called when they wait
         """
         known = await asyncio.to_thread(self._known, name, start)
-        return list(await asyncio.gather(*(self._outcome(order, row, outcome) for row, outcome in known)))
+        waited_for = [self._awaited(order, row, outcome) for row, outcome in known]
+        asked()
+        return [found if isinstance(found, Outcome) else await found for found in waited_for]
 
     @property
     def waiting(self) -> int:
@@ -96,7 +102,7 @@ class Feed:
         with self._lock:
             if self._failure is not None:
                 raise self._failure
-            rows = []
+            rows: list[Row] = []
             while self._ready and len(rows) < TAKEN_TOGETHER:
                 _, _, row, waits = heapq.heappop(self._ready)
                 self._taken[next(self._numbers)] = waits
@@ -115,7 +121,9 @@ class Feed:
         rows: list[Row] = [{ITEM: Item(s), LABEL: name} for s in start]
         return outcomes(self._work, self._store, self._index, rows)
 
-    async def _outcome(self, order: int, row: Row, known: Outcome[Any]) -> Outcome[Any]:
+    def _awaited(
+        self, order: int, row: Row, known: Outcome[Any]
+    ) -> Outcome[Any] | asyncio.Future[Outcome[Any]]:
         if known.status not in ("open", "retry"):
             return known
         key = row[ITEM].key
@@ -125,7 +133,7 @@ class Feed:
             waits.add_done_callback(lambda _: self._asked.pop(key))
             with self._lock:
                 heapq.heappush(self._ready, (order, next(self._added), row, waits))
-        return await asyncio.shield(self._asked[key])
+        return asyncio.shield(self._asked[key])
 
 
 def _tell(waits: asyncio.Future[Outcome[Any]], outcome: Outcome[Any]) -> None:

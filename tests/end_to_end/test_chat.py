@@ -187,7 +187,7 @@ def test_an_earlier_line_can_be_called_back(town: World):
     with Terminal("chat", "--root", town.root) as terminal:
         terminal.wait_for("> ")
         terminal.type("What about DAVE ?\n")
-        terminal.wait_for("global search, level C0")
+        terminal.wait_for("unknown]\n> ")
         terminal.type("\x1b[A\n")
         terminal.wait_for("unknown]\n> ", times=2)
         terminal.type("\x04")
