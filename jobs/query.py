@@ -3,8 +3,8 @@
     ray job submit --working-dir . -- python jobs/query.py --root s3://bucket/index \
         --batch s3://bucket/questions.csv --out s3://bucket/answers.parquet
 
-Takes the options of `graphrag-ray query` and has its exit codes (`ray job submit` turns each but 0 into 1). The
-questions are read on the node where the job runs; --out and its journal must be reached by all nodes.
+Takes the options of `graphrag-ray query` and has its exit codes (`ray job submit` turns each but 0 into 1).
+The questions are read where the job runs; the folder of --out must be reached by all nodes.
 """
 
 import sys
