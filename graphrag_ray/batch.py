@@ -18,25 +18,13 @@ from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.engine.spending import Spending, check_prices
 from graphrag_ray.engine.stopping import Stop, listening
-from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.query import methods
-from graphrag_ray.question_sweep import JOURNAL, QuestionSweep
+from graphrag_ray.question_sweep import JOURNAL, Batch, QuestionSweep
 from graphrag_ray.questions import AnswersFile, read_questions
 from graphrag_ray.settings import Settings
 from graphrag_ray.store import compaction, locks
 from graphrag_ray.store.files import Store
 from graphrag_ray.terminal.progress import Observer
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What a batch came to. url: of the answers; failed: questions without one, or that lack a part of it."""
-
-    url: str
-    questions: int
-    failed: int
-    accounts: Accounts
-    seconds: float
 
 
 def answer_batch(

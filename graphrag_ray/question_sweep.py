@@ -49,6 +49,17 @@ ALL_ALIKE = 3
 """So many questions, the first of all, that cannot be asked for the same reason: it is not the questions."""
 
 
+@dataclass(frozen=True)
+class Batch:
+    """What a batch came to. url: of the answers; failed: questions without one, or that lack a part of it."""
+
+    url: str
+    questions: int
+    failed: int
+    accounts: Accounts
+    seconds: float
+
+
 class QuestionSweep:
     """Equal questions are asked once.
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from graphrag_ray.ask import Index
-    from graphrag_ray.batch import Batch
     from graphrag_ray.index import Indexed
     from graphrag_ray.query.answer import Answer
+    from graphrag_ray.question_sweep import Batch
     from graphrag_ray.sources import Source
 
 CHANGES = ("added", "changed", "removed")

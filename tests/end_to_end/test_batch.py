@@ -18,9 +18,10 @@ import toy_model
 from endpoint import BROKEN, WRONG_KEY, Answer, Drop
 from world import REJECTED, TOWN, Command, World, model_options, prompt_of
 
-from graphrag_ray.batch import Batch, answer_batch
+from graphrag_ray.batch import answer_batch
 from graphrag_ray.errors import LevelNotFound, TooManyFailures, UsageError
 from graphrag_ray.query import methods
+from graphrag_ray.question_sweep import Batch
 from graphrag_ray.store import locks
 from graphrag_ray.store.files import Store
 
