@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from graphrag_ray.corpus.tokens import count, vocabulary_for
 from graphrag_ray.engine.allowance import Allowance
+from graphrag_ray.engine.cache import ReplyCache
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.errors import UsageError
 from graphrag_ray.llm.accounting import Accounts, Totals
@@ -37,6 +38,7 @@ from graphrag_ray.sources import Cited, Source, named, specific, under
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.snapshots import Manifest, open_latest
 from graphrag_ray.streams import Answering, AnswerStream, AsyncAnswerStream, Say, Telling
+from graphrag_ray.wording import plural
 
 T = TypeVar("T")
 
@@ -50,11 +52,15 @@ questions. Some 20 MB of reports; 130 MB where each text is a context."""
 
 @dataclass(frozen=True)
 class Index:
-    """A snapshot, opened for reading. `settings` are those it was built with, or the caller's."""
+    """A snapshot, opened for reading. `settings` are those it was built with, or the caller's.
+
+    cache: where replies of models are kept, and not asked for again; None: nowhere
+    """
 
     store: Store
     manifest: Manifest
     settings: Settings
+    cache: Store | None = None
 
     def __repr__(self) -> str:
         return f"<Index {self.store.url}, snapshot {self.manifest.number}>"
@@ -66,6 +72,10 @@ class Index:
     @cached_property
     def searcher(self) -> Searcher:
         return Searcher(self.reader, self.settings)
+
+    @cached_property
+    def _replies(self) -> ReplyCache | None:
+        return ReplyCache(self.cache) if self.cache else None
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """A table of the snapshot (see schema.py), or some of its columns. Raises UsageError for a name or
@@ -133,7 +143,9 @@ class Index:
 
     def asker(self) -> Asker:
         """The way to the models; for several questions, one after the other, of one event loop."""
-        return Asker.of(Models.of(self.settings), Accounts())
+        asker = Asker.of(Models.of(self.settings), Accounts())
+        asker.cache = self._replies
+        return asker
 
     def answering(
         self,
@@ -171,7 +183,7 @@ class Index:
         telling: Telling | None,
     ) -> Answer:
         started = time.monotonic()
-        asker.accounts = Accounts()
+        asker.accounts, asker.kept = Accounts(), (0, 0)
         asker.allowance = self._allowance(question.text, self._given)
         searching = Searching(self.searcher, asker)
         failed: dict[str, int] = {}
@@ -189,7 +201,8 @@ class Index:
             return [Ran(o.result, o.error) for o in outcomes]
 
         answer = await _driven(search(question, self._given), fulfil)
-        notes = (*answer.notes, *self._notes(None if answer.found else question.text))
+        about_snapshot = self._notes(None if answer.found else question.text)
+        notes = (*answer.notes, *about_snapshot, *self._of_cache(*asker.kept))
         phases = _phases(asker.accounts, failed)
         if telling:
             telling.end(answer.text)
@@ -212,6 +225,15 @@ class Index:
         if not has_budget(query):
             return None
         return Allowance(query, self.settings.models, reducing(question, given))
+
+    def _of_cache(self, kept: int, replies: int) -> Iterator[str]:
+        """What the cache did for an answer, as sentences."""
+        if kept and kept == replies:
+            yield "Every reply was in the cache: no model was asked."
+        elif kept:
+            yield f"{kept} of {plural(replies, 'reply', 'replies')} were in the cache."
+        if self._replies and self._replies.failure:
+            yield f"Replies could not be kept in the cache: {self._replies.failure}"
 
     def _notes(self, unanswered: str | None) -> list[str]:
         """Those of the snapshot; what the offline engine had to do with index and answer.
@@ -279,12 +301,15 @@ def open_index(
     snapshot: int | None = None,
     settings: Settings | None = None,
     storage: Storage | Mapping[str, Any] | None = None,
+    cache: str | None = None,
 ) -> Index:
     """Open the newest snapshot of an index, or the one with a number, for questions.
 
     settings   how to ask; None: those that the index was built with
     storage    how the index is reached, as in settings.Storage; None: as `settings.storage`, else the
                environment, says
+    cache      a folder or URL where replies of models are kept: what was asked before is not asked again. The
+               journal of a batch (its answers' file with `.work`) is one, too
 
     Raises IndexNotFound where there is none, or none finished; StoreError.
     """
@@ -292,7 +317,8 @@ def open_index(
     store = Store(url, reached.of(url))
     manifest = open_latest(store, snapshot)
     known = settings or parse_settings(manifest.settings)
-    return Index(store, manifest, known.model_copy(update={"storage": reached}))
+    kept = Store(cache, reached.of(cache)) if cache is not None else None
+    return Index(store, manifest, known.model_copy(update={"storage": reached}), kept)
 
 
 def _run(answering: Coroutine[Any, Any, Answer]) -> Answer:

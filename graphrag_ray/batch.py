@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from graphrag_ray.ask import MAX_QUESTION_CHARACTERS, Index
+from graphrag_ray.engine.cache import JOURNAL
 from graphrag_ray.engine.executor import Executor, Progress
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.engine.spending import Spending, check_prices
 from graphrag_ray.engine.stopping import Stop, listening
 from graphrag_ray.query import methods
-from graphrag_ray.question_sweep import JOURNAL, Batch, QuestionSweep
+from graphrag_ray.question_sweep import Batch, QuestionSweep
 from graphrag_ray.questions import AnswersFile, read_questions
 from graphrag_ray.settings import Settings
 from graphrag_ray.store import compaction, locks
@@ -42,7 +43,8 @@ def answer_batch(
     """Answer the questions of a file, and write the answers (`questions.ANSWERS`) to another.
 
     questions   .csv, .jsonl or .parquet, with a column `question` or `question_text`, and maybe `id`
-    out         a .parquet file; the journal is the folder of this name with `.work` at its end
+    out         a .parquet file; the journal is the cache of the index, where it has one, else the folder of
+                this name with `.work` at its end
     on_ray      on Ray: the cluster of `address`, else as `index` finds or starts one; else in this process
     observer    who is told how it goes; None: nobody
 
@@ -56,18 +58,19 @@ def answer_batch(
     methods.check(method, level, where)
     posed = read_questions(questions, settings.storage.of(questions), MAX_QUESTION_CHARACTERS)
     file = AnswersFile.at(out, settings.storage.of(out))
-    sweep = QuestionSweep(index, posed, file.work, method, level, tuple(where))
+    work = index.cache or file.work
+    sweep = QuestionSweep(index, posed, work, method, level, tuple(where))
     stop = Stop(say=observer.note)
-    engine = _Engine(file.work, settings, lambda p: observer.progress(sweep.progress(p)), stop)
+    engine = _Engine(work, settings, lambda p: observer.progress(sweep.progress(p)), stop)
     with (
         engine.on_ray(address) if on_ray or address else engine.here() as executor,
         observer,
         listening(stop),
-        locks.acquire(file.work, note=f"query --batch {questions}") as lock,
+        locks.acquire(work, note=f"query --batch {questions}") as lock,
     ):
         accounts = sweep.run(executor)
         file.write(sweep.rows())
-        compaction.compact(file.work, JOURNAL, check=lock.check)
+        compaction.compact(work, JOURNAL, check=lock.check)
     return Batch(file.url, len(posed), sweep.failed, accounts, time.monotonic() - began)
 
 

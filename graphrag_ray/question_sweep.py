@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from graphrag_ray.ask import Index
 from graphrag_ray.engine.allowance import Allowance
+from graphrag_ray.engine.cache import JOURNAL
 from graphrag_ray.engine.drive import Driver, Open
 from graphrag_ray.engine.executor import Executor, Progress
 from graphrag_ray.engine.feed import Feed, label, started
@@ -34,9 +35,6 @@ T = TypeVar("T")
 
 Held: TypeAlias = list[tuple[Most, Request]]
 """What is counted against a question's budget for requests that are in flight."""
-
-JOURNAL = "answer"
-"""The name of all these dialogues in a journal, whichever phase of an answer they are."""
 
 READY = 256
 """Items that wait to be sent; where so many do, no other question is begun."""
@@ -201,6 +199,7 @@ class _Asker:
     asks: Callable[[], None]
     accounts: Accounts = field(default_factory=Accounts)
     allowance: Allowance | None = None
+    kept: tuple[int, int] = (0, 0)
     _begun: bool = False
 
     def begun(self) -> None:

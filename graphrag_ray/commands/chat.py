@@ -11,6 +11,7 @@ from graphrag_ray.errors import FAILED_ITEMS
 from graphrag_ray.terminal.options import (
     Command,
     asking_options,
+    cache_option,
     naming_root,
     open_root,
     root_option,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 @settings_options
 @asking_options
 @way_options
+@cache_option
 @click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
 def chat(
     root: str,
@@ -37,6 +39,7 @@ def chat(
     method: str,
     level: str | None,
     where: tuple[str, ...],
+    cache: str | None,
     snapshot: int | None,
     **short: Any,
 ) -> None:
@@ -60,7 +63,7 @@ def chat(
         with naming_root(root):
             manifest = open_latest(store, number)
         settings = settings_from(config, overrides, short, manifest.settings if config is None else None)
-        return open_index(root, snapshot=manifest.number, settings=settings)
+        return open_index(root, snapshot=manifest.number, settings=settings, cache=cache)
 
     with Chat(reopen(snapshot), method, level, where) as conversation:
         asked = Conversation(conversation, reopen, typed=sys.stdin.isatty())

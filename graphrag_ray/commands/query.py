@@ -13,6 +13,7 @@ from graphrag_ray.terminal import console
 from graphrag_ray.terminal.options import (
     Command,
     asking_options,
+    cache_option,
     json_option,
     naming_root,
     open_root,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     default=True,
     help="Show the text while it is written, where it goes to a terminal. Default: yes.",
 )
+@cache_option
 @click.option(
     "--batch", metavar="FILE", help="Questions: .csv, .jsonl or .parquet, with a column question (and id)."
 )
@@ -60,6 +62,7 @@ def query(
     snapshot: int | None,
     sources: bool,
     stream: bool,
+    cache: str | None,
     batch: str | None,
     out: str | None,
     ray: bool,
@@ -74,8 +77,8 @@ def query(
     global reads all reports of one level; local what stands around the entities that the question is near;
     vector the nearest chunks; hybrid the chunks that both keywords and embeddings find.
 
-    A batch keeps every reply in the folder OUT.work: killed, it is continued by the same command; asked
-    again, it costs nothing.
+    A batch keeps every reply in the folder OUT.work, or in --cache: killed, it is continued by the same
+    command; asked again, it costs nothing.
 
     \b
     Examples:
@@ -100,7 +103,7 @@ def query(
     # A budget is of one run: not that of the run that indexed.
     base = {name: section for name, section in manifest.settings.items() if name != "budget"}
     settings = settings_from(config, overrides, short, base if config is None else None)
-    opened = open_index(root, snapshot=manifest.number, settings=settings)
+    opened = open_index(root, snapshot=manifest.number, settings=settings, cache=cache)
     way = {"level": level, "method": method, "where": where}
     if question is not None:
         failed = _ask_one(opened, question, way, sources, stream, as_json)

@@ -173,6 +173,12 @@ def settings_options(f: Callable[..., Any]) -> Callable[..., Any]:
     return f
 
 
+def cache_option(f: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--cache", metavar="URL", help="Keep models' replies there: what was asked before costs nothing."
+    )(f)
+
+
 def way_options(f: Callable[..., Any]) -> Callable[..., Any]:
     """How an answer is found: --method, --level, --where."""
     for option in reversed(
