@@ -218,6 +218,18 @@ def paid_again(log: Path, kills: Sequence[float]) -> Again:
     return again
 
 
+class Private:
+    """No cluster: each run starts a Ray of its own, which lies in the session of its driver."""
+
+    def __init__(self) -> None:
+        ours = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
+        self.env = {**ours, "RAY_USAGE_STATS_ENABLED": "0"}
+        self.options: list[str] = []
+
+    def keep(self, n: int) -> list[int]:
+        return []
+
+
 class Cluster:
     """A Ray cluster of nodes on this machine, each a session; `processes` of a node are found by it."""
 
@@ -228,6 +240,7 @@ class Cluster:
         self.env.pop("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", None)
         self.env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         self.address = f"127.0.0.1:{_free_port()}"
+        self.options = ["--address", self.address]
         self.nodes: list[subprocess.Popen[bytes]] = []
 
     def start_node(

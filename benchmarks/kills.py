@@ -79,7 +79,7 @@ def under_fire(
 ) -> int:
     """One run with at most so many kills; its exit code."""
     nodes = cluster.keep(2)
-    run = killing.Run([*command, "--address", cluster.address], cluster.env)
+    run = killing.Run([*command, *cluster.options], cluster.env)
     campaign.runs += 1
     n = 0
     for moment in MOMENTS:
@@ -119,7 +119,7 @@ def build(
 
 
 def calm(
-    cluster: killing.Cluster,
+    cluster: killing.Cluster | killing.Private,
     corpus: Path,
     root: Path,
     options: Sequence[str],
@@ -131,7 +131,7 @@ def calm(
     with endpoint(*options) as url:
         started = time.monotonic()
         command = killing.index_command(corpus, root, url, *more, small_partitions=small_partitions)
-        command += ["--address", cluster.address]
+        command += cluster.options
         run = killing.Run(command, cluster.env)
         if run.wait() != 0:
             sys.exit("\n".join(run.printed))
@@ -182,7 +182,7 @@ def report(campaign: Campaign, again: Sequence[killing.Again], calls: int) -> No
         print(f"  {outcome}: {n}")
 
 
-def resume(args: argparse.Namespace, cluster: killing.Cluster, scratch: Path) -> None:
+def resume(args: argparse.Namespace, cluster: killing.Cluster | killing.Private, scratch: Path) -> None:
     options = [f"--latency={args.latency}", f"--embedding-s={args.latency}"]
     more = ["--max-in-flight", str(args.in_flight)]
     seconds, calls = calm(cluster, args.corpus, scratch / "calm", options, more, False)
@@ -190,7 +190,7 @@ def resume(args: argparse.Namespace, cluster: killing.Cluster, scratch: Path) ->
     root, log = scratch / "root", scratch / "log.jsonl"
     with endpoint("--log", str(log), *options) as url:
         command = killing.index_command(args.corpus, root, url, *more, small_partitions=False)
-        command += ["--address", cluster.address]
+        command += cluster.options
         run = killing.Run(command, cluster.env)
         while get(url)["total"]["answered"] < DONE_WHEN_KILLED * calls and run.alive:
             time.sleep(0.1)
@@ -227,7 +227,11 @@ def main() -> None:
     parser.add_argument("--latency", type=float, default=0.5, help="seconds that a call takes")
     parser.add_argument("--in-flight", type=int, default=16)
     parser.add_argument("--resume", action="store_true", help="one kill at nine tenths of the calls")
+    parser.add_argument("--private", action="store_true", help="--resume with a Ray of each run's own")
     args = parser.parse_args()
+    if args.resume and args.private:
+        with tempfile.TemporaryDirectory() as scratch:
+            return resume(args, killing.Private(), Path(scratch))
     with tempfile.TemporaryDirectory() as scratch, killing.cluster() as cluster:
         (resume if args.resume else kill_many)(args, cluster, Path(scratch))
 

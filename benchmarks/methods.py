@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from graphrag_ray import Index, open_index
+from graphrag_ray import open_index
+from graphrag_ray.ask import Index
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.query.methods import FILES
 

@@ -1,11 +1,12 @@
-"""Vector search: exact against the graph of neighbours, and keyword search, by the number of records.
+"""Search by the number of records: exact and by the graph of neighbours, and by keyword.
 
     python benchmarks/search.py --sizes 10_000 100_000 300_000 1_000_000
 
 Records are three sentences of the demo corpus drawn at random, under the offline embedding (256 dimensions);
-questions are two sentences, none of them a record. Indexes are built by one core in shards as an index has
-them, written to a file and memory-mapped; a question is asked of all shards, one after the other. Recall is
-the share of the exact answer. A row is printed when it is done. Measures, asserts nothing.
+questions are two sentences. Indexes are made by one core, in shards as an index has them, written to files
+and memory-mapped; a question is asked of all shards, one after the other, for the 10 nearest. Recall is the
+share of what exact search finds. A row is printed when it is done. Measures, asserts nothing. With --folder
+the shards are kept, and only searched when the same command is run again.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,99 +29,122 @@ import pyarrow as pa
 from graphrag_ray.offline.embed import embed_many
 from graphrag_ray.search import keyword, vectors
 from graphrag_ray.search.ranking import Found, merged
+from graphrag_ray.steps.search import SHARD_ROWS
 
 DEMO = Path(__file__).parent.parent / "demo" / "corpus"
 QUESTIONS = 50
-COLUMNS = ("records", "index", "shards", "build s", "MB", "first ms", "ms", "p95", "@10", "@100")
+COLUMNS = ("records", "index", "shards", "CPU s", "MB", "ms", "p95", "recall @10", "@100")
+WIDTHS = (10, 8, 7, 8, 7, 7, 7, 11, 7)
 
 
-def sentences() -> list[str]:
-    text = " ".join(path.read_text("utf-8") for path in sorted(DEMO.rglob("*.*")))
-    return sorted({s.strip() for s in re.split(r"(?<=[.!?])\s+", text) if len(s.split()) > 4})
+@dataclass(frozen=True)
+class Records:
+    """drawn: [records, sentences of each]"""
+
+    sentences: Sequence[str]
+    drawn: np.ndarray
+
+    @cached_property
+    def ids(self) -> list[str]:
+        return [f"{i:032x}" for i in np.random.default_rng(0).permutation(len(self.drawn))]
+
+    def vectors(self, rows: range) -> np.ndarray:
+        """A text's is the direction of the sum of its sentences' here as it is of its words'."""
+        return self._of_sentences[self.drawn[rows.start : rows.stop]].sum(axis=1)
+
+    def texts(self, rows: range) -> list[str]:
+        return [" ".join(self.sentences[s] for s in self.drawn[i]) for i in rows]
+
+    @cached_property
+    def _of_sentences(self) -> np.ndarray:
+        return np.frombuffer(b"".join(embed_many(self.sentences)), "<f4").reshape(len(self.sentences), -1)
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way of searching: how a shard is made of some rows and read, how it is asked, and what."""
+
+    name: str
+    build: Callable[[range], pa.Buffer]
+    read: Callable[[pa.Buffer], Any]
+    search: Callable[..., list[Found]]
+    asked: list[Any]
+
+
+def ways(records: Records, questions: Records) -> list[Way]:
+    def by_vector(name: str, graph: bool) -> Way:
+        def build(rows: range) -> pa.Buffer:
+            return vectors.build(records.ids[rows.start : rows.stop], records.vectors(rows), graph)
+
+        asked = list(vectors.unit(questions.vectors(range(QUESTIONS))))
+        return Way(name, build, vectors.read, vectors.search, asked)
+
+    def by_keyword(rows: range) -> pa.Buffer:
+        return keyword.build(records.ids[rows.start : rows.stop], records.texts(rows))
+
+    asked = [keyword.asked(text) for text in questions.texts(range(QUESTIONS))]
+    found = Way("keyword", by_keyword, keyword.read, keyword.search, asked)
+    return [by_vector("exact", False), by_vector("graph", True), found]
+
+
+def measured(way: Way, size: int, folder: Path, truth: list[list[Found]] | None) -> list[list[Found]]:
+    """Prints a row; returns the 100 best of each question."""
+    shards, n_bytes, made_s = [], 0, 0.0
+    for start in range(0, size, SHARD_ROWS):
+        path, took = folder / f"{way.name}-{size}-{start}", folder / f"{way.name}-{size}-{start}.s"
+        if not took.exists():
+            started = time.process_time()
+            path.write_bytes(way.build(range(start, min(start + SHARD_ROWS, size))))
+            took.write_text(str(time.process_time() - started))
+        made_s += float(took.read_text())
+        n_bytes += path.stat().st_size
+        shards.append(way.read(pa.memory_map(str(path)).read_buffer()))
+
+    def ask(question: Any, k: int) -> list[Found]:
+        return merged((way.search(shard, question, k) for shard in shards), k)
+
+    found = [ask(question, 100) for question in way.asked]
+    ms = []
+    for question in way.asked * 3:
+        started = time.perf_counter()
+        ask(question, 10)
+        ms.append(1000 * (time.perf_counter() - started))
+    p95 = sorted(ms)[int(0.95 * len(ms))]
+    recall = [f"{share(found, truth, k):.3f}" for k in (10, 100)] if truth else ["", ""]
+    times = f"{made_s:.1f}", f"{n_bytes / 1e6:.0f}", f"{statistics.median(ms):.1f}", f"{p95:.1f}"
+    show(f"{size:,}", way.name, str(len(shards)), *times, *recall)
+    return found
+
+
+def share(found: list[list[Found]], truth: list[list[Found]], k: int) -> float:
+    both = zip(found, truth, strict=True)
+    return statistics.mean(len({i for i, _ in a[:k]} & {i for i, _ in b[:k]}) / k for a, b in both)
+
+
+def show(*cells: str) -> None:
+    print(" ".join(cell.rjust(width) for cell, width in zip(cells, WIDTHS, strict=True)), flush=True)
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     arguments.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000])
-    arguments.add_argument("--shard", type=int, default=131_072)
     arguments.add_argument("--only", choices=["exact", "graph", "keyword"], nargs="+")
     arguments.add_argument("--seed", type=int, default=1)
+    arguments.add_argument("--folder", type=Path, help="where to keep shards; those that are there are read")
     given = arguments.parse_args()
+    text = " ".join(path.read_text("utf-8") for path in sorted(DEMO.rglob("*.*")))
+    sentences = sorted({s.strip() for s in re.split(r"(?<=[.!?])\s+", text) if len(s.split()) > 4})
     rng = np.random.default_rng(given.seed)
-    known = sentences()
-    of_sentences = np.frombuffer(b"".join(embed_many(known)), "<f4").reshape(len(known), -1)
-    asked = rng.integers(0, len(known), (QUESTIONS, 2))
-    questions = vectors.unit(of_sentences[asked].sum(axis=1))
-    print(" | ".join(COLUMNS))
-    with tempfile.TemporaryDirectory() as folder:
-        for size in given.sizes:
-            drawn = rng.integers(0, len(known), (size, 3))
-            matrix = np.concatenate([of_sentences[part].sum(axis=1) for part in np.array_split(drawn, 64)])
-            ids = [f"{i:032x}" for i in rng.permutation(size)]
-            shards = [range(start, min(start + given.shard, size)) for start in range(0, size, given.shard)]
-            truth: list[list[Found]] | None = None
-            for name in given.only or ("exact", "graph", "keyword"):
-                if name == "keyword":
-                    build = lambda r: keyword.build(  # noqa: E731
-                        [ids[i] for i in r], [" ".join(known[s] for s in drawn[i]) for i in r]
-                    )
-                    wanted = [keyword.asked(" ".join(known[s] for s in pair)) for pair in asked]
-                    found = measured(name, size, shards, build, keyword.read, keyword.search, wanted, folder)
-                    continue
-                build = lambda r: vectors.build(
-                    [ids[i] for i in r], matrix[r.start : r.stop], graph=name == "graph"
-                )
-                found = measured(
-                    name, size, shards, build, vectors.read, vectors.search, list(questions), folder, truth
-                )
-                truth = found if name == "exact" else truth
-
-
-def measured(
-    name: str,
-    size: int,
-    ranges: Sequence[range],
-    build: Callable[[range], pa.Buffer],
-    read: Callable[[pa.Buffer], Any],
-    search: Callable[..., list[Found]],
-    questions: Sequence[Any],
-    folder: str,
-    truth: list[list[Found]] | None = None,
-) -> list[list[Found]]:
-    """Prints a row; returns the 100 best of each question."""
-    shards, n_bytes, build_s = [], 0, 0.0
-    for number, part in enumerate(ranges):
-        started = time.perf_counter()
-        data = build(part)
-        build_s += time.perf_counter() - started
-        path = Path(folder) / f"{name}-{size}-{number}"
-        path.write_bytes(data)
-        n_bytes += data.size
-        del data
-        shards.append(read(pa.memory_map(str(path)).read_buffer()))
-    found, seconds = [], []
-    for question in questions:
-        started = time.perf_counter()
-        merged((search(shard, question, 10) for shard in shards), 10)
-        seconds.append(1000 * (time.perf_counter() - started))
-        found.append(merged((search(shard, question, 100) for shard in shards), 100))
-    warm = sorted(seconds[1:])
-    recall = [f"{share(found, truth, k):.3f}" for k in (10, 100)] if truth else ["", ""]
-    row = (
-        f"{size:,}", name, len(ranges), f"{build_s:.1f}", f"{n_bytes / 1e6:.0f}", f"{seconds[0]:.1f}",
-        f"{statistics.median(warm):.1f}", f"{warm[int(0.95 * len(warm))]:.1f}", *recall,
-    )  # fmt: skip
-    print(" | ".join(map(str, row)), flush=True)
-    return found
-
-
-def share(found: list[list[Found]], truth: list[list[Found]], k: int) -> float:
-    """Of the k best, those that were found."""
-    shares = []
-    for hits, exact in zip(found, truth, strict=True):
-        wanted = {id_ for id_, _ in exact[:k]}
-        shares.append(len({id_ for id_, _ in hits[:k]} & wanted) / len(wanted))
-    return statistics.mean(shares)
+    questions = Records(sentences, rng.integers(0, len(sentences), (QUESTIONS, 2)))
+    show(*COLUMNS)
+    for size in given.sizes:
+        records = Records(sentences, rng.integers(0, len(sentences), (size, 3)))
+        truth = None
+        with tempfile.TemporaryDirectory() if given.folder is None else nullcontext(given.folder) as folder:
+            for way in ways(records, questions):
+                if given.only is None or way.name in given.only:
+                    found = measured(way, size, Path(folder), truth if way.name == "graph" else None)
+                    truth = found if way.name == "exact" else truth
 
 
 if __name__ == "__main__":

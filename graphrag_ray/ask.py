@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from typing import Any, TypeAlias, TypeVar
@@ -16,9 +17,11 @@ from graphrag_ray.corpus.tokens import count, vocabulary_for
 from graphrag_ray.engine.allowance import Allowance
 from graphrag_ray.engine.cache import ReplyCache
 from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.local import together
 from graphrag_ray.errors import UsageError
 from graphrag_ray.llm.accounting import Accounts, Totals
 from graphrag_ray.llm.pricing import dearest_price
+from graphrag_ray.messages import whole
 from graphrag_ray.patience import Asker, Asks
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.query import methods
@@ -157,6 +160,7 @@ class Index:
     ) -> Answers:
         """Check a question; what answers it then, told who asks and, where it is streamed, who hears. Raises
         UsageError for what cannot be asked."""
+        question = whole(question)
         _check(question)
         search = methods.method(method)
         methods.check(method, level, where)
@@ -167,6 +171,10 @@ class Index:
     def warm(self) -> None:
         """Load what every question takes, so that the first one does not wait for it."""
         self._given.count(" ")
+        if self._answers_offline:
+            from graphrag_ray.offline.lexicon import lexicon
+
+            lexicon()
 
     def _alone(self, answering: Answers) -> Answering:
         async def answered(say: Say) -> Answer:
@@ -200,7 +208,10 @@ class Index:
             failed[need.phase] = failed.get(need.phase, 0) + sum(o.result is None for o in outcomes)
             return [Ran(o.result, o.error) for o in outcomes]
 
-        answer = await _driven(search(question, self._given), fulfil)
+        try:
+            answer = await _driven(search(question, self._given), fulfil)
+        finally:
+            await searching.close()
         about_snapshot = self._notes(None if answer.found else question.text)
         notes = (*answer.notes, *about_snapshot, *self._of_cache(*asker.kept))
         phases = _phases(asker.accounts, failed)
@@ -226,6 +237,10 @@ class Index:
             return None
         return Allowance(query, self.settings.models, reducing(question, given))
 
+    @property
+    def _answers_offline(self) -> bool:
+        return self.settings.model(self.settings.model_name("map")).provider == "offline"
+
     def _of_cache(self, kept: int, replies: int) -> Iterator[str]:
         """What the cache did for an answer, as sentences."""
         if kept and kept == replies:
@@ -242,7 +257,7 @@ class Index:
         """
         notes = dict(self.manifest.notes)
         built = notes.pop("offline", None) is not None
-        answered = self.settings.model(self.settings.model_name("map")).provider == "offline"
+        answered = self._answers_offline
         said = {
             (True, True): "The index was built, and the question answered, by the offline engine, without a "
             "language model.",
@@ -323,27 +338,36 @@ def open_index(
 
 def _run(answering: Coroutine[Any, Any, Answer]) -> Answer:
     """Wait for an answer, also where an event loop runs already, as in a notebook."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    running = None
+    with suppress(RuntimeError):
+        running = asyncio.get_running_loop()
+    if running is None:
         return asyncio.run(answering)
     with ThreadPoolExecutor(1, thread_name_prefix="ask") as thread:
         return thread.submit(asyncio.run, answering).result()
 
 
 async def _driven(method: Generator[Any, Any, T], fulfil: Callable[[Need], Coroutine[Any, Any, Any]]) -> T:
-    """Give a method what it needs until it answers."""
+    """Give a method what it needs until it answers. It works in a thread: packing many contexts takes
+    seconds, and others may share the event loop."""
     sent: Any = None
     while True:
-        try:
-            need = method.send(sent)
-        except StopIteration as ended:
+        need, ended = await asyncio.to_thread(_step, method, sent)
+        if ended is not None:
             result: T = ended.value
             return result
         if isinstance(need, tuple):
-            sent = list(await asyncio.gather(*(fulfil(n) for n in need)))
+            sent = await together([fulfil(n) for n in need])
         else:
             sent = await fulfil(need)
+
+
+def _step(method: Generator[Any, Any, Any], sent: Any) -> tuple[Any, StopIteration | None]:
+    """What it needs next, or its end: a StopIteration cannot pass through a future."""
+    try:
+        return method.send(sent), None
+    except StopIteration as ended:
+        return None, ended
 
 
 def _check(question: str) -> None:

@@ -9,7 +9,9 @@ import click
 from graphrag_ray.terminal.options import Commands
 from graphrag_ray.version import __version__
 
-COMMANDS = ("index", "query", "chat", "levels", "status", "failures", "gc", "estimate", "init")
+COMMANDS = (
+    "index", "query", "chat", "levels", "inspect", "export", "status", "failures", "gc", "estimate", "init",
+)  # fmt: skip
 """Each is the function of that name in the module of that name."""
 
 

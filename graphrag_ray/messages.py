@@ -144,6 +144,12 @@ Dialogue: TypeAlias = Generator[Any, Any, T]
 Turn: TypeAlias = Request | Sequence[Request]
 
 
+def whole(text: str) -> str:
+    """The text with halves of surrogate pairs joined, and those that stand alone replaced: JSON and command
+    lines can bring them, and nothing that is hashed, stored or sent can hold them."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def turn_hash(turn: Turn) -> str:
     """The hash of a turn: its request's, or the hash over the hashes of a list."""
     if isinstance(turn, ChatRequest | EmbeddingRequest):

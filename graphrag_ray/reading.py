@@ -1,14 +1,15 @@
 """What a way of answering needs of a snapshot: rows of its tables, read by need and part by part.
 
 A table may be as large as the corpus, what a question needs of it is not: only columns that are asked for are
-read, of parts that hold a wanted row. What was read of them is kept, up to a bound, for the next question.
+read, of parts that hold a wanted row; of a large table only of the row groups that do. What was read of a
+smaller one is kept, up to a bound, for the next question.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -19,12 +20,15 @@ from graphrag_ray import schema
 from graphrag_ray.errors import UsageError
 from graphrag_ray.query.method import Rows
 from graphrag_ray.store.files import WHOLE_BYTES, Store
-from graphrag_ray.store.parts import Part, read_table
+from graphrag_ray.store.parquet import is_one_of
+from graphrag_ray.store.parts import Part, read_rows, read_table
 from graphrag_ray.store.snapshots import Manifest, being_read
 
 PARTS_AT_ONCE = 8
 KEPT_BYTES = 256 << 20
 """Columns that were read are kept up to this size in memory, the last used."""
+LARGE_BYTES = 64 << 20
+"""A table that is stored in more is not worth keeping: its columns would drive out all others."""
 
 
 class Kept:
@@ -73,32 +77,55 @@ class Reader:
         with being_read(self.store, self.manifest):
             if columns is None:
                 return read_table(self.store, self.manifest.parts(name), None, schema.TABLES[name])
-            return self._together(name, columns, lambda part: self._columns(name, part, columns))
+            empty = schema_of(name, columns).empty_table()
+            return self._together(name, empty, lambda part: self._columns(name, part, columns))
 
     def rows(self, need: Rows) -> pa.Table:
-        """The rows that are needed. Where they are named, a large part is read only where it holds one."""
+        """The rows that are needed. Where they are named, a large table is read only where it holds one."""
         if need.ids is None:
             return self.table(need.table, need.columns)
         if not need.ids:
-            return _schema_of(need.table, need.columns).empty_table()
+            return schema_of(need.table, need.columns).empty_table()
         wanted = pa.array(sorted(set(need.ids)), pa.string())
+        is_large = sum(part.bytes for part in self.manifest.parts(need.table)) > LARGE_BYTES
 
         def of(part: Part) -> pa.Table:
+            if is_large:
+                return read_rows(self.store, part, need.columns, need.by, wanted)
             # A small part is read in one request, whatever of it is wanted.
             first = [need.by, *need.columns] if part.bytes <= WHOLE_BYTES else [need.by]
-            held = _is_one_of(self._columns(need.table, part, list(dict.fromkeys(first)))[need.by], wanted)
+            held = is_one_of(self._columns(need.table, part, list(dict.fromkeys(first)))[need.by], wanted)
             if not pc.any(held).as_py():
-                return _schema_of(need.table, need.columns).empty_table()
+                return schema_of(need.table, need.columns).empty_table()
             return self._columns(need.table, part, need.columns).filter(held)
 
         with being_read(self.store, self.manifest):
-            return self._together(need.table, need.columns, of)
+            return self._together(need.table, schema_of(need.table, need.columns).empty_table(), of)
 
-    def _together(self, table: str, columns: Sequence[str], of: Callable[[Part], pa.Table]) -> pa.Table:
+    def scan(self, name: str, columns: Sequence[str], of: Callable[[pa.Table], pa.Table]) -> pa.Table:
+        """What `of` makes of some columns of a table, part by part: for what no id leads to."""
+        empty = of(schema_of(name, columns).empty_table())
+        with being_read(self.store, self.manifest):
+            return self._together(name, empty, lambda part: of(self._columns(name, part, columns)))
+
+    def pieces(self, name: str, columns: Sequence[str], rows: int | None = None) -> Iterator[pa.Table]:
+        """A table of the snapshot piece by piece, in order: one part is in memory at a time, and none is
+        kept.
+
+        rows: of a piece, at most; None: a piece is a part
+        """
+        with being_read(self.store, self.manifest):
+            for part in self.manifest.parts(name):
+                table = read_table(self.store, [part], columns, schema.TABLES[name])
+                step = rows or max(1, table.num_rows)
+                yield from (table.slice(at, step) for at in range(0, table.num_rows, step))
+
+    def _together(self, table: str, empty: pa.Table, of: Callable[[Part], pa.Table]) -> pa.Table:
         """What is read of each part, in their order."""
         parts = self.manifest.parts(table)
         with ThreadPoolExecutor(PARTS_AT_ONCE, thread_name_prefix="parts") as pool:
-            return pa.concat_tables([_schema_of(table, columns).empty_table(), *pool.map(of, parts)])
+            found = [empty, *pool.map(of, parts)]
+        return pa.concat_tables(found, promote_options="default")
 
     def _columns(self, table: str, part: Part, names: Sequence[str]) -> pa.Table:
         found = self.kept.of(part.path, names)
@@ -106,20 +133,8 @@ class Reader:
             read = read_table(self.store, [part], missing, schema.TABLES[table])
             self.kept.add(part.path, read)
             found |= {name: read[name] for name in missing}
-        return pa.table({name: found[name] for name in names}, schema=_schema_of(table, names))
+        return pa.table({name: found[name] for name in names}, schema=schema_of(table, names))
 
 
-def _schema_of(table: str, columns: Sequence[str]) -> pa.Schema:
+def schema_of(table: str, columns: Sequence[str]) -> pa.Schema:
     return pa.schema([schema.TABLES[table].field(name) for name in columns])
-
-
-def _is_one_of(column: pa.ChunkedArray, wanted: pa.Array) -> pa.ChunkedArray | pa.Array:
-    """[rows] whether a value, or one of a list of values, is wanted."""
-    if not pa.types.is_list(column.type):
-        return pc.is_in(column, value_set=wanted)
-    masks = []
-    for chunk in column.chunks:
-        inside = pc.is_in(chunk.flatten(), value_set=wanted)
-        rows = pc.list_parent_indices(chunk).filter(inside)
-        masks.append(pc.is_in(pa.array(range(len(chunk)), pa.int64()), value_set=rows.cast(pa.int64())))
-    return pa.chunked_array(masks, pa.bool_())

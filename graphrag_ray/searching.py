@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ from graphrag_ray.patience import Asks
 from graphrag_ray.query.method import Hit, Kind, Search
 from graphrag_ray.reading import Reader
 from graphrag_ray.search import keyword, vectors
+from graphrag_ray.search.arrays import strings
 from graphrag_ray.search.keyword import KeywordShard
 from graphrag_ray.search.ranking import Found, merged
 from graphrag_ray.search.vectors import Floats, VectorShard
@@ -29,6 +31,8 @@ from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.snapshots import being_read
 
 T = TypeVar("T")
+SHARDS_AT_ONCE = 8
+"""That are fetched, or checked."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +49,11 @@ class Searcher:
 
     def vector_shards(self, kind: Kind) -> list[VectorShard]:
         """Of a snapshot without an index for search: the embeddings themselves."""
-        return self._open(kind, "vector", lambda parts: [vectors.read(self._mapped(p)) for p in parts])
+        return self._open(kind, "vector", vectors.read)
 
     def keyword_shards(self, kind: Kind) -> list[KeywordShard]:
         """Raises UsageError for a snapshot without an index for search."""
-        return self._open(kind, "keyword", lambda parts: [keyword.read(self._mapped(p)) for p in parts])
+        return self._open(kind, "keyword", keyword.read)
 
     def embedder(self) -> Embedder:
         """How the snapshot's texts were embedded. Raises UsageError where the settings of the questions say
@@ -71,12 +75,12 @@ class Searcher:
             )
         return own
 
-    def _open(self, kind: Kind, by: str, read: Callable[[list[Part]], list[T]]) -> list[T]:
+    def _open(self, kind: Kind, by: str, read: Callable[[pa.Buffer], T]) -> list[T]:
         manifest, name = self.reader.manifest, schema.search_table(kind, by)
         with self._opening, being_read(self.reader.store, manifest):
             if name not in self._opened:
                 if name in manifest.tables:
-                    self._opened[name] = read(manifest.parts(name))
+                    self._opened[name] = self._read(manifest.parts(name), read)
                 elif by == "vector":
                     self._opened[name] = self._unindexed(kind)
                 else:
@@ -87,8 +91,14 @@ class Searcher:
                     )
             return self._opened[name]
 
-    def _mapped(self, part: Part) -> pa.Buffer:
-        return blobs.mapped(self.reader.store, part)
+    def _read(self, parts: list[Part], read: Callable[[pa.Buffer], T]) -> list[T]:
+        def one(part: Part) -> T:
+            return read(blobs.mapped(self.reader.store, part))
+
+        if len(parts) < 2:
+            return [one(part) for part in parts]
+        with ThreadPoolExecutor(SHARDS_AT_ONCE, thread_name_prefix="shards") as pool:
+            return list(pool.map(one, parts))
 
     def _unindexed(self, kind: Kind) -> list[VectorShard]:
         parts = self.reader.manifest.parts(f"embeddings_{kind}")
@@ -119,6 +129,13 @@ class Searching:
             found = await asyncio.to_thread(_by_keyword, self.searcher, need)
         return [Hit(id_, score) for id_, score in found]
 
+    async def close(self) -> None:
+        """Give up what is still being embedded."""
+        tasks = list(self._embedded.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
     async def _vector(self, text: str) -> Floats:
         if text not in self._embedded:
             self._embedded[text] = asyncio.ensure_future(self._embed(text))
@@ -127,7 +144,8 @@ class Searching:
 
     async def _embed(self, text: str) -> Floats:
         embedder = await asyncio.to_thread(self.searcher.embedder)
-        (outcome,) = await self.asker.run("embed", [partial(embedder.embed, text)])
+        sendable = text.encode(errors="replace").decode()  # half of a character, from a terminal, say
+        (outcome,) = await self.asker.run("embed", [partial(embedder.embed, sendable)])
         if outcome.result is None:
             raise GraphRagError(f"the question could not be embedded: {outcome.error}")
         wanted: Floats = vectors.unit(np.frombuffer(outcome.result, "<f4").reshape(1, -1))[0]
@@ -155,7 +173,7 @@ def _by_keyword(searcher: Searcher, need: Search) -> list[Found]:
 
 
 def _ids(need: Search) -> pa.Array | None:
-    return None if need.among is None else pa.array(sorted(set(need.among)), pa.string())
+    return None if need.among is None else strings(sorted(set(need.among)))
 
 
 def _told(embedder: Embedder) -> str:

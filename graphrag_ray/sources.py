@@ -34,7 +34,7 @@ _SHOWN: Mapping[str, Sequence[str]] = {
 }
 """What is told of a record beside its short number."""
 _ELEMENTS = ("Relationships", "Claims", "Entities")
-_DOCUMENT_COLUMNS = ["id", "path", "row", "title", "creation_date", "raw_data"]
+DOCUMENT_COLUMNS = ["id", "path", "row", "title", "creation_date", "raw_data"]
 _OF_DOCUMENT = ("document", "row", "place", "title", "date", "metadata")
 
 Rows: TypeAlias = dict[str, dict[str, Any]]
@@ -305,19 +305,25 @@ def _name(section: str, row: Mapping[str, Any], documents: Mapping[str, Mapping[
 def _documents(units: Rows, read: Read) -> dict[str, dict[str, Any]]:
     """By id, the documents of chunks."""
     ids = dict.fromkeys(u["document_id"] for u in units.values())
-    rows = read("documents", ids, _DOCUMENT_COLUMNS) if ids else {}
-    return {id_: _document(row) for id_, row in rows.items()}
+    rows = read("documents", ids, DOCUMENT_COLUMNS) if ids else {}
+    return {id_: of_document(row) for id_, row in rows.items()}
 
 
-def _document(row: Mapping[str, Any]) -> dict[str, Any]:
+def of_document(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a chunk says of its document (see Source.chunks); row: DOCUMENT_COLUMNS of its table."""
     return {
         "document": row["path"],
         "row": row["row"],
-        "place": f"{row['path']}, row {row['row']}" if row["row"] else row["path"],
+        "place": place(row["path"], row["row"]),
         "title": row["title"],
         "date": row["creation_date"],
         "metadata": row["raw_data"],
     }
+
+
+def place(path: str, row: str) -> str:
+    """Where a document is, for people: "file", or "file, row 3"."""
+    return f"{path}, row {row}" if row else path
 
 
 def _plain(section: str, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -121,7 +122,8 @@ class Background:
 
     def close(self) -> None:
         if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._over.set)
+            with suppress(RuntimeError):  # it has just ended
+                self._loop.call_soon_threadsafe(self._over.set)
             self._thread.join()
 
 

@@ -91,6 +91,10 @@ class InMemory:
         self.held[path] = data
         self.at[path] = time.time()
 
+    def upload(self, path: str, source: str) -> None:
+        with open(source, "rb") as file:
+            self.write(path, file.read())
+
     def create(self, path: str, data: bytes, claim: str) -> bool:
         with self._lock:
             self.at.setdefault(path, time.time())
@@ -149,6 +153,10 @@ class FaultyFiles:
 
     def write(self, path: str, data: bytes) -> None:
         self._change("write", path, data, lambda: self.inner.write(path, data))
+
+    def upload(self, path: str, source: str) -> None:
+        with open(source, "rb") as file:
+            self.write(path, file.read())
 
     def create(self, path: str, data: bytes, claim: str) -> bool:
         made = self._change("create", path, data, lambda: self.inner.create(path, data, claim))

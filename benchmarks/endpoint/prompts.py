@@ -17,7 +17,13 @@ CHAT_KINDS = (
     "describe",
     "report",
     "map",
+    "map_points",
+    "rate",
     "reduce",
+    "answer",
+    "drift_primer",
+    "drift_local",
+    "condense",
     "correct",
     "other",
 )
@@ -30,6 +36,7 @@ _STARTS = (
     ("Write the report on the community whose data follow", "report"),
     ("Your last reply could not be used", "correct"),
 )
+NEW_QUESTION = "# The new question"
 _DESCRIBE = ("The entity: ", "The relationship: ")
 
 
@@ -45,6 +52,18 @@ def kind_of(text: str) -> str:
             return "map"
         if "----- end of the answers -----" in text:
             return "reduce"
+        if '{"ratings": [' in text:
+            return "rate"
+        if '"follow_ups": [' in text:
+            return "drift_primer"
+        if '{"points": [' in text:
+            return "map_points"
+        if "----- end of the data -----" in text:
+            return "answer"
+    if text.startswith("# The user's question") and '"follow_ups": [' in text:
+        return "drift_local"
+    if text.startswith("# Conversation") and NEW_QUESTION in text:
+        return "condense"
     return peers.kind_of(text)
 
 

@@ -15,8 +15,8 @@ from zlib import crc32
 
 import orjson
 
-from . import peers, prose
-from .prompts import Messages, asked_first, kind_of
+from . import peer_answers, peers, prose
+from .prompts import NEW_QUESTION, Messages, asked_first, kind_of
 from .tokens import words_of_bias
 
 PASSAGE = "----- passage -----\n"
@@ -38,6 +38,8 @@ def write(messages: Messages, body: Mapping[str, Any], seed: int, yes: float, vo
 
     body: for logit_bias and response_format; seed: of the request; yes: share of glean checks with Y.
     """
+    if (told := peer_answers.told(messages)) is not None:
+        return told
     if peer := peers.put_as_ours(messages):
         return peer.theirs(write(peer.messages, {}, seed, yes, vocabulary))
     rng = Random(seed)
@@ -161,15 +163,47 @@ def _report(text: str, rng: Random) -> str:
 def _map(text: str, rng: Random) -> str:
     score = rng.choice((0, 20, 35, 50, 60, 70, 80, 90))
     line = f"<ANSWER_HELPFULNESS> {score} </ANSWER_HELPFULNESS>"
-    if not score:
-        return line
+    return f"{line}\n\n{_answer(text, rng)}" if score else line
+
+
+def _answer(text: str, rng: Random) -> str:
+    return "\n".join(f"- {point}" for point in _points(text, rng)) or prose.lorem(60, rng)
+
+
+def _points(text: str, rng: Random) -> list[str]:
     sections = _sections(text)
     rows = next(iter(sections.values()), [])
     points = []
     for i in range(min(len(rows), rng.randint(2, 6))):
         evidence = _evidence(sections, i)
-        points.append(f"- **{prose.words(rows[i][1], 8)}**: {_told(rows, i, rng.randint(20, 40))} {evidence}")
-    return f"{line}\n\n" + "\n".join(points or [prose.lorem(60, rng)])
+        points.append(f"**{prose.words(rows[i][1], 8)}**: {_told(rows, i, rng.randint(20, 40))} {evidence}")
+    return points
+
+
+def _map_points(text: str, rng: Random) -> str:
+    points = [{"description": p, "score": rng.randint(1, 95)} for p in _points(text, rng)]
+    return orjson.dumps({"points": points}).decode()
+
+
+def _rate(text: str, rng: Random) -> str:
+    """About half of the reports are relevant."""
+    rows = _sections(text).get("Reports", [])
+    ratings = [
+        {"id": int(row[0]), "reason": _told(rows, i, 12), "rating": rng.choice((0, 0, 0, 1, 3, 5))}
+        for i, row in enumerate(rows)
+    ]
+    return orjson.dumps({"ratings": ratings}).decode()
+
+
+def _step(text: str, rng: Random) -> str:
+    rows = next(iter(_sections(text).values()), [])
+    asked = [f"What is known about {prose.words(row[1], 6)}?" for row in rows[: rng.randint(1, 3)]]
+    out = {
+        "answer": " ".join(_points(text, rng)) or prose.lorem(60, rng),
+        "score": rng.randint(5, 95),
+        "follow_ups": [{"question": q, "score": rng.randint(10, 95)} for q in asked],
+    }
+    return orjson.dumps(out).decode()
 
 
 def _reduce(text: str, rng: Random) -> str:
@@ -209,7 +243,13 @@ _WRITERS: Mapping[str, Callable[[str, Random], str]] = {
     "describe": _describe,
     "report": _report,
     "map": _map,
+    "map_points": _map_points,
+    "rate": _rate,
     "reduce": _reduce,
+    "answer": _answer,
+    "drift_primer": _step,
+    "drift_local": _step,
+    "condense": lambda text, rng: text.rpartition(NEW_QUESTION)[2].strip(),
 }
 
 

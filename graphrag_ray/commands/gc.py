@@ -64,7 +64,7 @@ class Age(click.ParamType[float]):
     multiple=True,
     metavar="DOCUMENT",
     help="Remove every trace of a document, named by its path below INPUT, or of those a glob names. Implies "
-    "--journal, --damaged and no grace.",
+    "--journal, --damaged and no grace. Copies in the caches of other machines stay until they are evicted.",
 )
 @click.option("--delete", is_flag=True, help="Do it. Without this nothing is removed, only told.")
 @json_option

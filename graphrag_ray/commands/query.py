@@ -75,7 +75,8 @@ def query(
     questions of a file.
 
     global reads all reports of one level; local what stands around the entities that the question is near;
-    vector the nearest chunks; hybrid the chunks that both keywords and embeddings find.
+    vector the nearest chunks; hybrid the chunks that both keywords and embeddings find; text all chunks;
+    drift the nearest reports, then what stands around the questions that they raise.
 
     A batch keeps every reply in the folder OUT.work, or in --cache: killed, it is continued by the same
     command; asked again, it costs nothing.
@@ -97,6 +98,8 @@ def query(
     from graphrag_ray.ask import open_index
     from graphrag_ray.store.snapshots import open_latest
 
+    if short["dynamic"] and method != "global":
+        raise UsageError(f"--dynamic selects the reports of global search; {method} search has no use for it")
     store = open_root(root, config, overrides)
     with naming_root(root):
         manifest = open_latest(store, snapshot)

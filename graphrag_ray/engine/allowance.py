@@ -33,8 +33,9 @@ class Allowance:
     def around(self, ask: Ask, last: bool) -> Ask:
         """The same way to the models, within the budget.
 
-        last: the call writes the answer; it raises BudgetSpent where nothing is left for it. Any other one
-        fails for good, and the answer says that its part is missing.
+        last: the call writes the answer; it raises BudgetSpent where nothing is left for it, as an embedding
+        does, without which nothing is found. Any other one fails for good, and the answer says that its part
+        is missing.
         """
 
         async def within(request: Request, stage: str) -> Answer:
@@ -51,12 +52,13 @@ class Allowance:
 
     def admit(self, request: Request, last: bool) -> Most:
         """Count a request as in flight, to be settled; the most that it can come to. Raises BudgetSpent where
-        nothing is left for the last one, PermanentCallError for any other."""
+        nothing is left for one that is needed, PermanentCallError for any other."""
         own = self._most(request)
-        if not self._admits(own, last):
+        needed = last or isinstance(request, EmbeddingRequest)
+        if not self._admits(own, needed):
             spent = (self._spent + self._in_flight).tokens
             message = f"{budget_in_words(self.query)}, and {spent:,} tokens are spent or asked for: not sent"
-            raise BudgetSpent(message) if last else PermanentCallError(message)
+            raise BudgetSpent(message) if needed else PermanentCallError(message)
         self._in_flight += own
         return own
 
@@ -66,8 +68,8 @@ class Allowance:
         if usage is not None:
             self._spent += self._taken(request, usage)
 
-    def _admits(self, own: Most, last: bool) -> bool:
-        later = Most() if last else self.kept_back
+    def _admits(self, own: Most, needed: bool) -> bool:
+        later = Most() if needed else self.kept_back
         return (self._spent + self._in_flight + own + later).within(self.query)
 
     def _most(self, request: Request) -> Most:

@@ -9,10 +9,10 @@ import asyncio
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,6 +46,7 @@ from graphrag_ray.store.rows import JournalRow
 
 T = TypeVar("T")
 X = TypeVar("X")
+R = TypeVar("R")
 
 
 @dataclass
@@ -273,9 +274,20 @@ async def run_dialogues(
     asking = Asking(ask, cache or _Forgotten(), time.time)
     running = [run_item(stage, driver, known.get(driver.key, []), asking) for driver in drivers]
     try:
-        return list(await asyncio.gather(*running))
+        return await together(running)
     except FatalCallError as e:
         raise ModelRefused(str(e)) from e
     finally:
         if cache:
             await asyncio.to_thread(cache.flush)
+
+
+async def together(running: Iterable[Coroutine[Any, Any, R]]) -> list[R]:
+    """What they return. Where one fails, or nobody wants it any more, the others end before this does."""
+    tasks = [asyncio.ensure_future(one) for one in running]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

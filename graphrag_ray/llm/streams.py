@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from graphrag_ray.errors import TransientCallError
+from graphrag_ray.messages import whole
 
 
 class Pieces:
@@ -15,6 +16,7 @@ class Pieces:
         """where: the endpoint, as it may be shown."""
         self.text = ""
         self._where = where
+        self._half = ""
         self._finish_reason: str | None = None
         self._refusal = ""
         self._usage: Any = None
@@ -31,13 +33,19 @@ class Pieces:
             self._finish_reason = choices[0].get("finish_reason") or self._finish_reason
             delta = choices[0].get("delta") or {}
             self._refusal += delta.get("refusal") or ""
-            piece = delta.get("content") or ""
+            piece = self._whole(delta.get("content") or "")
             self.text += piece
         except (AssertionError, AttributeError, IndexError, KeyError, TypeError):
             raise TransientCallError(
                 f"{self._where} sent an event without a message: {str(event)[:200]}"
             ) from None
-        return str(piece)
+        return piece
+
+    def _whole(self, piece: str) -> str:
+        """The piece, with half a character of the one before; what it ends with in half is held back."""
+        piece = self._half + piece
+        self._half = piece[-1] if piece and "\ud800" <= piece[-1] <= "\udbff" else ""
+        return whole(piece.removesuffix(self._half))
 
     def body(self) -> dict[str, Any]:
         """The body of the whole reply. Raises TransientCallError where its end is missing: what there is may

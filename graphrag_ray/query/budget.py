@@ -1,8 +1,9 @@
 """What a question may take at most, before anything is asked: its budget, and the room in a context window.
 
 A bound and no forecast: every reply has the length that it is limited to, and no context is filled better
-than it must be. Corrections and calls that are sent again are not in it; `ask.py` stops before these exceed
-the budget.
+than it must be. Sizes from tables are in the indexing model's tokens; `recounted.py` raises them by a sample
+where the answering model's are more. Corrections and calls that are sent again are not in it; `ask.py` stops
+before these exceed the budget.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ def budget_in_words(query: Query) -> str:
 def refuse_beyond(most: Most, query: Query, advice: str, what: str = "the question") -> None:
     """Raises BudgetSpent where a question could take more than its budget."""
     if not most.within(query):
-        raise BudgetSpent(f"{what} would take {most}; {budget_in_words(query)}. Nothing was asked. {advice}")
+        raise BudgetSpent(
+            f"{what} would take {most}; {budget_in_words(query)}. No answer was asked for. {advice}"
+        )
 
 
 def reading(question: str, given: Given, n_tokens: npt.ArrayLike) -> Most:

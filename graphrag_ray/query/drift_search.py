@@ -20,7 +20,7 @@ from graphrag_ray.query.answer import ContextUsed
 from graphrag_ray.query.budget import Most, asking, check_room, reducing, refuse_beyond
 from graphrag_ray.query.drift import LOCAL, PRIMER, FollowUp, Step, drift_spec, looked_up, primer
 from graphrag_ray.query.embedded import check_embedded
-from graphrag_ray.query.local_search import context_for
+from graphrag_ray.query.local_search import context_for, finest_level
 from graphrag_ray.query.map_reduce import MapAnswer, reduce_answer, reduce_context, reduce_spec
 from graphrag_ray.query.method import Dialogues, Given, Method, Question, Ran, Search
 from graphrag_ray.query.nearest import nearest
@@ -59,6 +59,7 @@ def search(question: Question, given: Given) -> Method:
     check_embedded(given, NAME, ["community_report", "entity"])
     query, text = given.settings.query, question.text
     _check(text, given)
+    finest = yield from finest_level(question.level)
     found = _Found(asked={_plain(text)})
     reports = yield from nearest([Search("community_report", "vector", text, 0)], given)
     if reports.numbering:
@@ -69,7 +70,7 @@ def search(question: Question, given: Given) -> Method:
         following = _most_promising(found.open.values(), query.drift_breadth)
         if not following:
             break
-        yield from _round(question, given, found, following)
+        yield from _round(text, given, found, following, finest)
     notes = [f"Looked up: {' '.join(found.looked_up)}"] if found.looked_up else []
     what = yield from _synthesis(text, given, found)
     return (yield from answered(text, NAME, "records", what, notes=notes))
@@ -89,7 +90,7 @@ def _check(text: str, given: Given) -> None:
 
 
 def _round(
-    question: Question, given: Given, found: _Found, following: Sequence[FollowUp]
+    text: str, given: Given, found: _Found, following: Sequence[FollowUp], finest: int
 ) -> Generator[Any, Any, None]:
     """Look up some questions and note what they found. One that finds nothing is not asked."""
     spec, breadth = drift_spec(LOCAL, given.settings, given.prompts), given.settings.query.drift_breadth
@@ -97,12 +98,12 @@ def _round(
     for follow_up in following:
         found.asked.add(_plain(follow_up.question))
         found.open.pop(_plain(follow_up.question))
-        context = yield from context_for(follow_up.question, given, level=question.level)
+        context = yield from context_for(follow_up.question, given, finest=finest)
         if context.numbering:
             contexts[follow_up.question] = context
     ran = yield Dialogues(
         "drift",
-        [partial(looked_up, question.text, q, context, spec, breadth) for q, context in contexts.items()],
+        [partial(looked_up, text, q, context, spec, breadth) for q, context in contexts.items()],
     )
     found.looked_up += contexts
     _note(found, list(contexts), list(contexts.values()), ran, given)
@@ -145,7 +146,8 @@ def _most_promising(open_: Iterable[FollowUp], n: int) -> list[FollowUp]:
 def _synthesis(text: str, given: Given, found: _Found) -> Generator[Any, Any, Read]:
     to_reduce = reduce_context(found.answers, given.settings.query.context_tokens, given.count)
     spec = reduce_spec(given.settings, given.prompts)
-    (reduced,) = yield Dialogues("reduce", [partial(reduce_answer, text, to_reduce, spec)], last=True)
+    final = partial(reduce_answer, text, to_reduce, spec)
+    (reduced,) = yield Dialogues("reduce", [final], last=True, numbering=to_reduce.numbering)
     if reduced.result is None:
         raise GraphRagError(f"the answer could not be put together: {reduced.error}")
     dropped = sum(a.dropped_references for a in found.answers)

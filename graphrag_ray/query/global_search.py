@@ -16,6 +16,7 @@ from graphrag_ray.query.dynamic import Selected, select
 from graphrag_ray.query.levels import Ints, LevelReports, Levels, is_auto, levels
 from graphrag_ray.query.method import Given, Method, Question, Rows
 from graphrag_ray.query.parts import ToRead, answered, read
+from graphrag_ray.query.recounted import recounted
 from graphrag_ray.settings import Query
 from graphrag_ray.wording import plural
 
@@ -31,6 +32,7 @@ def search(question: Question, given: Given) -> Method:
     Raises LevelNotFound, BudgetSpent, UsageError for a question that leaves no room for data.
     """
     reports, communities = yield REPORTS, COMMUNITIES
+    reports = yield from recounted("community_report", reports, given)
     known = levels(communities, reports)
     if given.settings.query.dynamic:
         return (yield from _dynamic(question, given, known, reports))
@@ -70,8 +72,8 @@ def _too_little(known: Levels, most: Callable[[LevelReports], Most], query: Quer
         return known.empty()
     least = min(with_reports, key=lambda at: most(at).tokens)
     return BudgetSpent(
-        f"even C{least.level} would take {most(least)}; {budget_in_words(query)}. Nothing was asked. Raise "
-        "the budget, or ask with --method vector."
+        f"even C{least.level} would take {most(least)}; {budget_in_words(query)}. No answer was asked for. "
+        "Raise the budget, or ask with --method vector."
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from typing import Any
 
 import pyarrow as pa
@@ -41,7 +41,7 @@ NO_REPORTS = "Reports on communities were left out: they also say what other doc
 DEFAULT_LEVEL = 2
 """The level that Microsoft GraphRAG's command line reads; the finest of an index that has fewer."""
 MIN_CHUNK_TOKENS = 32
-"""Chunks are looked up as if none were shorter; those that were not looked up count as left out."""
+"""No more chunks are looked at than fill a context if none is shorter; the others count as left out."""
 
 ENTITIES = ["id", "text_unit_ids"]
 EDGES = ["id", "source_id", "target_id", "combined_degree", "weight", "text_unit_ids"]
@@ -53,21 +53,22 @@ def search(question: Question, given: Given) -> Method:
     """Answer from what stands around the entities that the question is near. Raises LevelNotFound, and
     UsageError for an index without embeddings of entities or conditions that cannot be met."""
     chunks = yield from within(question.where)
-    context = yield from context_for(question.text, given, level=question.level, chunks=chunks)
+    check_embedded(given, NAME, ["entity"])
+    finest = yield from finest_level(question.level)
+    context = yield from context_for(question.text, given, finest=finest, chunks=chunks)
     what = yield from read(question.text, given, context)
     return (yield from answered(question.text, NAME, what, [] if chunks is None else [NO_REPORTS]))
 
 
 def context_for(
-    text: str, given: Given, *, level: str | int | None = None, chunks: Collection[str] | None = None
+    text: str, given: Given, *, finest: int = DEFAULT_LEVEL, chunks: Collection[str] | None = None
 ) -> Generator[Any, Any, Context]:
     """The context of a question, of at most query.context_tokens; empty where no entity is near.
 
-    level    whose reports are shown; None: DEFAULT_LEVEL
+    finest   level of the finest reports that are shown; see `finest_level`
     chunks   ids of the only ones that count (see where.py): nothing that others say is shown then
     """
     check_embedded(given, NAME, ["entity"])
-    finest = yield from _level(level)
     near = yield from _near(text, given, chunks)
     around = yield from _around([e["id"] for e in near], chunks)
     elements = yield from _elements(near, around, given, chunks)
@@ -82,7 +83,8 @@ def context_for(
     return fill([s for s in shares if s.of > 0], query.context_tokens, given.count, left_out)
 
 
-def _level(level: str | int | None) -> Generator[Any, Any, int]:
+def finest_level(level: str | int | None) -> Generator[Any, Any, int]:
+    """A level as the caller wrote it; None or auto: DEFAULT_LEVEL. Raises LevelNotFound."""
     if is_auto(level):
         return DEFAULT_LEVEL
     communities = yield Rows("communities", ["community", "level", "parent", "hierarchy"])
@@ -153,9 +155,15 @@ def _elements(
 def _sources(
     near: Sequence[Row], around: _Around, given: Given, chunks: Collection[str] | None
 ) -> Generator[Any, Any, tuple[list[Record], int]]:
-    """The chunks that may fit, in order; and how many were not looked up."""
+    """The chunks that may fit, in order; and how many were not looked up: their texts lie in as many places
+    of a large corpus, so no more of them are read than fill a context."""
+    budget = given.settings.query.context_tokens
     found = chunks_in_order(near, around.edges, chunks)
-    looked_up = found[: given.settings.query.context_tokens // MIN_CHUNK_TOKENS]
+    sizes = _by_id((yield Rows("text_units", ["id", "n_tokens"], found[: budget // MIN_CHUNK_TOKENS])))
+    order = [id_ for id_ in found if id_ in sizes]
+    ends = accumulate(sizes[id_]["n_tokens"] for id_ in order)
+    # Half as many more: the tokens are those of the model that extracted, whose vocabulary may be another.
+    looked_up = order[: 1 + sum(end <= 1.5 * budget for end in ends)]
     rows = yield rows_for("text_unit", looked_up)
     return _in_order(looked_up, records_from("text_unit", rows, given)), len(found) - len(looked_up)
 

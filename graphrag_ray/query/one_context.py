@@ -10,12 +10,14 @@ from typing import Any
 from graphrag_ray.errors import GraphRagError
 from graphrag_ray.messages import Dialogue
 from graphrag_ray.query.answer import Answer, ContextUsed
+from graphrag_ray.query.budget import asking, check_room, refuse_beyond
 from graphrag_ray.query.map_reduce import NOTHING_FOUND, AnswerSpec, Reduced, answer_spec, asked_for_text
 from graphrag_ray.query.method import Dialogues, Given
 from graphrag_ray.query.numbers import numbered, shown_in, shown_to_people
 from graphrag_ray.reports.context import Context
 
 PHASE = "answer"
+ADVICE = "Raise the budget, or lower query.context_tokens."
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,13 @@ class Read:
 
 
 def read(question: str, given: Given, context: Context) -> Generator[Any, Any, Read]:
-    """Ask one context; nothing is asked of an empty one."""
+    """Ask one context; nothing is asked of an empty one. Raises UsageError for a question that leaves no room
+    for data, BudgetSpent."""
     if not context.numbering:
         return Read(context, Reduced(NOTHING_FOUND, found=False))
     spec = answer_spec(given.settings, given.prompts)
+    check_room(question, given, [spec])
+    refuse_beyond(asking(question, given, PHASE, spec, 1, context.n_tokens), given.settings.query, ADVICE)
     last = partial(answer_context, question, context, spec)
     (ran,) = yield Dialogues(PHASE, [last], last=True, numbering=context.numbering)
     if ran.result is None:

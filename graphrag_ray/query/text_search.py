@@ -9,6 +9,7 @@ from graphrag_ray.errors import UsageError
 from graphrag_ray.query.budget import reading, refuse_beyond
 from graphrag_ray.query.method import Given, Method, Question, Rows
 from graphrag_ray.query.parts import ToRead, answered, read
+from graphrag_ray.query.recounted import recounted
 from graphrag_ray.query.where import among, within
 
 NAME = "text"
@@ -23,6 +24,7 @@ def search(question: Question, given: Given) -> Method:
     chunks = yield Rows("text_units", ["id", "n_tokens"], chosen)
     if not chunks.num_rows:
         raise UsageError("there is no text to read: none of the documents has any")
+    chunks = yield from recounted("text_unit", chunks, given)
     refuse_beyond(reading(question.text, given, chunks["n_tokens"]), given.settings.query, ADVICE)
     wanted = ToRead("text_unit", chunks["id"].to_pylist(), chunks["n_tokens"].to_pylist())
     what = yield from read(question.text, given, wanted)

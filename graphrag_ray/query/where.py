@@ -1,8 +1,8 @@
 """Conditions on documents: `title=…`, `path~reports/*`, `date>=2023-01-01`, `metadata.author=Mara Venn`.
 
     =  !=            the value as it stands; of a list, one of its values
-    ~  !~            a pattern with * and ?, as file names have them
-    <  <=  >  >=     numbers, or dates to the precision of the condition: date<=2023-05 is all of May too
+    ~  !~            a pattern with * and ?; any other character is itself
+    <  <=  >  >=     numbers, or dates to the precision that both have: date<=2023-05 is all of May too
 
 `path`, `title` and `date` are the document's own, any other name is a column of its metadata (`raw_data`);
 `metadata.` before a name says so. A document without a value fulfils != and !~ alone.
@@ -176,10 +176,11 @@ def _test(condition: Condition) -> Callable[[list[str]], bool]:
     if condition.ordered:
         return lambda values: any(_holds(condition, value) for value in values)
     wanted, number = condition.value, _number(condition.value)
+    pattern = wanted.replace("[", "[[]")
 
     def is_it(value: str) -> bool:
         if condition.sign.endswith("~"):
-            return fnmatchcase(value, wanted)
+            return fnmatchcase(value, pattern)
         return value.strip() == wanted or (number is not None and _number(value) == number)
 
     negative = condition.sign.startswith("!")
@@ -187,12 +188,15 @@ def _test(condition: Condition) -> Callable[[list[str]], bool]:
 
 
 def _holds(condition: Condition, value: str) -> bool:
-    """Whether a value lies on the right side of the bound; one that is no number, or no date, does not."""
+    """Whether a value lies on the right side of the bound; one that is no number, or no date, does not.
+
+    Dates are compared as far as both go: 2023 is neither before nor after 2023-05.
+    """
     a, b = _number(value), _number(condition.value)
     if a is None or b is None or not condition.metadata:
-        bound = _date(condition.value)
-        date = _date(value)[: len(bound)]
-        return bool(bound and date) and _compared(date, condition.sign, bound)
+        date, bound = _date(value), _date(condition.value)
+        common = min(len(date), len(bound))
+        return common > 0 and _compared(date[:common], condition.sign, bound[:common])
     return _compared(a, condition.sign, b)
 
 

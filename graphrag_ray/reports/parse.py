@@ -16,6 +16,8 @@ from typing import Any
 
 import json_repair
 
+from graphrag_ray.messages import whole
+
 MAX_FINDINGS = 10
 """5–10 are asked for (paper E.2); 1–10 are taken: another call would cost more than the missing ones."""
 
@@ -97,12 +99,23 @@ def parse_report(text: str, finish_reason: str = "stop") -> Draft | Problem:
 def json_at(text: str, start: int) -> tuple[Any, bool]:
     """The JSON value that begins there, and whether it had to be repaired; None where nothing helps."""
     try:
-        return json.JSONDecoder(strict=False).raw_decode(text, start)[0], False
+        return _whole(json.JSONDecoder(strict=False).raw_decode(text, start)[0]), False
     except (ValueError, RecursionError):
         try:
-            return json_repair.loads(text[start:]), True
+            return _whole(json_repair.loads(text[start:])), True
         except (ValueError, RecursionError):
             return None, True
+
+
+def _whole(value: Any) -> Any:
+    """The value with every string in it whole: an escape can be half a character."""
+    if isinstance(value, str):
+        return whole(value)
+    if isinstance(value, list):
+        return [_whole(v) for v in value]
+    if isinstance(value, dict):
+        return {whole(k): _whole(v) for k, v in value.items()}
+    return value
 
 
 def _json_object(text: str) -> tuple[dict[str, Any] | None, bool]:

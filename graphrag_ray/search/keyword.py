@@ -68,9 +68,8 @@ def build(ids: Sequence[str], texts: Sequence[str]) -> pa.Buffer:
 
 def read(data: pa.Buffer) -> KeywordShard:
     """A shard from its bytes, without copying them."""
-    arrays = unpacked(data)
-    ids = arrays.pop("ids")
-    return KeywordShard(ids, **{name: a.to_numpy(zero_copy_only=True) for name, a in arrays.items()})
+    texts, arrays = unpacked(data)
+    return KeywordShard(**texts, **arrays)
 
 
 def asked(question: str) -> npt.NDArray[np.uint64]:

@@ -10,6 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from graphrag_ray.search.arrays import numbers
+
 Rows: TypeAlias = npt.NDArray[np.int64]
 Found: TypeAlias = tuple[str, float]
 """Id and score of a record."""
@@ -35,11 +37,11 @@ def merged(lists: Iterable[Sequence[Found]], k: int) -> list[Found]:
 
 def named(ids: pa.Array, places: Rows, scores: npt.NDArray[np.floating]) -> list[Found]:
     """Records with their scores, by their places among the ids."""
-    return list(zip(ids.take(pa.array(places)).to_pylist(), scores.tolist(), strict=True))
+    return [(ids[at].as_py(), score) for at, score in zip(places.tolist(), scores.tolist(), strict=True)]
 
 
 def places_of(ids: pa.Array, among: pa.Array | None) -> Rows | None:
     """The places of some ids, rising; None for all."""
     if among is None:
         return None
-    return np.asarray(np.flatnonzero(pc.is_in(ids, value_set=among).to_numpy(zero_copy_only=False)))
+    return numbers(pc.indices_nonzero(pc.is_in(ids, value_set=among))).astype(np.int64)

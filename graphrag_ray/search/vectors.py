@@ -31,7 +31,7 @@ DIGITS = 6
 """Of a score: what is equal in them is equal. The last bits of a sum depend on how it was added up."""
 NEIGHBOURS, EXPANSION = 16, 128
 """Of a vector in the graph; candidates for them when it is added."""
-CANDIDATES = 128
+CANDIDATES = 256
 """At least so many vectors are looked at as if they were wanted, and twice those that are."""
 LARGE_SHARE = 0.1
 """Of a shard: fewer vectors are gone through one by one, rather than found by the graph and sorted out."""
@@ -69,12 +69,11 @@ def build(ids: Sequence[str], vectors: Floats, graph: bool = False) -> pa.Buffer
 
 def read(data: pa.Buffer) -> VectorShard:
     """A shard from its bytes, without copying them."""
-    arrays = unpacked(data)
-    ids = arrays["ids"]
+    texts, arrays = unpacked(data)
+    ids = texts["ids"]
     if "vectors" in arrays:
-        return VectorShard(ids, arrays["vectors"].to_numpy(zero_copy_only=True).reshape(len(ids), -1))
-    raw = arrays["graph"].to_numpy(zero_copy_only=True)
-    return VectorShard(ids, _matrix_in(raw), _Graph(raw))
+        return VectorShard(ids, arrays["vectors"].reshape(len(ids), -1))
+    return VectorShard(ids, _matrix_in(arrays["graph"]), _Graph(arrays["graph"]))
 
 
 def unit(vectors: Floats) -> Floats:

@@ -32,7 +32,7 @@ By: TypeAlias = Literal["keyword", "vector"]
 SHARD_ROWS = 131_072
 SHARD_BYTES: Mapping[By, int] = {"keyword": 48 << 20, "vector": 128 << 20}
 """Of a shard's parts as they are stored. A shard takes some 1 GB of memory while it is made."""
-EXACT_BYTES = 256 << 20
+EXACT_BYTES = 512 << 20
 """Embeddings of a kind that are gone through one by one for a question; above, a graph tells the nearest."""
 
 _MADE = pa.schema([("table", pa.string()), ("at", pa.int64()), ("path", pa.string()), ("bytes", pa.int64())])

@@ -9,15 +9,16 @@ part for the first time, and after that only its size.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from graphrag_ray.errors import CorruptPart
+from graphrag_ray.errors import CorruptPart, StoreError
 from graphrag_ray.store import cache, parquet
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import FOLDER, MEND, Part
@@ -54,8 +55,9 @@ def mapped(store: Store, part: Part) -> pa.Buffer:
     """
     try:
         local = store.local_path(part.path)
-        path = _fetched(store, part) if local is None else _checked(store, part, local)
-        return pa.memory_map(path).read_buffer()
+        if local is not None:
+            return pa.memory_map(_checked(store, part, local)).read_buffer()
+        return _mapped_copy(store, part)
     except FileNotFoundError as e:
         told = f"{store.url_of(part.path)} is missing, though a snapshot needs it"
         raise CorruptPart(f"{told}. {MEND}", path=part.path) from e
@@ -71,6 +73,25 @@ def check(store: Store, path: str) -> None:
             return
     raise CorruptPart(
         f"{store.url_of(path)} is damaged: its bytes do not have the hash in its name", path=path
+    )
+
+
+def forget(store: Store, paths: Iterable[str]) -> None:
+    """Delete the copies that this machine has of a remote store's parts. Raises StoreError."""
+    blobs = (path for path in paths if is_blob(path) and store.local_path(path) is None)
+    cache.forget(path.rsplit("/", 1)[-1] for path in blobs)
+
+
+def _mapped_copy(store: Store, part: Part) -> pa.Buffer:
+    """The same for a copy in the cache, where another process may delete it before it is mapped."""
+    for _ in range(parquet.READS):
+        path = _fetched(store, part)
+        with contextlib.suppress(FileNotFoundError):
+            return pa.memory_map(path).read_buffer()
+    raise StoreError(
+        f"copies of {store.url_of(part.path)} vanish from the cache folder before they are read: other "
+        f"processes need the room. Set {cache.LIMIT_VARIABLE} to more gigabytes, or {cache.FOLDER_VARIABLE} "
+        "to a folder of this process alone"
     )
 
 

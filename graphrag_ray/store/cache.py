@@ -13,6 +13,7 @@ import os
 import secrets
 import stat
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -24,6 +25,9 @@ LIMIT_GB = 20.0
 MAX_FILES = 10_000
 """Marks are empty files: they are bounded by their number."""
 
+_TEMPORARY = ".tmp-"
+_ABANDONED_S = 3600.0
+"""A download that has written nothing for so long was killed."""
 _ELSEWHERE = f"Set {FOLDER_VARIABLE} to a folder of your own"
 
 
@@ -63,7 +67,7 @@ def add(name: str, pieces: Iterable[bytes], digest: str) -> str | None:
     getting the pieces raises.
     """
     final = folder() / name
-    temporary = final.with_name(f".tmp-{os.getpid()}-{secrets.token_hex(8)}")
+    temporary = final.with_name(f"{_TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}")
     hashed = hashlib.sha256()
     try:
         with _told(final.parent):
@@ -91,6 +95,15 @@ def _told(where: Path) -> Iterator[None]:
         raise StoreError(f"cannot write to the cache folder {where}: {e.strerror}. {_ELSEWHERE}") from e
 
 
+def forget(names: Iterable[str]) -> None:
+    """Delete copies, where there are any. Raises StoreError where one cannot be deleted."""
+    at = _place()
+    with _told(at):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                (at / name).unlink()
+
+
 def mark(path: str, found: os.stat_result) -> str:
     """A name for a file as it is now: another one once it is written or replaced."""
     told = f"{os.path.realpath(path)}\0{found.st_size}\0{found.st_mtime_ns}\0{found.st_ino}"
@@ -114,15 +127,21 @@ def set_mark(name: str) -> None:
 
 
 def _make_room(newest: Path) -> None:
-    """Delete what was not used for the longest time, but not what has just come."""
+    """Delete what killed downloads left, and what was not used for the longest time, but not what has just
+    come. Downloads under way are counted, and stay."""
     limit = _limit_bytes()
     found = []
+    used = 0
     for path in newest.parent.iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            if path != newest and not path.name.startswith("."):
-                found.append((path.stat().st_mtime, path.stat().st_size, path))
+        with contextlib.suppress(FileNotFoundError):  # another process makes room too
+            seen = path.stat()
+            if path.name.startswith(_TEMPORARY) and time.time() - seen.st_mtime > _ABANDONED_S:
+                path.unlink()
+            elif path == newest or path.name.startswith("."):
+                used += seen.st_size
+            else:
+                found.append((seen.st_mtime, seen.st_size, path))
     found.sort(reverse=True)
-    used = newest.stat().st_size
     for place, (_, n_bytes, path) in enumerate(found):
         used += n_bytes
         if used > limit or place >= MAX_FILES:

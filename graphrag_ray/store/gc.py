@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from graphrag_ray.errors import CorruptPart, StoreError
-from graphrag_ray.store import locks, parts, runs, snapshots
+from graphrag_ray.store import blobs, locks, parts, runs, snapshots
 from graphrag_ray.store.files import FileInfo, Store
 from graphrag_ray.store.snapshots import Manifest
 
@@ -170,7 +170,10 @@ def carry_out(store: Store, found: Plan, check: Callable[[], object]) -> None:
             f"the snapshots of {store.url} are not those that were there a moment ago: does another program "
             "write there? No part was removed; run gc again"
         )
-    delete_all(store, [info.path for info in found.parts], check)
+    gone = [info.path for info in found.parts]
+    # First: once the parts are deleted, nobody knows the names of their copies.
+    blobs.forget(store, [*gone, *(info.path for info in found.others.get("damaged", []))])
+    delete_all(store, gone, check)
     _undo_a_late_commit(store, found.kept)
     delete_all(store, [f"{FOLDER}/snapshots/{n}.json" for n in found.forgotten], check)
     for infos in found.others.values():

@@ -10,9 +10,10 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
 import stat
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, BinaryIO
 
 TEMPORARY_PREFIX = ".tmp-"
 """Files under such names are writes that never finished; listings leave them out."""
@@ -44,7 +45,12 @@ class LocalFiles:
 
     def write(self, path: str, data: bytes) -> None:
         """Replace or make a file in one step."""
-        with self._temporary(path, data) as (temporary, final):
+        with self._temporary(path, lambda to: _write_new(to, data)) as (temporary, final):
+            os.replace(temporary, final)
+
+    def upload(self, path: str, source: str) -> None:
+        """Replace or make a file in one step, as a copy of another."""
+        with self._temporary(path, lambda to: _copy_new(to, source)) as (temporary, final):
             os.replace(temporary, final)
 
     def create(self, path: str, data: bytes, claim: str) -> bool:
@@ -54,7 +60,7 @@ class LocalFiles:
         A reader never sees part of it, except on file systems without hard links (FAT, some network
         mounts): there the name is taken with O_EXCL first and filled then.
         """
-        with self._temporary(path, data) as (temporary, final):
+        with self._temporary(path, lambda to: _write_new(to, data)) as (temporary, final):
             try:
                 os.link(temporary, final)
             except FileExistsError:
@@ -113,14 +119,14 @@ class LocalFiles:
         return f"{self.root}/{path}"
 
     @contextlib.contextmanager
-    def _temporary(self, path: str, data: bytes) -> Iterator[tuple[str, str]]:
-        """Write and sync a temporary file in the folder of `path`; it is gone afterwards."""
+    def _temporary(self, path: str, write: Callable[[str], None]) -> Iterator[tuple[str, str]]:
+        """Write and sync (with `write`) a temporary file in the folder of `path`; it is gone afterwards."""
         final = self._at(path)
         folder = os.path.dirname(final)
         os.makedirs(folder, exist_ok=True)
         temporary = f"{folder}/{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
         try:
-            _write_new(temporary, data)
+            write(temporary)
             yield temporary, final
             _sync_folder(folder)
         finally:
@@ -145,11 +151,22 @@ def _is_temporary(path: str) -> bool:
 
 
 def _write_new(path: str, data: bytes) -> None:
-    # 0o666 under the umask, as any program's file; tempfile would make it readable by its owner alone.
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+    with _new(path) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _new(path: str) -> BinaryIO:
+    # 0o666 under the umask, as any program's file; tempfile would make it readable by its owner alone.
+    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb")
+
+
+def _copy_new(path: str, source: str) -> None:
+    with open(source, "rb") as file, _new(path) as to:
+        shutil.copyfileobj(file, to)
+        to.flush()
+        os.fsync(to.fileno())
 
 
 def _sync_folder(folder: str) -> None:

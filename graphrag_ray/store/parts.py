@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -92,22 +93,43 @@ def read_part(
     Raises CorruptPart, naming the part, when it is missing, truncated, unreadable or not what was written.
     """
     path = part.path if isinstance(part, Part) else part
-    try:
+    with _told(store, path):
         if columns is None or verify:
             table = parquet.read_whole(store, path, columns)
         else:
             # A small one is read whole, so its size need not be asked for.
             small = isinstance(part, Part) and part.bytes <= WHOLE_BYTES
             table = parquet.read_columns(store, path, columns, 0 if small else None)
+    if isinstance(part, Part) and columns != []:
+        _check_rows(store, part, table.num_rows)
+    return table
+
+
+def read_rows(store: Store, part: Part, columns: Sequence[str], by: str, wanted: pa.Array) -> pa.Table:
+    """The rows of a part whose column `by` is one of the wanted texts (sorted), or holds one: little more is
+    read of a large part than these. Raises CorruptPart."""
+    with _told(store, part.path):
+        table, n_rows = parquet.read_rows(store, part.path, columns, by, wanted, part.bytes)
+    _check_rows(store, part, n_rows)
+    return table
+
+
+@contextmanager
+def _told(store: Store, path: str) -> Iterator[None]:
+    """Damage is told with what to do about it."""
+    try:
+        yield
     except FileNotFoundError as e:
         told = f"{store.url_of(path)} is missing, though a snapshot needs it"
         raise CorruptPart(f"{told}. {MEND}", path=path) from e
     except CorruptPart as e:
         raise CorruptPart(f"{e}. {MEND}", path=path) from e
-    if isinstance(part, Part) and columns != [] and table.num_rows != part.rows:
-        told = f"{store.url_of(path)} is damaged: it has {table.num_rows:,} rows instead of {part.rows:,}"
-        raise CorruptPart(f"{told}. {MEND}", path=path)
-    return table
+
+
+def _check_rows(store: Store, part: Part, n_rows: int) -> None:
+    if n_rows != part.rows:
+        told = f"{store.url_of(part.path)} is damaged: it has {n_rows:,} rows instead of {part.rows:,}"
+        raise CorruptPart(f"{told}. {MEND}", path=part.path)
 
 
 def read_table(

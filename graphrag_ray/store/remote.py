@@ -78,6 +78,11 @@ class ObjectFiles:
     def write(self, path: str, data: bytes) -> None:
         self._put(path, data)
 
+    def upload(self, path: str, source: str) -> None:
+        """A large one in parts, which appear together at the end."""
+        self._make_parents(path)
+        self._fs.put_file(source, self._at(path))
+
     def create(self, path: str, data: bytes, claim: str) -> bool:
         """Put an object unless there is one. Without the primitive: look, then put."""
         if not self.can_create:
@@ -159,10 +164,13 @@ class ObjectFiles:
     def _put(self, path: str, data: bytes, **how: Any) -> None:
         if self._is_s3:
             how["chunksize"] = _SINGLE_PUT_BYTES
-        elif not self.can_create:
-            # Stores with folders (memory://, sftp://) want them made first.
-            self._fs.makedirs(self._fs._parent(self._at(path)), exist_ok=True)
+        self._make_parents(path)
         self._fs.pipe_file(self._at(path), data, **how)
+
+    def _make_parents(self, path: str) -> None:
+        """Stores with folders (memory://, sftp://) want them made first."""
+        if not self.can_create:
+            self._fs.makedirs(self._fs._parent(self._at(path)), exist_ok=True)
 
 
 def open_elsewhere(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from graphrag_ray.terminal.progress import console_of
+from graphrag_ray.terminal.safe import safe_json
 from graphrag_ray.wording import plural
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from graphrag_ray.ask import Index
     from graphrag_ray.index import Indexed
-    from graphrag_ray.query.answer import Answer
+    from graphrag_ray.query.answer import Answer, Phase
     from graphrag_ray.question_sweep import Batch
     from graphrag_ray.sources import Source
 
@@ -122,6 +123,8 @@ def print_answer(
     print_sources(out, sources or ())
     took = f", {answer.seconds:.2f} s" if answer.seconds is not None else ""
     out.print(f"\n[{_how(answer)}{took}, {_cost(answer.cost_usd)}]", style="dim")
+    if answer.phases:
+        out.print(f"[{'; '.join(_phase(name, p) for name, p in answer.phases.items())}]", style="dim")
     for note in answer.notes:
         if note not in told:
             out.print(f"[{note}]", style="dim")
@@ -131,6 +134,14 @@ def print_sources(out: Console, sources: Sequence[Source]) -> None:
     """What lies under an answer."""
     for source in sources:
         _print_source(out, source)
+
+
+def _phase(name: str, phase: Phase) -> str:
+    """`rate 12 calls, 51,220 tokens, $0.0031`."""
+    failed = f" ({phase.failed:,} failed)" if phase.failed else ""
+    tokens = f"{phase.prompt_tokens + phase.completion_tokens:,} tokens"
+    cost = f", {_cost(phase.cost_usd)}" if phase.cost_usd else ""
+    return f"{name} {plural(phase.calls, 'call')}{failed}, {tokens}{cost}"
 
 
 def _how(answer: Answer) -> str:
@@ -369,7 +380,7 @@ def _again(row: Mapping[str, Any]) -> str:
 
 def as_json(value: Any) -> str:
     options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
-    return orjson.dumps(value, option=options).decode()
+    return safe_json(orjson.dumps(value, option=options).decode())
 
 
 def _cost(usd: float | None) -> str:

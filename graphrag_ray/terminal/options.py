@@ -16,6 +16,7 @@ from graphrag_ray.query import methods
 from graphrag_ray.settings import Settings
 from graphrag_ray.settings_file import load_settings, load_storage
 from graphrag_ray.store.files import Store
+from graphrag_ray.terminal.safe import safe
 
 _SHORT = {
     "model": "models.default.model",
@@ -95,7 +96,7 @@ class Commands(click.Group):
         except GraphRagError as e:
             if ctx.meta.get("traceback"):
                 raise
-            click.echo(f"graphrag-ray: {e}", err=True)
+            click.echo(f"graphrag-ray: {safe(str(e))}", err=True)
             ctx.exit(e.exit_code)
         except KeyboardInterrupt:
             click.echo("graphrag-ray: stopped. What was answered is kept; run it again to go on.", err=True)
@@ -266,13 +267,14 @@ def settings_from(
 
 
 @contextmanager
-def naming_root(root: str) -> Iterator[None]:
-    """Around the first look at --root: what can be no index is told as wrong usage of that option."""
+def naming_root(root: str, option: str = "--root") -> Iterator[None]:
+    """Around the first look at --root: what can be no index is told as wrong usage of that option, or of
+    another that names a folder."""
     try:
         yield
     except SettingsError as e:
-        raise UsageError(f"--root {root!r}: {e}") from e
+        raise UsageError(f"{option} {root!r}: {e}") from e
     except StoreError as e:
         if isinstance(e.__cause__, NotADirectoryError):
-            raise UsageError(f"--root {root} is a file, or lies below one: give a folder or a URL") from e
+            raise UsageError(f"{option} {root} is a file, or lies below one: give a folder or a URL") from e
         raise

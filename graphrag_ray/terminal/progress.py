@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.terminal.safe import SafeConsole
 from graphrag_ray.wording import plural
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ OFFLINE = "No model is configured: the offline engine answers (classical methods
 
 def console_of(stderr: bool = False) -> Console:
     """Prints what it is given: brackets and colons in a text of the corpus are no markup and no emoji.
-    Wide where no terminal says otherwise, since files and pipes have no margin."""
-    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    Nor does it steer the terminal. Wide where no terminal says otherwise: files and pipes have no margin."""
+    console = SafeConsole(stderr=stderr, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = 160
     return console

@@ -14,11 +14,13 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import ray.cloudpickle as cloudpickle
 import toy_model
 from endpoint import BROKEN, WRONG_KEY, Answer, Drop
 from world import REJECTED, TOWN, Command, World, model_options, prompt_of
 
 from graphrag_ray.batch import answer_batch
+from graphrag_ray.engine.feed import Feed
 from graphrag_ray.errors import LevelNotFound, TooManyFailures, UsageError
 from graphrag_ray.query import methods
 from graphrag_ray.question_sweep import Batch
@@ -88,6 +90,18 @@ def test_every_method_answers_in_a_batch_as_it_answers_alone(town: World, method
         assert row["found"] == alone.found and row["notes"] == list(alone.notes) and row["error"] is None
         assert row["calls"] == sum(p.calls for p in alone.phases.values())
         assert row["tokens"] == sum(p.prompt_tokens + p.completion_tokens for p in alone.phases.values())
+
+
+@pytest.mark.parametrize("method", list(methods.FILES))
+def test_what_a_batch_asks_can_travel_to_a_worker(town: World, method: str, monkeypatch: pytest.MonkeyPatch):
+    take = Feed.take
+
+    def travelled(feed: Feed) -> Any:
+        rows = take(feed)
+        return rows and [cloudpickle.loads(cloudpickle.dumps(row)) for row in rows]
+
+    monkeypatch.setattr(Feed, "take", travelled)
+    assert ask(town, *about("DAVE", "HEIDI"), method=method).failed == 0
 
 
 def test_references_have_the_numbers_that_stand_in_the_text(town: World):

@@ -143,10 +143,10 @@ def test_what_a_method_cannot_do_is_refused(town: World):
     opened = town.open()
     with pytest.raises(
         UsageError,
-        match=r"global search cannot be restricted .*'path~\*'\): vector, hybrid and local search can",
+        match=r"global search cannot be restricted .*'path~\*'\): vector, hybrid, local and text search can",
     ):
         opened.ask("What?", where=["path~*"])
-    with pytest.raises(UsageError, match="vector search has no levels; global and local search have"):
+    with pytest.raises(UsageError, match="vector search has no levels; global, local and drift search have"):
         opened.ask("What?", "C0", method="vector")
     with pytest.raises(UsageError, match="there is no method 'psychic'; there are global, "):
         opened.ask("What?", method="psychic")

@@ -97,7 +97,7 @@ def test_a_budget_picks_the_finest_level_and_the_question_stays_within_it(deep: 
 
 def test_a_question_beyond_its_budget_is_refused_and_asks_nothing(deep: World):
     start = deep.asked()
-    for method in ("text", "global"):
+    for method in ("text", "global", "drift"):
         with pytest.raises(BudgetSpent, match=r"query\.budget_tokens is 3,000"):
             asked(deep, level="C2" if method == "global" else None, method=method, budget_tokens=3_000)
     assert deep.asked() == start
@@ -220,7 +220,7 @@ def test_drift_looks_up_what_its_primer_leaves_open(deep: World):
 # questions that cannot be asked
 
 
-@pytest.mark.parametrize("method", ["global", "text", "drift"])
+@pytest.mark.parametrize("method", ["global", "text", "drift", "vector", "local"])
 def test_a_question_that_fills_the_window_is_refused_before_it_is_sent(deep: World, method: str):
     small = deep.settings().models["default"].model_copy(update={"context_window": 9_500})
     opened = deep.open(models={"default": small.model_dump(mode="json")})
@@ -304,8 +304,14 @@ def test_options_of_a_question_need_no_model(run: Command, world: World):
     question = "What did HEIDI do?"
     result = run("query", question, "--root", world.root, *offline_again, "--dynamic")
     assert result.exit_code == 0 and "1 report down to C0 rated in 1 call" in result.stdout
+    assert re.search(r"^\[rate 1 call, [\d,]+ tokens", result.stdout, re.MULTILINE)
     result = run("query", question, "--root", world.root, *offline_again, "--no-dynamic", "--level", "auto")
     assert "C0 is the coarsest level with enough reports" in result.stdout
+
+
+def test_dynamic_selection_of_another_method_is_refused(run: Command, world: World):
+    result = run("query", ALL, "--root", world.root, "--dynamic", "--method", "text")
+    assert result.exit_code == 2 and "text search has no use for it" in result.stderr
 
 
 def test_a_budget_that_does_not_suffice_returns_4_and_says_what_would(run: Command, world: World):
@@ -320,7 +326,7 @@ def test_a_budget_that_does_not_suffice_returns_4_and_says_what_would(run: Comma
     ):
         result = run("query", ALL, "--root", world.root, "--budget-tokens", 500, *more)
         assert result.exit_code == 4 and "query.budget_tokens is 500" in result.stderr
-        assert "would take at most" in result.stderr and "Nothing was asked" in result.stderr
+        assert "would take at most" in result.stderr and "No answer was asked for" in result.stderr
     result = run("query", ALL, "--root", world.root, "--budget-tokens", 0)
     assert result.exit_code == 2 and "query.budget_tokens" in result.stderr
 

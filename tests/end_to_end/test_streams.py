@@ -224,7 +224,7 @@ def test_a_terminal_shows_the_text_while_it_is_written(town: World):
         assert "autumn" not in terminal.shown
         told.set()
         assert terminal.end() == 0
-    assert terminal.shown.count("The ferry was **sold**[2J in the autumn.\n") == 1
+    assert terminal.shown.count("The ferry was **sold**\\x1b[2J in the autumn.\n") == 1
     assert "global search, level C0" in terminal.shown
 
 

@@ -10,14 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import toy_model
-from world import TOWN, World, everything, expected_entities, expected_relationships
+from world import DEEP, TOWN, World, chain, everything, expected_entities, expected_relationships
 
 from graphrag_ray.errors import LevelNotFound
 from graphrag_ray.records import SECTIONS
 from graphrag_ray.schema import TABLES
-
-DEEP = {"communities": {"max_size": 3, "small_component": 1}}
-"""So that ten people make a hierarchy of several levels."""
 
 TABLE_OF = {
     "Entities": "entities",
@@ -26,15 +23,6 @@ TABLE_OF = {
     "Reports": "community_reports",
     "Sources": "text_units",
 }
-
-
-def chain(n: int) -> dict[str, str]:
-    """n documents in which each of n people knows the next, and some others: a graph with structure."""
-    name = [f"{chr(65 + i // 26)}{chr(65 + i % 26)}X" for i in range(n + 3)]
-    return {
-        f"{i:02}.txt": f"{name[i]} knows {name[i + 1]}. {name[i]} wrote to {name[i + 1 + i % 3]}."
-        for i in range(n)
-    }
 
 
 def test_entities_and_relationships_are_exactly_those_of_the_texts(world: World):

@@ -37,6 +37,9 @@ TOWN = {
 """Texts in which the toy model finds ten people."""
 
 
+DEEP = {"communities": {"max_size": 3, "small_component": 1}}
+"""So that ten people make a hierarchy of several levels."""
+
 REJECTED = Status(400, "Invalid prompt: your request was rejected", "invalid_prompt")
 """An answer that another attempt would get again."""
 
@@ -146,6 +149,15 @@ class World:
     def forget(self) -> None:
         """An empty root again."""
         shutil.rmtree(self.root, ignore_errors=True)
+
+
+def chain(n: int) -> dict[str, str]:
+    """n documents in which each of n people knows the next, and some others: a graph with structure."""
+    name = [f"{chr(65 + i // 26)}{chr(65 + i % 26)}X" for i in range(n + 3)]
+    return {
+        f"{i:02}.txt": f"{name[i]} knows {name[i + 1]}. {name[i]} wrote to {name[i + 1 + i % 3]}."
+        for i in range(n)
+    }
 
 
 def model_options(world: World) -> list[str]:

@@ -11,6 +11,7 @@ from graphrag_ray.messages import (
     Message,
     item_key,
     turn_hash,
+    whole,
 )
 
 CALL = CallParameters("default", "some-model", 0.0, 100)
@@ -92,3 +93,8 @@ def test_an_embedding_is_keyed_by_text_model_and_dimensions():
 def test_requests_and_replies_survive_pickling():
     for value in (REQUEST, EmbeddingRequest("Hello", CALL), ChatReply("Hi", "length")):
         assert pickle.loads(pickle.dumps(value)) == value
+
+
+def test_half_a_character_is_joined_with_its_other_half_or_replaced():
+    assert whole("caf\udce9 \ud83d\ude00 \ud83d") == "caf\ufffd \U0001f600 \ufffd"
+    assert whole("plain, 漢字, \U0001f600") == "plain, 漢字, \U0001f600"

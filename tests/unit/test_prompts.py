@@ -217,6 +217,13 @@ def test_the_map_prompt_asks_for_the_score_in_the_papers_tag_before_the_answer(p
     assert re.search(r"^<ANSWER_HELPFULNESS> \d+ </ANSWER_HELPFULNESS>$", text, re.MULTILINE)
 
 
+@pytest.mark.parametrize("name", ["map", "map_points"])
+def test_what_is_read_part_by_part_may_be_reports_or_sources(prompts, name):
+    for part in filled(prompts[name]).split("\nCONTEXT\n"):
+        assert {r.section for r in references_in(part)} == {"Reports", "Sources"}
+        assert "tables and ids" in part
+
+
 @pytest.mark.parametrize("name", ANSWERS)
 def test_goal_and_form_stand_before_and_after_the_data(prompts, name):
     data = "ANSWERS" if name == "reduce" else "CONTEXT"

@@ -82,6 +82,21 @@ def test_of_a_large_part_only_the_names_are_read_where_it_holds_no_wanted_row(
     assert {columns for _, columns in read_of} == {("id",), ("title",)}
 
 
+def test_a_table_too_large_to_be_kept_has_the_same_rows_and_is_not_kept(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+):
+    needs = [
+        Rows("entities", ["title", "id"], ["e21", "e03", "nobody"]),
+        Rows("entities", ["id"], ["u7", "u25"], by="text_unit_ids"),
+        Rows("entities", ["title", "text_unit_ids"], ["nobody"]),
+    ]
+    expected = [reader.rows(need) for need in needs]
+    large = Reader(reader.store, reader.manifest)
+    monkeypatch.setattr(reading, "LARGE_BYTES", 0)
+    assert [large.rows(need) for need in needs] == expected
+    assert large.kept.of(reader.manifest.parts("entities")[0].path, ["id", "title"]) == {}
+
+
 def test_what_was_read_once_is_not_read_again(reader: Reader, read_of):
     need = Rows("entities", ["id", "title"], ["e15", "e16"])
     once, n = reader.rows(need), len(read_of)

@@ -159,3 +159,29 @@ def test_keywords_of_a_question_are_given_as_json() -> None:
 
 def test_other_texts_are_nobodys() -> None:
     assert peers.put_as_ours([("user", "Tell me about the entities of a description list.")]) is None
+
+
+def _query(tables: str, more: str = "") -> str:
+    system = f"---Goal---\n\nAnswer.{more}\n\n---Data tables---\n\n{tables}\n\n---Goal---\n\nAnswer."
+    return _reply("What happened?", system=system)
+
+
+def test_a_question_of_graphrag_is_answered_with_the_first_records_of_each_table():
+    tables = (
+        "-----Reports-----\nid|title\n3|The harbour\n7|The marsh\n\n"
+        "-----Sources-----\nid|text\n12|It rained.\nAnd then\n13|x\n14|y\n15|z\n"
+    )
+    assert _query(tables) == "The harbour [Data: Reports (3, 7)]. It rained. [Data: Sources (12, 13, 14)]."
+    assert _query("") == "The tables hold nothing."
+
+
+def test_a_table_without_heading_is_read_as_csv():
+    table = 'id|text\n12|"A ""quoted""\n99|text"\n13|x\n'
+    assert _query(table) == 'A "quoted" 99|text [Data: Sources (12, 13)].'
+
+
+def test_a_map_call_of_graphrag_is_answered_with_points_and_the_reduce_call_with_what_they_say():
+    reply = json.loads(_query("id|title|content\n3|The harbour|x\n", ' {"points": [{"description": …'))
+    assert reply == {"points": [{"description": "The harbour [Data: Reports (3)].", "score": 80}]}
+    system = "---Analyst Reports---\n\n----Analyst 1----\nThe harbour.\n\n---Goal---\n\nAnswer."
+    assert _reply("What happened?", system=system) == "----Analyst 1----\nThe harbour."

@@ -9,9 +9,12 @@ import pytest
 from graphrag_ray.extract.records import DELIMITERS, parse_claims, parse_records
 from graphrag_ray.llm.peculiarities import yes_no_bias
 from graphrag_ray.prompts import PLACEHOLDERS, load_prompts
+from graphrag_ray.query.drift import parse_step
+from graphrag_ray.query.points import parse_points
+from graphrag_ray.query.rating import parse_ratings
 from graphrag_ray.query.score import Scored, parse_scored
 from graphrag_ray.records import heading, line
-from graphrag_ray.reports.parse import Draft, parse_report
+from graphrag_ray.reports.parse import Draft, Problem, parse_report
 
 sys.path.append(str(Path(__file__).parents[3]))
 
@@ -50,6 +53,9 @@ VARIABLES = {
     "answers": heading("Answers", ("id", "score", "answer"))
     + line([1, 80, "So it is [Data: Reports (1, 2)]."]),
     "problem": "it is empty",
+    "follow_up": "Who opposed it?",
+    "n_follow_ups": "3",
+    "history": heading("Conversation", ("question", "answer")) + line(["Who?", "Mara Venn."]),
 }
 
 
@@ -67,6 +73,10 @@ def _reply(*turns: list[tuple[str, str]] | str, seed: int = 1, yes: float = 0.5,
 @pytest.mark.parametrize("name", sorted(set(PLACEHOLDERS) - {"extract_examples"}))
 def test_every_bundled_prompt_is_recognised(name: str) -> None:
     assert kind_of(_messages(name)[-1][1]) == name
+
+
+def test_a_question_that_is_to_be_written_out_is_repeated() -> None:
+    assert _reply(_messages("condense", question="And before?")) == "And before?"
 
 
 def test_other_texts_are_not_taken_for_ours() -> None:
@@ -139,6 +149,25 @@ def test_a_map_answer_has_a_score_and_a_reduced_one_keeps_references() -> None:
     assert texts
     assert all("[Data: Reports (" in t for t in texts)
     assert "[Data: Reports (1, 2)]" in _reply(_messages("reduce"))
+
+
+def test_replies_in_json_are_read_without_loss() -> None:
+    for context in (CONTEXT, REPORTS):
+        points = parse_points(_reply(_messages("map_points", context=context)))
+        assert not isinstance(points, Problem)
+        assert all("[Data: " in p.text for p in points) and points
+        for name in ("drift_primer", "drift_local"):
+            step = parse_step(_reply(_messages(name, context=context)))
+            assert not isinstance(step, Problem)
+            assert step.follow_ups and "[Data: " in step.text
+    drawn = [parse_ratings(_reply(_messages("rate", context=REPORTS), seed=s), {1, 2, 3}) for s in range(60)]
+    assert all(len(ratings) == 3 for ratings in drawn)
+    relevant = sum(r > 0 for ratings in drawn for r in ratings.values()) / 180
+    assert 0.3 < relevant < 0.7
+
+
+def test_the_answer_from_one_context_cites_it() -> None:
+    assert "[Data: Reports (" in _reply(_messages("answer", context=REPORTS))
 
 
 def test_a_correction_answers_what_was_asked_first() -> None:

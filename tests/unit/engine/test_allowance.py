@@ -132,5 +132,5 @@ def test_embeddings_count_as_well():
     within = allowance(budget_tokens=100).around(embed, False)  # type: ignore[arg-type]
     text = EmbeddingRequest("word " * 60, CallParameters("default", "m"))
     asyncio.run(within(text, "embed"))
-    with pytest.raises(PermanentCallError):
+    with pytest.raises(BudgetSpent):  # what is not embedded finds nothing
         asyncio.run(within(text, "embed"))

@@ -1,5 +1,8 @@
 """What acts over the whole corpus, and embeddings."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pyarrow as pa
 
@@ -51,3 +54,18 @@ def test_embeddings_are_unit_vectors_of_256_floats():
     assert same @ near > same @ other
     assert not empty.any()
     assert embed_many([]) == []
+
+
+def test_embeddings_are_those_of_the_package_whose_weights_they_are():
+    """In a process of its own: the package sets up logging when it is imported."""
+    script = """
+from pathlib import Path
+import numpy, wordllama
+from graphrag_ray.offline import embed_many
+texts = ["tidal energy", "A loaf of bread, and some more.", "水は命です", "x" * 3000, "😀 hé"]
+model = wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True)
+ours = numpy.frombuffer(b"".join(embed_many(texts)), "<f4").reshape(len(texts), -1)
+assert numpy.allclose(ours, model.embed(texts, norm=True), atol=1e-5)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphrag_ray.errors import BudgetSpent, SettingsError, UsageError
+from graphrag_ray.query import one_context
 from graphrag_ray.query.budget import (
     MESSAGE_TOKENS,
     Most,
@@ -25,7 +26,7 @@ from graphrag_ray.query.budget import (
 from graphrag_ray.query.map_reduce import map_spec, pack, reduce_spec
 from graphrag_ray.query.method import Given
 from graphrag_ray.query.rating import RATED_TOGETHER, rate_spec
-from graphrag_ray.reports.context import record_tokens, report_record, source
+from graphrag_ray.reports.context import Context, record_tokens, report_record, source
 from graphrag_ray.reports.plan import HEADING_TOKENS, MIN_CONTEXT_TOKENS, NUMBER_TOKENS
 from graphrag_ray.settings import Price, Query
 from graphrag_ray.settings_file import parse_settings
@@ -145,7 +146,7 @@ def test_a_question_beyond_its_budget_is_refused_with_numbers_and_advice():
     with pytest.raises(
         BudgetSpent,
         match=r"at most 1,100 tokens, \$0\.2500, in 2 calls; query\.budget_tokens is 1,000 and "
-        r"query\.budget_usd is 9\. Nothing was asked\. Raise it\.",
+        r"query\.budget_usd is 9\. No answer was asked for\. Raise it\.",
     ):
         refuse_beyond(Most(2, 1_100, 0.25), Query(budget_tokens=1_000, budget_usd=9), "Raise it.")
 
@@ -180,3 +181,10 @@ def test_instructions_are_the_messages_without_their_data():
     empty = spec.prompt.fill({**variables, "max_tokens": "1000"})
     bare = sum(COUNT(m.content) + MESSAGE_TOKENS for m in empty)
     assert bare < instructions("Why did the mill stand idle?", spec, COUNT) < bare + 80
+
+
+def test_one_context_is_refused_beyond_the_budget_as_well():
+    given_ = Snapshot({}).given(budget_tokens=1_000)
+    context = Context("data\n" * 20, {("Sources", 1): "t1"}, 40)
+    with pytest.raises(BudgetSpent, match=r"in 1 call; query\.budget_tokens is 1,000.*context_tokens"):
+        Snapshot({}).run(one_context.read("Why?", given_, context))

@@ -12,14 +12,14 @@ from driving import Snapshot, drive
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphrag_ray.errors import BudgetSpent, DialogueFailed, UsageError
+from graphrag_ray.errors import BudgetSpent, DialogueFailed, LevelNotFound, UsageError
 from graphrag_ray.ids import entity_id
 from graphrag_ray.messages import ChatReply, ChatRequest, Reply, Request
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.query.drift import LOCAL, PRIMER, FollowUp, drift_spec, looked_up, parse_step, primer
 from graphrag_ray.query.drift_search import MAX_FOLLOW_UP_TOKENS, search
-from graphrag_ray.query.method import Dialogues, Question, Search
+from graphrag_ray.query.method import Dialogues, Question, Rows, Search
 from graphrag_ray.query.parts import UNREADABLE
 from graphrag_ray.reports.context import Context
 from graphrag_ray.reports.parse import Problem
@@ -113,7 +113,7 @@ def snapshot(n: int = 6, answer: Any = None, reports: bool = True) -> Snapshot:
         for i, (a, b) in enumerate(zip(names[::2], names[1::2], strict=False))
     ]
     chunks = [
-        {"id": f"t{i}", "human_readable_id": 300 + i, "text": f"{name} was seen."}
+        {"id": f"t{i}", "human_readable_id": 300 + i, "text": f"{name} was seen.", "n_tokens": 5}
         for i, name in enumerate(names)
     ]
     tables = {
@@ -245,6 +245,23 @@ def test_the_budget_is_looked_at_before_anything_is_asked():
     with pytest.raises(BudgetSpent, match=r"in 8 calls; .*lower query\.drift_depth"):
         asked(snap, budget_tokens=20_000)
     assert not snap.needs
+
+
+def test_a_level_that_does_not_exist_is_refused_before_anything_is_asked():
+    snap = snapshot()
+    with pytest.raises(LevelNotFound, match="no level 'C99'"):
+        asked(snap, level="C99")
+    assert [type(n) for n in snap.needs] == [Rows]
+
+
+def test_the_level_is_looked_up_once_for_all_follow_up_questions():
+    snap = snapshot()
+    row = {"id": "c0", "community": 0, "level": 0, "parent": -1, "hierarchy": "leiden"}
+    snap.tables["communities"] = [{**row, "entity_ids": []}]
+    answer = asked(snap, level="C0")
+    assert answer.notes[0].count("?") > 1
+    levels_read = [n for n in snap.needs if isinstance(n, Rows) and n.table == "communities" and not n.ids]
+    assert len(levels_read) == 1
 
 
 def test_a_snapshot_without_embeddings_is_refused():

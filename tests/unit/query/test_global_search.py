@@ -94,7 +94,7 @@ def test_without_a_budget_auto_is_the_default_and_says_so():
 
 def test_a_level_that_does_not_fit_the_budget_is_refused_before_anything_is_asked():
     snap = snapshot()
-    with pytest.raises(BudgetSpent, match=r"Nothing was asked\. .*--level auto"):
+    with pytest.raises(BudgetSpent, match=r"No answer was asked for\. .*--level auto"):
         asked("C2", snap, budget_tokens=18_000)
     assert not any(isinstance(n, Dialogues) for n in snap.needs)
 

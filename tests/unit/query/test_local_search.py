@@ -20,7 +20,7 @@ from graphrag_ray.query.local_ranking import (
     communities_in_order,
     relationships_in_order,
 )
-from graphrag_ray.query.local_search import context_for, search
+from graphrag_ray.query.local_search import context_for, finest_level, search
 from graphrag_ray.query.method import Question, Rows, Search
 from graphrag_ray.records import parse_sections
 
@@ -114,7 +114,7 @@ def town() -> dict[str, list[dict[str, Any]]]:
         ],
         "community_reports": [report("k0", 9), report("k1", 3), report("k2", 8), report("k4", 1)],
         "text_units": [
-            {"id": f"t{n}", "text": f"Text {n} of the town.", "entity_ids": [], "document_id": f"d{n}"}
+            {"id": f"t{n}", "text": f"Text {n} of the town.", "n_tokens": 7, "entity_ids": []}
             for n in range(1, 6)
         ],
         "documents": [{"id": f"d{n}", "path": f"{n}.txt", "text_unit_ids": [f"t{n}"]} for n in range(1, 6)],
@@ -128,7 +128,8 @@ def snapshot(tables: dict[str, list[dict[str, Any]]] | None = None, near: tuple[
 def shown(
     snap: Snapshot, question: str, chunks: frozenset[str] | None = None, level: Any = None, **query: Any
 ) -> dict[str, list[dict[str, str]]]:
-    context = snap.run(context_for(question, snap.given(**query), chunks=chunks, level=level))
+    finest = snap.run(finest_level(level))
+    context = snap.run(context_for(question, snap.given(**query), chunks=chunks, finest=finest))
     return parse_sections(context.text)
 
 
@@ -264,6 +265,18 @@ def test_an_answer_cites_what_the_model_cited_by_its_short_number():
     assert used.phase == "answer" and used.n_tokens > 0 and answer.references[0] in used.records
 
 
+def test_no_more_texts_are_read_than_fill_a_context():
+    tables = town()
+    many = [f"x{i}" for i in range(500)]
+    tables["entities"] = [person("ALICE", *many)]
+    tables["text_units"] = [{"id": i, "text": "word " * 100, "n_tokens": 100} for i in many]
+    snap = snapshot(tables, near=("ALICE",))
+    context = snap.run(context_for("?", snap.given(context_tokens=1000)))
+    read = [n.ids for n in snap.needs if isinstance(n, Rows) and "text" in n.columns]
+    assert [len(ids) for ids in read] == [16] and context.left_out >= 490
+    assert context.n_tokens > 900, "what the others leave is for chunks"
+
+
 def test_an_index_without_entities_holds_nothing_and_asks_no_model():
     snap = snapshot({})
     answer = snap.run(search(Question("What?"), snap.given()))
@@ -294,7 +307,10 @@ def worlds(draw: st.DrawFn) -> Snapshot:
     names = [f"P{i}" for i in range(n)]
     word = rng.choice(["word ", "für ", "数据", '", ', "🙂", "A-1 "])
     text = lambda most: word * int(most ** rng.random())  # noqa: E731
-    units = [{"id": f"t{i}", "text": text(3000)} for i in range(rng.randint(0, 20))]
+    units = [
+        {"id": f"t{i}", "text": text(3000), "n_tokens": rng.randint(1, 3000)}
+        for i in range(rng.randint(0, 20))
+    ]
     entities = [
         {**person(name, *(u["id"] for u in units if rng.random() < 0.3)), "description": text(2000)}
         for name in names

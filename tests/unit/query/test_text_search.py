@@ -83,7 +83,7 @@ def test_conditions_on_documents_choose_the_text_that_is_read():
 
 def test_text_beyond_the_budget_is_refused_with_another_way():
     snap = snapshot()
-    with pytest.raises(BudgetSpent, match=r"would take at most .* Nothing was asked\. .*--level auto"):
+    with pytest.raises(BudgetSpent, match=r"would take at most .* No answer was asked for\. .*--level auto"):
         asked(snap, budget_tokens=9_000)
     assert not any(isinstance(n, Dialogues) for n in snap.needs)
     assert asked(snap, budget_tokens=30_000).found

@@ -122,6 +122,20 @@ def test_a_date_written_with_numbers_in_no_known_order_is_not_guessed_at():
     ) == ["x"]
 
 
+@pytest.mark.parametrize(
+    ("condition", "titles"), [("title~[12]*", "["), ("title!~[12]*", "1"), ("title~*]?", "[")]
+)
+def test_a_bracket_in_a_pattern_is_itself(condition: str, titles: str):
+    library = [document("-/[", "[12]x"), document("-/1", "1x")]
+    assert "".join(chosen(condition, library=library)) == titles
+
+
+@pytest.mark.parametrize(("sign", "paths"), [("<", "b"), ("<=", "ab"), (">=", "ac"), (">", "c")])
+def test_a_date_that_is_coarser_than_the_bound_is_compared_as_far_as_it_goes(sign: str, paths: str):
+    library = [document("-/a", date="2023"), document("-/b", date="2022"), document("-/c", date="2024-01")]
+    assert "".join(chosen(f"date{sign}2023-05", library=library)) == paths
+
+
 def test_metadata_that_is_no_object_is_none():
     odd = {**document("a/x.txt"), "raw_data": "[1, 2]"}
     assert chosen("year=2019", library=[odd, LIBRARY[0]]) == ["x"]

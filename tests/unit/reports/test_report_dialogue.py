@@ -248,3 +248,18 @@ def test_the_spec_comes_from_settings_and_bundled_prompts() -> None:
     assert spec.role in request.messages[0].content
     assert CONTEXT.text in "".join(m.content for m in request.messages)
     assert spec.call.max_output_tokens == Settings().reports.max_output_tokens
+
+
+def test_half_a_character_in_a_reply_is_replaced() -> None:
+    """An escape can name half a surrogate pair, which no table can hold."""
+    fields = {
+        "title": "T \\ud83d",
+        "summary": "S \\ud83d\\ude00",
+        "rating": 5,
+        "rating_explanation": "so",
+        "findings": [{"summary": "f", "explanation": "e \\udc00"}],
+    }
+    draft = parse_report(json.dumps(fields).replace("\\\\", "\\"))
+    assert isinstance(draft, Draft)
+    assert (draft.title, draft.summary) == ("T \ufffd", "S \U0001f600")
+    assert "\ufffd" in str(draft.findings)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -78,3 +80,74 @@ def test_a_shard_is_mapped_and_not_copied(tmp_path):
     before = pa.total_allocated_bytes()
     shard = vectors.read(pa.memory_map(str(path)).read_buffer())
     assert not shard.vectors.flags.writeable and pa.total_allocated_bytes() == before
+
+
+# by the graph
+
+
+@pytest.fixture(scope="module")
+def many() -> Floats:
+    """Vectors around some hundred centres."""
+    rng = np.random.default_rng(7)
+    centres = rng.normal(size=(100, 32))
+    return (centres[rng.integers(0, 100, 6_000)] + 0.5 * rng.normal(size=(6_000, 32))).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def both(many: Floats) -> tuple[vectors.VectorShard, vectors.VectorShard]:
+    """The same, exact and with a graph."""
+    ids = [f"{i:04}" for i in range(len(many))]
+    return (vectors.read(vectors.build(ids, many)), vectors.read(vectors.build(ids, many, graph=True)))
+
+
+@pytest.mark.parametrize("k", [1, 10, 100, 599, 2_000, 10_000])
+def test_the_graph_finds_what_exact_search_finds(both: tuple[vectors.VectorShard, ...], many: Floats, k: int):
+    shares = []
+    for wanted in vectors.unit(many[:40] + many[100:140]):
+        exact, near = (vectors.search(shard, wanted, k) for shard in both)
+        assert len(near) == min(k, len(many)) == len({id_ for id_, _ in near})
+        assert np.allclose([s for _, s in exact][:1], [s for _, s in near][:1], atol=0.05)
+        shares.append(len({id_ for id_, _ in exact} & {id_ for id_, _ in near}) / len(near))
+    assert np.mean(shares) > 0.97
+
+
+@pytest.mark.parametrize("n", [0, 1, 30, 1_000, 3_000, 5_999])
+@pytest.mark.parametrize("k", [5, 200])
+def test_the_graph_finds_all_that_there_are_among_the_wanted_records(
+    both: tuple[vectors.VectorShard, ...], many: Floats, n: int, k: int
+):
+    only = pa.array(np.random.default_rng(n).permutation([f"{i:04}" for i in range(len(many))])[:n].tolist())
+    for wanted in vectors.unit(many[:10]):
+        exact, near = (vectors.search(shard, wanted, k, only.cast(pa.string())) for shard in both)
+        assert len(near) == min(k, n) and {id_ for id_, _ in near} <= set(only.to_pylist())
+        assert np.allclose([s for _, s in near], [s for _, s in exact], atol=0.02)
+
+
+def test_records_far_from_the_question_are_found_where_only_they_are_wanted(many: Floats):
+    """The graph would pass them over: all that is near to the question is not wanted."""
+    ids = [f"{i:04}" for i in range(len(many))]
+    shard = vectors.read(vectors.build(ids, many, graph=True))
+    wanted = vectors.unit(many[:1])[0]
+    far = [id_ for id_, _ in vectors.search(shard, wanted, len(many))][-1_000:]
+    assert len(vectors.search(shard, wanted, 20, pa.array(far))) == 20
+
+
+def test_a_graph_is_the_same_whoever_makes_it(many: Floats):
+    ids = [f"{i:04}" for i in range(len(many))]
+    backwards = vectors.build(ids[::-1], many[::-1], graph=True)
+    assert vectors.build(ids, many, graph=True).equals(backwards)
+
+
+def test_many_questions_at_once_have_the_answers_of_one_after_the_other(
+    both: tuple[vectors.VectorShard, ...], many: Floats
+):
+    questions = list(vectors.unit(many[:200]))
+    one_by_one = [vectors.search(both[1], q, 10) for q in questions]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda q: vectors.search(both[1], q, 10), questions)) == one_by_one
+
+
+def test_a_graph_of_one_vector_or_of_none_with_a_direction_can_be_searched():
+    for matrix in (np.ones((1, 4), np.float32), np.zeros((50, 4), np.float32)):
+        shard = vectors.read(vectors.build([f"{i:02}" for i in range(len(matrix))], matrix, graph=True))
+        assert vectors.search(shard, vectors.unit(np.ones((1, 4), np.float32))[0], 1)[0][0] == "00"

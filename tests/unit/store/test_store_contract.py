@@ -63,6 +63,21 @@ def test_a_written_file_is_read_back_and_replaced(store):
     assert store.size("a/b c/ä.bin") == 0
 
 
+def test_a_local_file_is_uploaded_whole_and_replaces_what_was_there(store, tmp_path):
+    local = tmp_path / "local"
+    for content in (b"one", bytes(3 << 20), b""):
+        local.write_bytes(content)
+        store.upload("a/b c/ä.bin", str(local))
+        assert store.read("a/b c/ä.bin") == content
+    assert [i.path for i in store.list()] == ["a/b c/ä.bin"] and local.exists()
+
+
+def test_a_local_file_that_is_missing_is_told_and_nothing_is_stored(store, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        store.upload("a", str(tmp_path / "no such file"))
+    assert store.list() == []
+
+
 def test_a_range_is_read(store):
     store.write("a", bytes(range(100)))
     assert store.read_range("a", 10, 20) == bytes(range(10, 20))

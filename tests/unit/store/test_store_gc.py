@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from graphrag_ray.errors import StoreError
-from graphrag_ray.store import compaction, gc, journal, locks, parts, rows, snapshots, trim
+from graphrag_ray.store import blobs, cache, compaction, gc, journal, locks, parts, rows, snapshots, trim
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
 from graphrag_ray.store.rows import JournalRow
@@ -93,6 +93,18 @@ def test_killed_at_each_operation_it_leaves_what_is_kept_and_the_next_call_finis
         if done:
             break
     assert done and moment >= 5
+
+
+def test_what_goes_from_far_storage_goes_from_the_cache_of_this_machine_too(tmp_path, monkeypatch):
+    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path / "cache"))
+    far = Store(f"memory://{tmp_path.name}-{id(tmp_path)}")
+    shards = [blobs.write(far, "numbers", f"a{n}", pa.py_buffer(b"%d" % n), rows=1) for n in (1, 2)]
+    for number, shard in enumerate(shards, 1):
+        blobs.mapped(far, shard)
+        snapshots.commit(far, Manifest(number, number - 1 or None, "", "0", tables={"numbers": [shard]}))
+    gc.carry_out(far, gc.plan(far, gc.Options(at_once=frozenset({1}))), lambda: None)
+    (kept,) = (tmp_path / "cache").iterdir()
+    assert kept.name == shards[1].path.split("/")[-1]
 
 
 def test_ages_are_told_by_the_clock_of_the_storage_alone(store, monkeypatch):

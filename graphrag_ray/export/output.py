@@ -1,0 +1,143 @@
+"""The folder that an export is written to, on any store: every file appears whole, and a note beside them
+says which are the export's, before they are there, and whether all are."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from graphrag_ray.errors import UsageError
+from graphrag_ray.store.files import Store
+
+NOTE = "export.json"
+_SPOOL = ".tmp-export-"
+
+
+@dataclass(frozen=True)
+class Output:
+    """files: what was written so far; rows: of tables, by the path of their file or folder; about: what the
+    note says besides."""
+
+    store: Store
+    spool: Path
+    about: Mapping[str, Any]
+    files: list[str] = field(default_factory=list)
+    rows: dict[str, int] = field(default_factory=dict)
+
+    def write(self, path: str, content: str) -> None:
+        """A small file."""
+        self._announce(path)
+        self.store.write(path, content.encode())
+
+    @contextmanager
+    def file(self, path: str) -> Iterator[Path]:
+        """A local file to write, which appears at `path` when the block has ended well."""
+        local = self.spool / "file"
+        yield local
+        self._announce(path)
+        self.store.upload(path, str(local))
+        local.unlink()
+
+    @contextmanager
+    def folder(self, path: str, last: str) -> Iterator[Path]:
+        """The same for a folder.
+
+        last    the name of the folder below it whose files appear after all others
+        """
+        local = self.spool / "folder"
+        local.mkdir()
+        yield local
+        found = [file for file in local.rglob("*") if file.is_file()]
+        found.sort(key=lambda file: (file.parent.name == last, file))
+        inside = [f"{path}/{file.relative_to(local).as_posix()}" for file in found]
+        self._announce(*inside)
+        for to, file in zip(inside, found, strict=True):
+            self.store.upload(to, str(file))
+        shutil.rmtree(local)
+
+    def _announce(self, *paths: str) -> None:
+        """Nothing of ours is ever there that the note does not name: it tells what may be replaced."""
+        self.files.extend(paths)
+        _note(self.store, {**self.about, "complete": False, "files": self.files})
+
+
+@contextmanager
+def open_output(
+    store: Store, about: Mapping[str, Any], names: Iterable[str], *, overwrite: bool
+) -> Iterator[Output]:
+    """An output to write in. The note says `complete: false` until the block has ended well.
+
+    about       what the note says besides
+    names       paths of files, and of folders with a slash at the end, that exports write
+    overwrite   whether there may be files. Those that the note of an earlier export names go before anything
+                is written, all others stay
+
+    Raises UsageError where there are and may not be, or where one that no export wrote has such a path;
+    StoreError.
+    """
+    there = [info.path for info in store.list()]
+    if there and not overwrite:
+        raise UsageError(f"--out {store.url} is not empty: {_holds(store, there)}. Name another folder, or "
+                         "replace it with --overwrite")  # fmt: skip
+    ours = _written(store, there)
+    _refuse_others(store, set(there) - ours, tuple(names))
+    _note(store, {**about, "complete": False, "files": sorted(ours - {NOTE})})
+    for path in there:
+        if path in ours - {NOTE} or path.startswith(_SPOOL):
+            store.delete(path)
+    beside = store.url if "://" not in store.url else None
+    for left in Path(beside).glob(f"{_SPOOL}*") if beside else []:
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=_SPOOL, dir=beside) as spool:
+        output = Output(store, Path(spool), about)
+        yield output
+    _note(store, {**about, "complete": True, "rows": output.rows, "files": output.files})
+
+
+def _written(store: Store, there: list[str]) -> set[str]:
+    """What exports wrote of what is there: as their note says, and the note."""
+    note = _read_note(store, there)
+    files = note.get("files")
+    listed = {path for path in files if isinstance(path, str)} if isinstance(files, list) else set()
+    return (listed | {NOTE}) & set(there) if note else set()
+
+
+def _refuse_others(store: Store, others: set[str], names: tuple[str, ...]) -> None:
+    """Raises UsageError where a file that no export wrote would be replaced, or be taken for an export's."""
+    folders = tuple(name for name in names if name.endswith("/"))
+    found = [path for path in others if path in {NOTE, *names} or path.startswith(folders)]
+    taken = sorted(found, key=lambda path: (path != NOTE, path))
+    if taken:
+        more = f" and {len(taken) - 1:,} more" if len(taken) > 1 else ""
+        raise UsageError(f"--out {store.url} holds {taken[0]}{more}, and no {NOTE} there says that an export "
+                         "wrote that: name another folder, or move it away first")  # fmt: skip
+
+
+def _read_note(store: Store, there: list[str]) -> dict[str, Any]:
+    """Empty where there is none, or another program's."""
+    if NOTE not in there:
+        return {}
+    try:
+        note = orjson.loads(store.read(NOTE))
+    except ValueError:
+        return {}
+    return note if isinstance(note, dict) and "complete" in note else {}
+
+
+def _holds(store: Store, there: list[str]) -> str:
+    note = _read_note(store, there)
+    if not note:
+        return f"it holds {there[0]}" + (f" and {len(there) - 1:,} more" if len(there) > 1 else "")
+    whole = "an export" if note["complete"] else "an export that did not end"
+    return f"it holds {whole} of snapshot {note.get('snapshot')}, as {note.get('format')}"
+
+
+def _note(store: Store, content: Mapping[str, Any]) -> None:
+    store.write(NOTE, orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")

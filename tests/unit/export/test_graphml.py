@@ -1,0 +1,77 @@
+"""GraphML that igraph reads back, whatever names the graph has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import igraph
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from graphrag_ray.export.cells import plain
+from graphrag_ray.export.graphml import FOOT, edge_lines, head, node_lines
+
+HOSTILE = [
+    "\"quotes\" & <tags>", "]]>", "<!--", "&amp;", "=1+1", "a\x00b\x1b[2Jc", "new\nline", "x" * 100_000,
+    "東京 🏯", "  ",
+]  # fmt: skip
+
+
+def written(names: list[str], descriptions: list[str], levels: list[list[int | None]]) -> str:
+    n = len(names)
+    numbers = pa.array(range(1, n + 1), pa.int64())
+    entities = pa.table(
+        {
+            "human_readable_id": numbers, "title": names, "type": names, "description": descriptions,
+            "degree": numbers, "frequency": numbers,
+        },
+    )  # fmt: skip
+    ring = pa.array([i % n + 1 for i in range(1, n + 1)], pa.int64())
+    edges = pa.table(
+        {"human_readable_id": numbers, "weight": np.arange(n) + 0.5, "description": descriptions}
+    )
+    nodes = node_lines(entities, [pa.array(level, pa.int32()) for level in levels])
+    return head(len(levels)) + nodes + edge_lines(edges, numbers, ring) + FOOT
+
+
+def read(text: str, folder: Path) -> igraph.Graph:
+    path = folder / "graph.graphml"
+    path.write_text(text, encoding="utf-8", newline="\n")
+    return igraph.Graph.Read_GraphML(str(path))
+
+
+def cleaned(text: str) -> str:
+    return plain(pa.chunked_array([pa.array([text])]))[0].as_py()
+
+
+def test_hostile_names_are_read_back_as_they_were_but_for_control_characters(tmp_path: Path):
+    graph = read(written(HOSTILE, HOSTILE[::-1], [[1] * len(HOSTILE)]), tmp_path)
+    assert graph.vs["title"] == graph.vs["label"] == [cleaned(name) for name in HOSTILE]
+    assert graph.vs["description"] == graph.es["description"] == [cleaned(name) for name in HOSTILE[::-1]]
+    assert graph.es["weight"] == [i + 0.5 for i in range(len(HOSTILE))]
+    assert graph.vs["id"] == [f"n{i + 1}" for i in range(len(HOSTILE))]
+    assert not graph.is_directed() and graph.ecount() == graph.vcount()
+
+
+def test_communities_are_attributes_one_a_level_and_absent_where_there_is_none(tmp_path: Path):
+    text = written(["A", "B"], ["", ""], [[1, None], [1, 2]])
+    graph = read(text, tmp_path)
+    assert graph.vs["C1"] == [1, 2] and graph.vs["C0"][0] == 1
+    assert text.count('<data key="C0">') == 1 and text.count('<data key="C1">') == 2
+    assert '<data key="description">' not in text
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(names=st.lists(st.text(max_size=30), min_size=1, max_size=5))
+def test_any_names_are_read_back(names: list[str], tmp_path: Path):
+    graph = read(written(names, names, []), tmp_path)
+    titles = graph.vs["title"] if "title" in graph.vs.attributes() else [""] * len(names)
+    assert titles == [cleaned(name) for name in names]
+
+
+@pytest.mark.parametrize("n_levels", [0, 3])
+def test_a_graph_without_nodes_is_a_document_too(n_levels: int, tmp_path: Path):
+    assert read(head(n_levels) + FOOT, tmp_path).vcount() == 0
