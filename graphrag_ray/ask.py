@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from graphrag_ray.corpus.tokens import count, vocabulary_for
 from graphrag_ray.engine.allowance import Allowance
+from graphrag_ray.engine.cache import ReplyCache
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import together
 from graphrag_ray.errors import UsageError
 from graphrag_ray.llm.accounting import Accounts, Totals
 from graphrag_ray.llm.pricing import dearest_price
 from graphrag_ray.messages import whole
-from graphrag_ray.patience import Asker
+from graphrag_ray.patience import Asker, Asks
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.query import methods
 from graphrag_ray.query.answer import Answer, Phase
@@ -40,21 +41,29 @@ from graphrag_ray.sources import Cited, Source, named, specific, under
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.snapshots import Manifest, open_latest
 from graphrag_ray.streams import Answering, AnswerStream, AsyncAnswerStream, Say, Telling
+from graphrag_ray.wording import plural
 
 T = TypeVar("T")
 
-Answers: TypeAlias = Callable[[Asker, Telling | None], Coroutine[Any, Any, Answer]]
+Answers: TypeAlias = Callable[[Asks, Telling | None], Coroutine[Any, Any, Answer]]
 
 MAX_QUESTION_CHARACTERS = 20_000
+COUNTED = 4_096
+"""Texts whose tokens are counted once, if they are not too many: most records stand in the contexts of many
+questions. Some 20 MB of reports; 130 MB where each text is a context."""
 
 
 @dataclass(frozen=True)
 class Index:
-    """A snapshot, opened for reading. `settings` are those it was built with, or the caller's."""
+    """A snapshot, opened for reading. `settings` are those it was built with, or the caller's.
+
+    cache: where replies of models are kept, and not asked for again; None: nowhere
+    """
 
     store: Store
     manifest: Manifest
     settings: Settings
+    cache: Store | None = None
 
     def __repr__(self) -> str:
         return f"<Index {self.store.url}, snapshot {self.manifest.number}>"
@@ -66,6 +75,10 @@ class Index:
     @cached_property
     def searcher(self) -> Searcher:
         return Searcher(self.reader, self.settings)
+
+    @cached_property
+    def _replies(self) -> ReplyCache | None:
+        return ReplyCache(self.cache) if self.cache else None
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """A table of the snapshot (see schema.py), or some of its columns. Raises UsageError for a name or
@@ -133,7 +146,9 @@ class Index:
 
     def asker(self) -> Asker:
         """The way to the models; for several questions, one after the other, of one event loop."""
-        return Asker.of(Models.of(self.settings), Accounts())
+        asker = Asker.of(Models.of(self.settings), Accounts())
+        asker.cache = self._replies
+        return asker
 
     def answering(
         self,
@@ -156,6 +171,10 @@ class Index:
     def warm(self) -> None:
         """Load what every question takes, so that the first one does not wait for it."""
         self._given.count(" ")
+        if self._answers_offline:
+            from graphrag_ray.offline.lexicon import lexicon
+
+            lexicon()
 
     def _alone(self, answering: Answers) -> Answering:
         async def answered(say: Say) -> Answer:
@@ -168,11 +187,11 @@ class Index:
         self,
         search: Callable[[Question, Given], Method],
         question: Question,
-        asker: Asker,
+        asker: Asks,
         telling: Telling | None,
     ) -> Answer:
         started = time.monotonic()
-        asker.accounts = Accounts()
+        asker.accounts, asker.kept = Accounts(), (0, 0)
         asker.allowance = self._allowance(question.text, self._given)
         searching = Searching(self.searcher, asker)
         failed: dict[str, int] = {}
@@ -193,7 +212,8 @@ class Index:
             answer = await _driven(search(question, self._given), fulfil)
         finally:
             await searching.close()
-        notes = (*answer.notes, *self._notes(None if answer.found else question.text))
+        about_snapshot = self._notes(None if answer.found else question.text)
+        notes = (*answer.notes, *about_snapshot, *self._of_cache(*asker.kept))
         phases = _phases(asker.accounts, failed)
         if telling:
             telling.end(answer.text)
@@ -206,7 +226,7 @@ class Index:
         return Given(
             self.settings,
             load_prompts(self.settings.prompts_dir),
-            lambda text: count(text, vocabulary),
+            lru_cache(COUNTED)(lambda text: count(text, vocabulary)),
             {name: sum(p.rows for p in parts) for name, parts in self.manifest.tables.items()},
             {s: dearest_price(self.settings.model(self.settings.model_name(s))) for s in STAGES},
         )
@@ -217,6 +237,19 @@ class Index:
             return None
         return Allowance(query, self.settings.models, reducing(question, given))
 
+    @property
+    def _answers_offline(self) -> bool:
+        return self.settings.model(self.settings.model_name("map")).provider == "offline"
+
+    def _of_cache(self, kept: int, replies: int) -> Iterator[str]:
+        """What the cache did for an answer, as sentences."""
+        if kept and kept == replies:
+            yield "Every reply was in the cache: no model was asked."
+        elif kept:
+            yield f"{kept} of {plural(replies, 'reply', 'replies')} were in the cache."
+        if self._replies and self._replies.failure:
+            yield f"Replies could not be kept in the cache: {self._replies.failure}"
+
     def _notes(self, unanswered: str | None) -> list[str]:
         """Those of the snapshot; what the offline engine had to do with index and answer.
 
@@ -224,7 +257,7 @@ class Index:
         """
         notes = dict(self.manifest.notes)
         built = notes.pop("offline", None) is not None
-        answered = self.settings.model(self.settings.model_name("map")).provider == "offline"
+        answered = self._answers_offline
         said = {
             (True, True): "The index was built, and the question answered, by the offline engine, without a "
             "language model.",
@@ -251,6 +284,16 @@ class Index:
         """Section, short number and name of each cited record, section by section."""
         return named(references, self._rows)
 
+    def numbers(self, references: Iterable[Reference]) -> dict[Reference, int]:
+        """The short number of each record; those that the snapshot does not hold are left out."""
+        asking = numbered(references)
+        try:
+            asking.send([self.reader.rows(need) for need in next(asking)])
+        except StopIteration as ended:
+            found: dict[Reference, int] = ended.value
+            return found
+        raise AssertionError("it asks once")
+
     def sources(self, references: Iterable[Reference], answer: Answer | None = None) -> list[Source]:
         """What lies under cited records of any section: entities and relationships, and their chunks with
         positions.
@@ -273,12 +316,15 @@ def open_index(
     snapshot: int | None = None,
     settings: Settings | None = None,
     storage: Storage | Mapping[str, Any] | None = None,
+    cache: str | None = None,
 ) -> Index:
     """Open the newest snapshot of an index, or the one with a number, for questions.
 
     settings   how to ask; None: those that the index was built with
     storage    how the index is reached, as in settings.Storage; None: as `settings.storage`, else the
                environment, says
+    cache      a folder or URL where replies of models are kept: what was asked before is not asked again. The
+               journal of a batch (its answers' file with `.work`) is one, too
 
     Raises IndexNotFound where there is none, or none finished; StoreError.
     """
@@ -286,7 +332,8 @@ def open_index(
     store = Store(url, reached.of(url))
     manifest = open_latest(store, snapshot)
     known = settings or parse_settings(manifest.settings)
-    return Index(store, manifest, known.model_copy(update={"storage": reached}))
+    kept = Store(cache, reached.of(cache)) if cache is not None else None
+    return Index(store, manifest, known.model_copy(update={"storage": reached}), kept)
 
 
 def _run(answering: Coroutine[Any, Any, Answer]) -> Answer:

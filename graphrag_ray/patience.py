@@ -8,9 +8,10 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from graphrag_ray.engine.allowance import Allowance
+from graphrag_ray.engine.cache import ReplyCache
 from graphrag_ray.engine.gateways import Ask, AskAloud, Models, open_gateway
 from graphrag_ray.engine.local import run_dialogues
 from graphrag_ray.engine.work import Answer, Outcome
@@ -26,18 +27,45 @@ FIRST_ATTEMPTS = 4
 restarted; somebody who waits for one answer should rather be told that nothing listens there."""
 
 
+class Asks(Protocol):
+    """Runs the dialogues of a question.
+
+    accounts   what the question came to; allowance: its budget, None where it has none
+    kept       how many replies were in a cache, and how many there were
+    """
+
+    accounts: Accounts
+    allowance: Allowance | None
+    kept: tuple[int, int]
+
+    async def run(
+        self,
+        stage: str,
+        start: Sequence[Callable[[], Dialogue[T]]],
+        last: bool = False,
+        listener: Listener | None = None,
+    ) -> list[Outcome[T]]:
+        """What became of each. last: they write the answer; listener: hears their replies. Raises
+        ModelRefused when no request will succeed, BudgetSpent."""
+        ...
+
+
 @dataclass
 class Asker:
     """Runs the dialogues of questions, phase after phase, under one limiter and over the same connections.
     Belongs to one event loop.
 
     accounts   of the question that is asked now; allowance: its budget, None where it has none
+    cache      of replies; None: each is asked for
+    kept       replies of the question that is asked now that were in the cache, and all
     """
 
     models: Models
     limiter: Limiter
     accounts: Accounts
     allowance: Allowance | None = None
+    cache: ReplyCache | None = None
+    kept: tuple[int, int] = (0, 0)
     _ways: dict[int, AskAloud] = field(default_factory=dict)
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     _open: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -77,6 +105,8 @@ class Asker:
             )
             for i, outcome in zip(failed, again, strict=True):
                 outcomes[i] = outcome
+        known = sum(len(o.replies) - o.turns for o in outcomes)
+        self.kept = self.kept[0] + known, self.kept[1] + sum(len(o.replies) for o in outcomes)
         return outcomes
 
     async def _round(
@@ -105,7 +135,7 @@ class Asker:
         way = await self._way(min(attempts, self.models.max_attempts))
         ask: Ask = partial(way, listener=listener) if listener else way
         heeding = self.allowance.around(listening(ask), last) if self.allowance else listening(ask)
-        return await run_dialogues(stage, [s() for s in start], heeding), heard
+        return await run_dialogues(stage, [s() for s in start], heeding, self.cache), heard
 
     def _note(self, call: CallRecord) -> None:
         self.accounts.add(call)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from graphrag_ray import schema
 from graphrag_ray.embedding import Embedder
 from graphrag_ray.errors import GraphRagError, UsageError
-from graphrag_ray.patience import Asker
+from graphrag_ray.patience import Asks
 from graphrag_ray.query.method import Hit, Kind, Search
 from graphrag_ray.reading import Reader
 from graphrag_ray.search import keyword, vectors
@@ -114,7 +114,7 @@ class Searching:
     """The searches of one question: a text is embedded once, however many searches it is for."""
 
     searcher: Searcher
-    asker: Asker
+    asker: Asks
     _embedded: dict[str, asyncio.Task[Floats]] = field(default_factory=dict)
 
     async def find(self, need: Search) -> list[Hit]:

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphrag_ray.errors import FAILED_ITEMS
-from graphrag_ray.query import methods
 from graphrag_ray.terminal.options import (
     Command,
+    asking_options,
+    cache_option,
     naming_root,
     open_root,
     root_option,
     settings_from,
     settings_options,
+    way_options,
 )
 from graphrag_ray.terminal.quick import spare_pandas
 
@@ -26,14 +28,9 @@ if TYPE_CHECKING:
 @click.command(cls=Command)
 @root_option
 @settings_options
-@click.option(
-    "--method",
-    type=click.Choice(list(methods.FILES)),
-    default=methods.DEFAULT,
-    show_default=True,
-    help="How answers are found.",
-)
-@click.option("--level", metavar="C0..Cn", help="Level of the communities; default: the method's own choice.")
+@asking_options
+@way_options
+@cache_option
 @click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
 def chat(
     root: str,
@@ -41,6 +38,8 @@ def chat(
     overrides: tuple[str, ...],
     method: str,
     level: str | None,
+    where: tuple[str, ...],
+    cache: str | None,
     snapshot: int | None,
     **short: Any,
 ) -> None:
@@ -64,9 +63,9 @@ def chat(
         with naming_root(root):
             manifest = open_latest(store, number)
         settings = settings_from(config, overrides, short, manifest.settings if config is None else None)
-        return open_index(root, snapshot=manifest.number, settings=settings)
+        return open_index(root, snapshot=manifest.number, settings=settings, cache=cache)
 
-    with Chat(reopen(snapshot), method, level) as conversation:
+    with Chat(reopen(snapshot), method, level, where) as conversation:
         asked = Conversation(conversation, reopen, typed=sys.stdin.isatty())
         asked.run()
     if asked.failed and not asked.typed:

@@ -39,23 +39,34 @@ class Allowance:
         """
 
         async def within(request: Request, stage: str) -> Answer:
-            own = self._most(request)
-            needed = last or isinstance(request, EmbeddingRequest)
-            if not self._admits(own, needed):
-                spent = (self._spent + self._in_flight).tokens
-                message = (
-                    f"{budget_in_words(self.query)}, and {spent:,} tokens are spent or asked for: not sent"
-                )
-                raise BudgetSpent(message) if needed else PermanentCallError(message)
-            self._in_flight += own
+            own = self.admit(request, last)
+            usage: Usage | None = None
             try:
                 answer = await ask(request, stage)
+                usage = answer.reply.usage
             finally:
-                self._in_flight -= own
-            self._spent += self._taken(request, answer.reply.usage)
+                self.settle(own, request, usage)
             return answer
 
         return within
+
+    def admit(self, request: Request, last: bool) -> Most:
+        """Count a request as in flight, to be settled; the most that it can come to. Raises BudgetSpent where
+        nothing is left for one that is needed, PermanentCallError for any other."""
+        own = self._most(request)
+        needed = last or isinstance(request, EmbeddingRequest)
+        if not self._admits(own, needed):
+            spent = (self._spent + self._in_flight).tokens
+            message = f"{budget_in_words(self.query)}, and {spent:,} tokens are spent or asked for: not sent"
+            raise BudgetSpent(message) if needed else PermanentCallError(message)
+        self._in_flight += own
+        return own
+
+    def settle(self, own: Most, request: Request, usage: Usage | None) -> None:
+        """It came back. own: as admitted; usage: of its reply, None where it has none."""
+        self._in_flight -= own
+        if usage is not None:
+            self._spent += self._taken(request, usage)
 
     def _admits(self, own: Most, needed: bool) -> bool:
         later = Most() if needed else self.kept_back

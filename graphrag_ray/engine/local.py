@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from graphrag_ray.engine.cache import ReplyCache
 from graphrag_ray.engine.drive import Driver
 from graphrag_ray.engine.executor import (
     PARTITION,
@@ -262,14 +263,23 @@ class _Forgotten:
     def append(self, row: JournalRow) -> None: ...
 
 
-async def run_dialogues(stage: str, dialogues: Sequence[Dialogue[T]], ask: Ask) -> list[Outcome[T]]:
-    """Run some dialogues at once, without a store. Raises ModelRefused when no request will succeed."""
-    asking = Asking(ask, _Forgotten(), time.time)
-    running = [run_item(stage, Driver(dialogue), [], asking) for dialogue in dialogues]
+async def run_dialogues(
+    stage: str, dialogues: Sequence[Dialogue[T]], ask: Ask, cache: ReplyCache | None = None
+) -> list[Outcome[T]]:
+    """Run some dialogues at once. cache: of replies; what is in it is not asked. Raises ModelRefused when no
+    request will succeed, StoreError where the cache cannot be read."""
+    drivers = [Driver(dialogue) for dialogue in dialogues]
+    keys = [driver.key for driver in drivers if driver.key]
+    known = await asyncio.to_thread(cache.lookup, keys) if cache else {}
+    asking = Asking(ask, cache or _Forgotten(), time.time)
+    running = [run_item(stage, driver, known.get(driver.key, []), asking) for driver in drivers]
     try:
         return await together(running)
     except FatalCallError as e:
         raise ModelRefused(str(e)) from e
+    finally:
+        if cache:
+            await asyncio.to_thread(cache.flush)
 
 
 async def together(running: Iterable[Coroutine[Any, Any, R]]) -> list[R]:

@@ -16,7 +16,7 @@ import orjson
 
 from graphrag_ray.engine.drive import Complete, Driver, Open, Refused, State, answered, failure_of, replay
 from graphrag_ray.errors import DialogueFailed, DoesNotFit, PermanentCallError, TransientCallError
-from graphrag_ray.messages import ChatReply, Dialogue, Reply, Request
+from graphrag_ray.messages import ChatReply, Dialogue, Reply, Request, Usage
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.rows import DONE, FAILED, KILLED, TURN, JournalRow
@@ -54,6 +54,7 @@ class Outcome(Generic[T]):
     status   "complete": `result` holds; "failed": for good, until something changes; "retry": failed,
              and the next run tries again; "open": not yet answered
     turns    replies that it took in this run
+    replies  what each of its replies used, in this run or an earlier one
     """
 
     key: str
@@ -64,12 +65,34 @@ class Outcome(Generic[T]):
     first_at: float = 0.0
     last_at: float = 0.0
     turns: int = 0
+    replies: tuple[Told, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A reply, for the accounts."""
+
+    prompt: str
+    model_id: str
+    endpoint: str
+    usage: Usage
+    latency_s: float
 
 
 def outcome_of(key: str, state: State[T], rows: Sequence[JournalRow]) -> Outcome[T]:
     """The outcome that the journal alone says."""
+    replies = tuple(_told(r) for r in rows if r.kind == TURN)
     if isinstance(state, Complete):
-        return Outcome(key, "complete", state.result)
+        return Outcome(key, "complete", state.result, replies=replies)
+    return replace(_failed(key, state, rows), replies=replies)
+
+
+def _told(row: JournalRow) -> Told:
+    usage = Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reported)
+    return Told(row.prompt, row.model, row.endpoint, usage, row.latency_s)
+
+
+def _failed(key: str, state: Refused | Open, rows: Sequence[JournalRow]) -> Outcome[Any]:
     failures = [r for r in rows if r.kind in (FAILED, KILLED)]
     turns = [r for r in rows if r.kind == TURN]
     times = [r.at for r in failures or turns] or [0.0]

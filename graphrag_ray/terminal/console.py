@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from graphrag_ray.ask import Index
     from graphrag_ray.index import Indexed
     from graphrag_ray.query.answer import Answer, Phase
+    from graphrag_ray.question_sweep import Batch
     from graphrag_ray.sources import Source
 
 CHANGES = ("added", "changed", "removed")
@@ -220,6 +221,28 @@ def _about_document(text: Mapping[str, Any]) -> str:
 
 def answer_json(answer: Answer, sources: Sequence[Source], snapshot: int) -> dict[str, Any]:
     return {"snapshot": snapshot, **answer.as_dict(), "sources": [vars(s) for s in sources]}
+
+
+def print_batch(done: Batch) -> None:
+    """The summary of a finished batch."""
+    out, total = console_of(), done.accounts.total
+    failed = f", {done.failed:,} without an answer or a part of it (columns error, failed_parts)"
+    out.print(
+        f"{plural(done.questions, 'question')}{failed if done.failed else ''}: {done.url}", soft_wrap=True
+    )
+    asked = f"{plural(total.calls, 'call')}, {total.total_tokens:,} tokens, {_cost(total.cost_usd)}"
+    free = "every reply was there already, no model was asked"
+    out.print(f"[{asked if total.calls else free}, {done.seconds:.1f} s]", style="dim")
+
+
+def batch_json(done: Batch) -> dict[str, Any]:
+    return {
+        "out": done.url,
+        "questions": done.questions,
+        "failed": done.failed,
+        "seconds": done.seconds,
+        "usage": list(done.accounts.rows()),
+    }
 
 
 def print_status(found: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -73,7 +74,8 @@ class Conversation:
         if not self.typed:
             yield from sys.stdin
             return
-        import readline  # noqa: F401 - it lets `input` edit a line, and keep those before it
+        with suppress(ImportError):  # not on every system
+            import readline  # noqa: F401 - it lets `input` edit a line, and keep those before it
 
         while True:
             try:

@@ -12,6 +12,7 @@ import click
 import orjson
 
 from graphrag_ray.errors import GraphRagError, SettingsError, StoreError, UsageError
+from graphrag_ray.query import methods
 from graphrag_ray.settings import Settings
 from graphrag_ray.settings_file import load_settings, load_storage
 from graphrag_ray.store.files import Store
@@ -167,6 +168,43 @@ def settings_options(f: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--rpm", type=float, help="Short for its requests per minute."),
             click.option("--tpm", type=float, help="Short for its tokens per minute."),
             click.option("--max-in-flight", type=int, help="Short for its bound on concurrent calls."),
+        ]
+    ):
+        f = option(f)
+    return f
+
+
+def cache_option(f: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--cache", metavar="URL", help="Keep models' replies there: what was asked before costs nothing."
+    )(f)
+
+
+def way_options(f: Callable[..., Any]) -> Callable[..., Any]:
+    """How an answer is found: --method, --level, --where."""
+    for option in reversed(
+        [
+            click.option(
+                "--method",
+                type=click.Choice(list(methods.FILES)),
+                default=methods.DEFAULT,
+                show_default=True,
+                help="How the answer is found.",
+            ),
+            click.option(
+                "--level",
+                metavar="C0..Cn|auto",
+                help="Level of the communities, or `auto`: the finest within the budget (without one, the "
+                "coarsest that fills a context: the default). --dynamic: the finest that is rated (C2). "
+                "local, drift: the finest whose reports are shown (C2).",
+            ),
+            click.option(
+                "--where",
+                metavar="COND",
+                multiple=True,
+                help="Only documents with path~*.md, title=…, date>=2023-05, author=… (a column of their "
+                "metadata); repeatable.",
+            ),
         ]
     ):
         f = option(f)

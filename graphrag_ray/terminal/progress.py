@@ -68,9 +68,9 @@ class Observer:
             self._live.stop()
             self._live = None
 
-    def checked(self, settings: Settings) -> None:
-        """Settings are in order; the run starts."""
-        if settings.model(settings.model_name("extract")).provider == "offline":
+    def checked(self, settings: Settings, stage: str = "extract") -> None:
+        """Settings are in order; the run starts, with this stage."""
+        if settings.model(settings.model_name(stage)).provider == "offline":
             self.note(OFFLINE)
 
     def note(self, message: str) -> None:

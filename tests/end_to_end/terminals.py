@@ -47,7 +47,9 @@ class Terminal:
         os.write(self._ours, text.encode())
 
     def interrupt(self) -> None:
-        """Ctrl-C, as the terminal's driver passes it on."""
+        """Ctrl-C, as the terminal's driver passes it on, a moment after what is shown: `input` misses a
+        signal that comes while it works on a key."""
+        time.sleep(0.3)
         os.killpg(self._process.pid, signal.SIGINT)
 
     def end(self) -> int:

@@ -162,7 +162,7 @@ def test_ctrl_c_ends_the_answer_and_not_the_conversation(town: World):
         terminal.interrupt()
         terminal.wait_for("[stopped]")
         terminal.type("What about DAVE ?\n")
-        terminal.wait_for("unknown]\n> ")
+        terminal.wait_for("tokens]\n> ")
         terminal.type("\x04")
         assert terminal.end() == 0
     assert "Traceback" not in terminal.shown and "- DAVE, ERIN" in terminal.shown.split("[stopped]")[1]
@@ -187,9 +187,9 @@ def test_an_earlier_line_can_be_called_back(town: World):
     with Terminal("chat", "--root", town.root) as terminal:
         terminal.wait_for("> ")
         terminal.type("What about DAVE ?\n")
-        terminal.wait_for("global search, level C0")
+        terminal.wait_for("tokens]\n> ")
         terminal.type("\x1b[A\n")
-        terminal.wait_for("unknown]\n> ", times=2)
+        terminal.wait_for("tokens]\n> ", times=2)
         terminal.type("\x04")
         assert terminal.end() == 0
 

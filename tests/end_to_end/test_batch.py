@@ -1,0 +1,366 @@
+"""Many questions: as each alone would be answered, in one go, resumed after a kill, and paid for once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import ray.cloudpickle as cloudpickle
+import toy_model
+from endpoint import BROKEN, WRONG_KEY, Answer, Drop
+from world import REJECTED, TOWN, Command, World, model_options, prompt_of
+
+from graphrag_ray.batch import answer_batch
+from graphrag_ray.engine.feed import Feed
+from graphrag_ray.errors import LevelNotFound, TooManyFailures, UsageError
+from graphrag_ray.query import methods
+from graphrag_ray.question_sweep import Batch
+from graphrag_ray.store import locks
+from graphrag_ray.store.files import Store
+
+NAMES = ("ALICE", "HEIDI", "ERIN", "JUDY", "IVAN")
+SMALL = {"query": {"context_tokens": 300}}
+"""So that a question has several parts."""
+
+
+@pytest.fixture
+def town(world: World) -> World:
+    world.write(TOWN)
+    world.index(communities={"small_component": 1})
+    return world
+
+
+@pytest.fixture
+def deep(world: World) -> World:
+    """Dozens of reports."""
+    names = [f"{chr(65 + i // 26)}{chr(65 + i % 26)}X" for i in range(43)]
+    world.write(
+        {
+            f"{i:02}.txt": f"{names[i]} knows {names[i + 1]}. {names[i]} wrote to {names[i + 1 + i % 3]}."
+            for i in range(40)
+        }
+    )
+    world.index(communities={"max_size": 3, "small_component": 1}, reports={"context_tokens": 600})
+    return world
+
+
+def questions(world: World, *texts: str) -> Path:
+    path = world.root.parent / "questions.csv"
+    path.write_text("question\n" + "".join(f"{text}\n" for text in texts))
+    return path
+
+
+def out(world: World) -> Path:
+    return world.root.parent / "answers.parquet"
+
+
+def ask(world: World, *texts: str, changes: dict[str, Any] | None = None, **how: Any) -> Batch:
+    opened = world.open(**(changes or {}))
+    return answer_batch(opened, str(questions(world, *texts)), str(out(world)), **how)
+
+
+def answers(world: World) -> list[dict[str, Any]]:
+    return pq.read_table(out(world)).to_pylist()
+
+
+def about(*names: str) -> list[str]:
+    return [f"What about {name} ?" for name in names]
+
+
+# what a batch answers
+
+
+@pytest.mark.parametrize("method", list(methods.FILES))
+def test_every_method_answers_in_a_batch_as_it_answers_alone(town: World, method: str):
+    done = ask(town, *about("DAVE", "HEIDI"), method=method)
+    assert (done.questions, done.failed) == (2, 0)
+    for row, name in zip(answers(town), ("DAVE", "HEIDI"), strict=True):
+        alone = town.open().ask(f"What about {name} ?", method=method)
+        assert (row["text"], row["method"], row["level"]) == (alone.text, method, alone.level)
+        assert [r["id"] for r in row["references"]] == [r.id for r in alone.references]
+        assert row["found"] == alone.found and row["notes"] == list(alone.notes) and row["error"] is None
+        assert row["calls"] == sum(p.calls for p in alone.phases.values())
+        assert row["tokens"] == sum(p.prompt_tokens + p.completion_tokens for p in alone.phases.values())
+
+
+@pytest.mark.parametrize("method", list(methods.FILES))
+def test_what_a_batch_asks_can_travel_to_a_worker(town: World, method: str, monkeypatch: pytest.MonkeyPatch):
+    take = Feed.take
+
+    def travelled(feed: Feed) -> Any:
+        rows = take(feed)
+        return rows and [cloudpickle.loads(cloudpickle.dumps(row)) for row in rows]
+
+    monkeypatch.setattr(Feed, "take", travelled)
+    assert ask(town, *about("DAVE", "HEIDI"), method=method).failed == 0
+
+
+def test_references_have_the_numbers_that_stand_in_the_text(town: World):
+    ask(town, "What are the THEMES?")
+    (row,) = answers(town)
+    assert len(row["references"]) > 1
+    for reference in row["references"]:
+        assert f"[Data: Reports ({reference['human_readable_id']})]" in row["text"]
+
+
+def test_answers_stand_in_the_order_of_the_questions_whatever_returns_first(town: World):
+    delays = iter([0.2, 0.0, 0.1, 0.05] * 50)
+    town.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=next(delays))
+    ask(town, *about(*NAMES))
+    assert [r["question"] for r in answers(town)] == about(*NAMES)
+    assert [r["question_id"] for r in answers(town)] == ["1", "2", "3", "4", "5"]
+
+
+def test_a_question_that_stands_there_twice_is_asked_once(town: World):
+    asked = town.asked()
+    ask(town, *about("DAVE", "HEIDI", "DAVE"))
+    assert town.prompts(asked) == {"map": 2, "reduce": 2}
+    first, _, third = answers(town)
+    assert first["text"] == third["text"] and (first["question_id"], third["question_id"]) == ("1", "3")
+
+
+def test_the_questions_of_a_batch_are_asked_side_by_side(town: World):
+    town.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=0.3)
+    ask(town, *about(*NAMES))
+    assert town.endpoint.peak_in_flight >= 4
+
+
+def test_what_a_question_cost_is_in_its_row(town: World):
+    price = {"price": {"input_usd_per_mtok": 1.0, "output_usd_per_mtok": 2.0}}
+    models = {"default": town.settings().models["default"].model_dump() | price}
+    done = ask(town, *about("DAVE", "HEIDI"), changes={"models": models})
+    rows = answers(town)
+    assert all(r["cost_usd"] > 0 for r in rows)
+    assert sum(r["cost_usd"] for r in rows) == pytest.approx(done.accounts.total.cost_usd)
+    assert sum(r["tokens"] for r in rows) == done.accounts.total.total_tokens
+
+
+def test_a_batch_writes_nothing_to_the_index(town: World):
+    def listing() -> dict[str, bytes]:
+        return {i.path: town.store.read(i.path) for i in town.store.list()}
+
+    before = listing()
+    ask(town, *about(*NAMES))
+    assert listing() == before
+
+
+# what was paid for
+
+
+def test_a_batch_that_is_asked_again_costs_nothing_and_gives_the_same(town: World):
+    ask(town, *about(*NAMES))
+    first, asked = answers(town), town.asked()
+    out(town).unlink()
+    done = ask(town, *about(*NAMES))
+    assert town.asked() == asked and done.accounts.total.calls == 0
+    assert [r | {"seconds": 0} for r in answers(town)] == [r | {"seconds": 0} for r in first]
+
+
+def test_only_new_questions_are_asked(town: World):
+    ask(town, *about("DAVE", "HEIDI"))
+    asked = town.asked()
+    ask(town, *about("ERIN", "HEIDI", "DAVE"))
+    assert town.prompts(asked) == {"map": 1, "reduce": 1}
+
+
+class Started:
+    """The command in a process of its own."""
+
+    def __init__(self, world: World, *texts: str, options: tuple[str, ...] = ()) -> None:
+        files = ["--batch", questions(world, *texts), "--out", out(world), "--level", "C2"]
+        more = ["--set", "query.context_tokens=300", "--set", "run.flush_s=0.1", *options]
+        line = ["query", "--root", world.root, *files, *more]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "graphrag_ray", *map(str, line)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def wait_until(self, world: World, asked: int) -> None:
+        until = time.monotonic() + 60
+        while world.asked() < asked:
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+    def ended(self) -> tuple[int, str, str]:
+        told = self.process.communicate(timeout=120)
+        return self.process.returncode, *told
+
+
+@pytest.fixture
+def slow(deep: World) -> Iterator[World]:
+    """Answers take a while, so that there is something to interrupt."""
+    deep.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=0.1)
+    yield deep
+    deep.endpoint.respond = toy_model.respond
+
+
+def repeated(world: World, start: int) -> int:
+    """How many requests from `start` on had been sent before."""
+    seen = Counter(repr(b["messages"]) for b in world.endpoint.bodies()[start:])
+    return sum(n - 1 for n in seen.values())
+
+
+def test_a_batch_that_is_killed_goes_on_where_it_was(slow: World):
+    texts, before = about(*[f"A{chr(65 + i)}X" for i in range(20)]), slow.asked()
+    killed = Started(slow, *texts)
+    killed.wait_until(slow, before + 100)
+    os.kill(killed.process.pid, signal.SIGKILL)
+    killed.ended()
+    asked = slow.asked() - before
+    assert not out(slow).exists()
+    code, _, told = Started(slow, *texts).ended()
+    assert code == 0, told
+    assert len(answers(slow)) == 20 and all(r["text"] for r in answers(slow))
+    # In flight (16 at most), and answered since the last flush of the journal.
+    assert asked >= 100 and repeated(slow, before) <= 40
+    code, shown, _ = Started(slow, *texts).ended()
+    assert code == 0 and "no model was asked" in shown
+
+
+def test_ctrl_c_waits_for_what_is_in_flight_and_the_same_command_goes_on(slow: World):
+    texts, before = about(*[f"A{chr(65 + i)}X" for i in range(20)]), slow.asked()
+    stopped = Started(slow, *texts)
+    stopped.wait_until(slow, before + 60)
+    os.killpg(stopped.process.pid, signal.SIGINT)
+    code, _, told = stopped.ended()
+    assert code == 130 and "run the same command again to continue" in told and "Traceback" not in told
+    assert not out(slow).exists() and locks.holder(Store(f"{out(slow)}.work")) is None
+    code, _, told = Started(slow, *texts).ended()
+    assert code == 0 and repeated(slow, before) == 0, told
+
+
+def test_a_budget_stops_a_batch_with_exit_code_4_and_the_next_one_goes_on(slow: World):
+    texts, before = about(*[f"A{chr(65 + i)}X" for i in range(10)]), slow.asked()
+    code, _, told = Started(slow, *texts, options=("--set", "budget.max_total_tokens=20000")).ended()
+    assert code == 4 and "budget.max_total_tokens is 20,000" in told
+    spent = slow.asked() - before
+    code, _, told = Started(slow, *texts).ended()
+    assert code == 0 and repeated(slow, before) == 0 and slow.asked() - before > spent, told
+
+
+def test_two_batches_with_the_same_answers_do_not_both_pay(slow: World):
+    slow.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=1.5)
+    texts, before = about(*[f"A{chr(65 + i)}X" for i in range(10)]), slow.asked()
+    first = Started(slow, *texts)
+    first.wait_until(slow, before + 20)
+    code, _, told = Started(slow, *texts).ended()
+    assert code == 1 and "answers.parquet.work" in told
+    assert first.ended()[0] == 0 and repeated(slow, before) == 0
+
+
+# what fails
+
+
+def test_a_question_that_fails_is_a_row_with_its_error(town: World):
+    def respond(body: dict[str, Any]) -> Any:
+        text = toy_model.respond(body)
+        return REJECTED if prompt_of(body) == "reduce" and "HEIDI" in str(body) else text
+
+    town.endpoint.respond = respond
+    done = ask(town, *about("DAVE", "HEIDI", "ERIN"))
+    first, failed, third = answers(town)
+    assert done.failed == 1 and "your request was rejected" in failed["error"] and failed["text"] is None
+    assert first["text"] and third["text"] and first["error"] is None
+
+
+def test_a_failure_in_passing_is_tried_again_by_the_next_run_and_one_for_good_is_not(town: World):
+    def respond(body: dict[str, Any]) -> Any:
+        asked = str(body)
+        return REJECTED if "DAVE ?" in asked else BROKEN if "ERIN ?" in asked else toy_model.respond(body)
+
+    town.endpoint.respond = respond
+    attempts = {"run": {"max_attempts": 1}}
+    assert ask(town, *about("DAVE", "HEIDI", "ERIN", "IVAN", "JUDY"), changes=attempts).failed == 2
+    town.endpoint.respond = toy_model.respond
+    asked = town.asked()
+    assert ask(town, *about("DAVE", "HEIDI", "ERIN", "IVAN", "JUDY")).failed == 1
+    assert town.prompts(asked) == {"map": 1, "reduce": 1}
+
+
+def test_a_part_that_is_missing_is_counted_and_told(deep: World):
+    first = iter([REJECTED])
+    deep.endpoint.respond = lambda body: next(first, None) or toy_model.respond(body)
+    done = ask(deep, "What are the THEMES?", changes=SMALL, level=2)
+    (row,) = answers(deep)
+    assert done.failed == 1 and row["failed_parts"] == 1 and row["text"]
+    assert any("got no usable reply" in note for note in row["notes"])
+
+
+def test_a_row_that_holds_no_question_is_a_row_with_its_error(town: World):
+    done = ask(town, "What about DAVE ?", " ", "x" * 20_001)
+    assert done.failed == 2
+    assert [r["error"] for r in answers(town)] == [
+        None, "the question is empty", "the question has 20001 characters; at most 20000 can be asked"
+    ]  # fmt: skip
+
+
+def test_a_key_that_is_refused_ends_the_batch(town: World):
+    town.endpoint.respond = lambda body: WRONG_KEY
+    with pytest.raises(Exception, match="401"):
+        ask(town, *about(*NAMES))
+    assert not out(town).exists()
+
+
+def test_an_endpoint_that_fails_most_ends_the_batch(town: World):
+    town.endpoint.respond = lambda body: Drop()
+    with pytest.raises(TooManyFailures):
+        ask(town, *about(*[f"A{i}" for i in range(30)]), changes={"run": {"max_attempts": 1}})
+
+
+def test_what_no_question_can_be_asked_with_is_told_before_anything_is_spent(town: World):
+    asked = town.asked()
+    with pytest.raises(LevelNotFound, match="there is no level 'C9'"):
+        ask(town, *about(*NAMES), level="C9")
+    with pytest.raises(UsageError, match="vector search has no levels"):
+        ask(town, *about(*NAMES), method="vector", level="C0")
+    with pytest.raises(UsageError, match="no method 'nope'"):
+        ask(town, *about(*NAMES), method="nope")
+    assert town.asked() == asked and not out(town).exists()
+
+
+def test_a_budget_of_each_question_holds_in_a_batch(town: World):
+    asked = town.asked()
+    done = ask(town, *about("DAVE"), changes={"query": {"budget_tokens": 10}})
+    assert done.failed == 1 and "budget" in answers(town)[0]["error"] and town.asked() == asked
+
+
+# on the command line
+
+
+def test_the_command_says_what_came_of_it(town: World, run: Command):
+    files = ["--batch", questions(town, *about("DAVE"), " "), "--out", out(town)]
+    result = run("query", "--root", town.root, *files, *model_options(town))
+    assert result.exit_code == 3
+    assert f"2 questions, 1 without an answer or a part of it (columns error, failed_parts): {out(town)}" in (
+        result.stdout
+    )
+    again = run("query", "--root", town.root, *files, "--json")
+    assert '"failed": 1' in again.stdout and '"usage": []' in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "give a question, or a file of them with --batch"),
+        (["Who?", "--batch", "q.csv", "--out", "a.parquet"], "give a question, or a file"),
+        (["--batch", "q.csv"], "--batch needs --out"),
+        (["Who?", "--out", "a.parquet"], "--out, --ray and --address are for --batch"),
+        (["--batch", "q.csv", "--out", "a.csv"], "cannot read q.csv"),
+    ],
+)
+def test_what_does_not_go_together_is_wrong_usage(town: World, run: Command, arguments: list[str], told: str):
+    result = run("query", "--root", town.root, *arguments)
+    assert result.exit_code == 2 and told in result.stderr

@@ -1,0 +1,173 @@
+"""Replies to questions that are kept: what was asked before is free, and says so."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import toy_model
+from endpoint import BROKEN, Answer, Response
+from test_chat import piped
+from world import REJECTED, TOWN, Command, World, model_options, prompt_of
+
+from graphrag_ray.ask import Index, open_index
+from graphrag_ray.batch import answer_batch
+from graphrag_ray.errors import StoreError
+from graphrag_ray.query import methods
+from graphrag_ray.store.local import LocalFiles
+
+ABOUT_DAVE = "What about DAVE ?"
+FREE = "Every reply was in the cache: no model was asked."
+
+
+@pytest.fixture
+def town(world: World) -> World:
+    world.write(TOWN)
+    world.index(communities={"small_component": 1})
+    return world
+
+
+@pytest.fixture
+def cache(world: World) -> Path:
+    return world.root.parent / "cache"
+
+
+def opened(world: World, cache: Path, **changes: object) -> Index:
+    """As somebody who comes anew."""
+    settings = world.settings(**changes) if changes else None
+    return open_index(str(world.root), settings=settings, cache=str(cache))
+
+
+@pytest.mark.parametrize("method", list(methods.FILES))
+def test_a_question_that_was_asked_before_is_free_and_says_so(town: World, cache: Path, method: str):
+    first = opened(town, cache).ask(ABOUT_DAVE, method=method)
+    asked = town.asked()
+    again = opened(town, cache).ask(ABOUT_DAVE, method=method)
+    assert town.asked() == asked and FREE not in first.notes
+    assert (again.text, again.references, again.contexts) == (first.text, first.references, first.contexts)
+    assert again.notes == (*first.notes, FREE)
+    assert again.phases == {} and again.cost_usd == 0
+
+
+def test_it_is_free_in_the_same_session_too(town: World, cache: Path):
+    index = opened(town, cache)
+    index.ask(ABOUT_DAVE)
+    asked = town.asked()
+    assert FREE in index.ask(ABOUT_DAVE).notes and town.asked() == asked
+
+
+def test_a_question_of_which_only_a_part_was_answered_pays_for_the_rest(town: World, cache: Path):
+    town.endpoint.respond = lambda body: BROKEN if prompt_of(body) == "reduce" else toy_model.respond(body)
+    with pytest.raises(Exception, match="could not be put together"):
+        opened(town, cache, run={"max_attempts": 1}).ask(ABOUT_DAVE)
+    town.endpoint.respond = toy_model.respond
+    asked = town.asked()
+    answer = opened(town, cache).ask(ABOUT_DAVE)
+    assert town.prompts(asked) == {"reduce": 1} and "1 of 2 replies were in the cache." in answer.notes
+
+
+def test_another_question_is_not_answered_from_the_cache(town: World, cache: Path):
+    opened(town, cache).ask(ABOUT_DAVE)
+    asked = town.asked()
+    assert "HEIDI" in opened(town, cache).ask("What about HEIDI ?").text
+    assert town.prompts(asked) == {"map": 1, "reduce": 1}
+
+
+def test_what_failed_for_good_is_not_asked_again(town: World, cache: Path):
+    town.endpoint.respond = lambda body: REJECTED
+    first = opened(town, cache).ask(ABOUT_DAVE)
+    asked = town.asked()
+    assert opened(town, cache).ask(ABOUT_DAVE).text == first.text and town.asked() == asked
+
+
+def test_a_cached_answer_is_streamed_too(town: World, cache: Path):
+    first = opened(town, cache).ask(ABOUT_DAVE)
+    with opened(town, cache).stream(ABOUT_DAVE) as stream:
+        assert "".join(stream) == first.text and FREE in stream.answer.notes
+
+
+def test_the_index_is_only_read(town: World, cache: Path):
+    def listing() -> dict[str, bytes]:
+        return {i.path: town.store.read(i.path) for i in town.store.list()}
+
+    before = listing()
+    opened(town, cache).ask(ABOUT_DAVE)
+    assert listing() == before and list(cache.rglob("*.parquet"))
+
+
+def test_many_questions_at_once_share_a_cache(town: World, cache: Path):
+    async def all_of(names: tuple[str, ...]) -> list[str]:
+        index = opened(town, cache)
+        answers = await asyncio.gather(*(index.ask_async(f"What about {n} ?") for n in names))
+        return [a.text for a in answers]
+
+    names = ("DAVE", "HEIDI", "ERIN")
+    first = asyncio.run(all_of(names))
+    asked = town.asked()
+    assert asyncio.run(all_of(names)) == first and town.asked() == asked
+
+
+def test_what_was_answered_before_a_question_was_stopped_is_kept(town: World, cache: Path):
+    never = threading.Event()
+
+    def respond(body: dict[str, Any]) -> Response:
+        text = toy_model.respond(body)
+        return Answer(text, until=never) if prompt_of(body) == "reduce" else text
+
+    town.endpoint.respond = respond
+    with opened(town, cache).stream(ABOUT_DAVE) as stream:
+        next(iter(stream))
+    never.set()
+    town.endpoint.respond = toy_model.respond
+    asked = town.asked()
+    opened(town, cache).ask(ABOUT_DAVE)
+    assert town.prompts(asked) == {"reduce": 1}
+
+
+def test_a_cache_that_cannot_be_read_is_told_before_anything_is_spent(town: World, cache: Path):
+    cache.write_text("a file")
+    asked = town.asked()
+    with pytest.raises(StoreError, match="cannot list"):
+        opened(town, cache).ask(ABOUT_DAVE)
+    assert town.asked() == asked
+
+
+def test_a_full_disk_costs_no_answer(town: World, cache: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(self: LocalFiles, path: str, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(LocalFiles, "write", full)
+    answer = opened(town, cache).ask(ABOUT_DAVE)
+    assert "ERIN" in answer.text
+    assert any("could not be kept in the cache: cannot write" in note for note in answer.notes)
+
+
+def test_the_journal_of_a_batch_is_a_cache_and_a_cache_is_one_for_a_batch(town: World, cache: Path):
+    questions, out = cache.parent / "q.csv", cache.parent / "answers.parquet"
+    questions.write_text(f"question\n{ABOUT_DAVE}\n")
+    answer_batch(town.open(), str(questions), str(out))
+    asked = town.asked()
+    assert FREE in opened(town, Path(f"{out}.work")).ask(ABOUT_DAVE).notes
+    opened(town, cache).ask("What about HEIDI ?")
+    questions.write_text("question\nWhat about HEIDI ?\n")
+    done = answer_batch(opened(town, cache), str(questions), str(cache.parent / "others.parquet"))
+    assert done.accounts.total.calls == 0 and town.prompts(asked) == {"map": 1, "reduce": 1}
+
+
+def test_the_command_line_keeps_replies_too(town: World, cache: Path, run: Command):
+    line = ["query", ABOUT_DAVE, "--root", town.root, "--cache", cache, *model_options(town)]
+    first, asked = run(*line), town.asked()
+    again = run(*line)
+    assert first.exit_code == again.exit_code == 0 and town.asked() == asked
+    assert f"[{FREE}]" in again.stdout and "no cost]" in again.stdout and FREE not in first.stdout
+
+
+def test_a_conversation_keeps_them_from_one_day_to_the_next(town: World, cache: Path):
+    said = f"{ABOUT_DAVE}\nWhat about HEIDI ?\n"
+    piped(town, said, "--cache", str(cache))
+    asked = town.asked()
+    assert FREE in piped(town, said, "--cache", str(cache)).stdout and town.asked() == asked

@@ -1,0 +1,158 @@
+"""A sweep's items that come from coroutines: who asks gets what became of them, each equal one once."""
+
+import asyncio
+import threading
+from functools import partial
+
+import pytest
+
+from graphrag_ray.engine.feed import LABEL, Feed, Item, label, started
+from graphrag_ray.engine.work import Outcome, Work, identity
+from graphrag_ray.messages import CallParameters, ChatRequest, Message
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.journal import JournalIndex, JournalWriter
+from graphrag_ray.store.rows import DONE, TURN, JournalRow
+
+WORK = Work("answer", started, label, returns=True)
+CALL = CallParameters("default", "m")
+
+
+def request(text):
+    return ChatRequest("map", (Message("user", text),), CALL)
+
+
+def shout(text):
+    reply = yield request(text)
+    return reply.text.upper()
+
+
+def silent(text):
+    return text
+    yield
+
+
+def starts(*texts):
+    return [partial(shout, text) for text in texts]
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(str(tmp_path))
+
+
+@pytest.fixture
+def feed(store):
+    return Feed(WORK, store, JournalIndex.load(store, "answer"))
+
+
+def done(row):
+    return Outcome(row["item"].key, "complete", f"<{row[LABEL]}>")
+
+
+async def taken(feed, n):
+    """The next n items, as the sweep takes them from its own thread."""
+    rows = []
+    while len(rows) < n:
+        rows += await asyncio.to_thread(feed.take) or []
+        await asyncio.sleep(0.001)
+    assert len(rows) == n
+    return rows
+
+
+def test_whoever_asks_gets_the_outcomes_in_the_order_of_what_was_asked(feed):
+    async def scenario():
+        asked = asyncio.ensure_future(feed.ask(0, "q", starts("a", "b")))
+        rows = await taken(feed, 2)
+        for number in (1, 0):
+            outcome = Outcome(rows[number]["item"].key, "complete", number)
+            await asyncio.to_thread(feed.finished, number, outcome)
+        return [o.result for o in await asked]
+
+    assert asyncio.run(scenario()) == [0, 1]
+
+
+def test_earlier_questions_go_first(feed):
+    async def scenario():
+        asked = [asyncio.ensure_future(feed.ask(i, f"q{i}", starts(f"{i}"))) for i in (5, 1, 3)]
+        while feed.waiting < 3:
+            await asyncio.sleep(0.001)
+        labels = [r[LABEL] for r in await taken(feed, 3)]
+        for a in asked:
+            a.cancel()
+        return labels
+
+    assert asyncio.run(scenario()) == ["q1", "q3", "q5"]
+
+
+def test_equal_dialogues_are_asked_once(feed):
+    async def scenario():
+        asked = asyncio.gather(*(feed.ask(i, f"q{i}", starts("same")) for i in range(3)))
+        while feed.waiting < 1:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)
+        (row,) = await taken(feed, 1)
+        feed.finished(0, done(row))
+        return {o[0].result for o in await asked}
+
+    assert len(asyncio.run(scenario())) == 1
+
+
+def test_what_the_journal_answers_is_not_asked(store):
+    writer = JournalWriter(store, "answer", "w")
+    key = request("known").hash
+    writer.append(JournalRow(key, 0, 0, key, TURN, 1.0, "map", reply="yes", prompt_tokens=7, model="m"))
+    writer.append(JournalRow(key, 0, 0, "", DONE, 2.0))
+    writer.flush()
+    feed = Feed(WORK, store, JournalIndex.load(store, "answer"))
+    (outcome,) = asyncio.run(feed.ask(0, "q", starts("known")))
+    assert outcome.result == "YES" and feed.waiting == 0
+    (told,) = outcome.replies
+    assert (told.model_id, told.usage.prompt_tokens, told.prompt) == ("m", 7, "map")
+
+
+def test_a_dialogue_that_asks_nothing_is_answered_at_once(feed):
+    (outcome,) = asyncio.run(feed.ask(0, "q", [partial(silent, "done")]))
+    assert (outcome.status, outcome.result) == ("complete", "done")
+
+
+def test_a_feed_ends_when_it_is_closed_and_all_is_taken(feed):
+    async def scenario():
+        asked = asyncio.ensure_future(feed.ask(0, "q", starts("a")))
+        while not feed.waiting:
+            await asyncio.sleep(0.001)
+        feed.close()
+        rows, end = feed.take(), feed.take()
+        asked.cancel()
+        return len(rows), end
+
+    assert feed.take() == []
+    assert asyncio.run(scenario()) == (1, None)
+
+
+def test_a_failure_ends_the_sweep(feed):
+    feed.close(RuntimeError("the index is gone"))
+    with pytest.raises(RuntimeError, match="the index is gone"):
+        feed.take()
+
+
+def test_an_outcome_that_nobody_waits_for_any_more_is_no_fault(feed):
+    async def scenario():
+        asked = asyncio.ensure_future(feed.ask(0, "q", starts("a")))
+        rows = await taken(feed, 1)
+        asked.cancel()
+        return rows
+
+    rows = asyncio.run(scenario())
+    thread = threading.Thread(target=feed.finished, args=(0, done(rows[0])))
+    thread.start()
+    thread.join()
+
+
+def test_an_item_has_the_same_name_in_every_run():
+    """By which it is known again where it killed its workers."""
+
+    names = set()
+    for _ in range(2):
+        (start,) = starts("a")
+        names.add(identity(WORK, {"item": Item(start), LABEL: "q"}))
+    assert len(names) == 1
