@@ -74,6 +74,10 @@ def answer_batch(
     return Batch(file.url, len(posed), sweep.failed, accounts, time.monotonic() - began)
 
 
+WAITED_FOR_S = 0.5
+"""Between journal writes: a reply is handed on when it is written, and a question waits for it."""
+
+
 @dataclass(frozen=True)
 class _Engine:
     """Where the dialogues of a batch run. store: of their journal."""
@@ -90,7 +94,7 @@ class _Engine:
             self.store,
             Models.of(self.settings),
             run.max_failed_fraction,
-            run.flush_s,
+            min(run.flush_s, WAITED_FOR_S),
             on_progress=self.on_progress,
             spending=Spending(self.settings.budget, time.monotonic()),
             stop=self.stop,

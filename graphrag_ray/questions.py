@@ -19,13 +19,13 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.remote import is_storage_error, open_elsewhere
 
 QUESTION_COLUMNS = ("question", "question_text")
-ID_COLUMN = "id"
+ID_COLUMNS = ("id", "question_id")
 FAULTS_TOLD = 5
 
 ANSWERS = pa.schema(
     [
         # one row a question, in the order of the questions
-        ("question_id", pa.string()),  # column `id` of the questions; else the number of the row, from 1
+        ("question_id", pa.string()),  # column `id` or `question_id`; else the number of the row, from 1
         ("question", pa.string()),
         ("method", pa.string()),
         ("level", pa.int64()),  # the k of C_k; null for methods without levels
@@ -76,7 +76,7 @@ class Posed:
 
 def read_questions(url: str, options: Mapping[str, Any], most_characters: int) -> list[Posed]:
     """The questions of a .csv, .jsonl or .parquet file: a column `question` or `question_text`, and `id`
-    where there is one. A row that holds none is kept, with what is wrong with it.
+    or `question_id` where there is one. A row that holds none is kept, with what is wrong with it.
 
     options: how a URL is reached. Raises UsageError for a file that cannot be read, that has no such column
     or no question, and for an id that two rows have.
@@ -133,8 +133,8 @@ def _opened(url: str, content: bytes) -> tuple[Table, str]:
 def _posed(row: Row, column: str, most_characters: int) -> Posed:
     if row.values is None:
         return Posed(str(row.number), "", row.fault)
-    given = row.values.get(ID_COLUMN)
-    id_ = str(row.number) if given is None or str(given).strip() == "" else str(given).strip()
+    given = (str(row.values[c]).strip() for c in ID_COLUMNS if row.values.get(c) is not None)
+    id_ = next(filter(None, given), str(row.number))
     found = [row.values[c] for c in ([column] if column else QUESTION_COLUMNS) if row.values.get(c)]
     text = found[0] if found else ""
     if not isinstance(text, str):

@@ -47,6 +47,7 @@ def test_questions_come_in_any_table(read, name, content):
 def test_a_question_has_the_id_of_its_row_where_there_is_one(read):
     posed = read("q.csv", "id,question\nx-7,Who?\n,Why?\n")
     assert [(p.id, p.text) for p in posed] == [("x-7", "Who?"), ("2", "Why?")]
+    assert [p.id for p in read("q.csv", "question_text,question_id\nWho?,x\nWhy?,y\n")] == ["x", "y"]
     numbered = read("q.parquet", pa.table({"id": [41, 42], "question": ["Who?", "Why?"]}))
     assert [p.id for p in numbered] == ["41", "42"]
 
