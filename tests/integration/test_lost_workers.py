@@ -152,19 +152,21 @@ def test_a_run_whose_workers_all_died_for_good_ends_and_says_so(executor: RayExe
 
 
 class Notice:
-    """Stands in for what the cluster says: from `give` on the node is to go, until its workers are gone."""
+    """Stands in for what the cluster says: from `give` on the node is to go, until those that were its
+    workers then are gone."""
 
     def __init__(self, executor: RayExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._executor, self._given, self.seen = executor, False, pool.seen_now
+        self._executor, self.seen = executor, pool.seen_now
+        self.given: list[Any] = []
         monkeypatch.setattr(pool, "seen_now", self._now)
         monkeypatch.setattr(pool, "LOOK_S", 0.1)
 
     def give(self) -> None:
-        self._given = self._given or bool(workers(self._executor))
+        self.given = self.given or workers(self._executor)
 
     def _now(self) -> pool.Seen:
         seen = self.seen()
-        if self._given and workers(self._executor):
+        if any(worker in self.given for worker in workers(self._executor)):
             return pool.Seen([], {node.id: time.time() + 60 for node in seen.staying})
         return seen
 
@@ -174,7 +176,7 @@ def test_workers_that_have_notice_finish_their_calls_and_others_go_on_without_pa
 ):
     executor = make(4)
     executor.start()
-    notice, first = Notice(executor, monkeypatch), workers(executor)
+    notice = Notice(executor, monkeypatch)
     endpoint.respond = lambda body: Answer(body["messages"][-1]["content"].upper(), delay_s=1.0)
 
     def watch(progress: Progress) -> None:
@@ -183,7 +185,7 @@ def test_workers_that_have_notice_finish_their_calls_and_others_go_on_without_pa
 
     executor.on_progress = watch
     run(executor)
-    assert len(workers(executor)) == 2 and not set(first) & set(workers(executor))
+    assert len(workers(executor)) == 2 and not any(w in notice.given for w in workers(executor))
     assert set(asked(endpoint).values()) == {1} and len(asked(endpoint)) == 2 * ITEMS
 
 
