@@ -103,7 +103,13 @@ def serve(
         with (
             _until_told() as told,
             running(
-                build(options), host=host, port=port, prefix=prefix, held=held, log_level=_log_level()
+                build(options),
+                host=host,
+                port=port,
+                prefix=prefix,
+                held=held,
+                log_level=_log_level(),
+                private=private,
             ) as own_address,
         ):
             _say_how(options, _url(host, port, prefix), own_address)

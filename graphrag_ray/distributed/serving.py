@@ -136,11 +136,14 @@ def running(
     prefix: str,
     held: Mapping[str, SecretStr],
     log_level: str = "WARNING",
+    private: bool,
 ) -> Iterator[bool]:
     """The application, served by the connected Ray as long as the block lasts; questions that run at its end
     finish first. Whether it listens at `host` and `port`: a Serve that runs there already keeps its own.
 
-    held: values of environment variables that replicas may ask for
+    held     values of environment variables that replicas may ask for
+    private  this Ray ends with us
+
     Raises GraphRagError where it does not start.
     """
     logging.getLogger(_SERVE_LOG).setLevel(logging.ERROR)
@@ -165,7 +168,7 @@ def running(
             raise GraphRagError(f"the service did not start: {_why(name, e)}") from e
         yield ours
     finally:
-        _end(name, ours)
+        _end(name, ours and not private)
         if keys is not None:
             ray.kill(keys)
 
@@ -178,10 +181,10 @@ def _is_there() -> bool:
         return False
 
 
-def _end(name: str, ours: bool) -> None:
+def _end(name: str, serve_too: bool) -> None:
     with suppress(RayError, RuntimeError, TimeoutError):
         serve.delete(name)
-        if ours:
+        if serve_too:
             serve.shutdown()
     for actor in ray.util.list_named_actors(all_namespaces=True):
         if actor["namespace"] == NAMESPACE and actor["name"].startswith(_name(name, "limiter")):
