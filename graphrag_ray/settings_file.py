@@ -32,11 +32,17 @@ def load_settings(
     """
     data: dict[str, Any] = deepcopy(dict(base or {}))
     if path is not None:
-        data = _read(Path(path))
-        _relative_to(Path(path).parent, data)
+        data = read_settings(path)
     for override in overrides:
         _apply(data, override)
     return parse_settings(data)
+
+
+def read_settings(path: str | Path) -> dict[str, Any]:
+    """What a settings file says, unchecked. Raises SettingsError for what cannot be read."""
+    data = _read(Path(path))
+    _relative_to(Path(path).parent, data)
+    return data
 
 
 def load_storage(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Storage:
@@ -57,19 +63,25 @@ def load_storage(path: str | Path | None = None, overrides: Sequence[str] = ()) 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        loaded = yaml.safe_load(path.read_text("utf-8"))
+        return as_mapping(path.read_text("utf-8"), str(path))
     except FileNotFoundError as e:
         raise SettingsError(f"there is no settings file {path}") from e
     except (OSError, UnicodeDecodeError) as e:
         raise SettingsError(f"cannot read settings {path}: {e}") from e
+
+
+def as_mapping(text: str, name: str) -> dict[str, Any]:
+    """The content of a settings file. name: of the file, for messages. Raises SettingsError."""
+    try:
+        loaded = yaml.safe_load(text)
     except yaml.MarkedYAMLError as e:
         mark = e.problem_mark
         where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        raise SettingsError(f"settings {path} are not YAML{where}: {e.problem or e.context}") from e
+        raise SettingsError(f"settings {name} are not YAML{where}: {e.problem or e.context}") from e
     except yaml.YAMLError as e:
-        raise SettingsError(f"settings {path} are not YAML: {getattr(e, 'reason', e)}") from e
+        raise SettingsError(f"settings {name} are not YAML: {getattr(e, 'reason', e)}") from e
     if loaded is not None and not isinstance(loaded, dict):
-        raise SettingsError(f"settings {path} must be a mapping of keys, not {type(loaded).__name__}")
+        raise SettingsError(f"settings {name} must be a mapping of keys, not {type(loaded).__name__}")
     return loaded or {}
 
 
