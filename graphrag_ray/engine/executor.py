@@ -118,6 +118,9 @@ class Executor(Protocol):
     @property
     def stop(self) -> Stop: ...
 
+    on_progress: Callable[[Progress], None]
+    """Called a few times a second during a sweep. Who wants to know too puts himself in its place."""
+
     def share(self, value: T) -> Callable[[], T]:
         """A cheap handle to a large value that table functions need."""
         ...
