@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -77,7 +78,7 @@ def _watch(store: Store, as_json: bool) -> int:
     from graphrag_ray.status import status_of, watched
     from graphrag_ray.terminal import status as terminal
 
-    last = None
+    last: Mapping[str, Any] | None = None
     if as_json:
         for found in watched(store):
             if found != last:

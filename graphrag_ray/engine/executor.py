@@ -118,8 +118,11 @@ class Executor(Protocol):
     @property
     def stop(self) -> Stop: ...
 
-    on_progress: Callable[[Progress], None]
-    """Called a few times a second during a sweep. Who wants to know too puts himself in its place."""
+    @property
+    def on_progress(self) -> Callable[[Progress], None]:
+        """Called a few times a second during a sweep. A field, which others may replace to be told too; mypy
+        takes a field that is a function for a property."""
+        ...
 
     def share(self, value: T) -> Callable[[], T]:
         """A cheap handle to a large value that table functions need."""

@@ -90,10 +90,10 @@ def heartbeat(run: Run, now: Callable[[], float]) -> Iterator[Heartbeat]:
         told(progress)
         heart.note(progress)
 
-    run.executor.on_progress = tell
+    run.executor.on_progress = tell  # type: ignore[misc]
     heart.start()
     try:
         yield heart
     finally:
-        run.executor.on_progress = told
+        run.executor.on_progress = told  # type: ignore[misc]
         heart.end()

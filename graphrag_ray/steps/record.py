@@ -170,7 +170,7 @@ def _refused(
             return
         after = last.epoch if last else 0
         runs.write_refusal(store, Refusal(after=after, at=time.time(), given=given, **_ending(error)))
-    except StoreError as e:
+    except GraphRagError as e:
         _log.info("beside the index nobody is told of this: %s", e)
 
 
