@@ -43,9 +43,13 @@ class Heartbeat:
 
     def note(self, progress: Progress) -> None:
         """A glimpse of the sweep that runs."""
-        if self._run.doing is not None:
-            self._recent.note(progress)
-            self._pace = self._run.doing[0], Pace.of(progress, self._recent)
+        if self._run.doing is None:
+            return
+        step = self._run.doing[0]
+        if self._pace is None or self._pace[0] != step:
+            self._recent = Recent()
+        self._recent.note(progress)
+        self._pace = step, Pace.of(progress, self._recent)
 
     def reached(self) -> Mapping[str, Any]:
         """Where the run is: the step, how long it takes already, the pace of its sweep; {} between steps."""

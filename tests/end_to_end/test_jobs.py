@@ -121,7 +121,8 @@ def site(s3_owner: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with Endpoint(respond=toy_model.respond, key=key) as endpoint, killing.cluster(of_nodes) as cluster:
         port = killing.free_port()
         cluster.start_node("--include-dashboard=true", f"--dashboard-port={port}", "--node-name=head")
-        cluster.start_node("--node-name=other")
+        # Two nodes of one machine would unpack what is shipped into the same folder, one over the other's.
+        cluster.start_node("--node-name=other", f"--temp-dir={cluster.folder / 'other'}")
         for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
             monkeypatch.setenv(name, cluster.env[name])
         cluster.env.pop(VARIABLE)
@@ -146,7 +147,8 @@ def test_jobs_on_a_cluster_are_followed_and_their_ends_told_by_the_index_alone(s
     seen = [json.loads(line) for line in watching.stdout.splitlines()]
     paces = [s["reached"]["pace"] for s in seen if s["outcome"] == "running" and s["reached"]]
     of_extract = [p for p in paces if p and p["stage"] == "extract"]
-    assert of_extract and of_extract[0]["total"] == 60 and of_extract[0]["in_flight"] <= 4
+    assert of_extract, (watching.stdout, watching.stderr, site.ended(long))
+    assert of_extract[0]["total"] == 60 and of_extract[0]["in_flight"] <= 4
     assert all(p["items_per_minute"] > 0 < p["tokens_per_minute"] for p in of_extract if p["done"])
     assert watching.returncode == 0 and seen[-1]["outcome"] == "committed", watching.stderr
     assert site.ended(long) | {"log": ""} == {"status": "SUCCEEDED", "exit_code": 0, "log": ""}
