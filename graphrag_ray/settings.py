@@ -156,6 +156,8 @@ class Storage(_Strict):
 
 
 class Input(_Strict):
+    url: str | None = None
+    """INPUT, where a command names none: a file, folder, glob or URL. No snapshot keeps it here."""
     text_column: str = "text"
     id_column: str | None = None
     title_column: str | None = "title"
@@ -371,6 +373,8 @@ STAGES = (
 
 
 class Settings(_Strict):
+    root: str | None = None
+    """The index, where a command does without --root: a folder or URL. No snapshot keeps it."""
     models: dict[str, Model] = {"default": Model()}
     stages: dict[
         Literal[
@@ -422,8 +426,10 @@ class Settings(_Strict):
         return self
 
     def kept(self) -> dict[str, Any]:
-        """What a snapshot keeps of them: all but how storage is reached."""
-        return self.model_dump(mode="json", exclude={"storage": True, "input": {"storage"}})
+        """What a snapshot keeps of them: all but where things are and how storage is reached."""
+        return self.model_dump(
+            mode="json", exclude={"root": True, "storage": True, "input": {"url", "storage"}}
+        )
 
     def input_options(self, input_url: str, root: str) -> dict[str, Any]:
         """What opening INPUT, or a file of it, needs. `storage.options` are those of the index's kind of
