@@ -23,6 +23,7 @@ from ray import cloudpickle
 from ray.exceptions import RayError, RuntimeEnvSetupError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from graphrag_ray.distributed.jobs import JOB_CONFIG
 from graphrag_ray.errors import UsageError
 from graphrag_ray.store.files import Store
 
@@ -33,14 +34,13 @@ IMPORTED = ("graphrag_ray.distributed.worker", "graphrag_ray.steps.run", "graphr
 """What is imported on each node, for a look whether it can be."""
 
 _PACKAGE = Path(__file__).parent.parent
-_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 _OF_A_JOB = ("working_dir", "py_modules")
 
 
 def our_code() -> dict[str, Any] | None:
     """The runtime environment that brings this very package to a cluster's workers; None where the driver is
     a submitted job that brings code of its own."""
-    given = json.loads(os.environ.get(_JOB_CONFIG, "{}")).get("runtime_env") or {}
+    given = json.loads(os.environ.get(JOB_CONFIG, "{}")).get("runtime_env") or {}
     if any(given.get(name) for name in _OF_A_JOB):
         return None
     return {"py_modules": [str(_PACKAGE)], "excludes": ["**/__pycache__/"]}

@@ -8,6 +8,7 @@ import os
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -191,6 +192,7 @@ async def open_gateway(
     seed: int | None = None,
     in_flight: InFlight | None = None,
     at_the_end: Callable[[], bool] = lambda: False,
+    aside: Executor | None = None,
 ) -> AsyncIterator[AskAloud]:
     """A function that asks, as long as the block lasts.
 
@@ -200,6 +202,7 @@ async def open_gateway(
     seed       of the jitter between attempts; None: unpredictable, so that workers differ
     in_flight  kept up to date with what is sent and not yet answered
     at_the_end whether nothing is left to ask beside that
+    aside      where the offline engine answers; None: in the event loop, which has nothing better to do
     """
     online = models.online
     clients = {
@@ -218,6 +221,7 @@ async def open_gateway(
         rng=random.Random(seed),
         hedge=models.hedge,
         at_the_end=at_the_end,
+        aside=aside,
     )
 
     async def ask(request: Request, stage: str, listener: Listener | None = None) -> Answer:
