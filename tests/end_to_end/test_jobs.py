@@ -135,7 +135,7 @@ def test_jobs_on_a_cluster_are_followed_and_their_ends_told_by_the_index_alone(s
         if "bridge" in body["messages"][-1]["content"]
         else Answer(toy_model.respond(body), delay_s=0.5)
     )
-    good = site.project("good", people(60))
+    good = site.project("good", people(40))
     # One that is slow, watched by somebody who knows the index alone.
     long = site.submit("jobs/index.py", "--config", good, wait=False)
     until = time.monotonic() + 90
@@ -148,7 +148,7 @@ def test_jobs_on_a_cluster_are_followed_and_their_ends_told_by_the_index_alone(s
     paces = [s["reached"]["pace"] for s in seen if s["outcome"] == "running" and s["reached"]]
     of_extract = [p for p in paces if p and p["stage"] == "extract"]
     assert of_extract, (watching.stdout, watching.stderr, site.ended(long))
-    assert of_extract[0]["total"] == 60 and of_extract[0]["in_flight"] <= 4
+    assert of_extract[0]["total"] == 40 and of_extract[0]["in_flight"] > 0
     assert all(p["items_per_minute"] > 0 < p["tokens_per_minute"] for p in of_extract if p["done"])
     assert watching.returncode == 0 and seen[-1]["outcome"] == "committed", watching.stderr
     assert site.ended(long) | {"log": ""} == {"status": "SUCCEEDED", "exit_code": 0, "log": ""}
