@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -119,7 +120,9 @@ def site(s3_owner: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]),
     }
     with Endpoint(respond=toy_model.respond, key=key) as endpoint, killing.cluster(of_nodes) as cluster:
-        port = killing.free_port()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
         cluster.start_node("--include-dashboard=true", f"--dashboard-port={port}", "--node-name=head")
         # Two nodes of one machine would unpack what is shipped into the same folder, one over the other's.
         cluster.start_node("--node-name=other", f"--temp-dir={cluster.folder / 'other'}")
@@ -129,6 +132,7 @@ def site(s3_owner: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         yield Site(cluster, s3_owner, endpoint, f"http://127.0.0.1:{port}")
 
 
+@pytest.mark.timeout(480)
 def test_jobs_on_a_cluster_are_followed_and_their_ends_told_by_the_index_alone(site: Site, tmp_path: Path):
     site.endpoint.respond = lambda body: (
         REJECTED
