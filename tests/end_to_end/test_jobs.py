@@ -123,9 +123,10 @@ def site(s3_owner: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        cluster.start_node("--include-dashboard=true", f"--dashboard-port={port}", "--node-name=head")
+        served = ["--include-dashboard=true", f"--dashboard-port={port}"]
+        cluster.start_node("--node-name=head", "--num-cpus=1", *served)
         # Two nodes of one machine would unpack what is shipped into the same folder, one over the other's.
-        cluster.start_node("--node-name=other", f"--temp-dir={cluster.folder / 'other'}")
+        cluster.start_node("--node-name=other", "--num-cpus=1", f"--temp-dir={cluster.folder / 'other'}")
         for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
             monkeypatch.setenv(name, cluster.env[name])
         cluster.env.pop(VARIABLE)
@@ -178,7 +179,7 @@ def test_jobs_on_a_cluster_are_followed_and_their_ends_told_by_the_index_alone(s
     assert site.ended(asking)["exit_code"] == 0
     with site.server.files().open(answers) as file:
         rows = pq.read_table(file).to_pylist()
-    assert [r["question_id"] for r in rows] == ["1", "2"] and all(r["answer"] for r in rows)
+    assert [r["question_id"] for r in rows] == ["1", "2"] and all(r["text"] for r in rows)
     codes = {wrong: 2, some_fail: 3, poor: 4}
     assert {c: site.ended(job)["exit_code"] for c, job in jobs.items()} == codes
     found = {config: site.status(config) for config in jobs}
