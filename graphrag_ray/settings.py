@@ -346,7 +346,8 @@ class Run(_Strict):
     max_failed_fraction: Annotated[float, Field(ge=0, le=1)] = 0.5
     """The run stops above this share of failed items, from the first 20 on."""
     workers_per_node: Annotated[int, Field(gt=0)] | None = None
-    """LLM actors per node. null: two, and one per core for the offline engine."""
+    """LLM actors per node. null: two, on many nodes no more than the models' limits can keep busy; one per
+    core for the offline engine."""
     default_in_flight: Annotated[int, Field(gt=0)] = 64
     """Concurrent calls to start with where no limit is known and no `max_in_flight` is set. From then on
     they follow the endpoint's throughput."""

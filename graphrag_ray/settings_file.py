@@ -35,11 +35,17 @@ def load_settings(
     """
     data: dict[str, Any] = deepcopy(dict(base or {}))
     if path is not None:
-        data = _read(str(path))
-        _relative_to(str(path), data)
+        data = read_settings(path)
     for override in overrides:
         _apply(data, override)
     return parse_settings(data)
+
+
+def read_settings(path: str | Path) -> dict[str, Any]:
+    """What a settings file says, unchecked. Raises SettingsError where it cannot be read."""
+    data = _read(str(path))
+    _relative_to(str(path), data)
+    return data
 
 
 def load_storage(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Storage:
@@ -61,9 +67,7 @@ def load_storage(path: str | Path | None = None, overrides: Sequence[str] = ()) 
 def root_in(path: str | Path) -> str | None:
     """Where a settings file says that the index is, whatever else stands in it. Raises SettingsError where it
     cannot be read."""
-    data = _read(str(path))
-    _relative_to(str(path), data)
-    root = data.get("root")
+    root = read_settings(path).get("root")
     return root if isinstance(root, str) else None
 
 

@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -53,7 +53,13 @@ def check_nodes(root: Store, inputs: Sequence[str]) -> None:
 
     Raises UsageError, naming the node, where packages are missing or a local path is another folder there.
     """
-    nodes = [node for node in ray.nodes() if node["Alive"]]
+    for why in unfit_nodes(root, inputs).values():
+        raise UsageError(why)
+
+
+def unfit_nodes(root: Store, inputs: Sequence[str], among: Collection[str] | None = None) -> dict[str, str]:
+    """Nodes, by id, that cannot do their part, and why. among: these are asked; None: all."""
+    nodes = [n for n in ray.nodes() if n["Alive"] and (among is None or n["NodeID"] in among)]
     here = ray.get_runtime_context().get_node_id()
     with _marked(root) as marker:
         others = [marker, *inputs] if marker else list(inputs)
@@ -66,21 +72,24 @@ def check_nodes(root: Store, inputs: Sequence[str]) -> None:
         }
         ray.wait(list(asked), num_returns=len(asked), timeout=LOOKED_AT_WITHIN_S)
         answers = {ref: _answer(ref) for ref in asked}
+    unfit = {}
     for ref, node in asked.items():
         name = f"{node['NodeName']} ({node['NodeManagerHostname']})"
         missing, absent = answers[ref]
         if missing:
-            raise UsageError(
+            unfit[node["NodeID"]] = (
                 f"node {name} cannot run this: {missing}. Install there what graphrag-ray depends on (in the "
                 "Python that the node's Ray runs in), or submit it with `ray job submit --runtime-env-json "
                 '\'{"pip": ["graphrag-ray"]}\'`.'
             )
-        for path in absent:
+        elif absent:
+            path = absent[0]
             what, folder = ("index", root.url) if path == marker else ("INPUT", os.path.dirname(path))
-            raise UsageError(
+            unfit[node["NodeID"]] = (
                 f"the folder {folder} ({what}) is not the same on node {name}: a cluster of many nodes needs "
                 "an object store (s3://…, gs://…) or a file system that all nodes share."
             )
+    return unfit
 
 
 @contextmanager

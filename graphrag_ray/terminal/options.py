@@ -274,6 +274,16 @@ def settings_from(
     base: Mapping[str, Any] | None = None,
 ) -> Settings:
     """Settings from --config (or else `base`), the short forms, and --set. Raises SettingsError."""
+    return load_settings(config, forms_of(config, overrides, short, base), base)
+
+
+def forms_of(
+    config: str | None,
+    overrides: tuple[str, ...],
+    short: Mapping[str, Any],
+    base: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """The short forms as overrides, and then those of --set. Raises SettingsError."""
     given = {name: value for name, value in short.items() if value is not None and name in _SHORT}
     asked = {name: value for name, value in short.items() if value is not None and name in _ASKED}
     # As JSON, which is YAML: a name such as "1e3" or "no" stays a string.
@@ -285,7 +295,7 @@ def settings_from(
     elif given and load_settings(config, overrides, base).model("default").provider == "offline":
         option = "--" + next(iter(given)).replace("_", "-")
         raise SettingsError(f"{option} needs --model: no model is configured that it could belong to")
-    return load_settings(config, [*forms, *overrides], base)
+    return [*forms, *overrides]
 
 
 @contextmanager
