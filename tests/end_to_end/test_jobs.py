@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -120,9 +119,7 @@ def site(s3_owner: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]),
     }
     with Endpoint(respond=toy_model.respond, key=key) as endpoint, killing.cluster(of_nodes) as cluster:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = killing.free_port()
         served = ["--include-dashboard=true", f"--dashboard-port={port}"]
         cluster.start_node("--node-name=head", "--num-cpus=1", *served)
         # Two nodes of one machine would unpack what is shipped into the same folder, one over the other's.
