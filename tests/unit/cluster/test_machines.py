@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
+import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +52,9 @@ def test_ec2_takes_its_machines(cluster):
 
 @pytest.mark.parametrize("which", ["head_start_ray_commands", "worker_start_ray_commands"])
 def test_the_commands_that_start_ray_can_be_typed(cluster, which: str):
-    for line in cluster.yaml("aws.yaml")[which]:
+    lines = [line for line in cluster.yaml("aws.yaml")[which] if line.startswith("ray ")]
+    assert len(lines) == 2
+    for line in lines:
         program, name, *arguments = shlex.split(line)
         command = cli.get_command(click.Context(cli), name)
         assert program == "ray" and command is not None
@@ -57,6 +64,51 @@ def test_the_commands_that_start_ray_can_be_typed(cluster, which: str):
 
 def test_the_dashboard_of_the_head_listens_on_its_loopback_alone(cluster):
     assert "--dashboard-host=127.0.0.1" in cluster.yaml("aws.yaml")["head_start_ray_commands"][-1]
+
+
+class Metadata(BaseHTTPRequestHandler):
+    """EC2's metadata service (IMDSv2): a notice for those who show the token, from the third look on."""
+
+    looks = 0
+
+    def do_PUT(self) -> None:
+        self.answer(b"a-token" if self.path == "/latest/api/token" else None)
+
+    def do_GET(self) -> None:
+        type(self).looks += 1
+        shown = self.headers.get("X-aws-ec2-metadata-token") == "a-token"
+        right = self.path == "/latest/meta-data/spot/instance-action" and shown
+        self.answer(b'{"action": "terminate"}' if right and self.looks >= 3 else None)
+
+    def answer(self, body: bytes | None) -> None:
+        self.send_response(404 if body is None else 200)
+        self.send_header("Content-Length", str(len(body or b"")))
+        self.end_headers()
+        self.wfile.write(body or b"")
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@pytest.mark.skipif(shutil.which("wget") is None, reason="needs wget, as the image has it")
+def test_a_spot_machine_is_drained_when_its_notice_comes(tmp_path: Path):
+    told = tmp_path / "told"
+    (tmp_path / "ray").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {told}\n')
+    (tmp_path / "ray").chmod(0o755)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    environment = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "METADATA_URL": f"http://127.0.0.1:{server.server_port}",
+        "LOOK_S": "0.05",
+    }
+    script = TOP / "cluster" / "drain-on-spot-notice.sh"
+    subprocess.run([script], env=environment, check=True, timeout=20)
+    server.shutdown()
+    name, *arguments = told.read_text().splitlines()
+    assert Metadata.looks == 3
+    command = cli.get_command(click.Context(cli), name)
+    with command.make_context(name, arguments) as given:
+        assert 0 < given.params["deadline_remaining_seconds"] < 120
 
 
 def instructions(text: str) -> list[tuple[str, str]]:
