@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,27 @@ def test_a_command_of_a_page_is_one_that_can_be_typed(one: Typed):
         parse(one.words)
     except click.UsageError as e:
         pytest.fail(f"{one}: {e.format_message()}")
+
+
+def of_ray() -> list[str]:
+    """Command lines of `ray` and `serve` in any page."""
+    lines = [line for page in PAGES for line in shell_lines(page.read_text("utf-8"))]
+    return list(dict.fromkeys(line for line in lines if line.split()[:1] in (["ray"], ["serve"])))
+
+
+@pytest.mark.parametrize("line", of_ray())
+def test_options_of_ray_are_those_of_its_own_command_line(line: str):
+    from ray.scripts.scripts import cli as ray_cli
+    from ray.serve.scripts import cli as serve_cli
+
+    program, *words = shlex.split(line)
+    own = words[: words.index("--")] if "--" in words else words
+    command: click.Command | None = ray_cli if program == "ray" else serve_cli
+    while isinstance(command, click.Group):
+        command = command.get_command(click.Context(command), own.pop(0))
+    assert command is not None
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert {word.partition("=")[0] for word in own if word.startswith("-")} <= options
 
 
 def test_commands_are_found_where_they_stand():
