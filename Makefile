@@ -23,8 +23,9 @@ demo: install
 	@echo
 	$(BIN)/graphrag-ray query "What happened to the harbour plan and to Hask Marsh?" --root demo-index
 
+## Two processes: many tests wait for servers, processes and kills. Each keeps whole files to itself.
 test: install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 20
 
 ## The tests over object storage, on a real S3 server: Ceph's gateway, from Debian's packages.
 test-s3: install

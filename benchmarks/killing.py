@@ -240,8 +240,12 @@ class Cluster:
         self.env.pop("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", None)
         self.env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         self.address = f"127.0.0.1:{_free_port()}"
-        self.options = ["--address", self.address]
         self.nodes: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def options(self) -> list[str]:
+        """Of a command that is to join it: where it is now."""
+        return ["--address", self.address]
 
     def start_node(
         self,

@@ -10,7 +10,7 @@ import re
 from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from graphrag_ray.messages import CallParameters
 from graphrag_ray.storage_options import protocol_of, secret_options
@@ -314,7 +314,7 @@ class Query(_Strict):
     drift_breadth: Annotated[int, Field(gt=0)] = 3
     """drift: follow-up questions of a round."""
     hybrid_over: Annotated[tuple[Searched, ...], Field(min_length=1)] = ("text_unit",)
-    """What hybrid search looks through; lists of several kinds become one."""
+    """What hybrid search looks through; lists of several kinds become one. On a command line: a,b."""
     local_text_share: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Share of local search's context for chunks. The shares, and the numbers below, are those that
     Microsoft GraphRAG publishes for its own."""
@@ -326,6 +326,11 @@ class Query(_Strict):
     """For each of these entities, of those that lead to others; those between them are all taken."""
     local_claims: Annotated[int, Field(ge=0)] = 10
     """For each of these entities."""
+
+    @field_validator("hybrid_over", mode="before")
+    @classmethod
+    def _words(cls, value: Any) -> Any:
+        return [word.strip() for word in value.split(",")] if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _shares_are_of_one_context(self) -> Query:

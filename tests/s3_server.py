@@ -8,6 +8,7 @@ http://host:port   any other, whose keys are in AWS_ACCESS_KEY_ID and AWS_SECRET
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import subprocess
@@ -96,14 +97,17 @@ def _moto(folder: Path) -> Iterator[str]:
 
 def _moto_program() -> Path:
     program = MOTO / "bin" / "moto_server"
-    if not program.exists():
-        try:
-            MOTO.parent.mkdir(parents=True, exist_ok=True)
-            subprocess.run([sys.executable, "-m", "venv", "--clear", MOTO], check=True, capture_output=True)
-            pip = [MOTO / "bin" / "python", "-m", "pip", "install", "-q", "moto[server]"]
-            subprocess.run(pip, check=True, capture_output=True, timeout=180)
-        except (OSError, subprocess.SubprocessError) as e:
-            pytest.skip(f"moto cannot be installed: {e}")
+    try:
+        MOTO.parent.mkdir(parents=True, exist_ok=True)
+        with (MOTO.parent / "lock").open("w") as lock:  # two processes test side by side
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not program.exists():
+                venv = [sys.executable, "-m", "venv", "--clear", MOTO]
+                subprocess.run(venv, check=True, capture_output=True)
+                pip = [MOTO / "bin" / "python", "-m", "pip", "install", "-q", "moto[server]"]
+                subprocess.run(pip, check=True, capture_output=True, timeout=180)
+    except (OSError, subprocess.SubprocessError) as e:
+        pytest.skip(f"moto cannot be installed: {e}")
     return program
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@click.argument("question", required=False)
+@click.argument("words", nargs=-1, metavar="[QUESTION]")
 @root_option
 @settings_options
 @asking_options
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 @click.option("-q", "--quiet", is_flag=True, help="With --batch: print nothing but errors.")
 @json_option
 def query(
-    question: str | None,
+    words: tuple[str, ...],
     root: str,
     config: str | None,
     overrides: tuple[str, ...],
@@ -89,6 +89,7 @@ def query(
       graphrag-ray query "What did the mayor say?" --root ./my-index --method local --where "date>=2023"
       graphrag-ray query --batch questions.csv --root ./my-index --out answers.parquet
     """
+    question = " ".join(words) if words else None  # without quotation marks, too
     one = question is not None
     if one == (batch is not None):
         raise UsageError("give a question, or a file of them with --batch")

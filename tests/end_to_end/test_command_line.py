@@ -450,6 +450,13 @@ def test_a_question_without_an_answer_in_the_index_says_so(run: Command, world: 
     assert result.exit_code == 0 and "Nothing in the index answers this question." in result.stdout
 
 
+def test_a_question_may_be_written_without_quotation_marks(run: Command, world: World):
+    world.write(TOWN)
+    run(*index_command(world))
+    quoted = run("query", "Who is ALICE ?", "--root", world.root).stdout
+    assert run("query", "Who", "is", "--root", world.root, "ALICE", "?").stdout == quoted
+
+
 def test_quiet_prints_nothing(run: Command, world: World):
     world.write(TOWN)
     result = run(*index_command(world, "--quiet"))

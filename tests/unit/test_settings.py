@@ -73,6 +73,13 @@ def test_an_override_reaches_into_lists_and_mappings():
     assert settings.extraction.entity_types == ("ship", "captain")
 
 
+def test_a_list_of_words_is_written_with_commas_on_a_command_line():
+    assert load_settings(None, ["query.hybrid_over=entity, text_unit"]).query.hybrid_over == (
+        "entity",
+        "text_unit",
+    )
+
+
 def test_a_later_override_wins_over_the_file(tmp_path: Path):
     (tmp_path / "s.yaml").write_text("chunking: {size: 300}\n")
     assert load_settings(tmp_path / "s.yaml").chunking.size == 300
