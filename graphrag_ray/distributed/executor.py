@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,10 +12,10 @@ import ray
 
 from graphrag_ray.distributed.coordinator import CoordinatorActor
 from graphrag_ray.distributed.desk import DeskActor
-from graphrag_ray.distributed.limits import beside_driver, start_limiters
+from graphrag_ray.distributed.limits import beside_driver
+from graphrag_ray.distributed.pool import Pool
 from graphrag_ray.distributed.sweep import RaySweep
 from graphrag_ray.distributed.tables import RayTables, unwrapped
-from graphrag_ray.distributed.worker import WorkerActor, WorkerSettings
 from graphrag_ray.engine.executor import (
     Parted,
     Progress,
@@ -42,7 +41,7 @@ X = TypeVar("X")
 class RayExecutor:
     """Runs on the connected Ray cluster (see `cluster.connected`).
 
-    workers_per_node   LLM actors per node; None: two, or one per core for the offline engine
+    workers_per_node   LLM actors per node; None: as `engine/placement.py` says
     on_progress        called a few times a second during a sweep
     """
 
@@ -55,8 +54,7 @@ class RayExecutor:
     spending: Spending = field(default_factory=Spending)
     stop: Stop = field(default_factory=Stop)
     _desk: Any = None
-    _pool: list[tuple[str, Any]] = field(default_factory=list)
-    _limiters: list[Any] = field(default_factory=list)
+    _pool: Pool | None = None
     _spare: Any = None
     _index: tuple[JournalIndex, Any] | None = None
 
@@ -84,7 +82,6 @@ class RayExecutor:
         return self._tables().stream(step, fn, inputs)
 
     def sweep(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:
-        pool = self._workers()
         sweep = RaySweep(
             work,
             source,
@@ -95,8 +92,7 @@ class RayExecutor:
             stop=self.stop,
             watch=FailureWatch(self.max_failed_fraction, index.keys_done() == 0),
             on_progress=self.on_progress,
-            pool=pool,
-            limiters=self._limiters,
+            pool=self._workers(),
             coordinator=self._coordinator,
             put=self._put,
         )
@@ -118,13 +114,11 @@ class RayExecutor:
 
     def close(self) -> None:
         """End the worker pool."""
-        for _, worker in self._pool:
-            ray.kill(worker)
-        for limiter in self._limiters:
-            ray.kill(limiter)
+        if self._pool is not None:
+            self._pool.close()
         for actor in filter(None, (self._desk, self._spare)):
             ray.kill(actor)
-        self._pool, self._limiters, self._desk, self._spare = [], [], None, None
+        self._pool, self._desk, self._spare = None, None, None
 
     def _coordinator(self) -> Any:
         """The one that was started ahead; the next is started now, since it takes a second."""
@@ -136,18 +130,9 @@ class RayExecutor:
             self._desk = DeskActor.options(scheduling_strategy=beside_driver()).remote()
         return RayTables(self.store, self._desk)
 
-    def _workers(self) -> list[tuple[str, Any]]:
-        if self._pool:
-            return self._pool
-        run = uuid.uuid4().hex[:12]
-        limiters = f"graphrag-limiter-{run}"
-        self._limiters = start_limiters(limiters, self.models)
-        cores = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
-        count = sum(self.workers_per_node or self.models.workers_per_node(n) for n in cores)
-        for i in range(count):
-            settings = WorkerSettings(f"{run}-{i}", self.store, self.models, count, self.flush_s, limiters)
-            actor = WorkerActor.options(scheduling_strategy="SPREAD").remote(settings)
-            self._pool.append((settings.name, actor))
+    def _workers(self) -> Pool:
+        if self._pool is None:
+            self._pool = Pool(self.store, self.models, self.flush_s, self.workers_per_node)
         return self._pool
 
 

@@ -68,8 +68,9 @@ class LimiterShell:
 
 
 def beside_driver() -> NodeAffinitySchedulingStrategy:
-    """For actors that a run cannot do without: on the driver's node, whose loss ends the run anyway."""
-    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    """For actors that a run cannot do without: on the driver's node, whose loss ends the run anyway. Not
+    softly: of an actor without CPUs that would be no more than a wish, which Ray does not look at."""
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
 _Actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=1000)(LimiterShell)

@@ -7,11 +7,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from graphrag_ray.errors import SettingsError
 from graphrag_ray.query import methods
 from graphrag_ray.settings import Settings, Storage
-from graphrag_ray.settings_file import as_mapping, load_settings, read_settings
-from graphrag_ray.store.files import Store
+from graphrag_ray.settings_file import load_settings, read_settings
 from graphrag_ray.store.snapshots import Manifest
 
 TOKEN_ENV = "GRAPHRAG_RAY_TOKEN"
@@ -60,17 +58,8 @@ class ServiceOptions(BaseModel):
 
     def given(self) -> dict[str, Any] | None:
         """The settings that it names; None where those of each snapshot count. Reads a file. Raises
-        SettingsError, StoreError."""
-        if not isinstance(self.settings, str):
-            return self.settings
-        if "://" not in self.settings:
-            return read_settings(self.settings)
-        folder, _, name = self.settings.rpartition("/")
-        try:
-            text = Store(folder).read(name).decode()
-        except (FileNotFoundError, UnicodeDecodeError) as e:
-            raise SettingsError(f"cannot read settings {self.settings}: {type(e).__name__}") from e
-        return as_mapping(text, self.settings)
+        SettingsError."""
+        return read_settings(self.settings) if isinstance(self.settings, str) else self.settings
 
     def storage(self, given: Mapping[str, Any] | None) -> Storage:
         """How the index is reached. given: the settings that were named."""
