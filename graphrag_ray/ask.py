@@ -23,7 +23,7 @@ from graphrag_ray.llm.accounting import Accounts, Totals
 from graphrag_ray.llm.pricing import dearest_price
 from graphrag_ray.messages import whole
 from graphrag_ray.patience import Asker, Asks, Connections
-from graphrag_ray.prompts import load_prompts
+from graphrag_ray.prompts import Prompt, load_prompts
 from graphrag_ray.query import methods
 from graphrag_ray.query.answer import Answer, Phase
 from graphrag_ray.query.budget import has_budget, reducing
@@ -59,6 +59,7 @@ class Index:
 
     cache: where replies of models are kept, and not asked for again; None: nowhere
     kept: columns that were read
+    prompts: how models are asked; None: as the settings say
     """
 
     store: Store
@@ -66,6 +67,7 @@ class Index:
     settings: Settings
     cache: Store | None = None
     kept: Kept = field(default_factory=Kept, repr=False, compare=False)
+    prompts: Mapping[str, Prompt] | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         return f"<Index {self.store.url}, snapshot {self.manifest.number}>"
@@ -155,10 +157,12 @@ class Index:
         asker.cache = self._replies
         return asker
 
-    def at(self, manifest: Manifest, settings: Settings) -> Index:
+    def at(
+        self, manifest: Manifest, settings: Settings, prompts: Mapping[str, Prompt] | None = None
+    ) -> Index:
         """Another snapshot of the same index. What was read and is in that one too need not be read again;
         what is open for search is opened there."""
-        other = replace(self, manifest=manifest, settings=settings)
+        other = replace(self, manifest=manifest, settings=settings, prompts=prompts)
         if "searcher" in vars(self):
             other.searcher.open_as(self.searcher)
         return other
@@ -246,7 +250,7 @@ class Index:
         vocabulary = vocabulary_for(model.model, model.tokenizer).name
         return Given(
             self.settings,
-            load_prompts(self.settings.prompts_dir),
+            self.prompts or load_prompts(self.settings.prompts_dir),
             lru_cache(COUNTED)(lambda text: count(text, vocabulary)),
             {name: sum(p.rows for p in parts) for name, parts in self.manifest.tables.items()},
             {s: dearest_price(self.settings.model(self.settings.model_name(s))) for s in STAGES},
