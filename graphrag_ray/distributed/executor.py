@@ -14,6 +14,7 @@ import ray
 from graphrag_ray.distributed.coordinator import CoordinatorActor
 from graphrag_ray.distributed.desk import DeskActor
 from graphrag_ray.distributed.limits import beside_driver, start_limiters
+from graphrag_ray.distributed.metrics import Metrics
 from graphrag_ray.distributed.sweep import RaySweep
 from graphrag_ray.distributed.tables import RayTables, unwrapped
 from graphrag_ray.distributed.worker import WorkerActor, WorkerSettings
@@ -44,6 +45,7 @@ class RayExecutor:
 
     workers_per_node   LLM actors per node; None: two, or one per core for the offline engine
     on_progress        called a few times a second during a sweep
+    run                names it in metrics, logs and among Ray's actors
     """
 
     store: Store
@@ -54,11 +56,13 @@ class RayExecutor:
     on_progress: Callable[[Progress], None] = lambda progress: None
     spending: Spending = field(default_factory=Spending)
     stop: Stop = field(default_factory=Stop)
+    run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     _desk: Any = None
     _pool: list[tuple[str, Any]] = field(default_factory=list)
     _limiters: list[Any] = field(default_factory=list)
     _spare: Any = None
     _index: tuple[JournalIndex, Any] | None = None
+    _metrics: Metrics | None = None
 
     def share(self, value: T) -> Callable[[], T]:
         return partial(ray.get, self._put(value))
@@ -85,6 +89,7 @@ class RayExecutor:
 
     def sweep(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:
         pool = self._workers()
+        self._metrics = self._metrics or Metrics(self.run, self.models.online)
         sweep = RaySweep(
             work,
             source,
@@ -99,6 +104,7 @@ class RayExecutor:
             limiters=self._limiters,
             coordinator=self._coordinator,
             put=self._put,
+            metrics=self._metrics,
         )
         with unwrapped(work.name):
             return sweep.run()
@@ -139,7 +145,7 @@ class RayExecutor:
     def _workers(self) -> list[tuple[str, Any]]:
         if self._pool:
             return self._pool
-        run = uuid.uuid4().hex[:12]
+        run = self.run
         limiters = f"graphrag-limiter-{run}"
         self._limiters = start_limiters(limiters, self.models)
         cores = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]

@@ -13,7 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.llm.limiter import LocalLimiter
-from graphrag_ray.llm.limits import Ended
+from graphrag_ray.llm.limits import Ended, Seen
 from graphrag_ray.settings import Model
 
 
@@ -25,6 +25,15 @@ class Places:
     endpoints: Sequence[int]
 
 
+@dataclass(frozen=True)
+class Watched:
+    """A model's endpoints, in the order of its settings, in one life of its limiter."""
+
+    model: str
+    life: str
+    endpoints: Sequence[Seen]
+
+
 class LimiterShell:
     """After a restart it starts empty: no burst of what its buckets hold follows. It does not know of the
     calls that its earlier life let go: for as long as these take, twice as many may be in flight."""
@@ -32,6 +41,7 @@ class LimiterShell:
     def __init__(self, name: str, model: Model, default_in_flight: int) -> None:
         self._limiter = LocalLimiter({name: model}, default_in_flight)
         self._life = uuid.uuid4().hex
+        self._name = name
 
     async def acquire(self, model: str, wants: Sequence[int], usable: Sequence[int], holder: str) -> Places:
         return Places(self._life, await self._limiter.acquire(model, wants, usable, holder))
@@ -51,6 +61,9 @@ class LimiterShell:
 
     async def take_peak(self) -> int:
         return self._limiter.take_peak()
+
+    async def watched(self) -> Watched:
+        return Watched(self._name, self._life, self._limiter.seen(self._name))
 
 
 def beside_driver() -> NodeAffinitySchedulingStrategy:

@@ -18,6 +18,7 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from graphrag_ray.distributed.coordinator import Exchange
+from graphrag_ray.distributed.metrics import Metrics, Queue, SweepMetrics
 from graphrag_ray.engine.drive import Refused
 from graphrag_ray.engine.executor import Progress, Source, Sweep
 from graphrag_ray.engine.gateways import DRAIN_S, Models
@@ -45,7 +46,7 @@ class _CoordinatorDied(Exception): ...
 
 class RaySweep(Generic[T]):
     """pool: workers by name; limiters: of all models; coordinator: a new one; put: a value into the object
-    store."""
+    store; metrics: of the run."""
 
     def __init__(
         self,
@@ -63,6 +64,7 @@ class RaySweep(Generic[T]):
         limiters: Sequence[Any],
         coordinator: Callable[[], Any],
         put: Callable[[Any], Any],
+        metrics: Metrics,
     ) -> None:
         self.work, self.source, self.index = work, source, index
         self.store, self.models, self.spending, self.watch = store, models, spending, watch
@@ -75,6 +77,7 @@ class RaySweep(Generic[T]):
         self._closed = False
         self._started_at = time.monotonic()
         self._limits = models.limits()
+        self._metrics = SweepMetrics(metrics, work.name, limiters)
         # What is with the coordinator has its order; a source whose order changes keeps its items.
         places = models.places(work.name, len(pool))
         self._low_water = 64 if work.returns else max(64, 2 * len(pool) * places)
@@ -92,6 +95,7 @@ class RaySweep(Generic[T]):
             self.sweep.accounts.limits = self._limits
             self.sweep.ended(self.work.name, time.monotonic() - self._started_at)
             self.spending.add(self.sweep.accounts)
+            self._metrics.end(self.sweep)
         return self.sweep
 
     def _to_the_end(self) -> None:
@@ -178,6 +182,8 @@ class RaySweep(Generic[T]):
             sweep.turns += outcome.turns
             self.watch.note(outcome.status, outcome.error)
             self.source.finished(number, outcome)
+        leased = max(0, news.open - news.waiting)
+        self._metrics.look(self.sweep, Queue(self.source.total, news.waiting, leased, news.lag_s))
         self.on_progress(
             Progress(
                 self.work.name,

@@ -170,7 +170,8 @@ class _WorkerSweep:
 
     def _report(self) -> Report:
         in_flight = copy(self.in_flight)
-        report = Report(self.journalled, self.accounts.take(), len(self.running), in_flight, self.fatal)
+        running, lag_s = len(self.running), self.keeper.lag_s
+        report = Report(self.journalled, self.accounts.take(), running, in_flight, self.fatal, lag_s)
         self.journalled = []
         return report
 
