@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import ray
 
+from graphrag_ray import logs
 from graphrag_ray.distributed.coordinator import CoordinatorActor
 from graphrag_ray.distributed.desk import DeskActor
 from graphrag_ray.distributed.limits import beside_driver, start_limiters
@@ -147,11 +148,15 @@ class RayExecutor:
             return self._pool
         run = self.run
         limiters = f"graphrag-limiter-{run}"
-        self._limiters = start_limiters(limiters, self.models)
+        logs.set_run(run)
+        logging = logs.current()
+        self._limiters = start_limiters(limiters, self.models, logging)
         cores = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
         count = sum(self.workers_per_node or self.models.workers_per_node(n) for n in cores)
         for i in range(count):
-            settings = WorkerSettings(f"{run}-{i}", self.store, self.models, count, self.flush_s, limiters)
+            settings = WorkerSettings(
+                f"{run}-{i}", self.store, self.models, count, self.flush_s, limiters, logging
+            )
             actor = WorkerActor.options(scheduling_strategy="SPREAD").remote(settings)
             self._pool.append((settings.name, actor))
         return self._pool

@@ -11,9 +11,11 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from graphrag_ray import logs
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.llm.limiter import LocalLimiter
 from graphrag_ray.llm.limits import Ended, Seen
+from graphrag_ray.logs import Logging
 from graphrag_ray.settings import Model
 
 
@@ -38,7 +40,10 @@ class LimiterShell:
     """After a restart it starts empty: no burst of what its buckets hold follows. It does not know of the
     calls that its earlier life let go: for as long as these take, twice as many may be in flight."""
 
-    def __init__(self, name: str, model: Model, default_in_flight: int) -> None:
+    def __init__(
+        self, name: str, model: Model, default_in_flight: int, logging: Logging | None = None
+    ) -> None:
+        logs.follow(logging)
         self._limiter = LocalLimiter({name: model}, default_in_flight)
         self._life = uuid.uuid4().hex
         self._name = name
@@ -74,11 +79,11 @@ def beside_driver() -> NodeAffinitySchedulingStrategy:
 _Actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=1000)(LimiterShell)
 
 
-def start_limiters(prefix: str, models: Models) -> list[Any]:
-    """One limiter actor for each model with endpoints, named `<prefix>-<model>`."""
+def start_limiters(prefix: str, models: Models, logging: Logging | None = None) -> list[Any]:
+    """One limiter actor for each model with endpoints, named `<prefix>-<model>`. logging: of the driver."""
     return [
         _Actor.options(name=f"{prefix}-{name}", scheduling_strategy=beside_driver()).remote(
-            name, model, models.default_in_flight
+            name, model, models.default_in_flight, logging
         )
         for name, model in models.online.items()
     ]

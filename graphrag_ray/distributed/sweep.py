@@ -7,6 +7,7 @@ given to it.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import uuid
@@ -17,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import ray
 from ray.exceptions import RayActorError, RayError
 
+from graphrag_ray import logs
 from graphrag_ray.distributed.coordinator import Exchange
 from graphrag_ray.distributed.metrics import Metrics, Queue, SweepMetrics
 from graphrag_ray.engine.drive import Refused
@@ -32,6 +34,7 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 FLUSHED_WITHIN_S = 10.0
 """Workers of a sweep that ends early get so long, beyond the time for calls in flight, to journal them."""
@@ -111,6 +114,7 @@ class RaySweep(Generic[T]):
                         f"the coordinator of stage {self.work.name} died {deaths} times in a row: {e} "
                         "What was answered is kept: run the same command again to continue."
                     ) from e
+                logs.event(_log, "coordinator lost", logging.WARNING, stage=self.work.name)
                 # What its workers journalled meanwhile is not in the index that they were given.
                 self.index = JournalIndex.load(self.store, self.work.name)
 
@@ -158,6 +162,10 @@ class RaySweep(Generic[T]):
             )
             sweep.accounts = Accounts.merged([before, news.accounts])
             sweep.accounts.limits = self._limits
+            if (again := reissued + news.reissued - sweep.reissued) > 0:
+                logs.event(
+                    _log, "leases of a lost worker", logging.WARNING, stage=self.work.name, items=again
+                )
             sweep.reissued = reissued + news.reissued
             self._note(news)
             if news.fatal:
@@ -248,6 +256,7 @@ class RaySweep(Generic[T]):
             try:
                 ray.get(ref)
             except RayActorError as e:
+                logs.event(_log, "worker lost", logging.WARNING, stage=self.work.name, worker=name)
                 _answer(coordinator.lost.remote(name))
                 for limiter in self.limiters:
                     limiter.forget.remote(name)

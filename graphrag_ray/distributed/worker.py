@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 import uuid
@@ -14,6 +15,7 @@ from typing import Any, TypeAlias
 import ray
 from ray.exceptions import RayActorError
 
+from graphrag_ray import logs
 from graphrag_ray.distributed.coordinator import Leased, Report
 from graphrag_ray.distributed.limits import RayLimiter
 from graphrag_ray.engine.drive import Driver
@@ -22,9 +24,12 @@ from graphrag_ray.engine.journalling import Keeper
 from graphrag_ray.engine.work import BEGUN_TOGETHER, Asking, Outcome, Work, begin, run_item
 from graphrag_ray.errors import FatalCallError, GraphRagError
 from graphrag_ray.llm.accounting import Accounts, InFlight
+from graphrag_ray.logs import Logging
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
 from graphrag_ray.store.rows import JournalRow
+
+_log = logging.getLogger(__name__)
 
 Begun: TypeAlias = asyncio.Future[list[tuple[Driver[Any], list[JournalRow]]]]
 
@@ -48,10 +53,12 @@ class WorkerSettings:
     workers: int
     flush_s: float
     limiters: str
+    logging: Logging | None = None
 
 
 class Worker:
     def __init__(self, settings: WorkerSettings) -> None:
+        logs.follow(settings.logging)
         self._settings = settings
         self._limiter = RayLimiter(settings.limiters, settings.name, settings.models.online)
 
@@ -90,8 +97,11 @@ class _WorkerSweep:
         try:
             incarnation = await self.coordinator.register.remote(self.settings.name)
             keys = await _keys(self.settings.models, self.coordinator)
+            logs.hide(keys.values())
         except RayActorError:
             return  # the driver starts another coordinator
+        logs.about(self.work.name)
+        logs.event(_log, "worker joined", worker=self.settings.name, places=self.places, life=incarnation)
         # No two lives of a worker may write under one name.
         name = f"{self.settings.name}-{uuid.uuid4().hex[:8]}"
         self.writer = JournalWriter(self.settings.store, self.work.name, name)

@@ -285,6 +285,9 @@ class LimiterState:
             soon = now - gate.paused_until < gate.pause_s
             guess_s = gate.pause_s * 2.0 if soon else gate.pause_s / 2.0
             retry_after_s = gate.pause_s = min(LONGEST_GUESS_S, max(FIRST_PAUSE_S, guess_s))
+        if gate.paused_until <= now:
+            where = display_url(gate.endpoint.base_url)
+            logger.info("%s answered 429: paused for %.1f s", where, min(retry_after_s, MAX_PAUSE_S))
         gate.paused_until = max(gate.paused_until, now + min(retry_after_s, MAX_PAUSE_S))
         gate.bucket.pause_until(now, gate.paused_until)
 

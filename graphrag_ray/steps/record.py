@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
+from graphrag_ray import logs
 from graphrag_ray.errors import (
     FAILED_ITEMS,
     BudgetSpent,
@@ -77,6 +78,20 @@ class Recorder:
         """The run came to its end."""
         code = FAILED_ITEMS if failed else 0
         self.write(outcome=outcome, exit_code=code, snapshot=snapshot, ended_at=self.now())
+        self._tell(failed=failed, snapshot=snapshot)
+
+    def stopped(self, outcome: str, code: int, error: BaseException) -> None:
+        """Something ended the run early."""
+        self.write(outcome=outcome, exit_code=code, message=str(error)[:2_000], ended_at=self.now())
+        self._tell(level=logging.WARNING, error=type(error).__name__)
+
+    def _tell(self, **more: Any) -> None:
+        """Log the end. Not the error's message: it may hold what an endpoint said."""
+        record, total = self.record, Accounts.from_dict(self.record.usage).total
+        spent = {"calls": total.calls, "tokens": total.total_tokens, "cost_usd": total.cost_usd}
+        seconds = round(record.ended_at - record.started_at, 3)
+        ended = {"outcome": record.outcome, "exit_code": record.exit_code, "seconds": seconds}
+        logs.event(_log, "run ended", epoch=record.epoch, **ended, **spent, **more)
 
     def _steps(self) -> dict[str, Mapping[str, Any]]:
         return {
@@ -99,6 +114,8 @@ def recorded(run: Run, given: Mapping[str, Any], now: Callable[[], float]) -> It
     )
     recorder = Recorder(run, record, now)
     recorder.write()
+    root, given_input = run.store.url, given.get("input")
+    logs.event(_log, "run started", epoch=record.epoch, root=root, input=given_input, version=record.version)
     run.on_step = recorder.write
     try:
         yield recorder
@@ -107,9 +124,7 @@ def recorded(run: Run, given: Mapping[str, Any], now: Callable[[], float]) -> It
         error = run.executor.stop.error() if isinstance(e, KeyboardInterrupt) else e
         code = error.exit_code if isinstance(error, GraphRagError) else 1
         if recorder.record.outcome == runs.RUNNING:
-            recorder.write(
-                outcome=outcome_of(error), exit_code=code, message=str(error)[:2_000], ended_at=now()
-            )
+            recorder.stopped(outcome_of(error), code, error)
         raise
 
 
