@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from graphrag_ray import traces
 from graphrag_ray.corpus.tokens import count, vocabulary_for
 from graphrag_ray.engine.allowance import Allowance
 from graphrag_ray.engine.cache import ReplyCache
@@ -166,7 +167,8 @@ class Index:
         methods.check(method, level, where)
         if history:
             search = following(search)
-        return partial(self._answered, search, Question(question, level, tuple(where), tuple(history)))
+        asked = Question(question, level, tuple(where), tuple(history))
+        return traces.of_question(method, self.manifest.number, partial(self._answered, search, asked))
 
     def warm(self) -> None:
         """Load what every question takes, so that the first one does not wait for it."""
@@ -209,7 +211,7 @@ class Index:
             return [Ran(o.result, o.error) for o in outcomes]
 
         try:
-            answer = await _driven(search(question, self._given), fulfil)
+            answer = await _driven(search(question, self._given), traces.of_needs(fulfil))
         finally:
             await searching.close()
         about_snapshot = self._notes(None if answer.found else question.text)

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TextIO, TypeAlias, get_args
+from typing import Any, Literal, TextIO, TypeAlias, cast, get_args
 
 from graphrag_ray.errors import UsageError
 from graphrag_ray.llm.keys import scrub
@@ -94,9 +94,9 @@ def from_environment(environ: Mapping[str, str]) -> Logging:
     found = Logging()
     for word in filter(None, environ.get(VARIABLE, "").replace(" ", "").lower().split(",")):
         if word in get_args(Level):
-            found = replace(found, level=word)
+            found = replace(found, level=cast(Level, word))
         elif word in get_args(Format):
-            found = replace(found, format=word)
+            found = replace(found, format=cast(Format, word))
         else:
             known = ", ".join((*get_args(Level), *get_args(Format)))
             raise UsageError(f"{VARIABLE}: {word!r} is none of {known}")

@@ -10,6 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import Protocol, TypeVar
 
+from graphrag_ray import traces
 from graphrag_ray.engine.allowance import Allowance
 from graphrag_ray.engine.cache import ReplyCache
 from graphrag_ray.engine.gateways import Ask, AskAloud, Models, open_gateway
@@ -139,6 +140,7 @@ class Asker:
 
     def _note(self, call: CallRecord) -> None:
         self.accounts.add(call)
+        traces.note_call(call)
 
     async def _way(self, attempts: int) -> AskAloud:
         async with self._opening:

@@ -85,13 +85,14 @@ class Recorder:
         self.write(outcome=outcome, exit_code=code, message=str(error)[:2_000], ended_at=self.now())
         self._tell(level=logging.WARNING, error=type(error).__name__)
 
-    def _tell(self, **more: Any) -> None:
+    def _tell(self, level: int = logging.INFO, **more: Any) -> None:
         """Log the end. Not the error's message: it may hold what an endpoint said."""
         record, total = self.record, Accounts.from_dict(self.record.usage).total
         spent = {"calls": total.calls, "tokens": total.total_tokens, "cost_usd": total.cost_usd}
         seconds = round(record.ended_at - record.started_at, 3)
         ended = {"outcome": record.outcome, "exit_code": record.exit_code, "seconds": seconds}
-        logs.event(_log, "run ended", epoch=record.epoch, **ended, **spent, **more)
+        told: dict[str, Any] = {"epoch": record.epoch, **ended, **spent, **more}
+        logs.event(_log, "run ended", level, **told)
 
     def _steps(self) -> dict[str, Mapping[str, Any]]:
         return {

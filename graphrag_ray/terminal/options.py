@@ -51,7 +51,8 @@ def _verbose(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
 
 def _logged(ctx: click.Context, option: click.Parameter, wanted: str | None) -> None:
     if wanted is not None:
-        logs.configure(**{str(option.name).removeprefix("log_"): wanted})
+        changes: dict[str, Any] = {str(option.name).removeprefix("log_"): wanted}
+        logs.configure(None, **changes)
 
 
 def _general() -> list[click.Parameter]:
