@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ParamSpec, TypeAlias
 from urllib.parse import urlsplit
@@ -24,7 +24,7 @@ from graphrag_ray.query.method import Need, Rows, Search
 from graphrag_ray.version import __version__
 
 P = ParamSpec("P")
-Fulfil: TypeAlias = Callable[[Need], Awaitable[Any]]
+Fulfil: TypeAlias = Callable[[Need], Coroutine[Any, Any, Any]]
 
 _EXPORTED_BY = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 """Standard variables of which any asks for traces."""

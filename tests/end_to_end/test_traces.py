@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
@@ -21,18 +20,15 @@ from opentelemetry.trace import SpanKind, StatusCode
 from toy_model import respond
 from world import REJECTED, TOWN, Command, World, model_options, python
 
-QUESTION = "What did SECRETIVE ALICE do?"
-_EXPORTER = InMemorySpanExporter()
+QUESTION = "What are the SECRETIVE THEMES?"
 
 
 @pytest.fixture
-def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(_EXPORTER))
-    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)  # a process has one for good
-    _EXPORTER.clear()
-    yield _EXPORTER
-    provider.shutdown()
+def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    provider, exporter = TracerProvider(), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)  # a process has one provider for good
+    return exporter
 
 
 def parents(spans: tuple[ReadableSpan, ...]) -> dict[str, set[str]]:
