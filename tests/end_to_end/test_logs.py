@@ -22,9 +22,11 @@ from world import TOWN, World, index_command
 
 KEY = "correct-horse-battery-staple"
 MARKER = "UNSPEAKABLE"
+LONG = f" It rained on {MARKER}." * 9
+"""So that the documents are not taken for binary data."""
 HOSTILE = {
-    "hostile.txt": f'ALICE met {MARKER}.\r\n\x1b[2J{{"level": "error"}}\u2028sk-abcdefghijkl BOB met CAROL.',
-    f"{MARKER}.html": f"<b>{MARKER} met DAVE.</b> \x9b31m",
+    "hostile.txt": f'ALICE met {MARKER}.\r\n\x1b[2J{{"level": "error"}}\u2028sk-abcdefghijkl BOB met CAROL.{LONG}',
+    f"{MARKER}.html": f"<b>{MARKER} met DAVE.</b> \x9b31m {LONG}",
     "refused.txt": f"REFUSED knows {MARKER}.",
 }
 
