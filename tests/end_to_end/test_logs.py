@@ -25,7 +25,7 @@ MARKER = "UNSPEAKABLE"
 LONG = f" It rained on {MARKER}." * 9
 """So that the documents are not taken for binary data."""
 HOSTILE = {
-    "hostile.txt": f'ALICE met {MARKER}.\r\n\x1b[2J{{"level": "error"}}\u2028sk-abcdefghijkl BOB met CAROL.{LONG}',
+    "hostile.txt": f'ALICE met {MARKER}.\r\n\x1b[2J{{"level": 1}}\u2028sk-abcdefghijkl BOB met CAROL.{LONG}',
     f"{MARKER}.html": f"<b>{MARKER} met DAVE.</b> \x9b31m {LONG}",
     "refused.txt": f"REFUSED knows {MARKER}.",
 }
@@ -62,7 +62,7 @@ def test_no_log_holds_a_key_or_a_text_and_each_line_says_its_run(world: World, r
     }
     environment.pop("RAY_ADDRESS", None)
     option = "models.default.endpoints.0.api_key_env=GRAPHRAG_TEST_LOG_KEY"
-    command = [str(a) for a in index_command(world, "--set", option)]
+    command = [str(a) for a in index_command(world, "--set", option, "--set", "embeddings.enabled=false")]
     done = subprocess.run(
         [sys.executable, "-m", "graphrag_ray", *command],
         env=environment,
