@@ -239,9 +239,13 @@ class Cluster:
         # A private Ray of this process leaves word that it joins no others (`cluster._listen_on_loopback`).
         self.env.pop("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", None)
         self.env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-        self.address = f"127.0.0.1:{_free_port()}"
-        self.options = ["--address", self.address]
+        self.address = f"127.0.0.1:{free_port()}"
         self.nodes: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def options(self) -> list[str]:
+        """Of a command that is to join it: where it is now."""
+        return ["--address", self.address]
 
     def start_node(
         self,
@@ -256,7 +260,7 @@ class Cluster:
         command += ["--dashboard-agent-listen-port=0", "--num-cpus=2", "--object-store-memory=100000000"]
         if not self.nodes:
             command += ["--head", f"--port={self.address.rpartition(':')[2]}", "--include-dashboard=false"]
-            command += [f"--ray-client-server-port={_free_port()}", f"--temp-dir={self.folder}"]
+            command += [f"--ray-client-server-port={free_port()}", f"--temp-dir={self.folder}"]
         else:
             command += [f"--address={self.address}"]
         output = self.folder / f"node-{len(self.nodes)}.txt"
@@ -280,7 +284,7 @@ class Cluster:
         alive = [n for n in self.nodes if any(p.role == "raylet" for p in processes([n.pid]))]
         if not alive or alive[0] is not self.nodes[0]:
             self.stop()
-            alive, self.address = [], f"127.0.0.1:{_free_port()}"
+            alive, self.address = [], f"127.0.0.1:{free_port()}"
         self.nodes = alive
         while len(self.nodes) < n:
             self.start_node()
@@ -312,7 +316,7 @@ def cluster(env: Mapping[str, str] | None = None) -> Iterator[Cluster]:
             signal.signal(signal.SIGTERM, before)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]

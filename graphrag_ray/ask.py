@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -23,7 +23,7 @@ from graphrag_ray.errors import UsageError
 from graphrag_ray.llm.accounting import Accounts, Totals
 from graphrag_ray.llm.pricing import dearest_price
 from graphrag_ray.messages import whole
-from graphrag_ray.patience import Asker, Asks
+from graphrag_ray.patience import Asker, Asks, Connections
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.query import methods
 from graphrag_ray.query.answer import Answer, Phase
@@ -33,10 +33,10 @@ from graphrag_ray.query.levels import Units
 from graphrag_ray.query.method import Given, Method, Need, Question, Ran, Rows, Search
 from graphrag_ray.query.numbers import numbered, shown_in
 from graphrag_ray.query.written import Written
-from graphrag_ray.reading import Reader
+from graphrag_ray.reading import Kept, Reader
 from graphrag_ray.records import Reference
 from graphrag_ray.searching import Searcher, Searching
-from graphrag_ray.settings import STAGES, Settings, Storage
+from graphrag_ray.settings import STAGES, Query, Settings, Storage
 from graphrag_ray.settings_file import parse_settings, storage_of
 from graphrag_ray.sources import Cited, Source, named, specific, under
 from graphrag_ray.store.files import Store
@@ -59,19 +59,21 @@ class Index:
     """A snapshot, opened for reading. `settings` are those it was built with, or the caller's.
 
     cache: where replies of models are kept, and not asked for again; None: nowhere
+    kept: columns that were read
     """
 
     store: Store
     manifest: Manifest
     settings: Settings
     cache: Store | None = None
+    kept: Kept = field(default_factory=Kept, repr=False, compare=False)
 
     def __repr__(self) -> str:
         return f"<Index {self.store.url}, snapshot {self.manifest.number}>"
 
     @cached_property
     def reader(self) -> Reader:
-        return Reader(self.store, self.manifest)
+        return Reader(self.store, self.manifest, self.kept)
 
     @cached_property
     def searcher(self) -> Searcher:
@@ -145,11 +147,22 @@ class Index:
         """`stream`, for a caller with an event loop."""
         return AsyncAnswerStream(self._alone(self.answering(question, level, method, where, history)))
 
-    def asker(self) -> Asker:
-        """The way to the models; for several questions, one after the other, of one event loop."""
-        asker = Asker.of(Models.of(self.settings), Accounts())
+    def asker(self, connections: Connections | None = None) -> Asker:
+        """The way to the models; for several questions, one after the other, of one event loop.
+
+        connections: shared with askers of other questions; None: of its own
+        """
+        asker = Asker(connections) if connections else Asker.of(Models.of(self.settings))
         asker.cache = self._replies
         return asker
+
+    def at(self, manifest: Manifest, settings: Settings) -> Index:
+        """Another snapshot of the same index. What was read and is in that one too need not be read again;
+        what is open for search is opened there."""
+        other = replace(self, manifest=manifest, settings=settings)
+        if "searcher" in vars(self):
+            other.searcher.open_as(self.searcher)
+        return other
 
     def answering(
         self,
@@ -158,17 +171,25 @@ class Index:
         method: str = methods.DEFAULT,
         where: Sequence[str] = (),
         history: Sequence[tuple[str, str]] = (),
+        query: Query | None = None,
     ) -> Answers:
-        """Check a question; what answers it then, told who asks and, where it is streamed, who hears. Raises
-        UsageError for what cannot be asked."""
+        """Check a question; what answers it then, told who asks and, where it is streamed, who hears.
+
+        query: how it is asked; None: as the settings say
+        Raises UsageError for what cannot be asked.
+        """
         question = whole(question)
         _check(question)
         search = methods.method(method)
         methods.check(method, level, where)
         if history:
             search = following(search)
+        given = self._given
+        if query is not None:
+            given = replace(given, settings=self.settings.model_copy(update={"query": query}))
         asked = Question(question, level, tuple(where), tuple(history))
-        return traces.of_question(method, self.manifest.number, partial(self._answered, search, asked))
+        answered = partial(self._answered, search, asked, given)
+        return traces.of_question(method, self.manifest.number, answered)
 
     def warm(self) -> None:
         """Load what every question takes, so that the first one does not wait for it."""
@@ -189,12 +210,13 @@ class Index:
         self,
         search: Callable[[Question, Given], Method],
         question: Question,
+        given: Given,
         asker: Asks,
         telling: Telling | None,
     ) -> Answer:
         started = time.monotonic()
         asker.accounts, asker.kept = Accounts(), (0, 0)
-        asker.allowance = self._allowance(question.text, self._given)
+        asker.allowance = self._allowance(question.text, given)
         searching = Searching(self.searcher, asker)
         failed: dict[str, int] = {}
 
@@ -211,7 +233,7 @@ class Index:
             return [Ran(o.result, o.error) for o in outcomes]
 
         try:
-            answer = await _driven(search(question, self._given), traces.of_needs(fulfil))
+            answer = await _driven(search(question, given), traces.of_needs(fulfil))
         finally:
             await searching.close()
         about_snapshot = self._notes(None if answer.found else question.text)
@@ -234,7 +256,7 @@ class Index:
         )
 
     def _allowance(self, question: str, given: Given) -> Allowance | None:
-        query = self.settings.query
+        query = given.settings.query
         if not has_budget(query):
             return None
         return Allowance(query, self.settings.models, reducing(question, given))

@@ -10,6 +10,7 @@ from graphrag_ray.version import __version__
 
 COMMANDS = (
     "index", "query", "chat", "levels", "inspect", "export", "status", "failures", "gc", "estimate", "init",
+    "serve",
 )  # fmt: skip
 """Each is the function of that name in the module of that name."""
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -45,6 +44,7 @@ from graphrag_ray.steps.search import index_for_search
 from graphrag_ray.store import compaction, locks, snapshots
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.snapshots import Manifest
+from graphrag_ray.text_files import read_text, shown
 from graphrag_ray.version import __version__
 
 JOURNALS = ("extract", "claims", "describe", "report", "embed")
@@ -186,9 +186,9 @@ def load_names(settings: Settings) -> Names:
         if path is None:
             return None
         try:
-            return Path(path).read_text("utf-8")
+            return read_text(path)
         except (OSError, UnicodeDecodeError) as e:
-            raise SettingsError(f"cannot read {path}: {e}") from e
+            raise SettingsError(f"cannot read {shown(path)}: {e}") from e
 
     return parse_names(text(settings.names.aliases_file), text(settings.names.block_file))
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from contextlib import AsyncExitStack
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
@@ -51,30 +53,67 @@ class Asks(Protocol):
         ...
 
 
+_asking: ContextVar[Asker] = ContextVar("asking")
+"""For whom a call is made: gateways are shared by questions that are asked at once."""
+
+
+@dataclass
+class Connections:
+    """The ways to the models, under one limiter; shared by any number of questions. Belong to one event loop.
+
+    ask_key   where a key may be had that neither the environment nor a file holds
+    aside     where the offline engine answers; None: in the event loop, which serves nobody else
+    """
+
+    models: Models
+    limiter: Limiter
+    ask_key: Callable[[str], str | None] | None = None
+    aside: Executor | None = None
+    _ways: dict[int, AskAloud] = field(default_factory=dict)
+    _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _open: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    async def way(self, attempts: int) -> AskAloud:
+        """That makes so many attempts of a call, or as many as the settings allow. What it comes to is told
+        to the question that asks; an embedding call that several share, to the first."""
+        attempts = min(attempts, self.models.max_attempts)
+        async with self._opening:
+            if attempts not in self._ways:
+                models = replace(self.models, max_attempts=attempts)
+                opened = open_gateway(models, self.limiter, _note, self.ask_key, aside=self.aside)
+                self._ways[attempts] = await self._open.enter_async_context(opened)
+        return self._ways[attempts]
+
+    async def close(self) -> None:
+        await self._open.aclose()
+
+
+def _note(call: CallRecord) -> None:
+    _asking.get().accounts.add(call)
+    traces.note_call(call)
+
+
 @dataclass
 class Asker:
-    """Runs the dialogues of questions, phase after phase, under one limiter and over the same connections.
-    Belongs to one event loop.
+    """Runs the dialogues of questions, phase after phase: of one question at a time. For several at once,
+    give each an asker over the same connections.
 
     accounts   of the question that is asked now; allowance: its budget, None where it has none
     cache      of replies; None: each is asked for
     kept       replies of the question that is asked now that were in the cache, and all
     """
 
-    models: Models
-    limiter: Limiter
-    accounts: Accounts
+    connections: Connections
+    accounts: Accounts = field(default_factory=Accounts)
     allowance: Allowance | None = None
     cache: ReplyCache | None = None
     kept: tuple[int, int] = (0, 0)
-    _ways: dict[int, AskAloud] = field(default_factory=dict)
-    _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _open: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     @classmethod
-    def of(cls, models: Models, accounts: Accounts, allowance: Allowance | None = None) -> Asker:
+    def of(cls, models: Models) -> Asker:
+        """With connections and a limiter of its own."""
         limiter = LocalLimiter(models.online, models.default_in_flight, lend_first=True)
-        return cls(models, limiter, accounts, allowance)
+        return cls(Connections(models, limiter))
 
     async def __aenter__(self) -> Asker:
         return self
@@ -85,7 +124,7 @@ class Asker:
         await self.close()
 
     async def close(self) -> None:
-        await self._open.aclose()
+        await self.connections.close()
 
     async def run(
         self,
@@ -98,12 +137,12 @@ class Asker:
         again with all attempts of the settings, unless no endpoint has answered at all, were it with an
         error. last: they write the answer; listener: hears their replies. Raises ModelRefused when no
         request will succeed, BudgetSpent."""
+        _asking.set(self)
         outcomes, heard = await self._round(stage, start, FIRST_ATTEMPTS, last, listener)
         failed = [i for i, o in enumerate(outcomes) if o.status == "retry"]
-        if failed and heard and self.models.max_attempts > FIRST_ATTEMPTS:
-            again, _ = await self._round(
-                stage, [start[i] for i in failed], self.models.max_attempts, last, listener
-            )
+        most = self.connections.models.max_attempts
+        if failed and heard and most > FIRST_ATTEMPTS:
+            again, _ = await self._round(stage, [start[i] for i in failed], most, last, listener)
             for i, outcome in zip(failed, again, strict=True):
                 outcomes[i] = outcome
         known = sum(len(o.replies) - o.turns for o in outcomes)
@@ -133,19 +172,7 @@ class Asker:
 
             return listen
 
-        way = await self._way(min(attempts, self.models.max_attempts))
+        way = await self.connections.way(attempts)
         ask: Ask = partial(way, listener=listener) if listener else way
         heeding = self.allowance.around(listening(ask), last) if self.allowance else listening(ask)
         return await run_dialogues(stage, [s() for s in start], heeding, self.cache), heard
-
-    def _note(self, call: CallRecord) -> None:
-        self.accounts.add(call)
-        traces.note_call(call)
-
-    async def _way(self, attempts: int) -> AskAloud:
-        async with self._opening:
-            if attempts not in self._ways:
-                models = replace(self.models, max_attempts=attempts)
-                opened = open_gateway(models, self.limiter, self._note)
-                self._ways[attempts] = await self._open.enter_async_context(opened)
-        return self._ways[attempts]

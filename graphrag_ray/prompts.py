@@ -9,6 +9,7 @@ braces and prompt-like text in documents do no harm.
 from __future__ import annotations
 
 import difflib
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from graphrag_ray.errors import PromptError
 from graphrag_ray.messages import Message
+from graphrag_ray.text_files import names_in, read_text, shown
 
 _PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 _DIVIDER = re.compile(r"^=== user ===[ \t]*\n", re.MULTILINE)
@@ -99,34 +101,41 @@ def parse_prompt(name: str, text: str, where: str = "") -> Prompt:
 
 
 def load_prompts(directory: str | Path | None = None) -> dict[str, Prompt]:
-    """All prompts by name: from `directory` where it has NAME.txt, else the bundled ones. Driver only."""
-    own = Path(directory) if directory is not None else None
-    if own is not None and not own.is_dir():
-        raise PromptError(
-            f"prompts_dir {own} is not a folder; `graphrag-ray init` writes one, or --set prompts_dir=null "
-            "for the bundled ones"
-        )
-    if own is not None:
-        _refuse_misspelt(own)
+    """All prompts by name: from `directory`, a folder or a URL, where it has NAME.txt, else the bundled ones.
+    Driver only. Raises PromptError."""
+    own = _own_prompts(str(directory)) if directory is not None else {}
     prompts = {}
     for name in PLACEHOLDERS:
-        path = own / f"{name}.txt" if own is not None else None
-        if path is None or not path.exists():
-            path = bundled_prompts() / f"{name}.txt"
+        place = own.get(name) or str(bundled_prompts() / f"{name}.txt")
         try:
-            text = path.read_text("utf-8")
+            text = read_text(place)
         except (OSError, UnicodeDecodeError) as e:
-            raise PromptError(f"cannot read prompt {path}: {e}") from e
-        prompts[name] = parse_prompt(name, text, str(path))
+            raise PromptError(f"cannot read prompt {shown(place)}: {e}") from e
+        prompts[name] = parse_prompt(name, text, shown(place))
     return prompts
 
 
-def _refuse_misspelt(folder: Path) -> None:
-    """A prompt under a wrong name would be left unread without a word."""
-    for path in sorted(folder.glob("*.txt")):
-        near = difflib.get_close_matches(path.stem, PLACEHOLDERS, n=1, cutoff=0.8)
-        if path.stem not in PLACEHOLDERS and near:
-            raise PromptError(f"{path} is no prompt; did you mean {near[0]}.txt? Rename it, or move it away")
+def _own_prompts(folder: str) -> dict[str, str]:
+    """Where the prompts of a folder are, by name."""
+    try:
+        names = names_in(folder)
+    except OSError as e:
+        raise PromptError(f"cannot read prompts_dir {shown(folder)}: {e}") from e
+    if names is None:
+        raise PromptError(
+            f"prompts_dir {shown(folder)} is not a folder; `graphrag-ray init` writes one, or --set "
+            "prompts_dir=null for the bundled ones"
+        )
+    found = {
+        name.removesuffix(".txt"): posixpath.join(folder, name) for name in names if name.endswith(".txt")
+    }
+    # A prompt under a wrong name would be left unread without a word.
+    for name in sorted(found.keys() - PLACEHOLDERS.keys()):
+        if near := difflib.get_close_matches(name, PLACEHOLDERS, n=1, cutoff=0.8):
+            raise PromptError(
+                f"{shown(found[name])} is no prompt; did you mean {near[0]}.txt? Rename it, or move it away"
+            )
+    return found
 
 
 def bundled_prompts() -> Path:

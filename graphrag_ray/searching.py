@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -54,6 +54,14 @@ class Searcher:
     def keyword_shards(self, kind: Kind) -> list[KeywordShard]:
         """Raises UsageError for a snapshot without an index for search."""
         return self._open(kind, "keyword", keyword.read)
+
+    def open_as(self, other: Searcher) -> None:
+        """Open what another one has open, as far as this snapshot has it."""
+        for kind in get_args(Kind):
+            for by, shards in (("vector", self.vector_shards), ("keyword", self.keyword_shards)):
+                name = schema.search_table(kind, by)
+                if name in other._opened and name in self.reader.manifest.tables:
+                    shards(kind)
 
     def embedder(self) -> Embedder:
         """How the snapshot's texts were embedded. Raises UsageError where the settings of the questions say

@@ -156,6 +156,8 @@ class Storage(_Strict):
 
 
 class Input(_Strict):
+    url: str | None = None
+    """INPUT, where a command names none: a file, folder, glob or URL. No snapshot keeps it here."""
     text_column: str = "text"
     id_column: str | None = None
     title_column: str | None = "title"
@@ -344,7 +346,8 @@ class Run(_Strict):
     max_failed_fraction: Annotated[float, Field(ge=0, le=1)] = 0.5
     """The run stops above this share of failed items, from the first 20 on."""
     workers_per_node: Annotated[int, Field(gt=0)] | None = None
-    """LLM actors per node. null: two, and one per core for the offline engine."""
+    """LLM actors per node. null: two, on many nodes no more than the models' limits can keep busy; one per
+    core for the offline engine."""
     default_in_flight: Annotated[int, Field(gt=0)] = 64
     """Concurrent calls to start with where no limit is known and no `max_in_flight` is set. From then on
     they follow the endpoint's throughput."""
@@ -370,6 +373,8 @@ STAGES = (
 
 
 class Settings(_Strict):
+    root: str | None = None
+    """The index, where a command does without --root: a folder or URL. No snapshot keeps it."""
     models: dict[str, Model] = {"default": Model()}
     stages: dict[
         Literal[
@@ -421,8 +426,10 @@ class Settings(_Strict):
         return self
 
     def kept(self) -> dict[str, Any]:
-        """What a snapshot keeps of them: all but how storage is reached."""
-        return self.model_dump(mode="json", exclude={"storage": True, "input": {"storage"}})
+        """What a snapshot keeps of them: all but where things are and how storage is reached."""
+        return self.model_dump(
+            mode="json", exclude={"root": True, "storage": True, "input": {"url", "storage"}}
+        )
 
     def input_options(self, input_url: str, root: str) -> dict[str, Any]:
         """What opening INPUT, or a file of it, needs. `storage.options` are those of the index's kind of

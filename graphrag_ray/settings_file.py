@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from graphrag_ray import settings
 from graphrag_ray.errors import SettingsError
 from graphrag_ray.settings import Endpoint, Model, Price, Settings, Stage, Storage
+from graphrag_ray.text_files import beside, read_text, shown
 
 _BRANCH = re.compile(r"constrained-|literal\[")
 """What pydantic puts into the place of a value that may be of several kinds; it is no key."""
@@ -28,15 +29,23 @@ def load_settings(
 ) -> Settings:
     """Read settings: defaults, then the file (or `base`), then `a.b=c` overrides in order.
 
+    path: of a file, or a URL, which is reached as the environment says.
+
     Raises SettingsError naming the key, and the nearest known one for a key that does not exist.
     """
     data: dict[str, Any] = deepcopy(dict(base or {}))
     if path is not None:
-        data = _read(Path(path))
-        _relative_to(Path(path).parent, data)
+        data = read_settings(path)
     for override in overrides:
         _apply(data, override)
     return parse_settings(data)
+
+
+def read_settings(path: str | Path) -> dict[str, Any]:
+    """What a settings file says, unchecked. Raises SettingsError where it cannot be read."""
+    data = _read(str(path))
+    _relative_to(str(path), data)
+    return data
 
 
 def load_storage(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Storage:
@@ -44,7 +53,7 @@ def load_storage(path: str | Path | None = None, overrides: Sequence[str] = ()) 
 
     Raises SettingsError as `load_settings`; of keys outside `storage` only the first name is checked.
     """
-    data = _read(Path(path)) if path is not None else {}
+    data = _read(str(path)) if path is not None else {}
     given: dict[str, Any] = {"storage": data["storage"]} if "storage" in data else {}
     for override in overrides:
         key, sep, _ = override.partition("=")
@@ -55,9 +64,17 @@ def load_storage(path: str | Path | None = None, overrides: Sequence[str] = ()) 
     return parse_settings(given).storage
 
 
-def _read(path: Path) -> dict[str, Any]:
+def root_in(path: str | Path) -> str | None:
+    """Where a settings file says that the index is, whatever else stands in it. Raises SettingsError where it
+    cannot be read."""
+    root = read_settings(path).get("root")
+    return root if isinstance(root, str) else None
+
+
+def _read(place: str) -> dict[str, Any]:
+    path = shown(place)
     try:
-        loaded = yaml.safe_load(path.read_text("utf-8"))
+        loaded = yaml.safe_load(read_text(place))
     except FileNotFoundError as e:
         raise SettingsError(f"there is no settings file {path}") from e
     except (OSError, UnicodeDecodeError) as e:
@@ -73,12 +90,13 @@ def _read(path: Path) -> dict[str, Any]:
     return loaded or {}
 
 
-def _relative_to(folder: Path, data: dict[str, Any]) -> None:
+def _relative_to(file: str, data: dict[str, Any]) -> None:
     """Paths in a settings file are relative to that file, wherever it is read from."""
-    names = data.get("names")
-    for section, key in ((data, "prompts_dir"), (names, "aliases_file"), (names, "block_file")):
-        if isinstance(section, dict) and isinstance(section.get(key), str):
-            section[key] = str((folder / section[key]).absolute())
+    names, source = data.get("names"), data.get("input")
+    paths = [(data, "root"), (source, "url"), (data, "prompts_dir")]
+    for section, key in (*paths, (names, "aliases_file"), (names, "block_file")):
+        if isinstance(section, dict) and section.get(key) and isinstance(section[key], str):
+            section[key] = beside(file, section[key])
 
 
 def parse_settings(data: Mapping[str, Any]) -> Settings:

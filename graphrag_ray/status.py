@@ -1,8 +1,11 @@
-"""What an index holds, from its own files: the newest snapshot, the journal, the lock."""
+"""What an index holds, from its own files: the newest snapshot, the journal, the lock; how its last run
+went, or is going."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -10,11 +13,14 @@ from graphrag_ray.errors import CorruptPart, IndexNotFound
 from graphrag_ray.index import JOURNALS
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.steps.damage import needed
+from graphrag_ray.steps.record import MEANINGS
 from graphrag_ray.steps.run import iso
 from graphrag_ray.store import compaction, locks, runs, snapshots
 from graphrag_ray.store.damage import differing
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import FOLDER
+
+LOOK_EVERY_S = 2.0
 
 
 def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False) -> dict[str, Any]:
@@ -23,7 +29,8 @@ def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False
 
     listed: with all snapshots that are kept, the newest first
 
-    Raises IndexNotFound where there is neither a snapshot nor work in progress.
+    A writer on another machine is watched until it gives a sign of life (`locks.living`). Raises
+    IndexNotFound where there is neither a snapshot nor work in progress, nor an attempt that is told of.
     """
     damaged: list[str] = []
     manifest = None
@@ -35,11 +42,12 @@ def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False
     damaged += [f"{store.url_of(path)} cannot be read" for t in totals.values() for path in t.damaged]
     rows = (_journal(name, found) for name, found in totals.items())
     journal = [row for row in rows if row["turns"] or row["failed"]]
-    if manifest is None and not journal and not damaged and not store.list("locks"):
+    refused = _refused(store)
+    if manifest is None and not (journal or damaged or refused) and not store.list("locks"):
         raise IndexNotFound(
             f"there is no index at {store.url}; make one with: graphrag-ray index INPUT --root {store.url}"
         )
-    writer = locks.holder(store)
+    writer = locks.living(store)
     found: dict[str, Any] = {
         "root": store.url,
         "writer": str(writer) if writer else None,
@@ -48,7 +56,8 @@ def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False
         "usage": [],
         "notes": {},
         "damaged": damaged,
-        "last_run": _last_run(store, writer),
+        "last_run": last_run(store, writer),
+        "refused": refused,
     }
     if manifest is not None:
         found |= {
@@ -68,23 +77,78 @@ def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False
     return found
 
 
-def _last_run(store: Store, writer: locks.Holder | None) -> dict[str, Any] | None:
-    """What the last run was given, what it did, and how it ended."""
+def watched(store: Store, sleep: Callable[[float], object] = time.sleep) -> Iterator[dict[str, Any]]:
+    """How the last run is going, again and again until it has ended. Raises StoreError."""
+    while (found := last_run(store, locks.living(store))) is not None:
+        yield found
+        if found["outcome"] != runs.RUNNING:
+            return
+        sleep(LOOK_EVERY_S)
+
+
+def last_run(store: Store, writer: locks.Holder | None) -> dict[str, Any] | None:
+    """What the last run was given, what it did, where it is (`reached`), and how it ended; None for none.
+
+    writer: who holds the lock, and lives
+    """
     record = runs.latest(store)
     if record is None:
         return None
-    killed = record.outcome == runs.RUNNING and (writer is None or writer.nonce != record.nonce)
+    running = record.outcome == runs.RUNNING
+    killed = running and (writer is None or writer.nonce != record.nonce)
     return {
+        "epoch": record.epoch,
         "outcome": "killed" if killed else record.outcome,
         "exit_code": record.exit_code,
+        "exit_meaning": _meaning(record.exit_code),
         "message": record.message,
         "started_at": iso(record.started_at),
         "ended_at": iso(record.ended_at),
+        "host": record.host,
+        "pid": record.pid,
         "snapshot": record.snapshot,
+        "failed": record.failed,
         "given": dict(record.given),
         "steps": {name: dict(step) for name, step in record.steps.items()},
         "usage": list(Accounts.from_dict(record.usage).rows()),
+        "reached": _live(store, record.epoch) if running else (dict(record.reached) or None),
     }
+
+
+def _live(store: Store, epoch: int) -> dict[str, Any] | None:
+    """What a run told last of where it is. age_s: how long before its last sign of life, by the clock of the
+    storage, which told both."""
+    live = runs.read_live(store, epoch)
+    if live is None:
+        return None
+    modified = {i.path: i.modified for folder in ("runs", "locks") for i in store.list(folder)}
+    told, beat = modified.get(runs.live_path(epoch)), modified.get(locks.beat_path(epoch))
+    return {
+        "step": live.step,
+        "seconds": live.seconds,
+        "pace": dict(live.pace),
+        "told_at": iso(live.at),
+        "age_s": max(0.0, beat - told) if told is not None and beat is not None else None,
+    }
+
+
+def _refused(store: Store) -> dict[str, Any] | None:
+    """The last attempt, where it came to no run."""
+    found = runs.read_refusal(store)
+    if found is None or found.after < max(runs.epochs(store), default=0):
+        return None
+    return {
+        "at": iso(found.at),
+        "outcome": found.outcome,
+        "exit_code": found.exit_code,
+        "exit_meaning": _meaning(found.exit_code),
+        "message": found.message,
+        "given": dict(found.given),
+    }
+
+
+def _meaning(code: int | None) -> str | None:
+    return None if code is None else MEANINGS.get(code, MEANINGS[1])
 
 
 def _snapshots(store: Store) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ import click
 from graphrag_ray.terminal import console
 from graphrag_ray.terminal.options import (
     Command,
+    input_of,
     json_option,
     naming_root,
     open_root,
@@ -18,7 +19,7 @@ from graphrag_ray.terminal.options import (
 
 
 @click.command(cls=Command)
-@click.argument("input_url", metavar="INPUT")
+@click.argument("input_url", metavar="[INPUT]", required=False)
 @settings_options
 @click.option(
     "--root", metavar="URL", help="An index, whole or partly done: learn from the calls made for it."
@@ -33,7 +34,7 @@ from graphrag_ray.terminal.options import (
 @click.option("--assume", multiple=True, metavar="NAME=VALUE", help="Replace one of the assumptions printed.")
 @json_option
 def estimate(
-    input_url: str,
+    input_url: str | None,
     config: str | None,
     overrides: tuple[str, ...],
     root: str | None,
@@ -73,7 +74,7 @@ def estimate(
         base = base_of(parent) if parent else None
     settings = settings_from(config, overrides, short, base)
     found = forecast_of(
-        input_url,
+        input_of(input_url, settings),
         settings,
         root=root,
         sample=sample or SAMPLE_CHUNKS,

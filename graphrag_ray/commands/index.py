@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +13,7 @@ from graphrag_ray.settings import Settings
 from graphrag_ray.terminal import console
 from graphrag_ray.terminal.options import (
     Command,
+    input_of,
     json_option,
     naming_root,
     open_root,
@@ -22,11 +24,12 @@ from graphrag_ray.terminal.options import (
 from graphrag_ray.terminal.progress import Observer
 
 if TYPE_CHECKING:
+    from graphrag_ray.store.files import Store
     from graphrag_ray.store.snapshots import Manifest
 
 
 @click.command(cls=Command)
-@click.argument("input_url", metavar="INPUT")
+@click.argument("input_url", metavar="[INPUT]", required=False)
 @root_option
 @settings_options
 @click.option("--add", is_flag=True, help="Keep documents that INPUT does not hold.")
@@ -50,7 +53,7 @@ if TYPE_CHECKING:
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @json_option
 def index(
-    input_url: str,
+    input_url: str | None,
     root: str,
     config: str | None,
     overrides: tuple[str, ...],
@@ -63,7 +66,8 @@ def index(
     as_json: bool,
     **short: Any,
 ) -> None:
-    """Index INPUT: a file, folder, glob or URL with .txt, .md, .html, .jsonl, .csv or .parquet files.
+    """Index INPUT: a file, folder, glob or URL with .txt, .md, .html, .jsonl, .csv or .parquet files. Without
+    it, the `input.url` of --config.
 
     Run it again to continue after an interruption, to try failed items again, or to bring the index up
     to date: what was paid for is never paid for twice.
@@ -72,37 +76,31 @@ def index(
     Examples:
       graphrag-ray index ./documents --root ./my-index
       graphrag-ray index "s3://bucket/docs/*.jsonl" --root s3://bucket/index --config settings.yaml
+      graphrag-ray index --config s3://bucket/settings.yaml
       graphrag-ray index ./documents --root ./my-index --model gpt-4o-mini --rpm 10000 --tpm 2000000
     """
-    from graphrag_ray.build import build_index, known_settings
-    from graphrag_ray.store import runs
-    from graphrag_ray.store.snapshots import readable
+    from graphrag_ray.build import build_index
+    from graphrag_ray.distributed.jobs import submitted
+    from graphrag_ray.llm.keys import display_url
+    from graphrag_ray.steps.record import attempted
 
-    store = open_root(root, config, overrides)
-    says_model = short["model"] is not None or any(o.startswith("models.") for o in overrides)
-    with naming_root(root):
-        parent, _ = readable(store)
-        last = runs.latest(store) if parent is None else None
-        base = known_settings(store) if config is None and (parent or last or not says_model) else None
-    settings = settings_from(config, overrides, short, base)
     observer = Observer(quiet=quiet or as_json)
-    if parent:
-        _tell_settings(observer, parent, settings, config)
-    elif base is not None:
-        observer.note(
-            "Settings of the run before this one, which was not finished (--config or --set change them)."
+    store = open_root(root, config, overrides)
+    shown_input = display_url(input_url) if input_url and "://" in input_url else input_url
+    given = {"input": shown_input, "add": add, "allow_deletes": allow_deletes}
+    with attempted(store, given, always=submitted()):
+        settings = _settings(store, root, config, overrides, short, observer)
+        done = build_index(
+            input_of(input_url, settings),
+            root,
+            settings=settings,
+            observer=observer,
+            add=add,
+            allow_deletes=allow_deletes,
+            reset_communities=reset_communities,
+            verify=verify,
+            address=address,
         )
-    done = build_index(
-        input_url,
-        root,
-        settings=settings,
-        observer=observer,
-        add=add,
-        allow_deletes=allow_deletes,
-        reset_communities=reset_communities,
-        verify=verify,
-        address=address,
-    )
     if as_json:
         click.echo(console.as_json(console.indexed_json(done)))
     elif not quiet:
@@ -111,6 +109,34 @@ def index(
         if quiet and not as_json:
             click.echo(f"graphrag-ray: {console.failed_line(done, root)}", err=True)
         sys.exit(FAILED_ITEMS)
+
+
+def _settings(
+    store: Store,
+    root: str,
+    config: str | None,
+    overrides: tuple[str, ...],
+    short: Mapping[str, Any],
+    observer: Observer,
+) -> Settings:
+    """Those given, or else those of what is there; people are told which. Raises UsageError."""
+    from graphrag_ray.build import known_settings
+    from graphrag_ray.store import runs
+    from graphrag_ray.store.snapshots import readable
+
+    says_model = short["model"] is not None or any(o.startswith("models.") for o in overrides)
+    with naming_root(root):
+        parent, _ = readable(store)
+        last = runs.latest(store) if parent is None else None
+        base = known_settings(store) if config is None and (parent or last or not says_model) else None
+    settings = settings_from(config, overrides, short, base)
+    if parent:
+        _tell_settings(observer, parent, settings, config)
+    elif base is not None:
+        observer.note(
+            "Settings of the run before this one, which was not finished (--config or --set change them)."
+        )
+    return settings
 
 
 def _tell_settings(observer: Observer, parent: Manifest, settings: Settings, config: str | None) -> None:

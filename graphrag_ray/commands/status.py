@@ -1,8 +1,10 @@
-"""`graphrag-ray status`: what an index holds."""
+"""`graphrag-ray status`: what an index holds, and how its last run went, or is going."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +18,10 @@ from graphrag_ray.terminal.options import (
     reach_options,
     root_option,
 )
+from graphrag_ray.terminal.safe import safe
+
+if TYPE_CHECKING:
+    from graphrag_ray.store.files import Store
 
 
 @click.command(cls=Command)
@@ -23,6 +29,12 @@ from graphrag_ray.terminal.options import (
 @reach_options
 @click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
 @click.option("--snapshots", "listed", is_flag=True, help="List all snapshots that are kept.")
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Show the run that is going on until it ends, and end with its exit code (1: it was killed). With "
+    "--json: a line whenever something is new.",
+)
 @json_option
 def status(
     root: str,
@@ -30,23 +42,55 @@ def status(
     overrides: tuple[str, ...],
     snapshot: int | None,
     listed: bool,
+    watch: bool,
     as_json: bool,
 ) -> None:
-    """What the index holds, what its last run changed and paid, who is working on it, and what of it is
-    damaged (exit code 1).
+    """What the index holds, what its last run changed and paid and how it ended, who is working on it and how
+    far that is, and what of it is damaged (exit code 1).
+
+    Nothing but the index is needed, no access to where a run works. One on another machine is watched for a
+    sign of life, 20 seconds at most.
 
     \b
-    Example:
+    Examples:
       graphrag-ray status --root ./my-index
+      graphrag-ray status --root s3://bucket/index --watch
     """
     from graphrag_ray.status import status_of
 
     store = open_root(root, config, overrides)
     with naming_root(root):
+        if watch:
+            sys.exit(_watch(store, as_json))
         found = status_of(store, snapshot, listed=listed)
     if as_json:
         click.echo(console.as_json(found))
     else:
-        console.print_status(found)
+        from graphrag_ray.terminal.status import print_status
+
+        print_status(found)
     if found["damaged"]:
         sys.exit(StoreError.exit_code)
+
+
+def _watch(store: Store, as_json: bool) -> int:
+    """The exit code of the last run."""
+    from graphrag_ray.status import status_of, watched
+    from graphrag_ray.terminal import status as terminal
+
+    last: Mapping[str, Any] | None = None
+    if as_json:
+        for found in watched(store):
+            if found != last:
+                click.echo(console.as_json(found, indent=False))
+            last = found
+    else:
+        last = terminal.show_running(watched(store))
+    if last is None:
+        if not as_json:
+            terminal.print_status(status_of(store))
+        return 0
+    if not as_json:
+        click.echo(safe(terminal.ending(last)))
+    code = last["exit_code"]
+    return StoreError.exit_code if code is None else int(code)

@@ -64,12 +64,16 @@ class Leased:
 
     last_loss   number of the last loss of a worker that had one of them; 0: none is leased again. What that
                 worker journalled is not in a journal that was read before
-    drain_s     the sweep is over, and what is in flight is waited for so long; None: it goes on
+    workers     that share the work now
+    drain_s     the worker's part is over, and what is in flight is waited for so long; None: it goes on
+    leave       the sweep is not over: what the worker still has then is handed back
     """
 
     items: list[tuple[int, Row]]
     last_loss: int = 0
+    workers: int = 1
     drain_s: float | None = None
+    leave: bool = False
 
 
 class Coordinator:
@@ -83,6 +87,8 @@ class Coordinator:
         self._drain_s = DRAIN_S
         self._closed = False
         self._affordable: int | None = None
+        self._workers = 1
+        self._leaving: dict[str, float] = {}
         self._keys: dict[str, str] = {}
         self._heard_at = time.monotonic()
         self._items = asyncio.Event()
@@ -95,14 +101,16 @@ class Coordinator:
         low_water: int,
         patience_s: float,
         affordable: int | None = None,
+        workers: int = 1,
     ) -> Exchange:
         """The driver's call: add items, learn outcomes. affordable: how many items may have been leased
-        by now; None: any number.
+        by now; None: any number. workers: that share the work.
 
         Returns as soon as there is news, else after `patience_s`; at once when items just given leave
         room for more.
         """
         self._heard_at = time.monotonic()
+        self._workers = workers
         self._book.add(items)
         self._closed = self._closed or closed
         if affordable != self._affordable:
@@ -147,6 +155,41 @@ class Coordinator:
 
     async def lease(self, worker: str, incarnation: int, places: int, report: Report) -> Leased:
         """A worker's call: hand back what is journalled, get items."""
+        await self._note(worker, incarnation, report)
+        if (end := self._end(worker)) is not None:
+            return end
+        given = self._book.lease(worker, incarnation, self._affords(places))
+        if not given and places and not report.running:
+            self._items.clear()
+            await _wait(self._items, LONG_POLL_S)
+            if (end := self._end(worker)) is not None:
+                return end
+            given = self._book.lease(worker, incarnation, self._affords(places))
+        if given:
+            self._news.set()
+        return Leased(given, self._book.last_loss(number for number, _ in given), self._workers)
+
+    async def retire(self, workers: dict[str, float]) -> None:
+        """The driver's call: these workers shall leave, each within so many seconds."""
+        now = time.monotonic()
+        self._leaving |= {worker: now + seconds for worker, seconds in workers.items()}
+        self._items.set()
+
+    async def hand_back(self, worker: str, incarnation: int, items: list[int]) -> None:
+        """A worker that leaves: of these items it has asked nothing."""
+        if self._book.is_current(worker, incarnation):
+            self._book.hand_back(worker, items, begun=False)
+            self._items.set()
+
+    async def leave(self, worker: str, incarnation: int, report: Report) -> None:
+        """A worker's last word: what is left is for others, who read first what it journalled."""
+        await self._note(worker, incarnation, report)
+        if self._book.is_current(worker, incarnation):
+            self._book.leave(worker)
+            self._in_flight.pop(worker, None)
+            self._items.set()
+
+    async def _note(self, worker: str, incarnation: int, report: Report) -> None:
         for number, outcome in report.finished:
             if self._book.finish(number):
                 self._outcomes.append((number, outcome))
@@ -156,19 +199,16 @@ class Coordinator:
         self._fatal = self._fatal or report.fatal
         if report.finished or report.fatal:
             self._news.set()
+
+    def _end(self, worker: str) -> Leased | None:
+        """Where a worker's part is over."""
         if self._over():
             self._items.set()
             return Leased([], drain_s=self._drain_s)
-        given = self._book.lease(worker, incarnation, self._affords(places))
-        if not given and places and not report.running:
-            self._items.clear()
-            await _wait(self._items, LONG_POLL_S)
-            if self._over():
-                return Leased([], drain_s=self._drain_s)
-            given = self._book.lease(worker, incarnation, self._affords(places))
-        if given:
-            self._news.set()
-        return Leased(given, self._book.last_loss(number for number, _ in given))
+        if worker in self._leaving:
+            left_s = max(0.0, self._leaving[worker] - time.monotonic())
+            return Leased([], drain_s=left_s, leave=True)
+        return None
 
     async def lost(self, worker: str) -> None:
         """A worker will not come back: its leases are handed out again."""

@@ -14,11 +14,11 @@ import ray
 from graphrag_ray import logs
 from graphrag_ray.distributed.coordinator import CoordinatorActor
 from graphrag_ray.distributed.desk import DeskActor
-from graphrag_ray.distributed.limits import beside_driver, start_limiters
+from graphrag_ray.distributed.limits import beside_driver
 from graphrag_ray.distributed.metrics import Metrics
+from graphrag_ray.distributed.pool import Pool
 from graphrag_ray.distributed.sweep import RaySweep
 from graphrag_ray.distributed.tables import RayTables, unwrapped
-from graphrag_ray.distributed.worker import WorkerActor, WorkerSettings
 from graphrag_ray.engine.executor import (
     Parted,
     Progress,
@@ -44,7 +44,7 @@ X = TypeVar("X")
 class RayExecutor:
     """Runs on the connected Ray cluster (see `cluster.connected`).
 
-    workers_per_node   LLM actors per node; None: two, or one per core for the offline engine
+    workers_per_node   LLM actors per node; None: as `engine/placement.py` says
     on_progress        called a few times a second during a sweep
     run                names it in metrics, logs and among Ray's actors
     """
@@ -59,8 +59,7 @@ class RayExecutor:
     stop: Stop = field(default_factory=Stop)
     run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     _desk: Any = None
-    _pool: list[tuple[str, Any]] = field(default_factory=list)
-    _limiters: list[Any] = field(default_factory=list)
+    _pool: Pool | None = None
     _spare: Any = None
     _index: tuple[JournalIndex, Any] | None = None
     _metrics: Metrics | None = None
@@ -89,7 +88,6 @@ class RayExecutor:
         return self._tables().stream(step, fn, inputs)
 
     def sweep(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:
-        pool = self._workers()
         self._metrics = self._metrics or Metrics(self.run, self.models.online)
         sweep = RaySweep(
             work,
@@ -101,8 +99,7 @@ class RayExecutor:
             stop=self.stop,
             watch=FailureWatch(self.max_failed_fraction, index.keys_done() == 0),
             on_progress=self.on_progress,
-            pool=pool,
-            limiters=self._limiters,
+            pool=self._workers(),
             coordinator=self._coordinator,
             put=self._put,
             metrics=self._metrics,
@@ -125,13 +122,11 @@ class RayExecutor:
 
     def close(self) -> None:
         """End the worker pool."""
-        for _, worker in self._pool:
-            ray.kill(worker)
-        for limiter in self._limiters:
-            ray.kill(limiter)
+        if self._pool is not None:
+            self._pool.close()
         for actor in filter(None, (self._desk, self._spare)):
             ray.kill(actor)
-        self._pool, self._limiters, self._desk, self._spare = [], [], None, None
+        self._pool, self._desk, self._spare = None, None, None
 
     def _coordinator(self) -> Any:
         """The one that was started ahead; the next is started now, since it takes a second."""
@@ -143,22 +138,10 @@ class RayExecutor:
             self._desk = DeskActor.options(scheduling_strategy=beside_driver()).remote()
         return RayTables(self.store, self._desk)
 
-    def _workers(self) -> list[tuple[str, Any]]:
-        if self._pool:
-            return self._pool
-        run = self.run
-        limiters = f"graphrag-limiter-{run}"
-        logs.set_run(run)
-        logging = logs.current()
-        self._limiters = start_limiters(limiters, self.models, logging)
-        cores = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
-        count = sum(self.workers_per_node or self.models.workers_per_node(n) for n in cores)
-        for i in range(count):
-            settings = WorkerSettings(
-                f"{run}-{i}", self.store, self.models, count, self.flush_s, limiters, logging
-            )
-            actor = WorkerActor.options(scheduling_strategy="SPREAD").remote(settings)
-            self._pool.append((settings.name, actor))
+    def _workers(self) -> Pool:
+        if self._pool is None:
+            logs.set_run(self.run)
+            self._pool = Pool(self.store, self.models, self.flush_s, self.workers_per_node, self.run)
         return self._pool
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 import uuid
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
@@ -17,6 +19,9 @@ from graphrag_ray.llm.limiter import LocalLimiter
 from graphrag_ray.llm.limits import Ended, Seen
 from graphrag_ray.logs import Logging
 from graphrag_ray.settings import Model
+
+SILENT_S = 30.0
+"""A holder that showed itself and then did not for so long is dead."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,7 @@ class LimiterShell:
         self._limiter = LocalLimiter({name: model}, default_in_flight)
         self._life = uuid.uuid4().hex
         self._name = name
+        self._seen: dict[str, float] = {}
 
     async def acquire(self, model: str, wants: Sequence[int], usable: Sequence[int], holder: str) -> Places:
         return Places(self._life, await self._limiter.acquire(model, wants, usable, holder))
@@ -64,6 +70,14 @@ class LimiterShell:
     async def forget(self, holder: str) -> None:
         self._limiter.forget(holder)
 
+    async def beat(self, holder: str) -> None:
+        """A holder that nobody watches is alive. What others had, which were silent for long, is over."""
+        now = time.monotonic()
+        self._seen[holder] = now
+        for silent in [h for h, at in self._seen.items() if now - at > SILENT_S]:
+            del self._seen[silent]
+            self._limiter.forget(silent)
+
     async def take_peak(self) -> int:
         return self._limiter.take_peak()
 
@@ -72,30 +86,40 @@ class LimiterShell:
 
 
 def beside_driver() -> NodeAffinitySchedulingStrategy:
-    """For actors that a run cannot do without: on the driver's node, whose loss ends the run anyway."""
-    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    """For actors that a run cannot do without: on the driver's node, whose loss ends the run anyway. Not
+    softly: of an actor without CPUs that would be no more than a wish, which Ray does not look at."""
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
 _Actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=1000)(LimiterShell)
 
 
-def start_limiters(prefix: str, models: Models, logging: Logging | None = None) -> list[Any]:
-    """One limiter actor for each model with endpoints, named `<prefix>-<model>`. logging: of the driver."""
+def start_limiters(prefix: str, models: Models, namespace: str | None = None) -> list[Any]:
+    """One limiter actor for each model with endpoints, named `<prefix>-<model>`. It logs as we do.
+
+    namespace: where they outlive us, and are those of whoever came first; None: they are ours alone
+    """
+    shared = {"namespace": namespace, "lifetime": "detached", "get_if_exists": True} if namespace else {}
     return [
-        _Actor.options(name=f"{prefix}-{name}", scheduling_strategy=beside_driver()).remote(
-            name, model, models.default_in_flight, logging
+        _Actor.options(name=f"{prefix}-{name}", scheduling_strategy=beside_driver(), **shared).remote(
+            name, model, models.default_in_flight, logs.current()
         )
         for name, model in models.online.items()
     ]
 
 
 class RayLimiter:
-    """The `Limiter` of a worker: asks the model's actor. Settling is not waited for."""
+    """The `Limiter` of a worker: asks the model's actor. Settling is not waited for.
 
-    def __init__(self, prefix: str, holder: str, models: Iterable[str]) -> None:
+    beating: what calls `beat`, for whom nobody watches
+    """
+
+    beating: asyncio.Future[None] | None = None
+
+    def __init__(self, prefix: str, holder: str, models: Iterable[str], namespace: str | None = None) -> None:
         self._holder = holder
         self._lives: defaultdict[tuple[str, int], deque[str]] = defaultdict(deque)
-        self._actors = {name: ray.get_actor(f"{prefix}-{name}") for name in models}
+        self._actors = {name: ray.get_actor(f"{prefix}-{name}", namespace) for name in models}
 
     def start_afresh(self) -> None:
         """What an earlier life of this worker, or a sweep that was broken off, had in flight or asked for is
@@ -103,6 +127,11 @@ class RayLimiter:
         self._lives.clear()
         for actor in self._actors.values():
             actor.forget.remote(self._holder)
+
+    def beat(self) -> None:
+        """Show that this holder is alive."""
+        for actor in self._actors.values():
+            actor.beat.remote(self._holder)
 
     async def acquire(self, model: str, wants: Sequence[int], usable: Sequence[int]) -> Sequence[int]:
         places: Places = await self._actors[model].acquire.remote(

@@ -62,6 +62,7 @@ DECLARED = (
     Declared("counter", "items", "Items that ended: result complete, failed", ("stage", "result")),
     Declared("gauge", "items_expected", "Items of the stage, ended or not, where known", _STAGE),
     Declared("gauge", "queue_items", "Items by state: waiting for a worker, leased", ("stage", "state")),
+    Declared("gauge", "workers", "LLM workers, without those that are about to leave", _STAGE),
     Declared("counter", "leases_reissued", "Items handed out again, since their worker was lost", _STAGE),
     Declared("gauge", "journal_lag_seconds", "For how long some reply has not been journalled", _STAGE),
     Declared("counter", "llm_calls", "Logical calls of a model, with all their attempts", _MODEL),
@@ -145,12 +146,14 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Queue:
-    """Items of a sweep. total: None where it is not known; waiting: for a worker; leased: with one."""
+    """Items of a sweep, and who works on them. total: None where it is not known; waiting: for a worker;
+    leased: with one."""
 
     total: int | None
     waiting: int
     leased: int
     lag_s: float
+    workers: int
 
 
 class SweepMetrics:
@@ -176,7 +179,7 @@ class SweepMetrics:
 
     def end(self, sweep: Sweep) -> None:
         """Record what it came to."""
-        self._record(sweep, Queue(None, 0, 0, 0.0))
+        self._record(sweep, Queue(None, 0, 0, 0.0, 0))
         self._metrics.items[self._stage] += sweep.finished
         with suppress(RayError):
             self._asked = [limiter.watched.remote() for limiter in self._limiters]
@@ -197,6 +200,7 @@ class SweepMetrics:
             metrics.set("items_expected", metrics.items[self._stage] + queue.total, of)
         metrics.set("queue_items", queue.waiting, {**of, "state": "waiting"})
         metrics.set("queue_items", queue.leased, {**of, "state": "leased"})
+        metrics.set("workers", queue.workers, of)
         metrics.rise("leases_reissued", sweep.reissued, of, self._sweep)
         metrics.set("journal_lag_seconds", queue.lag_s, of)
         for (stage, model), totals in sweep.accounts.by_stage.items():

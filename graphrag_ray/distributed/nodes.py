@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -23,6 +23,7 @@ from ray import cloudpickle
 from ray.exceptions import RayError, RuntimeEnvSetupError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from graphrag_ray.distributed.jobs import JOB_CONFIG
 from graphrag_ray.errors import UsageError
 from graphrag_ray.store.files import Store
 
@@ -33,14 +34,13 @@ IMPORTED = ("graphrag_ray.distributed.worker", "graphrag_ray.steps.run", "graphr
 """What is imported on each node, for a look whether it can be."""
 
 _PACKAGE = Path(__file__).parent.parent
-_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 _OF_A_JOB = ("working_dir", "py_modules")
 
 
 def our_code() -> dict[str, Any] | None:
     """The runtime environment that brings this very package to a cluster's workers; None where the driver is
     a submitted job that brings code of its own."""
-    given = json.loads(os.environ.get(_JOB_CONFIG, "{}")).get("runtime_env") or {}
+    given = json.loads(os.environ.get(JOB_CONFIG, "{}")).get("runtime_env") or {}
     if any(given.get(name) for name in _OF_A_JOB):
         return None
     return {"py_modules": [str(_PACKAGE)], "excludes": ["**/__pycache__/"]}
@@ -53,7 +53,13 @@ def check_nodes(root: Store, inputs: Sequence[str]) -> None:
 
     Raises UsageError, naming the node, where packages are missing or a local path is another folder there.
     """
-    nodes = [node for node in ray.nodes() if node["Alive"]]
+    for why in unfit_nodes(root, inputs).values():
+        raise UsageError(why)
+
+
+def unfit_nodes(root: Store, inputs: Sequence[str], among: Collection[str] | None = None) -> dict[str, str]:
+    """Nodes, by id, that cannot do their part, and why. among: these are asked; None: all."""
+    nodes = [n for n in ray.nodes() if n["Alive"] and (among is None or n["NodeID"] in among)]
     here = ray.get_runtime_context().get_node_id()
     with _marked(root) as marker:
         others = [marker, *inputs] if marker else list(inputs)
@@ -66,21 +72,24 @@ def check_nodes(root: Store, inputs: Sequence[str]) -> None:
         }
         ray.wait(list(asked), num_returns=len(asked), timeout=LOOKED_AT_WITHIN_S)
         answers = {ref: _answer(ref) for ref in asked}
+    unfit = {}
     for ref, node in asked.items():
         name = f"{node['NodeName']} ({node['NodeManagerHostname']})"
         missing, absent = answers[ref]
         if missing:
-            raise UsageError(
+            unfit[node["NodeID"]] = (
                 f"node {name} cannot run this: {missing}. Install there what graphrag-ray depends on (in the "
                 "Python that the node's Ray runs in), or submit it with `ray job submit --runtime-env-json "
                 '\'{"pip": ["graphrag-ray"]}\'`.'
             )
-        for path in absent:
+        elif absent:
+            path = absent[0]
             what, folder = ("index", root.url) if path == marker else ("INPUT", os.path.dirname(path))
-            raise UsageError(
+            unfit[node["NodeID"]] = (
                 f"the folder {folder} ({what}) is not the same on node {name}: a cluster of many nodes needs "
                 "an object store (s3://…, gs://…) or a file system that all nodes share."
             )
+    return unfit
 
 
 @contextmanager

@@ -11,16 +11,17 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import ActorUnschedulableError, RayActorError, RayError
 
 from graphrag_ray import logs
 from graphrag_ray.distributed.coordinator import Exchange
 from graphrag_ray.distributed.metrics import Metrics, Queue, SweepMetrics
+from graphrag_ray.distributed.pool import Changes, Member, Pool
 from graphrag_ray.engine.drive import Refused
 from graphrag_ray.engine.executor import Progress, Source, Sweep
 from graphrag_ray.engine.gateways import DRAIN_S, Models
@@ -44,12 +45,16 @@ DEATHS_IN_A_ROW = 3
 """Coordinators that may die without an item being finished between."""
 
 
+WORKER_DIED = (RayActorError, ActorUnschedulableError)
+"""For good: its node is gone, or it cannot start there."""
+
+
 class _CoordinatorDied(Exception): ...
 
 
 class RaySweep(Generic[T]):
-    """pool: workers by name; limiters: of all models; coordinator: a new one; put: a value into the object
-    store; metrics: of the run."""
+    """pool: the workers, which come and go; coordinator: a new one; put: a value into the object store;
+    metrics: of the run."""
 
     def __init__(
         self,
@@ -63,8 +68,7 @@ class RaySweep(Generic[T]):
         stop: Stop,
         watch: FailureWatch,
         on_progress: Callable[[Progress], None],
-        pool: Sequence[tuple[str, Any]],
-        limiters: Sequence[Any],
+        pool: Pool,
         coordinator: Callable[[], Any],
         put: Callable[[Any], Any],
         metrics: Metrics,
@@ -72,7 +76,7 @@ class RaySweep(Generic[T]):
         self.work, self.source, self.index = work, source, index
         self.store, self.models, self.spending, self.watch = store, models, spending, watch
         self.stop = stop
-        self.on_progress, self.pool, self.limiters = on_progress, pool, limiters
+        self.on_progress, self.pool = on_progress, pool
         self._put, self._new_coordinator = put, coordinator
         self.sweep = Sweep()
         self._open: dict[int, Row] = {}
@@ -80,10 +84,8 @@ class RaySweep(Generic[T]):
         self._closed = False
         self._started_at = time.monotonic()
         self._limits = models.limits()
-        self._metrics = SweepMetrics(metrics, work.name, limiters)
-        # What is with the coordinator has its order; a source whose order changes keeps its items.
-        places = models.places(work.name, len(pool))
-        self._low_water = 64 if work.returns else max(64, 2 * len(pool) * places)
+        self._metrics = SweepMetrics(metrics, work.name, pool.limiters)
+        self._runs: dict[Any, Member] = {}
 
     def run(self) -> Sweep:
         """Every item to its end. Raises as `Executor.sweep`."""
@@ -121,26 +123,27 @@ class RaySweep(Generic[T]):
     def _under_a_coordinator(self) -> None:
         """The sweep, as far as one coordinator lives. Raises _CoordinatorDied."""
         coordinator = self._new_coordinator()
-        runs: dict[Any, str] = {}
+        self._runs = {}
         before = self.sweep.accounts
         try:
             for variable in self.models.key_variables():
                 if variable in os.environ:
                     coordinator.hold_key.remote(variable, os.environ[variable])
-            shared = self._put(self.index)
-            runs = {worker.run.remote(self.work, shared, coordinator): name for name, worker in self.pool}
-            self._feed(coordinator, runs)
-            for run in runs:
-                with suppress(RayActorError):  # it died for good: others finished what it had
+            self.pool.look()
+            self.pool.dismiss()
+            self._start(self.pool.working, coordinator)
+            self._feed(coordinator)
+            for run in self._runs:
+                with suppress(*WORKER_DIED):  # others finished what it had
                     ray.get(run)
         except _CoordinatorDied:
-            _wait_for(list(runs), DRAIN_S)
+            _wait_for(list(self._runs), DRAIN_S)
             raise
         except BaseException:
             drain_s = 0.0 if self.stop.twice else self.stop.grace_s
             with suppress(RayActorError):
                 ray.get(coordinator.stop.remote(drain_s))
-            _wait_for(list(runs), drain_s)
+            _wait_for(list(self._runs), drain_s)
             raise
         finally:
             with suppress(RayError):  # it died: what was last heard of counts
@@ -148,17 +151,31 @@ class RaySweep(Generic[T]):
                 self.sweep.accounts = Accounts.merged([before, handed_in])
             ray.kill(coordinator)
 
-    def _feed(self, coordinator: Any, runs: dict[Any, str]) -> None:
+    def _start(self, members: Iterable[Member], coordinator: Any) -> None:
+        shared = self._put(self.index)
+        for member in members:
+            self._runs[member.actor.run.remote(self.work, shared, coordinator)] = member
+
+    @property
+    def _low_water(self) -> int:
+        """Items that shall wait at the coordinator: what is there has its order, while a source whose order
+        changes keeps its items."""
+        workers = len(self.pool.working)
+        places = self.models.places(self.work.name, max(1, workers))
+        return 64 if self.work.returns else max(64, 2 * workers * places)
+
+    def _feed(self, coordinator: Any) -> None:
         """Give the coordinator items and learn outcomes, until there is nothing left."""
-        sweep, alive = self.sweep, dict(runs)
+        sweep = self.sweep
         before, reissued, finished = sweep.accounts, sweep.reissued, sweep.finished
         items, patience_s = list(self._open.items()), 0.0
         while True:
             affordable = self.spending.items(sweep.accounts, sweep.finished, self.models)
             if affordable is not None:
                 affordable -= finished  # before this coordinator's time
+            low_water, workers = self._low_water, len(self.pool.working)
             news: Exchange = _answer(
-                coordinator.exchange.remote(items, self._closed, self._low_water, patience_s, affordable)
+                coordinator.exchange.remote(items, self._closed, low_water, patience_s, affordable, workers)
             )
             sweep.accounts = Accounts.merged([before, news.accounts])
             sweep.accounts.limits = self._limits
@@ -176,10 +193,11 @@ class RaySweep(Generic[T]):
             if over:
                 return
             self._check(news)
-            items = self._take(self._low_water - news.waiting)
+            items = self._take(low_water - news.waiting)
             # A source that has nothing yet may have something any moment, unless it waits for outcomes.
             patience_s = 0.02 if not (items or self._closed or self.work.returns) else 0.25
-            self._drop_dead(alive, coordinator)
+            self._follow_nodes(coordinator, self.pool.look())
+            self._let_go(coordinator)
 
     def _note(self, news: Exchange) -> None:
         sweep = self.sweep
@@ -191,7 +209,9 @@ class RaySweep(Generic[T]):
             self.watch.note(outcome.status, outcome.error)
             self.source.finished(number, outcome)
         leased = max(0, news.open - news.waiting)
-        self._metrics.look(self.sweep, Queue(self.source.total, news.waiting, leased, news.lag_s))
+        self._metrics.look(
+            self.sweep, Queue(self.source.total, news.waiting, leased, news.lag_s, len(self.pool.working))
+        )
         self.on_progress(
             Progress(
                 self.work.name,
@@ -245,23 +265,39 @@ class RaySweep(Generic[T]):
         return items
 
     def _peak_in_flight(self) -> int:
-        return max(ray.get([limiter.take_peak.remote() for limiter in self.limiters]), default=0)
+        return max(ray.get([limiter.take_peak.remote() for limiter in self.pool.limiters]), default=0)
 
-    def _drop_dead(self, alive: dict[Any, str], coordinator: Any) -> None:
-        """Workers that died for good: what they had is free for others. Raises when none is left, and what a
-        worker's run ended with."""
-        ended, _ = ray.wait(list(alive), num_returns=len(alive), timeout=0)
+    def _follow_nodes(self, coordinator: Any, changes: Changes) -> None:
+        """Workers on new nodes join the sweep; those whose node is to go hand back what they have."""
+        self._start(changes.joined, coordinator)
+        if changes.leaving:
+            coordinator.retire.remote(changes.leaving)
+
+    def _let_go(self, coordinator: Any) -> None:
+        """Workers that left, or died for good: what they had is free for others. Raises when none is left,
+        and what a worker's run ended with."""
+        died: BaseException | None = None
+        ended = ray.wait(list(self._runs), num_returns=len(self._runs), timeout=0)[0] if self._runs else []
         for ref in ended:
-            name = alive.pop(ref)
+            member, its_death = self._runs[ref], None
             try:
-                ray.get(ref)
-            except RayActorError as e:
-                logs.event(_log, "worker lost", logging.WARNING, stage=self.work.name, worker=name)
-                _answer(coordinator.lost.remote(name))
-                for limiter in self.limiters:
-                    limiter.forget.remote(name)
-                if not alive:
-                    raise GraphRagError(f"all LLM workers died; the last with: {told(e)}") from e
+                if not ray.get(ref):  # the sweep is over
+                    continue
+                logs.event(_log, "worker left", stage=self.work.name, worker=member.name)
+            except WORKER_DIED as e:
+                died = its_death = e
+                logs.event(_log, "worker lost", logging.WARNING, stage=self.work.name, worker=member.name)
+                _answer(coordinator.lost.remote(member.name))
+            del self._runs[ref]
+            for limiter in self.pool.limiters:
+                limiter.forget.remote(member.name)
+            self.pool.gone(member.name, died=its_death is not None)
+        if self._runs:
+            return
+        self._follow_nodes(coordinator, self.pool.look_again())
+        if not self._runs:
+            last = f"died; the last with: {told(died)}" if died else "left: their nodes are to go"
+            raise GraphRagError(f"all LLM workers {last}") from died
 
 
 def _answer(ref: Any) -> Any:

@@ -7,10 +7,11 @@ takes 0.7 (200 inputs: 3.7 s against 0.14). Ray Data is left what it is good at,
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -30,6 +31,8 @@ X = TypeVar("X")
 
 TASKS_PER_CORE = 4
 """Tasks that are submitted and not yet done, for each core of the cluster: so none of them waits for us."""
+
+CORES_KNOWN_S = 2.0
 
 MAPS_PER_CORE = 16
 """Blocks of inputs of a shuffle, for each core: so many that a slow one holds nothing up."""
@@ -116,7 +119,8 @@ class RayTables:
                             table = ray.get(next(stream))
                         except StopIteration:
                             streams.remove(stream)
-                            streams += [submit(*x) for x in islice(waiting, 1)]
+                            more = max(0, _cores() + 1 - len(streams))
+                            streams += [submit(*x) for x in islice(waiting, more)]
                             continue
                         for at in range(0, table.num_rows, STREAMED_ROWS):
                             yield table.slice(at, STREAMED_ROWS)
@@ -165,11 +169,12 @@ def _as_they_end(
     """The numbers of inputs with what their tasks returned, or with a reference to it, in the order in which
     these end. Raises the first error, and calls off what is left then."""
     waiting = enumerate(inputs)
-    limit = at_once or TASKS_PER_CORE * _cores()
     open_: dict[Any, int] = {}
     try:
         while True:
-            open_ |= {submit(number, x): number for number, x in islice(waiting, limit - len(open_))}
+            # Asked anew each time: nodes that join help, and tasks that wait make an autoscaler add nodes.
+            limit = at_once or TASKS_PER_CORE * _cores()
+            open_ |= {submit(number, x): number for number, x in islice(waiting, max(0, limit - len(open_)))}
             if not open_:
                 return
             ray.wait(list(open_), num_returns=1, fetch_local=fetch)
@@ -188,6 +193,12 @@ def _cancel(refs: Iterable[Any]) -> None:
 
 
 def _cores() -> int:
+    """Of the cluster as it is now, or was a moment ago."""
+    return _cores_in(int(time.monotonic() / CORES_KNOWN_S))
+
+
+@lru_cache(maxsize=1)
+def _cores_in(period: int) -> int:
     return max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 

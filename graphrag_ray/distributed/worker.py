@@ -7,10 +7,12 @@ import logging
 import os
 import time
 import uuid
+from collections import Counter
 from contextlib import suppress
-from copy import copy
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, TypeAlias
 
 import ray
 from ray.exceptions import RayActorError
@@ -21,10 +23,11 @@ from graphrag_ray.distributed.limits import RayLimiter
 from graphrag_ray.engine.drive import Driver
 from graphrag_ray.engine.gateways import DRAIN_S, Ask, Gate, Models, open_gateway
 from graphrag_ray.engine.journalling import Keeper
-from graphrag_ray.engine.work import BEGUN_TOGETHER, Asking, Outcome, Work, begin, run_item
+from graphrag_ray.engine.work import BEGUN_TOGETHER, Answer, Asking, Outcome, Work, begin, run_item
 from graphrag_ray.errors import FatalCallError, GraphRagError
 from graphrag_ray.llm.accounting import Accounts, InFlight
 from graphrag_ray.logs import Logging
+from graphrag_ray.messages import EmbeddingRequest, Request
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
 from graphrag_ray.store.rows import JournalRow
@@ -35,6 +38,9 @@ Begun: TypeAlias = asyncio.Future[list[tuple[Driver[Any], list[JournalRow]]]]
 
 LOOK_S = 0.05
 """Between lease calls."""
+LEASE_CALLS_S = 400
+"""Lease calls a second, of all workers together: half of what one actor answers. Many look less often."""
+LONGEST_LOOK_S = 0.5
 IDLE_LOOK_S = 0.2
 """The same where nothing was to be had and nothing has ended: calls are only waited for."""
 WAITED_FOR_S = 0.5
@@ -50,7 +56,6 @@ class WorkerSettings:
     name: str
     store: Store
     models: Models
-    workers: int
     flush_s: float
     limiters: str
     logging: Logging | None = None
@@ -62,10 +67,39 @@ class Worker:
         self._settings = settings
         self._limiter = RayLimiter(settings.limiters, settings.name, settings.models.online)
 
-    async def run(self, work: Work[Any], index: JournalIndex, coordinator: Any) -> None:
-        """Lease items and run them until the sweep is over. Called again after a restart of this actor."""
+    async def run(self, work: Work[Any], index: JournalIndex, coordinator: Any) -> bool:
+        """Lease items and run them until the sweep is over, or this worker was told to leave; whether that
+        is so. Called again after a restart of this actor."""
         self._limiter.start_afresh()
-        await _WorkerSweep(self._settings, self._limiter, work, index, coordinator).run()
+        return await _WorkerSweep(self._settings, self._limiter, work, index, coordinator).run()
+
+
+_item: ContextVar[int] = ContextVar("_item")
+"""The number of the item whose dialogue this is, also in what it starts."""
+
+
+@dataclass
+class Sent(InFlight):
+    """What is in flight, with the items that it is for. An embedding call counts for one of its items.
+
+    items   how many calls of each are in flight; begun: those that ever had one
+    """
+
+    items: Counter[int] = field(default_factory=Counter)
+    begun: set[int] = field(default_factory=set)
+
+    def add(self, other: InFlight, sign: Literal[1, -1] = 1) -> None:
+        super().add(other, sign)
+        if (item := _item.get(None)) is None:
+            return
+        if sign > 0:
+            self.begun.add(item)
+        self.items[item] += sign
+        if not self.items[item]:
+            del self.items[item]
+
+    def totals(self) -> InFlight:
+        return InFlight(self.calls, self.tokens, self.cost_pico_usd)
 
 
 class _WorkerSweep:
@@ -82,8 +116,8 @@ class _WorkerSweep:
         self.settings, self.limiter, self.work, self.index = settings, limiter, work, index
         self.coordinator = coordinator
         self.accounts = Accounts()
-        self.in_flight = InFlight()
-        self.running: set[asyncio.Task[None]] = set()
+        self.sent = Sent()
+        self.running: dict[int, asyncio.Task[None]] = {}
         self.unflushed: list[tuple[int, Outcome[Any]]] = []
         self.journalled: list[tuple[int, Outcome[Any]]] = []
         self.fatal: str | None = None
@@ -91,52 +125,75 @@ class _WorkerSweep:
         self.last_loss = 0
         self.hungry = True
         self.flushed_at = time.monotonic()
-        self.places = settings.models.places(work.name, settings.workers)
+        self.workers = 1
 
-    async def run(self) -> None:
+    async def run(self) -> bool:
         try:
             incarnation = await self.coordinator.register.remote(self.settings.name)
             keys = await _keys(self.settings.models, self.coordinator)
             logs.hide(keys.values())
         except RayActorError:
-            return  # the driver starts another coordinator
+            return False  # the driver starts another coordinator
         logs.about(self.work.name)
-        logs.event(_log, "worker joined", worker=self.settings.name, places=self.places, life=incarnation)
+        logs.event(_log, "worker joined", worker=self.settings.name, life=incarnation)
         # No two lives of a worker may write under one name.
         name = f"{self.settings.name}-{uuid.uuid4().hex[:8]}"
         self.writer = JournalWriter(self.settings.store, self.work.name, name)
-        gate = Gate(self.limiter)
+        self.gate = gate = Gate(self.limiter)
         self.keeper = Keeper(self.writer, gate)
         opened = open_gateway(
             self.settings.models,
             gate,
             self.accounts.add,
             keys.get,
-            in_flight=self.in_flight,
+            in_flight=self.sent,
             at_the_end=self._at_the_end,
         )
         async with opened as ask:
             try:
-                drain_s = DRAIN_S
                 # Where the coordinator died, what is in flight is paid for all the same.
+                last = Leased([], drain_s=DRAIN_S)
                 with suppress(RayActorError):
-                    drain_s = await self._loop(incarnation, ask)
-                await gate.drain(drain_s, self.writer.flush)
+                    last = await self._loop(incarnation, ask)
+                if last.leave:
+                    await self._hand_back_unasked(incarnation)
+                await gate.drain(last.drain_s or 0.0, self.writer.flush)
                 with suppress(RayActorError):  # nobody is interested any more
+                    if last.leave:
+                        await self._leave(incarnation)
                     taken = self.accounts.take()
                     await self.coordinator.hand_in.remote(self.settings.name, incarnation, taken)
             except GraphRagError:
                 await gate.drain()
                 raise
             finally:
-                for task in self.running:
-                    task.cancel()
-                await asyncio.gather(*self.running, return_exceptions=True)
+                await self._call_off(list(self.running))
                 await self.keeper.close()
+        return last.leave
 
-    async def _loop(self, incarnation: int, ask: Ask) -> float:
-        """Until the sweep is over; how long what is in flight is to be waited for then."""
-        asking = Asking(ask, self.writer, time.time)
+    async def _hand_back_unasked(self, incarnation: int) -> None:
+        """Send nothing more, and let others begin what has not begun here."""
+        self.gate.shut()
+        unasked = [number for number in self.running if number not in self.sent.begun]
+        await self._call_off(unasked)
+        with suppress(RayActorError):
+            await self.coordinator.hand_back.remote(self.settings.name, incarnation, unasked)
+
+    async def _leave(self, incarnation: int) -> None:
+        """Hand back what is left. All that was answered is journalled before."""
+        await self._call_off(list(self.running))
+        await self._flush()
+        await self.coordinator.leave.remote(self.settings.name, incarnation, self._report())
+
+    async def _call_off(self, numbers: list[int]) -> None:
+        tasks = [self.running[number] for number in numbers]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _loop(self, incarnation: int, ask: Ask) -> Leased:
+        """Until the sweep is over, or this worker shall leave; the coordinator's last answer."""
+        asking = Asking(self._marking(ask), self.writer, time.time)
         while True:
             await self._flush_if_due()
             if self.error is not None:
@@ -145,43 +202,60 @@ class _WorkerSweep:
                 self.settings.name, incarnation, self._free_places(), self._report()
             )
             if leased.drain_s is not None:
-                return leased.drain_s
+                return leased
+            self.workers = leased.workers
             self.hungry = not leased.items
             await self._start(leased, asking)
             if self.running:
-                # Not at every reply: a lease call costs as much CPU as half a model call.
-                look_s = IDLE_LOOK_S if self.hungry and not self.unflushed else LOOK_S
-                await asyncio.wait(self.running, timeout=look_s)
+                await asyncio.wait(list(self.running.values()), timeout=self._look_s())
+
+    def _look_s(self) -> float:
+        """Not at every reply: a lease call costs as much CPU as half a model call."""
+        look_s = IDLE_LOOK_S if self.hungry and not self.unflushed else LOOK_S
+        return max(look_s, min(LONGEST_LOOK_S, self.workers / LEASE_CALLS_S))
+
+    def _marking(self, ask: Ask) -> Ask:
+        """Embeddings are packed: once asked for, one may be in flight with others."""
+
+        async def marked(request: Request, stage: str) -> Answer:
+            if isinstance(request, EmbeddingRequest):
+                self.sent.begun.add(_item.get())
+            return await ask(request, stage)
+
+        return marked
 
     def _at_the_end(self) -> bool:
         """Whether there was nothing more to be had, and all that was is sent."""
-        return self.hungry and len(self.running) <= self.in_flight.calls
+        return self.hungry and len(self.running) <= len(self.sent.items)
 
     def _free_places(self) -> int:
         if self.fatal:
             return 0
-        free = max(0, self.places - len(self.running))
+        places = self.settings.models.places(self.work.name, self.workers)
+        free = max(0, places - len(self.running))
         if not self.work.returns:
             return free
         # Items that others wait for overtake in the source's queue, not in ours: ours is kept short.
-        waiting = len(self.running) - self.in_flight.calls
+        waiting = len(self.running) - len(self.sent.items)
         return min(free, max(0, MOST_WAITING - waiting))
 
     async def _flush_if_due(self) -> None:
         due_s = self.settings.flush_s
         if self.unflushed and self.hungry:  # somebody may wait for what is done here
             due_s = 0.0 if not self.running else min(due_s, WAITED_FOR_S) if self.work.returns else due_s
-        if time.monotonic() - self.flushed_at < due_s:
-            return
+        if time.monotonic() - self.flushed_at >= due_s:
+            await self._flush()
+
+    async def _flush(self) -> None:
         finished, self.unflushed = self.unflushed, []
         await self.keeper.flush()
         self.journalled += finished
         self.flushed_at = time.monotonic()
 
     def _report(self) -> Report:
-        in_flight = copy(self.in_flight)
+        taken, in_flight = self.accounts.take(), self.sent.totals()
         running, lag_s = len(self.running), self.keeper.lag_s
-        report = Report(self.journalled, self.accounts.take(), running, in_flight, self.fatal, lag_s)
+        report = Report(self.journalled, taken, running, in_flight, self.fatal, lag_s)
         self.journalled = []
         return report
 
@@ -196,11 +270,16 @@ class _WorkerSweep:
             rows = [row for _, row in items]
             begun = asyncio.ensure_future(asyncio.to_thread(begin, self.work, store, self.index, rows))
             for place, (number, _) in enumerate(items):
-                task = asyncio.ensure_future(self._item(number, begun, place, asking))
-                self.running.add(task)
-                task.add_done_callback(self.running.discard)
+                task = asyncio.ensure_future(self._run_item(number, begun, place, asking))
+                self.running[number] = task
+                task.add_done_callback(partial(self._ended, number))
 
-    async def _item(self, number: int, begun: Begun, place: int, asking: Asking) -> None:
+    def _ended(self, number: int, task: asyncio.Task[None]) -> None:
+        del self.running[number]
+        self.sent.begun.discard(number)
+
+    async def _run_item(self, number: int, begun: Begun, place: int, asking: Asking) -> None:
+        _item.set(number)
         try:
             driver, rows = (await begun)[place]
             outcome = await run_item(self.work.name, driver, rows, asking)

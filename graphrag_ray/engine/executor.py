@@ -133,6 +133,12 @@ class Executor(Protocol):
     @property
     def stop(self) -> Stop: ...
 
+    @property
+    def on_progress(self) -> Callable[[Progress], None]:
+        """Called a few times a second during a sweep. A field, which others may replace to be told too; mypy
+        takes a field that is a function for a property."""
+        ...
+
     def share(self, value: T) -> Callable[[], T]:
         """A cheap handle to a large value that table functions need."""
         ...

@@ -8,6 +8,7 @@ import os
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -94,6 +95,12 @@ class Models:
             return min(MOST_PLACES, max(UNBOUNDED_PLACES, -(-most // workers)))
         return max(8, min(MOST_PLACES, -(-most // workers) + 8))
 
+    def calls_per_second(self, model: Model, quick_call_s: float) -> float:
+        """The most calls that a model's limits allow, where one takes at least so long; inf where none is
+        known."""
+        bound = self._bound(model)
+        return min(self._rate(model) / 60.0, math.inf if bound is None else bound / quick_call_s)
+
     def _bound(self, model: Model) -> int | None:
         """Calls in flight that a model's endpoints allow; None where rate limits, or what an endpoint turns
         out to bear, decide."""
@@ -102,10 +109,14 @@ class Models:
 
     def _let_through(self, model: Model) -> int:
         """Slow calls in flight at the model's known rate limits, by Little's law; 0 where none is known."""
+        rate = self._rate(model)
+        return round(rate * SLOW_CALL_S / 60.0) if math.isfinite(rate) else 0
+
+    def _rate(self, model: Model) -> float:
+        """Small calls a minute at the model's known rate limits; inf where none is known."""
         limits = Limits.of(model)
         calls = limits.requests_per_minute, (limits.tokens_per_minute or math.inf) / SMALL_CALL_TOKENS
-        rate = min(calls[0] or math.inf, calls[1])
-        return round(rate * SLOW_CALL_S / 60.0) if math.isfinite(rate) else 0
+        return min(calls[0] or math.inf, calls[1])
 
 
 DRAIN_LOOK_S = 0.02
@@ -145,6 +156,10 @@ class Gate:
         """The opposite of `hold`."""
         self._open.set()
 
+    def shut(self) -> None:
+        """Send nothing more, ever; what is in flight comes back."""
+        self._shut = True
+
     def settle(self, model: str, endpoint: int, delta_tokens: int, ended: Ended | None = None) -> None:
         self._in_flight -= 1
         self._limiter.settle(model, endpoint, delta_tokens, ended)
@@ -157,7 +172,7 @@ class Gate:
 
         flush: called in a thread, at once and every DRAIN_FLUSH_S: whoever told us to stop may not wait.
         """
-        self._shut = True
+        self.shut()
         end = time.monotonic() + within_s
         flush_at = time.monotonic()
         while self._in_flight > 0 and time.monotonic() < end:
@@ -177,6 +192,7 @@ async def open_gateway(
     seed: int | None = None,
     in_flight: InFlight | None = None,
     at_the_end: Callable[[], bool] = lambda: False,
+    aside: Executor | None = None,
 ) -> AsyncIterator[AskAloud]:
     """A function that asks, as long as the block lasts.
 
@@ -186,6 +202,7 @@ async def open_gateway(
     seed       of the jitter between attempts; None: unpredictable, so that workers differ
     in_flight  kept up to date with what is sent and not yet answered
     at_the_end whether nothing is left to ask beside that
+    aside      where the offline engine answers; None: in the event loop, which has nothing better to do
     """
     online = models.online
     clients = {
@@ -204,6 +221,7 @@ async def open_gateway(
         rng=random.Random(seed),
         hedge=models.hedge,
         at_the_end=at_the_end,
+        aside=aside,
     )
 
     async def ask(request: Request, stage: str, listener: Listener | None = None) -> Answer:

@@ -33,7 +33,8 @@ class LeaseBook(Generic[P]):
     does, and then are handed out few at a time and in the end alone, so that the one that kills is found
     and no other is blamed.
 
-    reissued   leases that were lost with their worker;  losses: how often a worker was lost with leases
+    reissued   leases that were lost with their worker
+    losses     how often a worker was lost with leases, or left and handed back what it had begun
     finished   items that ended
     condemned  items that kill whoever works on them, and how many died; handed out no more
     """
@@ -81,9 +82,34 @@ class LeaseBook(Generic[P]):
                 self._queue.appendleft(id_)
         self.reissued += len(lost)
 
+    def hand_back(self, worker: str, ids: Iterable[int], begun: bool) -> None:
+        """A worker that leaves gives leases back: they are nobody's fault, and are handed out first.
+
+        begun: it may have journalled something of them
+        """
+        given = [id_ for id_ in ids if id_ in self._holder and self._holder[id_][0] == worker]
+        self.losses += begun and bool(given)
+        for id_ in reversed(given):
+            del self._holder[id_]
+            if begun:
+                self._lost_in[id_] = self.losses
+            if self._times_lost.get(id_, 0) > ORDINARY_LOSSES:
+                self._suspects.append(id_)
+            else:
+                self._queue.appendleft(id_)
+
+    def is_current(self, worker: str, incarnation: int) -> bool:
+        """Whether it is the worker's latest life that speaks."""
+        return self._incarnation.get(worker) == incarnation
+
+    def leave(self, worker: str) -> None:
+        """A worker is gone of its own accord: all that it has is handed back, and a late call gets none."""
+        self.hand_back(worker, self._held(worker), begun=True)
+        self.forget(worker)
+
     def lease(self, worker: str, incarnation: int, places: int) -> list[tuple[int, P]]:
         """Up to `places` items. A worker of an earlier incarnation gets none, nor one that has suspects."""
-        if self._incarnation.get(worker) != incarnation:
+        if not self.is_current(worker, incarnation):
             return []
         if worker in self._quarantined:
             if self._held(worker):

@@ -10,6 +10,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
 from graphrag_ray.errors import FatalCallError
@@ -40,6 +41,7 @@ class Gateway:
     in_flight       kept up to date with what is sent and not yet answered
     hedge           send a second request for a call slower than nearly all of its stage
     at_the_end      whether nothing is left to ask beside what is in flight
+    aside           where offline models answer; None: in the event loop
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Gateway:
         rng: random.Random,
         hedge: bool = False,
         at_the_end: Callable[[], bool] = lambda: False,
+        aside: Executor | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -66,7 +69,7 @@ class Gateway:
             for name, model in models.items()
             if model.provider != "offline"
         }
-        self._offline = OfflineLane(offline, offline_embed, on_call, clock)
+        self._offline = OfflineLane(offline, offline_embed, on_call, clock, aside)
         self._packers = {name: _packer(lane) for name, lane in self._lanes.items()}
         self._offline_packer = Packer(self._offline.embed, len, texts=1024, hold_s=0.0)
 

@@ -1,8 +1,11 @@
-"""Keeping the record of a run (`store/runs.py`): how it goes and ends, what unfinished ones paid."""
+"""Keeping the record of a run (`store/runs.py`): how it goes and ends, what unfinished ones paid; and of
+attempts that come to no run."""
 
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,17 +19,20 @@ from graphrag_ray.errors import (
     BudgetSpent,
     GraphRagError,
     Interrupted,
+    LockHeld,
     LockLost,
     ModelRefused,
     StoreError,
     Terminated,
     TooManyFailures,
+    UsageError,
 )
 from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.steps.heartbeat import heartbeat
 from graphrag_ray.steps.run import Run, iso
 from graphrag_ray.store import compaction, runs
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.runs import RunRecord
+from graphrag_ray.store.runs import Refusal, RunRecord
 
 OUTCOMES: dict[type[BaseException], str] = {
     BudgetSpent: "budget",
@@ -36,6 +42,8 @@ OUTCOMES: dict[type[BaseException], str] = {
     TooManyFailures: "failures",
     ModelRefused: "refused",
     LockLost: "lost",
+    LockHeld: "held",
+    UsageError: "usage",
     GraphRagError: "error",
 }
 """A word for each way of ending early; anything else is a "crash"."""
@@ -49,10 +57,23 @@ WORDS = {
     "failures": "was stopped since too much failed",
     "refused": "was stopped since the model refused",
     "lost": "lost its lock to another",
+    "held": "was refused: another run writes there",
+    "usage": "was refused",
     "error": "ended with an error",
     "crash": "crashed",
 }
 """How people are told of one that is over."""
+
+MEANINGS = {
+    0: "done",
+    1: "stopped by an error",
+    2: "wrong usage or settings",
+    FAILED_ITEMS: "done, but some items failed",
+    4: "stopped by a budget",
+    130: "stopped by Ctrl-C",
+    143: "stopped by SIGTERM",
+}
+"""Of exit codes."""
 
 _log = logging.getLogger(__name__)
 
@@ -77,16 +98,11 @@ class Recorder:
     def finish(self, outcome: str, snapshot: int, failed: int) -> None:
         """The run came to its end."""
         code = FAILED_ITEMS if failed else 0
-        self.write(outcome=outcome, exit_code=code, snapshot=snapshot, ended_at=self.now())
-        self._tell(failed=failed, snapshot=snapshot)
+        self.write(outcome=outcome, exit_code=code, snapshot=snapshot, failed=failed, ended_at=self.now())
+        self.tell(failed=failed, snapshot=snapshot)
 
-    def stopped(self, outcome: str, code: int, error: BaseException) -> None:
-        """Something ended the run early."""
-        self.write(outcome=outcome, exit_code=code, message=str(error)[:2_000], ended_at=self.now())
-        self._tell(level=logging.WARNING, error=type(error).__name__)
-
-    def _tell(self, level: int = logging.INFO, **more: Any) -> None:
-        """Log the end. Not the error's message: it may hold what an endpoint said."""
+    def tell(self, level: int = logging.INFO, **more: Any) -> None:
+        """Log the end. Not an error's message: it may hold what an endpoint said."""
         record, total = self.record, Accounts.from_dict(self.record.usage).total
         spent = {"calls": total.calls, "tokens": total.total_tokens, "cost_usd": total.cost_usd}
         seconds = round(record.ended_at - record.started_at, 3)
@@ -96,7 +112,11 @@ class Recorder:
 
     def _steps(self) -> dict[str, Mapping[str, Any]]:
         return {
-            name: {"seconds": round(s, 3), "counts": self.run.memo[name]["counts"]}
+            name: {
+                "seconds": round(s, 3),
+                "counts": self.run.memo[name]["counts"],
+                "reused": name in self.run.reused,
+            }
             for name, s in self.run.seconds.items()
         }
 
@@ -112,21 +132,67 @@ def recorded(run: Run, given: Mapping[str, Any], now: Callable[[], float]) -> It
         version=version("graphrag-ray"),
         given=given,
         settings=run.settings.kept(),
+        host=run.lock.holder.host,
+        pid=run.lock.holder.pid,
     )
     recorder = Recorder(run, record, now)
     recorder.write()
     root, given_input = run.store.url, given.get("input")
     logs.event(_log, "run started", epoch=record.epoch, root=root, input=given_input, version=record.version)
     run.on_step = recorder.write
+    with heartbeat(run, now) as heart:
+        try:
+            yield recorder
+        except BaseException as e:
+            # Ctrl-C between two sweeps comes as KeyboardInterrupt.
+            error = run.executor.stop.error() if isinstance(e, KeyboardInterrupt) else e
+            if recorder.record.outcome == runs.RUNNING:
+                recorder.write(**_ending(error), reached=heart.reached(), ended_at=now())
+                recorder.tell(logging.WARNING, error=type(error).__name__)
+            raise
+
+
+@contextmanager
+def attempted(store: Store, given: Mapping[str, Any], always: bool = False) -> Iterator[None]:
+    """Around everything that comes before a run: where it ends with an error and there was no run to record
+    it, it is written beside the index, for whoever sees no more than that.
+
+    always: also where there is no index yet; else a mistyped root stays as it was. What the storage itself
+    refuses is not told there.
+    """
+    started = time.time()
     try:
-        yield recorder
-    except BaseException as e:
-        # Ctrl-C between two sweeps comes as KeyboardInterrupt.
-        error = run.executor.stop.error() if isinstance(e, KeyboardInterrupt) else e
-        code = error.exit_code if isinstance(error, GraphRagError) else 1
-        if recorder.record.outcome == runs.RUNNING:
-            recorder.stopped(outcome_of(error), code, error)
+        yield
+    except StoreError as e:
+        if isinstance(e, LockHeld):
+            _refused(store, given, e, started, always)
         raise
+    except BaseException as e:
+        _refused(store, given, e, started, always)
+        raise
+
+
+def _refused(
+    store: Store, given: Mapping[str, Any], error: BaseException, started: float, always: bool
+) -> None:
+    try:
+        last = runs.latest(store)
+        if last is not None and (last.host, last.pid) == (socket.gethostname(), os.getpid()):
+            if last.started_at >= started:
+                return  # it is in that record
+        elif last is None and not always:
+            return
+        after = last.epoch if last else 0
+        runs.write_refusal(store, Refusal(after=after, at=time.time(), given=given, **_ending(error)))
+    except GraphRagError as e:
+        _log.info("beside the index nobody is told of this: %s", e)
+
+
+def _ending(error: BaseException) -> dict[str, Any]:
+    """How a record tells what ended a run."""
+    code = error.exit_code if isinstance(error, GraphRagError) else 1
+    code = 130 if isinstance(error, KeyboardInterrupt) else code
+    return {"outcome": outcome_of(error), "exit_code": code, "message": str(error)[:2_000]}
 
 
 def outcome_of(error: BaseException) -> str:

@@ -81,6 +81,8 @@ class Run:
     damaged    paths of parts that its parent names and that are not, or no longer, there: nothing that is
                made of them is taken over
     put_right  paths of parts that were found to be damaged while it ran, and were set aside
+    reused     names of steps whose result was taken from the parent
+    doing      the step that is being done, and when it began by the steady clock; None between steps
     on_step    called when a step has ended
     """
 
@@ -98,6 +100,8 @@ class Run:
     damaged: set[str] = field(default_factory=set)
     put_right: set[str] = field(default_factory=set)
     afresh: frozenset[str] = frozenset()
+    reused: set[str] = field(default_factory=set)
+    doing: tuple[str, float] | None = None
     on_step: Callable[[], None] = lambda: None
 
     @property
@@ -116,6 +120,7 @@ class Run:
         self.observer.step_started(name)
         logs.event(_log, "step started", step=name)
         started = time.monotonic()
+        self.doing = (name, started)
         retried = retries.mark(self.store, journal) if journal else ""
         fingerprint = "" if depends_on is None else _fingerprint([name, code(), depends_on, retried])
         before = self.parent.steps.get(name) if self.parent and fingerprint else None
@@ -124,6 +129,8 @@ class Run:
             result, reused = known, True
         else:
             result, reused = compute(), False
+        self.doing = None
+        self.reused = self.reused | {name} if reused else self.reused - {name}
         self.memo[name] = {"fingerprint": fingerprint if result.final else "", **result.to_json()}
         self.seconds[name] = time.monotonic() - started
         self.on_step()

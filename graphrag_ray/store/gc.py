@@ -135,6 +135,8 @@ def _files(store: Store, options: Options, now: float, needed: set[str], read: s
     young = {i.path for i in unneeded if i.path not in read and _age(i.modified, now) < grace}
     waiting = [i for i in unneeded if i.path in read or i.path in young]
     old_locks, old_runs = locks.finished(store), runs.superseded(store)
+    if options.at_once is not None:
+        old_runs |= {runs.REFUSED}  # it may name documents
     # The claim of a lock before its release, without which it would be kept for ever.
     claims_first = sorted(everything, key=lambda info: info.path.endswith(".beat.json"))
     return Plan(

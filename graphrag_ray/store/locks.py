@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from types import TracebackType
+from typing import Literal
 
 import orjson
 
@@ -148,7 +149,7 @@ class Lock:
 
     def _write_beat(self, content: dict[str, object]) -> None:
         data = orjson.dumps({"nonce": self.holder.nonce, **content})
-        self._store.write(_beat_path(self.epoch), data)
+        self._store.write(beat_path(self.epoch), data)
 
 
 def acquire(
@@ -172,8 +173,15 @@ def acquire(
     Raises LockHeld, saying who holds it and since when; StoreError.
     """
     epoch = _highest(store)
-    if epoch and not _is_free(store, epoch, STALE_S if stale_s is None else stale_s, poll_s, clock, sleep):
+    patience_s = STALE_S if stale_s is None else stale_s
+    found = _watched(store, epoch, patience_s, poll_s, clock, sleep) if epoch else "free"
+    if found == "living":
         raise _held(store, epoch)
+    if found == "silent":
+        who = (
+            _holder(store, epoch) or f"an unknown writer ({store.url_of(_path(epoch))} is missing or damaged)"
+        )
+        _log.warning("taking over from %s: it gave no sign of life for %.0f s or more", who, patience_s)
     holder = Holder(
         host=socket.gethostname(),
         pid=os.getpid(),
@@ -205,6 +213,27 @@ def holder(store: Store) -> Holder | None:
     return None if owner is not None and _is_dead(owner) else owner
 
 
+def living(
+    store: Store,
+    *,
+    stale_s: float | None = None,
+    poll_s: float = 0.5,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> Holder | None:
+    """Who holds the lock and is known to live; None when nobody does. Of a process on this machine it is
+    known at once, else its heartbeat is watched: until it changes, or for as long as `acquire` would. Raises
+    StoreError."""
+    epoch = _highest(store)
+    owner = _holder(store, epoch) if epoch else None
+    if owner is None or _released(_beat(store, epoch)):
+        return None
+    if _is_here(owner):
+        return None if _is_dead(owner) else owner
+    found = _watched(store, epoch, STALE_S if stale_s is None else stale_s, poll_s, clock, sleep)
+    return owner if found == "living" else None
+
+
 def finished(store: Store) -> set[str]:
     """Files of locks that nobody needs any more. The highest epoch stays, and so does every one whose holder
     has not released it: it may be paused, and learns from the next epoch that it was taken over. So an epoch
@@ -216,20 +245,20 @@ def finished(store: Store) -> set[str]:
         owner = _holder(store, epoch)
         ended[epoch] = _released(_beat(store, epoch)) or (owner is not None and _is_dead(owner))
     done = [epoch for epoch in epochs[:-1] if ended[epoch] and ended.get(epoch - 1, True)]
-    beats = {_beat_path(epoch) for epoch in epochs if epoch not in done}
+    beats = {beat_path(epoch) for epoch in epochs if epoch not in done}
     # The claim before the heartbeat: without its release an epoch would be kept for ever.
     return {*map(_path, done), *(p for p in paths if p.endswith(".beat.json") and p not in beats)}
 
 
-def _is_free(
+def _watched(
     store: Store,
     epoch: int,
     stale_s: float,
     poll_s: float,
     clock: Callable[[], float],
     sleep: Callable[[float], object],
-) -> bool:
-    """Watch the holder of an epoch until it gives a sign of life (False) or must be dead (True)."""
+) -> Literal["free", "living", "silent"]:
+    """Watch the holder of an epoch until it gives a sign of life, or gave none for too long."""
     owner = _holder(store, epoch)
     first = _beat(store, epoch)
     patience_s = max(stale_s, _quiet_s(first))
@@ -237,21 +266,22 @@ def _is_free(
     seen = first
     while seen == first or _released(seen):
         if _released(seen) or (owner is not None and _is_dead(owner)):
-            return True
+            return "free"
         if clock() >= end:
-            who = owner or f"an unknown writer ({store.url_of(_path(epoch))} is missing or damaged)"
-            _log.warning("taking over from %s: no sign of life for %.0f s", who, patience_s)
-            return True
+            return "silent"
         sleep(poll_s)
         seen = _beat(store, epoch)
-    return False
+    return "living"
 
 
 def _is_dead(owner: Holder) -> bool:
     """Certain only on the machine where it ran."""
-    if not owner.machine or owner.machine != _machine() or not owner.process_start:
-        return False
-    return _process_start(owner.pid) != owner.process_start
+    return _is_here(owner) and _process_start(owner.pid) != owner.process_start
+
+
+def _is_here(owner: Holder) -> bool:
+    """Whether it ran on this machine, and what became of it can be told."""
+    return bool(owner.machine) and owner.machine == _machine() and bool(owner.process_start)
 
 
 def _machine() -> str:
@@ -288,7 +318,7 @@ def _holder(store: Store, epoch: int) -> Holder | None:
 
 def _beat(store: Store, epoch: int) -> bytes | None:
     try:
-        return store.read(_beat_path(epoch))
+        return store.read(beat_path(epoch))
     except FileNotFoundError:
         return None
 
@@ -321,5 +351,6 @@ def _path(epoch: int) -> str:
     return f"locks/{epoch}.json"
 
 
-def _beat_path(epoch: int) -> str:
+def beat_path(epoch: int) -> str:
+    """Where an epoch's holder gives its signs of life."""
     return f"locks/{epoch}.beat.json"

@@ -1,6 +1,8 @@
 """What each run was given and how it ended, whether or not it came to a snapshot.
 
-    runs/<epoch>.json    epoch: of the lock under which it ran
+    runs/<epoch>.json        epoch: of the lock under which it ran
+    runs/<epoch>.live.json   how far it is, every few seconds; gone when it has ended
+    runs/refused.json        the last attempt that came to no run: bad settings, nothing to read, …
 
 Written when a run starts, after each of its steps and when it ends, by the holder of the lock alone. A record
 that says "running" while somebody else, or nobody, holds the lock is that of a run that was killed.
@@ -11,11 +13,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
 from graphrag_ray.store.files import Store
+
+T = TypeVar("T")
 
 FORMAT = 1
 """Of records. One of a higher format is passed over: nothing depends on it."""
@@ -23,7 +27,10 @@ FORMAT = 1
 RUNNING = "running"
 FINISHED = ("committed", "unchanged")
 
+REFUSED = "runs/refused.json"
+
 _NAME = re.compile(r"runs/([1-9][0-9]*)\.json")
+_LIVE = re.compile(r"runs/([1-9][0-9]*)\.live\.json")
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,7 @@ class RunRecord:
     epoch       of its lock; runs are in the order of their epochs
     nonce       of its lock's holder
     started_at  unix seconds, told by the caller;  ended_at: 0 while it is not known to have ended
+    host, pid   where it ran
     outcome     "running", "committed", "unchanged", or what stopped it, in a word
     exit_code   of the command; None while it runs
     message     what people were told at its end
@@ -40,6 +48,8 @@ class RunRecord:
     settings    without secrets
     usage       calls, tokens and cost by stage so far
     steps       those that have ended: seconds, counts, and whether they were taken from the snapshot before
+    failed      items without a result; None where it did not come to count them
+    reached     where it was when it ended early: as in `Live`
     snapshot    what it committed, or found unchanged
     """
 
@@ -56,6 +66,43 @@ class RunRecord:
     usage: Mapping[str, Any] = field(default_factory=dict)
     steps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     snapshot: int | None = None
+    failed: int | None = None
+    reached: Mapping[str, Any] = field(default_factory=dict)
+    host: str = ""
+    pid: int = 0
+
+
+@dataclass(frozen=True)
+class Live:
+    """How a run is going.
+
+    nonce, beat   of its lock's holder; counts up
+    at            unix seconds by its own clock, for people
+    step, seconds that is being done, and for how long
+    pace          of its requests to a model: numbers by name; {} while it makes none
+    """
+
+    nonce: str
+    beat: int
+    at: float
+    step: str
+    seconds: float
+    pace: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An attempt that came to no run, told like one (`RunRecord`).
+
+    after   epoch of the last run before it; 0: there was none
+    """
+
+    after: int
+    at: float
+    outcome: str
+    exit_code: int
+    message: str
+    given: Mapping[str, Any] = field(default_factory=dict)
 
 
 def write(store: Store, record: RunRecord) -> None:
@@ -72,13 +119,7 @@ def epochs(store: Store) -> list[int]:
 
 def read(store: Store, epoch: int) -> RunRecord | None:
     """None for one that is not there, damaged, or of a newer format. Raises StoreError."""
-    try:
-        data = orjson.loads(store.read(_path(epoch)))
-        if data["format"] > FORMAT:
-            return None
-        return RunRecord(**{f.name: data[f.name] for f in fields(RunRecord) if f.name in data})
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return None
+    return _read(store, _path(epoch), RunRecord)
 
 
 def backwards(store: Store) -> Iterator[RunRecord]:
@@ -104,10 +145,50 @@ def unfinished(store: Store) -> list[RunRecord]:
 
 
 def superseded(store: Store) -> set[str]:
-    """Paths of the records before the last run that came to its end. Raises StoreError."""
+    """Paths of the records before the last run that came to its end; of what was told live by others than
+    the last run; of a refusal that a run followed. Raises StoreError."""
     found = epochs(store)
+    newest = max(found, default=0)
     last = next((r.epoch for r in backwards(store) if r.outcome in FINISHED), 0)
-    return {_path(epoch) for epoch in found if epoch < last}
+    live = {i.path: int(m.group(1)) for i in store.list("runs") if (m := _LIVE.fullmatch(i.path))}
+    old = {path for path, epoch in live.items() if epoch < newest or epoch == last}
+    refused = read_refusal(store)
+    old |= {REFUSED} if refused and refused.after < newest else set()
+    return old | {_path(epoch) for epoch in found if epoch < last}
+
+
+def write_live(store: Store, epoch: int, live: Live) -> None:
+    """Raises StoreError."""
+    store.write(live_path(epoch), orjson.dumps({"format": FORMAT, **asdict(live)}))
+
+
+def read_live(store: Store, epoch: int) -> Live | None:
+    """None where there is none, or none that can be read. Raises StoreError."""
+    return _read(store, live_path(epoch), Live)
+
+
+def live_path(epoch: int) -> str:
+    return f"runs/{epoch}.live.json"
+
+
+def write_refusal(store: Store, refusal: Refusal) -> None:
+    """Raises StoreError."""
+    store.write(REFUSED, orjson.dumps({"format": FORMAT, **asdict(refusal)}, option=orjson.OPT_INDENT_2))
+
+
+def read_refusal(store: Store) -> Refusal | None:
+    """The last one, also where runs followed. None as `read`. Raises StoreError."""
+    return _read(store, REFUSED, Refusal)
+
+
+def _read(store: Store, path: str, kind: type[T]) -> T | None:
+    try:
+        data = orjson.loads(store.read(path))
+        if data["format"] > FORMAT:
+            return None
+        return kind(**{f.name: data[f.name] for f in fields(kind) if f.name in data})  # type: ignore[arg-type]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _path(epoch: int) -> str:

@@ -146,6 +146,12 @@ def numbers(store: Store) -> list[int]:
     return sorted(int(match.group(1)) for match in found if match)
 
 
+def newest_number(store: Store) -> int | None:
+    """The number of the newest snapshot, in two or three requests; None where there is none. Raises
+    CorruptPart where the hint names one that is gone, StoreError."""
+    return _newest(store)
+
+
 def next_number(store: Store) -> int:
     """The number of the next snapshot. To be asked together with `latest`, before a run's work: the commit
     fails if somebody else commits in between. The number of a damaged snapshot that was set aside is not

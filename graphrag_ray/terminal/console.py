@@ -6,7 +6,7 @@ What only some of it needs is imported where it is printed: an answer shall not 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ from graphrag_ray.wording import plural
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.markdown import Markdown
-    from rich.table import Table
 
     from graphrag_ray.ask import Index
     from graphrag_ray.index import Indexed
@@ -40,7 +39,7 @@ def print_indexed(done: Indexed, root: str) -> None:
     else:
         out.print(f"Snapshot {manifest.number} is committed at {root}")
     # What was added and removed is told of the run that did it.
-    _print_counts(out, counts if done.committed else {n: v for n, v in counts.items() if n not in CHANGES})
+    print_counts(out, counts if done.committed else {n: v for n, v in counts.items() if n not in CHANGES})
     if done.committed:
         seconds = "  ".join(f"{name} {s:.1f}" for name, s in done.seconds.items() if s >= 0.05)
         out.print(f"  seconds        {seconds}", soft_wrap=True)
@@ -64,7 +63,8 @@ def failed_line(done: Indexed, root: str) -> str:
     return f"{plural(done.failed, 'item')} failed{as_before}: {listed}"
 
 
-def _print_counts(out: Console, counts: Mapping[str, Any]) -> None:
+def print_counts(out: Console, counts: Mapping[str, Any]) -> None:
+    """Documents, chunks, entities and so on of a snapshot."""
     changes = ", ".join(f"{counts[k]} {k}" for k in CHANGES if counts.get(k))
     out.print(f"  documents      {counts['documents']:,}" + (f" ({changes})" if changes else ""))
     out.print(f"  chunks         {counts['text_units']:,}")
@@ -245,98 +245,6 @@ def batch_json(done: Batch) -> dict[str, Any]:
     }
 
 
-def print_status(found: Mapping[str, Any]) -> None:
-    from rich.table import Table
-
-    from graphrag_ray.store.parts import MEND
-    from graphrag_ray.terminal.changes import print_changes, print_snapshots
-
-    out = console_of()
-    out.print(f"Index at {found['root']}")
-    if found["writer"]:
-        out.print(f"  being written by {found['writer']}")
-    if found["snapshot"] is None:
-        out.print("  no finished snapshot yet")
-    else:
-        out.print(f"  snapshot {found['snapshot']}, {found['created_at']}, by version {found['version']}")
-        _print_counts(out, found["counts"])
-        if found["counts"].get("failures"):
-            out.print(f"  failures       {found['counts']['failures']:,} (graphrag-ray failures)")
-    _print_last_run(out, found["last_run"])
-    if found["journal"]:
-        table = Table("stage", "items done", "turns", "failed", "tokens", box=None, pad_edge=False)
-        for row in found["journal"]:
-            table.add_row(
-                *(
-                    f"{row[c]:,}" if c != "stage" else row[c]
-                    for c in ("stage", "done", "turns", "failed", "tokens")
-                )
-            )
-        out.print("\nJournal (all that was ever answered and paid for)")
-        out.print(table)
-    print_changes(out, found.get("run", {}), found.get("counts", {}))
-    if found["usage"]:
-        out.print(f"\nThe run that made snapshot {found['snapshot']}")
-        out.print(_usage_table(found["usage"]))
-    if found.get("snapshots"):
-        print_snapshots(out, found["snapshots"])
-    for note in found["notes"].values():
-        out.print(f"  {note}")
-    if found["damaged"]:
-        out.print("\nDamaged", style="bold")
-        for told in found["damaged"]:
-            out.print(f"  {told}", soft_wrap=True)
-        out.print(f"  {MEND}.", soft_wrap=True)
-
-
-def _print_last_run(out: Console, last: Mapping[str, Any] | None) -> None:
-    """How the last run ended, or how far it is; and what it paid, where no snapshot tells."""
-    if last is None:
-        return
-    if last["outcome"] == "running":
-        done = ", ".join(last["steps"]) or "nothing yet"
-        out.print(f"  running since {last['started_at']}; done: {done}", soft_wrap=True)
-    elif last["outcome"] == "unchanged":
-        out.print(f"  last run       {last['ended_at']}: nothing had changed")
-    elif last["outcome"] != "committed":
-        from graphrag_ray.steps.record import WORDS
-
-        when = last["ended_at"] or last["started_at"]
-        out.print(f"  last run       {when}: {WORDS[last['outcome']]}. {last['message']}", soft_wrap=True)
-        if last["usage"]:
-            out.print("\nThe last run")
-            out.print(_usage_table(last["usage"]))
-
-
-def _usage_table(usage: Sequence[Mapping[str, Any]]) -> Table:
-    """One row per stage and model; columns that say nothing for any row are left out."""
-    from rich.table import Table
-
-    columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
-        "stage": lambda u: u["stage"],
-        "model": lambda u: u["model"],
-        "calls": lambda u: _number(u["calls"]),
-        "retries": lambda u: _number(u["retries"]),
-        "429s": lambda u: _number(u["rate_limited"]),
-        "hedged": lambda u: _number(u["hedged"]),
-        "failed": lambda u: _number(u["failed"]),
-        "prompt": lambda u: _number(u["prompt_tokens"]),
-        "cached": lambda u: _number(u["cached_tokens"]),
-        "completion": lambda u: _number(u["completion_tokens"]),
-        "cost": lambda u: _amount(u["cost_usd"]),
-        "p50": lambda u: _seconds(u["latency_p50_s"]),
-        "p95": lambda u: _seconds(u["latency_p95_s"]),
-        "p99": lambda u: _seconds(u["latency_p99_s"]),
-        "in flight": lambda u: _in_flight(u["mean_in_flight"], u["peak_in_flight"]),
-        "of limit": lambda u: "" if u["share_of_limit"] is None else f"{u['share_of_limit']:.0%}",
-    }
-    shown = {name: [cell(u) for u in usage] for name, cell in columns.items()}
-    table = Table(*(n for n, cells in shown.items() if any(cells)), box=None, pad_edge=False)
-    for row in zip(*(cells for cells in shown.values() if any(cells)), strict=True):
-        table.add_row(*row)
-    return table
-
-
 def print_failures(rows: Sequence[Mapping[str, Any]]) -> None:
     out = console_of()
     if not rows:
@@ -378,26 +286,11 @@ def _again(row: Mapping[str, Any]) -> str:
     return "not tried again until its text, prompt or model changes, or --retry puts it back"
 
 
-def as_json(value: Any) -> str:
-    options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+def as_json(value: Any, indent: bool = True) -> str:
+    """indent: False: on one line."""
+    options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS | (orjson.OPT_INDENT_2 if indent else 0)
     return safe_json(orjson.dumps(value, option=options).decode())
 
 
 def _cost(usd: float | None) -> str:
     return "cost unknown" if usd is None else f"${usd:.4f}" if usd else "no cost"
-
-
-def _amount(usd: float | None) -> str:
-    return "unknown" if usd is None else f"${usd:.4f}"
-
-
-def _seconds(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f} s"
-
-
-def _number(value: int) -> str:
-    return f"{value:,}" if value else ""
-
-
-def _in_flight(mean: float | None, peak: int | None) -> str:
-    return f"{mean:,.1f}, peak {peak:,}" if mean and peak else ""

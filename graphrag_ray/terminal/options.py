@@ -14,9 +14,10 @@ from graphrag_ray import logs
 from graphrag_ray.errors import GraphRagError, SettingsError, StoreError, UsageError
 from graphrag_ray.query import methods
 from graphrag_ray.settings import Settings
-from graphrag_ray.settings_file import load_settings, load_storage
+from graphrag_ray.settings_file import load_settings, load_storage, root_in
 from graphrag_ray.store.files import Store
 from graphrag_ray.terminal.safe import safe
+from graphrag_ray.text_files import shown
 
 _SHORT = {
     "model": "models.default.model",
@@ -114,14 +115,39 @@ class Commands(click.Group):
             ctx.exit(130)
 
 
+def _root(ctx: click.Context, option: click.Parameter, given: str | None) -> str:
+    """--root, or `root` in the settings of --config (which is eager: it is known here)."""
+    config = ctx.params.get("config")
+    root = given if given is not None or config is None else root_in(config)
+    if root is None:
+        where = f"Or name it as `root` in {shown(config)}." if config is not None else None
+        raise click.MissingParameter(where, ctx, option)
+    return root
+
+
 def root_option(f: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
-        "--root", required=True, metavar="URL", help="The index: a folder, or s3://… and other fsspec URLs."
+        "--root",
+        metavar="URL",
+        callback=_root,
+        help="The index: a folder, or s3://… and other fsspec URLs. Default: `root` of --config.",
     )(f)
+
+
+def input_of(given: str | None, settings: Settings) -> str:
+    """INPUT, or else what the settings say. Raises UsageError."""
+    named = given or settings.input.url
+    if named is None:
+        raise UsageError("name INPUT, or `input.url` in the settings of --config")
+    return named
 
 
 def json_option(f: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")(f)
+
+
+def _config_option(told: str) -> Callable[..., Any]:
+    return click.option("--config", type=click.Path(), metavar="FILE", is_eager=True, help=told)
 
 
 def _storage_only(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -135,9 +161,7 @@ def reach_options(f: Callable[..., Any]) -> Callable[..., Any]:
     """--config and --set of a command that needs no setting but how its index is reached."""
     for option in reversed(
         [
-            click.option(
-                "--config", type=click.Path(), metavar="FILE", help="Settings, of which `storage` is read."
-            ),
+            _config_option("Settings, of which `root` and `storage` are read."),
             click.option(
                 "--set",
                 "overrides",
@@ -163,9 +187,7 @@ def open_root(root: str, config: str | None, overrides: tuple[str, ...]) -> Stor
 def settings_options(f: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(
         [
-            click.option(
-                "--config", type=click.Path(), metavar="FILE", help="Settings, as `init` writes them."
-            ),
+            _config_option("Settings, as `init` writes them: a file or a URL."),
             click.option(
                 "--set",
                 "overrides",
@@ -263,6 +285,16 @@ def settings_from(
     base: Mapping[str, Any] | None = None,
 ) -> Settings:
     """Settings from --config (or else `base`), the short forms, and --set. Raises SettingsError."""
+    return load_settings(config, forms_of(config, overrides, short, base), base)
+
+
+def forms_of(
+    config: str | None,
+    overrides: tuple[str, ...],
+    short: Mapping[str, Any],
+    base: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """The short forms as overrides, and then those of --set. Raises SettingsError."""
     given = {name: value for name, value in short.items() if value is not None and name in _SHORT}
     asked = {name: value for name, value in short.items() if value is not None and name in _ASKED}
     # As JSON, which is YAML: a name such as "1e3" or "no" stays a string.
@@ -274,7 +306,7 @@ def settings_from(
     elif given and load_settings(config, overrides, base).model("default").provider == "offline":
         option = "--" + next(iter(given)).replace("_", "-")
         raise SettingsError(f"{option} needs --model: no model is configured that it could belong to")
-    return load_settings(config, [*forms, *overrides], base)
+    return [*forms, *overrides]
 
 
 @contextmanager

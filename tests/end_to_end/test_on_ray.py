@@ -140,7 +140,7 @@ def test_a_worker_that_is_killed_midway_is_replaced_and_nothing_is_missing(
     killed: list[float] = []
 
     def kill_one(executor: Any) -> None:
-        _, worker = executor._pool[0]
+        worker = next(iter(executor._pool.members.values())).actor
         pid = ray.get(worker.__ray_call__.remote(lambda actor: os.getpid()))
 
         def when_it_works() -> None:

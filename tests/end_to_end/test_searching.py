@@ -18,7 +18,6 @@ from world import TOWN, World
 from graphrag_ray.ask import Index, open_index
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.errors import GraphRagError, SnapshotRemoved, UsageError
-from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.offline import embed_many
 from graphrag_ray.patience import Asker
 from graphrag_ray.purge import collect
@@ -39,7 +38,7 @@ HARBOUR = "DAVE sold the boat to ERIN at the harbour"
 
 def found(index: Index, *searches: Search) -> list[list[Hit]]:
     async def all_of_them() -> list[list[Hit]]:
-        searching = Searching(index.searcher, Asker.of(Models.of(index.settings), Accounts()))
+        searching = Searching(index.searcher, Asker.of(Models.of(index.settings)))
         return list(await asyncio.gather(*(searching.find(s) for s in searches)))
 
     return asyncio.run(all_of_them())

@@ -14,6 +14,7 @@ import pytest
 import ray
 from endpoint import Answer, Endpoint
 
+from graphrag_ray.distributed import pool
 from graphrag_ray.distributed.executor import RayExecutor
 from graphrag_ray.engine.executor import Progress
 from graphrag_ray.engine.gateways import Models
@@ -120,7 +121,7 @@ def test_what_a_killed_worker_had_is_done_by_others_and_what_it_journalled_is_no
     executor: RayExecutor, endpoint: Endpoint
 ):
     def kill() -> None:
-        for _, worker in executor._pool:
+        for worker in workers(executor):
             ray.kill(worker, no_restart=False)
 
     executor.on_progress = once = Once(endpoint, kill)
@@ -133,8 +134,7 @@ def test_what_a_killed_worker_had_is_done_by_others_and_what_it_journalled_is_no
 
 def test_workers_that_die_for_good_are_done_without(executor: RayExecutor, endpoint: Endpoint):
     def kill() -> None:
-        _, worker = executor._pool[0]
-        ray.kill(worker)
+        ray.kill(workers(executor)[0])
 
     executor.on_progress = once = Once(endpoint, kill)
     run(executor)
@@ -149,6 +149,58 @@ def test_a_run_whose_workers_all_died_for_good_ends_and_says_so(executor: RayExe
     executor.on_progress = Once(endpoint, executor.close)
     with pytest.raises(GraphRagError, match="all LLM workers died"):
         run(executor)
+
+
+class Notice:
+    """Stands in for what the cluster says: from `give` on the node is to go, until those that were its
+    workers then are gone."""
+
+    def __init__(self, executor: RayExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._executor, self.seen = executor, pool.seen_now
+        self.given: list[Any] = []
+        monkeypatch.setattr(pool, "seen_now", self._now)
+        monkeypatch.setattr(pool, "LOOK_S", 0.1)
+
+    def give(self) -> None:
+        self.given = self.given or workers(self._executor)
+
+    def _now(self) -> pool.Seen:
+        seen = self.seen()
+        if any(worker in self.given for worker in workers(self._executor)):
+            return pool.Seen([], {node.id: time.time() + 60 for node in seen.staying})
+        return seen
+
+
+def test_workers_that_have_notice_finish_their_calls_and_others_go_on_without_paying_twice(
+    make: Callable[..., RayExecutor], endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+):
+    executor = make(4)
+    executor.start()
+    notice = Notice(executor, monkeypatch)
+    endpoint.respond = lambda body: Answer(body["messages"][-1]["content"].upper(), delay_s=1.0)
+
+    def watch(progress: Progress) -> None:
+        if len(endpoint.requests) >= 8:
+            notice.give()
+
+    executor.on_progress = watch
+    run(executor)
+    assert len(workers(executor)) == 2 and not any(w in notice.given for w in workers(executor))
+    assert set(asked(endpoint).values()) == {1} and len(asked(endpoint)) == 2 * ITEMS
+
+
+def test_a_run_whose_last_node_is_to_go_ends_and_says_so(
+    executor: RayExecutor, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+):
+    executor.start()
+    gone = pool.Seen([], {node.id: time.time() + 60 for node in pool.seen_now().staying})
+    monkeypatch.setattr(pool, "LOOK_S", 0.1)
+    monkeypatch.setattr(pool, "seen_now", lambda: gone)
+    with pytest.raises(GraphRagError, match="all LLM workers left"):
+        run(executor)
+    monkeypatch.undo()
+    run(executor)
+    assert set(asked(endpoint).values()) == {1}
 
 
 @pytest.fixture
@@ -195,7 +247,8 @@ def test_a_limiter_that_is_killed_comes_back_and_keeps_to_its_bound(
 
     def watch(progress: Progress) -> None:
         if len(endpoint.requests) >= 4 and not killed:
-            pid = ray.get(executor._limiters[0].__ray_call__.remote(lambda actor: os.getpid()))
+            assert executor._pool is not None
+            pid = ray.get(executor._pool.limiters[0].__ray_call__.remote(lambda actor: os.getpid()))
             os.kill(pid, signal.SIGKILL)
             killed.append(time.monotonic())
         elif killed and len(endpoint.requests) > 8:  # the calls that the first limiter let go have ended
@@ -205,6 +258,11 @@ def test_a_limiter_that_is_killed_comes_back_and_keeps_to_its_bound(
     run(executor)
     assert killed and later and max(later) <= 2
     assert set(asked(endpoint).values()) == {1}
+
+
+def workers(executor: RayExecutor) -> list[Any]:
+    assert executor._pool is not None
+    return [member.actor for member in executor._pool.members.values()]
 
 
 def asked(endpoint: Endpoint) -> Counter[str]:

@@ -77,7 +77,48 @@ def test_an_item_finished_by_a_dead_worker_is_not_handed_out_again():
     assert b.lease("v", b.register("v"), 5) == []
 
 
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["lease", "die", "finish"])), max_size=60))
+def test_what_a_worker_hands_back_goes_to_others_first_and_is_blamed_on_nobody():
+    b = book(6)
+    me = b.register("w")
+    b.lease("w", me, 4)
+    b.hand_back("w", [2, 3, 5], begun=False)
+    assert b.leased == 2 and b.last_loss(range(6)) == 0, "nothing of them can be in a journal"
+    other = b.register("v")
+    assert [i for i, _ in b.lease("v", other, 2)] == [2, 3]
+    b.leave("w")
+    assert [i for i, _ in b.lease("v", other, 6)] == [0, 1, 4, 5]
+    assert b.last_loss([0]) == b.last_loss([1]) == 1 and b.last_loss([2, 4]) == 0
+    assert b.reissued == 0 and b.lease("w", me, 1) == []
+
+
+def test_an_item_that_only_ever_met_workers_that_leave_is_never_a_suspect():
+    b = book(1)
+    for i in range(10):
+        assert b.lease(f"w{i}", b.register(f"w{i}"), 1)
+        b.leave(f"w{i}")
+    assert b.open == 1 and not b.condemned
+
+
+def test_a_suspect_that_is_handed_back_stays_one():
+    b = book(2)
+    for name in "ab":
+        b.lease(name, b.register(name), 1)
+        b.forget(name)
+    b.register("v")
+    assert [i for i, _ in b.lease("v", 0, 1)] == [1]
+    b.finish(1)
+    assert [i for i, _ in b.lease("v", 0, 1)] == [0]
+    b.leave("v")
+    b.add([(2, "item 2")])
+    assert [i for i, _ in b.lease("u", b.register("u"), 2)] == [2], "suspects are handed out alone"
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.sampled_from(["lease", "die", "finish", "leave", "hand back"])),
+        max_size=60,
+    )
+)
 def test_no_item_is_lost_whatever_workers_do(steps):
     b = book(10)
     alive = {w: b.register(w) for w in "abc"}
@@ -89,6 +130,12 @@ def test_no_item_is_lost_whatever_workers_do(steps):
         elif what == "die":
             alive[worker] = b.register(worker)
             held[worker] = []
+        elif what == "leave":
+            b.leave(worker)
+            alive[worker], held[worker] = b.register(worker), []
+        elif what == "hand back":
+            b.hand_back(worker, held[worker][:1], begun=False)
+            del held[worker][:1]
         elif held[worker]:
             item = held[worker].pop()
             assert b.finish(item) == (item not in finished)

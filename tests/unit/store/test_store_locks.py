@@ -104,6 +104,18 @@ def test_a_writer_elsewhere_is_taken_over_within_30_seconds(store, monkeypatch):
     assert 19 < clock.seconds < 30
 
 
+def test_a_writer_elsewhere_is_known_to_live_by_its_heartbeat_alone(store, monkeypatch):
+    lock = acquire(store)
+    assert locks.living(store) == lock.holder
+    monkeypatch.setattr(locks, "_machine", lambda: "another machine")
+    beating, silent = Clock(each=lock.beat), Clock()
+    assert locks.living(store, clock=beating, sleep=beating.sleep) == lock.holder and beating.seconds < 1
+    assert locks.living(store, clock=silent, sleep=silent.sleep) is None and 19 < silent.seconds < 30
+    assert locks.holder(store) == lock.holder, "nothing was taken over"
+    lock.release()
+    assert locks.living(store) is None
+
+
 def test_one_that_reuses_the_pid_is_not_the_writer(store, monkeypatch):
     acquire(store)
     monkeypatch.setattr(locks, "_process_start", lambda pid: "12345")

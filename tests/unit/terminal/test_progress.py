@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from graphrag_ray.engine.executor import Progress
+from graphrag_ray.engine.pace import RATE_OVER_S, Amount, Pace, Recent, seconds_left
 from graphrag_ray.llm.accounting import Accounts, InFlight, Limits, Totals
-from graphrag_ray.terminal.progress import (
-    RATE_OVER_S,
-    Amount,
-    Observer,
-    Recent,
-    duration,
-    progress_line,
-    seconds_left,
-)
+from graphrag_ray.terminal.progress import Observer, duration, progress_line
 
 
 def seen(done: int, seconds: float, tokens: int = 0, pico_usd: int | None = 0, **changes) -> Progress:
@@ -36,7 +29,7 @@ def line_after(*glimpses: Progress, bar: bool = False) -> str:
     recent = Recent()
     for p in glimpses:
         recent.note(p)
-    return progress_line(glimpses[-1], recent, bar)
+    return progress_line(Pace.of(glimpses[-1], recent), bar)
 
 
 def test_a_line_says_how_far_how_fast_and_how_long():

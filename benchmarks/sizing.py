@@ -1,0 +1,223 @@
+"""What to set for corpora of 1M, 100M and 10B tokens: limits, hours, dollars, nodes, memory of the driver.
+
+    python benchmarks/sizing.py            # the table of cluster/README.md
+
+Nothing of this is a measurement of these sizes. Calls and tokens are those of the forecast that
+`graphrag-ray estimate` makes, fed with the growth of names that was measured between 1M and 10M tokens; CPU
+and memory are the figures of benchmarks/RESULTS.md, extrapolated. Each constant below says where it comes
+from. The prompts are the real ones; the sample graph, which tells how long contexts are, is that of the
+demo corpus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from graphrag_ray.engine.drive import run
+from graphrag_ray.extract.dialogue import extract, extract_spec
+from graphrag_ray.forecast.corpus import ChunkCounter, Corpus
+from graphrag_ray.forecast.forecast import Forecast, Learned, Read, forecast
+from graphrag_ray.index import load_names
+from graphrag_ray.offline import answer
+from graphrag_ray.prompts import load_prompts
+from graphrag_ray.settings import Settings
+from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.steps.listing import list_input
+from graphrag_ray.steps.read import read_file
+
+DEMO = Path(__file__).parents[1] / "demo" / "corpus"
+
+PRICE = {"input_usd_per_mtok": 0.15, "output_usd_per_mtok": 0.60}
+"""An assumption: US dollars per million tokens of a small hosted model."""
+CHUNKS_PER_MTOK = 2_086
+"""Measured: 20,857 chunks of 10.0M tokens in 5,153 documents, at 600 tokens with 100 overlap."""
+PAPER = {"entities": 8_564.0, "relationships": 20_691.0}
+"""GPT-4's of 1.01M tokens (paper 4.1); models differ from it by factors of three."""
+GROWTH = {"entities": 0.651, "relationships": 0.744}
+"""Measured from 1M to 10M tokens (6,416 to 28,720 entities, 13,789 to 76,492 relationships): the power of
+the text with which names grow. It falls slowly with size: far beyond, these are too many."""
+COMMUNITIES_PER_ENTITY = 0.205
+"""Measured: 1,353 of 6,610."""
+CALL_CPU_S = 0.0056
+"""Measured: of a call, all processes."""
+TABLES_CPU_S_PER_MTOK = 15.0
+"""Measured at 10M tokens: read, merge, communities, embed (offline), search and finish."""
+DRIVER_MB = 500
+"""Measured at 10M tokens: the driver without what grows with the graph and the chunks."""
+GRAPH_BYTES_PER_EDGE = 302
+"""Measured: 2,970 MB at the peak of Leiden on 9.83M edges."""
+KEY_BYTES_PER_CHUNK = 70 + 12
+"""A key of the sweep that runs, and the look-up of the journal."""
+REPORT_BYTES = 5_000
+"""Of a finished report in a temporary file of the driver's machine."""
+TABLE_MB_PER_MTOK = 57
+"""Measured at 10M tokens, offline engine; less for larger ones, since names grow slower than text."""
+START_S = 25.0
+"""Measured: of a run besides calls and tables."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """tokens_per_minute, requests_per_minute: of all endpoints together; nodes: workers; vcpus: of each."""
+
+    tokens: float
+    tokens_per_minute: float
+    requests_per_minute: float
+    nodes: int
+    vcpus: int
+
+    @property
+    def cores(self) -> int:
+        return max(1, self.nodes) * self.vcpus
+
+
+CASES = (
+    Case(1e6, 2e6, 1e4, 0, 2),
+    Case(1e8, 2e7, 2e4, 2, 4),
+    Case(1e10, 1e8, 1e5, 8, 8),
+)
+
+
+@dataclass(frozen=True)
+class Sized:
+    case: Case
+    found: Forecast
+
+    @property
+    def calls(self) -> float:
+        return float(self.found.totals["calls"])
+
+    @property
+    def asking_s(self) -> float:
+        return float(self.found.totals["seconds"]) - self.found.own_s
+
+    @property
+    def tables_cpu_s(self) -> float:
+        return TABLES_CPU_S_PER_MTOK * self.case.tokens / 1e6
+
+    @property
+    def calls_cpu_s(self) -> float:
+        return CALL_CPU_S * self.calls
+
+    @property
+    def in_flight(self) -> float:
+        """By Little's law: calls a second times seconds a call, at the assumed latency."""
+        latency = {a.name: a.value for a in self.found.assumptions}
+        reply = self.found.totals["completion_tokens"] / self.calls
+        return self.calls / self.asking_s * (latency["ttft_s"] + reply / latency["tokens_per_s"])
+
+    @property
+    def graph_bytes(self) -> float:
+        return GRAPH_BYTES_PER_EDGE * self.found.graph["relationships"]
+
+    @property
+    def driver_bytes(self) -> float:
+        return DRIVER_MB * 1e6 + self.graph_bytes + KEY_BYTES_PER_CHUNK * self.found.corpus.chunks
+
+
+ROWS: Mapping[str, Callable[[Sized], str]] = {
+    "tokens a minute, requests a minute (chosen)": lambda s: (
+        f"{short(s.case.tokens_per_minute)}, {short(s.case.requests_per_minute)}"
+    ),
+    "worker nodes (chosen)": lambda s: (
+        f"{s.case.nodes} of {s.case.vcpus} vCPUs"
+        if s.case.nodes
+        else f"none: one machine, {s.case.vcpus} cores"
+    ),
+    "chunks of 600 tokens": lambda s: short(s.found.corpus.chunks),
+    "entities": lambda s: short(s.found.graph["entities"]),
+    "relationships": lambda s: short(s.found.graph["relationships"]),
+    "reports": lambda s: short(s.found.graph["communities"]),
+    "calls": lambda s: short(s.calls),
+    "prompt tokens": lambda s: short(s.found.totals["prompt_tokens"]),
+    "completion tokens": lambda s: short(s.found.totals["completion_tokens"]),
+    "US dollars at 0.15 and 0.60 a million": lambda s: short(s.found.totals["cost_usd"]),
+    "hours of asking at these limits": lambda s: short(s.asking_s / 3600),
+    "hours in all": lambda s: short(s.found.totals["seconds"] / 3600),
+    "calls in flight, mean": lambda s: short(s.in_flight),
+    "CPU hours: calls": lambda s: short(s.calls_cpu_s / 3600),
+    "CPU hours: tables": lambda s: short(s.tables_cpu_s / 3600),
+    "share of the workers' CPU that the calls take": lambda s: (
+        f"{s.calls_cpu_s / s.asking_s / s.case.cores:.0%}"
+    ),
+    "driver, GB: graph": lambda s: short(s.graph_bytes / 1e9),
+    "driver, GB: in all": lambda s: short(s.driver_bytes / 1e9),
+    "head node's memory, GB: twice that, 8 at least": lambda s: short(max(8.0, 2 * s.driver_bytes / 1e9)),
+    "head node's disk for finished reports, GB": lambda s: short(
+        REPORT_BYTES * s.found.graph["communities"] / 1e9
+    ),
+    "tables in storage, GB at most": lambda s: short(TABLE_MB_PER_MTOK * s.case.tokens / 1e9),
+}
+
+
+def main() -> None:
+    print(sizing_table(sized()))
+
+
+def sized(cases: Sequence[Case] = CASES) -> list[Sized]:
+    counter, read, empty = sample()
+    embed = counter.corpus.embed_tokens / max(1.0, counter.corpus.chunk_tokens)
+    return [Sized(case, forecast_of(case, read, empty, embed)) for case in cases]
+
+
+def sample() -> tuple[ChunkCounter, Read, float]:
+    """The demo corpus, read by the offline engine; and the tokens of a first prompt besides its chunk."""
+    settings = settings_of(CASES[0])
+    spec = extract_spec(load_prompts(), settings, load_names(settings).key)
+    counter = ChunkCounter(spec, settings, 1_000, None)
+    for file in list_input(str(DEMO), "", {}):
+        for document in read_file(file, settings, {}):
+            counter.add(document)
+    drawn = sorted(counter.drawn, reverse=True)
+    found = [run(extract(d.chunk, spec), answer) for d in drawn]
+    read = Read(found, [True] * len(found), [False] * len(found))
+    c = counter.corpus
+    return counter, read, (c.prompt_tokens - c.passage_tokens) / c.asked
+
+
+def settings_of(case: Case) -> Settings:
+    endpoint = {
+        "tokens_per_minute": case.tokens_per_minute,
+        "requests_per_minute": case.requests_per_minute,
+    }
+    model = {"provider": "openai", "model": "m", "endpoints": [endpoint], "price": PRICE}
+    return parse_settings({"models": {"default": model}})
+
+
+def forecast_of(case: Case, read: Read, empty: float, embed: float) -> Forecast:
+    settings = settings_of(case)
+    mtok = case.tokens / 1e6
+    chunks = CHUNKS_PER_MTOK * mtok
+    chunk_tokens = case.tokens + settings.chunking.overlap * chunks
+    corpus = Corpus(
+        chunks=chunks,
+        chunk_tokens=chunk_tokens,
+        prompt_tokens=chunks * empty + chunk_tokens,
+        passage_tokens=chunk_tokens,
+        embed_tokens=chunk_tokens * embed,
+    )
+    given = {name: PAPER[name] * mtok ** GROWTH[name] for name in PAPER}
+    given["communities_per_entity"] = COMMUNITIES_PER_ENTITY
+    given["own_s"] = START_S + TABLES_CPU_S_PER_MTOK * mtok / case.cores
+    return forecast(settings, load_prompts(), corpus, read, Learned({}), given)
+
+
+def sizing_table(found: Sequence[Sized]) -> str:
+    """The cases side by side, as Markdown."""
+    head = ["corpus, tokens", *(short(s.case.tokens) for s in found)]
+    lines = [head, ["---"] * len(head), *([name, *(show(s) for s in found)] for name, show in ROWS.items())]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def short(number: float) -> str:
+    """Two digits that count: 1,234 is 1,200, and 8,564,000 is 8.6M."""
+    for unit, name in ((1e9, "B"), (1e6, "M")):
+        if number >= unit:
+            return f"{float(f'{number / unit:.2g}'):,g}{name}"
+    return f"{float(f'{number:.2g}'):,g}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""The LLM workers of a run: as many as `engine/placement.py` says, on the nodes that are there now.
+
+A worker belongs to a node. Where only its process dies, Ray starts it again there; where the node is gone,
+it ends, and the pool starts others where there is room: so no node gathers the workers of lost ones. Hard
+affinity is also what makes Ray look at the node at all: actors without CPUs go anywhere otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray._private.state import state
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from graphrag_ray import logs
+from graphrag_ray.distributed.limits import start_limiters
+from graphrag_ray.distributed.nodes import unfit_nodes
+from graphrag_ray.distributed.worker import WorkerActor, WorkerSettings
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.placement import Node, workers_on
+from graphrag_ray.store.files import Store
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 2.0
+"""Between looks at the nodes."""
+JOURNALLED_WITHIN_S = 3.0
+"""Of the time that a node has left, for writing down what came back."""
+
+
+@dataclass
+class Member:
+    """A worker. leaving: it gets nothing more to do, and is ended when what is in flight came back."""
+
+    name: str
+    actor: Any
+    node: str
+    leaving: bool = False
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The nodes of the cluster. draining: those that will go, and when (Unix seconds; inf: not said)."""
+
+    staying: list[Node]
+    draining: dict[str, float]
+
+
+@dataclass
+class Changes:
+    """joined: new workers; leaving: workers that shall go, with the seconds that they have for it."""
+
+    joined: list[Member] = field(default_factory=list)
+    leaving: dict[str, float] = field(default_factory=dict)
+
+
+class Pool:
+    """per_node: workers on each node; None: as the models' limits want it. run: names the workers."""
+
+    def __init__(
+        self, store: Store, models: Models, flush_s: float, per_node: int | None, run: str | None = None
+    ) -> None:
+        self.members: dict[str, Member] = {}
+        self._store, self._models, self._flush_s, self._per_node = store, models, flush_s, per_node
+        self._run = run or uuid.uuid4().hex[:12]
+        self._started = 0
+        self._died: Counter[str] = Counter()
+        self._closed = False
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="nodes")
+        self._looking: Future[Seen] | None = None
+        self._looked_at = -math.inf
+        self.limiters = start_limiters(self._limiter_prefix, models)
+        seen = seen_now()
+        # Who was there before was asked by whoever made the executor (`nodes.check_nodes`).
+        self._known = {node.id for node in seen.staying} | set(seen.draining)
+        self._asking: tuple[set[str], Future[dict[str, str]]] | None = None
+        self._unfit: set[str] = set()
+        self.follow(seen)
+
+    @property
+    def _limiter_prefix(self) -> str:
+        return f"graphrag-limiter-{self._run}"
+
+    @property
+    def working(self) -> list[Member]:
+        """Those that are not about to leave."""
+        return [member for member in self.members.values() if not member.leaving]
+
+    def look(self) -> Changes:
+        """What is to be done since nodes came or went. Asks for them every LOOK_S, in a thread: a cluster
+        that is slow to say holds nothing up."""
+        if self._looking is None and time.monotonic() - self._looked_at >= LOOK_S and not self._closed:
+            self._looked_at = time.monotonic()
+            self._looking = self._threads.submit(seen_now)
+        if self._looking is None or not self._looking.done():
+            return Changes()
+        looked, self._looking = self._looking, None
+        if (error := looked.exception()) is not None:
+            logger.warning("the cluster does not say which nodes it has: %s", error)
+            return Changes()
+        return self.follow(looked.result())
+
+    def look_again(self) -> Changes:
+        """`look` now, and wait for the answer."""
+        return self.follow(seen_now()) if not self._closed else Changes()
+
+    def follow(self, seen: Seen) -> Changes:
+        """Start the workers that are missing, and name those that are to leave."""
+        changes = Changes()
+        if self._closed:
+            return changes
+        self._ask_new(node.id for node in seen.staying)
+        fit = [node for node in seen.staying if node.id in self._known - self._unfit]
+        having = Counter(member.node for member in self.working)
+        wanted = workers_on(fit, self._models, self._per_node, having + self._died)
+        alive = {node.id for node in seen.staying} | set(seen.draining)
+        for member in list(self.members.values()):
+            if member.node not in alive:
+                del self.members[member.name]
+            elif not member.leaving and not wanted.get(member.node):
+                member.leaving = True
+                left_s = seen.draining.get(member.node, math.inf) - time.time() - JOURNALLED_WITHIN_S
+                changes.leaving[member.name] = max(0.0, left_s)
+        for node, number in wanted.items():
+            missing = number - having[node] - self._died[node]
+            changes.joined += [self._start(node) for _ in range(missing)]
+        return changes
+
+    def _ask_new(self, nodes: Iterable[str]) -> None:
+        """Whether nodes that joined can do their part is asked in a thread, before they have workers: what
+        is journalled into a folder that is not the index would be lost."""
+        if self._asking is not None and self._asking[1].done():
+            (asked, answer), self._asking = self._asking, None
+            unfit = answer.result() if answer.exception() is None else {}
+            for why in unfit.values():
+                logger.warning("%s It gets no LLM workers.", why)
+            self._known |= asked
+            self._unfit |= set(unfit)
+        new = set(nodes) - self._known
+        if new and self._asking is None:
+            self._asking = new, self._threads.submit(unfit_nodes, self._store, [], new)
+
+    def gone(self, name: str, died: bool) -> None:
+        """A worker's part is over: it left, or it died for good. Where its node is there, none takes its
+        place then: whatever ended it would end that one, too."""
+        member = self.members.pop(name, None)
+        if member is None:
+            return
+        if died:
+            self._died[member.node] += 1
+        else:
+            ray.kill(member.actor)
+
+    def dismiss(self) -> None:
+        """End those that are about to leave, between sweeps: they have nothing in flight."""
+        for member in list(self.members.values()):
+            if member.leaving:
+                self.gone(member.name, died=False)
+
+    def close(self) -> None:
+        """End all workers and limiters."""
+        self._closed = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for actor in [*(member.actor for member in self.members.values()), *self.limiters]:
+            ray.kill(actor)
+        self.members, self.limiters = {}, []
+
+    def _start(self, node: str) -> Member:
+        name = f"{self._run}-{self._started}"
+        self._started += 1
+        settings = WorkerSettings(
+            name, self._store, self._models, self._flush_s, self._limiter_prefix, logs.current()
+        )
+        there = NodeAffinitySchedulingStrategy(node, soft=False)
+        member = Member(name, WorkerActor.options(scheduling_strategy=there).remote(settings), node)
+        self.members[name] = member
+        return member
+
+
+def seen_now() -> Seen:
+    """The nodes that are alive, the driver's last: it has other things to do."""
+    here = ray.get_runtime_context().get_node_id()
+    deadlines = {id_: ms / 1000 if ms else math.inf for id_, ms in state.get_draining_nodes().items()}
+    alive = [Node(n["NodeID"], n["Resources"].get("CPU", 0.0)) for n in ray.nodes() if n["Alive"]]
+    staying = [node for node in alive if node.id not in deadlines]
+    draining = {node.id: deadlines[node.id] for node in alive if node.id in deadlines}
+    return Seen(sorted(staying, key=lambda node: node.id == here), draining)

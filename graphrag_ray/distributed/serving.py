@@ -1,0 +1,222 @@
+"""An ASGI application on Ray Serve: one deployment, and what its replicas share with each other.
+
+replicas    each runs the application; Serve starts them again where they die
+limiters    one actor per model for all replicas, where there are several (`limits.py`)
+keys        those that maybe only the process that started the service has, in the memory of one actor
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import ray
+from pydantic import SecretStr
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve.config import ProxyLocation
+
+from graphrag_ray.distributed.limits import RayLimiter, beside_driver, start_limiters
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.errors import GraphRagError
+
+APPLICATION = "graphrag"
+NAMESPACE = "graphrag-ray-service"
+PULSE_S = 5.0
+LOOK_S = 0.5
+_SERVE_LOG = "ray.serve"
+_KEYS = "keys"
+
+
+class Keys:
+    """Values of environment variables, for replicas on nodes that do not have them."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, str] = {}
+
+    async def hold(self, variable: str, value: str) -> None:
+        self._held[variable] = value
+
+    async def get(self, variable: str) -> str | None:
+        return self._held.get(variable)
+
+
+@dataclass(frozen=True)
+class Replica:
+    """What a replica knows of itself and of the others.
+
+    name      among the replicas of its application
+    several   whether there are others
+    """
+
+    application: str
+    name: str
+    several: bool
+
+    @classmethod
+    def here(cls, several: bool) -> Replica:
+        """To be called in a replica."""
+        context = serve.get_replica_context()
+        return cls(context.app_name, str(context.replica_id.unique_id), several)
+
+    def ask_key(self, variable: str) -> str | None:
+        """The value that the process which started the service holds. Waits."""
+        try:
+            holder = ray.get_actor(_name(self.application, _KEYS), NAMESPACE)
+            found: str | None = ray.get(holder.get.remote(variable))
+            return found
+        except (ValueError, RayError):  # nobody holds any
+            return None
+
+    def limiter(self, models: Models) -> RayLimiter:
+        """Of these models, for all replicas. To be called in an event loop, in which it shows from time to
+        time that this replica is alive: what a dead one had in flight is over."""
+        prefix = _limiters(self.application, models)
+        start_limiters(prefix, models, NAMESPACE)
+        limiter = RayLimiter(prefix, self.name, models.online, NAMESPACE)
+        limiter.beating = asyncio.ensure_future(_beat(limiter))
+        return limiter
+
+
+async def _beat(limiter: RayLimiter) -> None:
+    while True:
+        limiter.beat()
+        await asyncio.sleep(PULSE_S)
+
+
+def application(
+    build: Callable[[], Any],
+    *,
+    replicas: int,
+    most_requests: int,
+    grace_s: float,
+    num_cpus: float,
+) -> serve.Application:
+    """A Serve application whose replicas run the ASGI application that `build` makes there.
+
+    build           a function without arguments; travels to the replicas
+    most_requests   that a replica is given at once: more than it takes, so that itself refuses them
+    grace_s         for requests that run when a replica ends
+    """
+    options: dict[str, Any] = {"num_cpus": num_cpus}
+    if own := _own_code():
+        options["runtime_env"] = own
+    deployment = serve.deployment(
+        serve.ingress(build)(),
+        name="Questions",
+        num_replicas=replicas,
+        max_ongoing_requests=most_requests,
+        graceful_shutdown_timeout_s=grace_s,
+        graceful_shutdown_wait_loop_s=LOOK_S,
+        ray_actor_options=options,
+    )
+    return deployment.bind()
+
+
+def log_with_serve() -> None:
+    """Let this package's log go where Serve's does. To be called in a replica."""
+    ours, serves = logging.getLogger("graphrag_ray"), logging.getLogger(_SERVE_LOG)
+    ours.handlers, ours.propagate = list(serves.handlers), False
+    ours.setLevel(serves.level)
+
+
+@contextmanager
+def running(
+    app: serve.Application,
+    *,
+    name: str = APPLICATION,
+    host: str,
+    port: int,
+    prefix: str,
+    held: Mapping[str, SecretStr],
+    log_level: str = "WARNING",
+    private: bool,
+) -> Iterator[bool]:
+    """The application, served by the connected Ray as long as the block lasts; questions that run at its end
+    finish first. Whether it listens at `host` and `port`: a Serve that runs there already keeps its own.
+
+    held     values of environment variables that replicas may ask for
+    private  this Ray ends with us
+
+    Raises GraphRagError where it does not start.
+    """
+    logging.getLogger(_SERVE_LOG).setLevel(logging.ERROR)
+    ours = not _is_there()
+    keys = None
+    if held:
+        actor = ray.remote(num_cpus=0, max_concurrency=100)(Keys)
+        where = {"name": _name(name, _KEYS), "namespace": NAMESPACE, "scheduling_strategy": beside_driver()}
+        keys = actor.options(**where).remote()
+        ray.get([keys.hold.remote(variable, value.get_secret_value()) for variable, value in held.items()])
+    logs = {"log_level": log_level, "enable_access_log": log_level != "WARNING"}
+    try:
+        if ours:
+            serve.start(
+                proxy_location=ProxyLocation.HeadOnly,
+                http_options={"host": host, "port": port},
+                logging_config=logs,
+            )
+        try:
+            serve.run(app, name=name, route_prefix=prefix, logging_config=logs)
+        except RuntimeError as e:
+            raise GraphRagError(f"the service did not start: {_why(name, e)}") from e
+        yield ours
+    finally:
+        _end(name, ours and not private)
+        if keys is not None:
+            ray.kill(keys)
+
+
+def _is_there() -> bool:
+    """Whether this cluster runs Serve already."""
+    try:
+        return ray.get_actor("SERVE_CONTROLLER_ACTOR", "serve") is not None
+    except ValueError:
+        return False
+
+
+def _end(name: str, serve_too: bool) -> None:
+    with suppress(RayError, RuntimeError, TimeoutError):
+        serve.delete(name)
+        if serve_too:
+            serve.shutdown()
+    for actor in ray.util.list_named_actors(all_namespaces=True):
+        if actor["namespace"] == NAMESPACE and actor["name"].startswith(_name(name, "limiter")):
+            with suppress(ValueError, RayError):
+                ray.kill(ray.get_actor(actor["name"], NAMESPACE))
+
+
+def _why(name: str, error: RuntimeError) -> str:
+    """What a replica said when it did not start: the last line of its error."""
+    told = ""
+    with suppress(RayError, KeyError):
+        told = serve.status().applications[name].message
+    lines = [line.strip() for line in (told or str(error)).splitlines() if line.strip()]
+    errors = [line for line in lines if "Error: " in line]
+    return (errors or lines)[-1].rpartition("Error: ")[2]
+
+
+def _own_code() -> dict[str, Any] | None:
+    """The code that the driver brought along (`nodes.our_code`), which Serve hands to its replicas only
+    where it is told to."""
+    if not ray.is_initialized():
+        return None
+    given = ray.get_runtime_context().runtime_env.get("py_modules")
+    return {"py_modules": list(given)} if given else None
+
+
+def _limiters(application: str, models: Models) -> str:
+    """Limits that change are another limiter's."""
+    limits = {name: model.model_dump(mode="json") for name, model in models.online.items()}
+    digest = hashlib.sha256(orjson.dumps([limits, models.default_in_flight], option=orjson.OPT_SORT_KEYS))
+    return _name(application, f"limiter-{digest.hexdigest()[:12]}")
+
+
+def _name(application: str, what: str) -> str:
+    return f"{application}-{what}"

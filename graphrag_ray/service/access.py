@@ -1,0 +1,100 @@
+"""Who may ask: a bearer token, and the names by which the service may be called."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping
+
+from pydantic import SecretStr
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from graphrag_ray.errors import UsageError
+from graphrag_ray.service.faults import INVALID, Fault, too_large
+from graphrag_ray.service.options import ServiceOptions
+
+HEALTH, METRICS = "/healthz", "/metrics"
+
+_NO_TOKEN = Fault(
+    401,
+    INVALID,
+    "invalid_api_key",
+    "a token is wanted, and none or a wrong one came: Authorization: Bearer …",
+)
+_OTHER_HOST = Fault(421, INVALID, "unknown_host", "the service is not called by this name (the Host header)")
+
+
+def find_token(
+    options: ServiceOptions, environ: Mapping[str, str], ask: Callable[[str], str | None] | None = None
+) -> SecretStr | None:
+    """The token that clients must send: from the environment, else from whom `ask` asks. May wait. Raises
+    UsageError where there is none and nobody said that it may be missing."""
+    found = environ.get(options.token_env, "").strip() or ((ask and ask(options.token_env)) or "").strip()
+    if not found and not options.allow_anonymous:
+        raise UsageError(
+            f"{options.token_env} is not set: clients would need no token. Set it, or say that anybody may "
+            "ask (--allow-anonymous, allow_anonymous: true)"
+        )
+    return SecretStr(found) if found else None
+
+
+class Guard:
+    """Lets requests with the token through to the application, and any to /healthz; bodies as far as they may
+    be long."""
+
+    def __init__(self, app: ASGIApp, token: SecretStr | None, options: ServiceOptions) -> None:
+        self._app = app
+        self._digest = _digest(token.get_secret_value()) if token else None
+        self._hosts = {host.lower() for host in options.hosts}
+        self._open = {HEALTH, METRICS} if options.open_metrics else {HEALTH}
+        self._most = options.max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        fault = self._fault(scope) if scope["type"] in ("http", "websocket") else None
+        if fault is None:
+            await self._app(scope, self._bounded(receive), send)
+        else:
+            await JSONResponse(fault.body(), fault.status, fault.headers())(scope, receive, send)
+
+    def _bounded(self, receive: Receive) -> Receive:
+        """For bodies that do not say how long they are."""
+        received = 0
+
+        async def within() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._most:
+                raise HTTPException(413)
+            return message
+
+        return within
+
+    def _fault(self, scope: Scope) -> Fault | None:
+        headers = Headers(scope=scope)
+        if self._hosts and _name(headers.get("host", "")) not in self._hosts:
+            return _OTHER_HOST
+        path = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/"))
+        length = headers.get("content-length", "")
+        if length.isdigit() and int(length) > self._most:
+            return too_large(self._most)
+        if self._digest is None or path in self._open:
+            return None
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        right = hmac.compare_digest(_digest(given.strip()), self._digest)
+        return None if right and scheme.lower() == "bearer" else _NO_TOKEN
+
+
+def _digest(token: str) -> bytes:
+    """So that what is compared has one length."""
+    return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
+
+
+def _name(host: str) -> str:
+    """A Host header without its port."""
+    if host.startswith("["):
+        return host.partition("]")[0].lstrip("[").lower()
+    return host.partition(":")[0].lower()

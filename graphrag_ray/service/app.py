@@ -1,0 +1,167 @@
+"""The ASGI application: routes, and what becomes of errors. It runs under any ASGI server, in one process:
+
+uvicorn.run(create_app(ServiceOptions(root="./my-index"), token=SecretStr("…")))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import SecretStr
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.errors import GraphRagError
+from graphrag_ray.llm.limiter import Limiter, LocalLimiter
+from graphrag_ray.patience import Connections
+from graphrag_ray.service import chat_api, query_api
+from graphrag_ray.service.access import HEALTH, METRICS, Guard
+from graphrag_ray.service.asking import CLIENT_GONE, Asked, Service, events
+from graphrag_ray.service.chat_api import ChatBody
+from graphrag_ray.service.events import MEDIA, Json, last, refused, streamed
+from graphrag_ray.service.faults import INVALID, SERVER, Fault, fault_of, too_large
+from graphrag_ray.service.live import Live
+from graphrag_ray.service.options import ServiceOptions
+from graphrag_ray.service.query_api import QueryBody
+from graphrag_ray.version import __version__
+
+_MOST_TOLD = 3
+"""Faults of a body that are named."""
+
+
+def create_app(
+    options: ServiceOptions,
+    token: SecretStr | None,
+    *,
+    replica: str = "",
+    limiter: Callable[[Models], Limiter] | None = None,
+    ask_key: Callable[[str], str | None] | None = None,
+) -> FastAPI:
+    """token     that clients must send; None: anybody may ask (see `access.find_token`)
+    replica   a name for this process among others, in /metrics
+    limiter   of models, shared with other processes; None: of this process alone
+    ask_key   where a key may be had that neither the environment nor a file holds
+
+    Raises SettingsError for settings that cannot be read. Snapshots are opened when it starts.
+    """
+    aside = ThreadPoolExecutor(max(2, os.cpu_count() or 1), thread_name_prefix="offline")
+
+    def connect(models: Models) -> Connections:
+        shared = limiter(models) if limiter else _local_limiter(models)
+        return Connections(models, shared, ask_key, aside)
+
+    service = Service(options, Live(options, connect), replica)
+
+    @asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        await service.live.look()
+        following = asyncio.ensure_future(service.live.follow())
+        try:
+            yield
+        finally:
+            following.cancel()
+            with suppress(asyncio.CancelledError):
+                await following
+            await service.live.close()
+            aside.shutdown(wait=False)
+
+    guard = Middleware(Guard, token, options)
+    app = FastAPI(title="graphrag-ray", version=__version__, lifespan=life, middleware=[guard])
+    app.state.service = service
+    _routes(app, service)
+    _errors(app, options)
+    return app
+
+
+def _local_limiter(models: Models) -> Limiter:
+    return LocalLimiter(models.online, models.default_in_flight, lend_first=True)
+
+
+def _routes(app: FastAPI, service: Service) -> None:
+    options = service.options
+
+    @app.post("/query", response_model=None)
+    async def query(body: QueryBody, request: Request) -> Response:
+        """Answer a question; with `stream`, or `Accept: text/event-stream`, as server-sent events."""
+        asked = query_api.asked_of(body, options)
+        if body.stream or MEDIA in request.headers.get("accept", ""):
+            told = partial(query_api.told, body.contexts)
+            return await streamed(events(service, asked), told, query_api.failed)
+        replied = await last(request, events(service, asked))
+        return Json(await asyncio.to_thread(query_api.answer_json, replied, body.contexts))
+
+    @app.get("/index", response_model=None)
+    async def index() -> Response:
+        """The snapshot that is asked now: counts, levels, ways of answering."""
+        return Json(query_api.index_json(service))
+
+    @app.post("/v1/chat/completions", response_model=None)
+    async def chat(body: ChatBody, request: Request) -> Response:
+        """OpenAI's chat completions; the model's name says how the answer is found."""
+        asked: Asked = chat_api.asked_of(body, options)
+        if body.stream:
+            chunks = chat_api.chunks(body, secrets.token_hex(12))
+            return await streamed(events(service, asked), chunks, chat_api.failed)
+        return Json(chat_api.completion(body, await last(request, events(service, asked))))
+
+    @app.get("/v1/models", response_model=None)
+    async def models() -> Response:
+        return Json(chat_api.models_json(service.live.now()))
+
+    @app.get(HEALTH, response_model=None)
+    async def healthz() -> Response:
+        """200 while a snapshot is open."""
+        live = service.live
+        if live.current is None:
+            return Json({"status": "no snapshot", "problem": live.problem}, 503)
+        return Json({"status": "ok", "snapshot": live.current.number})
+
+    @app.get(METRICS, response_model=None)
+    async def metrics() -> Response:
+        return Response(service.measures.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _errors(app: FastAPI, options: ServiceOptions) -> None:
+    async def of_ours(request: Request, error: Exception) -> Response:
+        return refused(fault_of(error))
+
+    async def of_body(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return refused(_of_body(error.errors()))
+
+    async def of_http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if error.status_code == 413:
+            return refused(too_large(options.max_body_bytes))
+        kind = SERVER if error.status_code >= 500 else INVALID
+        return refused(Fault(error.status_code, kind, "http_error", str(error.detail)))
+
+    async def of_client(request: Request, error: Exception) -> Response:
+        return Response(status_code=CLIENT_GONE)
+
+    app.add_exception_handler(GraphRagError, of_ours)
+    app.add_exception_handler(RequestValidationError, of_body)
+    app.add_exception_handler(HTTPException, of_http)
+    app.add_exception_handler(ClientDisconnect, of_client)
+    app.add_exception_handler(Exception, of_ours)
+
+
+def _of_body(problems: Any) -> Fault:
+    """What is wrong with a request's body, by key; never what stands there."""
+    places = [".".join(str(step) for step in p["loc"] if step != "body") for p in problems]
+    told = [f"{at}: {p['msg']}" if at else str(p["msg"]) for at, p in zip(places, problems, strict=True)]
+    more = f"; and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""
+    return Fault(400, INVALID, "invalid_request", "; ".join(told[:_MOST_TOLD]) + more, places[0] or None)

@@ -1,0 +1,199 @@
+"""One question of a client, from its arrival to its answer: a place, the snapshot of that moment, an asker
+over the shared connections, a time limit; and what it came to, counted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from graphrag_ray.ask import Index
+from graphrag_ray.engine.work import Outcome
+from graphrag_ray.errors import GraphRagError, SnapshotRemoved
+from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.messages import Dialogue, Listener
+from graphrag_ray.patience import Asker
+from graphrag_ray.query import methods
+from graphrag_ray.query.answer import Answer
+from graphrag_ray.records import Reference
+from graphrag_ray.service.faults import fault_of, out_of_time
+from graphrag_ray.service.live import Live, Served
+from graphrag_ray.service.measures import Measures
+from graphrag_ray.service.options import ServiceOptions
+from graphrag_ray.service.places import Places
+from graphrag_ray.settings import Query
+from graphrag_ray.sources import Cited, Source
+from graphrag_ray.streams import Telling
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CLIENT_GONE = 499
+"""A status that nobody is sent: the client went away before there was an answer."""
+KEEP_ALIVE_S = 10.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question as a client asks it.
+
+    query     changes of how it is answered
+    seconds   after which it is given up
+    sources   whether to say what lies under the references
+    """
+
+    text: str
+    method: str
+    level: str | int | None = None
+    where: tuple[str, ...] = ()
+    history: tuple[tuple[str, str], ...] = ()
+    query: Callable[[Query], Query] | None = None
+    seconds: float | None = None
+    sources: bool = False
+
+
+@dataclass(frozen=True)
+class Replied:
+    """An answer. id: of the question; numbers: the short ones of what it cites; cited: the same by name;
+    sources: None where nobody asked for them."""
+
+    id: str
+    answer: Answer
+    snapshot: int
+    numbers: Mapping[Reference, int]
+    cited: Sequence[Cited]
+    sources: Sequence[Source] | None
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A phase of an answer begins, or has ended. dialogues: that it asks models for at once."""
+
+    name: str
+    dialogues: int
+    ended: bool
+
+
+Event: TypeAlias = Phase | str | Replied
+"""A piece of the answer's text is a string; a `StartsAgain` says that those before it count no more."""
+Say: TypeAlias = Callable[[Event], None]
+
+
+class Service:
+    """Answers questions, many at once. Belongs to one event loop."""
+
+    def __init__(self, options: ServiceOptions, live: Live, replica: str = "") -> None:
+        self.options, self.live = options, live
+        self.places = Places(options.max_running, options.max_waiting)
+        self.measures = Measures(live, self.places, replica)
+
+    async def answer(self, asked: Asked, say: Say) -> Replied:
+        """Raises Refused, what `Index.answering` and what it returns raise."""
+        id_, began = secrets.token_hex(12), time.monotonic()
+        status, accounts = CLIENT_GONE, Accounts()
+        most = self.options.max_seconds
+        limit = min(asked.seconds or most, most)
+        timer = asyncio.timeout(limit)
+        try:
+            _answering(self.live.now().index, asked)  # what cannot be asked is refused before it waits
+            async with timer, self.places.one():
+                replied = await self._answered(id_, asked, say, accounts)
+            status = 200
+            return replied
+        except TimeoutError as e:
+            if not timer.expired():
+                raise
+            status = 504
+            raise out_of_time(limit) from e
+        except Exception as e:
+            status = fault_of(e).status
+            if isinstance(e, SnapshotRemoved):
+                self.live.soon()
+            if not isinstance(e, GraphRagError):
+                log.exception("question %s ended with an error that is a bug", id_)
+            raise
+        finally:
+            seconds = time.monotonic() - began
+            # A name that a client makes up is no label: there would be no end of them.
+            method = asked.method if asked.method in methods.FILES else "unknown"
+            self.measures.question(method, status, seconds)
+            self.measures.calls(accounts)
+            total = accounts.total
+            log.info(
+                "question %s: method %s, status %d, %.2f s, %d calls, %d tokens, cost %s",
+                id_, method, status, seconds, total.calls, total.total_tokens, total.cost_usd,
+            )  # fmt: skip
+
+    async def _answered(self, id_: str, asked: Asked, say: Say, accounts: Accounts) -> Replied:
+        served = self.live.now()
+        answering = _answering(served.index, asked)
+        cache = served.index.asker(served.connections).cache
+        asker = _Aloud(served.connections, cache=cache, say=say)
+        served.questions += 1
+        try:
+            answer = await answering(asker, Telling(say))
+            return await asyncio.to_thread(_replied, id_, served, answer, asked.sources)
+        finally:
+            served.questions -= 1
+            accounts.absorb(asker.accounts)
+
+
+def _answering(index: Index, asked: Asked) -> Any:
+    """Raises UsageError for what cannot be asked."""
+    query = asked.query(index.settings.query) if asked.query else None
+    return index.answering(asked.text, asked.level, asked.method, asked.where, asked.history, query)
+
+
+def _replied(id_: str, served: Served, answer: Answer, sources: bool) -> Replied:
+    index = served.index
+    cited = answer.references
+    under = index.sources(cited, answer) if sources else None
+    return Replied(id_, answer, served.number, index.numbers(cited), index.cited(cited), under)
+
+
+@dataclass
+class _Aloud(Asker):
+    """Says which phase begins and ends."""
+
+    say: Say = lambda event: None
+
+    async def run(
+        self,
+        stage: str,
+        start: Sequence[Callable[[], Dialogue[T]]],
+        last: bool = False,
+        listener: Listener | None = None,
+    ) -> list[Outcome[T]]:
+        self.say(Phase(stage, len(start), ended=False))
+        outcomes = await super().run(stage, start, last, listener)
+        self.say(Phase(stage, len(start), ended=True))
+        return outcomes
+
+
+async def events(service: Service, asked: Asked) -> AsyncIterator[Event | None]:
+    """What a question comes to, as it comes, the `Replied` last; None after each KEEP_ALIVE_S in which
+    nothing did. Raises as `Service.answer`. Whoever stops listening ends the question."""
+    said: asyncio.Queue[Event | None] = asyncio.Queue()
+    running = asyncio.ensure_future(service.answer(asked, said.put_nowait))
+    running.add_done_callback(lambda _: said.put_nowait(None))
+    try:
+        while True:
+            try:
+                event = await asyncio.wait_for(said.get(), KEEP_ALIVE_S)
+            except TimeoutError:
+                yield None
+                continue
+            if event is None:
+                break
+            yield event
+        yield await running
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await running

@@ -1,0 +1,210 @@
+"""OpenAI's protocol: `/v1/models` and `/v1/chat/completions`.
+
+The model's name says how the answer is found: `graphrag-ray`, as the service is told; `graphrag-ray/METHOD`;
+`graphrag-ray/METHOD/LEVEL` (`graphrag-ray/global/C1`). The last message is the question, those before it
+the conversation that it may lean on. System messages are not used: how an answer is written is said by the
+prompts of each way of answering, which a general instruction would contradict. So are temperature, length and
+the like; what would change the form of a reply (n, tools, JSON) is refused.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from graphrag_ray.query import methods
+from graphrag_ray.service.asking import Asked, Event, Phase, Replied
+from graphrag_ray.service.events import event
+from graphrag_ray.service.faults import INVALID, Fault, Refused, invalid
+from graphrag_ray.service.live import Served
+from graphrag_ray.service.options import ServiceOptions
+from graphrag_ray.service.query_api import references, usage
+
+MODEL = "graphrag-ray"
+CITED = "\n\n---\n"
+"""Stands before the names of what an answer cites, at the end of its text."""
+_LIST = re.compile(r"\n\n---\n(?:\*\*[A-Z][a-z]+ cited:\*\* .*(?:\n|\Z))+\Z")
+_LONGEST_NAME = 120
+_DONE = event(b"[DONE]")
+
+
+class Part(BaseModel):
+    type: str
+    text: str | None = None
+
+
+class Message(BaseModel):
+    """Further keys, such as `name`, mean nothing here."""
+
+    role: str
+    content: str | list[Part] | None = None
+
+
+class StreamOptions(BaseModel):
+    include_usage: bool = False
+
+
+class ChatBody(BaseModel):
+    """Keys of the protocol that are not named here are passed over."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str
+    messages: Annotated[list[Message], Field(min_length=1)]
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    tools: list[Any] | None = None
+    functions: list[Any] | None = None
+    response_format: dict[str, Any] | None = None
+
+
+def models_json(served: Served) -> dict[str, Any]:
+    """The names that can be asked of this snapshot."""
+    levels = [row.name for row in served.levels if row.name.startswith("C") and row.n_units]
+    names = [MODEL]
+    for method in methods.FILES:
+        names.append(f"{MODEL}/{method}")
+        if method in methods.WITH_LEVELS:
+            names += [f"{MODEL}/{method}/{level}" for level in levels]
+    created = int(time.time())
+    return {
+        "object": "list",
+        "data": [{"id": name, "object": "model", "created": created, "owned_by": MODEL} for name in names],
+    }
+
+
+def asked_of(body: ChatBody, options: ServiceOptions) -> Asked:
+    """Raises Refused for a model that there is not, and for what cannot be done."""
+    method, level = _way(body.model, options)
+    _check(body)
+    said = [m for m in body.messages if m.role not in ("system", "developer")]
+    if not said or said[-1].role != "user":
+        raise invalid("the last message must be the user's question", "messages")
+    return Asked(_text(said[-1]), method, level, history=tuple(_turns(said[:-1])))
+
+
+def _way(model: str, options: ServiceOptions) -> tuple[str, str | None]:
+    """Method and level of a model's name."""
+    first, *rest = model.split("/")
+    if first != MODEL or len(rest) > 2 or (rest and rest[0] not in methods.FILES):
+        known = f"{MODEL}, {MODEL}/METHOD and {MODEL}/METHOD/LEVEL; methods are {', '.join(methods.FILES)}"
+        message = f"the model {model[:200]!r} does not exist; there are {known}"
+        raise Refused(Fault(404, INVALID, "model_not_found", message, "model"))
+    if not rest:
+        return options.method, options.level
+    return rest[0], rest[1] if len(rest) > 1 else None
+
+
+def _check(body: ChatBody) -> None:
+    if body.n not in (None, 1):
+        raise invalid("one answer is given to a question: n must be 1", "n")
+    if body.tools or body.functions:
+        raise invalid("tools are not called here", "tools" if body.tools else "functions")
+    if body.response_format and body.response_format.get("type", "text") != "text":
+        raise invalid("answers are text: response_format must be of type text", "response_format")
+
+
+def _turns(messages: Sequence[Message]) -> Iterable[tuple[str, str]]:
+    """Questions with their answers. What was asked twice before it was answered is one question."""
+    asked: list[str] = []
+    for message in messages:
+        if message.role == "user":
+            asked.append(_text(message))
+        elif message.role == "assistant":
+            if asked:
+                yield "\n".join(asked), _LIST.sub("", _text(message))
+            asked = []
+        else:
+            raise invalid(f"messages of the role {message.role[:40]!r} are not understood", "messages")
+
+
+def _text(message: Message) -> str:
+    if isinstance(message.content, str):
+        return message.content
+    parts = message.content or []
+    if strange := [part.type for part in parts if part.type != "text"]:
+        raise invalid(f"only text can be asked, not {strange[0][:40]!r}", "messages")
+    return "\n".join(part.text or "" for part in parts)
+
+
+def cited_list(replied: Replied) -> str:
+    """Names of the records that the text cites by number, as its end; "" where it cites none."""
+    by_section: dict[str, list[str]] = {}
+    for cited in replied.cited:
+        name = " ".join(cited.name.split())
+        short = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+        by_section.setdefault(cited.section, []).append(f"{cited.number} {short}")
+    if not by_section:
+        return ""
+    return CITED + "\n".join(f"**{name} cited:** {'; '.join(of)}" for name, of in by_section.items())
+
+
+def completion(body: ChatBody, replied: Replied) -> dict[str, Any]:
+    message = {"role": "assistant", "content": replied.answer.text + cited_list(replied), "refusal": None}
+    choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
+    head = {"id": f"chatcmpl-{replied.id}", "object": "chat.completion", "created": int(time.time())}
+    told = {"model": body.model, "choices": [choice], "usage": _usage(replied)}
+    return head | told | {"graphrag": _extra(replied)}
+
+
+def chunks(body: ChatBody, id_: str) -> Callable[[Event], Iterable[bytes]]:
+    """The events of one stream. id_: of all its chunks."""
+    head = {"id": f"chatcmpl-{id_}", "object": "chat.completion.chunk", "created": int(time.time())}
+    head["model"] = body.model
+    with_usage = body.stream_options is not None and body.stream_options.include_usage
+    begun = False
+
+    def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
+        usage = {"usage": None} if with_usage else {}
+        return event(head | {"choices": [choice]} | usage | more)
+
+    def told(one: Event) -> Iterable[bytes]:
+        nonlocal begun
+        if not begun:
+            begun = True
+            yield chunk({"role": "assistant", "content": ""})
+        if isinstance(one, Phase):
+            return
+        if not isinstance(one, Replied):
+            yield chunk({"content": str(one)})
+            return
+        if listed := cited_list(one):
+            yield chunk({"content": listed})
+        yield chunk({}, "stop", graphrag=_extra(one))
+        if with_usage:
+            yield event(head | {"choices": [], "usage": _usage(one)})
+        yield _DONE
+
+    return told
+
+
+def failed(fault: Fault) -> Iterable[bytes]:
+    yield event(fault.body())
+    yield _DONE
+
+
+def _usage(replied: Replied) -> dict[str, Any]:
+    all_ = usage(replied.answer)
+    counted = {name: all_[name] for name in ("prompt_tokens", "completion_tokens", "total_tokens")}
+    return counted | {"prompt_tokens_details": {"cached_tokens": all_["cached_tokens"]}}
+
+
+def _extra(replied: Replied) -> dict[str, Any]:
+    """What the protocol has no place for."""
+    answer = replied.answer
+    return {
+        "snapshot": replied.snapshot,
+        "method": answer.method,
+        "level": answer.level,
+        "references": references(replied),
+        "failed_parts": answer.failed_parts,
+        "notes": list(answer.notes),
+        "cost_usd": answer.cost_usd,
+        "seconds": answer.seconds,
+    }

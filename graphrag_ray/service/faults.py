@@ -1,0 +1,93 @@
+"""What a client is told when there is no answer: a status, and an error as OpenAI's protocol writes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from graphrag_ray.errors import (
+    BudgetSpent,
+    GraphRagError,
+    IndexNotFound,
+    LevelNotFound,
+    ModelRefused,
+    SnapshotRemoved,
+    StoreError,
+    UsageError,
+)
+
+INVALID, LIMITED, SERVER = "invalid_request_error", "rate_limit_error", "server_error"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """kind, code: the error's `type` and `code`; retry_after_s: when to ask again, where that helps."""
+
+    status: int
+    kind: str
+    code: str
+    message: str
+    param: str | None = None
+    retry_after_s: int | None = None
+
+    def body(self) -> dict[str, Any]:
+        told = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return {"error": told}
+
+    def headers(self) -> dict[str, str]:
+        headers = {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
+        return headers | ({"WWW-Authenticate": "Bearer"} if self.status == 401 else {})
+
+
+class Refused(GraphRagError):
+    """A question that the service does not answer, or not now."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
+
+
+def invalid(message: str, param: str | None = None) -> Refused:
+    return Refused(Fault(400, INVALID, "invalid_request", message, param))
+
+
+def busy(waiting: int, retry_after_s: int) -> Refused:
+    message = f"{waiting} questions wait already: ask again in {retry_after_s} s"
+    return Refused(Fault(429, LIMITED, "too_many_questions", message, retry_after_s=retry_after_s))
+
+
+def out_of_time(seconds: float) -> Refused:
+    message = f"the question was given up after {seconds:g} s, the time that it may take"
+    return Refused(Fault(504, SERVER, "timeout", message))
+
+
+def no_snapshot(why: str) -> Refused:
+    return Refused(Fault(503, SERVER, "no_snapshot", why, retry_after_s=5))
+
+
+def too_large(most: int) -> Fault:
+    message = f"the request's body is too large: {most:,} bytes are allowed"
+    return Fault(413, INVALID, "request_too_large", message)
+
+
+_KNOWN: tuple[tuple[type[GraphRagError], int, str, str], ...] = (
+    (LevelNotFound, 404, INVALID, "level_not_found"),
+    (IndexNotFound, 503, SERVER, "no_snapshot"),
+    (UsageError, 400, INVALID, "invalid_request"),
+    (BudgetSpent, 400, INVALID, "budget_exceeded"),
+    (ModelRefused, 503, SERVER, "model_refused"),
+    (SnapshotRemoved, 503, SERVER, "snapshot_removed"),
+    (StoreError, 503, SERVER, "index_unreadable"),
+    (GraphRagError, 503, SERVER, "not_answered"),
+)
+
+
+def fault_of(error: BaseException) -> Fault:
+    """What to tell of an error. Of one that is a bug, nothing: its text may hold anything."""
+    if isinstance(error, Refused):
+        return error.fault
+    for known, status, kind, code in _KNOWN:
+        if isinstance(error, known):
+            again = 1 if known is SnapshotRemoved else None
+            return Fault(status, kind, code, str(error), retry_after_s=again)
+    return Fault(500, SERVER, "internal_error", "the service failed at this question: its log says how")

@@ -1,0 +1,135 @@
+"""The snapshot that is asked: the newest one, followed while the service runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from graphrag_ray.ask import Index
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.errors import GraphRagError
+from graphrag_ray.patience import Connections
+from graphrag_ray.query.levels import Units
+from graphrag_ray.service.faults import no_snapshot
+from graphrag_ray.service.options import ServiceOptions
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.snapshots import Manifest, load, newest_number
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class Served:
+    """A snapshot, open and warm. levels: what each holds, and the source text; questions: that are asked of
+    it now."""
+
+    index: Index
+    connections: Connections
+    levels: list[Units]
+    questions: int = 0
+
+    @property
+    def number(self) -> int:
+        return self.index.manifest.number
+
+
+class Live:
+    """Belongs to one event loop.
+
+    connect   opens the ways to the models of a snapshot's settings; called in the event loop
+    problem   why the newest snapshot is not served, or none is; "" where all is well
+    """
+
+    def __init__(self, options: ServiceOptions, connect: Callable[[Models], Connections]) -> None:
+        self._options, self._connect = options, connect
+        self._given = options.given()
+        storage = options.storage(self._given)
+        self._store = Store(options.root, storage.of(options.root))
+        self._cache = Store(options.cache, storage.of(options.cache)) if options.cache else None
+        self._current: Served | None = None
+        self._retired: list[Served] = []
+        self._look = asyncio.Event()
+        self.problem = f"no snapshot of {self._store.url} is open yet"
+        self.failed_looks = 0
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    @property
+    def current(self) -> Served | None:
+        return self._current
+
+    def now(self) -> Served:
+        """What a new question is asked of. Raises Refused where there is no snapshot."""
+        if self._current is None:
+            raise no_snapshot(self.problem)
+        return self._current
+
+    def soon(self) -> None:
+        """Look for a newer snapshot now."""
+        self._look.set()
+
+    async def follow(self) -> None:
+        """Look for newer snapshots, until it is cancelled."""
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._look.wait(), self._options.follow_s)
+            self._look.clear()
+            await self.look()
+
+    async def look(self) -> None:
+        """Open the newest snapshot where it is not the one that is served; questions that run finish on
+        theirs. What fails leaves things as they are, and is told by `problem`."""
+        await self._close_retired()
+        try:
+            number = await asyncio.to_thread(newest_number, self._store)
+            if number is None:
+                self.problem = f"there is no snapshot at {self._store.url} yet"
+            elif self._current is None or number != self._current.number:
+                await self._switch(number)
+            if number is not None:
+                self.problem = ""
+        except Exception as e:  # noqa: BLE001 - whatever it is, questions go on to the snapshot that is open
+            self.failed_looks += 1
+            told = str(e) if isinstance(e, GraphRagError) else f"{type(e).__name__}: {e}"
+            if told != self.problem:
+                log.warning("the newest snapshot cannot be opened: %s", told)
+            self.problem = told
+
+    async def close(self) -> None:
+        for served in [*self._retired, *filter(None, [self._current])]:
+            await served.connections.close()
+        self._current, self._retired = None, []
+
+    async def _switch(self, number: int) -> None:
+        old = self._current
+        index, levels = await asyncio.to_thread(self._open, number)
+        models = Models.of(index.settings)
+        same = old is not None and old.connections.models == models
+        connections = old.connections if old and same else self._connect(models)
+        self._current = Served(index, connections, levels)
+        log.info("snapshot %d is served", number)
+        if old and not same:
+            self._retired.append(old)
+
+    def _open(self, number: int) -> tuple[Index, list[Units]]:
+        """Open and warm a snapshot, beside the event loop."""
+        manifest: Manifest = load(self._store, number)
+        settings = self._options.settings_of(manifest, self._given)
+        old = self._current
+        index = (
+            old.index.at(manifest, settings) if old else Index(self._store, manifest, settings, self._cache)
+        )
+        index.warm()
+        return index, index.levels()
+
+    async def _close_retired(self) -> None:
+        """Connections that no question uses any more, of settings that no snapshot has any more."""
+        over = [served for served in self._retired if not served.questions]
+        self._retired = [served for served in self._retired if served.questions]
+        for served in over:
+            await served.connections.close()

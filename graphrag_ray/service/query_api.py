@@ -1,0 +1,150 @@
+"""`POST /query` and `GET /index`: this project's own protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from graphrag_ray.query import methods
+from graphrag_ray.query.answer import Answer
+from graphrag_ray.service.asking import Asked, Event, Phase, Replied, Service
+from graphrag_ray.service.events import event
+from graphrag_ray.service.faults import Fault, invalid
+from graphrag_ray.service.options import ServiceOptions
+from graphrag_ray.settings import Query
+from graphrag_ray.streams import StartsAgain
+
+
+class Turn(BaseModel):
+    """An earlier question of the conversation and the text of its answer."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    question: str
+    answer: str
+
+
+class QueryBody(BaseModel):
+    """A question. What it leaves out is as the service's settings say."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    question: str
+    method: Annotated[str | None, Field(description=f"One of {', '.join(methods.FILES)}.")] = None
+    level: Annotated[str | int | None, Field(description='"C0", "C1", …, a number, or "auto".')] = None
+    where: Annotated[list[str], Field(description="Conditions on documents: path~*.md, date>=2023.")] = []
+    history: Annotated[list[Turn], Field(description="What was said before, the oldest first.")] = []
+    stream: Annotated[bool, Field(description="Server-sent events; also by Accept: text/event-stream.")] = (
+        False
+    )
+    sources: Annotated[bool, Field(description="Say what lies under the references.")] = False
+    contexts: Annotated[bool, Field(description="Say which records models were shown.")] = False
+    response_type: Annotated[str | None, Field(max_length=500)] = None
+    dynamic: bool | None = None
+    map_protocol: Literal["answer", "points"] | None = None
+    budget_tokens: Annotated[int | None, Field(gt=0, description="At most the service's own.")] = None
+    budget_usd: Annotated[float | None, Field(gt=0, description="At most the service's own.")] = None
+    max_seconds: Annotated[float | None, Field(gt=0, description="At most the service's own.")] = None
+
+
+def asked_of(body: QueryBody, options: ServiceOptions) -> Asked:
+    """The level of the service goes with its method. Raises Refused for more time than there is."""
+    if body.max_seconds is not None and body.max_seconds > options.max_seconds:
+        raise invalid(f"max_seconds can be {options.max_seconds:g} at most", "max_seconds")
+    level = options.level if body.level is None and body.method is None else body.level
+    return Asked(
+        body.question,
+        body.method or options.method,
+        level,
+        tuple(body.where),
+        tuple((turn.question, turn.answer) for turn in body.history),
+        partial(changed, body),
+        body.max_seconds,
+        body.sources,
+    )
+
+
+def changed(body: QueryBody, query: Query) -> Query:
+    """The settings of a question. Raises Refused for a budget above that of the service."""
+    named = ("response_type", "dynamic", "map_protocol", "budget_tokens", "budget_usd")
+    update = {name: value for name in named if (value := getattr(body, name)) is not None}
+    for name in ("budget_tokens", "budget_usd"):
+        most, wanted = getattr(query, name), update.get(name)
+        if most is not None and wanted is not None and wanted > most:
+            raise invalid(f"{name} can be {most:,} at most", name)
+    return query.model_copy(update=update)
+
+
+def answer_json(replied: Replied, contexts: bool) -> dict[str, Any]:
+    """An answer as `query --json` writes it, with the names and numbers of what it cites."""
+    answer = replied.answer if contexts else replace(replied.answer, contexts=())
+    told = {"id": replied.id, "snapshot": replied.snapshot, **answer.as_dict()}
+    if not contexts:
+        del told["contexts"]
+    told |= {"references": references(replied), "usage": usage(answer), "cost_usd": answer.cost_usd}
+    if replied.sources is not None:
+        told["sources"] = [asdict(source) for source in replied.sources]
+    return told
+
+
+def references(replied: Replied) -> list[dict[str, Any]]:
+    """What the answer cites: section, id, short number (as in the text) and name."""
+    names = {(cited.section, cited.number): cited.name for cited in replied.cited}
+    out = []
+    for r in replied.answer.references:
+        number = replied.numbers.get(r)
+        name = names.get((r.section, number)) if number is not None else None
+        out.append({"section": r.section, "id": r.id, "number": number, "name": name})
+    return out
+
+
+def usage(answer: Answer) -> dict[str, int]:
+    """Calls and tokens of all phases."""
+    phases = answer.phases.values()
+    names = ("calls", "prompt_tokens", "completion_tokens", "cached_tokens")
+    total = {name: sum(getattr(phase, name) for phase in phases) for name in names}
+    return total | {"total_tokens": total["prompt_tokens"] + total["completion_tokens"]}
+
+
+def told(contexts: bool, one: Event) -> Iterable[bytes]:
+    """Events of a stream.
+
+    phase     a phase begins or has ended
+    text      the next piece of the answer's text
+    restart   what was shown counts no more, and why; the text begins again
+    answer    the whole answer, as without a stream; the last event
+    error     there is no answer, or the rest of it; the last event
+    """
+    if isinstance(one, Phase):
+        yield event({"phase": one.name, "dialogues": one.dialogues, "ended": one.ended}, "phase")
+    elif isinstance(one, Replied):
+        yield event(answer_json(one, contexts), "answer")
+    elif isinstance(one, StartsAgain):
+        yield event({"reason": one.strip()}, "restart")
+    else:
+        yield event({"text": one}, "text")
+
+
+def failed(fault: Fault) -> Iterable[bytes]:
+    yield event({"status": fault.status, **fault.body()}, "error")
+
+
+def index_json(service: Service) -> dict[str, Any]:
+    """What is asked now. Raises Refused where there is no snapshot."""
+    served = service.live.now()
+    manifest = served.index.manifest
+    return {
+        "snapshot": served.number,
+        "created_at": manifest.created_at,
+        "version": manifest.version,
+        "counts": dict(manifest.counts),
+        "levels": [asdict(row) for row in served.levels],
+        "methods": list(methods.FILES),
+        "default": {"method": service.options.method, "level": service.options.level},
+        "notes": list(manifest.notes.values()),
+        "problem": service.live.problem,
+    }

@@ -1,0 +1,72 @@
+"""The service in this process, behind real HTTP, without Ray."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx2 as httpx
+import uvicorn
+from pydantic import SecretStr
+
+from graphrag_ray.service.app import create_app
+from graphrag_ray.service.asking import Service
+from graphrag_ray.service.options import ServiceOptions
+
+WITHIN_S = 60
+
+
+class Served:
+    """url: of the service; client: that sends the token; service: what it knows of itself."""
+
+    def __init__(self, token: str | None = None, **options: Any) -> None:
+        app = create_app(ServiceOptions(**options), SecretStr(token) if token else None)
+        self.service: Service = app.state.service
+        self._server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="on"))
+        self._thread = threading.Thread(target=self._server.run)
+        self._thread.start()
+        until(lambda: self._server.started or not self._thread.is_alive())
+        port = self._server.servers[0].sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.client = httpx.Client(base_url=self.url, headers=headers, timeout=WITHIN_S)
+
+    def ask(self, question: str, **more: Any) -> httpx.Response:
+        return self.client.post("/query", json={"question": question, **more})
+
+    def stream(self, question: str, **more: Any) -> Iterator[tuple[str, Any]]:
+        """Name and data of each event."""
+        with self.client.stream("POST", "/query", json={"question": question, "stream": True, **more}) as got:
+            assert got.status_code == 200, got.read()
+            yield from events(got)
+
+    def measured(self, name: str) -> dict[str, float]:
+        """The samples of a metric, by their labels."""
+        lines = self.client.get("/metrics").text.splitlines()
+        full = f"graphrag_ray_service_{name}"
+        found = (line.rpartition(" ") for line in lines if line.startswith((full + "{", full + " ")))
+        return {labels.removeprefix(full): float(value) for labels, _, value in found}
+
+    def close(self) -> None:
+        self.client.close()
+        self._server.should_exit = True
+        self._thread.join()
+
+
+def events(got: httpx.Response) -> Iterator[tuple[str, Any]]:
+    name = ""
+    for line in got.iter_lines():
+        if line.startswith("event: "):
+            name = line.removeprefix("event: ")
+        elif line.startswith("data: "):
+            yield name, json.loads(line.removeprefix("data: "))
+
+
+def until(seen: Callable[[], bool]) -> None:
+    end = time.monotonic() + WITHIN_S
+    while not seen():
+        assert time.monotonic() < end, "nothing to see"
+        time.sleep(0.02)

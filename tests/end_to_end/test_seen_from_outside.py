@@ -1,0 +1,240 @@
+"""What somebody sees of a run who has the index alone: how it goes, how it ended, why none was started."""
+
+from __future__ import annotations
+
+import errno
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import toy_model
+from endpoint import Answer
+from world import TOWN, Command, World, chain, index_command
+
+from graphrag_ray.errors import ModelRefused
+from graphrag_ray.status import last_run, status_of, watched
+from graphrag_ray.steps import heartbeat
+from graphrag_ray.store import gc, locks, runs
+from graphrag_ray.store.local import LocalFiles
+
+OFTEN_S = 0.05
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "EVERY_S", OFTEN_S)
+
+
+def when_asked(world: World, number: int, look: Callable[[], Any]) -> list[Any]:
+    """What `look` finds while a request, the so many-th, waits for its answer."""
+    found: list[Any] = []
+
+    def respond(body: dict[str, Any]) -> Answer:
+        if len(world.endpoint.requests) == number:
+            time.sleep(5 * OFTEN_S)  # no request is answered meanwhile
+            found.append(look())
+        return Answer(toy_model.respond(body), delay_s=OFTEN_S / 2)
+
+    world.endpoint.respond = respond
+    return found
+
+
+def live_files(world: World) -> list[str]:
+    return [info.path for info in world.store.list("runs") if "live" in info.path]
+
+
+def test_a_run_tells_how_far_it_is_how_fast_and_at_what_cost_until_it_has_ended(
+    world: World, often: None, run: Command
+):
+    world.write(chain(30))
+    shown: list[str] = []
+
+    def look() -> dict[str, Any]:
+        shown.append(run("status", "--root", world.root).stdout)
+        return status_of(world.store)
+
+    seen = when_asked(world, 40, look)
+    price = {"input_usd_per_mtok": 1.0, "output_usd_per_mtok": 1.0}
+    given = {"base_url": world.endpoint.base_url, "api_key_env": None, "tokens_per_minute": 9e9}
+    model = {"provider": "openai", "model": "m", "endpoints": [given | {"max_in_flight": 4}], "price": price}
+    world.index(models={"default": model})
+    last = seen[0]["last_run"]
+    assert (last["outcome"], last["pid"], last["epoch"]) == ("running", locks.os.getpid(), 1)
+    assert seen[0]["writer"] is not None and list(last["steps"]) == ["read"]
+    pace = last["reached"]["pace"]
+    assert last["reached"]["step"] == pace["stage"] == "extract" and last["reached"]["age_s"] < 30
+    assert 0 < pace["done"] < pace["total"] == 30 and 0 < pace["share"] < 1 and pace["failed"] == 0
+    assert pace["items_per_minute"] > 0 < pace["tokens_per_minute"] and pace["left_s"] > 0
+    assert pace["tokens_per_minute_limit"] == 9e9 and pace["cost_usd"] > 0 < pace["total_tokens"]
+    assert "running since" in shown[0] and f"process {last['pid']} on" in shown[0]
+    lines = [line.split() for line in shown[0].splitlines()]
+    assert ["read"] in [line[:1] for line in lines]
+    (line,) = [line for line in lines if line[:1] == ["extract"] and "tokens/min" in line]
+    assert f"{pace['done']}/30" in line and "9,000,000,000" in line
+    assert live_files(world) == []
+    after = status_of(world.store)["last_run"]
+    assert (after["outcome"], after["failed"], after["exit_meaning"]) == ("committed", 0, "done")
+    assert after["reached"] is None
+
+
+def test_a_short_run_tells_nothing_on_its_way(world: World, monkeypatch: pytest.MonkeyPatch):
+    written: list[str] = []
+    write = LocalFiles.write
+    monkeypatch.setattr(
+        LocalFiles, "write", lambda self, path, data: (written.append(path), write(self, path, data))
+    )
+    world.write(TOWN)
+    world.index()
+    assert [path for path in written if "live" in path] == []
+    assert "runs/1.json" in written
+
+
+@pytest.mark.parametrize("fault", ["hangs", "fails"])
+def test_storage_that_does_not_take_a_heartbeat_holds_nothing_up(
+    world: World, often: None, monkeypatch: pytest.MonkeyPatch, fault: str
+):
+    again, write, tried = threading.Event(), LocalFiles.write, []
+
+    def writing(self: LocalFiles, path: str, data: bytes) -> None:
+        if "live" in path:
+            tried.append(path)
+            if fault == "fails":
+                raise OSError(errno.EACCES, "Permission denied")
+            again.wait(30)
+        write(self, path, data)
+
+    monkeypatch.setattr(LocalFiles, "write", writing)
+    monkeypatch.setattr(heartbeat, "LAST_WITHIN_S", 0.1)
+    world.write(TOWN)
+    world.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=OFTEN_S)
+    assert world.index().failed == 0 and tried
+    assert len(tried) == 1 or fault == "fails"
+    again.set()
+
+
+def test_a_killed_run_shows_as_killed_and_where_it_was(world: World, often: None, run: Command):
+    world.write(chain(30))
+    when_asked(world, 30, lambda: world.store.read("runs/1.live.json"))
+    world.index()
+    live = runs.Live("n", 7, 0.0, "extract", 61.0, {})
+    with locks.acquire(world.store) as lock:
+        record = runs.RunRecord(lock.epoch, lock.holder.nonce, 1.0, "0", host="far", pid=7)
+        runs.write(world.store, record)
+        runs.write_live(world.store, lock.epoch, live)
+        found = last_run(world.store, locks.living(world.store))
+        assert found is not None and found["outcome"] == "running"
+    found = last_run(world.store, locks.living(world.store))
+    assert found is not None and (found["outcome"], found["reached"]["step"]) == ("killed", "extract")
+    watching = run("status", "--root", world.root, "--watch")
+    assert watching.exit_code == 1 and "was killed (process 7 on far)" in watching.stdout
+    plain = " ".join(run("status", "--root", world.root).stdout.split())
+    assert "it was at: extract … 61 s" in plain
+    # It stays until another run has told more.
+    with locks.acquire(world.store) as lock:
+        assert gc.plan(world.store, gc.Options(), lock).others["runs"] == []
+    world.endpoint.respond = toy_model.respond
+    world.index()
+    with locks.acquire(world.store) as lock:
+        going = {i.path for i in gc.plan(world.store, gc.Options(), lock).others["runs"]}
+    assert {"runs/2.live.json", "runs/2.json"} <= going and "runs/4.json" not in going
+
+
+def test_a_run_that_ended_early_says_where_it_was(world: World, run: Command):
+    world.write(chain(30))
+    assert run(*index_command(world, "--set", "budget.max_total_tokens=20000")).exit_code == 4
+    found = json.loads(run("status", "--root", world.root, "--json").stdout)["last_run"]
+    assert (found["exit_meaning"], found["failed"]) == ("stopped by a budget", None)
+    assert found["reached"]["step"] == "extract" and found["reached"]["pace"]["done"] > 0
+    plain = run("status", "--root", world.root).stdout
+    assert "(exit code 4: stopped by a budget)" in plain and "it was at: extract" in plain
+    assert run("status", "--root", world.root, "--watch").exit_code == 4
+
+
+def test_watching_shows_each_step_once_and_ends_with_the_run_and_its_exit_code(
+    world: World, often: None, run: Command
+):
+    world.write(chain(20))
+    when_asked(world, 10, lambda: None)
+    seen: list[Any] = []
+    running = threading.Thread(target=world.index)
+    running.start()
+    while not runs.epochs(world.store):
+        time.sleep(0.01)
+    seen += watched(world.store, sleep=lambda seconds: time.sleep(OFTEN_S))
+    running.join()
+    assert [s["outcome"] for s in seen[:-1]] == ["running"] * (len(seen) - 1) and len(seen) > 3
+    assert seen[-1]["outcome"] == "committed" and "finish" in seen[-1]["steps"]
+    told = run("status", "--root", world.root, "--watch")
+    assert told.exit_code == 0 and told.stdout.count("\nextract") == 1
+    assert "snapshot 1 was committed (exit code 0: done)" in told.stdout
+    assert json.loads(run("status", "--root", world.root, "--watch", "--json").stdout)["snapshot"] == 1
+
+
+def test_an_attempt_that_comes_to_no_run_is_told_beside_the_index_until_one_follows(
+    world: World, run: Command, tmp_path: Path
+):
+    world.write(TOWN)
+    assert run(*index_command(world)).exit_code == 0
+    nowhere = tmp_path / "nowhere"
+    assert run("index", nowhere, "--root", world.root).exit_code == 2
+    found = json.loads(run("status", "--root", world.root, "--json").stdout)
+    assert found["last_run"]["outcome"] == "committed"
+    assert (found["refused"]["exit_code"], found["refused"]["outcome"]) == (2, "usage")
+    assert str(nowhere) in found["refused"]["message"] and found["refused"]["given"]["input"] == str(nowhere)
+    plain = run("status", "--root", world.root).stdout
+    assert "came to no run" in plain and "(exit code 2: wrong usage or settings)" in plain
+    assert run(*index_command(world, "--set", "chunking.overlap=700")).exit_code == 2
+    assert "overlap" in status_of(world.store)["refused"]["message"]
+    with locks.acquire(world.store, note="somebody else"):
+        assert run(*index_command(world)).exit_code == 1
+    assert status_of(world.store)["refused"]["outcome"] == "held"
+    assert run(*index_command(world)).exit_code == 0
+    assert status_of(world.store)["refused"] is None
+
+
+def test_a_run_that_was_stopped_is_told_once(world: World, run: Command):
+    world.write(TOWN)
+    world.endpoint.key = "another"
+    assert run(*index_command(world)).exit_code == 1
+    found = status_of(world.store)
+    assert found["last_run"]["outcome"] == "refused" and found["refused"] is None
+    with pytest.raises(ModelRefused):
+        world.index()
+
+
+def test_a_mistyped_root_stays_as_it_was_unless_a_job_has_nowhere_else_to_tell(
+    world: World, run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    attempt = ["index", tmp_path / "nowhere", "--root", world.root]
+    assert run(*attempt).exit_code == 2 and not world.root.exists()
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    assert run(*attempt).exit_code == 2
+    found = status_of(world.store)
+    assert found["last_run"] is None and "nothing to read" in found["refused"]["message"]
+    assert run("status", "--root", world.root).exit_code == 0
+
+
+def test_a_settings_file_that_names_input_and_root_is_all_that_a_command_needs(
+    world: World, run: Command, tmp_path: Path
+):
+    world.write(TOWN)
+    given = {"base_url": world.endpoint.base_url, "api_key_env": None}
+    model = {"provider": "openai", "model": "m", "endpoints": [given]}
+    settings = {"root": "index", "input": {"url": "input"}, "models": {"default": model}}
+    config = tmp_path / "settings.yaml"
+    config.write_text(json.dumps(settings))
+    for place in (config, config.as_uri()):
+        assert run("index", "--config", place).exit_code == 0
+    assert "snapshot 1, " in run("status", "--config", config).stdout
+    assert run("query", "What about ALICE ?", "--config", config.as_uri()).exit_code == 0
+    kept = world.open().manifest.settings
+    assert "root" not in kept and "url" not in kept["input"]
+    config.write_text("{}")
+    told = run("index", "--config", config)
+    assert told.exit_code == 2 and f"name it as `root` in {config}" in told.stderr
+    told = run("index", "--root", world.root, "--config", config)
+    assert told.exit_code == 2 and "input.url" in told.stderr

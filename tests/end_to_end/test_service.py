@@ -1,0 +1,249 @@
+"""`graphrag-ray serve` as a process, on a Ray of its own, with two replicas, asked over HTTP."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import openai
+import pytest
+import toy_model
+from endpoint import Answer, Endpoint, Hang, Response
+from served import events, until
+from world import TOWN, Command, World, prompt_of
+
+THEMES = "What are the THEMES?"
+TOKEN = "token-of-clients-7f3a"
+KEY = "key-of-the-model-91bc"
+IN_FLIGHT = 3
+SECRET_WORDS = "periwinkle"
+
+
+class Service:
+    """The command, from its first word to its end."""
+
+    def __init__(self, world: World, *options: str, **environment: str) -> None:
+        line = [sys.executable, "-m", "graphrag_ray", "serve", "--root", str(world.root), "--port", "0"]
+        self.process = subprocess.Popen(
+            [*line, *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            env=os.environ | {"OPENAI_API_KEY": KEY, "GRAPHRAG_RAY_TOKEN": TOKEN} | environment,
+        )
+        self.said: list[str] = []
+        self._listening = threading.Thread(target=self._listen, daemon=True)
+        self._listening.start()
+        until(lambda: any("Ctrl-C ends it" in line for line in self.said) or self.process.poll() is not None)
+        told = "".join(self.said)
+        found = re.search(r" at (http://\S+)", told)
+        assert found, told
+        self.url = found.group(1)
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        self.client = httpx.Client(base_url=self.url, headers=headers, timeout=60)
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        self.said += iter(self.process.stdout.readline, "")
+
+    def ask(self, question: str, **more: Any) -> httpx.Response:
+        return self.client.post("/query", json={"question": question, **more})
+
+    def end(self) -> tuple[int, str]:
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(60)
+        self._listening.join()
+        return code, "".join(self.said)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with Endpoint(respond=toy_model.respond) as endpoint:
+        world = World(tmp_path_factory.mktemp("service"), endpoint)
+        world.write(TOWN)
+        world.index(communities={"small_component": 1})
+        yield world
+
+
+@pytest.fixture(scope="module")
+def service(town: World) -> Iterator[Service]:
+    endpoint = "models.default.endpoints.0"
+    limits = (
+        "--set",
+        f"{endpoint}.max_in_flight={IN_FLIGHT}",
+        "--set",
+        f"{endpoint}.api_key_env=OPENAI_API_KEY",
+    )
+    more = ("--replicas", "2", "--follow-s", "0.2", "--max-seconds", "50", "--max-body-bytes", "100000", "-v")
+    running = Service(town, *limits, *more, "--set", "models.default.timeout_s=40")
+    yield running
+    running.close()
+
+
+@pytest.fixture(autouse=True)
+def _as_ever(request: pytest.FixtureRequest) -> None:
+    if "town" in request.fixturenames:
+        request.getfixturevalue("town").endpoint.respond = toy_model.respond
+
+
+def reducing(world: World, reply: Response) -> None:
+    def respond(body: dict[str, Any]) -> Response:
+        return reply if prompt_of(body) == "reduce" else toy_model.respond(body)
+
+    world.endpoint.respond = respond
+
+
+def test_front_ends_of_openai_are_served(town: World, service: Service):
+    client = openai.OpenAI(base_url=f"{service.url}/v1", api_key=TOKEN, max_retries=0)
+    assert "graphrag-ray/global/C0" in [model.id for model in client.models.list()]
+    messages: Any = [{"role": "user", "content": THEMES}]
+    done = client.chat.completions.create(model="graphrag-ray", messages=messages)
+    text = done.choices[0].message.content or ""
+    assert text.startswith(town.open().ask(THEMES).text) and "Reports cited:" in text
+    stream = client.chat.completions.create(model="graphrag-ray", messages=messages, stream=True)
+    pieces = [chunk.choices[0].delta.content or "" for chunk in stream]
+    assert "".join(pieces) == text and len([p for p in pieces if p]) > 3
+    with pytest.raises(openai.AuthenticationError):
+        client.with_options(api_key="wrong").models.list()
+
+
+def test_pieces_come_while_the_model_writes(town: World, service: Service):
+    over = threading.Event()
+    reducing(town, Answer("One thing, another thing, and a last thing.", until=over))
+    with service.client.stream("POST", "/query", json={"question": THEMES, "stream": True}) as got:
+        coming = events(got)
+        assert next(data["text"] for name, data in coming if name == "text").startswith("One")
+        over.set()
+        assert [name for name, _ in coming][-1] == "answer"
+
+
+def test_fifty_questions_at_once_while_a_snapshot_comes(town: World, service: Service):
+    def respond(body: dict[str, Any]) -> Response:
+        return Answer(toy_model.respond(body), delay_s=0.02)
+
+    town.endpoint.respond, town.endpoint.peak_in_flight = respond, 0
+    with ThreadPoolExecutor(50) as pool:
+        asked = [pool.submit(service.ask, THEMES) for _ in range(50)]
+        town.endpoint.respond = toy_model.respond
+        town.write({"zoo.txt": "ZOE feeds YURI."})
+        town.index(communities={"small_component": 1})
+        answers = [one.result() for one in asked]
+    assert {a.status_code for a in answers} == {200}
+    told = [a.json() for a in answers]
+    assert {t["snapshot"] for t in told} <= {1, 2}
+    by_snapshot = {t["snapshot"]: t["text"] for t in told}
+    assert all(t["text"] == by_snapshot[t["snapshot"]] for t in told)
+    # Both replicas follow.
+    until(lambda: {service.ask("What about YURI ?").json()["snapshot"] for _ in range(10)} == {2})
+    assert "ZOE" in service.ask("What about YURI ?").json()["text"]
+
+
+def test_replicas_share_the_limits_of_the_model(town: World, service: Service):
+    def respond(body: dict[str, Any]) -> Response:
+        return Answer(toy_model.respond(body), delay_s=0.05)
+
+    town.endpoint.respond, town.endpoint.peak_in_flight = respond, 0
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(lambda _: service.ask(THEMES), range(20)))
+    assert {a.status_code for a in answers} == {200}
+    assert town.endpoint.peak_in_flight == IN_FLIGHT
+
+
+def test_a_client_that_goes_away_ends_its_question(town: World, service: Service):
+    reducing(town, Hang(60))
+
+    def leave(number: int) -> None:
+        with pytest.raises(httpx.ReadTimeout):
+            service.client.post("/query", json={"question": THEMES, "stream": bool(number % 2)}, timeout=1.0)
+
+    with ThreadPoolExecutor(IN_FLIGHT) as pool:
+        list(pool.map(leave, range(IN_FLIGHT)))
+    town.endpoint.respond = toy_model.respond
+    # They had all places at the model, and would have kept them longer than a question may take.
+    assert service.ask(THEMES).status_code == 200
+
+
+def test_what_a_client_may_not_is_refused(town: World, service: Service):
+    assert httpx.post(f"{service.url}/query", json={"question": THEMES}).status_code == 401
+    assert httpx.get(f"{service.url}/metrics").status_code == 401
+    assert httpx.get(f"{service.url}/healthz").status_code == 200
+    large = service.ask("x" * 200_000)
+    assert large.status_code == 413 and large.json()["error"]["code"] == "request_too_large"
+    reducing(town, Hang(60))
+    late = service.ask(THEMES, max_seconds=0.5)
+    assert late.status_code == 504 and late.json()["error"]["code"] == "timeout"
+    assert service.ask(THEMES, level="C9").status_code == 404
+    assert "graphrag_ray_service_questions_total" in service.client.get("/metrics").text
+
+
+def test_at_its_end_running_questions_are_answered_and_nothing_secret_was_said(town: World, service: Service):
+    over = threading.Event()
+    reducing(town, Answer("One thing, another thing, and a last thing.", until=over))
+    before = set(sessions())
+    with ThreadPoolExecutor(1) as pool:
+        with service.client.stream("POST", "/query", json={"question": SECRET_WORDS, "stream": True}) as got:
+            coming = events(got)
+            next(data for name, data in coming if name == "text")
+            ending = pool.submit(service.end)
+            time.sleep(1)
+            assert not ending.done()
+            over.set()
+            assert [name for name, _ in coming][-1] == "answer"
+        code, told = ending.result()
+    assert code == 0 and "Ending" in told
+    session = max((s for s in before if str(service.process.pid) in s.name), default=None)
+    assert session is not None
+    logs = "".join(p.read_text(errors="replace") for p in session.glob("logs/**/*") if p.is_file())
+    assert "method global, status 200" in logs
+    for secret in (TOKEN, KEY, SECRET_WORDS):
+        assert secret not in told + logs
+
+
+def sessions() -> list[Path]:
+    return list(Path("/tmp/ray").glob("session_*"))
+
+
+# before it starts
+
+
+def test_beyond_this_machine_a_token_is_wanted(town: World, run: Command, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("GRAPHRAG_RAY_TOKEN", raising=False)
+    done = run("serve", "--root", town.root, "--host", "0.0.0.0")
+    assert done.exit_code == 2 and "GRAPHRAG_RAY_TOKEN is not set" in done.output
+    assert "--allow-anonymous" in done.output
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--method", "magic"], "there is no method 'magic'"),
+        (["--method", "vector", "--level", "C0"], "vector search has no levels"),
+        (["--replicas", "0"], "--replicas"),
+        (["--set", "query.colour=red"], "unknown setting"),
+        (["--root", "/nowhere/at/all"], "there is no index"),
+    ],
+)
+def test_what_cannot_be_served_is_told_at_once(town: World, run: Command, options: list[str], said: str):
+    done = run("serve", "--root", town.root, *options)
+    assert done.exit_code == 2 and said in done.output
+
+
+def test_a_port_that_is_taken_is_told_at_once(town: World, run: Command):
+    port = town.endpoint.base_url.split(":")[2].split("/")[0]
+    done = run("serve", "--root", town.root, "--port", port)
+    assert done.exit_code == 2 and f"cannot listen at 127.0.0.1:{port}" in done.output

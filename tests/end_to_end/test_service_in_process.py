@@ -1,0 +1,381 @@
+"""The service without Ray: real HTTP in this process, over a small index and a model behind HTTP."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx2 as httpx
+import openai
+import pytest
+import toy_model
+from endpoint import WRONG_KEY, Answer, Broken, Hang, Response
+from served import Served, until
+from world import TOWN, World, prompt_of, python
+
+from graphrag_ray.purge import collect
+from graphrag_ray.service.chat_api import CITED
+from graphrag_ray.store.gc import Options
+
+THEMES = "What are the THEMES?"
+TOKEN = "a-token-of-clients"
+Start = Callable[..., Served]
+
+
+@pytest.fixture
+def town(world: World) -> World:
+    world.write(TOWN)
+    world.index(communities={"small_component": 1})
+    return world
+
+
+@pytest.fixture
+def serve(world: World) -> Iterator[Start]:
+    made: list[Served] = []
+
+    def start(token: str | None = None, **options: Any) -> Served:
+        made.append(Served(token, root=str(world.root), follow_s=0.05, **options))
+        return made[-1]
+
+    yield start
+    for served in made:
+        served.close()
+
+
+def reducing(world: World, reply: Response) -> None:
+    def respond(body: dict[str, Any]) -> Response:
+        return reply if prompt_of(body) == "reduce" else toy_model.respond(body)
+
+    world.endpoint.respond = respond
+
+
+def grown(world: World) -> None:
+    """Another snapshot, in which ZOE feeds YURI."""
+    world.write({"zoo.txt": "ZOE feeds YURI."})
+    world.index(communities={"small_component": 1})
+
+
+# POST /query
+
+
+def test_an_answer_is_that_of_the_index_with_names_of_what_it_cites(town: World, serve: Start):
+    answer = serve().ask(THEMES)
+    told, asked = answer.json(), town.open().ask(THEMES)
+    assert answer.status_code == 200 and told["text"] == asked.text and told["snapshot"] == 1
+    assert [r["id"] for r in told["references"]] == [r.id for r in asked.references]
+    assert all(f"({r['number']})" in told["text"] and r["name"] for r in told["references"])
+    assert told["usage"]["total_tokens"] > 0 and told["phases"].keys() == {"map", "reduce"}
+    assert told["seconds"] > 0 and "sources" not in told and "contexts" not in told
+
+
+def test_sources_are_told_where_they_are_asked_for(town: World, serve: Start):
+    told = serve().ask("What did DAVE do?", method="local", sources=True).json()
+    assert any(c["document"] == "harbour.txt" for s in told["sources"] for c in s["chunks"])
+
+
+def test_a_stream_tells_phases_then_pieces_then_the_whole(town: World, serve: Start):
+    said = list(serve().stream(THEMES))
+    names = [name for name, _ in said]
+    assert names[0] == "phase" and names[-1] == "answer" and names.count("text") > 3
+    text = "".join(data["text"] for name, data in said if name == "text")
+    assert text == said[-1][1]["text"] == town.open().ask(THEMES).text
+    begun = [data["phase"] for name, data in said if name == "phase" and not data["ended"]]
+    assert begun == ["map", "reduce"]
+
+
+def test_who_accepts_events_gets_them(town: World, serve: Start):
+    served = serve()
+    headers = {"Accept": "text/event-stream"}
+    answer = served.client.post("/query", json={"question": THEMES}, headers=headers)
+    assert answer.headers["Content-Type"].startswith("text/event-stream")
+    assert answer.text.rpartition("event: ")[2].startswith("answer")
+
+
+def test_a_question_may_lean_on_those_before_it(town: World, serve: Start):
+    asked = town.asked()
+    told = serve().ask("And him?", history=[{"question": "Who is ERIN?", "answer": "DAVE sold her a boat."}])
+    assert told.status_code == 200
+    condensed = town.endpoint.bodies()[asked]
+    assert prompt_of(condensed) == "condense" and "DAVE sold her" in condensed["messages"][-1]["content"]
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "said"),
+    [
+        ({"method": "magic"}, 400, "there is no method 'magic'"),
+        ({"method": "vector", "level": "C0"}, 400, "vector search has no levels"),
+        ({"level": "C9"}, 404, "C9"),
+        ({"question": " "}, 400, "the question is empty"),
+        ({"question": "x" * 20_001}, 400, "20001 characters"),
+        ({"where": ["date"]}, 400, "cannot be restricted"),
+        ({"colour": "red"}, 400, "colour"),
+        ({"question": 7}, 400, "question: "),
+        ({"budget_tokens": 5}, 400, "budget_tokens"),
+        ({"max_seconds": 9_999}, 400, "max_seconds can be 300 at most"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_with_a_reason(
+    town: World, serve: Start, given: dict[str, Any], status: int, said: str
+):
+    answers = [serve().ask(**({"question": THEMES} | given | {"stream": stream})) for stream in (False, True)]
+    for answer in answers:
+        assert answer.status_code == status and said in answer.json()["error"]["message"]
+
+
+def test_a_body_that_is_no_json_or_too_large_is_refused(town: World, serve: Start):
+    client = serve(max_body_bytes=1_000).client
+    assert (
+        client.post("/query", content=b"{", headers={"Content-Type": "application/json"}).status_code == 400
+    )
+    # A page of a browser can send this to another address without being asked.
+    simple = client.post("/query", content=b'{"question": "x"}', headers={"Content-Type": "text/plain"})
+    assert simple.status_code == 400
+    large = client.post("/query", json={"question": "x" * 1_000})
+    assert large.status_code == 413 and large.json()["error"]["code"] == "request_too_large"
+
+    def endless() -> Iterator[bytes]:
+        yield from (b" " * 400 for _ in range(10))
+
+    headers = {"Content-Type": "application/json"}
+    assert client.post("/query", content=endless(), headers=headers).status_code == 413
+    assert client.get("/nowhere").json()["error"]["code"] == "http_error"
+
+
+def test_the_service_says_what_it_serves_and_how_it_is(town: World, serve: Start):
+    served = serve(token=TOKEN)
+    index = served.client.get("/index").json()
+    assert index["snapshot"] == 1 and index["counts"]["documents"] == 6 and index["levels"][0]["name"] == "C0"
+    assert httpx.get(f"{served.url}/healthz").json() == {"status": "ok", "snapshot": 1}
+    for path in ("/index", "/metrics", "/v1/models", "/docs", "/openapi.json"):
+        assert httpx.get(f"{served.url}{path}").status_code == 401
+    served.ask(THEMES)
+    served.ask(THEMES, method="magic")
+    questions = served.measured("questions_total")
+    assert questions['{method="global",replica="",status="200"}'] == 1
+    assert questions['{method="unknown",replica="",status="400"}'] == 1
+    tokens = served.measured("model_tokens_total")
+    assert tokens['{kind="prompt",model="m",replica="",stage="map"}'] > 0
+    assert served.measured("snapshot") == {'{replica=""}': 1}
+    assert served.measured("questions_running") == {'{replica=""}': 0}
+
+
+def test_names_that_clients_make_up_are_no_labels(town: World, serve: Start):
+    served = serve()
+    for n in range(3):
+        served.ask(THEMES, method=f"made-up-{n}")
+    assert "made-up" not in served.client.get("/metrics").text
+
+
+# limits
+
+
+def test_a_question_that_takes_too_long_is_given_up(town: World, serve: Start):
+    reducing(town, Hang(30))
+    served = serve(max_seconds=60)
+    late = served.ask(THEMES, max_seconds=0.5)
+    assert late.status_code == 504 and late.json()["error"]["code"] == "timeout"
+    said = list(served.stream(THEMES, max_seconds=0.5))
+    assert said[-1][0] == "error" and said[-1][1]["status"] == 504
+    reducing(town, "All is well.")
+    assert served.ask(THEMES).json()["text"] == "All is well."
+
+
+def test_questions_beyond_those_that_may_wait_are_told_when_to_come_again(town: World, serve: Start):
+    over = threading.Event()
+    reducing(town, Answer("One thing, another thing, and a last thing.", until=over))
+    served = serve(max_running=1, max_waiting=1)
+    with ThreadPoolExecutor(2) as pool:
+        # A stream waits for its end; the other for its place.
+        first = pool.submit(lambda: list(served.stream(THEMES)))
+        until(lambda: served.service.places.running == 1)
+        second = pool.submit(served.ask, THEMES)
+        until(lambda: served.service.places.waiting == 1)
+        full = served.ask(THEMES)
+        assert full.status_code == 429 and int(full.headers["Retry-After"]) >= 1
+        assert full.json()["error"]["type"] == "rate_limit_error"
+        over.set()
+        assert first.result()[-1][0] == "answer" and second.result().status_code == 200
+
+
+def test_the_budget_of_the_service_can_be_lowered_and_not_raised(town: World, serve: Start):
+    served = serve(overrides=("query.budget_tokens=100000",))
+    assert served.ask(THEMES, budget_tokens=99_999).status_code == 200
+    assert served.ask(THEMES, budget_tokens=100_001).status_code == 400
+    low = served.ask(THEMES, budget_tokens=10).json()
+    assert low["error"]["code"] == "budget_exceeded"
+
+
+def test_questions_at_once_share_one_limiter_and_keep_their_own_accounts(town: World, serve: Start):
+    served = serve(overrides=("models.default.endpoints.0.max_in_flight=2",))
+    alone = served.ask(THEMES).json()["usage"]
+    town.endpoint.peak_in_flight = 0
+    with ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(lambda _: served.ask(THEMES).json(), range(12)))
+    assert {tuple(a["usage"].items()) for a in answers} == {tuple(alone.items())}
+    assert len({a["text"] for a in answers}) == 1 and town.endpoint.peak_in_flight == 2
+
+
+# a client that goes away
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_goes_away_ends_its_question(town: World, serve: Start, stream: bool):
+    reducing(town, Hang(60))
+    served = serve(overrides=("models.default.endpoints.0.max_in_flight=1",))
+    asked = town.asked()
+    with pytest.raises(httpx.ReadTimeout):
+        served.client.post("/query", json={"question": THEMES, "stream": stream}, timeout=1.0)
+    until(lambda: served.service.places.running == 0)
+    assert town.prompts(asked)["reduce"] == 1
+    assert served.measured("questions_total") == {'{method="global",replica="",status="499"}': 1}
+    # What the model was asked is counted, and the place at it is free again.
+    assert served.measured("model_calls_total")['{model="m",replica="",stage="reduce"}'] == 1
+    reducing(town, "All is well.")
+    assert served.ask(THEMES).json()["text"] == "All is well."
+
+
+# what fails
+
+
+def test_a_model_that_refuses_is_told_with_a_status(town: World, serve: Start):
+    town.endpoint.respond = lambda body: WRONG_KEY
+    served = serve()
+    for stream in (False, True):
+        answer = served.ask(THEMES, stream=stream)
+        refused = answer.json() if not stream else {"error": {"code": "model_refused"}}
+        assert refused["error"]["code"] == "model_refused"
+
+
+def test_what_fails_after_the_first_piece_is_an_event(town: World, serve: Start):
+    reducing(town, Broken("One thing, and another thing, and a last thing.", after=3))
+    said = list(serve(overrides=("run.max_attempts=1",)).stream(THEMES))
+    assert said[-1][0] in ("error", "answer")
+    if said[-1][0] == "answer":
+        assert said[-1][1]["failed_parts"] or "restart" in [name for name, _ in said]
+
+
+# snapshots
+
+
+def test_new_snapshots_are_asked_and_running_questions_finish_on_theirs(town: World, serve: Start):
+    over = threading.Event()
+    reducing(town, Answer("One thing, another thing, and a last thing.", until=over))
+    served = serve()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(lambda: list(served.stream(THEMES)))
+        until(lambda: served.service.places.running == 1)
+        town.endpoint.respond = toy_model.respond
+        grown(town)
+        until(lambda: served.client.get("/healthz").json()["snapshot"] == 2)
+        assert "ZOE" in served.ask("What about YURI ?").json()["text"]
+        over.set()
+        assert running.result()[-1][1]["snapshot"] == 1
+
+
+def test_a_service_without_an_index_waits_for_one(world: World, serve: Start):
+    served = serve()
+    assert served.client.get("/healthz").status_code == 503
+    early = served.ask(THEMES)
+    assert early.status_code == 503 and early.json()["error"]["code"] == "no_snapshot"
+    assert served.client.get("/v1/models").status_code == 503
+    world.write(TOWN)
+    world.index(communities={"small_component": 1})
+    until(lambda: served.client.get("/healthz").status_code == 200)
+    assert served.ask(THEMES).status_code == 200
+
+
+def test_a_snapshot_that_is_removed_under_a_question_is_told_and_the_next_is_asked(
+    town: World, serve: Start, monkeypatch: pytest.MonkeyPatch
+):
+    served = serve()
+    # It has not seen the new snapshot when the old one goes, nor read all of the old one.
+    monkeypatch.setattr(served.service.live, "look", _never)
+    grown(town)
+    collect(town.store, Options(keep=1, grace_s=0.0), delete=True)
+    removed = served.ask(THEMES, method="text")
+    assert removed.status_code == 503 and removed.json()["error"]["code"] == "snapshot_removed"
+    assert removed.headers["Retry-After"] == "1" and "the newest is 2" in removed.json()["error"]["message"]
+    monkeypatch.undo()
+    until(lambda: served.ask(THEMES, method="text").status_code == 200)
+
+
+async def _never() -> None: ...
+
+
+def test_a_snapshot_that_cannot_be_opened_leaves_the_one_that_is_open(town: World, serve: Start):
+    served = serve()
+    town.store.write("snapshots/2.json", b"{")
+    until(lambda: "damaged" in served.client.get("/index").json()["problem"])
+    assert served.ask(THEMES).json()["snapshot"] == 1
+    assert served.measured("snapshot_looks_failed")['{replica=""}'] >= 1
+
+
+# OpenAI's protocol
+
+
+def test_a_chat_front_end_works_unchanged(town: World, serve: Start):
+    served = serve(token=TOKEN)
+    client = openai.OpenAI(base_url=f"{served.url}/v1", api_key=TOKEN, max_retries=0)
+    names = [model.id for model in client.models.list()]
+    assert names[0] == "graphrag-ray" and {"graphrag-ray/global/C0", "graphrag-ray/local"} <= {*names}
+    messages: Any = [{"role": "user", "content": THEMES}]
+    done = client.chat.completions.create(model="graphrag-ray", messages=messages)
+    text = done.choices[0].message.content or ""
+    assert text.startswith(town.open().ask(THEMES).text + CITED) and "Reports cited:" in text
+    assert done.usage is not None and done.usage.total_tokens > 0
+    assert done.model_extra is not None and done.model_extra["graphrag"]["references"]
+    pieces = list(
+        client.chat.completions.create(
+            model="graphrag-ray/global/C0",
+            messages=messages,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
+    assert "".join(p.choices[0].delta.content or "" for p in pieces if p.choices) == text
+    assert pieces[-1].usage is not None and pieces[-2].choices[0].finish_reason == "stop"
+    again = [*messages, {"role": "assistant", "content": text}, {"role": "user", "content": "And DAVE ?"}]
+    assert (
+        client.chat.completions.create(model="graphrag-ray/vector", messages=again).choices[0].message.content
+    )
+
+
+def test_errors_are_those_that_the_client_knows(town: World, serve: Start):
+    served = serve(token=TOKEN)
+    client = openai.OpenAI(base_url=f"{served.url}/v1", api_key=TOKEN, max_retries=0)
+    messages: Any = [{"role": "user", "content": THEMES}]
+    with pytest.raises(openai.NotFoundError, match="does not exist"):
+        client.chat.completions.create(model="gpt-5", messages=messages)
+    with pytest.raises(openai.NotFoundError, match="C9"):
+        client.chat.completions.create(model="graphrag-ray/global/C9", messages=messages)
+    with pytest.raises(openai.BadRequestError, match="n must be 1"):
+        client.chat.completions.create(model="graphrag-ray", messages=messages, n=2)
+    with pytest.raises(openai.AuthenticationError):
+        client.with_options(api_key="wrong").chat.completions.create(model="graphrag-ray", messages=messages)
+    town.endpoint.respond = lambda body: WRONG_KEY
+    with pytest.raises(openai.APIError):
+        list(client.chat.completions.create(model="graphrag-ray", messages=messages, stream=True))
+
+
+# what is kept to itself
+
+
+def test_questions_are_not_logged(town: World, serve: Start, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO)
+    served = serve(token=TOKEN)
+    served.ask("What did DAVE do in secret?")
+    served.ask("What did DAVE do in secret?", colour="red")
+    assert "status 200" in caplog.text and "method global" in caplog.text
+    assert "secret" not in caplog.text.replace("a-token", "") and TOKEN not in caplog.text
+
+
+def test_commands_do_not_wait_for_what_the_service_needs():
+    done = python(
+        "import sys; from click.testing import CliRunner; from graphrag_ray.cli import main\n"
+        "for given in (['--help'], ['query', 'x', '--root', '/nowhere']): CliRunner().invoke(main, given)\n"
+        "print([m for m in ('fastapi', 'starlette', 'prometheus_client', 'ray') if m in sys.modules])"
+    )
+    assert done.stdout.strip() == "[]", done

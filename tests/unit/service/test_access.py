@@ -1,0 +1,81 @@
+"""Who may ask."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import SecretStr
+from starlette.responses import PlainTextResponse
+from starlette.testclient import TestClient
+from starlette.types import ASGIApp
+
+from graphrag_ray.commands.serve import is_loopback
+from graphrag_ray.errors import UsageError
+from graphrag_ray.service.access import Guard, find_token
+from graphrag_ray.service.options import ServiceOptions
+
+OPTIONS = ServiceOptions(root="./index")
+INSIDE: ASGIApp = PlainTextResponse("inside")
+
+
+def client(
+    token: str | None = "s3cret", hosts: tuple[str, ...] = (), open_metrics: bool = False
+) -> TestClient:
+    options = OPTIONS.model_copy(update={"hosts": hosts, "open_metrics": open_metrics})
+    return TestClient(Guard(INSIDE, SecretStr(token) if token else None, options))
+
+
+@pytest.mark.parametrize(
+    "header", [None, "s3cret", "Bearer", "Bearer s3cre", "Bearer s3cret1", "Basic s3cret", "Bearer \xfc"]
+)
+def test_without_the_token_nobody_comes_in(header: str | None):
+    headers = {"Authorization": header.encode("latin-1")} if header else {}
+    answer = client().get("/query", headers=headers)
+    assert answer.status_code == 401 and answer.headers["WWW-Authenticate"] == "Bearer"
+    assert answer.json()["error"]["code"] == "invalid_api_key" and "s3cret" not in answer.text
+
+
+def test_the_token_opens():
+    assert client().get("/query", headers={"Authorization": "bearer s3cret"}).text == "inside"
+    assert client(token=None).get("/query").text == "inside"
+
+
+def test_health_is_open_and_metrics_are_where_that_is_said():
+    assert client().get("/healthz").status_code == 200
+    assert client().get("/metrics").status_code == 401
+    assert client(open_metrics=True).get("/metrics").status_code == 200
+    assert client().get("/healthz/../query").status_code == 401
+
+
+def test_below_a_prefix_the_paths_are_the_same():
+    below = TestClient(Guard(INSIDE, SecretStr("s3cret"), OPTIONS), root_path="/rag")
+    assert below.get("/rag/healthz").status_code == 200 and below.get("/rag/query").status_code == 401
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "[::2]:8000"])
+def test_a_page_that_calls_the_service_by_another_name_is_refused(host: str):
+    guarded = client(None, ("localhost", "127.0.0.1", "::1"))
+    assert guarded.get("/query", headers={"Host": host}).status_code == 421
+    for own in ("localhost:8000", "127.0.0.1", "[::1]:8000", "LOCALHOST"):
+        assert guarded.get("/query", headers={"Host": own}).status_code == 200
+
+
+def test_a_token_is_found_in_the_environment_and_else_asked_for():
+    found = find_token(OPTIONS, {"GRAPHRAG_RAY_TOKEN": " abc \n"})
+    assert found is not None and found.get_secret_value() == "abc" and "abc" not in repr(found)
+    asked = find_token(OPTIONS, {}, {"GRAPHRAG_RAY_TOKEN": "xyz"}.get)
+    assert asked is not None and asked.get_secret_value() == "xyz"
+
+
+def test_a_service_without_a_token_says_so_itself():
+    with pytest.raises(UsageError, match="GRAPHRAG_RAY_TOKEN is not set"):
+        find_token(OPTIONS, {"GRAPHRAG_RAY_TOKEN": "  "})
+    assert find_token(OPTIONS.model_copy(update={"allow_anonymous": True}), {}) is None
+
+
+HERE = ("localhost", "127.0.0.1", "127.8.8.8", "::1")
+ELSEWHERE = ("0.0.0.0", "::", "10.0.0.1", "example.org", "")
+
+
+@pytest.mark.parametrize("host", [*HERE, *ELSEWHERE])
+def test_what_is_of_this_machine_alone(host: str):
+    assert is_loopback(host) == (host in HERE)

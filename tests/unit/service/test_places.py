@@ -1,0 +1,59 @@
+"""How many questions run, and how many wait."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from graphrag_ray.service.faults import Refused
+from graphrag_ray.service.places import Places
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_questions_beyond_those_that_may_wait_are_refused():
+    async def scene() -> None:
+        places, over, run = Places(2, 1), asyncio.Event(), []
+
+        async def question(name: str) -> None:
+            async with places.one():
+                run.append(name)
+                await over.wait()
+
+        asked = [asyncio.ensure_future(question(name)) for name in "abc"]
+        await settle()
+        assert run == ["a", "b"] and (places.running, places.waiting) == (2, 1)
+        with pytest.raises(Refused) as caught:
+            await question("d")
+        assert caught.value.fault.status == 429 and 1 <= (caught.value.fault.retry_after_s or 0) <= 60
+        over.set()
+        await asyncio.gather(*asked)
+        assert run == ["a", "b", "c"] and (places.running, places.waiting) == (0, 0)
+
+    asyncio.run(scene())
+
+
+def test_who_goes_away_while_it_waits_leaves_nothing_behind():
+    async def scene() -> None:
+        places = Places(1, 5)
+        over = asyncio.Event()
+
+        async def question() -> None:
+            async with places.one():
+                await over.wait()
+
+        first, second = asyncio.ensure_future(question()), asyncio.ensure_future(question())
+        await settle()
+        second.cancel()
+        await settle()
+        assert (places.running, places.waiting) == (1, 0)
+        first.cancel()
+        await settle()
+        over.set()
+        await asyncio.wait_for(question(), 1)
+
+    asyncio.run(scene())

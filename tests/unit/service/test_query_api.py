@@ -1,0 +1,92 @@
+"""POST /query: what a request changes, and what it may not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from pydantic import ValidationError
+
+from graphrag_ray.query.answer import Answer, ContextUsed
+from graphrag_ray.records import Reference
+from graphrag_ray.service.asking import Phase, Replied
+from graphrag_ray.service.faults import Refused
+from graphrag_ray.service.options import ServiceOptions
+from graphrag_ray.service.query_api import QueryBody, answer_json, asked_of, changed, told
+from graphrag_ray.settings import Query
+from graphrag_ray.streams import StartsAgain
+
+OPTIONS = ServiceOptions(root="./index", level="C1", max_seconds=60)
+GONE = Reference("Reports", "zz")
+REPLIED = Replied(
+    "ab",
+    Answer("What?", "This.", "global", (GONE,), contexts=(ContextUsed("map", (GONE,), 7),)),
+    2,
+    {},
+    [],
+    None,
+)
+
+
+def body(**given: Any) -> QueryBody:
+    return QueryBody.model_validate({"question": "What?", **given})
+
+
+def test_a_question_is_asked_as_the_service_is_told():
+    asked = asked_of(body(), OPTIONS)
+    assert (asked.method, asked.level, asked.where, asked.history) == ("global", "C1", (), ())
+
+
+def test_the_level_of_the_service_goes_with_its_method():
+    assert asked_of(body(method="local"), OPTIONS).level is None
+    assert asked_of(body(level=0), OPTIONS).level == 0
+
+
+def test_a_request_may_ask_for_less_than_the_service_allows():
+    query = Query(budget_tokens=1_000, response_type="a list")
+    wanted = changed(body(budget_tokens=900, budget_usd=0.5, response_type="a word", dynamic=True), query)
+    assert (wanted.budget_tokens, wanted.budget_usd) == (900, 0.5)
+    assert wanted.response_type == "a word" and wanted.dynamic
+    assert changed(body(), query) == query
+
+
+def test_a_request_may_not_ask_for_more():
+    with pytest.raises(Refused, match="budget_tokens can be 1,000 at most"):
+        changed(body(budget_tokens=1_001), Query(budget_tokens=1_000))
+    with pytest.raises(Refused, match="max_seconds can be 60 at most"):
+        asked_of(body(max_seconds=61), OPTIONS)
+
+
+@pytest.mark.parametrize(
+    "given", [{"budget_tokens": 0}, {"models": {}}, {"history": [["a", "b"]]}, {"where": "x"}]
+)
+def test_what_is_no_question_is_refused(given: dict[str, Any]):
+    with pytest.raises(ValidationError):
+        body(**given)
+
+
+def test_contexts_are_told_where_they_are_asked_for():
+    assert "contexts" not in answer_json(REPLIED, contexts=False)
+    assert answer_json(REPLIED, contexts=True)["contexts"][0]["n_tokens"] == 7
+
+
+def test_what_the_snapshot_does_not_hold_has_no_number():
+    (reference,) = answer_json(REPLIED, contexts=False)["references"]
+    assert reference == {"section": "Reports", "id": "zz", "number": None, "name": None}
+
+
+def test_events_name_what_they_are():
+    said = [Phase("map", 3, ended=False), "Th", StartsAgain("\n\n[again]\n\n"), "This.", REPLIED]
+    lines = [
+        line for one in said for piece in told(False, one) for line in piece.decode().splitlines() if line
+    ]
+    names, data = lines[::2], [orjson.loads(line.removeprefix("data: ")) for line in lines[1::2]]
+    assert names == [f"event: {n}" for n in ("phase", "text", "restart", "text", "answer")]
+    assert data[0] == {"phase": "map", "dialogues": 3, "ended": False}
+    assert data[2] == {"reason": "[again]"} and data[4]["text"] == "This." and data[4]["snapshot"] == 2
+
+
+def test_a_line_break_of_the_text_breaks_no_event():
+    (piece,) = told(False, "a\n\nevent: answer\ndata: {}")
+    assert piece.count(b"\n") == 3
