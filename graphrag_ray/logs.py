@@ -77,6 +77,12 @@ def configure(logging_: Logging | None = None, **changes: Any) -> None:
     logging.getLogger(OURS).setLevel(_current.level.upper())
 
 
+def forget() -> None:
+    """What was said so far: the next `configure` begins with the environment."""
+    global _current  # noqa: PLW0603 - see `configure`
+    _current = None
+
+
 def set_run(run: str) -> None:
     """What this process logs from now on belongs to this run."""
     if _current is not None:

@@ -47,13 +47,19 @@ def _traceback(ctx: click.Context, option: click.Parameter, wanted: bool) -> Non
 
 def _verbose(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
     if wanted:
-        logs.configure(level="info")
+        _log(level="info")
 
 
 def _logged(ctx: click.Context, option: click.Parameter, wanted: str | None) -> None:
     if wanted is not None:
-        changes: dict[str, Any] = {str(option.name).removeprefix("log_"): wanted}
+        _log(**{str(option.name).removeprefix("log_"): wanted})
+
+
+def _log(**changes: Any) -> None:
+    try:
         logs.configure(None, **changes)
+    except UsageError as e:
+        raise click.UsageError(str(e)) from e
 
 
 def _general() -> list[click.Parameter]:
@@ -101,6 +107,10 @@ class Commands(click.Group):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         return [*_general(), *super().get_params(ctx)]
+
+    def make_context(self, *given: Any, **more: Any) -> click.Context:
+        logs.forget()
+        return super().make_context(*given, **more)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

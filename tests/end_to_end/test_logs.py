@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 import toy_model
 from endpoint import Response, Status, rate_limited
-from world import TOWN, World, index_command
+from world import TOWN, Command, World, index_command
+
+from graphrag_ray import logs
 
 KEY = "correct-horse-battery-staple"
 MARKER = "UNSPEAKABLE"
@@ -95,3 +97,20 @@ def test_no_log_holds_a_key_or_a_text_and_each_line_says_its_run(world: World, r
     joined = [r for r in workers if r["message"] == "worker joined"]
     assert {r["stage"] for r in joined} >= {"extract", "report"} and all(r["run"] == run for r in joined)
     assert any("paused" in r["message"] for r in workers)
+
+
+def test_options_count_more_than_the_environment_and_both_for_one_command_only(
+    run: Command, world: World, monkeypatch: pytest.MonkeyPatch
+):
+    world.write(TOWN)
+    monkeypatch.setenv("GRAPHRAG_RAY_LOG", "json,info")
+    told = [json.loads(line) for line in run(*index_command(world)).stderr.splitlines()]
+    assert {"run started", "step ended", "run ended"} <= {record["message"] for record in told}
+    assert not run(*index_command(world, "--log-level", "error")).stderr
+    as_text = run(*index_command(world, "--log-format", "text", "-v", "-q")).stderr.splitlines()
+    assert any("INFO graphrag_ray.steps.record: run ended" in line for line in as_text)
+    monkeypatch.setenv("GRAPHRAG_RAY_LOG", "loud")
+    for options in ([], ["-v"]):
+        refused = run("status", "--root", world.root, *options)
+        assert refused.exit_code == 2 and "'loud' is none of debug, info" in refused.stderr
+    logs.forget()
