@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from graphrag_ray import traces
 from graphrag_ray.corpus.tokens import count, vocabulary_for
 from graphrag_ray.engine.allowance import Allowance
 from graphrag_ray.engine.cache import ReplyCache
@@ -190,7 +191,9 @@ class Index:
         given = self._given
         if query is not None:
             given = replace(given, settings=self.settings.model_copy(update={"query": query}))
-        return partial(self._answered, search, Question(question, level, tuple(where), tuple(history)), given)
+        asked = Question(question, level, tuple(where), tuple(history))
+        answered = partial(self._answered, search, asked, given)
+        return traces.of_question(method, self.manifest.number, answered)
 
     def warm(self) -> None:
         """Load what every question takes, so that the first one does not wait for it."""
@@ -234,7 +237,7 @@ class Index:
             return [Ran(o.result, o.error) for o in outcomes]
 
         try:
-            answer = await _driven(search(question, given), fulfil)
+            answer = await _driven(search(question, given), traces.of_needs(fulfil))
         finally:
             await searching.close()
         about_snapshot = self._notes(None if answer.found else question.text)

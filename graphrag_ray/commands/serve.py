@@ -216,7 +216,7 @@ def _held(options: ServiceOptions, settings: Settings) -> dict[str, SecretStr]:
 
 
 def _log_level() -> str:
-    return "INFO" if logging.getLogger().level <= logging.INFO else "WARNING"
+    return "INFO" if logging.getLogger("graphrag_ray").getEffectiveLevel() <= logging.INFO else "WARNING"
 
 
 def _free_port(host: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 import uuid
@@ -16,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 import ray
 from ray.exceptions import RayActorError
 
+from graphrag_ray import logs
 from graphrag_ray.distributed.coordinator import Leased, Report
 from graphrag_ray.distributed.limits import RayLimiter
 from graphrag_ray.engine.drive import Driver
@@ -24,10 +26,13 @@ from graphrag_ray.engine.journalling import Keeper
 from graphrag_ray.engine.work import BEGUN_TOGETHER, Answer, Asking, Outcome, Work, begin, run_item
 from graphrag_ray.errors import FatalCallError, GraphRagError
 from graphrag_ray.llm.accounting import Accounts, InFlight
+from graphrag_ray.logs import Logging
 from graphrag_ray.messages import EmbeddingRequest, Request
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
 from graphrag_ray.store.rows import JournalRow
+
+_log = logging.getLogger(__name__)
 
 Begun: TypeAlias = asyncio.Future[list[tuple[Driver[Any], list[JournalRow]]]]
 
@@ -53,10 +58,12 @@ class WorkerSettings:
     models: Models
     flush_s: float
     limiters: str
+    logging: Logging | None = None
 
 
 class Worker:
     def __init__(self, settings: WorkerSettings) -> None:
+        logs.follow(settings.logging)
         self._settings = settings
         self._limiter = RayLimiter(settings.limiters, settings.name, settings.models.online)
 
@@ -124,8 +131,11 @@ class _WorkerSweep:
         try:
             incarnation = await self.coordinator.register.remote(self.settings.name)
             keys = await _keys(self.settings.models, self.coordinator)
+            logs.hide(keys.values())
         except RayActorError:
             return False  # the driver starts another coordinator
+        logs.about(self.work.name)
+        logs.event(_log, "worker joined", worker=self.settings.name, life=incarnation)
         # No two lives of a worker may write under one name.
         name = f"{self.settings.name}-{uuid.uuid4().hex[:8]}"
         self.writer = JournalWriter(self.settings.store, self.work.name, name)
@@ -244,7 +254,8 @@ class _WorkerSweep:
 
     def _report(self) -> Report:
         taken, in_flight = self.accounts.take(), self.sent.totals()
-        report = Report(self.journalled, taken, len(self.running), in_flight, self.fatal)
+        running, lag_s = len(self.running), self.keeper.lag_s
+        report = Report(self.journalled, taken, running, in_flight, self.fatal, lag_s)
         self.journalled = []
         return report
 
