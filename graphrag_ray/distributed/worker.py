@@ -22,7 +22,7 @@ from graphrag_ray.engine.journalling import Keeper
 from graphrag_ray.engine.sent import Sent, current_item
 from graphrag_ray.engine.work import BEGUN_TOGETHER, Answer, Asking, Outcome, Work, begin, run_item
 from graphrag_ray.errors import FatalCallError, GraphRagError
-from graphrag_ray.llm.accounting import Accounts, InFlight
+from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.messages import EmbeddingRequest, Request
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
