@@ -99,9 +99,11 @@ def start_limiters(prefix: str, models: Models, namespace: str | None = None) ->
 
     namespace: where they outlive us, and are those of whoever came first; None: they are ours alone
     """
-    shared = {"namespace": namespace, "lifetime": "detached", "get_if_exists": True} if namespace else {}
+    options: dict[str, Any] = {"scheduling_strategy": beside_driver()}
+    if namespace:  # they outlive our node, too
+        options = {"namespace": namespace, "lifetime": "detached", "get_if_exists": True}
     return [
-        _Actor.options(name=f"{prefix}-{name}", scheduling_strategy=beside_driver(), **shared).remote(
+        _Actor.options(name=f"{prefix}-{name}", **options).remote(
             name, model, models.default_in_flight, logs.current()
         )
         for name, model in models.online.items()

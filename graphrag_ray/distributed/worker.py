@@ -7,12 +7,10 @@ import logging
 import os
 import time
 import uuid
-from collections import Counter
 from contextlib import suppress
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import ray
 from ray.exceptions import RayActorError
@@ -23,9 +21,10 @@ from graphrag_ray.distributed.limits import RayLimiter
 from graphrag_ray.engine.drive import Driver
 from graphrag_ray.engine.gateways import DRAIN_S, Ask, Gate, Models, open_gateway
 from graphrag_ray.engine.journalling import Keeper
+from graphrag_ray.engine.sent import Sent, current_item
 from graphrag_ray.engine.work import BEGUN_TOGETHER, Answer, Asking, Outcome, Work, begin, run_item
 from graphrag_ray.errors import FatalCallError, GraphRagError
-from graphrag_ray.llm.accounting import Accounts, InFlight
+from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.logs import Logging
 from graphrag_ray.messages import EmbeddingRequest, Request
 from graphrag_ray.store.files import Store
@@ -72,34 +71,6 @@ class Worker:
         is so. Called again after a restart of this actor."""
         self._limiter.start_afresh()
         return await _WorkerSweep(self._settings, self._limiter, work, index, coordinator).run()
-
-
-_item: ContextVar[int] = ContextVar("_item")
-"""The number of the item whose dialogue this is, also in what it starts."""
-
-
-@dataclass
-class Sent(InFlight):
-    """What is in flight, with the items that it is for. An embedding call counts for one of its items.
-
-    items   how many calls of each are in flight; begun: those that ever had one
-    """
-
-    items: Counter[int] = field(default_factory=Counter)
-    begun: set[int] = field(default_factory=set)
-
-    def add(self, other: InFlight, sign: Literal[1, -1] = 1) -> None:
-        super().add(other, sign)
-        if (item := _item.get(None)) is None:
-            return
-        if sign > 0:
-            self.begun.add(item)
-        self.items[item] += sign
-        if not self.items[item]:
-            del self.items[item]
-
-    def totals(self) -> InFlight:
-        return InFlight(self.calls, self.tokens, self.cost_pico_usd)
 
 
 class _WorkerSweep:
@@ -219,7 +190,7 @@ class _WorkerSweep:
 
         async def marked(request: Request, stage: str) -> Answer:
             if isinstance(request, EmbeddingRequest):
-                self.sent.begun.add(_item.get())
+                self.sent.begun.add(current_item.get())
             return await ask(request, stage)
 
         return marked
@@ -279,7 +250,7 @@ class _WorkerSweep:
         self.sent.begun.discard(number)
 
     async def _run_item(self, number: int, begun: Begun, place: int, asking: Asking) -> None:
-        _item.set(number)
+        current_item.set(number)
         try:
             driver, rows = (await begun)[place]
             outcome = await run_item(self.work.name, driver, rows, asking)
