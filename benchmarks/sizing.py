@@ -85,9 +85,13 @@ class Sized:
     case: Case
     found: Forecast
 
+    def asked(self, what: str) -> float:
+        """Of all calls to the model: calls, prompt_tokens or completion_tokens. Embeddings are offline."""
+        return float(sum(getattr(s.volume, what) for s in self.found.stages if s.volume.stage != "embed"))
+
     @property
     def calls(self) -> float:
-        return float(self.found.totals["calls"])
+        return self.asked("calls")
 
     @property
     def asking_s(self) -> float:
@@ -105,7 +109,7 @@ class Sized:
     def in_flight(self) -> float:
         """By Little's law: calls a second times seconds a call, at the assumed latency."""
         latency = {a.name: a.value for a in self.found.assumptions}
-        reply = self.found.totals["completion_tokens"] / self.calls
+        reply = self.asked("completion_tokens") / self.calls
         return self.calls / self.asking_s * (latency["ttft_s"] + reply / latency["tokens_per_s"])
 
     @property
@@ -131,8 +135,8 @@ ROWS: Mapping[str, Callable[[Sized], str]] = {
     "relationships": lambda s: short(s.found.graph["relationships"]),
     "reports": lambda s: short(s.found.graph["communities"]),
     "calls": lambda s: short(s.calls),
-    "prompt tokens": lambda s: short(s.found.totals["prompt_tokens"]),
-    "completion tokens": lambda s: short(s.found.totals["completion_tokens"]),
+    "prompt tokens": lambda s: short(s.asked("prompt_tokens")),
+    "completion tokens": lambda s: short(s.asked("completion_tokens")),
     "US dollars at 0.15 and 0.60 a million": lambda s: short(s.found.totals["cost_usd"]),
     "hours of asking at these limits": lambda s: short(s.asking_s / 3600),
     "hours in all": lambda s: short(s.found.totals["seconds"] / 3600),

@@ -60,6 +60,7 @@ UNITS = (
     ("_bytes", "bytes"),
     ("_s", "seconds"),
     ("context_window", "tokens"),
+    ("overlap", "tokens"),
 )
 """By the end of a key's name."""
 BOUNDS = {
@@ -110,7 +111,7 @@ def section(path: str, model: type[BaseModel], comments: dict[str, str]) -> list
 def row(
     path: str, name: str, info: FieldInfo, docs: dict[str, str], comments: dict[str, str]
 ) -> Sequence[str]:
-    meaning = docs.get(name) or comments.get(path, "")
+    meaning = docs.get(name) or sentence(comments.get(path, ""))
     if not meaning:
         raise SystemExit(f"{path} has no meaning: give its field in settings.py a docstring")
     kind = kind_of(info.annotation, info.metadata)
@@ -145,17 +146,10 @@ def kind_of(annotation: Any, metadata: Sequence[Any] = ()) -> str:
         kind = f"section ({annotation.__name__})"
     else:
         kind = NAMES[annotation]
-    return " ".join(
-        [
-            kind,
-            *(
-                f"{word} {getattr(m, at):g}"
-                for m in metadata
-                for t, (word, at) in BOUNDS.items()
-                if isinstance(m, t)
-            ),
-        ]
-    )
+    bounds = [
+        f"{word} {getattr(m, at):g}" for m in metadata for t, (word, at) in BOUNDS.items() if isinstance(m, t)
+    ]
+    return " ".join([kind, " and ".join(bounds)]).strip()
 
 
 def default_of(info: FieldInfo) -> str:
@@ -176,8 +170,8 @@ def docs_text(model: type[BaseModel]) -> str:
 
 def docs_of(model: type[BaseModel]) -> dict[str, str]:
     """The docstrings under a model's fields."""
-    (body,) = ast.parse(inspect.cleandoc(inspect.getsource(model))).body
-    assert isinstance(body, ast.ClassDef)
+    module = ast.parse(inspect.getsource(settings))
+    body = next(n for n in module.body if isinstance(n, ast.ClassDef) and n.name == model.__name__)
     found = {}
     for field, after in zip(body.body, body.body[1:], strict=False):
         if (
@@ -216,6 +210,13 @@ def _lines(text: str) -> Iterator[tuple[tuple[str, ...], str]]:
             at = [(i, name) for i, name in at if i < indent] + [(indent, match[3])]
             _, _, comment = match[4].partition(" # ")
             yield tuple(name for _, name in at), comment.strip()
+
+
+def sentence(comment: str) -> str:
+    """A comment as a sentence, unless it begins with a value."""
+    begins_with_value = re.match(r"\w+(:| \|)", comment)
+    text = comment if begins_with_value else comment[:1].upper() + comment[1:]
+    return f"{text}." if text and not text.endswith((".", "…")) else text
 
 
 def flat(text: str) -> str:

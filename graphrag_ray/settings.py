@@ -31,14 +31,18 @@ class Price(_Strict):
     """US dollars per million tokens. Overrides the bundled table."""
 
     input_usd_per_mtok: Annotated[float, Field(ge=0)]
+    """Of prompts."""
     output_usd_per_mtok: Annotated[float, Field(ge=0)] = 0.0
+    """Of replies."""
     cached_usd_per_mtok: Annotated[float, Field(ge=0)] | None = None
+    """Of the part of a prompt that the endpoint had cached; null: as the rest of it."""
 
 
 class Endpoint(_Strict):
     """One address that serves a logical model."""
 
     base_url: str = "https://api.openai.com/v1"
+    """Of its OpenAI-compatible API: http(s)://host[:port]/v1."""
     api_key_env: str | None = "OPENAI_API_KEY"
     """Name of the environment variable that holds the key; null for an endpoint without one."""
     api_key_file: str | None = None
@@ -48,6 +52,7 @@ class Endpoint(_Strict):
     requests_per_minute: Annotated[float, Field(gt=0)] | None = None
     """null: no known limit."""
     tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
+    """Prompts and replies together. null: no known limit."""
     max_in_flight: Annotated[int, Field(gt=0)] | None = None
     """A bound of yours on concurrent calls. null: as many as the limits ask for; without any known limit,
     as many as raise the endpoint's throughput."""
@@ -79,7 +84,9 @@ class Model(_Strict):
     tokenizer: str | None = None
     """cl100k_base, o200k_base, llama3, qwen3; null: by the model's name, else o200k_base."""
     context_window: Annotated[int, Field(gt=0)] = 128_000
+    """Of prompt and reply together."""
     max_output_tokens: Annotated[int, Field(gt=0)] = 4_096
+    """The most that a reply may have, where a stage says nothing less."""
     price: Price | None = None
     timeout_s: Annotated[float, Field(gt=0)] = 180.0
     embedding_dimensions: Annotated[int, Field(gt=0)] | None = None
@@ -161,8 +168,9 @@ class Input(_Strict):
     text_column: str = "text"
     id_column: str | None = None
     title_column: str | None = "title"
+    """null: none. Files have their own titles."""
     date_column: str | None = "date"
-    """The other columns of tables (.jsonl, .csv, .parquet) are kept as metadata."""
+    """null: none. The other columns of tables (.jsonl, .csv, .parquet) are kept as metadata."""
     strip_pattern: str | None = None
     """A regular expression; what it matches at the start of a .txt or .md file is not text (a header
     that repeats the file's name, say)."""
@@ -186,6 +194,7 @@ class Chunking(_Strict):
 
     size: Annotated[int, Field(gt=0)] | Literal["document"] = 600
     overlap: Annotated[int, Field(ge=0)] = 100
+    """Of a chunk with the one before."""
     min_new_tokens: Annotated[int, Field(ge=0)] = 50
     """A last chunk with fewer new tokens joins the one before."""
     prepend: tuple[Literal["title", "date"], ...] = ()
@@ -216,6 +225,7 @@ class Claims(_Strict):
         "Important factual statements about the entities: what they did, decided, owned, "
         "said, caused or suffered, with dates where the text gives them."
     )
+    """What counts as a claim, in words for the model."""
 
 
 class Names(_Strict):
@@ -249,10 +259,13 @@ class Communities(_Strict):
     quality: Literal["modularity", "cpm", "rb_configuration", "significance", "surprise"] = "modularity"
     """igraph: modularity or cpm; leidenalg: all."""
     resolution: Annotated[float, Field(gt=0)] = 1.0
+    """Above 1: more and smaller communities."""
     max_size: Annotated[int, Field(gt=1)] | None = 10
     """Communities are split until they have at most so many members; null: until they cannot be split."""
     iterations: Annotated[int, Field(gt=0)] = 2
+    """Of Leiden, for each division."""
     seed: int = 20_240_424
+    """Of the random numbers: with the same one, the same graph has the same communities."""
     components: Literal["all", "largest"] = "all"
     small_component: Annotated[int, Field(ge=1)] = 10
     """Components with fewer nodes share packed reports."""
@@ -272,13 +285,18 @@ class Reports(_Strict):
     context_tokens: Annotated[int, Field(ge=256)] = 8_000
     """Below 256 a context may not hold one edge with its two ends."""
     max_output_tokens: Annotated[int, Field(gt=0)] = 2_000
+    """Of a report."""
     role: str = "an analyst who reads a knowledge graph for somebody who must decide"
+    """Who writes the reports, in words for the model."""
     rating_criterion: str = "the impact severity of the community on what the corpus is about"
+    """What a report's rating is about, in words for the model."""
     max_claims_per_entity: Annotated[int, Field(ge=0)] = 10
+    """In a report's context."""
 
 
 class Embeddings(_Strict):
     enabled: bool = True
+    """false: no embeddings, and no search by vectors."""
     model: str = "embedding"
     """A name under `models:`; when that name is absent, the offline embedding is used."""
     max_tokens: Annotated[int, Field(gt=0)] = 8_000
@@ -293,10 +311,14 @@ class Query(_Strict):
     """Paper 3.1.6, E.3, E.4."""
 
     context_tokens: Annotated[int, Field(gt=0)] = 8_000
+    """Of the data in one context, without the prompt around it."""
     response_type: str = "multiple paragraphs"
+    """Form and length of an answer, in words for the model."""
     seed: int = 20_240_424
     max_map_tokens: Annotated[int, Field(gt=0)] = 1_000
+    """Of a reply in the map phase."""
     max_reduce_tokens: Annotated[int, Field(gt=0)] = 2_000
+    """Of the answer itself."""
     general_knowledge: bool = False
     """Let answers go beyond the data; each such statement is marked."""
     map_protocol: Literal["answer", "points"] = "answer"
@@ -362,7 +384,9 @@ class Budget(_Strict):
     """Stops a run cleanly (exit code 4); the same command continues it, with a budget of its own."""
 
     max_cost_usd: Annotated[float, Field(gt=0)] | None = None
+    """Calls in flight count as if they were answered. Needs the price of every model."""
     max_total_tokens: Annotated[int, Field(gt=0)] | None = None
+    """Prompts and replies together."""
     max_wall_s: Annotated[float, Field(gt=0)] | None = None
 
 
@@ -407,6 +431,7 @@ class Settings(_Strict):
     budget: Budget = Budget()
     storage: Storage = Storage()
     output_language: str = "the language of the text"
+    """In which descriptions, reports and answers are written, in words for the model."""
     prompts_dir: str | None = None
     """A folder with edited prompts (`graphrag-ray init` writes one); files absent there are ours."""
 

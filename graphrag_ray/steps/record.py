@@ -134,7 +134,7 @@ def recorded(run: Run, given: Mapping[str, Any], now: Callable[[], float]) -> It
             # Ctrl-C between two sweeps comes as KeyboardInterrupt.
             error = run.executor.stop.error() if isinstance(e, KeyboardInterrupt) else e
             if recorder.record.outcome == runs.RUNNING:
-                recorder.write(**_ending(error), reached=heart.reached(), ended_at=now())
+                recorder.write(**ending(error), reached=heart.reached(), ended_at=now())
             raise
 
 
@@ -169,12 +169,12 @@ def _refused(
         elif last is None and not always:
             return
         after = last.epoch if last else 0
-        runs.write_refusal(store, Refusal(after=after, at=time.time(), given=given, **_ending(error)))
+        runs.write_refusal(store, Refusal(after=after, at=time.time(), given=given, **ending(error)))
     except GraphRagError as e:
         _log.info("beside the index nobody is told of this: %s", e)
 
 
-def _ending(error: BaseException) -> dict[str, Any]:
+def ending(error: BaseException) -> dict[str, Any]:
     """How a record tells what ended a run."""
     code = error.exit_code if isinstance(error, GraphRagError) else 1
     code = 130 if isinstance(error, KeyboardInterrupt) else code

@@ -120,22 +120,24 @@ def site(s3_owner: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     }
     with Endpoint(respond=toy_model.respond, key=key) as endpoint, killing.cluster(of_nodes) as cluster:
         port = killing.free_port()
-        cluster.start_node("--include-dashboard=true", f"--dashboard-port={port}", "--node-name=head")
+        served = ["--include-dashboard=true", f"--dashboard-port={port}"]
+        cluster.start_node("--node-name=head", "--num-cpus=1", *served)
         # Two nodes of one machine would unpack what is shipped into the same folder, one over the other's.
-        cluster.start_node("--node-name=other", f"--temp-dir={cluster.folder / 'other'}")
+        cluster.start_node("--node-name=other", "--num-cpus=1", f"--temp-dir={cluster.folder / 'other'}")
         for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
             monkeypatch.setenv(name, cluster.env[name])
         cluster.env.pop(VARIABLE)
         yield Site(cluster, s3_owner, endpoint, f"http://127.0.0.1:{port}")
 
 
+@pytest.mark.timeout(480)
 def test_jobs_on_a_cluster_are_followed_and_their_ends_told_by_the_index_alone(site: Site, tmp_path: Path):
     site.endpoint.respond = lambda body: (
         REJECTED
         if "bridge" in body["messages"][-1]["content"]
         else Answer(toy_model.respond(body), delay_s=0.5)
     )
-    good = site.project("good", people(60))
+    good = site.project("good", people(40))
     # One that is slow, watched by somebody who knows the index alone.
     long = site.submit("jobs/index.py", "--config", good, wait=False)
     until = time.monotonic() + 90
@@ -148,7 +150,7 @@ def test_jobs_on_a_cluster_are_followed_and_their_ends_told_by_the_index_alone(s
     paces = [s["reached"]["pace"] for s in seen if s["outcome"] == "running" and s["reached"]]
     of_extract = [p for p in paces if p and p["stage"] == "extract"]
     assert of_extract, (watching.stdout, watching.stderr, site.ended(long))
-    assert of_extract[0]["total"] == 60 and of_extract[0]["in_flight"] <= 4
+    assert of_extract[0]["total"] == 40 and of_extract[0]["in_flight"] > 0
     assert all(p["items_per_minute"] > 0 < p["tokens_per_minute"] for p in of_extract if p["done"])
     assert watching.returncode == 0 and seen[-1]["outcome"] == "committed", watching.stderr
     assert site.ended(long) | {"log": ""} == {"status": "SUCCEEDED", "exit_code": 0, "log": ""}
@@ -174,7 +176,7 @@ def test_jobs_on_a_cluster_are_followed_and_their_ends_told_by_the_index_alone(s
     assert site.ended(asking)["exit_code"] == 0
     with site.server.files().open(answers) as file:
         rows = pq.read_table(file).to_pylist()
-    assert [r["question_id"] for r in rows] == ["1", "2"] and all(r["answer"] for r in rows)
+    assert [r["question_id"] for r in rows] == ["1", "2"] and all(r["text"] for r in rows)
     codes = {wrong: 2, some_fail: 3, poor: 4}
     assert {c: site.ended(job)["exit_code"] for c, job in jobs.items()} == codes
     found = {config: site.status(config) for config in jobs}

@@ -1,0 +1,80 @@
+"""What the Markdown pages of this repository say to type: the commands in their fenced blocks."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+TOP = Path(__file__).parents[1]
+PAGES = [
+    page
+    for folder in (".", "docs", "cluster", "demo", "benchmarks", "prompts")
+    for page in sorted((TOP / folder).glob("*.md"))
+]
+SHELL = {"", "shell", "sh", "bash", "console"}
+JOBS = {"jobs/index.py": ["index"], "jobs/query.py": ["query", "--ray"]}
+"""Scripts that are one command of `graphrag-ray` each."""
+
+_FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+_ENVIRONMENT = re.compile(r"[A-Z_]+=")
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A command line of a page. words: the arguments of `graphrag-ray`."""
+
+    page: Path
+    line: str
+    words: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(TOP)}: {self.line}"
+
+
+def blocks(text: str, languages: set[str]) -> Iterator[str]:
+    """The fenced blocks in one of these languages ("": in none)."""
+    for indent, language, body in _FENCE.findall(text):
+        if language in languages:
+            yield re.sub(f"^{indent}", "", body, flags=re.MULTILINE)
+
+
+def shell_lines(text: str) -> Iterator[str]:
+    """Command lines, continued ones joined, prompts of a terminal and comments taken off."""
+    for block in blocks(text, SHELL):
+        for line in block.replace("\\\n", " ").splitlines():
+            yield re.sub(r"\s+#\s.*$", "", line.removeprefix("$ ")).strip()
+
+
+def typed() -> list[Typed]:
+    """Every call of `graphrag-ray`, or of one of its jobs, in any page."""
+    found = []
+    for page in PAGES:
+        for line in shell_lines(page.read_text("utf-8")):
+            words = arguments_in(line)
+            if words is not None:
+                found.append(Typed(page, line, tuple(words)))
+    return found
+
+
+def arguments_in(line: str) -> list[str] | None:
+    """The arguments of `graphrag-ray` in a command line; None where it does not call it."""
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        return None
+    if words[:3] == ["ray", "job", "submit"] and "--" in words:
+        words = words[words.index("--") + 1 :]
+    while words and _ENVIRONMENT.match(words[0]):
+        words = words[1:]
+    if words[:1] == ["graphrag-ray"]:
+        return words[1:]
+    if words[:3] == ["python", "-m", "graphrag_ray"]:
+        return words[3:]
+    if len(words) > 1 and words[0] == "python":
+        for script, command in JOBS.items():
+            if words[1].endswith(script):
+                return [*command, *words[2:]]
+    return None

@@ -1,0 +1,204 @@
+"""The manifests for KubeRay: what can be known of them without a Kubernetes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from ray._private import ray_constants
+from ray.serve.schema import ServeDeploySchema
+
+from graphrag_ray.cli import main
+from graphrag_ray.commands.index import index
+
+TOP = Path(__file__).parents[3]
+KUBERNETES = "1.35"
+
+FIELDS = {
+    "RayCluster": {
+        "upgradeStrategy", "authOptions", "suspend", "managedBy", "autoscalerOptions", "rayVersion",
+        "enableInTreeAutoscaling", "gcsFaultToleranceOptions", "headGroupSpec", "workerGroupSpecs",
+    },
+    "RayJob": {
+        "activeDeadlineSeconds", "backoffLimit", "rayClusterSpec", "submitterPodTemplate", "metadata",
+        "clusterSelector", "submitterConfig", "managedBy", "deletionStrategy", "entrypoint", "runtimeEnvYAML",
+        "jobId", "submissionMode", "entrypointResources", "entrypointNumCpus", "entrypointNumGpus",
+        "ttlSecondsAfterFinished", "shutdownAfterJobFinishes", "suspend",
+    },
+    "RayService": {
+        "serveService", "upgradeStrategy", "serveConfigV2", "rayClusterConfig", "excludeHeadPodFromServeSvc",
+    },
+    "headGroupSpec": {
+        "template", "headService", "enableIngress", "resources", "labels", "rayStartParams", "serviceType",
+    },
+    "workerGroupSpecs": {
+        "suspend", "groupName", "replicas", "minReplicas", "maxReplicas", "idleTimeoutSeconds", "resources",
+        "labels", "rayStartParams", "template", "scaleStrategy", "numOfHosts",
+    },
+    "autoscalerOptions": {
+        "resources", "image", "imagePullPolicy", "securityContext", "idleTimeoutSeconds", "upscalingMode",
+        "version", "env", "envFrom", "volumeMounts",
+    },
+    "gcsFaultToleranceOptions": {
+        "redisUsername", "redisPassword", "externalStorageNamespace", "redisAddress",
+    },
+    "authOptions": {"mode", "secretName", "enableK8sTokenAuth"},
+}  # fmt: skip
+"""Names of fields of KubeRay's own (v1.6, Go types in ray-operator/apis/ray/v1)."""
+
+EVERYWHERE = [
+    "RayCluster head", "RayCluster workers", "RayJob head", "RayJob workers", "RayService head",
+    "RayService workers", "submitter", "redis",
+]  # fmt: skip
+
+
+def test_the_fields_of_kuberay_are_known_ones(cluster):
+    for one in cluster.manifests().values():
+        if one["apiVersion"] == "ray.io/v1":
+            assert set(one["spec"]) <= FIELDS[one["kind"]]
+    for spec in cluster.ray_clusters().values():
+        assert set(spec) <= FIELDS["RayCluster"]
+        for section in ("headGroupSpec", "autoscalerOptions", "gcsFaultToleranceOptions", "authOptions"):
+            assert set(spec.get(section, {})) <= FIELDS[section]
+        for group in spec["workerGroupSpecs"]:
+            assert set(group) <= FIELDS["workerGroupSpecs"]
+            assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
+
+
+@pytest.mark.parametrize("where", EVERYWHERE)
+def test_a_pod_is_one_that_kubernetes_takes(cluster, where: str):
+    assert set(cluster.pods()) == set(EVERYWHERE)
+    pod = {
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": cluster.pods()[where],
+    }  # fmt: skip
+    kubernetes_validate.validate(pod, KUBERNETES, strict=True)
+
+
+def test_what_is_not_of_kuberay_is_what_kubernetes_takes(cluster):
+    own = [o for o in cluster.manifests().values() if o["apiVersion"] != "ray.io/v1"]
+    assert len(own) == 5
+    for one in own:
+        kubernetes_validate.validate(one, KUBERNETES, strict=True)
+
+
+@pytest.mark.parametrize("where", EVERYWHERE)
+def test_a_pod_is_not_root_and_has_resources(cluster, where: str):
+    pod = cluster.pods()[where]
+    assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] > 0
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in pod["containers"]:
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert set(container["resources"]["requests"]) >= {"cpu", "memory"}
+        assert "memory" in container["resources"]["limits"]
+
+
+@pytest.mark.parametrize("where", [w for w in EVERYWHERE if w != "submitter"])
+def test_a_pod_that_stays_says_whether_it_is_well(cluster, where: str):
+    for container in cluster.pods()[where]["containers"]:
+        assert {"readinessProbe", "livenessProbe"} <= set(container)
+
+
+def test_containers_have_the_names_that_kuberay_looks_for(cluster):
+    for where, pod in cluster.pods().items():
+        if where.startswith("Ray"):
+            wanted = "ray-head" if where.endswith("head") else "ray-worker"
+            assert pod["containers"][0]["name"] == wanted
+
+
+def test_ray_and_image_are_the_same_everywhere(cluster, pinned):
+    assert {s["rayVersion"] for s in cluster.ray_clusters().values()} == {pinned["ray"]}
+    images = {
+        container["image"]
+        for where, pod in cluster.pods().items() if where != "redis"
+        for container in pod["containers"]
+    }  # fmt: skip
+    from graphrag_ray.version import __version__
+
+    assert images == {f"REGISTRY/graphrag-ray:{__version__}"}
+    assert cluster.yaml("aws.yaml")["docker"]["image"] in images
+
+
+def test_a_head_is_not_on_a_machine_that_is_taken_back_and_its_workers_say_when_they_go(cluster):
+    for where, pod in cluster.pods().items():
+        if where.endswith(" head"):
+            assert "requiredDuringSchedulingIgnoredDuringExecution" in pod["affinity"]["nodeAffinity"]
+            assert "tolerations" not in pod
+        elif where.endswith(" workers"):
+            (drain,) = pod["containers"][0]["env"]
+            assert hasattr(ray_constants, drain["name"])
+            assert 0 < float(drain["value"]) < pod["terminationGracePeriodSeconds"]
+
+
+SECRET = re.compile(r"(sk-[A-Za-z0-9]|AKIA[0-9A-Z]{16}|-----BEGIN|password:\s*[\"']?\w{6,}$)", re.MULTILINE)
+
+
+def test_no_secret_stands_in_a_file(cluster):
+    objects = cluster.manifests()
+    assert not [name for name in objects if name.startswith("Secret/")]
+    for path in sorted((TOP / "cluster").rglob("*")):
+        if path.suffix in (".yaml", ".json", ".md") or path.name == "Dockerfile":
+            assert not SECRET.search(path.read_text("utf-8")), path
+    for where, pod in cluster.pods().items():
+        for container in pod["containers"]:
+            for variable in container.get("env", []):
+                if not variable["name"].startswith("RAY_"):
+                    assert "value" not in variable, (where, variable["name"])
+                    assert "secretKeyRef" in variable["valueFrom"]
+
+
+def test_secrets_that_are_named_are_those_that_the_page_makes(cluster):
+    named = set(
+        re.findall(r"secretRef.*?'name': '([\w-]+)'|secretKeyRef.*?'name': '([\w-]+)'", str(cluster.pods()))
+    )
+    names = {one for pair in named for one in pair if one}
+    made = set(re.findall(r"create secret generic ([\w-]+)", cluster.text("README.md")))
+    assert names and names <= made
+
+
+def test_the_job_is_a_command_that_can_be_typed(cluster):
+    job = cluster.manifests()["RayJob/graphrag-ray-index"]["spec"]
+    program, script, *arguments = shlex.split(job["entrypoint"])
+    assert program == "python"
+    folder = "/opt/graphrag-ray/"
+    assert f"COPY jobs {folder}jobs" in cluster.text("Dockerfile")
+    assert (TOP / script.removeprefix(folder)).is_file()
+    given = index.make_context("index", arguments, parent=main.make_context("graphrag-ray", ["index"])).params
+    assert given["config"] == "s3://BUCKET/settings.yaml" and given["root"] == "s3://BUCKET/index"
+
+
+def test_a_job_that_spent_its_budget_is_not_tried_again_by_itself(cluster):
+    assert cluster.manifests()["RayJob/graphrag-ray-index"]["spec"]["backoffLimit"] == 0
+
+
+def serve_config(cluster) -> dict[str, Any]:
+    return yaml.safe_load(cluster.manifests()["RayService/graphrag-ray"]["spec"]["serveConfigV2"])
+
+
+def test_the_service_is_an_application_of_ours_with_arguments_that_it_takes(cluster):
+    from graphrag_ray.service.options import ServiceOptions
+    from graphrag_ray.settings_file import load_settings
+
+    schema = ServeDeploySchema.model_validate(serve_config(cluster))
+    (application,) = schema.applications
+    module, _, function = application.import_path.partition(":")
+    assert (TOP / (module.replace(".", "/") + ".py")).is_file() and function == "build"
+    options = ServiceOptions.model_validate(application.args)
+    load_settings(None, options.overrides)
+    (deployment,) = application.deployments
+    assert deployment.autoscaling_config["max_replicas"] == options.replicas
+
+
+def test_ports_of_probes_and_services_are_those_of_the_containers(cluster):
+    ports = {
+        p["name"]: p["containerPort"] for p in cluster.pods()["RayService workers"]["containers"][0]["ports"]
+    }
+    assert ports["serve"] == serve_config(cluster)["http_options"]["port"]
+    readiness = json.dumps(cluster.pods()["RayService workers"]["containers"][0]["readinessProbe"])
+    assert f"localhost:{ports['serve']}/-/healthz" in readiness

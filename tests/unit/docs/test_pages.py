@@ -1,0 +1,178 @@
+"""What the pages say can be typed, followed and found."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+from documents import JOBS, PAGES, TOP, Typed, arguments_in, blocks, shell_lines, typed
+
+from graphrag_ray.cli import COMMANDS, main
+
+LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+
+
+def parse(words: tuple[str, ...]) -> None:
+    """Raises click.UsageError for an unknown command, option or number of arguments."""
+    top = click.Context(main)
+    name, command, rest = main.resolve_command(top, list(words))
+    assert command is not None
+    with contextlib.suppress(click.exceptions.Exit):  # --help
+        command.make_context(name, rest, parent=top)
+
+
+@pytest.mark.parametrize("one", typed(), ids=str)
+def test_a_command_of_a_page_is_one_that_can_be_typed(one: Typed):
+    try:
+        parse(one.words)
+    except click.UsageError as e:
+        pytest.fail(f"{one}: {e.format_message()}")
+
+
+def of_ray() -> list[str]:
+    """Command lines of `ray` and `serve` in any page."""
+    lines = [line for page in PAGES for line in shell_lines(page.read_text("utf-8"))]
+    return list(dict.fromkeys(line for line in lines if line.split()[:1] in (["ray"], ["serve"])))
+
+
+@pytest.mark.parametrize("line", of_ray())
+def test_options_of_ray_are_those_of_its_own_command_line(line: str):
+    from ray.scripts.scripts import cli as ray_cli
+    from ray.serve.scripts import cli as serve_cli
+
+    program, *words = shlex.split(line)
+    own = words[: words.index("--")] if "--" in words else words
+    command: click.Command | None = ray_cli if program == "ray" else serve_cli
+    while isinstance(command, click.Group):
+        command = command.get_command(click.Context(command), own.pop(0))
+    assert command is not None
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert {word.partition("=")[0] for word in own if word.startswith("-")} <= options
+
+
+def test_commands_are_found_where_they_stand():
+    text = (
+        "```\n$ A=1 graphrag-ray index ./d \\\n    --root x   # why\n"
+        "ray job submit --x -- python jobs/index.py d\nls\n```\n"
+    )
+    assert [arguments_in(line) for line in shell_lines(text)] == [
+        ["index", "./d", "--root", "x"],
+        ["index", "d"],
+        None,
+    ]
+    assert len(typed()) > 30
+
+
+def test_an_option_that_does_not_exist_is_noticed():
+    with pytest.raises(click.UsageError, match="--rot"):
+        parse(("index", "./documents", "--rot", "x"))
+
+
+def test_every_command_stands_in_the_readme():
+    used = {one.words[0] for one in typed() if one.words} | set(
+        re.findall(r"^\| `graphrag-ray (\w+)", (TOP / "README.md").read_text("utf-8"), re.MULTILINE)
+    )
+    assert set(COMMANDS) <= used
+
+
+def test_the_jobs_that_pages_submit_are_there():
+    assert [name for name in JOBS if not (TOP / name).is_file()] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The names of a page's headings, as GitHub makes them."""
+    plain = FENCED.sub("", page.read_text("utf-8"))
+    names = (re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(plain))
+    return set(names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(TOP)))
+def test_links_within_the_repository_lead_somewhere(page: Path):
+    lost = []
+    for link in LINK.findall(FENCED.sub("", page.read_text("utf-8"))):
+        path, _, anchor = link.partition("#")
+        if "://" in link or link.startswith("mailto:"):
+            continue
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+            lost.append(link)
+    assert lost == []
+
+
+def test_the_index_of_the_documentation_names_every_page():
+    linked = LINK.findall((TOP / "docs" / "README.md").read_text("utf-8"))
+    assert {page.name for page in (TOP / "docs").glob("*.md")} - {"README.md"} <= set(linked)
+
+
+def test_the_settings_reference_is_that_of_the_settings():
+    script = TOP / "docs" / "settings_reference.py"
+    made = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, cwd=TOP)
+    assert made.returncode == 0, made.stderr
+    written = (TOP / "docs" / "settings.md").read_text("utf-8")
+    assert made.stdout == written, "run: python docs/settings_reference.py > docs/settings.md"
+
+
+def test_every_key_that_a_page_sets_exists():
+    from graphrag_ray.settings_file import load_settings
+
+    online = ["models.default={provider: openai, model: m}"]
+    for one in typed():
+        for option, value in zip(one.words, one.words[1:], strict=False):
+            if option == "--set" and "…" not in value:
+                load_settings(None, [*online, value])
+
+
+def written_in_the_code() -> list[str]:
+    """Every text of the package; what is filled in is {}."""
+    found = []
+    for path in (TOP / "graphrag_ray").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                found.append("".join(v.value if isinstance(v, ast.Constant) else "{}" for v in node.values))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return found
+
+
+def test_messages_that_the_operating_guide_quotes_are_those_of_the_program():
+    page = (TOP / "docs" / "operating.md").read_text("utf-8")
+    code = written_in_the_code()
+    tables = page.split("| it says")[1:]
+    cells = [
+        line.split(" | ")[0] for table in tables for line in table.splitlines() if line.startswith("| `")
+    ]
+    quoted = [words for cell in cells for words in re.findall(r"`([^`]+)`", cell)]
+    assert len(quoted) > 20
+    assert [words for words in quoted if not any(words in text for text in code)] == []
+
+
+def test_settings_that_a_page_shows_are_settings():
+    from graphrag_ray.settings import Settings
+    from graphrag_ray.settings_file import parse_settings
+
+    shown = [
+        content
+        for page in PAGES
+        for block in blocks(page.read_text("utf-8"), {"yaml"})
+        if isinstance(content := yaml.safe_load(block), dict) and set(content) <= set(Settings.model_fields)
+    ]
+    assert len(shown) >= 3
+    for content in shown:
+        parse_settings(content)
+
+
+def test_calls_in_the_page_on_costs_are_those_that_were_measured():
+    page, results = ((TOP / p).read_text("utf-8") for p in ("docs/costs.md", "benchmarks/RESULTS.md"))
+    rows = re.findall(r"^\| (extract|describe|report) \| .+? \| ([\d,]+) \|", page, re.MULTILINE)
+    assert len(rows) == 3
+    assert [row for row in rows if f"| {row[0]} | {row[1]} |" not in results] == []
