@@ -178,6 +178,7 @@ class Coordinator:
     async def hand_back(self, worker: str, incarnation: int, items: list[int]) -> None:
         """A worker that leaves: of these items it has asked nothing."""
         if self._book.is_current(worker, incarnation):
+            self._note_lag(worker, 0.0)  # from now on it journals each second, and says nothing meanwhile
             self._book.hand_back(worker, items, begun=False)
             self._items.set()
 
@@ -187,6 +188,7 @@ class Coordinator:
         if self._book.is_current(worker, incarnation):
             self._book.leave(worker)
             self._in_flight.pop(worker, None)
+            self._note_lag(worker, 0.0)
             self._items.set()
 
     async def _note(self, worker: str, incarnation: int, report: Report) -> None:

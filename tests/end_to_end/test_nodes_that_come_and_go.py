@@ -75,7 +75,7 @@ class Journal:
         self._folder = root / "work"
 
     def workers(self) -> set[int]:
-        return {int(part.name.split("-")[3]) for part in self._folder.glob("*/part-*.parquet")}
+        return {int(part.name.split("-")[-4]) for part in self._folder.glob("*/part-*.parquet")}
 
 
 def undisturbed(corpus: Path, root: Path, url: str) -> dict[str, list[str]]:
