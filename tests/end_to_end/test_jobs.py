@@ -174,7 +174,7 @@ def test_jobs_on_a_cluster_are_followed_and_their_ends_told_by_the_index_alone(s
     assert "'chunking.sise'; did you mean" in found["refused"]["message"]
     with files.open(answers) as file:
         rows = pq.read_table(file).to_pylist()
-    assert [bool(r["text"]) for r in rows] == [True, False]
+    assert [bool(r["failed_parts"]) for r in rows] == [False, True]
     told = json.loads(files.cat_file(f"{answers}.work/outcome.json"))
     assert (told["exit_code"], told["failed"], told["snapshot"]) == (3, 1, 1)
     assert told["exit_meaning"] == "done, but some items failed"
