@@ -132,14 +132,7 @@ class Commands(click.Group):
 
 
 class _Root(click.Option):
-    """--root, or `root` in the settings of --config, which is eager: whether it is there is known here. It is
-    read when the command is run."""
-
-    def process_value(self, ctx: click.Context, value: Any) -> Any:
-        found = super().process_value(ctx, value)
-        if found is None and ctx.params.get("config") is None and not ctx.resilient_parsing:
-            raise click.MissingParameter(ctx=ctx, param=self)
-        return found
+    """--root, or `root` in the settings of --config."""
 
     def from_config(self, ctx: click.Context) -> str:
         """Raises SettingsError, MissingParameter."""
@@ -149,11 +142,19 @@ class _Root(click.Option):
         return root
 
 
+def _root(ctx: click.Context, option: click.Parameter, given: str | None) -> str | None:
+    """--config is eager: whether it is there is known here. It is read when the command is run."""
+    if given is None and not isinstance(ctx.params.get("config"), str):
+        raise click.MissingParameter(ctx=ctx, param=option)
+    return given
+
+
 def root_option(f: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--root",
         metavar="URL",
         cls=_Root,
+        callback=_root,
         help="The index: a folder, or s3://… and other fsspec URLs. Default: `root` of --config.",
     )(f)
 
