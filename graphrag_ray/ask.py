@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from graphrag_ray import traces
 from graphrag_ray.corpus.tokens import count, vocabulary_for
 from graphrag_ray.engine.allowance import Allowance
 from graphrag_ray.engine.cache import ReplyCache
@@ -23,7 +24,7 @@ from graphrag_ray.llm.accounting import Accounts, Totals
 from graphrag_ray.llm.pricing import dearest_price
 from graphrag_ray.messages import whole
 from graphrag_ray.patience import Asker, Asks, Connections
-from graphrag_ray.prompts import load_prompts
+from graphrag_ray.prompts import Prompt, load_prompts
 from graphrag_ray.query import methods
 from graphrag_ray.query.answer import Answer, Phase
 from graphrag_ray.query.budget import has_budget, reducing
@@ -59,6 +60,7 @@ class Index:
 
     cache: where replies of models are kept, and not asked for again; None: nowhere
     kept: columns that were read
+    prompts: how models are asked; None: as the settings say
     """
 
     store: Store
@@ -66,6 +68,7 @@ class Index:
     settings: Settings
     cache: Store | None = None
     kept: Kept = field(default_factory=Kept, repr=False, compare=False)
+    prompts: Mapping[str, Prompt] | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         return f"<Index {self.store.url}, snapshot {self.manifest.number}>"
@@ -155,10 +158,12 @@ class Index:
         asker.cache = self._replies
         return asker
 
-    def at(self, manifest: Manifest, settings: Settings) -> Index:
+    def at(
+        self, manifest: Manifest, settings: Settings, prompts: Mapping[str, Prompt] | None = None
+    ) -> Index:
         """Another snapshot of the same index. What was read and is in that one too need not be read again;
         what is open for search is opened there."""
-        other = replace(self, manifest=manifest, settings=settings)
+        other = replace(self, manifest=manifest, settings=settings, prompts=prompts)
         if "searcher" in vars(self):
             other.searcher.open_as(self.searcher)
         return other
@@ -186,7 +191,9 @@ class Index:
         given = self._given
         if query is not None:
             given = replace(given, settings=self.settings.model_copy(update={"query": query}))
-        return partial(self._answered, search, Question(question, level, tuple(where), tuple(history)), given)
+        asked = Question(question, level, tuple(where), tuple(history))
+        answered = partial(self._answered, search, asked, given)
+        return traces.of_question(method, self.manifest.number, answered)
 
     def warm(self) -> None:
         """Load what every question takes, so that the first one does not wait for it."""
@@ -230,7 +237,7 @@ class Index:
             return [Ran(o.result, o.error) for o in outcomes]
 
         try:
-            answer = await _driven(search(question, given), fulfil)
+            answer = await _driven(search(question, given), traces.of_needs(fulfil))
         finally:
             await searching.close()
         about_snapshot = self._notes(None if answer.found else question.text)
@@ -246,7 +253,7 @@ class Index:
         vocabulary = vocabulary_for(model.model, model.tokenizer).name
         return Given(
             self.settings,
-            load_prompts(self.settings.prompts_dir),
+            self.prompts or load_prompts(self.settings.prompts_dir),
             lru_cache(COUNTED)(lambda text: count(text, vocabulary)),
             {name: sum(p.rows for p in parts) for name, parts in self.manifest.tables.items()},
             {s: dearest_price(self.settings.model(self.settings.model_name(s))) for s in STAGES},

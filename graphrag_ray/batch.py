@@ -7,10 +7,14 @@ killed is continued by the same command, and asked again it costs nothing.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
+
+import orjson
 
 from graphrag_ray.ask import MAX_QUESTION_CHARACTERS, Index
 from graphrag_ray.engine.cache import JOURNAL
@@ -19,13 +23,18 @@ from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.engine.spending import Spending, check_prices
 from graphrag_ray.engine.stopping import Stop, listening
+from graphrag_ray.errors import FAILED_ITEMS, StoreError
 from graphrag_ray.query import methods
 from graphrag_ray.question_sweep import Batch, QuestionSweep
 from graphrag_ray.questions import AnswersFile, read_questions
 from graphrag_ray.settings import Settings
+from graphrag_ray.steps.record import MEANINGS, ending
+from graphrag_ray.steps.run import iso
 from graphrag_ray.store import compaction, locks
 from graphrag_ray.store.files import Store
 from graphrag_ray.terminal.progress import Observer
+
+_log = logging.getLogger(__name__)
 
 
 def answer_batch(
@@ -44,7 +53,7 @@ def answer_batch(
 
     questions   .csv, .jsonl or .parquet, with a column `question` or `question_text`, and maybe `id`
     out         a .parquet file; the journal is the cache of the index, where it has one, else the folder of
-                this name with `.work` at its end
+                this name with `.work` at its end. In that folder `outcome.json` tells how it ended
     on_ray      on Ray: the cluster of `address`, else as `index` finds or starts one; else in this process
     observer    who is told how it goes; None: nobody
 
@@ -63,15 +72,43 @@ def answer_batch(
     stop = Stop(say=observer.note)
     engine = _Engine(work, settings, lambda p: observer.progress(sweep.progress(p)), stop)
     with (
+        _told(file.work, {"snapshot": index.manifest.number, "questions": len(posed)}) as told,
         engine.on_ray(address) if on_ray or address else engine.here() as executor,
         observer,
         listening(stop),
         locks.acquire(work, note=f"query --batch {questions}") as lock,
     ):
-        accounts = sweep.run(executor)
+        try:
+            accounts = sweep.run(executor)
+        finally:
+            told |= {"failed": sweep.failed, "usage": executor.spending.before.to_dict()}
         file.write(sweep.rows())
         compaction.compact(work, JOURNAL, check=lock.check)
     return Batch(file.url, len(posed), sweep.failed, accounts, time.monotonic() - began)
+
+
+OUTCOME = "outcome.json"
+
+
+@contextmanager
+def _told(beside: Store, told: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """However the block ends, it stands beside the answers, for whoever does not see the exit code of a job.
+    The block adds what it comes to."""
+    started = time.time()
+    try:
+        yield told
+    except BaseException as e:
+        told |= ending(e)
+        raise
+    else:
+        told |= {"outcome": "answered", "exit_code": FAILED_ITEMS if told["failed"] else 0, "message": ""}
+    finally:
+        told |= {"exit_meaning": MEANINGS[told["exit_code"]]}
+        told |= {"started_at": iso(started), "ended_at": iso(time.time())}
+        try:
+            beside.write(OUTCOME, orjson.dumps(told, option=orjson.OPT_INDENT_2))
+        except StoreError as e:
+            _log.warning("how this ended was not written beside the answers: %s", e)
 
 
 WAITED_FOR_S = 0.5

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-
 import click
 
+from graphrag_ray import logs
 from graphrag_ray.terminal.options import Commands
 from graphrag_ray.version import __version__
 
@@ -34,7 +33,7 @@ def main() -> None:
       graphrag-ray index ./documents --root ./my-index
       graphrag-ray query "What are the main themes?" --root ./my-index
     """
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    logs.configure()
 
 
 if __name__ == "__main__":

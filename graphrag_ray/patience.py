@@ -12,6 +12,7 @@ from functools import partial
 from types import TracebackType
 from typing import Protocol, TypeVar
 
+from graphrag_ray import traces
 from graphrag_ray.engine.allowance import Allowance
 from graphrag_ray.engine.cache import ReplyCache
 from graphrag_ray.engine.gateways import Ask, AskAloud, Models, open_gateway
@@ -89,6 +90,7 @@ class Connections:
 
 def _note(call: CallRecord) -> None:
     _asking.get().accounts.add(call)
+    traces.note_call(call)
 
 
 @dataclass

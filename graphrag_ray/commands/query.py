@@ -96,6 +96,7 @@ def query(
     if (out is None) == (batch is not None) or (one and (ray or address)):
         raise UsageError("--batch needs --out, a .parquet file; --out, --ray and --address are for --batch")
     spare_pandas()
+    from graphrag_ray import traces
     from graphrag_ray.ask import open_index
     from graphrag_ray.store.snapshots import open_latest
 
@@ -110,7 +111,8 @@ def query(
     opened = open_index(root, snapshot=manifest.number, settings=settings, cache=cache)
     way = {"level": level, "method": method, "where": where}
     if question is not None:
-        failed = _ask_one(opened, question, way, sources, stream, as_json)
+        with traces.exported():
+            failed = _ask_one(opened, question, way, sources, stream, as_json)
     else:
         cluster = {"on_ray": ray, "address": address}
         failed = _ask_many(opened, str(batch), str(out), way | cluster, quiet, as_json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import logging
 import os
 import signal
@@ -13,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import click
 from pydantic import SecretStr, ValidationError
@@ -112,7 +115,10 @@ def serve(
                 private=private,
             ) as own_address,
         ):
-            _say_how(options, _url(host, port, prefix), own_address)
+            url = _url(host, port, prefix)
+            _say_how(options, url, own_address)
+            if own_address and (problem := _problem(url)):
+                click.echo(f"No question can be answered yet: {problem}", err=True)
             told.ready = True
             told.event.wait()
             click.echo(f"Ending; questions that run have {options.grace_s:g} s.", err=True)
@@ -210,7 +216,7 @@ def _held(options: ServiceOptions, settings: Settings) -> dict[str, SecretStr]:
 
 
 def _log_level() -> str:
-    return "INFO" if logging.getLogger().level <= logging.INFO else "WARNING"
+    return "INFO" if logging.getLogger("graphrag_ray").getEffectiveLevel() <= logging.INFO else "WARNING"
 
 
 def _free_port(host: str) -> int:
@@ -232,6 +238,20 @@ def _family(host: str) -> socket.AddressFamily:
 
 def _url(host: str, port: int, prefix: str) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}{prefix.rstrip('/')}"
+
+
+def _problem(url: str) -> str:
+    """Why the service answers no question; "" where it does, or cannot be asked from here."""
+    try:
+        urlopen(
+            f"{url.replace('//0.0.0.0:', '//127.0.0.1:').replace('//[::]:', '//[::1]:')}/healthz", timeout=10
+        )
+    except HTTPError as e:
+        with e:
+            return str(json.loads(e.read()).get("problem", e.reason))
+    except (OSError, ValueError):
+        return ""
+    return ""
 
 
 def _say_how(options: ServiceOptions, url: str, own_address: bool) -> None:

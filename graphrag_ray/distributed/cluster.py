@@ -13,6 +13,7 @@ import ray
 from ray._common.utils import get_ray_address_file
 from ray._private import ray_constants
 
+from graphrag_ray import logs
 from graphrag_ray.distributed.nodes import our_code
 from graphrag_ray.errors import GraphRagError
 
@@ -46,7 +47,7 @@ def will_be_private(address: str | None = None) -> bool:
 
 
 def _connect(address: str | None) -> None:
-    quiet = {"log_to_driver": True, "logging_level": logging.ERROR}
+    quiet = {"log_to_driver": not logs.as_json(), "logging_level": logging.ERROR}
     if will_be_private(address):
         _listen_on_loopback()
         try:

@@ -31,6 +31,7 @@ class Exchange:
     """What the driver learns: outcomes since the last exchange, and how full the queue is.
 
     given_up: items that kill whoever works on them, and how many died of each; for the driver to journal
+    lag_s: for how long a worker has had something that is not journalled
     """
 
     outcomes: list[tuple[int, Outcome[Any]]]
@@ -41,17 +42,20 @@ class Exchange:
     reissued: int
     accounts: Accounts
     fatal: str | None
+    lag_s: float = 0.0
 
 
 @dataclass
 class Report:
-    """What a worker hands back with a lease call. running: items it works on."""
+    """What a worker hands back with a lease call. running: items it works on; lag_s: for how long it has had
+    something that is not journalled."""
 
     finished: list[tuple[int, Outcome[Any]]] = field(default_factory=list)
     accounts: Accounts = field(default_factory=Accounts)
     running: int = 0
     in_flight: InFlight = field(default_factory=InFlight)
     fatal: str | None = None
+    lag_s: float = 0.0
 
 
 @dataclass
@@ -78,6 +82,7 @@ class Coordinator:
         self._outcomes: list[tuple[int, Outcome[Any]]] = []
         self._accounts: dict[str, Accounts] = {}
         self._in_flight: dict[str, InFlight] = {}
+        self._unjournalled_since: dict[str, float] = {}
         self._fatal: str | None = None
         self._drain_s = DRAIN_S
         self._closed = False
@@ -130,6 +135,7 @@ class Coordinator:
             self._book.reissued,
             Accounts.merged(self._accounts.values()),
             self._fatal,
+            max((time.monotonic() - since for since in self._unjournalled_since.values()), default=0.0),
         )
 
     async def hold_key(self, variable: str, key: str) -> None:
@@ -143,6 +149,7 @@ class Coordinator:
         """A worker (again): its number of this incarnation."""
         incarnation = self._book.register(worker)
         self._in_flight[worker] = InFlight()
+        self._note_lag(worker, 0.0)
         self._tell_losses()
         return incarnation
 
@@ -188,6 +195,7 @@ class Coordinator:
                 self._outcomes.append((number, outcome))
         await self.hand_in(worker, incarnation, report.accounts)
         self._in_flight[worker] = report.in_flight
+        self._note_lag(worker, report.lag_s)
         self._fatal = self._fatal or report.fatal
         if report.finished or report.fatal:
             self._news.set()
@@ -206,6 +214,7 @@ class Coordinator:
         """A worker will not come back: its leases are handed out again."""
         self._book.forget(worker)
         self._in_flight.pop(worker, None)
+        self._note_lag(worker, 0.0)
         self._tell_losses()
 
     async def hand_in(self, worker: str, incarnation: int, accounts: Accounts) -> None:
@@ -223,6 +232,13 @@ class Coordinator:
         self._fatal = self._fatal or "stopped"
         self._drain_s = drain_s
         self._items.set()
+
+    def _note_lag(self, worker: str, lag_s: float) -> None:
+        """A worker whose storage does not take its journal says nothing until it does: the lag grows."""
+        if lag_s > 0:
+            self._unjournalled_since[worker] = time.monotonic() - lag_s
+        else:
+            self._unjournalled_since.pop(worker, None)
 
     def _tell_losses(self) -> None:
         self._items.set()

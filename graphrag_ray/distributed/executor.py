@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,9 +11,11 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import ray
 
+from graphrag_ray import logs
 from graphrag_ray.distributed.coordinator import CoordinatorActor
 from graphrag_ray.distributed.desk import DeskActor
 from graphrag_ray.distributed.limits import beside_driver
+from graphrag_ray.distributed.metrics import Metrics
 from graphrag_ray.distributed.pool import Pool
 from graphrag_ray.distributed.sweep import RaySweep
 from graphrag_ray.distributed.tables import RayTables, unwrapped
@@ -43,6 +46,7 @@ class RayExecutor:
 
     workers_per_node   LLM actors per node; None: as `engine/placement.py` says
     on_progress        called a few times a second during a sweep
+    run                names it in metrics, logs and among Ray's actors
     """
 
     store: Store
@@ -53,10 +57,12 @@ class RayExecutor:
     on_progress: Callable[[Progress], None] = lambda progress: None
     spending: Spending = field(default_factory=Spending)
     stop: Stop = field(default_factory=Stop)
+    run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     _desk: Any = None
     _pool: Pool | None = None
     _spare: Any = None
     _index: tuple[JournalIndex, Any] | None = None
+    _metrics: Metrics | None = None
 
     def share(self, value: T) -> Callable[[], T]:
         return partial(ray.get, self._put(value))
@@ -82,6 +88,7 @@ class RayExecutor:
         return self._tables().stream(step, fn, inputs)
 
     def sweep(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:
+        self._metrics = self._metrics or Metrics(self.run, self.models.online)
         sweep = RaySweep(
             work,
             source,
@@ -95,6 +102,7 @@ class RayExecutor:
             pool=self._workers(),
             coordinator=self._coordinator,
             put=self._put,
+            metrics=self._metrics,
         )
         with unwrapped(work.name):
             return sweep.run()
@@ -132,7 +140,8 @@ class RayExecutor:
 
     def _workers(self) -> Pool:
         if self._pool is None:
-            self._pool = Pool(self.store, self.models, self.flush_s, self.workers_per_node)
+            logs.set_run(self.run)
+            self._pool = Pool(self.store, self.models, self.flush_s, self.workers_per_node, self.run)
         return self._pool
 
 

@@ -13,9 +13,11 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from graphrag_ray import logs
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.llm.limiter import LocalLimiter
-from graphrag_ray.llm.limits import Ended
+from graphrag_ray.llm.limits import Ended, Seen
+from graphrag_ray.logs import Logging
 from graphrag_ray.settings import Model
 
 SILENT_S = 30.0
@@ -30,13 +32,26 @@ class Places:
     endpoints: Sequence[int]
 
 
+@dataclass(frozen=True)
+class Watched:
+    """A model's endpoints, in the order of its settings, in one life of its limiter."""
+
+    model: str
+    life: str
+    endpoints: Sequence[Seen]
+
+
 class LimiterShell:
     """After a restart it starts empty: no burst of what its buckets hold follows. It does not know of the
     calls that its earlier life let go: for as long as these take, twice as many may be in flight."""
 
-    def __init__(self, name: str, model: Model, default_in_flight: int) -> None:
+    def __init__(
+        self, name: str, model: Model, default_in_flight: int, logging: Logging | None = None
+    ) -> None:
+        logs.follow(logging)
         self._limiter = LocalLimiter({name: model}, default_in_flight)
         self._life = uuid.uuid4().hex
+        self._name = name
         self._seen: dict[str, float] = {}
 
     async def acquire(self, model: str, wants: Sequence[int], usable: Sequence[int], holder: str) -> Places:
@@ -66,6 +81,9 @@ class LimiterShell:
     async def take_peak(self) -> int:
         return self._limiter.take_peak()
 
+    async def watched(self) -> Watched:
+        return Watched(self._name, self._life, self._limiter.seen(self._name))
+
 
 def beside_driver() -> NodeAffinitySchedulingStrategy:
     """For actors that a run cannot do without: on the driver's node, whose loss ends the run anyway. Not
@@ -77,14 +95,16 @@ _Actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concur
 
 
 def start_limiters(prefix: str, models: Models, namespace: str | None = None) -> list[Any]:
-    """One limiter actor for each model with endpoints, named `<prefix>-<model>`.
+    """One limiter actor for each model with endpoints, named `<prefix>-<model>`. It logs as we do.
 
     namespace: where they outlive us, and are those of whoever came first; None: they are ours alone
     """
-    shared = {"namespace": namespace, "lifetime": "detached", "get_if_exists": True} if namespace else {}
+    options: dict[str, Any] = {"scheduling_strategy": beside_driver()}
+    if namespace:  # they outlive our node, too
+        options = {"namespace": namespace, "lifetime": "detached", "get_if_exists": True}
     return [
-        _Actor.options(name=f"{prefix}-{name}", scheduling_strategy=beside_driver(), **shared).remote(
-            name, model, models.default_in_flight
+        _Actor.options(name=f"{prefix}-{name}", **options).remote(
+            name, model, models.default_in_flight, logs.current()
         )
         for name, model in models.online.items()
     ]

@@ -21,6 +21,7 @@ import ray
 from ray._private.state import state
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from graphrag_ray import logs
 from graphrag_ray.distributed.limits import start_limiters
 from graphrag_ray.distributed.nodes import unfit_nodes
 from graphrag_ray.distributed.worker import WorkerActor, WorkerSettings
@@ -63,12 +64,14 @@ class Changes:
 
 
 class Pool:
-    """per_node: workers on each node; None: as the models' limits want it."""
+    """per_node: workers on each node; None: as the models' limits want it. run: names the workers."""
 
-    def __init__(self, store: Store, models: Models, flush_s: float, per_node: int | None) -> None:
+    def __init__(
+        self, store: Store, models: Models, flush_s: float, per_node: int | None, run: str | None = None
+    ) -> None:
         self.members: dict[str, Member] = {}
         self._store, self._models, self._flush_s, self._per_node = store, models, flush_s, per_node
-        self._run = uuid.uuid4().hex[:12]
+        self._run = run or uuid.uuid4().hex[:12]
         self._started = 0
         self._died: Counter[str] = Counter()
         self._closed = False
@@ -174,7 +177,9 @@ class Pool:
     def _start(self, node: str) -> Member:
         name = f"{self._run}-{self._started}"
         self._started += 1
-        settings = WorkerSettings(name, self._store, self._models, self._flush_s, self._limiter_prefix)
+        settings = WorkerSettings(
+            name, self._store, self._models, self._flush_s, self._limiter_prefix, logs.current()
+        )
         there = NodeAffinitySchedulingStrategy(node, soft=False)
         member = Member(name, WorkerActor.options(scheduling_strategy=there).remote(settings), node)
         self.members[name] = member

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -194,12 +195,13 @@ def _end(name: str, serve_too: bool) -> None:
 
 def _why(name: str, error: RuntimeError) -> str:
     """What a replica said when it did not start: the last line of its error."""
-    told = ""
+    told = [str(error)]
     with suppress(RayError, KeyError):
-        told = serve.status().applications[name].message
-    lines = [line.strip() for line in (told or str(error)).splitlines() if line.strip()]
-    errors = [line for line in lines if "Error: " in line]
-    return (errors or lines)[-1].rpartition("Error: ")[2]
+        found = serve.status().applications[name]
+        told += [found.message, *(deployment.message for deployment in found.deployments.values())]
+    lines = [line.strip() for text in told for line in text.splitlines() if line.strip()]
+    errors = [line.partition("Error: ")[2] for line in lines if re.match(r"[\w.]+Error: ", line)]
+    return (errors or lines)[-1]
 
 
 def _own_code() -> dict[str, Any] | None:

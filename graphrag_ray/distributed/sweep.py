@@ -7,6 +7,7 @@ given to it.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import uuid
@@ -17,7 +18,9 @@ from typing import Any, Generic, TypeVar
 import ray
 from ray.exceptions import ActorUnschedulableError, RayActorError, RayError
 
+from graphrag_ray import logs
 from graphrag_ray.distributed.coordinator import Exchange
+from graphrag_ray.distributed.metrics import Metrics, Queue, SweepMetrics
 from graphrag_ray.distributed.pool import Changes, Member, Pool
 from graphrag_ray.engine.drive import Refused
 from graphrag_ray.engine.executor import Progress, Source, Sweep
@@ -32,6 +35,7 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 FLUSHED_WITHIN_S = 10.0
 """Workers of a sweep that ends early get so long, beyond the time for calls in flight, to journal them."""
@@ -49,7 +53,8 @@ class _CoordinatorDied(Exception): ...
 
 
 class RaySweep(Generic[T]):
-    """pool: the workers, which come and go; coordinator: a new one; put: a value into the object store."""
+    """pool: the workers, which come and go; coordinator: a new one; put: a value into the object store;
+    metrics: of the run."""
 
     def __init__(
         self,
@@ -66,6 +71,7 @@ class RaySweep(Generic[T]):
         pool: Pool,
         coordinator: Callable[[], Any],
         put: Callable[[Any], Any],
+        metrics: Metrics,
     ) -> None:
         self.work, self.source, self.index = work, source, index
         self.store, self.models, self.spending, self.watch = store, models, spending, watch
@@ -78,6 +84,7 @@ class RaySweep(Generic[T]):
         self._closed = False
         self._started_at = time.monotonic()
         self._limits = models.limits()
+        self._metrics = SweepMetrics(metrics, work.name, pool.limiters)
         self._runs: dict[Any, Member] = {}
 
     def run(self) -> Sweep:
@@ -93,6 +100,7 @@ class RaySweep(Generic[T]):
             self.sweep.accounts.limits = self._limits
             self.sweep.ended(self.work.name, time.monotonic() - self._started_at)
             self.spending.add(self.sweep.accounts)
+            self._metrics.end(self.sweep)
         return self.sweep
 
     def _to_the_end(self) -> None:
@@ -108,6 +116,7 @@ class RaySweep(Generic[T]):
                         f"the coordinator of stage {self.work.name} died {deaths} times in a row: {e} "
                         "What was answered is kept: run the same command again to continue."
                     ) from e
+                logs.event(_log, "coordinator lost", logging.WARNING, stage=self.work.name)
                 # What its workers journalled meanwhile is not in the index that they were given.
                 self.index = JournalIndex.load(self.store, self.work.name)
 
@@ -170,6 +179,10 @@ class RaySweep(Generic[T]):
             )
             sweep.accounts = Accounts.merged([before, news.accounts])
             sweep.accounts.limits = self._limits
+            if (again := reissued + news.reissued - sweep.reissued) > 0:
+                logs.event(
+                    _log, "leases of a lost worker", logging.WARNING, stage=self.work.name, items=again
+                )
             sweep.reissued = reissued + news.reissued
             self._note(news)
             if news.fatal:
@@ -195,6 +208,10 @@ class RaySweep(Generic[T]):
             sweep.turns += outcome.turns
             self.watch.note(outcome.status, outcome.error)
             self.source.finished(number, outcome)
+        leased = max(0, news.open - news.waiting)
+        self._metrics.look(
+            self.sweep, Queue(self.source.total, news.waiting, leased, news.lag_s, len(self.pool.working))
+        )
         self.on_progress(
             Progress(
                 self.work.name,
@@ -266,8 +283,10 @@ class RaySweep(Generic[T]):
             try:
                 if not ray.get(ref):  # the sweep is over
                     continue
+                logs.event(_log, "worker left", stage=self.work.name, worker=member.name)
             except WORKER_DIED as e:
                 died = its_death = e
+                logs.event(_log, "worker lost", logging.WARNING, stage=self.work.name, worker=member.name)
                 _answer(coordinator.lost.remote(member.name))
             del self._runs[ref]
             for limiter in self.pool.limiters:

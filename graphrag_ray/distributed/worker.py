@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 import uuid
-from collections import Counter
 from contextlib import suppress
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import ray
 from ray.exceptions import RayActorError
 
+from graphrag_ray import logs
 from graphrag_ray.distributed.coordinator import Leased, Report
 from graphrag_ray.distributed.limits import RayLimiter
 from graphrag_ray.engine.drive import Driver
 from graphrag_ray.engine.gateways import DRAIN_S, Ask, Gate, Models, open_gateway
 from graphrag_ray.engine.journalling import Keeper
+from graphrag_ray.engine.sent import Sent, current_item
 from graphrag_ray.engine.work import BEGUN_TOGETHER, Answer, Asking, Outcome, Work, begin, run_item
 from graphrag_ray.errors import FatalCallError, GraphRagError
-from graphrag_ray.llm.accounting import Accounts, InFlight
+from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.logs import Logging
 from graphrag_ray.messages import EmbeddingRequest, Request
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
 from graphrag_ray.store.rows import JournalRow
+
+_log = logging.getLogger(__name__)
 
 Begun: TypeAlias = asyncio.Future[list[tuple[Driver[Any], list[JournalRow]]]]
 
@@ -53,10 +57,12 @@ class WorkerSettings:
     models: Models
     flush_s: float
     limiters: str
+    logging: Logging | None = None
 
 
 class Worker:
     def __init__(self, settings: WorkerSettings) -> None:
+        logs.follow(settings.logging)
         self._settings = settings
         self._limiter = RayLimiter(settings.limiters, settings.name, settings.models.online)
 
@@ -65,34 +71,6 @@ class Worker:
         is so. Called again after a restart of this actor."""
         self._limiter.start_afresh()
         return await _WorkerSweep(self._settings, self._limiter, work, index, coordinator).run()
-
-
-_item: ContextVar[int] = ContextVar("_item")
-"""The number of the item whose dialogue this is, also in what it starts."""
-
-
-@dataclass
-class Sent(InFlight):
-    """What is in flight, with the items that it is for. An embedding call counts for one of its items.
-
-    items   how many calls of each are in flight; begun: those that ever had one
-    """
-
-    items: Counter[int] = field(default_factory=Counter)
-    begun: set[int] = field(default_factory=set)
-
-    def add(self, other: InFlight, sign: Literal[1, -1] = 1) -> None:
-        super().add(other, sign)
-        if (item := _item.get(None)) is None:
-            return
-        if sign > 0:
-            self.begun.add(item)
-        self.items[item] += sign
-        if not self.items[item]:
-            del self.items[item]
-
-    def totals(self) -> InFlight:
-        return InFlight(self.calls, self.tokens, self.cost_pico_usd)
 
 
 class _WorkerSweep:
@@ -124,8 +102,11 @@ class _WorkerSweep:
         try:
             incarnation = await self.coordinator.register.remote(self.settings.name)
             keys = await _keys(self.settings.models, self.coordinator)
+            logs.hide(keys.values())
         except RayActorError:
             return False  # the driver starts another coordinator
+        logs.about(self.work.name)
+        logs.event(_log, "worker joined", worker=self.settings.name, life=incarnation)
         # No two lives of a worker may write under one name.
         name = f"{self.settings.name}-{uuid.uuid4().hex[:8]}"
         self.writer = JournalWriter(self.settings.store, self.work.name, name)
@@ -209,7 +190,7 @@ class _WorkerSweep:
 
         async def marked(request: Request, stage: str) -> Answer:
             if isinstance(request, EmbeddingRequest):
-                self.sent.begun.add(_item.get())
+                self.sent.begun.add(current_item.get())
             return await ask(request, stage)
 
         return marked
@@ -244,7 +225,8 @@ class _WorkerSweep:
 
     def _report(self) -> Report:
         taken, in_flight = self.accounts.take(), self.sent.totals()
-        report = Report(self.journalled, taken, len(self.running), in_flight, self.fatal)
+        running, lag_s = len(self.running), self.keeper.lag_s
+        report = Report(self.journalled, taken, running, in_flight, self.fatal, lag_s)
         self.journalled = []
         return report
 
@@ -268,7 +250,7 @@ class _WorkerSweep:
         self.sent.begun.discard(number)
 
     async def _run_item(self, number: int, begun: Begun, place: int, asking: Asking) -> None:
-        _item.set(number)
+        current_item.set(number)
         try:
             driver, rows = (await begun)[place]
             outcome = await run_item(self.work.name, driver, rows, asking)

@@ -80,7 +80,9 @@ class Driver(Generic[T]):
         except DialogueFailed as failure:
             return Refused(str(failure))
         except Exception as bug:
-            logger.exception("dialogue failed on a reply")
+            # Its message may quote the reply.
+            logger.error("a dialogue failed on a reply, please report it: %s", type(bug).__name__)
+            logger.debug("the dialogue's failure", exc_info=True)
             return Refused(f"internal error, please report it: {type(bug).__name__}: {bug}")
         self._turn += 1
         self._listed = isinstance(turn, list | tuple)

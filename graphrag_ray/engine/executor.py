@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -65,6 +65,21 @@ class Sweep:
     def ended(self, stage: str, seconds: float) -> None:
         """Note how long it took, so that the accounts can say how much of the limits was used."""
         self.accounts.spans[stage] = Span(round(seconds * 1000), self.peak_in_flight)
+
+    def summary(self, stage: str) -> dict[str, Any]:
+        """What it came to, in a few numbers."""
+        total, span = self.accounts.total, self.accounts.spans.get(stage)
+        return {
+            "stage": stage,
+            "items": self.finished,
+            "failed": self.failed,
+            "calls": total.calls,
+            "retries": total.retries,
+            "rate_limited": total.rate_limited,
+            "tokens": total.total_tokens,
+            "cost_usd": total.cost_usd,
+            "seconds": span.ms / 1000 if span else None,
+        }
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,11 @@ class Keeper:
         self._writer, self._gate = writer, gate
         self._kept_at = time.monotonic()
 
+    @property
+    def lag_s(self) -> float:
+        """For how long there has been something that is not journalled; 0 where all is."""
+        return time.monotonic() - self._kept_at if self._writer.pending else 0.0
+
     async def flush(self) -> None:
         """Journal what is pending. Raises StoreError: it stays pending, and nothing more is asked."""
         late = asyncio.get_running_loop().call_later(LATE_S, self._gate.hold)

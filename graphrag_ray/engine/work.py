@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import orjson
 
+from graphrag_ray import logs
 from graphrag_ray.engine.drive import Complete, Driver, Open, Refused, State, answered, failure_of, replay
 from graphrag_ray.errors import DialogueFailed, DoesNotFit, PermanentCallError, TransientCallError
 from graphrag_ray.messages import ChatReply, Dialogue, Reply, Request, Usage
@@ -22,6 +24,7 @@ from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.rows import DONE, FAILED, KILLED, TURN, JournalRow
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 BEGUN_TOGETHER = 128
 """Items whose dialogues are started at once, in a thread, by whoever runs them."""
 
@@ -196,6 +199,7 @@ async def run_item(stage: str, driver: Driver[T], rows: Sequence[JournalRow], as
     A failure for good that is journalled is not tried again. Raises FatalCallError, and writes no
     failure for it.
     """
+    logs.about(stage, driver.key)
     state = replay(driver, rows)
     written = list(rows)
     told = frozenset(r.error for r in rows if r.error)
@@ -245,6 +249,7 @@ async def _ask(
     try:
         answer = await asking.ask(request, stage)
     except (PermanentCallError, TransientCallError) as e:
+        logger.debug("a call failed: %s", e)
         attempts = getattr(e, "attempts", 1)
         # What did not fit and still does not is no news: it would make every run look like a change.
         if not (isinstance(e, DoesNotFit) and str(e) in told):

@@ -67,6 +67,11 @@ class Latencies:
         self.counts[bucket] = self.counts.get(bucket, 0) + 1
         self.longest_s = max(self.longest_s, seconds)
 
+    @staticmethod
+    def middle_s(bucket: int) -> float:
+        """A duration in the middle of a bucket."""
+        return _FIRST_S * math.exp2((bucket + 0.5) / _PER_DOUBLING)
+
     def quantile(self, share: float) -> float | None:
         """The duration that `share` of calls stayed under, to within 9%; None without calls."""
         rank = math.ceil(share * sum(self.counts.values()))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from graphrag_ray.llm.limits import Ended, LimiterState
+from graphrag_ray.llm.limits import Ended, LimiterState, Seen
 from graphrag_ray.settings import Model
 
 
@@ -99,6 +99,11 @@ class LocalLimiter:
         """Calls in flight for each endpoint."""
         return self._lines[model].state.in_flight
 
+    def seen(self, model: str) -> list[Seen]:
+        """Each endpoint as it is now."""
+        line = self._lines[model]
+        return line.state.seen(line.clock())
+
 
 @dataclass(frozen=True, slots=True)
 class _Waiter:
@@ -112,7 +117,7 @@ class _Line:
 
     def __init__(self, state: LimiterState, clock: Callable[[], float]) -> None:
         self.state = state
-        self._clock = clock
+        self.clock = clock
         self._waiting: dict[int, _Waiter] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -133,12 +138,12 @@ class _Line:
             raise
 
     def settle(self, holder: str, endpoint: int, delta_tokens: int, ended: Ended | None) -> None:
-        self.state.settle(self._clock(), holder, endpoint, delta_tokens, ended)
+        self.state.settle(self.clock(), holder, endpoint, delta_tokens, ended)
         if self._waiting:
             self._serve()
 
     def penalise(self, endpoint: int, retry_after_s: float | None) -> None:
-        self.state.penalise(self._clock(), endpoint, retry_after_s)
+        self.state.penalise(self.clock(), endpoint, retry_after_s)
 
     def forget(self, holder: str) -> None:
         self.state.forget(holder)
@@ -154,7 +159,7 @@ class _Line:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        now = self._clock()
+        now = self.clock()
         granted, look_again_at = self.state.grants(now)
         for grant in granted:
             waiter = self._waiting.pop(grant.ticket)
@@ -169,4 +174,4 @@ class _Line:
 
     def _give_back(self, waiter: _Waiter, places: Sequence[int]) -> None:
         for endpoint, tokens in zip(places, waiter.wants, strict=False):
-            self.state.settle(self._clock(), waiter.holder, endpoint, -tokens)
+            self.state.settle(self.clock(), waiter.holder, endpoint, -tokens)

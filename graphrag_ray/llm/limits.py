@@ -10,9 +10,11 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from graphrag_ray.llm.accounting import Latencies
 from graphrag_ray.llm.adaptive import AdaptiveBound
 from graphrag_ray.llm.bucket import BURST_S, Bucket, check_within_limit
 from graphrag_ray.llm.headers import Told
@@ -43,6 +45,46 @@ class Ended(NamedTuple):
     tokens: int
     ok: bool = True
     told: Told | None = None
+
+
+@dataclass
+class Tally:
+    """What came of one endpoint since its limiter was started.
+
+    answered      requests that got a reply; failed: that failed in a way that may be the endpoint's load
+    rate_limited  of those that failed, answered 429
+    tokens        charged against its limit: of requests in flight, what was reserved for them
+    latency       of the requests that got a reply
+    """
+
+    answered: int = 0
+    failed: int = 0
+    rate_limited: int = 0
+    tokens: int = 0
+    latency: Latencies = field(default_factory=Latencies)
+
+    def note(self, ended: Ended) -> None:
+        if ended.ok:
+            self.answered += 1
+            self.latency.add(ended.latency_s)
+        else:
+            self.failed += 1
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One endpoint, for whoever watches. Limits are those that are kept to now; None where none is known.
+
+    most_in_flight   the bound on requests in flight; None: rates decide
+    pause_s          for so long nothing more is sent there
+    """
+
+    tally: Tally
+    in_flight: int
+    most_in_flight: int | None
+    requests_per_minute: float | None
+    tokens_per_minute: float | None
+    pause_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +127,7 @@ class _Gate:
         self.busy = 0
         self.paused_until = now
         self.pause_s = 0.0
+        self.tally = Tally()
 
     @property
     def has_place(self) -> bool:
@@ -96,6 +139,7 @@ class _Gate:
 
     def enter(self, now: float, holder: str, tokens: int) -> None:
         self.bucket.take(now, min(tokens, self.dearest))
+        self.tally.tokens += tokens
         self.in_flight[holder] += 1
         self.busy += 1
 
@@ -147,6 +191,11 @@ class _Gate:
                 where, f"{after:,.0f}", what, f"{ours:,.0f}",
             )  # fmt: skip
 
+    def seen(self, now: float) -> Seen:
+        bucket, pause_s = self.bucket, max(0.0, self.paused_until - now)
+        limits = bucket.requests_per_minute, bucket.tokens_per_minute
+        return Seen(deepcopy(self.tally), self.busy, self.max_in_flight, *limits, pause_s)
+
     @property
     def load(self) -> float:
         """0 idle, 1 nothing left."""
@@ -184,6 +233,10 @@ class LimiterState:
         peak, self._peak = self._peak, sum(self.in_flight)
         return peak
 
+    def seen(self, now: float) -> list[Seen]:
+        """Each endpoint as it is now."""
+        return [gate.seen(now) for gate in self._gates]
+
     def ask(self, holder: str, wants: Sequence[int], usable: Sequence[int]) -> int:
         """Queue up for len(wants) places; returns the ticket's number.
 
@@ -214,6 +267,9 @@ class LimiterState:
         went, where one was made and says something about the endpoint."""
         gate = self._gates[endpoint]
         gate.bucket.settle(now, delta_tokens)
+        gate.tally.tokens += delta_tokens
+        if ended is not None:
+            gate.tally.note(ended)
         if ended is not None and (gate.adaptive is not None or ended.told is not None):
             gate.learn(now, ended)
         gate.leave(holder, 1)
@@ -222,12 +278,16 @@ class LimiterState:
         """The endpoint said 429. Everyone leaves it alone for as long as it asked, or ever longer."""
         gate = self._gates[endpoint]
         gate.refused(now)
+        gate.tally.rate_limited += 1
         if retry_after_s is None:
             if now < gate.paused_until:  # one burst of 429s is one strike
                 return
             soon = now - gate.paused_until < gate.pause_s
             guess_s = gate.pause_s * 2.0 if soon else gate.pause_s / 2.0
             retry_after_s = gate.pause_s = min(LONGEST_GUESS_S, max(FIRST_PAUSE_S, guess_s))
+        if gate.paused_until <= now:
+            where = display_url(gate.endpoint.base_url)
+            logger.info("%s answered 429: paused for %.1f s", where, min(retry_after_s, MAX_PAUSE_S))
         gate.paused_until = max(gate.paused_until, now + min(retry_after_s, MAX_PAUSE_S))
         gate.bucket.pause_until(now, gate.paused_until)
 

@@ -80,4 +80,7 @@ class Roster:
         self._dropped[endpoint] = error
         left = len(self._names) - len(self._dropped)
         if left:
-            logger.warning("%s is not used any more: %s (%d left)", self._names[endpoint], error, left)
+            # What an endpoint says may quote what it was asked.
+            why = str(error) if error.status is None else f"it answered {error.status}"
+            logger.warning("%s is not used any more: %s (%d left)", self._names[endpoint], why, left)
+            logger.debug("%s said: %s", self._names[endpoint], error)

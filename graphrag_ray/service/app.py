@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -27,6 +27,7 @@ from graphrag_ray.engine.gateways import Models
 from graphrag_ray.errors import GraphRagError
 from graphrag_ray.llm.limiter import Limiter, LocalLimiter
 from graphrag_ray.patience import Connections
+from graphrag_ray.prompts import Prompt
 from graphrag_ray.service import chat_api, query_api
 from graphrag_ray.service.access import HEALTH, METRICS, Guard
 from graphrag_ray.service.asking import CLIENT_GONE, Asked, Service, events
@@ -49,11 +50,13 @@ def create_app(
     replica: str = "",
     limiter: Callable[[Models], Limiter] | None = None,
     ask_key: Callable[[str], str | None] | None = None,
+    prompts: Mapping[str, Prompt] | None = None,
 ) -> FastAPI:
     """token     that clients must send; None: anybody may ask (see `access.find_token`)
     replica   a name for this process among others, in /metrics
     limiter   of models, shared with other processes; None: of this process alone
     ask_key   where a key may be had that neither the environment nor a file holds
+    prompts   the bundled ones; None: read from their files
 
     Raises SettingsError for settings that cannot be read. Snapshots are opened when it starts.
     """
@@ -63,7 +66,7 @@ def create_app(
         shared = limiter(models) if limiter else _local_limiter(models)
         return Connections(models, shared, ask_key, aside)
 
-    service = Service(options, Live(options, connect), replica)
+    service = Service(options, Live(options, connect, prompts), replica)
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 def build(args: ServiceOptions) -> "Application":
     """Serve reads the annotation when it has the arguments of a config file."""
     from graphrag_ray.distributed.serving import Replica, application, log_with_serve
+    from graphrag_ray.prompts import load_prompts
+
+    # The code that comes to a cluster with the connection is without the files of a checkout.
+    prompts = load_prompts()
 
     def app() -> Any:
         from graphrag_ray.service.access import find_token
@@ -40,7 +44,9 @@ def build(args: ServiceOptions) -> "Application":
         here = Replica.here(several=args.replicas > 1)
         token = find_token(args, os.environ, here.ask_key)
         limiter = here.limiter if here.several else None
-        return create_app(args, token, replica=here.name, limiter=limiter, ask_key=here.ask_key)
+        return create_app(
+            args, token, replica=here.name, limiter=limiter, ask_key=here.ask_key, prompts=prompts
+        )
 
     return application(
         app,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -12,6 +12,7 @@ from graphrag_ray.ask import Index
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.errors import GraphRagError
 from graphrag_ray.patience import Connections
+from graphrag_ray.prompts import Prompt
 from graphrag_ray.query.levels import Units
 from graphrag_ray.service.faults import no_snapshot
 from graphrag_ray.service.options import ServiceOptions
@@ -40,11 +41,17 @@ class Live:
     """Belongs to one event loop.
 
     connect   opens the ways to the models of a snapshot's settings; called in the event loop
+    prompts   the bundled ones, for a process that does not have their files
     problem   why the newest snapshot is not served, or none is; "" where all is well
     """
 
-    def __init__(self, options: ServiceOptions, connect: Callable[[Models], Connections]) -> None:
-        self._options, self._connect = options, connect
+    def __init__(
+        self,
+        options: ServiceOptions,
+        connect: Callable[[Models], Connections],
+        prompts: Mapping[str, Prompt] | None = None,
+    ) -> None:
+        self._options, self._connect, self._prompts = options, connect, prompts
         self._given = options.given()
         storage = options.storage(self._given)
         self._store = Store(options.root, storage.of(options.root))
@@ -120,10 +127,12 @@ class Live:
         """Open and warm a snapshot, beside the event loop."""
         manifest: Manifest = load(self._store, number)
         settings = self._options.settings_of(manifest, self._given)
+        prompts = self._prompts if settings.prompts_dir is None else None
         old = self._current
-        index = (
-            old.index.at(manifest, settings) if old else Index(self._store, manifest, settings, self._cache)
-        )
+        if old is None:
+            index = Index(self._store, manifest, settings, self._cache, prompts=prompts)
+        else:
+            index = old.index.at(manifest, settings, prompts)
         index.warm()
         return index, index.levels()
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
+from graphrag_ray import logs
 from graphrag_ray.errors import (
     FAILED_ITEMS,
     BudgetSpent,
@@ -98,6 +99,16 @@ class Recorder:
         """The run came to its end."""
         code = FAILED_ITEMS if failed else 0
         self.write(outcome=outcome, exit_code=code, snapshot=snapshot, failed=failed, ended_at=self.now())
+        self.tell(failed=failed, snapshot=snapshot)
+
+    def tell(self, level: int = logging.INFO, **more: Any) -> None:
+        """Log the end. Not an error's message: it may hold what an endpoint said."""
+        record, total = self.record, Accounts.from_dict(self.record.usage).total
+        spent = {"calls": total.calls, "tokens": total.total_tokens, "cost_usd": total.cost_usd}
+        seconds = round(record.ended_at - record.started_at, 3)
+        ended = {"outcome": record.outcome, "exit_code": record.exit_code, "seconds": seconds}
+        told: dict[str, Any] = {"epoch": record.epoch, **ended, **spent, **more}
+        logs.event(_log, "run ended", level, **told)
 
     def _steps(self) -> dict[str, Mapping[str, Any]]:
         return {
@@ -126,6 +137,8 @@ def recorded(run: Run, given: Mapping[str, Any], now: Callable[[], float]) -> It
     )
     recorder = Recorder(run, record, now)
     recorder.write()
+    root, given_input = run.store.url, given.get("input")
+    logs.event(_log, "run started", epoch=record.epoch, root=root, input=given_input, version=record.version)
     run.on_step = recorder.write
     with heartbeat(run, now) as heart:
         try:
@@ -134,7 +147,8 @@ def recorded(run: Run, given: Mapping[str, Any], now: Callable[[], float]) -> It
             # Ctrl-C between two sweeps comes as KeyboardInterrupt.
             error = run.executor.stop.error() if isinstance(e, KeyboardInterrupt) else e
             if recorder.record.outcome == runs.RUNNING:
-                recorder.write(**_ending(error), reached=heart.reached(), ended_at=now())
+                recorder.write(**ending(error), reached=heart.reached(), ended_at=now())
+                recorder.tell(logging.WARNING, error=type(error).__name__)
             raise
 
 
@@ -169,12 +183,12 @@ def _refused(
         elif last is None and not always:
             return
         after = last.epoch if last else 0
-        runs.write_refusal(store, Refusal(after=after, at=time.time(), given=given, **_ending(error)))
+        runs.write_refusal(store, Refusal(after=after, at=time.time(), given=given, **ending(error)))
     except GraphRagError as e:
         _log.info("beside the index nobody is told of this: %s", e)
 
 
-def _ending(error: BaseException) -> dict[str, Any]:
+def ending(error: BaseException) -> dict[str, Any]:
     """How a record tells what ended a run."""
     code = error.exit_code if isinstance(error, GraphRagError) else 1
     code = 130 if isinstance(error, KeyboardInterrupt) else code

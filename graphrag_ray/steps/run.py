@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import orjson
 import pyarrow as pa
 
-from graphrag_ray import schema
+from graphrag_ray import logs, schema
 from graphrag_ray.engine.executor import Executor, RowSource, Source, Sweep, Written
 from graphrag_ray.engine.work import Outcome, Row, Work, identity, outcomes
 from graphrag_ray.errors import CorruptPart, ProcessDied
@@ -28,6 +29,7 @@ from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.snapshots import Manifest
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 ROWS_AT_ONCE = 512
 """Items replayed together: one batch of journal look-ups."""
 KEYS_AT_ONCE = 10_000
@@ -116,6 +118,7 @@ class Run:
         dialogue that the step runs; items that were put back there are a change too.
         """
         self.observer.step_started(name)
+        logs.event(_log, "step started", step=name)
         started = time.monotonic()
         self.doing = (name, started)
         retried = retries.mark(self.store, journal) if journal else ""
@@ -131,6 +134,9 @@ class Run:
         self.memo[name] = {"fingerprint": fingerprint if result.final else "", **result.to_json()}
         self.seconds[name] = time.monotonic() - started
         self.on_step()
+        seconds = round(self.seconds[name], 3)
+        counts = dict(result.counts)
+        logs.event(_log, "step ended", step=name, seconds=seconds, reused=reused, counts=counts)
         self.observer.step_ended(name, self.seconds[name], result.counts, reused)
         return result
 
@@ -160,6 +166,7 @@ class Run:
         self.asked[work.name] = self.asked.get(work.name, 0) + guarded.answered()
         before = self.usage.get(work.name, Accounts())
         self.usage[work.name] = Accounts.merged([before, sweep.accounts])
+        logs.event(_log, "stage asked", **sweep.summary(work.name))
         return sweep
 
     def sweep_rows(

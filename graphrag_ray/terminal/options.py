@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import Any, get_args
 
 import click
 import orjson
 
+from graphrag_ray import logs
 from graphrag_ray.errors import GraphRagError, SettingsError, StoreError, UsageError
 from graphrag_ray.query import methods
 from graphrag_ray.settings import Settings
@@ -47,16 +47,33 @@ def _traceback(ctx: click.Context, option: click.Parameter, wanted: bool) -> Non
 
 def _verbose(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
     if wanted:
-        logging.getLogger().setLevel(logging.INFO)
+        _log(level="info")
+
+
+def _logged(ctx: click.Context, option: click.Parameter, wanted: str | None) -> None:
+    if wanted is not None:
+        _log(**{str(option.name).removeprefix("log_"): wanted})
+
+
+def _log(**changes: Any) -> None:
+    try:
+        logs.configure(None, **changes)
+    except UsageError as e:
+        raise click.UsageError(str(e)) from e
 
 
 def _general() -> list[click.Parameter]:
     """Options of the program, which may stand before or after a command's name."""
     trace = "Show where an error came from."
-    log = "Log what happens, for debugging."
+    log = "Log what happens: --log-level info."
+    level = "What is logged, to stderr; GRAPHRAG_RAY_LOG=info,json in the environment says the same."
+    form = "A line of text for each event, or of JSON (then without lines of progress)."
+    levels, formats = click.Choice(get_args(logs.Level)), click.Choice(get_args(logs.Format))
     return [
         click.Option(["--traceback"], is_flag=True, expose_value=False, callback=_traceback, help=trace),
         click.Option(["-v", "--verbose"], is_flag=True, expose_value=False, callback=_verbose, help=log),
+        click.Option(["--log-level"], type=levels, expose_value=False, callback=_logged, help=level),
+        click.Option(["--log-format"], type=formats, expose_value=False, callback=_logged, help=form),
     ]
 
 
@@ -90,6 +107,10 @@ class Commands(click.Group):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         return [*_general(), *super().get_params(ctx)]
+
+    def make_context(self, *given: Any, **more: Any) -> click.Context:
+        logs.forget()
+        return super().make_context(*given, **more)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
+from graphrag_ray import logs
 from graphrag_ray.engine.pace import Pace, Recent
 from graphrag_ray.terminal.safe import SafeConsole
 from graphrag_ray.wording import plural
@@ -41,7 +42,7 @@ class Observer:
     """Shows a run as it goes. Nothing with `quiet`."""
 
     def __init__(self, quiet: bool = False) -> None:
-        self._quiet = quiet
+        self._quiet = quiet or logs.as_json()  # lines for a program are not mixed with lines for people
         self._console = console_of(stderr=True)
         self._live: Live | None = None
         self._line = Text()

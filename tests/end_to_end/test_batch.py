@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from world import REJECTED, TOWN, Command, World, model_options, prompt_of
 
 from graphrag_ray.batch import answer_batch
 from graphrag_ray.engine.feed import Feed
-from graphrag_ray.errors import LevelNotFound, TooManyFailures, UsageError
+from graphrag_ray.errors import BudgetSpent, LevelNotFound, TooManyFailures, UsageError
 from graphrag_ray.query import methods
 from graphrag_ray.question_sweep import Batch
 from graphrag_ray.store import locks
@@ -102,6 +103,25 @@ def test_what_a_batch_asks_can_travel_to_a_worker(town: World, method: str, monk
 
     monkeypatch.setattr(Feed, "take", travelled)
     assert ask(town, *about("DAVE", "HEIDI"), method=method).failed == 0
+
+
+def test_how_a_batch_ended_stands_beside_its_answers(town: World):
+    def outcome() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(
+            (town.root.parent / "answers.parquet.work/outcome.json").read_text()
+        )
+        return found
+
+    ask(town, *about("DAVE", "HEIDI"))
+    told = outcome()
+    assert (told["outcome"], told["exit_code"], told["exit_meaning"]) == ("answered", 0, "done")
+    assert (told["snapshot"], told["questions"], told["failed"]) == (1, 2, 0)
+    assert [u["calls"] > 0 for u in told["usage"]["stages"]] == [True]
+    with pytest.raises(BudgetSpent):
+        ask(town, *about(*NAMES), changes={"budget": {"max_total_tokens": 2_000}})
+    told = outcome()
+    assert (told["outcome"], told["exit_code"]) == ("budget", 4) and "max_total_tokens" in told["message"]
+    assert sum(u["calls"] for u in told["usage"]["stages"]) > 0
 
 
 def test_references_have_the_numbers_that_stand_in_the_text(town: World):

@@ -217,5 +217,5 @@ def test_options_of_the_program_may_stand_after_the_command(
     world.write(TOWN)
     run(*index_command(world))
     assert run("status", "--root", world.root, "-v").exit_code == 0
-    assert logging.getLogger().level == logging.INFO
+    assert logging.getLogger("graphrag_ray").level == logging.INFO
     assert "--traceback" in run("status", "--help").stdout

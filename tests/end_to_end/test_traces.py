@@ -1,0 +1,163 @@
+"""The trace of a question: who waited for what, and what it used. No text."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+from endpoint import rate_limited
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+from toy_model import respond
+from world import REJECTED, TOWN, Command, World, model_options, python
+
+QUESTION = "What are the SECRETIVE THEMES?"
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    provider, exporter = TracerProvider(), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)  # a process has one provider for good
+    return exporter
+
+
+def parents(spans: tuple[ReadableSpan, ...]) -> dict[str, set[str]]:
+    """By each span's name, those of the spans above."""
+    names = {s.context.span_id: s.name for s in spans if s.context}
+    out: dict[str, set[str]] = {}
+    for span in spans:
+        out.setdefault(span.name, set()).add(names[span.parent.span_id] if span.parent else "")
+    return out
+
+
+def total(spans: tuple[ReadableSpan, ...], name: str) -> int:
+    return sum(int((s.attributes or {})[name]) for s in spans)  # type: ignore[call-overload]
+
+
+def test_a_question_s_trace_is_a_tree_whose_calls_sum_up_to_what_the_answer_used(
+    world: World, spans: InMemorySpanExporter
+):
+    world.write(TOWN)
+    world.index()
+    refused: list[int] = []
+
+    def refusing_once(body: dict[str, Any]) -> Any:
+        refused.append(1)
+        return rate_limited("0.05") if len(refused) == 1 else respond(body)
+
+    world.endpoint.respond = refusing_once
+    answer = world.open().ask(QUESTION)
+    found = spans.get_finished_spans()
+    root = "invoke_workflow graphrag global"
+    above = parents(found)
+    assert above[root] == {""} and above["phase map"] == above["phase reduce"] == {root}
+    assert above["read community_reports"] == {root}
+    assert above["chat m"] == {"phase map", "phase reduce"}
+
+    calls = [s for s in found if s.kind is SpanKind.CLIENT]
+    used = tuple(s for s in found if s.name == root) + tuple(calls)
+    for attribute, tokens in (("input", "prompt_tokens"), ("output", "completion_tokens")):
+        of_answer = sum(getattr(p, tokens) for p in answer.phases.values())
+        assert total(tuple(calls), f"gen_ai.usage.{attribute}_tokens") == of_answer
+        assert total(used[:1], f"gen_ai.usage.{attribute}_tokens") == of_answer > 0
+    assert len(calls) == sum(p.calls for p in answer.phases.values())
+    assert total(tuple(calls), "graphrag.attempts") == len(calls) + 1
+    assert all(s.end_time >= s.start_time and s.attributes["server.address"] == "127.0.0.1" for s in calls)
+    told = " ".join(s.to_json() for s in found)
+    assert "SECRETIVE" not in told and "ALICE" not in told and answer.text[:20] not in told
+
+
+def test_a_search_and_its_embedding_stand_below_the_question_that_needs_them(
+    world: World, spans: InMemorySpanExporter
+):
+    world.write(TOWN)
+    changes = {"models": world.settings().model_dump()["models"] | world.embedding["models"]}
+    world.index(**changes)
+    spans.clear()
+    world.open(**changes).ask(QUESTION, method="vector")
+    above = parents(spans.get_finished_spans())
+    assert above["embeddings e"] == {"retrieval text_unit"}
+    assert above["retrieval text_unit"] == {"invoke_workflow graphrag vector"}
+
+
+def test_a_call_that_fails_says_how_and_not_what_the_endpoint_said(world: World, spans: InMemorySpanExporter):
+    world.write(TOWN)
+    world.index()
+    world.endpoint.respond = lambda body: REJECTED
+    answer = world.open().ask(QUESTION)
+    assert answer.failed_parts
+    failed = [s for s in spans.get_finished_spans() if s.status.status_code is StatusCode.ERROR]
+    assert {s.name for s in failed} == {"chat m"}
+    assert {s.attributes["error.type"] for s in failed} == {"permanent"}
+    assert "rejected" not in " ".join(s.to_json() for s in failed)
+
+
+def test_where_nobody_listens_a_question_does_not_even_import_opentelemetry(world: World, run: Command):
+    world.write(TOWN)
+    world.index()
+    options = [str(o) for o in ("query", QUESTION, "--root", world.root)]
+    script = f"""
+import sys
+from graphrag_ray.cli import main
+main({options!r}, standalone_mode=False)
+print([m for m in sys.modules if m.startswith("opentelemetry")])
+"""
+    done = python(script)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+class _Collector(BaseHTTPRequestHandler):
+    received: list[bytes] = []  # noqa: RUF012 - of the one test that starts it
+
+    def do_POST(self) -> None:
+        self.received.append(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_a_command_sends_its_trace_where_the_standard_variables_say(world: World):
+    world.write(TOWN)
+    world.index()
+    command = [sys.executable, "-m", "graphrag_ray", "query", QUESTION, "--root", str(world.root)]
+    server = HTTPServer(("127.0.0.1", 0), _Collector)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}
+        sent = subprocess.run(
+            command, env=os.environ | endpoint, capture_output=True, text=True, check=False, timeout=60
+        )
+    finally:
+        server.shutdown()
+    assert sent.returncode == 0, sent.stderr
+    assert b"invoke_workflow graphrag global" in b"".join(_Collector.received)
+    assert b"SECRETIVE" not in b"".join(_Collector.received)
+
+    console = {"OTEL_TRACES_EXPORTER": "console", "OTEL_SERVICE_NAME": "mine"}
+    shown = subprocess.run(
+        command, env=os.environ | console, capture_output=True, text=True, check=False, timeout=60
+    )
+    lines = [json.loads(line) for line in shown.stderr.splitlines()]
+    assert {line["resource"]["attributes"]["service.name"] for line in lines} == {"mine"}
+    assert "phase map" in {line["name"] for line in lines}
+
+
+def test_an_exporter_that_is_not_known_is_told_as_wrong_usage(
+    world: World, run: Command, monkeypatch: pytest.MonkeyPatch
+):
+    world.write(TOWN)
+    world.index()
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "zipkin")
+    done = run("query", QUESTION, "--root", world.root, *model_options(world))
+    assert done.exit_code == 2 and "'zipkin' is none of otlp, console, none" in done.output

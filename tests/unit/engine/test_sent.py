@@ -1,0 +1,43 @@
+"""Which items the calls in flight are for."""
+
+from __future__ import annotations
+
+import asyncio
+
+from graphrag_ray.engine.sent import Sent, current_item
+from graphrag_ray.llm.accounting import InFlight
+
+CALL = InFlight(1, 100, 7)
+
+
+def test_a_second_request_for_an_item_makes_no_second_item():
+    sent, answered = Sent(), asyncio.Event()
+
+    async def call() -> None:
+        sent.add(CALL)
+        await answered.wait()
+        sent.add(CALL, -1)
+
+    async def item(number: int, requests: int) -> None:
+        current_item.set(number)
+        await asyncio.gather(*(call() for _ in range(requests)))
+
+    async def run() -> None:
+        items = [
+            asyncio.ensure_future(item(number, requests)) for number, requests in ((5, 2), (6, 1), (7, 0))
+        ]
+        await asyncio.sleep(0.01)
+        assert sent.totals() == InFlight(3, 300, 21)
+        assert dict(sent.items) == {5: 2, 6: 1} and sent.begun == {5, 6}
+        answered.set()
+        await asyncio.gather(*items)
+
+    asyncio.run(run())
+    assert sent.totals() == InFlight() and not sent.items
+    assert sent.begun == {5, 6}, "it asked something, and may have journalled it"
+
+
+def test_a_call_for_no_item_is_in_flight_all_the_same():
+    sent = Sent()
+    sent.add(CALL)
+    assert sent.calls == 1 and not sent.items and not sent.begun
