@@ -72,6 +72,8 @@ def configure(logging_: Logging | None = None, **changes: Any) -> None:
     for handler in [h for h in root.handlers if isinstance(h, _Stderr)]:
         root.removeHandler(handler)
     handler = _Stderr()
+    # Whatever level others have set: an address of a request may hold a secret.
+    handler.addFilter(lambda record: _is_ours(record) or record.levelno >= logging.WARNING)
     handler.setFormatter(_Lines(_current, secrets_in(os.environ)))
     root.addHandler(handler)
     logging.getLogger(OURS).setLevel(_current.level.upper())
@@ -169,7 +171,7 @@ class _Lines(logging.Formatter):
 
     def _message(self, record: logging.LogRecord) -> str:
         message = record.getMessage()
-        if record.name.partition(".")[0] == OURS:
+        if _is_ours(record):
             return message
         first = (message.splitlines() or [""])[0]
         return first if len(first) <= OF_OTHERS else f"{first[:OF_OTHERS]}…"
@@ -190,6 +192,10 @@ class _Lines(logging.Formatter):
         if isinstance(value, list | tuple):
             return [self._clean(v) for v in value]
         return value
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    return record.name.partition(".")[0] == OURS
 
 
 def _shown(value: Any) -> str:

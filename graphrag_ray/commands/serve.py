@@ -111,6 +111,7 @@ def serve(
                 port=port,
                 prefix=prefix,
                 held=held,
+                grace_s=options.grace_s,
                 log_level=_log_level(),
                 private=private,
             ) as own_address,

@@ -87,8 +87,11 @@ def _watch(store: Store, as_json: bool) -> int:
     else:
         last = terminal.show_running(watched(store))
     if last is None:
-        if not as_json:
-            terminal.print_status(status_of(store))
+        found = status_of(store)
+        if as_json:
+            click.echo(console.as_json(found["last_run"], indent=False))
+        else:
+            terminal.print_status(found)
         return 0
     if not as_json:
         click.echo(safe(terminal.ending(last)))

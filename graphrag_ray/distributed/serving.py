@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import logging
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,12 +26,14 @@ from ray.serve.config import ProxyLocation
 
 from graphrag_ray.distributed.limits import RayLimiter, beside_driver, start_limiters
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.errors import GraphRagError
+from graphrag_ray.errors import GraphRagError, UsageError
 
 APPLICATION = "graphrag"
 NAMESPACE = "graphrag-ray-service"
 PULSE_S = 5.0
 LOOK_S = 0.5
+ENDS_WITHIN_S = 10.0
+"""An application, after its questions."""
 _SERVE_LOG = "ray.serve"
 _KEYS = "keys"
 
@@ -131,11 +134,11 @@ def log_with_serve() -> None:
 def running(
     app: serve.Application,
     *,
-    name: str = APPLICATION,
     host: str,
     port: int,
     prefix: str,
     held: Mapping[str, SecretStr],
+    grace_s: float,
     log_level: str = "WARNING",
     private: bool,
 ) -> Iterator[bool]:
@@ -143,12 +146,16 @@ def running(
     finish first. Whether it listens at `host` and `port`: a Serve that runs there already keeps its own.
 
     held     values of environment variables that replicas may ask for
+    grace_s  for questions that run at its end
     private  this Ray ends with us
 
-    Raises GraphRagError where it does not start.
+    Raises GraphRagError where it does not start, UsageError where another one has its prefix.
     """
     logging.getLogger(_SERVE_LOG).setLevel(logging.ERROR)
     ours = not _is_there()
+    name = "-".join([APPLICATION, *filter(None, prefix.split("/"))])
+    if not ours and name in serve.status().applications:
+        raise UsageError(f"this cluster serves {name!r} already: name another --prefix than {prefix}")
     keys = None
     if held:
         actor = ray.remote(num_cpus=0, max_concurrency=100)(Keys)
@@ -169,7 +176,10 @@ def running(
             raise GraphRagError(f"the service did not start: {_why(name, e)}") from e
         yield ours
     finally:
-        _end(name, ours and not private)
+        with suppress(RayError, RuntimeError):
+            _end(name, grace_s)
+            if ours and not private and not serve.status().applications:
+                serve.shutdown()
         if keys is not None:
             ray.kill(keys)
 
@@ -182,11 +192,11 @@ def _is_there() -> bool:
         return False
 
 
-def _end(name: str, serve_too: bool) -> None:
-    with suppress(RayError, RuntimeError, TimeoutError):
-        serve.delete(name)
-        if serve_too:
-            serve.shutdown()
+def _end(name: str, grace_s: float) -> None:
+    serve.delete(name, _blocking=False)  # else it waits for a minute, whatever the grace
+    until = time.monotonic() + grace_s + ENDS_WITHIN_S
+    while name in serve.status().applications and time.monotonic() < until:
+        time.sleep(LOOK_S)
     for actor in ray.util.list_named_actors(all_namespaces=True):
         if actor["namespace"] == NAMESPACE and actor["name"].startswith(_name(name, "limiter")):
             with suppress(ValueError, RayError):

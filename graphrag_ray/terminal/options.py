@@ -84,6 +84,12 @@ class Command(click.Command):
         *own, help_option = super().get_params(ctx)
         return [*own, *_general(), help_option]
 
+    def invoke(self, ctx: click.Context) -> Any:
+        for option in self.params:
+            if isinstance(option, _Root) and ctx.params["root"] is None:
+                ctx.params["root"] = option.from_config(ctx)
+        return super().invoke(ctx)
+
 
 class Commands(click.Group):
     """Turns our errors into a message and their exit code; anything else is a bug and keeps its trace.
@@ -125,20 +131,29 @@ class Commands(click.Group):
             ctx.exit(130)
 
 
-def _root(ctx: click.Context, option: click.Parameter, given: str | None) -> str:
-    """--root, or `root` in the settings of --config (which is eager: it is known here)."""
-    config = ctx.params.get("config")
-    root = given if given is not None or config is None else root_in(config)
-    if root is None:
-        where = f"Or name it as `root` in {shown(config)}." if config is not None else None
-        raise click.MissingParameter(where, ctx, option)
-    return root
+class _Root(click.Option):
+    """--root, or `root` in the settings of --config."""
+
+    def from_config(self, ctx: click.Context) -> str:
+        """Raises SettingsError, MissingParameter."""
+        config = ctx.params["config"]
+        if (root := root_in(config)) is None:
+            raise click.MissingParameter(f"Or name it as `root` in {shown(config)}.", ctx, self)
+        return root
+
+
+def _root(ctx: click.Context, option: click.Parameter, given: str | None) -> str | None:
+    """--config is eager: whether it is there is known here. It is read when the command is run."""
+    if given is None and not isinstance(ctx.params.get("config"), str):
+        raise click.MissingParameter(ctx=ctx, param=option)
+    return given
 
 
 def root_option(f: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--root",
         metavar="URL",
+        cls=_Root,
         callback=_root,
         help="The index: a folder, or s3://… and other fsspec URLs. Default: `root` of --config.",
     )(f)

@@ -454,7 +454,8 @@ def test_a_question_may_be_written_without_quotation_marks(run: Command, world: 
     world.write(TOWN)
     run(*index_command(world))
     quoted = run("query", "Who is ALICE ?", "--root", world.root).stdout
-    assert run("query", "Who", "is", "--root", world.root, "ALICE", "?").stdout == quoted
+    apart = run("query", "Who", "is", "--root", world.root, "ALICE", "?").stdout
+    assert re.sub(r"\d\.\d\d s", "", apart) == re.sub(r"\d\.\d\d s", "", quoted)
 
 
 def test_quiet_prints_nothing(run: Command, world: World):

@@ -211,6 +211,8 @@ def test_a_mistyped_root_stays_as_it_was_unless_a_job_has_nowhere_else_to_tell(
 ):
     attempt = ["index", tmp_path / "nowhere", "--root", world.root]
     assert run(*attempt).exit_code == 2 and not world.root.exists()
+    for watch in ([], ["--watch"], ["--watch", "--json"]):
+        assert run("status", "--root", world.root, *watch).exit_code == 2
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
     assert run(*attempt).exit_code == 2
     found = status_of(world.store)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -14,12 +16,15 @@ import httpx2 as httpx
 import openai
 import pytest
 import toy_model
+import yaml
+from documents import TOP, blocks
 from endpoint import WRONG_KEY, Answer, Broken, Endpoint, Hang, Response
 from served import Served, until
 from world import TOWN, World, prompt_of, python
 
 from graphrag_ray.purge import collect
 from graphrag_ray.service.chat_api import CITED
+from graphrag_ray.service.options import ServiceOptions
 from graphrag_ray.store.gc import Options
 
 THEMES = "What are the THEMES?"
@@ -379,6 +384,21 @@ def test_errors_are_those_that_the_client_knows(town: World, serve: Start):
     town.endpoint.respond = lambda body: WRONG_KEY
     with pytest.raises(openai.APIError):
         list(client.chat.completions.create(model="graphrag-ray", messages=messages, stream=True))
+
+
+def test_the_examples_of_its_page_run(
+    town: World, serve: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    page = (TOP / "docs" / "service.md").read_text("utf-8")
+    served = serve(token=TOKEN)
+    monkeypatch.setenv("GRAPHRAG_RAY_TOKEN", TOKEN)
+    (example,) = blocks(page, {"python"})
+    exec(compile(example.replace("http://127.0.0.1:8000", served.url), "docs/service.md", "exec"), {})
+    assert capsys.readouterr().out.strip()
+    (asked,) = re.findall(r"--json '(.+)'", page)
+    assert served.client.post("/query", json=json.loads(asked)).json()["sources"] is not None
+    (config,) = (yaml.safe_load(block) for block in blocks(page, {"yaml"}))
+    ServiceOptions.model_validate(config["applications"][0]["args"])
 
 
 # what is kept to itself

@@ -18,15 +18,17 @@ log = logging.getLogger("graphrag_ray.test")
 
 
 @pytest.fixture
-def told(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], list[str]]]:
+def told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[], list[str]]]:
     """The lines on stderr since the last look. Logging is as it was afterwards."""
-    level = log.parent.level if log.parent else 0
+    ours = logging.getLogger(logs.OURS)
+    level = ours.level
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # Ray may have brought one
+    monkeypatch.setattr(ours, "propagate", True)
     yield lambda: capsys.readouterr().err.splitlines()  # noqa: PLW0108 - at each call
-    root = logging.getLogger()
-    for handler in [h for h in root.handlers if isinstance(h, logs._Stderr)]:
-        root.removeHandler(handler)
-    logging.getLogger(logs.OURS).setLevel(level)
-    logs._current = None
+    ours.setLevel(level)
+    logs.forget()
 
 
 def test_an_event_is_one_line_of_json_with_its_run_stage_item_and_numbers(told):
@@ -85,8 +87,9 @@ def test_of_an_exception_only_its_type_and_place_are_told_unless_the_level_is_de
         assert ("quoting the document" in line["exception"]) == (level == "debug")
 
 
-def test_other_libraries_are_heard_from_warnings_on_and_by_the_beginning_of_a_line(told):
+def test_other_libraries_are_heard_from_warnings_on_and_by_the_beginning_of_a_line(told, monkeypatch):
     logs.configure(Logging("debug"))
+    monkeypatch.setattr(logging.getLogger(), "level", logging.DEBUG)  # others may have said so
     other = logging.getLogger("some.library")
     other.info("POST https://host?key=value")
     other.warning("a task failed\nfuture: <exception=ValueError('a document')>")

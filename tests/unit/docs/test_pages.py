@@ -27,6 +27,8 @@ def parse(words: tuple[str, ...]) -> None:
     top = click.Context(main)
     name, command, rest = main.resolve_command(top, list(words))
     assert command is not None
+    if "--config" in rest and "--root" not in rest:  # else the file would be read for it
+        rest = [*rest, "--root", "ROOT"]
     with contextlib.suppress(click.exceptions.Exit):  # --help
         command.make_context(name, rest, parent=top)
 
