@@ -8,6 +8,7 @@ of its first line.
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import os
@@ -147,27 +148,50 @@ class _Stderr(logging.StreamHandler[TextIO]):
     def stream(self, stream: TextIO) -> None: ...
 
 
+class HandedOn(logging.Handler):
+    """For a logger of others, with handlers and a form of its own: each record as one line without secrets,
+    and of an exception only its type and place."""
+
+    def __init__(self, to: logging.Logger) -> None:
+        super().__init__()
+        self._to, self._lines = to, _Lines(Logging(), secrets_in(os.environ))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        told = copy.copy(record)
+        told.msg, told.args = self._lines.text(record), ()
+        told.exc_info = told.exc_text = told.stack_info = None
+        told.__dict__.pop(_FIELDS, None)
+        self._to.handle(told)
+
+
 class _Lines(logging.Formatter):
     def __init__(self, how: Logging, secrets: list[str]) -> None:
         super().__init__()
         self._how, self._secrets = how, secrets
 
     def format(self, record: logging.LogRecord) -> str:
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        at = f"{moment}.{int(record.msecs):03}Z"
+        if self._how.format == "json":
+            message = self._message(record)
+            head = {"time": at, "level": record.levelname.lower(), "logger": record.name, "message": message}
+            return json.dumps(self._clean({**self._fields(record), **head}), default=str)
+        return f"{at} {record.levelname} {record.name}: {self.text(record)}"
+
+    def text(self, record: logging.LogRecord) -> str:
+        """The message, and what there is to know beside it."""
+        pairs = [f"{name}={_shown(value)}" for name, value in self._clean(self._fields(record)).items()]
+        line = " ".join([self._clean(self._message(record)), *pairs])
+        # As JSON escapes it: control characters, line breaks of all kinds, what turns text around.
+        return json.dumps(line)[1:-1].replace('\\"', '"')
+
+    def _fields(self, record: logging.LogRecord) -> dict[str, Any]:
         stage, item = _item.get()
         found = {"run": self._how.run, "stage": stage, "item": item[:16]}
         fields: dict[str, Any] = {k: v for k, v in found.items() if v} | dict(getattr(record, _FIELDS, {}))
         if record.exc_info and (error := record.exc_info[1]):
             fields["exception"] = self._told(error)
-        message = self._message(record)
-        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        at = f"{moment}.{int(record.msecs):03}Z"
-        if self._how.format == "json":
-            head = {"time": at, "level": record.levelname.lower(), "logger": record.name, "message": message}
-            return json.dumps(self._clean({**fields, **head}), default=str)
-        pairs = [f"{name}={_shown(value)}" for name, value in self._clean(fields).items()]
-        line = " ".join([at, record.levelname, f"{record.name}:", self._clean(message), *pairs])
-        # As JSON escapes it: control characters, line breaks of all kinds, what turns text around.
-        return json.dumps(line)[1:-1].replace('\\"', '"')
+        return fields
 
     def _message(self, record: logging.LogRecord) -> str:
         message = record.getMessage()

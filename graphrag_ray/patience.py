@@ -63,12 +63,14 @@ class Connections:
 
     ask_key   where a key may be had that neither the environment nor a file holds
     aside     where the offline engine answers; None: in the event loop, which serves nobody else
+    questions that use them now, as far as somebody counts
     """
 
     models: Models
     limiter: Limiter
     ask_key: Callable[[str], str | None] | None = None
     aside: Executor | None = None
+    questions: int = 0
     _ways: dict[int, AskAloud] = field(default_factory=dict)
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     _open: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -83,6 +85,10 @@ class Connections:
                 opened = open_gateway(models, self.limiter, _note, self.ask_key, aside=self.aside)
                 self._ways[attempts] = await self._open.enter_async_context(opened)
         return self._ways[attempts]
+
+    def when_closed(self, call: Callable[[], None]) -> None:
+        """Do this, too, when they are closed."""
+        self._open.callback(call)
 
     async def close(self) -> None:
         await self._open.aclose()

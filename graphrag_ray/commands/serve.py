@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import click
 from pydantic import SecretStr, ValidationError
@@ -87,7 +87,8 @@ def serve(
     if find_spec("fastapi") is None or find_spec("prometheus_client") is None:
         raise UsageError("`serve` needs Ray Serve: pip install 'graphrag-ray[serve]'")
     options, settings = _options(root, config, overrides, given)
-    options = _guarded(options, host)
+    guarded = _guarded(options, host)
+    only_here, options = guarded != options, guarded
     _check(options)
     port = port or _free_port(host)
     from graphrag_ray.distributed.cluster import connected, will_be_private
@@ -114,11 +115,12 @@ def serve(
                 grace_s=options.grace_s,
                 log_level=_log_level(),
                 private=private,
+                only_here=only_here,
             ) as own_address,
         ):
             url = _url(host, port, prefix)
             _say_how(options, url, own_address)
-            if own_address and (problem := _problem(url)):
+            if own_address and (problem := _problem(options, url)):
                 click.echo(f"No question can be answered yet: {problem}", err=True)
             told.ready = True
             told.event.wait()
@@ -241,15 +243,15 @@ def _url(host: str, port: int, prefix: str) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}{prefix.rstrip('/')}"
 
 
-def _problem(url: str) -> str:
+def _problem(options: ServiceOptions, url: str) -> str:
     """Why the service answers no question; "" where it does, or cannot be asked from here."""
+    here = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+    token = os.environ.get(options.token_env, "").strip()
     try:
-        urlopen(
-            f"{url.replace('//0.0.0.0:', '//127.0.0.1:').replace('//[::]:', '//[::1]:')}/healthz", timeout=10
-        )
+        urlopen(Request(f"{here}/index", headers={"Authorization": f"Bearer {token}"}), timeout=10)
     except HTTPError as e:
         with e:
-            return str(json.loads(e.read()).get("problem", e.reason))
+            return str(json.loads(e.read()).get("error", {}).get("message", e.reason))
     except (OSError, ValueError):
         return ""
     return ""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
 import time
 import uuid
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray.exceptions import ActorUnschedulableError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from graphrag_ray import logs
@@ -20,8 +24,16 @@ from graphrag_ray.llm.limits import Ended, Seen
 from graphrag_ray.logs import Logging
 from graphrag_ray.settings import Model
 
+_log = logging.getLogger(__name__)
+
 SILENT_S = 30.0
 """A holder that showed itself and then did not for so long is dead."""
+PULSE_S = 5.0
+"""Between two signs of life."""
+UNUSED_S = 300.0
+"""A limiter that outlives who started it ends when nobody has shown himself for so long."""
+AGAIN_S = 1.0
+"""Before a limiter that is gone is started again, and again."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +58,22 @@ class LimiterShell:
     calls that its earlier life let go: for as long as these take, twice as many may be in flight."""
 
     def __init__(
-        self, name: str, model: Model, default_in_flight: int, logging: Logging | None = None
+        self,
+        name: str,
+        model: Model,
+        default_in_flight: int,
+        logging: Logging | None = None,
+        unused_s: float | None = None,
     ) -> None:
+        """unused_s: without any `beat` for so long, its actor ends; None: never."""
         logs.follow(logging)
         self._limiter = LocalLimiter({name: model}, default_in_flight)
         self._life = uuid.uuid4().hex
         self._name = name
         self._seen: dict[str, float] = {}
+        self._beaten_at = time.monotonic()
+        if unused_s is not None:
+            threading.Thread(target=self._end_unused, args=(unused_s,), daemon=True).start()
 
     async def acquire(self, model: str, wants: Sequence[int], usable: Sequence[int], holder: str) -> Places:
         return Places(self._life, await self._limiter.acquire(model, wants, usable, holder))
@@ -73,7 +94,7 @@ class LimiterShell:
     async def beat(self, holder: str) -> None:
         """A holder that nobody watches is alive. What others had, which were silent for long, is over."""
         now = time.monotonic()
-        self._seen[holder] = now
+        self._seen[holder] = self._beaten_at = now
         for silent in [h for h, at in self._seen.items() if now - at > SILENT_S]:
             del self._seen[silent]
             self._limiter.forget(silent)
@@ -83,6 +104,12 @@ class LimiterShell:
 
     async def watched(self) -> Watched:
         return Watched(self._name, self._life, self._limiter.seen(self._name))
+
+    def _end_unused(self, unused_s: float) -> None:
+        """In a thread: an actor that has just been restarted may never be called again."""
+        while (left := self._beaten_at + unused_s - time.monotonic()) > 0:
+            time.sleep(left)
+        ray.kill(ray.get_runtime_context().current_actor)
 
 
 def beside_driver() -> NodeAffinitySchedulingStrategy:
@@ -97,26 +124,24 @@ _Actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concur
 def start_limiters(prefix: str, models: Models, namespace: str | None = None) -> list[Any]:
     """One limiter actor for each model with endpoints, named `<prefix>-<model>`. It logs as we do.
 
-    namespace: where they outlive us, and are those of whoever came first; None: they are ours alone
+    namespace: where they outlive us, and are those of whoever came first, until nobody beats them any more;
+    None: they are ours alone
     """
     options: dict[str, Any] = {"scheduling_strategy": beside_driver()}
-    if namespace:  # they outlive our node, too
+    unused_s = None
+    if namespace:  # they outlive our node, too: Ray starts them again on another one
         options = {"namespace": namespace, "lifetime": "detached", "get_if_exists": True}
+        unused_s = UNUSED_S
     return [
         _Actor.options(name=f"{prefix}-{name}", **options).remote(
-            name, model, models.default_in_flight, logs.current()
+            name, model, models.default_in_flight, logs.current(), unused_s
         )
         for name, model in models.online.items()
     ]
 
 
 class RayLimiter:
-    """The `Limiter` of a worker: asks the model's actor. Settling is not waited for.
-
-    beating: what calls `beat`, for whom nobody watches
-    """
-
-    beating: asyncio.Future[None] | None = None
+    """The `Limiter` of a worker: asks the model's actor. Settling is not waited for."""
 
     def __init__(self, prefix: str, holder: str, models: Iterable[str], namespace: str | None = None) -> None:
         self._holder = holder
@@ -129,11 +154,6 @@ class RayLimiter:
         self._lives.clear()
         for actor in self._actors.values():
             actor.forget.remote(self._holder)
-
-    def beat(self) -> None:
-        """Show that this holder is alive."""
-        for actor in self._actors.values():
-            actor.beat.remote(self._holder)
 
     async def acquire(self, model: str, wants: Sequence[int], usable: Sequence[int]) -> Sequence[int]:
         places: Places = await self._actors[model].acquire.remote(
@@ -151,3 +171,40 @@ class RayLimiter:
 
     def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
         self._actors[model].penalise.remote(model, endpoint, retry_after_s)
+
+
+class SharedLimiter(RayLimiter):
+    """Of one holder among several that come and go, as replicas of a service do, and are watched by nobody:
+    it shows from time to time that it is alive, and starts an actor again that is gone for good. Belongs to
+    the event loop in which it is made."""
+
+    def __init__(self, prefix: str, holder: str, models: Models, namespace: str) -> None:
+        start_limiters(prefix, models, namespace)
+        super().__init__(prefix, holder, models.online, namespace)
+        self._prefix, self._models, self._namespace = prefix, models, namespace
+        self._beating = asyncio.ensure_future(self._beat())
+
+    async def acquire(self, model: str, wants: Sequence[int], usable: Sequence[int]) -> Sequence[int]:
+        while True:
+            try:
+                return await super().acquire(model, wants, usable)
+            except (RayActorError, ActorUnschedulableError):
+                _log.warning("the limiter of model %s is gone: it is started again", model)
+                await self._start_again()
+
+    def close(self) -> None:
+        """It is used no more: what is in flight is over."""
+        self._beating.cancel()
+        self.start_afresh()
+
+    async def _beat(self) -> None:
+        while True:
+            for actor in self._actors.values():
+                actor.beat.remote(self._holder)
+            await asyncio.sleep(PULSE_S)
+
+    async def _start_again(self) -> None:
+        await asyncio.sleep(AGAIN_S)  # until its name is free
+        with suppress(RayError, ValueError):  # else the next attempt says so
+            found = await asyncio.to_thread(start_limiters, self._prefix, self._models, self._namespace)
+            self._actors.update(zip(self._models.online, found, strict=True))

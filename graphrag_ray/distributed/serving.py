@@ -7,7 +7,6 @@ keys        those that maybe only the process that started the service has, in t
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import re
@@ -24,13 +23,13 @@ from ray import serve
 from ray.exceptions import RayError
 from ray.serve.config import ProxyLocation
 
-from graphrag_ray.distributed.limits import RayLimiter, beside_driver, start_limiters
+from graphrag_ray.distributed.limits import SharedLimiter, beside_driver
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.errors import GraphRagError, UsageError
+from graphrag_ray.logs import OURS, HandedOn, hide
 
 APPLICATION = "graphrag"
 NAMESPACE = "graphrag-ray-service"
-PULSE_S = 5.0
 LOOK_S = 0.5
 ENDS_WITHIN_S = 10.0
 """An application, after its questions."""
@@ -74,24 +73,14 @@ class Replica:
         try:
             holder = ray.get_actor(_name(self.application, _KEYS), NAMESPACE)
             found: str | None = ray.get(holder.get.remote(variable))
+            hide([found] if found else [])
             return found
         except (ValueError, RayError):  # nobody holds any
             return None
 
-    def limiter(self, models: Models) -> RayLimiter:
-        """Of these models, for all replicas. To be called in an event loop, in which it shows from time to
-        time that this replica is alive: what a dead one had in flight is over."""
-        prefix = _limiters(self.application, models)
-        start_limiters(prefix, models, NAMESPACE)
-        limiter = RayLimiter(prefix, self.name, models.online, NAMESPACE)
-        limiter.beating = asyncio.ensure_future(_beat(limiter))
-        return limiter
-
-
-async def _beat(limiter: RayLimiter) -> None:
-    while True:
-        limiter.beat()
-        await asyncio.sleep(PULSE_S)
+    def limiter(self, models: Models) -> SharedLimiter:
+        """Of these models, for all replicas. To be called in an event loop."""
+        return SharedLimiter(_limiters(self.application, models), self.name, models, NAMESPACE)
 
 
 def application(
@@ -124,9 +113,10 @@ def application(
 
 
 def log_with_serve() -> None:
-    """Let this package's log go where Serve's does. To be called in a replica."""
-    ours, serves = logging.getLogger("graphrag_ray"), logging.getLogger(_SERVE_LOG)
-    ours.handlers, ours.propagate = list(serves.handlers), False
+    """Let this package's log go where Serve's does, without what no line of it holds. To be called in a
+    replica."""
+    ours, serves = logging.getLogger(OURS), logging.getLogger(_SERVE_LOG)
+    ours.handlers, ours.propagate = [HandedOn(serves)], False
     ours.setLevel(serves.level)
 
 
@@ -141,6 +131,7 @@ def running(
     grace_s: float,
     log_level: str = "WARNING",
     private: bool,
+    only_here: bool = False,
 ) -> Iterator[bool]:
     """The application, served by the connected Ray as long as the block lasts; questions that run at its end
     finish first. Whether it listens at `host` and `port`: a Serve that runs there already keeps its own.
@@ -148,11 +139,18 @@ def running(
     held     values of environment variables that replicas may ask for
     grace_s  for questions that run at its end
     private  this Ray ends with us
+    only_here  nobody said that others than this machine may ask, without a token
 
-    Raises GraphRagError where it does not start, UsageError where another one has its prefix.
+    Raises GraphRagError where it does not start, UsageError where another one has its prefix, and for
+    `only_here` where a Serve runs already.
     """
     logging.getLogger(_SERVE_LOG).setLevel(logging.ERROR)
     ours = not _is_there()
+    if only_here and not ours:
+        raise UsageError(
+            "Ray Serve runs on this cluster already and listens where it was told to, maybe to other "
+            "machines, so that anybody could ask at your cost. Set a token, or say --allow-anonymous"
+        )
     name = "-".join([APPLICATION, *filter(None, prefix.split("/"))])
     if not ours and name in serve.status().applications:
         raise UsageError(f"this cluster serves {name!r} already: name another --prefix than {prefix}")

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from graphrag_ray import logs
 from graphrag_ray.engine.work import Answer
 from graphrag_ray.llm.accounting import CallRecord, InFlight, Limits
 from graphrag_ray.llm.gateway import Gateway
@@ -237,9 +238,11 @@ async def open_gateway(
 def _connect(
     model: Model, ask_key: Callable[[str], str | None] | None, force_yes_no: bool | None
 ) -> Sequence[EndpointClient | FatalCallError]:
-    from graphrag_ray.llm.client import connect  # the client library takes half a second
+    from graphrag_ray.llm.client import EndpointClient, connect  # the client library takes half a second
 
-    return connect(model, os.environ, ask_key, force_yes_no)
+    clients = connect(model, os.environ, ask_key, force_yes_no)
+    logs.hide(c.key.get_secret_value() for c in clients if isinstance(c, EndpointClient) and c.key)
+    return clients
 
 
 def _offline(request: Request) -> Reply:

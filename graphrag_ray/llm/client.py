@@ -53,6 +53,7 @@ class EndpointClient:
     where   the address as it may be shown
     price   US dollars per million tokens there; None where unknown
     limits  what its answers' headers say about limits
+    key     None for an endpoint that wants none
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class EndpointClient:
         self.limits = LimitHeaders()
         self._model = model
         self._name = endpoint.model or model.model
-        self._key = key
+        self.key = key
         vocabulary = vocabulary_of(model.model, model.tokenizer)
         forced = vocabulary.known if force_yes_no is None else force_yes_no
         self._bias = yes_no_bias(vocabulary.name) if forced else None
@@ -185,7 +186,7 @@ class EndpointClient:
             failure = e
         except self._failures as e:
             failure = self._failure(e, body)
-        failure.args = (scrub(str(failure), [self._key]),)
+        failure.args = (scrub(str(failure), [self.key]),)
         failure.__context__ = None
         raise failure
 

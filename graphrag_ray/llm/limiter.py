@@ -38,6 +38,12 @@ class Limiter(Protocol):
         ...
 
 
+class LentLimiter(Limiter, Protocol):
+    """One that is given back."""
+
+    def close(self) -> None: ...
+
+
 _lent: set[str] = set()
 """Addresses of endpoints whose first request of this process has gone."""
 

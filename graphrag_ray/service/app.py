@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -25,7 +24,7 @@ from starlette.responses import Response
 
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.errors import GraphRagError
-from graphrag_ray.llm.limiter import Limiter, LocalLimiter
+from graphrag_ray.llm.limiter import LentLimiter, Limiter, LocalLimiter
 from graphrag_ray.patience import Connections
 from graphrag_ray.prompts import Prompt
 from graphrag_ray.service import chat_api, query_api
@@ -48,7 +47,7 @@ def create_app(
     token: SecretStr | None,
     *,
     replica: str = "",
-    limiter: Callable[[Models], Limiter] | None = None,
+    limiter: Callable[[Models], LentLimiter] | None = None,
     ask_key: Callable[[str], str | None] | None = None,
     prompts: Mapping[str, Prompt] | None = None,
 ) -> FastAPI:
@@ -63,8 +62,12 @@ def create_app(
     aside = ThreadPoolExecutor(max(2, os.cpu_count() or 1), thread_name_prefix="offline")
 
     def connect(models: Models) -> Connections:
-        shared = limiter(models) if limiter else _local_limiter(models)
-        return Connections(models, shared, ask_key, aside)
+        if limiter is None:
+            return Connections(models, _local_limiter(models), ask_key, aside)
+        shared = limiter(models)
+        connections = Connections(models, shared, ask_key, aside)
+        connections.when_closed(shared.close)
+        return connections
 
     service = Service(options, Live(options, connect, prompts), replica)
 
@@ -116,7 +119,7 @@ def _routes(app: FastAPI, service: Service) -> None:
         """OpenAI's chat completions; the model's name says how the answer is found."""
         asked: Asked = chat_api.asked_of(body, options)
         if body.stream:
-            chunks = chat_api.chunks(body, secrets.token_hex(12))
+            chunks = chat_api.chunks(body, asked.id)
             return await streamed(events(service, asked), chunks, chat_api.failed)
         return Json(chat_api.completion(body, await last(request, events(service, asked))))
 
@@ -126,11 +129,11 @@ def _routes(app: FastAPI, service: Service) -> None:
 
     @app.get(HEALTH, response_model=None)
     async def healthz() -> Response:
-        """200 while a snapshot is open."""
-        live = service.live
-        if live.current is None:
-            return Json({"status": "no snapshot", "problem": live.problem}, 503)
-        return Json({"status": "ok", "snapshot": live.current.number})
+        """200 while a snapshot is open. Anybody may ask: why there is none is told by /index."""
+        current = service.live.current
+        if current is None:
+            return Json({"status": "no snapshot"}, 503)
+        return Json({"status": "ok", "snapshot": current.number})
 
     @app.get(METRICS, response_model=None)
     async def metrics() -> Response:

@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from graphrag_ray.ask import Index
@@ -21,7 +21,7 @@ from graphrag_ray.patience import Asker
 from graphrag_ray.query import methods
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.records import Reference
-from graphrag_ray.service.faults import fault_of, out_of_time
+from graphrag_ray.service.faults import Refused, fault_of, out_of_time
 from graphrag_ray.service.live import Live, Served
 from graphrag_ray.service.measures import Measures
 from graphrag_ray.service.options import ServiceOptions
@@ -46,6 +46,7 @@ class Asked:
     query     changes of how it is answered
     seconds   after which it is given up
     sources   whether to say what lies under the references
+    id        by which the log and the answer name it
     """
 
     text: str
@@ -56,6 +57,7 @@ class Asked:
     query: Callable[[Query], Query] | None = None
     seconds: float | None = None
     sources: bool = False
+    id: str = field(default_factory=lambda: secrets.token_hex(12))
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,9 @@ class Service:
         self.measures = Measures(live, self.places, replica)
 
     async def answer(self, asked: Asked, say: Say) -> Replied:
-        """Raises Refused, what `Index.answering` and what it returns raise."""
-        id_, began = secrets.token_hex(12), time.monotonic()
+        """Raises GraphRagError: Refused, what `Index.answering` and what it returns raise. An error that is a
+        bug is logged, and Refused as such: whoever serves us would log the whole of it."""
+        id_, began = asked.id, time.monotonic()
         status, accounts = CLIENT_GONE, Accounts()
         most = self.options.max_seconds
         limit = min(asked.seconds or most, most)
@@ -103,21 +106,21 @@ class Service:
         try:
             _answering(self.live.now().index, asked)  # what cannot be asked is refused before it waits
             async with timer, self.places.one():
-                replied = await self._answered(id_, asked, say, accounts)
+                replied = await self._answered(asked, say, accounts)
             status = 200
             return replied
-        except TimeoutError as e:
-            if not timer.expired():
-                raise
-            status = 504
-            raise out_of_time(limit) from e
-        except Exception as e:
+        except GraphRagError as e:
             status = fault_of(e).status
             if isinstance(e, SnapshotRemoved):
                 self.live.soon()
-            if not isinstance(e, GraphRagError):
-                log.exception("question %s ended with an error that is a bug", id_)
             raise
+        except Exception as e:
+            ours = isinstance(e, TimeoutError) and timer.expired()
+            fault = out_of_time(limit) if ours else Refused(fault_of(e))
+            status = fault.fault.status
+            if not ours:
+                log.exception("question %s ended with an error that is a bug", id_)
+            raise fault from e
         finally:
             seconds = time.monotonic() - began
             # A name that a client makes up is no label: there would be no end of them.
@@ -130,17 +133,17 @@ class Service:
                 id_, method, status, seconds, total.calls, total.total_tokens, total.cost_usd,
             )  # fmt: skip
 
-    async def _answered(self, id_: str, asked: Asked, say: Say, accounts: Accounts) -> Replied:
+    async def _answered(self, asked: Asked, say: Say, accounts: Accounts) -> Replied:
         served = self.live.now()
         answering = _answering(served.index, asked)
         cache = served.index.asker(served.connections).cache
         asker = _Aloud(served.connections, cache=cache, say=say)
-        served.questions += 1
+        served.connections.questions += 1
         try:
             answer = await answering(asker, Telling(say))
-            return await asyncio.to_thread(_replied, id_, served, answer, asked.sources)
+            return await asyncio.to_thread(_replied, asked, served, answer)
         finally:
-            served.questions -= 1
+            served.connections.questions -= 1
             accounts.absorb(asker.accounts)
 
 
@@ -150,11 +153,11 @@ def _answering(index: Index, asked: Asked) -> Any:
     return index.answering(asked.text, asked.level, asked.method, asked.where, asked.history, query)
 
 
-def _replied(id_: str, served: Served, answer: Answer, sources: bool) -> Replied:
+def _replied(asked: Asked, served: Served, answer: Answer) -> Replied:
     index = served.index
     cited = answer.references
-    under = index.sources(cited, answer) if sources else None
-    return Replied(id_, answer, served.number, index.numbers(cited), index.cited(cited), under)
+    under = index.sources(cited, answer) if asked.sources else None
+    return Replied(asked.id, answer, served.number, index.numbers(cited), index.cited(cited), under)
 
 
 @dataclass

@@ -24,13 +24,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Served:
-    """A snapshot, open and warm. levels: what each holds, and the source text; questions: that are asked of
-    it now."""
+    """A snapshot, open and warm. connections: snapshots whose models are the same share them; levels: what
+    each holds, and the source text."""
 
     index: Index
     connections: Connections
     levels: list[Units]
-    questions: int = 0
 
     @property
     def number(self) -> int:
@@ -57,7 +56,7 @@ class Live:
         self._store = Store(options.root, storage.of(options.root))
         self._cache = Store(options.cache, storage.of(options.cache)) if options.cache else None
         self._current: Served | None = None
-        self._retired: list[Served] = []
+        self._retired: list[Connections] = []
         self._look = asyncio.Event()
         self.problem = f"no snapshot of {self._store.url} is open yet"
         self.failed_looks = 0
@@ -100,16 +99,17 @@ class Live:
                 await self._switch(number)
             if number is not None:
                 self.problem = ""
-        except Exception as e:  # noqa: BLE001 - whatever it is, questions go on to the snapshot that is open
+        except Exception as e:  # whatever it is, questions go on to the snapshot that is open
             self.failed_looks += 1
-            told = str(e) if isinstance(e, GraphRagError) else f"{type(e).__name__}: {e}"
+            ours = isinstance(e, GraphRagError)
+            told = str(e) if ours else f"the newest snapshot cannot be opened: {type(e).__name__}"
             if told != self.problem:
-                log.warning("the newest snapshot cannot be opened: %s", told)
+                log.warning("the newest snapshot cannot be opened: %s", told, exc_info=not ours)
             self.problem = told
 
     async def close(self) -> None:
-        for served in [*self._retired, *filter(None, [self._current])]:
-            await served.connections.close()
+        for connections in [*self._retired, *(s.connections for s in [self._current] if s)]:
+            await connections.close()
         self._current, self._retired = None, []
 
     async def _switch(self, number: int) -> None:
@@ -121,7 +121,7 @@ class Live:
         self._current = Served(index, connections, levels)
         log.info("snapshot %d is served", number)
         if old and not same:
-            self._retired.append(old)
+            self._retired.append(old.connections)
 
     def _open(self, number: int) -> tuple[Index, list[Units]]:
         """Open and warm a snapshot, beside the event loop."""
@@ -138,7 +138,7 @@ class Live:
 
     async def _close_retired(self) -> None:
         """Connections that no question uses any more, of settings that no snapshot has any more."""
-        over = [served for served in self._retired if not served.questions]
-        self._retired = [served for served in self._retired if served.questions]
-        for served in over:
-            await served.connections.close()
+        over = [connections for connections in self._retired if not connections.questions]
+        self._retired = [connections for connections in self._retired if connections.questions]
+        for connections in over:
+            await connections.close()

@@ -23,6 +23,7 @@ from served import Served, until
 from world import TOWN, World, prompt_of, python
 
 from graphrag_ray.purge import collect
+from graphrag_ray.service import asking
 from graphrag_ray.service.chat_api import CITED
 from graphrag_ray.service.options import ServiceOptions
 from graphrag_ray.store.gc import Options
@@ -283,6 +284,42 @@ def test_an_answer_that_its_model_breaks_off_begins_again(town: World, serve: St
     assert "".join(data["text"] for name, data in after if name == "text") == "All is well."
 
 
+@pytest.mark.parametrize("error", [ValueError("as DAVE wrote"), TimeoutError("as DAVE wrote")])
+def test_a_bug_is_told_logged_and_counted_as_such(
+    town: World,
+    serve: Start,
+    error: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    def fail(*given: object) -> None:
+        raise error
+
+    served = serve()
+    monkeypatch.setattr(asking, "_replied", fail)
+    answer = served.ask(THEMES)
+    assert answer.status_code == 500 and "DAVE" not in answer.text
+    assert list(served.stream(THEMES))[-1][1]["status"] == 500
+    assert served.measured("questions_total") == {'{method="global",replica="",status="500"}': 2}
+    bugs = [r for r in caplog.records if r.exc_info]
+    # Ours, which leave out what an exception quotes; none of the server, which would tell it.
+    assert {r.name for r in bugs} == {"graphrag_ray.service.asking"} and len(bugs) == 2
+
+
+def test_of_what_others_raise_at_a_snapshot_only_the_type_is_told(
+    town: World, serve: Start, monkeypatch: pytest.MonkeyPatch
+):
+    served = serve()
+
+    def fail(number: int) -> None:
+        raise OSError("no access to bucket-of-us")
+
+    monkeypatch.setattr(served.service.live, "_open", fail)
+    grown(town)
+    until(lambda: "OSError" in served.client.get("/index").json()["problem"])
+    assert "bucket-of-us" not in served.client.get("/index").text
+
+
 # snapshots
 
 
@@ -301,9 +338,34 @@ def test_new_snapshots_are_asked_and_running_questions_finish_on_theirs(town: Wo
         assert running.result()[-1][1]["snapshot"] == 1
 
 
+def test_a_question_keeps_its_connections_through_two_changes_of_the_snapshot(town: World, serve: Start):
+    over = threading.Event()
+    reducing(town, Answer("One thing, another thing, and a last thing.", until=over))
+    served = serve()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(lambda: list(served.stream(THEMES)))
+        until(lambda: served.service.places.running == 1)
+        connections = served.service.live.now().connections
+        town.endpoint.respond = toy_model.respond
+        grown(town)
+        until(lambda: served.service.live.now().number == 2)
+        assert served.service.live.now().connections is connections
+        limits = {"max_in_flight": 3, "base_url": town.endpoint.base_url, "api_key_env": None}
+        town.changes = {"models": {"default": {"provider": "openai", "model": "m", "endpoints": [limits]}}}
+        town.write({"ferry.txt": "ZOE sailed with XENIA."})
+        town.index(communities={"small_component": 1})
+        until(lambda: served.service.live.now().number == 3)
+        assert served.service.live.now().connections is not connections
+        town.store.write("snapshots/4.json", b"{")  # each look closes what is not used any more
+        until(lambda: served.service.live.failed_looks >= 2)
+        over.set()
+        assert running.result()[-1][1]["snapshot"] == 1
+
+
 def test_a_service_without_an_index_waits_for_one(world: World, serve: Start):
     served = serve()
-    assert served.client.get("/healthz").status_code == 503
+    health = served.client.get("/healthz")
+    assert health.status_code == 503 and health.json() == {"status": "no snapshot"}  # anybody may read it
     early = served.ask(THEMES)
     assert early.status_code == 503 and early.json()["error"]["code"] == "no_snapshot"
     assert served.client.get("/v1/models").status_code == 503
@@ -342,7 +404,8 @@ def test_a_snapshot_that_cannot_be_opened_leaves_the_one_that_is_open(town: Worl
 # OpenAI's protocol
 
 
-def test_a_chat_front_end_works_unchanged(town: World, serve: Start):
+def test_a_chat_front_end_works_unchanged(town: World, serve: Start, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO)
     served = serve(token=TOKEN)
     client = openai.OpenAI(base_url=f"{served.url}/v1", api_key=TOKEN, max_retries=0)
     names = [model.id for model in client.models.list()]
@@ -362,6 +425,8 @@ def test_a_chat_front_end_works_unchanged(town: World, serve: Start):
         )
     )
     assert "".join(p.choices[0].delta.content or "" for p in pieces if p.choices) == text
+    (streamed,) = {p.id.removeprefix("chatcmpl-") for p in pieces}
+    assert f"question {streamed}: " in caplog.text
     assert pieces[-1].usage is not None and pieces[-2].choices[0].finish_reason == "stop"
     again = [*messages, {"role": "assistant", "content": text}, {"role": "user", "content": "And DAVE ?"}]
     assert (

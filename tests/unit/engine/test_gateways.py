@@ -1,0 +1,28 @@
+"""The way to the models, opened."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+from graphrag_ray import logs
+from graphrag_ray.engine.gateways import Models, open_gateway
+from graphrag_ray.logs import Logging
+from graphrag_ray.settings_file import parse_settings
+
+
+def test_a_key_of_a_file_stands_in_no_line_of_the_log(tmp_path: Path):
+    path = tmp_path / "key"
+    path.write_text("wrong-battery-staple\n")
+    endpoint = {"base_url": "http://127.0.0.1:9/v1", "api_key_env": None, "api_key_file": str(path)}
+    model = {"provider": "openai", "model": "m", "endpoints": [endpoint]}
+
+    async def open_once() -> None:
+        models = Models.of(parse_settings({"models": {"default": model}}))
+        async with open_gateway(models, None, lambda call: None):
+            pass
+
+    asyncio.run(open_once())
+    record = logging.LogRecord("graphrag_ray", logging.INFO, "", 0, "with wrong-battery-staple", (), None)
+    assert "staple" not in logs._Lines(Logging(), []).format(record)
