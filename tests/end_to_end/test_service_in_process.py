@@ -340,26 +340,28 @@ def test_new_snapshots_are_asked_and_running_questions_finish_on_theirs(town: Wo
 
 def test_a_question_keeps_its_connections_through_two_changes_of_the_snapshot(town: World, serve: Start):
     over = threading.Event()
-    reducing(town, Answer("One thing, another thing, and a last thing.", until=over))
+    written = "One thing, another thing, and a last thing."
+    reducing(town, Answer(written, until=over))
     served = serve()
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(lambda: list(served.stream(THEMES)))
-        until(lambda: served.service.places.running == 1)
-        connections = served.service.live.now().connections
-        town.endpoint.respond = toy_model.respond
-        grown(town)
-        until(lambda: served.service.live.now().number == 2)
-        assert served.service.live.now().connections is connections
-        limits = {"max_in_flight": 3, "base_url": town.endpoint.base_url, "api_key_env": None}
-        town.changes = {"models": {"default": {"provider": "openai", "model": "m", "endpoints": [limits]}}}
-        town.write({"ferry.txt": "ZOE sailed with XENIA."})
-        town.index(communities={"small_component": 1})
-        until(lambda: served.service.live.now().number == 3)
-        assert served.service.live.now().connections is not connections
-        town.store.write("snapshots/4.json", b"{")  # each look closes what is not used any more
-        until(lambda: served.service.live.failed_looks >= 2)
-        over.set()
-        assert running.result()[-1][1]["snapshot"] == 1
+    live, coming = served.service.live, served.stream(THEMES)
+    assert next(data["text"] for name, data in coming if name == "text").startswith("One")
+    connections = live.now().connections
+    town.endpoint.respond = toy_model.respond
+    grown(town)
+    until(lambda: live.now().number == 2)
+    assert live.now().connections is connections
+    limits = {"max_in_flight": 3, "base_url": town.endpoint.base_url, "api_key_env": None}
+    town.changes = {"models": {"default": {"provider": "openai", "model": "m", "endpoints": [limits]}}}
+    town.write({"ferry.txt": "ZOE sailed with XENIA."})
+    town.index(communities={"small_component": 1})
+    until(lambda: live.now().number == 3)
+    assert live.now().connections is not connections
+    town.store.write("snapshots/4.json", b"{")
+    until(lambda: live.failed_looks >= 2)  # each look closes what is not used any more
+    over.set()
+    rest = list(coming)
+    assert "restart" not in [name for name, _ in rest]
+    assert rest[-1][1]["text"] == written and rest[-1][1]["snapshot"] == 1
 
 
 def test_a_service_without_an_index_waits_for_one(world: World, serve: Start):
