@@ -22,6 +22,7 @@ from endpoint import WRONG_KEY, Answer, Broken, Endpoint, Hang, Response
 from served import Served, until
 from world import TOWN, World, prompt_of, python
 
+from graphrag_ray.commands.serve import _problem
 from graphrag_ray.purge import collect
 from graphrag_ray.service import asking
 from graphrag_ray.service.chat_api import CITED
@@ -364,10 +365,14 @@ def test_a_question_keeps_its_connections_through_two_changes_of_the_snapshot(to
     assert rest[-1][1]["text"] == written and rest[-1][1]["snapshot"] == 1
 
 
-def test_a_service_without_an_index_waits_for_one(world: World, serve: Start):
-    served = serve()
+def test_a_service_without_an_index_waits_for_one(
+    world: World, serve: Start, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("GRAPHRAG_RAY_TOKEN", TOKEN)
+    served = serve(token=TOKEN)
     health = served.client.get("/healthz")
     assert health.status_code == 503 and health.json() == {"status": "no snapshot"}  # anybody may read it
+    assert "there is no snapshot at" in _problem(served.service.options, served.url)
     early = served.ask(THEMES)
     assert early.status_code == 503 and early.json()["error"]["code"] == "no_snapshot"
     assert served.client.get("/v1/models").status_code == 503
