@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 from typing import Any
 
 import ray
@@ -37,6 +37,8 @@ IMPORTED = ("graphrag_ray.distributed.worker", "graphrag_ray.steps.run", "graphr
 """What is imported on each node, for a look whether it can be."""
 
 _PACKAGE = Path(__file__).parent.parent
+_PICKLING = Lock()
+"""What cloudpickle takes by value is one setting of the process, and several threads may ask."""
 _OF_A_JOB = ("working_dir", "py_modules")
 
 
@@ -136,11 +138,12 @@ def _probe(node: str) -> Any:
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     # The node may lack this very module: the function travels as it is.
     module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(module)
-    try:
-        function = cloudpickle.loads(cloudpickle.dumps(_look))
-    finally:
-        cloudpickle.unregister_pickle_by_value(module)
+    with _PICKLING:
+        cloudpickle.register_pickle_by_value(module)
+        try:
+            function = cloudpickle.loads(cloudpickle.dumps(_look))
+        finally:
+            cloudpickle.unregister_pickle_by_value(module)
     return ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(function)
 
 
