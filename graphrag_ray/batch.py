@@ -146,8 +146,7 @@ class _Engine:
 
         run, private = self.settings.run, will_be_private(address)
         with connected(address):
-            if not private:
-                check_nodes(self.store, [])
+            fit = set() if private else check_nodes(self.store, [])
             executor = RayExecutor(
                 self.store,
                 Models.of(self.settings),
@@ -157,6 +156,7 @@ class _Engine:
                 self.on_progress,
                 Spending(self.settings.budget, time.monotonic()),
                 self.stop,
+                fit=fit,
             )
             executor.start()
             try:

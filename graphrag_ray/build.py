@@ -70,8 +70,7 @@ def build_index(
     observer.checked(settings)
     store = Store(root, settings.storage.of(root))
     with connected(address):
-        if not private:
-            check_nodes(store, [first] if first else [])
+        fit = set() if private else check_nodes(store, [first] if first else [])
         executor = RayExecutor(
             store,
             Models.of(settings),
@@ -80,6 +79,7 @@ def build_index(
             settings.run.workers_per_node,
             observer.progress,
             Spending(settings.budget, time.monotonic()),
+            fit=fit,
         )
         executor.stop = Stop(say=observer.note)
         with observer, listening(executor.stop):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -47,6 +47,7 @@ class RayExecutor:
     workers_per_node   LLM actors per node; None: as `engine/placement.py` says
     on_progress        called a few times a second during a sweep
     run                names it in metrics, logs and among Ray's actors
+    fit                nodes that were asked (`nodes.check_nodes`), besides our own
     """
 
     store: Store
@@ -58,6 +59,7 @@ class RayExecutor:
     spending: Spending = field(default_factory=Spending)
     stop: Stop = field(default_factory=Stop)
     run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    fit: Collection[str] = ()
     _desk: Any = None
     _pool: Pool | None = None
     _spare: Any = None
@@ -141,7 +143,8 @@ class RayExecutor:
     def _workers(self) -> Pool:
         if self._pool is None:
             logs.set_run(self.run)
-            self._pool = Pool(self.store, self.models, self.flush_s, self.workers_per_node, self.run)
+            fit = {ray.get_runtime_context().get_node_id(), *self.fit}
+            self._pool = Pool(self.store, self.models, self.flush_s, self.workers_per_node, fit, self.run)
         return self._pool
 
 

@@ -12,10 +12,12 @@ import os
 import re
 import secrets
 import sys
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
+from threading import Event, Lock
 from typing import Any
 
 import ray
@@ -28,12 +30,15 @@ from graphrag_ray.errors import UsageError
 from graphrag_ray.store.files import Store
 
 LOOKED_AT_WITHIN_S = 120.0
-"""A node that has not answered by then may be busy, or dead: it is taken as it is."""
+"""A node that has not answered by then may be busy, or dead: it ends nothing, and is not known to be fit."""
+_LOOK_S = 0.2
 
 IMPORTED = ("graphrag_ray.distributed.worker", "graphrag_ray.steps.run", "graphrag_ray.corpus.parse")
 """What is imported on each node, for a look whether it can be."""
 
 _PACKAGE = Path(__file__).parent.parent
+_PICKLING = Lock()
+"""What cloudpickle takes by value is one setting of the process, and several threads may ask."""
 _OF_A_JOB = ("working_dir", "py_modules")
 
 
@@ -46,38 +51,52 @@ def our_code() -> dict[str, Any] | None:
     return {"py_modules": [str(_PACKAGE)], "excludes": ["**/__pycache__/"]}
 
 
-def check_nodes(root: Store, inputs: Sequence[str]) -> None:
-    """Look on every node of the connected cluster whether it can do its part.
+def check_nodes(root: Store, inputs: Sequence[str]) -> set[str]:
+    """Look on every node of the connected cluster whether it can do its part. Returns those that said so.
 
     inputs: absolute paths of local files that every node must be able to read.
 
     Raises UsageError, naming the node, where packages are missing or a local path is another folder there.
     """
-    for why in unfit_nodes(root, inputs).values():
+    answers = ask_nodes(root, inputs)
+    for why in filter(None, answers.values()):
         raise UsageError(why)
+    return set(answers)
 
 
-def unfit_nodes(root: Store, inputs: Sequence[str], among: Collection[str] | None = None) -> dict[str, str]:
-    """Nodes, by id, that cannot do their part, and why. among: these are asked; None: all."""
+def ask_nodes(
+    root: Store, inputs: Sequence[str], among: Collection[str] | None = None, ended: Event | None = None
+) -> dict[str, str]:
+    """Why nodes, by id, cannot do their part; "" where they can. Those that do not answer are left out.
+
+    among: these are asked; None: all. ended: once it is set nobody is asked or waited for: Ray may be gone,
+    and calling it would start another.
+    """
+    ended = ended or Event()
     nodes = [n for n in ray.nodes() if n["Alive"] and (among is None or n["NodeID"] in among)]
     here = ray.get_runtime_context().get_node_id()
     with _marked(root) as marker:
         others = [marker, *inputs] if marker else list(inputs)
         sizes = {path: os.path.getsize(path) for path in others}
+        if ended.is_set():
+            return {}
         asked = {
             _probe(node["NodeID"]).remote(
                 requirements(), IMPORTED, {} if node["NodeID"] == here else sizes
             ): node
             for node in nodes
         }
-        ray.wait(list(asked), num_returns=len(asked), timeout=LOOKED_AT_WITHIN_S)
-        answers = {ref: _answer(ref) for ref in asked}
-    unfit = {}
-    for ref, node in asked.items():
+        _wait_for(list(asked), ended)
+        found = {node["NodeID"]: (node, _answer(ref)) for ref, node in asked.items()}
+    answers = {}
+    for id_, (node, answer) in found.items():
+        if answer is None:
+            continue
         name = f"{node['NodeName']} ({node['NodeManagerHostname']})"
-        missing, absent = answers[ref]
+        missing, absent = answer
+        answers[id_] = ""
         if missing:
-            unfit[node["NodeID"]] = (
+            answers[id_] = (
                 f"node {name} cannot run this: {missing}. Install there what graphrag-ray depends on (in the "
                 "Python that the node's Ray runs in), or submit it with `ray job submit --runtime-env-json "
                 '\'{"pip": ["graphrag-ray"]}\'`.'
@@ -85,11 +104,20 @@ def unfit_nodes(root: Store, inputs: Sequence[str], among: Collection[str] | Non
         elif absent:
             path = absent[0]
             what, folder = ("index", root.url) if path == marker else ("INPUT", os.path.dirname(path))
-            unfit[node["NodeID"]] = (
+            answers[id_] = (
                 f"the folder {folder} ({what}) is not the same on node {name}: a cluster of many nodes needs "
                 "an object store (s3://…, gs://…) or a file system that all nodes share."
             )
-    return unfit
+    return answers
+
+
+def _wait_for(asked: list[Any], ended: Event) -> None:
+    """Until all answered, it takes too long, or `ended`; what has not answered by then is cancelled."""
+    until = time.monotonic() + LOOKED_AT_WITHIN_S
+    while asked and time.monotonic() < until and not ended.is_set():
+        _, asked = ray.wait(asked, num_returns=len(asked), timeout=_LOOK_S)
+    for ref in asked:
+        ray.cancel(ref)
 
 
 @contextmanager
@@ -110,11 +138,12 @@ def _probe(node: str) -> Any:
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     # The node may lack this very module: the function travels as it is.
     module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(module)
-    try:
-        function = cloudpickle.loads(cloudpickle.dumps(_look))
-    finally:
-        cloudpickle.unregister_pickle_by_value(module)
+    with _PICKLING:
+        cloudpickle.register_pickle_by_value(module)
+        try:
+            function = cloudpickle.loads(cloudpickle.dumps(_look))
+        finally:
+            cloudpickle.unregister_pickle_by_value(module)
     return ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(function)
 
 
@@ -147,7 +176,7 @@ def _look(
     for name in modules:
         try:
             importlib.import_module(name)
-        except ImportError as e:
+        except Exception as e:  # noqa: BLE001 - whatever it is, a worker would end by it
             return f"{type(e).__name__}: {e}", []
     absent = [
         path for path, size in sizes.items() if not os.path.isfile(path) or os.path.getsize(path) != size
@@ -155,11 +184,12 @@ def _look(
     return "", absent
 
 
-def _answer(ref: Any) -> tuple[str, list[str]]:
+def _answer(ref: Any) -> tuple[str, list[str]] | None:
+    """What `_look` found; None where that is not known."""
     try:
         found: tuple[str, list[str]] = ray.get(ref, timeout=0)
     except RuntimeEnvSetupError as e:
         return f"its runtime environment cannot be set up ({str(e).splitlines()[0]})", []
     except RayError:  # too late, or the node is gone
-        return "", []
+        return None
     return found

@@ -12,10 +12,11 @@ import math
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from typing import Any
+from threading import Event, Thread
+from typing import Any, TypeVar
 
 import ray
 from ray._private.state import state
@@ -23,7 +24,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from graphrag_ray import logs
 from graphrag_ray.distributed.limits import start_limiters
-from graphrag_ray.distributed.nodes import unfit_nodes
+from graphrag_ray.distributed.nodes import ask_nodes
 from graphrag_ray.distributed.worker import WorkerActor, WorkerSettings
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.placement import Node, workers_on
@@ -35,6 +36,10 @@ LOOK_S = 2.0
 """Between looks at the nodes."""
 JOURNALLED_WITHIN_S = 3.0
 """Of the time that a node has left, for writing down what came back."""
+ENDS_WITHIN_S = 5.0
+"""What is still asked of nodes at the end. Storage that hangs may take longer: it is not waited for."""
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -64,27 +69,34 @@ class Changes:
 
 
 class Pool:
-    """per_node: workers on each node; None: as the models' limits want it. run: names the workers."""
+    """The workers, and what becomes of them.
+
+    per_node   workers on each node; None: as the models' limits want it
+    fit        nodes that were asked (`nodes.check_nodes`); others are before they have workers
+    run        names the workers
+    """
 
     def __init__(
-        self, store: Store, models: Models, flush_s: float, per_node: int | None, run: str | None = None
+        self,
+        store: Store,
+        models: Models,
+        flush_s: float,
+        per_node: int | None,
+        fit: Collection[str],
+        run: str | None = None,
     ) -> None:
         self.members: dict[str, Member] = {}
         self._store, self._models, self._flush_s, self._per_node = store, models, flush_s, per_node
         self._run = run or uuid.uuid4().hex[:12]
         self._started = 0
         self._died: Counter[str] = Counter()
-        self._closed = False
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="nodes")
+        self._closed = Event()
         self._looking: Future[Seen] | None = None
         self._looked_at = -math.inf
         self.limiters = start_limiters(self._limiter_prefix, models)
-        seen = seen_now()
-        # Who was there before was asked by whoever made the executor (`nodes.check_nodes`).
-        self._known = {node.id for node in seen.staying} | set(seen.draining)
-        self._asking: tuple[set[str], Future[dict[str, str]]] | None = None
-        self._unfit: set[str] = set()
-        self.follow(seen)
+        self._fit, self._unfit = set(fit), set[str]()
+        self._asking: list[tuple[set[str], Future[dict[str, str]]]] = []
+        self.follow(seen_now())
 
     @property
     def _limiter_prefix(self) -> str:
@@ -98,9 +110,10 @@ class Pool:
     def look(self) -> Changes:
         """What is to be done since nodes came or went. Asks for them every LOOK_S, in a thread: a cluster
         that is slow to say holds nothing up."""
-        if self._looking is None and time.monotonic() - self._looked_at >= LOOK_S and not self._closed:
+        due = time.monotonic() - self._looked_at >= LOOK_S and not self._closed.is_set()
+        if self._looking is None and due:
             self._looked_at = time.monotonic()
-            self._looking = self._threads.submit(seen_now)
+            self._looking = _in_thread(seen_now)
         if self._looking is None or not self._looking.done():
             return Changes()
         looked, self._looking = self._looking, None
@@ -111,15 +124,15 @@ class Pool:
 
     def look_again(self) -> Changes:
         """`look` now, and wait for the answer."""
-        return self.follow(seen_now()) if not self._closed else Changes()
+        return self.follow(seen_now()) if not self._closed.is_set() else Changes()
 
     def follow(self, seen: Seen) -> Changes:
         """Start the workers that are missing, and name those that are to leave."""
         changes = Changes()
-        if self._closed:
+        if self._closed.is_set():
             return changes
-        self._ask_new(node.id for node in seen.staying)
-        fit = [node for node in seen.staying if node.id in self._known - self._unfit]
+        self._ask_new({node.id for node in seen.staying})
+        fit = [node for node in seen.staying if node.id in self._fit]
         having = Counter(member.node for member in self.working)
         wanted = workers_on(fit, self._models, self._per_node, having + self._died)
         alive = {node.id for node in seen.staying} | set(seen.draining)
@@ -135,19 +148,26 @@ class Pool:
             changes.joined += [self._start(node) for _ in range(missing)]
         return changes
 
-    def _ask_new(self, nodes: Iterable[str]) -> None:
+    def _ask_new(self, nodes: set[str]) -> None:
         """Whether nodes that joined can do their part is asked in a thread, before they have workers: what
-        is journalled into a folder that is not the index would be lost."""
-        if self._asking is not None and self._asking[1].done():
-            (asked, answer), self._asking = self._asking, None
-            unfit = answer.result() if answer.exception() is None else {}
-            for why in unfit.values():
-                logger.warning("%s It gets no LLM workers.", why)
-            self._known |= asked
-            self._unfit |= set(unfit)
-        new = set(nodes) - self._known
-        if new and self._asking is None:
-            self._asking = new, self._threads.submit(unfit_nodes, self._store, [], new)
+        is journalled into a folder that is not the index would be lost. Those that did not answer, or were
+        not even asked, are asked again."""
+        for asking in [a for a in self._asking if a[1].done()]:
+            self._asking.remove(asking)
+            asked, answered = asking
+            if (error := answered.exception()) is not None:
+                logger.warning("nodes that joined get no LLM workers until they can be asked: %s", error)
+                continue
+            answers = answered.result()
+            if silent := nodes & asked - answers.keys():
+                logger.warning("nodes get no LLM workers until they answer: %s", ", ".join(sorted(silent)))
+            for node, why in answers.items():
+                if why:
+                    logger.warning("%s It gets no LLM workers.", why)
+                (self._unfit if why else self._fit).add(node)
+        new = nodes.difference(self._fit, self._unfit, *(asked for asked, _ in self._asking))
+        if new:
+            self._asking.append((new, _in_thread(ask_nodes, self._store, [], new, self._closed)))
 
     def gone(self, name: str, died: bool) -> None:
         """A worker's part is over: it left, or it died for good. Where its node is there, none takes its
@@ -167,12 +187,13 @@ class Pool:
                 self.gone(member.name, died=False)
 
     def close(self) -> None:
-        """End all workers and limiters."""
-        self._closed = True
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """End all workers and limiters, and what asks the nodes: Ray may be shut down after it."""
+        self._closed.set()
         for actor in [*(member.actor for member in self.members.values()), *self.limiters]:
             ray.kill(actor)
         self.members, self.limiters = {}, []
+        asked: list[Future[Any]] = [answer for _, answer in self._asking]
+        wait([*asked, self._looking] if self._looking else asked, ENDS_WITHIN_S)
 
     def _start(self, node: str) -> Member:
         name = f"{self._run}-{self._started}"
@@ -186,11 +207,27 @@ class Pool:
         return member
 
 
+def _in_thread(call: Callable[..., T], *args: Any) -> Future[T]:
+    """`call` in a thread that keeps no process from ending, as those of a pool do."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call(*args))
+        except BaseException as e:  # noqa: BLE001 - handed to who looks at the future
+            future.set_exception(e)
+
+    Thread(target=run, name="nodes", daemon=True).start()
+    return future
+
+
 def seen_now() -> Seen:
     """The nodes that are alive, the driver's last: it has other things to do."""
     here = ray.get_runtime_context().get_node_id()
     deadlines = {id_: ms / 1000 if ms else math.inf for id_, ms in state.get_draining_nodes().items()}
-    alive = [Node(n["NodeID"], n["Resources"].get("CPU", 0.0)) for n in ray.nodes() if n["Alive"]]
+    # What `ray.nodes()` returns, but where Ray is gone that would start another.
+    nodes = [n for n in state.node_table() if n["Alive"]]
+    alive = [Node(n["NodeID"], n["Resources"].get("CPU", 0.0)) for n in nodes]
     staying = [node for node in alive if node.id not in deadlines]
     draining = {node.id: deadlines[node.id] for node in alive if node.id in deadlines}
     return Seen(sorted(staying, key=lambda node: node.id == here), draining)

@@ -34,7 +34,8 @@ def world(tmp_path: Path, endpoint: Endpoint) -> World:
 class InProcess(LocalExecutor):
     """The in-process executor with the constructor and the life of the Ray executor."""
 
-    def __init__(self, store, models, limit, flush_s, workers, on_progress, spending) -> None:
+    def __init__(self, store, models, limit, flush_s, workers, on_progress, spending, fit) -> None:
+        self.fit = fit
         super().__init__(store, models, limit, flush_s, on_progress=on_progress, spending=spending)
 
     def start(self) -> None: ...

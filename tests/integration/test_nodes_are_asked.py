@@ -1,0 +1,145 @@
+"""Nodes are asked whether they can do their part before they get workers. On a real Ray cluster."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+import pytest
+import ray
+
+from graphrag_ray.distributed import nodes, pool
+from graphrag_ray.distributed.nodes import check_nodes
+from graphrag_ray.distributed.pool import Pool
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.store.files import Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "index"))
+
+
+@pytest.fixture
+def make(on_ray: None, store: Store) -> Iterator[Callable[[Collection[str]], Pool]]:
+    """Makes pools of the offline engine. fit: nodes that were asked."""
+    made: list[Pool] = []
+
+    def build(fit: Collection[str]) -> Pool:
+        made.append(Pool(store, Models.of(parse_settings({})), 0.2, 1, fit))
+        return made[-1]
+
+    yield build
+    for one in made:
+        one.close()
+
+
+def this_node() -> str:
+    here: str = ray.get_runtime_context().get_node_id()
+    return here
+
+
+def answered(asked: Pool) -> None:
+    for _, answer in asked._asking:
+        answer.exception(60)
+
+
+def asking() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("nodes")]
+
+
+def test_nodes_that_said_that_they_are_fit_get_workers_at_once(
+    make: Callable[[Collection[str]], Pool], store: Store
+):
+    fit = check_nodes(store, [])
+    assert fit == {this_node()}
+    assert [member.node for member in make(fit).working] == [this_node()]
+
+
+def test_a_node_that_came_up_since_has_none_before_it_was_asked(make: Callable[[Collection[str]], Pool]):
+    made = make(set())
+    assert made.working == []
+    answered(made)
+    assert [member.node for member in made.look_again().joined] == [this_node()]
+
+
+def test_where_asking_fails_nodes_get_none_and_are_asked_again(
+    make: Callable[[Collection[str]], Pool], store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    def away(path: str, data: bytes) -> None:
+        raise OSError("the storage is away")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(store, "write", away)
+        made = make(set())
+        answered(made)
+        assert made.look_again().joined == []
+        answered(made)
+    assert made.look_again().joined == []
+    answered(made)
+    assert [member.node for member in made.look_again().joined] == [this_node()]
+
+
+def test_a_node_that_does_not_answer_gets_none_and_is_asked_again(
+    make: Callable[[Collection[str]], Pool], store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    with monkeypatch.context() as busy:
+        busy.setattr(nodes, "LOOKED_AT_WITHIN_S", 0.0)
+        assert check_nodes(store, []) == set()
+        made = make(set())
+        answered(made)
+    assert made.look_again().joined == []
+    answered(made)
+    assert [member.node for member in made.look_again().joined] == [this_node()]
+
+
+def test_a_node_that_lacks_something_gets_none_and_is_not_asked_again(
+    make: Callable[[Collection[str]], Pool], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(nodes, "IMPORTED", ("no_such_module",))
+    made = make(set())
+    answered(made)
+    assert made.look_again().joined == [] and made._asking == []
+
+
+def test_what_is_asked_ends_with_the_workers(
+    make: Callable[[Collection[str]], Pool], store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    running = tmp_path / "running"
+
+    def busy(*_: object) -> None:
+        running.touch()
+        time.sleep(600)
+
+    monkeypatch.setattr(nodes, "_look", busy)
+    made = make(set())
+    until = time.monotonic() + 60
+    while not running.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    made.close()
+    assert asking() == []
+    assert running.exists() and os.listdir(store.url) == []
+
+
+def test_a_storage_that_hangs_keeps_no_command_from_ending_and_no_ray_is_asked_after_it(
+    make: Callable[[Collection[str]], Pool], store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    back, probed, write = threading.Event(), list[str](), store.write
+
+    def hang(path: str, data: bytes) -> None:
+        back.wait(60)
+        write(path, data)
+
+    monkeypatch.setattr(pool, "ENDS_WITHIN_S", 0.1)
+    monkeypatch.setattr(store, "write", hang)
+    monkeypatch.setattr(nodes, "_probe", probed.append)
+    made = make(set())
+    made.close()
+    assert [thread.daemon for thread in asking()] == [True]
+    back.set()
+    answered(made)
+    assert probed == []
