@@ -88,7 +88,7 @@ def undisturbed(corpus: Path, root: Path, url: str) -> dict[str, list[str]]:
     return killing.parts_of(root)
 
 
-def wait_for(what: Callable[[], object], run: killing.Run, within_s: float = 60.0) -> None:
+def wait_for(what: Callable[[], object], run: killing.Run, within_s: float = 120.0) -> None:
     until = time.monotonic() + within_s
     while not what():
         assert run.alive and time.monotonic() < until, "\n".join(run.printed)
