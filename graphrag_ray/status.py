@@ -62,21 +62,25 @@ def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False
         "refused": refused,
     }
     if manifest is not None:
-        found |= {
-            "snapshot": manifest.number,
-            "parent": manifest.parent,
-            "created_at": manifest.created_at,
-            "version": manifest.version,
-            "counts": dict(manifest.counts),
-            "run": dict(manifest.run),
-            "usage": list(Accounts.from_dict(manifest.usage).rows()),
-            "notes": dict(manifest.notes),
-        }
+        found |= _snapshot(manifest)
         wrong = differing(store, "tables", needed(manifest))
         damaged += [f"{store.url_of(path)} {what}" for path, what in wrong.items()]
     if listed:
         found["snapshots"] = _snapshots(store)
     return found
+
+
+def _snapshot(manifest: snapshots.Manifest) -> dict[str, Any]:
+    return {
+        "snapshot": manifest.number,
+        "parent": manifest.parent,
+        "created_at": manifest.created_at,
+        "version": manifest.version,
+        "counts": dict(manifest.counts),
+        "run": dict(manifest.run),
+        "usage": list(Accounts.from_dict(manifest.usage).rows()),
+        "notes": dict(manifest.notes),
+    }
 
 
 def watched(store: Store, sleep: Callable[[float], object] = time.sleep) -> Iterator[dict[str, Any]]:
