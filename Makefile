@@ -25,7 +25,7 @@ demo: install
 
 ## Two processes: many tests wait for servers, processes and kills. Each keeps whole files to itself.
 test: install
-	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 20
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20
 
 ## The tests over object storage, on a real S3 server: Ceph's gateway, from Debian's packages.
 test-s3: install

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shutil
 import sys
@@ -27,6 +28,15 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (HERE, os.environ.get("P
 
 settings.register_profile("suite", deadline=None, derandomize=True)
 settings.load_profile("suite")
+
+
+@pytest.fixture(autouse=True)
+def logs_of_its_own() -> Iterator[None]:
+    """A command that ran in this process said how it logs; the next test is not to log so."""
+    yield
+    if logs := sys.modules.get("graphrag_ray.logs"):
+        logs.forget()
+        logging.getLogger("graphrag_ray").setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")

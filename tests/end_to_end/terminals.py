@@ -14,6 +14,14 @@ from types import TracebackType
 
 WAIT_S = 60.0
 
+PROGRAM = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from graphrag_ray.cli import main
+main(sys.argv[1:])
+"""
+"""Ctrl-C is heard also where a script started the tests in the background, which lets them ignore it."""
+
 
 class Terminal:
     """A command of ours, run on a pseudo-terminal. shown: all that it printed, without colours."""
@@ -21,7 +29,7 @@ class Terminal:
     def __init__(self, *arguments: object) -> None:
         self._ours, theirs = pty.openpty()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "graphrag_ray", *map(str, arguments)],
+            [sys.executable, "-c", PROGRAM, *map(str, arguments)],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,

@@ -405,7 +405,7 @@ def test_the_examples_of_its_page_run(
 
 
 def test_questions_are_not_logged(town: World, serve: Start, caplog: pytest.LogCaptureFixture):
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="graphrag_ray")
     served = serve(token=TOKEN)
     served.ask("What did DAVE do in secret?")
     served.ask("What did DAVE do in secret?", colour="red")
