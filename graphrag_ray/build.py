@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.spending import Spending, check_prices
@@ -23,6 +24,9 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.runs import RunRecord
 from graphrag_ray.store.snapshots import Manifest, readable
 from graphrag_ray.terminal.progress import Observer
+
+if TYPE_CHECKING:
+    from graphrag_ray.distributed.executor import RayExecutor
 
 
 def build_index(
@@ -54,12 +58,38 @@ def build_index(
     Raises UsageError before Ray is started, where that can be known; else as `index.index`. Called from the
     main thread, it ends with Interrupted on Ctrl-C and SIGTERM (`engine/stopping.py`).
     """
+    observer = observer or Observer(quiet=True)
+    settled = _settled(root, settings, storage)
+    with _on_ray(input_url, root, settled, observer, address) as executor:
+        return run_index(
+            input_url,
+            executor,
+            settled,
+            observer,
+            add=add,
+            allow_deletes=allow_deletes,
+            reset_communities=reset_communities,
+            verify=verify,
+        )
+
+
+def _settled(
+    root: str, settings: Settings | Mapping[str, Any] | None, storage: Storage | Mapping[str, Any] | None
+) -> Settings:
+    """Those given, or else those of what is there; with how storage is reached. Raises SettingsError."""
     if settings is None:
         settings = known_settings(Store(root, storage_of(None, storage).of(root))) or {}
     if not isinstance(settings, Settings):
         settings = parse_settings(settings)
-    settings = settings.model_copy(update={"storage": storage_of(settings, storage)})
-    observer = observer or Observer(quiet=True)
+    return settings.model_copy(update={"storage": storage_of(settings, storage)})
+
+
+@contextmanager
+def _on_ray(
+    input_url: str, root: str, settings: Settings, observer: Observer, address: str | None
+) -> Iterator[RayExecutor]:
+    """An executor on Ray for as long as the block lasts, in which signals stop it; what can be wrong is
+    looked for before Ray is started."""
     # Ray is imported here: it takes a second, and this module is read for its names.
     from graphrag_ray.distributed.cluster import connected, will_be_private
     from graphrag_ray.distributed.executor import RayExecutor
@@ -85,16 +115,7 @@ def build_index(
         with observer, listening(executor.stop):
             executor.start()
             try:
-                return run_index(
-                    input_url,
-                    executor,
-                    settings,
-                    observer,
-                    add=add,
-                    allow_deletes=allow_deletes,
-                    reset_communities=reset_communities,
-                    verify=verify,
-                )
+                yield executor
             finally:
                 executor.close()
 

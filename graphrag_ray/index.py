@@ -24,7 +24,6 @@ from graphrag_ray.engine.executor import Executor
 from graphrag_ray.errors import CorruptPart, SettingsError, StoreError
 from graphrag_ray.graph.names import Names, parse_names
 from graphrag_ray.llm.accounting import Accounts
-from graphrag_ray.llm.keys import display_url
 from graphrag_ray.llm.sizes import guessed_vocabularies
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.settings import Settings
@@ -44,7 +43,8 @@ from graphrag_ray.steps.search import index_for_search
 from graphrag_ray.store import compaction, locks, snapshots
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.snapshots import Manifest
-from graphrag_ray.text_files import read_text, shown
+from graphrag_ray.text_files import read_text
+from graphrag_ray.urls import shown
 from graphrag_ray.version import __version__
 
 JOURNALS = ("extract", "claims", "describe", "report", "embed")
@@ -96,7 +96,7 @@ def index(
         observer.note(guessed)
     store = executor.store
     # A URL may hold a password or a signature, and what is shown is kept.
-    shown_input = display_url(input_url) if "://" in input_url else input_url
+    shown_input = shown(input_url)
     with locks.acquire(store, note=f"index {shown_input}") as lock, ExitStack() as stack:
         afresh = frozenset({"communities"}) if reset_communities else frozenset()
         run = Run(executor, settings, prompts, None, observer, lock=lock, afresh=afresh)

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from graphrag_ray.errors import PromptError
 from graphrag_ray.messages import Message
-from graphrag_ray.text_files import names_in, read_text, shown
+from graphrag_ray.text_files import names_in, read_text
+from graphrag_ray.urls import shown
 
 _PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 _DIVIDER = re.compile(r"^=== user ===[ \t]*\n", re.MULTILINE)

@@ -18,7 +18,6 @@ from graphrag_ray.engine.feed import Feed, label, started
 from graphrag_ray.engine.work import Outcome, Told, Work
 from graphrag_ray.errors import GraphRagError, PermanentCallError, StoreError, UsageError
 from graphrag_ray.llm.accounting import Accounts, CallRecord
-from graphrag_ray.llm.keys import display_url
 from graphrag_ray.llm.lane import sum_usage
 from graphrag_ray.llm.pricing import cost_pico_usd, price_of
 from graphrag_ray.messages import Dialogue, Listener, Request, Usage
@@ -30,6 +29,7 @@ from graphrag_ray.steps.spool import Spool
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.streams import Background
+from graphrag_ray.urls import display_url
 
 T = TypeVar("T")
 

@@ -16,7 +16,8 @@ from pydantic import BaseModel, ValidationError
 from graphrag_ray import settings
 from graphrag_ray.errors import SettingsError
 from graphrag_ray.settings import Endpoint, Model, Price, Settings, Stage, Storage
-from graphrag_ray.text_files import beside, read_text, shown
+from graphrag_ray.text_files import beside, read_text
+from graphrag_ray.urls import shown
 
 _BRANCH = re.compile(r"constrained-|literal\[")
 """What pydantic puts into the place of a value that may be of several kinds; it is no key."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from graphrag_ray.errors import CorruptPart, IndexNotFound
+from graphrag_ray.errors import CorruptPart, IndexNotFound, StoreError
 from graphrag_ray.index import JOURNALS
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.steps.damage import needed
@@ -21,6 +21,8 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import FOLDER
 
 LOOK_EVERY_S = 2.0
+BEGUN_WITHIN_S = 900.0
+"""Pods and machines that a job waits for take minutes."""
 
 
 def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False) -> dict[str, Any]:
@@ -47,7 +49,7 @@ def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False
         raise IndexNotFound(
             f"there is no index at {store.url}; make one with: graphrag-ray index INPUT --root {store.url}"
         )
-    writer = locks.living(store)
+    record, writer = _looked(store)
     found: dict[str, Any] = {
         "root": store.url,
         "writer": str(writer) if writer else None,
@@ -56,20 +58,11 @@ def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False
         "usage": [],
         "notes": {},
         "damaged": damaged,
-        "last_run": last_run(store, writer),
+        "last_run": _told(store, record, writer),
         "refused": refused,
     }
     if manifest is not None:
-        found |= {
-            "snapshot": manifest.number,
-            "parent": manifest.parent,
-            "created_at": manifest.created_at,
-            "version": manifest.version,
-            "counts": dict(manifest.counts),
-            "run": dict(manifest.run),
-            "usage": list(Accounts.from_dict(manifest.usage).rows()),
-            "notes": dict(manifest.notes),
-        }
+        found |= _snapshot(manifest)
         wrong = differing(store, "tables", needed(manifest))
         damaged += [f"{store.url_of(path)} {what}" for path, what in wrong.items()]
     if listed:
@@ -77,28 +70,88 @@ def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False
     return found
 
 
+def _snapshot(manifest: snapshots.Manifest) -> dict[str, Any]:
+    return {
+        "snapshot": manifest.number,
+        "parent": manifest.parent,
+        "created_at": manifest.created_at,
+        "version": manifest.version,
+        "counts": dict(manifest.counts),
+        "run": dict(manifest.run),
+        "usage": list(Accounts.from_dict(manifest.usage).rows()),
+        "notes": dict(manifest.notes),
+    }
+
+
 def watched(store: Store, sleep: Callable[[float], object] = time.sleep) -> Iterator[dict[str, Any]]:
-    """How the last run is going, again and again until it has ended. Raises StoreError."""
-    while (found := last_run(store, locks.living(store))) is not None:
+    """How the last run is going, again and again until it has ended; nothing where there is none, or an
+    attempt after it came to no run (`refused_since`). Raises StoreError."""
+    found = last_run(store)
+    if found is None or (found["outcome"] != runs.RUNNING and refused_since(store)):
+        return
+    while found is not None:
         yield found
         if found["outcome"] != runs.RUNNING:
             return
         sleep(LOOK_EVERY_S)
+        found = last_run(store)
 
 
-def last_run(store: Store, writer: locks.Holder | None) -> dict[str, Any] | None:
-    """What the last run was given, what it did, where it is (`reached`), and how it ended; None for none.
+def await_next(
+    store: Store,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> None:
+    """Wait until a run begins or an attempt comes to none; not at all where a run is going on.
 
-    writer: who holds the lock, and lives
+    Raises StoreError, also where nothing comes within BEGUN_WITHIN_S.
     """
-    record = runs.latest(store)
+    before, refused = max(runs.epochs(store), default=0), runs.read_refusal(store)
+    found = last_run(store)
+    if found is not None and found["outcome"] == runs.RUNNING:
+        return
+    end = clock() + BEGUN_WITHIN_S
+    while max(runs.epochs(store), default=0) == before and runs.read_refusal(store) in (None, refused):
+        if clock() >= end:
+            raise StoreError(
+                f"no run began at {store.url} within {BEGUN_WITHIN_S / 60:.0f} minutes, and none was "
+                "refused: see what became of the job where it was submitted. A run that was over before this "
+                "command watched is shown by `graphrag-ray status`"
+            )
+        sleep(LOOK_EVERY_S)
+
+
+def last_run(store: Store) -> dict[str, Any] | None:
+    """What the last run was given, what it did, where it is (`reached`), and how it ended; None for none.
+    Raises StoreError."""
+    return _told(store, *_looked(store))
+
+
+def _looked(store: Store) -> tuple[runs.RunRecord | None, locks.Holder | None]:
+    """The last run's record, and who holds the lock and lives.
+
+    To watch a holder takes up to 20 s, in which that run may end and another begin. So a record that says
+    "running" without its holder is one that was the last before and after.
+    """
+    before, record = None, runs.latest(store)
+    while True:
+        writer = locks.living(store)
+        if record is None or record == before or not _killed(record, writer):
+            return record, writer
+        before, record = record, runs.latest(store)
+
+
+def _killed(record: runs.RunRecord, writer: locks.Holder | None) -> bool:
+    return record.outcome == runs.RUNNING and (writer is None or writer.nonce != record.nonce)
+
+
+def _told(store: Store, record: runs.RunRecord | None, writer: locks.Holder | None) -> dict[str, Any] | None:
     if record is None:
         return None
     running = record.outcome == runs.RUNNING
-    killed = running and (writer is None or writer.nonce != record.nonce)
     return {
         "epoch": record.epoch,
-        "outcome": "killed" if killed else record.outcome,
+        "outcome": "killed" if _killed(record, writer) else record.outcome,
         "exit_code": record.exit_code,
         "exit_meaning": _meaning(record.exit_code),
         "message": record.message,
@@ -130,6 +183,15 @@ def _live(store: Store, epoch: int) -> dict[str, Any] | None:
         "told_at": iso(live.at),
         "age_s": max(0.0, beat - told) if told is not None and beat is not None else None,
     }
+
+
+def refused_since(store: Store) -> dict[str, Any] | None:
+    """The last attempt, where it came to no run, and that was told after the last run ended: by the clock of
+    the storage, which told both. Raises StoreError."""
+    modified = {info.path: info.modified for info in store.list("runs")}
+    told = modified.get(runs.REFUSED)
+    ended = modified.get(runs.record_path(max(runs.epochs(store), default=0)))
+    return None if told is not None and ended is not None and told <= ended else _refused(store)
 
 
 def _refused(store: Store) -> dict[str, Any] | None:

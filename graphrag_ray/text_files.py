@@ -7,11 +7,8 @@ from __future__ import annotations
 import posixpath
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
-
-def is_url(place: str) -> bool:
-    return "://" in place
+from graphrag_ray.urls import is_url
 
 
 def read_text(place: str) -> str:
@@ -46,17 +43,12 @@ def beside(file: str, place: str) -> str:
     """A path that is written in a file: relative to it, wherever it is read from."""
     if is_url(place) or place.startswith("~"):
         return place
-    if is_url(file):
-        return posixpath.join(posixpath.dirname(file), place)
+    if is_url(file) and not place.startswith("/"):
+        # Keys of an object store are literal: nobody resolves `..` there.
+        scheme, _, rest = file.partition("://")
+        host, _, path = rest.partition("/")
+        return f"{scheme}://{host}{posixpath.normpath(posixpath.join('/', posixpath.dirname(path), place))}"
     return str((Path(file).parent / place).absolute())
-
-
-def shown(place: str) -> str:
-    """A place as it may be shown: a URL without user, password and query."""
-    if not is_url(place):
-        return place
-    parts = urlsplit(place)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def _reached(url: str) -> tuple[Any, str]:

@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 
 from graphrag_ray.errors import UsageError
 from graphrag_ray.llm.accounting import CallRecord
-from graphrag_ray.llm.keys import display_url
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.query.method import Need, Rows, Search
+from graphrag_ray.urls import display_url
 from graphrag_ray.version import __version__
 
 P = ParamSpec("P")

@@ -1,14 +1,14 @@
 """Build or update an index on a Ray cluster: `graphrag-ray index` as a job.
 
-    ray job submit --address http://head:8265 --working-dir . -- \
+    ray job submit --no-wait --address http://head:8265 --working-dir . -- \
         python jobs/index.py --config s3://bucket/settings.yaml
 
-    ray job submit --working-dir . -- python jobs/index.py s3://bucket/documents --root s3://bucket/index
+    ray job submit --no-wait --working-dir . -- python jobs/index.py s3://bucket/documents --root s3://bucket/index
 
 Takes the options of `graphrag-ray index` and has its exit codes. `ray job submit` turns each but 0 into 1;
 how the run is going and how it ended, exit code included, stands beside the index:
 
-    graphrag-ray status --root s3://bucket/index --watch
+    graphrag-ray status --root s3://bucket/index --watch --next
 
 Each node finds the keys of models and storage in its own environment. The settings are read where the job
 runs, reached as its environment says.

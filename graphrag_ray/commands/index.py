@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphrag_ray.errors import FAILED_ITEMS
+from graphrag_ray.errors import FAILED_ITEMS, SettingsError
 from graphrag_ray.settings import Settings
 from graphrag_ray.terminal import console
 from graphrag_ray.terminal.options import (
@@ -22,6 +22,7 @@ from graphrag_ray.terminal.options import (
     settings_options,
 )
 from graphrag_ray.terminal.progress import Observer
+from graphrag_ray.urls import shown
 
 if TYPE_CHECKING:
     from graphrag_ray.store.files import Store
@@ -81,13 +82,17 @@ def index(
     """
     from graphrag_ray.build import build_index
     from graphrag_ray.distributed.jobs import submitted
-    from graphrag_ray.llm.keys import display_url
     from graphrag_ray.steps.record import attempted
 
     observer = Observer(quiet=quiet or as_json)
-    store = open_root(root, config, overrides)
-    shown_input = display_url(input_url) if input_url and "://" in input_url else input_url
+    shown_input = shown(input_url) if input_url else None
     given = {"input": shown_input, "add": add, "allow_deletes": allow_deletes}
+    try:
+        store = open_root(root, config, overrides)
+    except SettingsError:
+        # They do not say how the index is reached: whoever watches it is told where the environment says.
+        with attempted(open_root(root, None, ()), given, always=submitted()):
+            raise
     with attempted(store, given, always=submitted()):
         settings = _settings(store, root, config, overrides, short, observer)
         done = build_index(

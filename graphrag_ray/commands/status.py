@@ -32,8 +32,15 @@ if TYPE_CHECKING:
 @click.option(
     "--watch",
     is_flag=True,
-    help="Show the run that is going on until it ends, and end with its exit code (1: it was killed). With "
-    "--json: a line whenever something is new.",
+    help="Show the run that is going on until it ends, and end with its exit code (1: it was killed); with "
+    "that of a later attempt that came to no run. With --json: a line whenever something is new.",
+)
+@click.option(
+    "--next",
+    "following",
+    is_flag=True,
+    help="With --watch, for a job that was just submitted: unless a run is going on, wait up to 15 minutes "
+    "for the next one to begin or to be refused.",
 )
 @json_option
 def status(
@@ -43,6 +50,7 @@ def status(
     snapshot: int | None,
     listed: bool,
     watch: bool,
+    following: bool,
     as_json: bool,
 ) -> None:
     """What the index holds, what its last run changed and paid and how it ended, who is working on it and how
@@ -55,13 +63,16 @@ def status(
     Examples:
       graphrag-ray status --root ./my-index
       graphrag-ray status --root s3://bucket/index --watch
+      graphrag-ray status --root s3://bucket/index --watch --next
     """
     from graphrag_ray.status import status_of
 
+    if following and not watch:
+        raise click.UsageError("--next goes with --watch")
     store = open_root(root, config, overrides)
     with naming_root(root):
         if watch:
-            sys.exit(_watch(store, as_json))
+            sys.exit(_watch(store, following, as_json))
         found = status_of(store, snapshot, listed=listed)
     if as_json:
         click.echo(console.as_json(found))
@@ -73,11 +84,14 @@ def status(
         sys.exit(StoreError.exit_code)
 
 
-def _watch(store: Store, as_json: bool) -> int:
-    """The exit code of the last run."""
-    from graphrag_ray.status import status_of, watched
+def _watch(store: Store, following: bool, as_json: bool) -> int:
+    """The exit code of the last run, or of the attempt after it that came to none."""
+    from graphrag_ray.status import await_next, watched
     from graphrag_ray.terminal import status as terminal
 
+    if following:
+        click.echo("Waiting for the run to begin", err=True)
+        await_next(store)
     last: Mapping[str, Any] | None = None
     if as_json:
         for found in watched(store):
@@ -87,13 +101,24 @@ def _watch(store: Store, as_json: bool) -> int:
     else:
         last = terminal.show_running(watched(store))
     if last is None:
-        found = status_of(store)
-        if as_json:
-            click.echo(console.as_json(found["last_run"], indent=False))
-        else:
-            terminal.print_status(found)
-        return 0
+        return _without_a_run(store, as_json)
     if not as_json:
         click.echo(safe(terminal.ending(last)))
     code = last["exit_code"]
     return StoreError.exit_code if code is None else int(code)
+
+
+def _without_a_run(store: Store, as_json: bool) -> int:
+    """What there is to tell where the last attempt came to no run, or none is told of; its exit code."""
+    from graphrag_ray.status import refused_since, status_of
+    from graphrag_ray.terminal import status as terminal
+
+    if refused := refused_since(store):
+        click.echo(console.as_json(refused, indent=False) if as_json else safe(terminal.refusal(refused)))
+        return int(refused["exit_code"])
+    found = status_of(store)
+    if as_json:
+        click.echo(console.as_json(found["last_run"], indent=False))
+    else:
+        terminal.print_status(found)
+    return 0

@@ -24,9 +24,9 @@ from ray.util import metrics as ray_metrics
 from graphrag_ray.distributed.limits import Watched
 from graphrag_ray.engine.executor import Sweep
 from graphrag_ray.llm.accounting import Latencies, Totals
-from graphrag_ray.llm.keys import display_url
 from graphrag_ray.llm.limits import Seen
 from graphrag_ray.settings import Model
+from graphrag_ray.urls import display_url
 
 EVERY_S = 2.0
 """Between looks. Ray's processes hand what was recorded to their agent every ten seconds."""
@@ -93,7 +93,7 @@ class Metrics:
 
     def __init__(self, run: str, models: Mapping[str, Model]) -> None:
         self._run = run
-        self._models = {name: (model.model_id, shown(model)) for name, model in models.items()}
+        self._models = {name: (model.model_id, endpoint_names(model)) for name, model in models.items()}
         self._metrics = {d.name: _made(d) for d in DECLARED}
         self._counted: dict[Hashable, float] = {}
         self.items: Counter[str] = Counter()
@@ -221,7 +221,7 @@ class SweepMetrics:
             self._metrics.rise(f"llm_{name}", so_far, labels, (self._sweep, *labels.values()))
 
 
-def shown(model: Model) -> list[str]:
+def endpoint_names(model: Model) -> list[str]:
     """A name for each endpoint of a model: its address, numbered where another has the same."""
     urls = [display_url(e.base_url) for e in model.endpoints]
     before = [urls[:i].count(url) for i, url in enumerate(urls)]

@@ -28,6 +28,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from graphrag_ray.distributed.jobs import JOB_CONFIG
 from graphrag_ray.errors import UsageError
 from graphrag_ray.store.files import Store
+from graphrag_ray.urls import is_url
 
 LOOKED_AT_WITHIN_S = 120.0
 """A node that has not answered by then may be busy, or dead: it ends nothing, and is not known to be fit."""
@@ -123,7 +124,7 @@ def _wait_for(asked: list[Any], ended: Event) -> None:
 @contextmanager
 def _marked(root: Store) -> Iterator[str | None]:
     """A file in a root at a local path, under a name that no listing shows; None for other roots."""
-    if "://" in root.url:
+    if is_url(root.url):
         yield None
         return
     name = f".tmp-node-check-{secrets.token_hex(8)}"

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.errors import BudgetSpent, SettingsError
 from graphrag_ray.llm.accounting import Accounts, InFlight
-from graphrag_ray.llm.keys import display_url
 from graphrag_ray.llm.pricing import PICO_USD, cost_pico_usd, price_of
 from graphrag_ray.messages import Usage
 from graphrag_ray.settings import Budget
+from graphrag_ray.urls import display_url
 
 FIRST_ITEM = Usage(prompt_tokens=4_000, completion_tokens=1_000)
 """What an item may use before one has been seen: an extraction with a gleaning, say."""

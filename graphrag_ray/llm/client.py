@@ -21,7 +21,7 @@ from pydantic import SecretStr
 from graphrag_ray.errors import CallError, FatalCallError, TransientCallError
 from graphrag_ray.llm.failures import BrokenOff, ParameterRefused, Refusal, classify, transport_errors
 from graphrag_ray.llm.headers import LimitHeaders
-from graphrag_ray.llm.keys import display_url, find_key, scrub
+from graphrag_ray.llm.keys import find_key, scrub
 from graphrag_ray.llm.peculiarities import Peculiarities, yes_no_bias
 from graphrag_ray.llm.pricing import price_of
 from graphrag_ray.llm.replies import decoded, read_chat, read_embeddings
@@ -36,6 +36,7 @@ from graphrag_ray.messages import (
     Usage,
 )
 from graphrag_ray.settings import Endpoint, Model
+from graphrag_ray.urls import display_url
 
 T = TypeVar("T")
 

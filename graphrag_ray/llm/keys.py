@@ -10,12 +10,13 @@ import re
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote
 
 from pydantic import SecretStr
 
 from graphrag_ray.errors import FatalCallError
 from graphrag_ray.settings import Endpoint
+from graphrag_ray.urls import display_url
 
 _SHORTEST = 4
 """Shorter placeholders ("x", "no") are no secrets, and would tear ordinary words apart."""
@@ -63,9 +64,3 @@ def scrub(text: str, secrets: Iterable[SecretStr | str | None]) -> str:
         if value and len(value) >= _SHORTEST:
             text = text.replace(value, STARS).replace(quote(value, safe=""), STARS)
     return _LOOKS_LIKE_A_KEY.sub(STARS, text)
-
-
-def display_url(url: str) -> str:
-    """An address as it may be shown: without user, password and query."""
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

@@ -13,7 +13,6 @@ from graphrag_ray.llm.accounting import CallRecord, CallStatus, InFlight
 from graphrag_ray.llm.bucket import check_within_limit
 from graphrag_ray.llm.failures import BrokenOff, GaveUp, ParameterRefused, PromptTruncated
 from graphrag_ray.llm.hedging import Pace, race
-from graphrag_ray.llm.keys import display_url
 from graphrag_ray.llm.limiter import Limiter
 from graphrag_ray.llm.limits import Ended
 from graphrag_ray.llm.pricing import cost_pico_usd
@@ -29,6 +28,7 @@ from graphrag_ray.messages import (
     Usage,
 )
 from graphrag_ray.settings import Model, Price
+from graphrag_ray.urls import display_url
 
 if TYPE_CHECKING:
     from graphrag_ray.llm.client import EndpointClient

@@ -18,8 +18,8 @@ from graphrag_ray.llm.accounting import Latencies
 from graphrag_ray.llm.adaptive import AdaptiveBound
 from graphrag_ray.llm.bucket import BURST_S, Bucket, check_within_limit
 from graphrag_ray.llm.headers import Told
-from graphrag_ray.llm.keys import display_url
 from graphrag_ray.settings import Endpoint
+from graphrag_ray.urls import display_url
 
 logger = logging.getLogger(__name__)
 

@@ -30,11 +30,15 @@ _log = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """Of a run that holds its lock. `note` is called by the sweep, the rest by a thread of its own."""
+    """Of a run that holds its lock. `note` is called by the sweep, the rest by a thread of its own.
+
+    keep   what the beats wrote stays when they end: nothing else tells where the run was
+    """
 
     def __init__(self, run: Run, now: Callable[[], float]) -> None:
         assert run.lock is not None
         self._run, self._lock, self._now = run, run.lock, now
+        self.keep = False
         self._recent = Recent()
         self._pace: tuple[str, Pace] | None = None
         self._beats = 0
@@ -63,11 +67,11 @@ class Heartbeat:
     def start(self) -> None:
         self._thread.start()
 
-    def end(self, keep: bool = False) -> None:
-        """No more beats; what they wrote goes, unless nothing else would tell."""
+    def end(self) -> None:
+        """No more beats; what they wrote goes, unless it is to be kept."""
         self._over.set()
         self._thread.join(LAST_WITHIN_S)
-        if self._beats and not keep:
+        if self._beats and not self.keep:
             try:
                 self._run.store.delete(runs.live_path(self._lock.epoch))
             except StoreError as e:

@@ -14,9 +14,9 @@ from fsspec.implementations.local import LocalFileSystem
 from graphrag_ray.corpus.parse import EXTENSIONS
 from graphrag_ray.errors import InputError
 from graphrag_ray.ids import stable_id
-from graphrag_ray.llm.keys import display_url
 from graphrag_ray.storage_options import protocol_of
 from graphrag_ray.store.remote import is_storage_error, open_elsewhere
+from graphrag_ray.urls import display_url
 from graphrag_ray.wording import plural
 
 INDEX_FOLDERS = ("work", "tables", "snapshots", "locks", "runs")

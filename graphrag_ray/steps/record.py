@@ -80,18 +80,24 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Recorder:
-    """Writes the record of a run. A record that cannot be written is a warning: nothing is built on it."""
+    """Writes the record of a run. A record that cannot be written is a warning: nothing is built on it.
+
+    written   the last one was
+    """
 
     run: Run
     record: RunRecord
     now: Callable[[], float]
+    written: bool = False
 
     def write(self, **changes: Any) -> None:
         """The record with what has been done and spent by now. For steps, and whoever watches in between."""
         usage = self.run.executor.spending.before.to_dict()
         self.record = replace(self.record, usage=usage, steps=self._steps(), **changes)
+        self.written = False
         try:
             runs.write(self.run.store, self.record)
+            self.written = True
         except StoreError as e:
             _log.warning("the record of this run was not written: %s", e)
 
@@ -150,6 +156,8 @@ def recorded(run: Run, given: Mapping[str, Any], now: Callable[[], float]) -> It
                 recorder.write(**ending(error), reached=heart.reached(), ended_at=now())
                 recorder.tell(logging.WARNING, error=type(error).__name__)
             raise
+        finally:
+            heart.keep = not recorder.written
 
 
 @contextmanager

@@ -108,7 +108,7 @@ class Refusal:
 def write(store: Store, record: RunRecord) -> None:
     """Raises StoreError."""
     data = {"format": FORMAT, **asdict(record)}
-    store.write(_path(record.epoch), orjson.dumps(data, option=orjson.OPT_INDENT_2))
+    store.write(record_path(record.epoch), orjson.dumps(data, option=orjson.OPT_INDENT_2))
 
 
 def epochs(store: Store) -> list[int]:
@@ -119,7 +119,7 @@ def epochs(store: Store) -> list[int]:
 
 def read(store: Store, epoch: int) -> RunRecord | None:
     """None for one that is not there, damaged, or of a newer format. Raises StoreError."""
-    return _read(store, _path(epoch), RunRecord)
+    return _read(store, record_path(epoch), RunRecord)
 
 
 def backwards(store: Store) -> Iterator[RunRecord]:
@@ -154,7 +154,7 @@ def superseded(store: Store) -> set[str]:
     old = {path for path, epoch in live.items() if epoch < newest or epoch == last}
     refused = read_refusal(store)
     old |= {REFUSED} if refused and refused.after < newest else set()
-    return old | {_path(epoch) for epoch in found if epoch < last}
+    return old | {record_path(epoch) for epoch in found if epoch < last}
 
 
 def write_live(store: Store, epoch: int, live: Live) -> None:
@@ -165,6 +165,10 @@ def write_live(store: Store, epoch: int, live: Live) -> None:
 def read_live(store: Store, epoch: int) -> Live | None:
     """None where there is none, or none that can be read. Raises StoreError."""
     return _read(store, live_path(epoch), Live)
+
+
+def record_path(epoch: int) -> str:
+    return f"runs/{epoch}.json"
 
 
 def live_path(epoch: int) -> str:
@@ -189,7 +193,3 @@ def _read(store: Store, path: str, kind: type[T]) -> T | None:
         return kind(**{f.name: data[f.name] for f in fields(kind) if f.name in data})  # type: ignore[arg-type]
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
-
-
-def _path(epoch: int) -> str:
-    return f"runs/{epoch}.json"

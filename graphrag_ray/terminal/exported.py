@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from graphrag_ray.terminal.progress import console_of
+from graphrag_ray.urls import is_url
 from graphrag_ray.wording import plural
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def print_exported(done: Exported) -> None:
 def _next(done: Exported) -> str:
     if done.format == "graphrag":
         command = f'graphrag query "What are the main themes?" --root {shlex.quote(done.url)} --method global'
-        if "://" in done.url:
+        if is_url(done.url):
             command = f"copy the folder to a disk, and there: {command.replace(shlex.quote(done.url), '.')}"
         return f"Ask it with microsoft/graphrag (settings.yaml names the models): {command}"
     if done.format == "graphml":

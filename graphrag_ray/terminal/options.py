@@ -17,7 +17,7 @@ from graphrag_ray.settings import Settings
 from graphrag_ray.settings_file import load_settings, load_storage, root_in
 from graphrag_ray.store.files import Store
 from graphrag_ray.terminal.safe import safe
-from graphrag_ray.text_files import shown
+from graphrag_ray.urls import shown
 
 _SHORT = {
     "model": "models.default.model",

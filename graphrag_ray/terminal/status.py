@@ -83,8 +83,7 @@ def _print_last_run(out: Console, last: Mapping[str, Any] | None) -> None:
 
 def _print_refused(out: Console, refused: Mapping[str, Any] | None) -> None:
     if refused is not None:
-        what = f"{refused['message']} ({_code(refused)})"
-        out.print(f"  last attempt   {refused['at']}: came to no run. {what}", soft_wrap=True)
+        out.print(f"  last attempt   {refusal(refused)}", soft_wrap=True)
 
 
 def ending(last: Mapping[str, Any]) -> str:
@@ -100,6 +99,11 @@ def ending(last: Mapping[str, Any]) -> str:
     else:
         told = f"{WORDS.get(outcome, outcome)}. {last['message']}"
     return f"{when}: {told} ({_code(last)})" if last["exit_code"] is not None else f"{when}: {told}"
+
+
+def refusal(refused: Mapping[str, Any]) -> str:
+    """Why an attempt came to no run."""
+    return f"{refused['at']}: came to no run. {refused['message']} ({_code(refused)})"
 
 
 def _code(ended: Mapping[str, Any]) -> str:

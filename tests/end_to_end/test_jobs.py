@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -144,11 +143,8 @@ def test_jobs_on_a_cluster_are_followed_and_their_ends_told_by_the_index_alone(s
     # One that is slow, watched by somebody who knows the index alone.
     long = site.submit("jobs/index.py", "--config", good)
     wrong = site.submit("jobs/index.py", "--config", site.project("wrong", TOWN, chunking={"sise": 300}))
-    until = time.monotonic() + 120
-    while not site.endpoint.requests and time.monotonic() < until:
-        time.sleep(0.1)
     watching = subprocess.run(
-        [sys.executable, "-m", "graphrag_ray", "status", "--config", good, "--watch", "--json"],
+        [sys.executable, "-m", "graphrag_ray", "status", "--config", good, "--watch", "--next", "--json"],
         capture_output=True,
         text=True,
         timeout=180,
@@ -158,7 +154,7 @@ def test_jobs_on_a_cluster_are_followed_and_their_ends_told_by_the_index_alone(s
     paces = [s["reached"]["pace"] for s in seen if s["outcome"] == "running" and s["reached"]]
     of_extract = [p for p in paces if p and p["stage"] == "extract"]
     assert of_extract, (watching.stdout, watching.stderr, site.ended(long))
-    assert of_extract[0]["total"] == 40 and of_extract[0]["in_flight"] > 0
+    assert of_extract[0]["total"] == 40 and any(p["in_flight"] > 0 for p in of_extract)
     assert all(p["items_per_minute"] > 0 < p["tokens_per_minute"] for p in of_extract if p["done"])
     assert watching.returncode == 0 and seen[-1]["outcome"] == "committed", watching.stderr
     last = status(good)["last_run"]

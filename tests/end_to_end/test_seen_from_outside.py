@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import toy_model
 from endpoint import Answer
 from world import TOWN, Command, World, chain, index_command
 
+from graphrag_ray import status
 from graphrag_ray.errors import ModelRefused
 from graphrag_ray.status import last_run, status_of, watched
 from graphrag_ray.steps import heartbeat
@@ -125,9 +128,9 @@ def test_a_killed_run_shows_as_killed_and_where_it_was(world: World, often: None
         record = runs.RunRecord(lock.epoch, lock.holder.nonce, 1.0, "0", host="far", pid=7)
         runs.write(world.store, record)
         runs.write_live(world.store, lock.epoch, live)
-        found = last_run(world.store, locks.living(world.store))
+        found = last_run(world.store)
         assert found is not None and found["outcome"] == "running"
-    found = last_run(world.store, locks.living(world.store))
+    found = last_run(world.store)
     assert found is not None and (found["outcome"], found["reached"]["step"]) == ("killed", "extract")
     watching = run("status", "--root", world.root, "--watch")
     assert watching.exit_code == 1 and "was killed (process 7 on far)" in watching.stdout
@@ -174,6 +177,139 @@ def test_watching_shows_each_step_once_and_ends_with_the_run_and_its_exit_code(
     assert json.loads(run("status", "--root", world.root, "--watch", "--json").stdout)["snapshot"] == 1
 
 
+def test_a_run_that_begins_while_a_dead_one_is_watched_for_a_sign_of_life_is_not_called_killed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    """The first one is killed, and while that is found out the same command is started again."""
+    dead = locks.acquire(world.store)
+    runs.write(world.store, runs.RunRecord(dead.epoch, dead.holder.nonce, 1.0, "0"))
+    begun: list[locks.Lock] = []
+    living = locks.living
+
+    def while_it_is_watched(store: Any) -> locks.Holder | None:
+        if begun:
+            return living(store)
+        dead.release()
+        begun.append(lock := locks.acquire(store))
+        runs.write(store, runs.RunRecord(lock.epoch, lock.holder.nonce, 2.0, "0"))
+        return None
+
+    monkeypatch.setattr(locks, "living", while_it_is_watched)
+    found = status_of(world.store)
+    assert (found["last_run"]["epoch"], found["last_run"]["outcome"]) == (2, "running")
+    assert found["writer"] is not None
+    begun.pop().release()
+    monkeypatch.setattr(locks, "living", living)
+    found = last_run(world.store)
+    assert found is not None and found["outcome"] == "killed"
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "LOOK_EVERY_S", OFTEN_S)
+
+
+@pytest.fixture
+def later() -> Iterator[Callable[[Callable[[], object]], None]]:
+    """Does something while a command waits."""
+    threads: list[threading.Thread] = []
+
+    def do(what: Callable[[], object]) -> None:
+        def run() -> None:
+            time.sleep(6 * OFTEN_S)
+            what()
+
+        threads.append(threading.Thread(target=run))
+        threads[-1].start()
+
+    yield do
+    for thread in threads:
+        thread.join()
+
+
+def refuse(world: World) -> None:
+    last = max(runs.epochs(world.store), default=0)
+    runs.write_refusal(world.store, runs.Refusal(last, time.time(), "usage", 2, "no such setting"))
+
+
+def test_watching_ends_with_the_exit_code_of_an_attempt_that_was_refused_after_the_last_run(
+    world: World, run: Command
+):
+    world.write(TOWN)
+    assert run(*index_command(world)).exit_code == 0
+    # While it ran, another one was refused: that is not its end.
+    refuse(world)
+    record = world.store.url_of("runs/1.json")
+    os.utime(record, (time.time() + 60, time.time() + 60))
+    assert run("status", "--root", world.root, "--watch").exit_code == 0
+    os.utime(record, (1, 1))
+    watching = run("status", "--root", world.root, "--watch")
+    assert watching.exit_code == 2
+    assert "came to no run. no such setting (exit code 2: wrong usage or settings)" in watching.stdout
+    assert "was committed" not in watching.stdout
+    watching = run("status", "--root", world.root, "--watch", "--json")
+    assert watching.exit_code == 2
+    assert [json.loads(line)["exit_code"] for line in watching.stdout.splitlines()] == [2]
+
+
+def test_the_next_run_is_waited_for_and_followed_to_its_end(
+    world: World, run: Command, quick: None, later: Callable[[Callable[[], object]], None]
+):
+    world.write(TOWN)
+    for outcome in ("committed", "unchanged"):  # there was no index yet; there is one
+        later(world.index)
+        watching = run("status", "--root", world.root, "--watch", "--next", "--json")
+        last = json.loads(watching.stdout.splitlines()[-1])
+        assert (watching.exit_code, last["outcome"]) == (0, outcome)
+    later(lambda: refuse(world))
+    watching = run("status", "--root", world.root, "--watch", "--next")
+    assert watching.exit_code == 2 and "no such setting" in watching.stdout
+    # One that was there before is not the next.
+    later(lambda: refuse(world))
+    before = runs.read_refusal(world.store)
+    assert run("status", "--root", world.root, "--watch", "--next").exit_code == 2
+    assert runs.read_refusal(world.store) != before
+
+
+def test_a_run_that_is_going_on_is_the_one_that_is_followed(
+    world: World, run: Command, quick: None, later: Callable[[Callable[[], object]], None]
+):
+    with locks.acquire(world.store) as lock:
+        record = runs.RunRecord(lock.epoch, lock.holder.nonce, 1.0, "0")
+        runs.write(world.store, record)
+        ended = replace(record, outcome="budget", exit_code=4, ended_at=2.0)
+        later(lambda: runs.write(world.store, ended))
+        assert run("status", "--root", world.root, "--watch", "--next").exit_code == 4
+
+
+def test_a_next_run_that_does_not_come_is_not_waited_for_for_ever(
+    world: World, run: Command, quick: None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(status, "BEGUN_WITHIN_S", 2 * OFTEN_S)
+    waiting = run("status", "--root", world.root, "--watch", "--next")
+    assert waiting.exit_code == 1 and "no run began" in waiting.stderr
+    assert run("status", "--root", world.root, "--next").exit_code == 2
+
+
+def test_where_the_end_of_a_run_could_not_be_recorded_what_it_told_last_stays(
+    world: World, often: None, monkeypatch: pytest.MonkeyPatch
+):
+    write = LocalFiles.write
+
+    def writing(self: LocalFiles, path: str, data: bytes) -> None:
+        if path == "runs/1.json" and live_files(world):
+            raise OSError(errno.EACCES, "Permission denied")
+        write(self, path, data)
+
+    monkeypatch.setattr(LocalFiles, "write", writing)
+    world.write(chain(30))
+    when_asked(world, 10, lambda: None)
+    world.index()
+    assert live_files(world) == ["runs/1.live.json"]
+    found = last_run(world.store)
+    assert found is not None and found["outcome"] == "killed" and found["reached"]["step"]
+
+
 def test_an_attempt_that_comes_to_no_run_is_told_beside_the_index_until_one_follows(
     world: World, run: Command, tmp_path: Path
 ):
@@ -218,6 +354,29 @@ def test_a_mistyped_root_stays_as_it_was_unless_a_job_has_nowhere_else_to_tell(
     found = status_of(world.store)
     assert found["last_run"] is None and "nothing to read" in found["refused"]["message"]
     assert run("status", "--root", world.root).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (None, "there is no settings file"),
+        ("models: [", "are not YAML"),
+        ("storage: {regoin: r}", "unknown setting 'storage.regoin'"),
+    ],
+)
+def test_settings_that_do_not_say_how_the_index_is_reached_are_told_beside_it_by_a_job(
+    world: World, run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, told: str
+):
+    config = tmp_path / "settings.yaml"
+    if text is not None:
+        config.write_text(text)
+    attempt = ["index", world.input, "--root", world.root, "--config", config]
+    assert run(*attempt).exit_code == 2 and not world.root.exists()
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    assert told in run(*attempt).stderr
+    found = status_of(world.store)["refused"]
+    assert found["exit_code"] == 2 and told in found["message"]
+    assert run("status", "--root", world.root, "--watch").exit_code == 2
 
 
 def test_a_settings_file_that_names_input_and_root_is_all_that_a_command_needs(

@@ -12,7 +12,8 @@ from graphrag_ray.errors import PromptError, SettingsError
 from graphrag_ray.index import load_names
 from graphrag_ray.prompts import bundled_prompts, load_prompts
 from graphrag_ray.settings_file import load_settings, load_storage, root_in
-from graphrag_ray.text_files import beside, names_in, read_text, shown
+from graphrag_ray.text_files import beside, names_in, read_text
+from graphrag_ray.urls import shown
 
 FAR = "memory://project"
 
@@ -63,6 +64,14 @@ def test_a_path_in_a_file_is_relative_to_it_and_a_url_is_a_url(tmp_path: Path):
     assert beside(str(file), "docs/*.txt") == str(tmp_path / "docs/*.txt")
     assert beside(str(file), "/docs") == "/docs" and beside(str(file), "s3://b/docs") == "s3://b/docs"
     assert beside("s3://b/p/settings.yaml", "docs") == "s3://b/p/docs"
+    assert beside("s3://b/settings.yaml", "docs/*.txt") == "s3://b/docs/*.txt"
+    assert beside("s3://b/p/settings.yaml", "/docs") == "/docs"
+    assert beside((tmp_path / "s.yaml").as_uri(), "./docs") == (tmp_path / "docs").as_uri()
+
+
+def test_a_path_that_leads_up_from_a_file_at_a_url_stays_in_its_bucket():
+    assert beside("s3://b/conf/settings.yaml", "../index") == "s3://b/index"
+    assert beside("s3://b/conf/settings.yaml", "../../../index") == "s3://b/index"
 
 
 def test_a_folder_here_is_listed_and_none_is_none(tmp_path: Path):

@@ -4,8 +4,9 @@ import socket
 import pytest
 
 from graphrag_ray.errors import FatalCallError
-from graphrag_ray.llm.keys import STARS, display_url, find_key, scrub
+from graphrag_ray.llm.keys import STARS, find_key, scrub
 from graphrag_ray.settings import Endpoint
+from graphrag_ray.urls import display_url
 
 KEY = "sk-proj-abc123DEF456"
 
