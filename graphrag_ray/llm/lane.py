@@ -182,12 +182,12 @@ class Lane:
 
     async def _run(self, call: _Call[T]) -> Called[T]:
         """Attempts until one succeeds or there is no point in another; accounts for them as one call."""
-        progress = _Progress()
+        progress, line = _Progress(), self._line
         try:
             while True:
-                place = await self._line.place(call.tokens)
+                place = await line.place(call.tokens)
                 if not self._roster.has(place.endpoint):  # dropped while we waited
-                    self._line.give_back(place)
+                    line.give_back(place)
                     continue
                 attempt = self._hedged if self._runtime.hedge and call.hedge else self._attempt
                 result = await attempt(place, call, progress)
@@ -196,6 +196,7 @@ class Lane:
                     progress.status = "ok"
                     return Called(result, progress.endpoint, progress.latency_s, progress.attempts)
                 await self._before_next(result, progress)
+                line = self._line_after(result, place.endpoint)
         finally:
             if progress.attempts:
                 self._runtime.on_call(self._record(call, progress))
@@ -267,12 +268,18 @@ class Lane:
         progress.latency_s = self._runtime.clock() - started
         return raced.result
 
+    def _line_after(self, error: CallError, endpoint: int) -> Line:
+        """Where the next attempt waits. One that failed at an endpoint goes elsewhere, or a call could use up
+        its attempts at one that is gone; of a 429 the limiter knows."""
+        failed = isinstance(error, TransientCallError) and not isinstance(error, ParameterRefused)
+        alone = len(self._clients) == 1
+        return self._line_beside(endpoint) if failed and error.status != 429 and not alone else self._line
+
     def _line_beside(self, endpoint: int) -> Line:
-        """Where hedges of calls of an endpoint wait: for another endpoint, if one is usable."""
+        """Where calls wait for another endpoint, if one is usable."""
 
         def usable(tokens: int) -> list[int]:
-            all_ = self._roster.usable(self._runtime.clock(), tokens)
-            return [i for i in all_ if i != endpoint] or all_
+            return self._roster.usable(self._runtime.clock(), tokens, other_than=endpoint)
 
         if endpoint not in self._beside:
             self._beside[endpoint] = Line(self._name, self._runtime.limiter, usable)

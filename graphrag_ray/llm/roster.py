@@ -30,15 +30,17 @@ class Roster:
         self._resting_until = [0.0] * len(names)
         self._dropped: dict[int, FatalCallError] = {}
 
-    def usable(self, now: float, tokens: int) -> list[int]:
-        """Endpoints to choose from, never empty: those that are not resting, if one of them may take a
-        request of so many tokens; else resting ones too.
+    def usable(self, now: float, tokens: int, other_than: int | None = None) -> list[int]:
+        """Endpoints to choose from, never empty: those that are not resting, and not `other_than`, if one of
+        them may take a request of so many tokens; else that one too; else resting ones too.
 
         Raises FatalCallError when every endpoint was dropped.
         """
         left = self.left()
         awake = [i for i in left if self._resting_until[i] <= now]
-        return awake if any(self._takes(i, tokens) for i in awake) else left
+        others = [i for i in awake if i != other_than]
+        wanted = (some for some in (others, awake) if any(self._takes(i, tokens) for i in some))
+        return next(wanted, left)
 
     def left(self) -> list[int]:
         """Endpoints that were not dropped, never empty. Raises FatalCallError when all were."""

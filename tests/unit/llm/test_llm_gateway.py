@@ -162,6 +162,13 @@ def test_an_endpoint_that_keeps_failing_gets_no_more_work_for_a_while():
     assert len(failing.seen) <= 4
 
 
+def test_a_call_that_failed_at_one_endpoint_goes_to_another():
+    gone = FakeClient(TransientCallError("refused"), where="http://a/v1")
+    working = FakeClient(HELLO, where="http://b/v1")
+    world = World(gone, working, max_attempts=2)
+    assert world.run(*[chat(f"Say hello {i}.") for i in range(6)]) == [HELLO] * 6
+
+
 def test_a_prompt_that_does_not_fit_the_window_is_not_sent():
     client = FakeClient(HELLO)
     world = World(client, context_window=1000, max_output_tokens=500)

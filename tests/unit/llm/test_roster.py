@@ -60,6 +60,13 @@ def test_a_resting_endpoint_is_used_for_what_no_other_takes():
     assert r.usable(0.0, 5000) == [0, 1]
 
 
+def test_the_endpoint_where_a_call_failed_is_used_only_where_no_other_takes_it():
+    r = roster(2, [None, 1000])
+    assert r.usable(0.0, 900, other_than=0) == [1]
+    assert r.usable(0.0, 5000, other_than=0) == [0, 1]
+    assert roster(1).usable(0.0, 1, other_than=0) == [0]
+
+
 def test_an_endpoint_that_refuses_us_is_dropped_with_one_warning_as_long_as_another_remains(caplog):
     r = roster()
     with caplog.at_level(logging.WARNING):
