@@ -163,11 +163,7 @@ def running(
     logs = {"log_level": log_level, "enable_access_log": log_level != "WARNING"}
     try:
         if ours:
-            serve.start(
-                proxy_location=ProxyLocation.HeadOnly,
-                http_options={"host": host, "port": port},
-                logging_config=logs,
-            )
+            _listen(host, port, logs)
         try:
             serve.run(app, name=name, route_prefix=prefix, logging_config=logs)
         except RuntimeError as e:
@@ -180,6 +176,17 @@ def running(
                 serve.shutdown()
         if keys is not None:
             ray.kill(keys)
+
+
+def _listen(host: str, port: int, logs: dict[str, Any]) -> None:
+    """Start Ray Serve. Raises UsageError where it cannot listen there, on the head node."""
+    where = {"host": host, "port": port}
+    try:
+        serve.start(proxy_location=ProxyLocation.HeadOnly, http_options=where, logging_config=logs)
+    except RuntimeError as e:
+        if "Failed to bind" not in str(e):
+            raise
+        raise UsageError(f"cannot listen at {host}:{port} on the head node. Name another --port") from e
 
 
 def _is_there() -> bool:
