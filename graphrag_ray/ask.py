@@ -19,7 +19,7 @@ from graphrag_ray.engine.allowance import Allowance
 from graphrag_ray.engine.cache import ReplyCache
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import together
-from graphrag_ray.errors import UsageError
+from graphrag_ray.errors import GraphRagError, UsageError
 from graphrag_ray.llm.accounting import Accounts, Totals
 from graphrag_ray.llm.pricing import dearest_price
 from graphrag_ray.messages import whole
@@ -195,13 +195,13 @@ class Index:
         answered = partial(self._answered, search, asked, given)
         return traces.of_question(method, self.manifest.number, answered)
 
-    def warm(self) -> None:
-        """Load what every question takes, so that the first one does not wait for it."""
+    def warm(self, method: str = methods.DEFAULT, level: str | int | None = None) -> None:
+        """Load what a question takes, so that the first one does not wait for it. Where an answer costs
+        nothing, that is a question: its tables and counts of tokens are those of others."""
         self._given.count(" ")
         if self._answers_offline:
-            from graphrag_ray.offline.lexicon import lexicon
-
-            lexicon()
+            with suppress(GraphRagError):  # the first question will say it
+                self.ask("What are the main themes?", level, method=method)
 
     def _alone(self, answering: Answers) -> Answering:
         async def answered(say: Say) -> Answer:

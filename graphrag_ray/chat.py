@@ -41,7 +41,7 @@ class Chat:
         """Ask this one from now on; what was said stays."""
         self._disconnect()
         self.index, self._asker = index, index.asker()
-        self._background.run(asyncio.to_thread(index.warm))
+        self._background.run(asyncio.to_thread(index.warm, self.method, self.level))
 
     def stream(self, question: str) -> AnswerStream:
         """Raises UsageError for what cannot be asked."""
