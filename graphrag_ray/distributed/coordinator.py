@@ -2,7 +2,8 @@
 
 Workers pull. An item is finished when its turns are journalled; a worker hands back what it finished
 with its next lease call. The leases of a worker that died are handed out again. A coordinator that dies is
-replaced by the driver, which has all that is open (`sweep.py`).
+replaced by the driver, which has all that is open (`sweep.py`). Driver and workers call it through a
+`once.Line`: an answer that is lost on its way is repeated.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import ray
 
+from graphrag_ray.distributed.once import Answers, once
 from graphrag_ray.engine.gateways import DRAIN_S
 from graphrag_ray.engine.leases import LeaseBook
 from graphrag_ray.engine.work import Outcome, Row
@@ -58,26 +61,40 @@ class Report:
     lag_s: float = 0.0
 
 
+class End(Enum):
+    """How a worker's part in a sweep ends.
+
+    OVER     the sweep is over
+    LEFT     the worker was told to leave: what it still has is handed back
+    CUT_OFF  worker and coordinator lost sight of each other: what the worker has is not its own any more
+    """
+
+    OVER = "over"
+    LEFT = "left"
+    CUT_OFF = "cut off"
+
+
 @dataclass
 class Leased:
     """Items for a worker.
 
-    last_loss   number of the last loss of a worker that had one of them; 0: none is leased again. What that
+    losses      of items that are leased again: the number of the last loss of a worker that had it. What that
                 worker journalled is not in a journal that was read before
     workers     that share the work now
-    drain_s     the worker's part is over, and what is in flight is waited for so long; None: it goes on
-    leave       the sweep is not over: what the worker still has then is handed back
+    end         the worker's part is over; None: it goes on
+    drain_s     then what is in flight is waited for so long
     """
 
     items: list[tuple[int, Row]]
-    last_loss: int = 0
+    losses: dict[int, int] = field(default_factory=dict)
     workers: int = 1
-    drain_s: float | None = None
-    leave: bool = False
+    end: End | None = None
+    drain_s: float = 0.0
 
 
 class Coordinator:
     def __init__(self) -> None:
+        self.answers = Answers()
         self._book: LeaseBook[Row] = LeaseBook()
         self._outcomes: list[tuple[int, Outcome[Any]]] = []
         self._accounts: dict[str, Accounts] = {}
@@ -94,6 +111,7 @@ class Coordinator:
         self._items = asyncio.Event()
         self._news = asyncio.Event()
 
+    @once
     async def exchange(
         self,
         items: list[tuple[int, Row]],
@@ -138,13 +156,16 @@ class Coordinator:
             max((time.monotonic() - since for since in self._unjournalled_since.values()), default=0.0),
         )
 
-    async def hold_key(self, variable: str, key: str) -> None:
-        """A key that maybe only the driver's environment has, kept in memory for workers that ask."""
-        self._keys[variable] = key
+    @once
+    async def hold_keys(self, keys: dict[str, str]) -> None:
+        """Keys that maybe only the driver's environment has, kept in memory for workers that ask."""
+        self._keys |= keys
 
+    @once
     async def key(self, variable: str) -> str | None:
         return self._keys.get(variable)
 
+    @once
     async def register(self, worker: str) -> int:
         """A worker (again): its number of this incarnation."""
         incarnation = self._book.register(worker)
@@ -153,28 +174,31 @@ class Coordinator:
         self._tell_losses()
         return incarnation
 
+    @once
     async def lease(self, worker: str, incarnation: int, places: int, report: Report) -> Leased:
         """A worker's call: hand back what is journalled, get items."""
-        await self._note(worker, incarnation, report)
-        if (end := self._end(worker)) is not None:
+        self._note(worker, incarnation, report)
+        if (end := self._end(worker, incarnation)) is not None:
             return end
         given = self._book.lease(worker, incarnation, self._affords(places))
         if not given and places and not report.running:
             self._items.clear()
             await _wait(self._items, LONG_POLL_S)
-            if (end := self._end(worker)) is not None:
+            if (end := self._end(worker, incarnation)) is not None:
                 return end
             given = self._book.lease(worker, incarnation, self._affords(places))
         if given:
             self._news.set()
-        return Leased(given, self._book.last_loss(number for number, _ in given), self._workers)
+        return Leased(given, self._book.losses_of(number for number, _ in given), self._workers)
 
+    @once
     async def retire(self, workers: dict[str, float]) -> None:
         """The driver's call: these workers shall leave, each within so many seconds."""
         now = time.monotonic()
         self._leaving |= {worker: now + seconds for worker, seconds in workers.items()}
         self._items.set()
 
+    @once
     async def hand_back(self, worker: str, incarnation: int, items: list[int]) -> None:
         """A worker that leaves: of these items it has asked nothing."""
         if self._book.is_current(worker, incarnation):
@@ -182,36 +206,49 @@ class Coordinator:
             self._book.hand_back(worker, items, begun=False)
             self._items.set()
 
+    @once
     async def leave(self, worker: str, incarnation: int, report: Report) -> None:
         """A worker's last word: what is left is for others, who read first what it journalled."""
-        await self._note(worker, incarnation, report)
+        self._note(worker, incarnation, report)
         if self._book.is_current(worker, incarnation):
-            self._book.leave(worker)
-            self._in_flight.pop(worker, None)
-            self._note_lag(worker, 0.0)
-            self._items.set()
+            self._let_go(worker)
 
-    async def _note(self, worker: str, incarnation: int, report: Report) -> None:
+    @once
+    async def left(self, worker: str) -> None:
+        """The driver's call: a worker journalled what it has and has gone, whether it could say so or not.
+        Others read that first."""
+        self._let_go(worker)
+
+    def _let_go(self, worker: str) -> None:
+        self._book.leave(worker)
+        self._in_flight.pop(worker, None)
+        self._note_lag(worker, 0.0)
+        self._items.set()
+
+    def _note(self, worker: str, incarnation: int, report: Report) -> None:
         for number, outcome in report.finished:
             if self._book.finish(number):
                 self._outcomes.append((number, outcome))
-        await self.hand_in(worker, incarnation, report.accounts)
+        self._hand_in(worker, incarnation, report.accounts)
         self._in_flight[worker] = report.in_flight
         self._note_lag(worker, report.lag_s)
         self._fatal = self._fatal or report.fatal
         if report.finished or report.fatal:
             self._news.set()
 
-    def _end(self, worker: str) -> Leased | None:
+    def _end(self, worker: str, incarnation: int) -> Leased | None:
         """Where a worker's part is over."""
         if self._over():
             self._items.set()
-            return Leased([], drain_s=self._drain_s)
+            return Leased([], end=End.OVER, drain_s=self._drain_s)
+        if not self._book.is_current(worker, incarnation):
+            return Leased([], end=End.CUT_OFF, drain_s=DRAIN_S)
         if worker in self._leaving:
             left_s = max(0.0, self._leaving[worker] - time.monotonic())
-            return Leased([], drain_s=left_s, leave=True)
+            return Leased([], end=End.LEFT, drain_s=left_s)
         return None
 
+    @once
     async def lost(self, worker: str) -> None:
         """A worker will not come back: its leases are handed out again."""
         self._book.forget(worker)
@@ -219,15 +256,21 @@ class Coordinator:
         self._note_lag(worker, 0.0)
         self._tell_losses()
 
+    @once
     async def hand_in(self, worker: str, incarnation: int, accounts: Accounts) -> None:
         """What a worker asked for since it last said so."""
+        self._hand_in(worker, incarnation, accounts)
+
+    def _hand_in(self, worker: str, incarnation: int, accounts: Accounts) -> None:
         name = f"{worker}/{incarnation}"
         self._accounts[name] = Accounts.merged([self._accounts.get(name, Accounts()), accounts])
 
+    @once
     async def accounts(self) -> Accounts:
         """All that was handed in."""
         return Accounts.merged(self._accounts.values())
 
+    @once
     async def stop(self, drain_s: float) -> None:
         """No more leases: the driver ends the sweep early. drain_s: how long workers wait for calls in
         flight."""

@@ -18,6 +18,7 @@ from ray.exceptions import ActorUnschedulableError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from graphrag_ray import logs
+from graphrag_ray.distributed.once import Answers, Call, Calls, Carried, once
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.llm.limiter import LocalLimiter
 from graphrag_ray.llm.limits import Ended, Seen
@@ -55,7 +56,10 @@ class Watched:
 
 class LimiterShell:
     """After a restart it starts empty: no burst of what its buckets hold follows. It does not know of the
-    calls that its earlier life let go: for as long as these take, twice as many may be in flight."""
+    calls that its earlier life let go: for as long as these take, twice as many may be in flight.
+
+    Ray repeats calls whose answers are lost: a place that was given twice would be taken for ever.
+    """
 
     def __init__(
         self,
@@ -69,18 +73,29 @@ class LimiterShell:
         logs.follow(logging)
         self._limiter = LocalLimiter({name: model}, default_in_flight)
         self._life = uuid.uuid4().hex
+        self.answers, self._told = Answers(), Carried()
         self._name = name
         self._seen: dict[str, float] = {}
         self._beaten_at = time.monotonic()
         if unused_s is not None:
             threading.Thread(target=self._end_unused, args=(unused_s,), daemon=True).start()
 
+    @once
     async def acquire(self, model: str, wants: Sequence[int], usable: Sequence[int], holder: str) -> Places:
         return Places(self._life, await self._limiter.acquire(model, wants, usable, holder))
 
     async def settle(
-        self, model: str, endpoint: int, delta_tokens: int, ended: Ended | None, holder: str, life: str
+        self,
+        call: Call,
+        model: str,
+        endpoint: int,
+        delta_tokens: int,
+        ended: Ended | None,
+        holder: str,
+        life: str,
     ) -> None:
+        if not self._told.first(call):
+            return
         # A place that an earlier life gave frees none of this one's.
         known = holder if life == self._life else f"{holder} in another life"
         self._limiter.settle(model, endpoint, delta_tokens, ended, known)
@@ -88,8 +103,10 @@ class LimiterShell:
     async def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
         self._limiter.penalise(model, endpoint, retry_after_s)
 
-    async def forget(self, holder: str) -> None:
-        self._limiter.forget(holder)
+    async def forget(self, holder: str, call: Call | None = None) -> None:
+        """call: of a holder that goes on, and is not to lose what it has got since."""
+        if call is None or self._told.first(call):
+            self._limiter.forget(holder)
 
     async def beat(self, holder: str) -> None:
         """A holder that nobody watches is alive. What others had, which were silent for long, is over."""
@@ -147,17 +164,20 @@ class RayLimiter:
         self._holder = holder
         self._lives: defaultdict[tuple[str, int], deque[str]] = defaultdict(deque)
         self._actors = {name: ray.get_actor(f"{prefix}-{name}", namespace) for name in models}
+        self._asked = {name: Calls() for name in self._actors}
+        self._told = Calls()
 
     def start_afresh(self) -> None:
         """What an earlier life of this worker, or a sweep that was broken off, had in flight or asked for is
         over. Were it not said at once, other workers might wait for these places for ever."""
         self._lives.clear()
         for actor in self._actors.values():
-            actor.forget.remote(self._holder)
+            actor.forget.remote(self._holder, self._told.next())
 
     async def acquire(self, model: str, wants: Sequence[int], usable: Sequence[int]) -> Sequence[int]:
+        call = self._asked[model].next()
         places: Places = await self._actors[model].acquire.remote(
-            model, list(wants), list(usable), self._holder
+            call, model, list(wants), list(usable), self._holder
         )
         for endpoint in places.endpoints:
             self._lives[model, endpoint].append(places.life)
@@ -167,7 +187,8 @@ class RayLimiter:
         # Calls are alike: the oldest place is the one that is given back.
         lives = self._lives[model, endpoint]
         life = lives.popleft() if lives else ""
-        self._actors[model].settle.remote(model, endpoint, delta_tokens, ended, self._holder, life)
+        call = self._told.next()
+        self._actors[model].settle.remote(call, model, endpoint, delta_tokens, ended, self._holder, life)
 
     def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
         self._actors[model].penalise.remote(model, endpoint, retry_after_s)

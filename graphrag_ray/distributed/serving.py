@@ -156,7 +156,7 @@ def running(
         raise UsageError(f"this cluster serves {name!r} already: name another --prefix than {prefix}")
     keys = None
     if held:
-        actor = ray.remote(num_cpus=0, max_concurrency=100)(Keys)
+        actor = ray.remote(num_cpus=0, max_concurrency=100, max_task_retries=-1)(Keys)
         where = {"name": _name(name, _KEYS), "namespace": NAMESPACE, "scheduling_strategy": beside_driver()}
         keys = actor.options(**where).remote()
         ray.get([keys.hold.remote(variable, value.get_secret_value()) for variable, value in held.items()])

@@ -11,6 +11,7 @@ import logging
 import os
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
@@ -19,8 +20,9 @@ import ray
 from ray.exceptions import ActorUnschedulableError, RayActorError, RayError
 
 from graphrag_ray import logs
-from graphrag_ray.distributed.coordinator import Exchange
+from graphrag_ray.distributed.coordinator import End, Exchange
 from graphrag_ray.distributed.metrics import Metrics, Queue, SweepMetrics
+from graphrag_ray.distributed.once import Line
 from graphrag_ray.distributed.pool import Changes, Member, Pool
 from graphrag_ray.engine.drive import Refused
 from graphrag_ray.engine.executor import Progress, Source, Sweep
@@ -43,7 +45,8 @@ ACCOUNTED_WITHIN_S = 5.0
 
 DEATHS_IN_A_ROW = 3
 """Coordinators that may die without an item being finished between."""
-
+CUT_OFF_IN_A_ROW = 3
+"""Times that a worker may lose the coordinator from sight without an item being finished between."""
 
 WORKER_DIED = (RayActorError, ActorUnschedulableError)
 """For good: its node is gone, or it cannot start there."""
@@ -86,21 +89,21 @@ class RaySweep(Generic[T]):
         self._limits = models.limits()
         self._metrics = SweepMetrics(metrics, work.name, pool.limiters)
         self._runs: dict[Any, Member] = {}
+        self._cut_off = Counter[str]()
 
     def run(self) -> Sweep:
         """Every item to its end. Raises as `Executor.sweep`."""
         self._peak_in_flight()  # that of earlier sweeps is theirs
-        self.stop.asking = True
-        try:
-            self._to_the_end()
-        finally:
-            self.stop.asking = False
-            with suppress(RayError):
-                self.sweep.peak_in_flight = self._peak_in_flight()
-            self.sweep.accounts.limits = self._limits
-            self.sweep.ended(self.work.name, time.monotonic() - self._started_at)
-            self.spending.add(self.sweep.accounts)
-            self._metrics.end(self.sweep)
+        with self.stop.while_asking():
+            try:
+                self._to_the_end()
+            finally:
+                with suppress(RayError):
+                    self.sweep.peak_in_flight = self._peak_in_flight()
+                self.sweep.accounts.limits = self._limits
+                self.sweep.ended(self.work.name, time.monotonic() - self._started_at)
+                self.spending.add(self.sweep.accounts)
+                self._metrics.end(self.sweep)
         return self.sweep
 
     def _to_the_end(self) -> None:
@@ -118,17 +121,18 @@ class RaySweep(Generic[T]):
                     ) from e
                 logs.event(_log, "coordinator lost", logging.WARNING, stage=self.work.name)
                 # What its workers journalled meanwhile is not in the index that they were given.
-                self.index = JournalIndex.load(self.store, self.work.name)
+                self.index = self.index.again()
 
     def _under_a_coordinator(self) -> None:
         """The sweep, as far as one coordinator lives. Raises _CoordinatorDied."""
-        coordinator = self._new_coordinator()
+        coordinator = Line(self._new_coordinator())
         self._runs = {}
+        self._cut_off.clear()
         before = self.sweep.accounts
         try:
-            for variable in self.models.key_variables():
-                if variable in os.environ:
-                    coordinator.hold_key.remote(variable, os.environ[variable])
+            keys = {v: os.environ[v] for v in self.models.key_variables() if v in os.environ}
+            if keys:
+                _ask(coordinator, "hold_keys", keys)
             self.pool.look()
             self.pool.dismiss()
             self._start(self.pool.working, coordinator)
@@ -142,19 +146,19 @@ class RaySweep(Generic[T]):
         except BaseException:
             drain_s = 0.0 if self.stop.twice else self.stop.grace_s
             with suppress(RayActorError):
-                ray.get(coordinator.stop.remote(drain_s))
+                coordinator.get("stop", drain_s, within_s=ACCOUNTED_WITHIN_S)
             _wait_for(list(self._runs), drain_s)
             raise
         finally:
             with suppress(RayError):  # it died: what was last heard of counts
-                handed_in = ray.get(coordinator.accounts.remote(), timeout=ACCOUNTED_WITHIN_S)
+                handed_in = coordinator.get("accounts", within_s=ACCOUNTED_WITHIN_S)
                 self.sweep.accounts = Accounts.merged([before, handed_in])
-            ray.kill(coordinator)
+            ray.kill(coordinator.actor)
 
-    def _start(self, members: Iterable[Member], coordinator: Any) -> None:
+    def _start(self, members: Iterable[Member], coordinator: Line) -> None:
         shared = self._put(self.index)
         for member in members:
-            self._runs[member.actor.run.remote(self.work, shared, coordinator)] = member
+            self._runs[member.actor.run.remote(self.work, shared, coordinator.actor)] = member
 
     @property
     def _low_water(self) -> int:
@@ -164,7 +168,7 @@ class RaySweep(Generic[T]):
         places = self.models.places(self.work.name, max(1, workers))
         return 64 if self.work.returns else max(64, 2 * workers * places)
 
-    def _feed(self, coordinator: Any) -> None:
+    def _feed(self, coordinator: Line) -> None:
         """Give the coordinator items and learn outcomes, until there is nothing left."""
         sweep = self.sweep
         before, reissued, finished = sweep.accounts, sweep.reissued, sweep.finished
@@ -174,8 +178,8 @@ class RaySweep(Generic[T]):
             if affordable is not None:
                 affordable -= finished  # before this coordinator's time
             low_water, workers = self._low_water, len(self.pool.working)
-            news: Exchange = _answer(
-                coordinator.exchange.remote(items, self._closed, low_water, patience_s, affordable, workers)
+            news: Exchange = _ask(
+                coordinator, "exchange", items, self._closed, low_water, patience_s, affordable, workers
             )
             sweep.accounts = Accounts.merged([before, news.accounts])
             sweep.accounts.limits = self._limits
@@ -201,6 +205,8 @@ class RaySweep(Generic[T]):
 
     def _note(self, news: Exchange) -> None:
         sweep = self.sweep
+        if news.outcomes:
+            self._cut_off.clear()
         for number, outcome in news.outcomes + self._give_up(news.given_up):
             del self._open[number]
             sweep.finished += 1
@@ -267,43 +273,58 @@ class RaySweep(Generic[T]):
     def _peak_in_flight(self) -> int:
         return max(ray.get([limiter.take_peak.remote() for limiter in self.pool.limiters]), default=0)
 
-    def _follow_nodes(self, coordinator: Any, changes: Changes) -> None:
+    def _follow_nodes(self, coordinator: Line, changes: Changes) -> None:
         """Workers on new nodes join the sweep; those whose node is to go hand back what they have."""
         self._start(changes.joined, coordinator)
         if changes.leaving:
-            coordinator.retire.remote(changes.leaving)
+            _ask(coordinator, "retire", changes.leaving)
 
-    def _let_go(self, coordinator: Any) -> None:
-        """Workers that left, or died for good: what they had is free for others. Raises when none is left,
-        and what a worker's run ended with."""
-        died: BaseException | None = None
+    def _let_go(self, coordinator: Line) -> None:
+        """Workers that left, died for good or lost the coordinator from sight: what they had is free for
+        others. Raises when none is left, and what a worker's run ended with."""
+        why: BaseException | None = None
         ended = ray.wait(list(self._runs), num_returns=len(self._runs), timeout=0)[0] if self._runs else []
         for ref in ended:
-            member, its_death = self._runs[ref], None
+            member = self._runs[ref]
             try:
-                if not ray.get(ref):  # the sweep is over
-                    continue
-                logs.event(_log, "worker left", stage=self.work.name, worker=member.name)
+                end, died = ray.get(ref), None
             except WORKER_DIED as e:
-                died = its_death = e
-                logs.event(_log, "worker lost", logging.WARNING, stage=self.work.name, worker=member.name)
-                _answer(coordinator.lost.remote(member.name))
+                end, died = None, e
+            if end == End.OVER:
+                continue
             del self._runs[ref]
+            told_as = f"worker {end.value}" if end else "worker lost"
+            level = logging.INFO if end == End.LEFT else logging.WARNING
+            logs.event(_log, told_as, level, stage=self.work.name, worker=member.name)
+            _ask(coordinator, "left" if end else "lost", member.name)
+            if end == End.CUT_OFF and (died := self._out_of_reach(member)) is None:
+                self._start([member], coordinator)
+                continue
+            why = died or why
             for limiter in self.pool.limiters:
                 limiter.forget.remote(member.name)
-            self.pool.gone(member.name, died=its_death is not None)
+            self.pool.gone(member.name, died=died is not None)
         if self._runs:
             return
         self._follow_nodes(coordinator, self.pool.look_again())
         if not self._runs:
-            last = f"died; the last with: {told(died)}" if died else "left: their nodes are to go"
-            raise GraphRagError(f"all LLM workers {last}") from died
+            last = f"died; the last with: {told(why)}" if why else "left: their nodes are to go"
+            raise GraphRagError(f"all LLM workers {last}") from why
+
+    def _out_of_reach(self, member: Member) -> RayActorError | None:
+        """A worker that never reaches the coordinator, however often it is started, is as good as dead."""
+        self._cut_off[member.name] += 1
+        if self._cut_off[member.name] < CUT_OFF_IN_A_ROW:
+            return None
+        ray.kill(member.actor)
+        times = f"{CUT_OFF_IN_A_ROW} times in a row"
+        return RayActorError(error_msg=f"it could not reach its coordinator, {times}: is the network broken?")
 
 
-def _answer(ref: Any) -> Any:
+def _ask(coordinator: Line, method: str, *args: Any) -> Any:
     """What the coordinator answers. Raises _CoordinatorDied."""
     try:
-        return ray.get(ref)
+        return coordinator.get(method, *args)
     except RayActorError as e:
         raise _CoordinatorDied(told(e)) from e
 

@@ -7,22 +7,24 @@ import logging
 import os
 import time
 import uuid
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import ray
 from ray.exceptions import RayActorError
 
 from graphrag_ray import logs
-from graphrag_ray.distributed.coordinator import Leased, Report
+from graphrag_ray.distributed.coordinator import End, Leased, Report
 from graphrag_ray.distributed.limits import RayLimiter
+from graphrag_ray.distributed.once import Line
 from graphrag_ray.engine.drive import Driver
 from graphrag_ray.engine.gateways import DRAIN_S, Ask, Gate, Models, open_gateway
 from graphrag_ray.engine.journalling import Keeper
 from graphrag_ray.engine.sent import Sent, current_item
-from graphrag_ray.engine.work import BEGUN_TOGETHER, Answer, Asking, Outcome, Work, begin, run_item
+from graphrag_ray.engine.work import BEGUN_TOGETHER, Answer, Asking, Outcome, Row, Work, begin, run_item
 from graphrag_ray.errors import FatalCallError, GraphRagError
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.logs import Logging
@@ -33,6 +35,7 @@ from graphrag_ray.store.rows import JournalRow
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Begun: TypeAlias = asyncio.Future[list[tuple[Driver[Any], list[JournalRow]]]]
 
 LOOK_S = 0.05
@@ -65,12 +68,15 @@ class Worker:
         logs.follow(settings.logging)
         self._settings = settings
         self._limiter = RayLimiter(settings.limiters, settings.name, settings.models.online)
+        self._alone = asyncio.Lock()
 
-    async def run(self, work: Work[Any], index: JournalIndex, coordinator: Any) -> bool:
-        """Lease items and run them until the sweep is over, or this worker was told to leave; whether that
-        is so. Called again after a restart of this actor."""
-        self._limiter.start_afresh()
-        return await _WorkerSweep(self._settings, self._limiter, work, index, coordinator).run()
+    async def run(self, work: Work[Any], index: JournalIndex, coordinator: Any) -> End:
+        """Lease items and run them until this worker's part is over; how it ended. All that was answered is
+        journalled then. Called again after a restart of this actor, and where its answer was lost on the way:
+        one that still runs ends first."""
+        async with self._alone:
+            self._limiter.start_afresh()
+            return await _WorkerSweep(self._settings, self._limiter, work, index, coordinator).run()
 
 
 class _WorkerSweep:
@@ -85,7 +91,8 @@ class _WorkerSweep:
         coordinator: Any,
     ) -> None:
         self.settings, self.limiter, self.work, self.index = settings, limiter, work, index
-        self.coordinator = coordinator
+        self.line = Line(coordinator)
+        self.incarnation = 0
         self.accounts = Accounts()
         self.sent = Sent()
         self.running: dict[int, asyncio.Task[None]] = {}
@@ -94,19 +101,20 @@ class _WorkerSweep:
         self.fatal: str | None = None
         self.error: Exception | None = None
         self.last_loss = 0
+        self.reading: tuple[int, asyncio.Future[JournalIndex]] | None = None
         self.hungry = True
         self.flushed_at = time.monotonic()
         self.workers = 1
 
-    async def run(self) -> bool:
+    async def run(self) -> End:
         try:
-            incarnation = await self.coordinator.register.remote(self.settings.name)
-            keys = await _keys(self.settings.models, self.coordinator)
+            self.incarnation = await self._tell("register")
+            keys = await _keys(self.settings.models, self.line)
             logs.hide(keys.values())
         except RayActorError:
-            return False  # the driver starts another coordinator
+            return End.CUT_OFF
         logs.about(self.work.name)
-        logs.event(_log, "worker joined", worker=self.settings.name, life=incarnation)
+        logs.event(_log, "worker joined", worker=self.settings.name, life=self.incarnation)
         # No two lives of a worker may write under one name.
         name = f"{self.settings.name}-{uuid.uuid4().hex[:8]}"
         self.writer = JournalWriter(self.settings.store, self.work.name, name)
@@ -122,39 +130,41 @@ class _WorkerSweep:
         )
         async with opened as ask:
             try:
-                # Where the coordinator died, what is in flight is paid for all the same.
-                last = Leased([], drain_s=DRAIN_S)
+                # Where the coordinator is out of sight, what is in flight is paid for all the same.
+                last = Leased([], end=End.CUT_OFF, drain_s=DRAIN_S)
                 with suppress(RayActorError):
-                    last = await self._loop(incarnation, ask)
-                if last.leave:
-                    await self._hand_back_unasked(incarnation)
-                await gate.drain(last.drain_s or 0.0, self.writer.flush)
+                    last = await self._loop(ask)
+                if last.end == End.LEFT:
+                    await self._hand_back_unasked()
+                await gate.drain(last.drain_s, self.writer.flush)
                 with suppress(RayActorError):  # nobody is interested any more
-                    if last.leave:
-                        await self._leave(incarnation)
-                    taken = self.accounts.take()
-                    await self.coordinator.hand_in.remote(self.settings.name, incarnation, taken)
+                    if last.end == End.LEFT:
+                        await self._leave()
+                    await self._tell("hand_in", self.incarnation, self.accounts.take())
             except GraphRagError:
                 await gate.drain()
                 raise
             finally:
                 await self._call_off(list(self.running))
                 await self.keeper.close()
-        return last.leave
+        return last.end or End.OVER
 
-    async def _hand_back_unasked(self, incarnation: int) -> None:
+    async def _tell(self, method: str, *args: Any) -> Any:
+        return await self.line.ask(method, self.settings.name, *args)
+
+    async def _hand_back_unasked(self) -> None:
         """Send nothing more, and let others begin what has not begun here."""
         self.gate.shut()
         unasked = [number for number in self.running if number not in self.sent.begun]
         await self._call_off(unasked)
         with suppress(RayActorError):
-            await self.coordinator.hand_back.remote(self.settings.name, incarnation, unasked)
+            await self._tell("hand_back", self.incarnation, unasked)
 
-    async def _leave(self, incarnation: int) -> None:
+    async def _leave(self) -> None:
         """Hand back what is left. All that was answered is journalled before."""
         await self._call_off(list(self.running))
         await self._flush()
-        await self.coordinator.leave.remote(self.settings.name, incarnation, self._report())
+        await self._tell("leave", self.incarnation, self._report())
 
     async def _call_off(self, numbers: list[int]) -> None:
         tasks = [self.running[number] for number in numbers]
@@ -162,21 +172,20 @@ class _WorkerSweep:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _loop(self, incarnation: int, ask: Ask) -> Leased:
-        """Until the sweep is over, or this worker shall leave; the coordinator's last answer."""
+    async def _loop(self, ask: Ask) -> Leased:
+        """Until this worker's part is over; the coordinator's last answer."""
         asking = Asking(self._marking(ask), self.writer, time.time)
         while True:
             await self._flush_if_due()
             if self.error is not None:
                 raise self.error
-            leased: Leased = await self.coordinator.lease.remote(
-                self.settings.name, incarnation, self._free_places(), self._report()
-            )
-            if leased.drain_s is not None:
+            lease = self._tell("lease", self.incarnation, self._free_places(), self._report())
+            leased: Leased = await self._flushing(lease)
+            if leased.end is not None:
                 return leased
             self.workers = leased.workers
             self.hungry = not leased.items
-            await self._start(leased, asking)
+            self._start(leased, asking)
             if self.running:
                 await asyncio.wait(list(self.running.values()), timeout=self._look_s())
 
@@ -217,6 +226,16 @@ class _WorkerSweep:
         if time.monotonic() - self.flushed_at >= due_s:
             await self._flush()
 
+    async def _flushing(self, answer: Coroutine[Any, Any, T]) -> T:
+        """What is waited for, however long that takes: what comes back meanwhile is journalled."""
+        waited_for = asyncio.ensure_future(answer)
+        try:
+            while not (await asyncio.wait([waited_for], timeout=LONGEST_LOOK_S))[0]:
+                await self._flush_if_due()
+            return waited_for.result()
+        finally:
+            waited_for.cancel()
+
     async def _flush(self) -> None:
         finished, self.unflushed = self.unflushed, []
         await self.keeper.flush()
@@ -230,20 +249,39 @@ class _WorkerSweep:
         self.journalled = []
         return report
 
-    async def _start(self, leased: Leased, asking: Asking) -> None:
-        store = self.settings.store
-        if leased.last_loss > self.last_loss:
-            # What the lost worker journalled came after our look at the journal, and is paid for.
-            self.index = await asyncio.to_thread(JournalIndex.load, store, self.work.name)
-            self.last_loss = leased.last_loss
-        for at in range(0, len(leased.items), BEGUN_TOGETHER):
-            items = leased.items[at : at + BEGUN_TOGETHER]
-            rows = [row for _, row in items]
-            begun = asyncio.ensure_future(asyncio.to_thread(begin, self.work, store, self.index, rows))
-            for place, (number, _) in enumerate(items):
-                task = asyncio.ensure_future(self._run_item(number, begun, place, asking))
-                self.running[number] = task
-                task.add_done_callback(partial(self._ended, number))
+    def _start(self, leased: Leased, asking: Asking) -> None:
+        """Items that a lost worker had wait until the journal is read again; all others begin."""
+        losses = leased.losses
+        again = [item for item in leased.items if losses.get(item[0], 0) > self.last_loss]
+        others = [item for item in leased.items if losses.get(item[0], 0) <= self.last_loss]
+        for items in (others, again):
+            for at in range(0, len(items), BEGUN_TOGETHER):
+                together = items[at : at + BEGUN_TOGETHER]
+                self._begin(together, max(losses.get(number, 0) for number, _ in together), asking)
+
+    def _begin(self, items: list[tuple[int, Row]], loss: int, asking: Asking) -> None:
+        begun = asyncio.ensure_future(self._begun([row for _, row in items], loss))  # noqa: RUF006 - held below
+        for place, (number, _) in enumerate(items):
+            task = asyncio.ensure_future(self._run_item(number, begun, place, asking))
+            self.running[number] = task
+            task.add_done_callback(partial(self._ended, number))
+
+    async def _begun(self, rows: list[Row], loss: int) -> list[tuple[Driver[Any], list[JournalRow]]]:
+        index = await self._read_after(loss)
+        return await asyncio.to_thread(begin, self.work, self.settings.store, index, rows)
+
+    async def _read_after(self, loss: int) -> JournalIndex:
+        """The journal as it is after a loss: what the lost worker journalled may have come after our look at
+        it, and is paid for."""
+        if loss <= self.last_loss:
+            return self.index
+        if self.reading is None or self.reading[0] < loss:
+            self.reading = loss, asyncio.ensure_future(asyncio.to_thread(self.index.again))
+        loss, reading = self.reading
+        index = await asyncio.shield(reading)
+        if loss > self.last_loss:
+            self.index, self.last_loss = index, loss
+        return index
 
     def _ended(self, number: int, task: asyncio.Task[None]) -> None:
         del self.running[number]
@@ -265,10 +303,10 @@ class _WorkerSweep:
         self.unflushed.append((number, outcome))
 
 
-async def _keys(models: Models, coordinator: Any) -> dict[str, str]:
+async def _keys(models: Models, coordinator: Line) -> dict[str, str]:
     """The keys that this node's environment lacks, asked for once a sweep."""
     missing = [v for v in models.key_variables() if not os.environ.get(v, "").strip()]
-    found = {v: await coordinator.key.remote(v) for v in missing}
+    found = {v: await coordinator.ask("key", v) for v in missing}
     return {v: key for v, key in found.items() if key is not None}
 
 

@@ -140,9 +140,9 @@ class LeaseBook(Generic[P]):
     def _held(self, worker: str) -> list[int]:
         return [i for i, (holder, _) in self._holder.items() if holder == worker]
 
-    def last_loss(self, ids: Iterable[int]) -> int:
-        """The latest of the `losses` in which one of these items was lost; 0 where none ever was."""
-        return max((self._lost_in.get(id_, 0) for id_ in ids), default=0)
+    def losses_of(self, ids: Iterable[int]) -> dict[int, int]:
+        """The latest of the `losses` in which each of these items was lost, as far as any was."""
+        return {id_: self._lost_in[id_] for id_ in ids if id_ in self._lost_in}
 
     def finish(self, id_: int) -> bool:
         """The item's outcome is journalled. False when somebody else finished it before."""

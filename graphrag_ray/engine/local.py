@@ -97,11 +97,8 @@ class LocalExecutor:
             yield from fn(self.store, x)
 
     def sweep(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:
-        self.stop.asking = True
-        try:
+        with self.stop.while_asking():
             return asyncio.run(self.sweep_async(work, source, index))
-        finally:
-            self.stop.asking = False
 
     async def sweep_async(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:
         """`sweep`, for a caller with an event loop."""

@@ -24,7 +24,7 @@ NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 @dataclass
 class Stop:
-    """What a run was told. The executor sets `asking` while calls may be in flight, and asks `check`.
+    """What a run was told. Where calls may be in flight the executor is `while_asking`, and asks `check`.
 
     say   tells people
     """
@@ -38,6 +38,17 @@ class Stop:
     @property
     def grace_s(self) -> float:
         return GRACE_S[self.told] if self.told else max(GRACE_S.values())
+
+    @contextmanager
+    def while_asking(self) -> Iterator[None]:
+        """Around a sweep, which asks `check`. Raises Interrupted at its end where a signal came after its
+        last look: nobody else would hear it."""
+        self.asking = True
+        try:
+            yield
+        finally:
+            self.asking = False
+        self.check(InFlight())
 
     def check(self, in_flight: InFlight) -> None:
         """Raises Interrupted once the run was told to stop."""

@@ -19,7 +19,7 @@ from graphrag_ray import logs, schema
 from graphrag_ray.engine.executor import Executor, RowSource, Source, Sweep, Written
 from graphrag_ray.engine.work import Outcome, Row, Work, identity, outcomes
 from graphrag_ray.errors import CorruptPart, ProcessDied
-from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.llm.accounting import Accounts, InFlight
 from graphrag_ray.prompts import Prompt
 from graphrag_ray.settings import Settings
 from graphrag_ray.store import locks, retries
@@ -117,6 +117,7 @@ class Run:
         content, so equal names are equal tables; a step's result is a function of them. journal: of the
         dialogue that the step runs; items that were put back there are a change too.
         """
+        self.executor.stop.check(InFlight())
         self.observer.step_started(name)
         logs.event(_log, "step started", step=name)
         started = time.monotonic()

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,8 @@ _FLAGS = {
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_Keys: TypeAlias = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]
+"""Distinct prefixes of the keys of a part, sorted, and the kinds of rows of each."""
 
 
 def folder(dialogue: str) -> str:
@@ -177,6 +179,11 @@ class JournalIndex:
         """Read the keys of all parts. A damaged part is named in a warning and in `damaged`, and left out:
         what it held is asked for again. Raises StoreError."""
         return cls(store, dialogue, _load(store, dialogue), strict)
+
+    def again(self) -> JournalIndex:
+        """The journal as it is now, not strict: of all its parts, those that came since are read. Raises
+        StoreError."""
+        return JournalIndex(self._store, self._dialogue, _load(self._store, self._dialogue, self._entries))
 
     @property
     def dialogue(self) -> str:
@@ -311,26 +318,40 @@ class JournalIndex:
             return None
 
 
-def _load(store: Store, dialogue: str) -> _Entries:
+def _load(store: Store, dialogue: str, known: _Entries | None = None) -> _Entries:
+    """known: of earlier; parts never change."""
+    read = _by_part(known) if known else {}
     for _ in range(_RELOADS):
         parts = list_parts(store, dialogue)
         # A part that was merged away since it was listed is in a part of the next listing.
         with contextlib.suppress(FileNotFoundError):
-            scanned = list(in_threads(lambda info: _scan(store, info), parts))
+            new = [info for info in parts if info.path not in read]
+            came = in_threads(lambda info: _scan(store, info), new)
+            found = read | dict(zip((info.path for info in new), came, strict=True))
             break
     else:
         raise _vanishing(store, dialogue)
-    kept = [(part, found) for part, found in zip(parts, scanned, strict=True) if found is not None]
-    prefixes = _joined([found[0] for _, found in kept], np.uint64)
-    flags = _joined([found[1] for _, found in kept], np.uint8)
-    numbers = np.repeat(np.arange(len(kept), dtype=np.uint32), [len(found[0]) for _, found in kept])
+    scanned = [(info.path, found[info.path]) for info in parts]
+    kept = [(path, part) for path, part in scanned if part is not None]
+    prefixes = _joined([part[0] for _, part in kept], np.uint64)
+    flags = _joined([part[1] for _, part in kept], np.uint8)
+    numbers = np.repeat(np.arange(len(kept), dtype=np.uint32), [len(part[0]) for _, part in kept])
     order = np.argsort(prefixes, kind="stable")
-    damaged = tuple(part.path for part, found in zip(parts, scanned, strict=True) if found is None)
-    paths = tuple(part.path for part, _ in kept)
+    damaged = tuple(path for path, part in scanned if part is None)
+    paths = tuple(path for path, _ in kept)
     return _Entries(paths, prefixes[order], numbers[order], flags[order], damaged)
 
 
-def _scan(store: Store, info: FileInfo) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]] | None:
+def _by_part(entries: _Entries) -> dict[str, _Keys | None]:
+    """What `_scan` found in each part."""
+    order = np.argsort(entries.parts, kind="stable")
+    prefixes, flags = entries.prefixes[order], entries.flags[order]
+    starts = np.searchsorted(entries.parts[order], np.arange(len(entries.paths) + 1))
+    spans = zip(entries.paths, starts, starts[1:], strict=False)
+    return {path: (prefixes[start:end], flags[start:end]) for path, start, end in spans}
+
+
+def _scan(store: Store, info: FileInfo) -> _Keys | None:
     """Distinct key prefixes of a part and the kinds of rows each has; None for a damaged part."""
     columns = ("key", "kind")
     try:

@@ -137,6 +137,34 @@ def test_a_run_whose_workers_all_died_for_good_ends_and_says_so(executor: RayExe
         run(executor)
 
 
+def test_workers_that_lose_a_living_coordinator_from_sight_start_again_and_nothing_is_paid_twice(
+    executor: RayExecutor, endpoint: Endpoint
+):
+    def cut_off() -> None:
+        ray.get([worker.__ray_call__.remote(lose_sight) for worker in workers(executor)])
+
+    executor.on_progress = once = Once(endpoint, cut_off)
+    run(executor)
+    assert once.done
+    assert set(asked(endpoint).values()) == {1} and len(asked(endpoint)) == 2 * ITEMS
+
+
+def lose_sight(worker: Any) -> None:
+    """In a worker's process: for a second its coordinator cannot be reached, and that is taken for long."""
+    from ray.exceptions import ActorUnavailableError
+
+    from graphrag_ray.distributed.once import Line
+
+    ask, until = Line.ask, time.monotonic() + 1.0
+
+    async def unreached(self: Line, method: str, *args: Any) -> Any:
+        if time.monotonic() < until:
+            raise ActorUnavailableError("the network is broken", None)
+        return await ask(self, method, *args)
+
+    Line.ask = unreached  # type: ignore[method-assign]
+
+
 class Notice:
     """Stands in for what the cluster says: from `give` on the node is to go, until those that were its
     workers then are gone."""

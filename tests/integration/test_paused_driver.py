@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 
 import pytest
 
 from graphrag_ray.distributed import coordinator
 from graphrag_ray.distributed.coordinator import Coordinator, Report
+from graphrag_ray.distributed.once import Call
 from graphrag_ray.store import locks
 
 
 def test_nothing_is_handed_out_for_a_driver_that_gives_no_sign_of_life(monkeypatch: pytest.MonkeyPatch):
     async def play() -> list[int]:
-        book = Coordinator()
-        incarnation = await book.register("w")
-        await book.exchange([(i, {"text": str(i)}) for i in range(4)], False, 1, 0.0)
+        book, calls = Coordinator(), count(1)
+        incarnation = await book.register(Call("w", next(calls)), "w")
+        await book.exchange(Call("driver", 1), [(i, {"text": str(i)}) for i in range(4)], False, 1, 0.0)
 
         async def leased() -> int:
-            given = await book.lease("w", incarnation, 2, Report(running=1))
+            given = await book.lease(Call("w", next(calls)), "w", incarnation, 2, Report(running=1))
             assert given is not None
             return len(given.items)
 

@@ -51,10 +51,10 @@ def test_an_item_that_was_lost_says_in_which_loss():
     b.lease("w", b.register("w"), 1)
     b.forget("w")
     b.forget("w")
-    assert (b.losses, b.last_loss([0]), b.last_loss([1]), b.last_loss([])) == (1, 1, 0, 0)
+    assert (b.losses, b.losses_of([0, 1])) == (1, {0: 1})
     b.lease("v", b.register("v"), 2)
     b.forget("v")
-    assert (b.losses, b.last_loss([0, 1]), b.last_loss([2])) == (2, 2, 0)
+    assert (b.losses, b.losses_of([0, 1, 2])) == (2, {0: 2, 1: 2})
 
 
 def test_an_item_is_finished_once_whoever_reports_it():
@@ -82,12 +82,12 @@ def test_what_a_worker_hands_back_goes_to_others_first_and_is_blamed_on_nobody()
     me = b.register("w")
     b.lease("w", me, 4)
     b.hand_back("w", [2, 3, 5], begun=False)
-    assert b.leased == 2 and b.last_loss(range(6)) == 0, "nothing of them can be in a journal"
+    assert b.leased == 2 and b.losses_of(range(6)) == {}, "nothing of them can be in a journal"
     other = b.register("v")
     assert [i for i, _ in b.lease("v", other, 2)] == [2, 3]
     b.leave("w")
     assert [i for i, _ in b.lease("v", other, 6)] == [0, 1, 4, 5]
-    assert b.last_loss([0]) == b.last_loss([1]) == 1 and b.last_loss([2, 4]) == 0
+    assert b.losses_of([0, 1, 2, 4]) == {0: 1, 1: 1}
     assert b.reissued == 0 and b.lease("w", me, 1) == []
 
 

@@ -23,6 +23,13 @@ def test_told_once_while_models_are_asked_the_run_ends_at_its_next_look():
     assert told.value.exit_code == 130 and "3 calls in flight" in said[0]
 
 
+def test_told_after_the_last_look_of_a_sweep_the_run_ends_when_that_does():
+    stop = Stop()
+    with pytest.raises(Interrupted, match="stopped by Ctrl-C"), stop.while_asking():
+        stop.tell(signal.SIGINT)
+    assert not stop.asking
+
+
 def test_sigterm_waits_less_and_has_its_own_exit_code():
     stop = Stop(asking=True)
     patient = stop.grace_s

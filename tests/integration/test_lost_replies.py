@@ -1,0 +1,70 @@
+"""Connections between living processes that break: replies of calls of all kinds are lost. On a Ray of its
+own, in another process, so that its driver is affected, too."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+from endpoint import Answer, Endpoint
+
+ITEMS = 60
+LOST = {
+    "CoreWorkerService.grpc_client.PushTask": {
+        "num_failures": 3,
+        "req_failure_prob": 5,
+        "resp_failure_prob": 15,
+        "in_flight_failure_prob": 5,
+    }
+}
+"""In each process: Ray's own fault injection."""
+
+
+def test_replies_that_are_lost_on_their_way_cost_neither_the_run_nor_a_call(tmp_path: Path):
+    def respond(body: dict[str, object]) -> Answer:
+        return Answer("an answer", delay_s=0.1)
+
+    with Endpoint(respond) as endpoint:
+        ran = subprocess.run(
+            [sys.executable, __file__, endpoint.base_url, str(tmp_path / "index")],
+            env=os.environ | {"RAY_testing_rpc_failure": json.dumps(LOST)},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        asked = Counter(body["messages"][-1]["content"] for body in endpoint.bodies())
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split()[-2:] == [f"finished={ITEMS}", "failed=0"]
+    assert len(asked) == ITEMS and set(asked.values()) == {1}
+
+
+def main(base_url: str, root: str) -> None:
+    from echo import WORK
+    from listed import Listed
+
+    from graphrag_ray.distributed.cluster import connected
+    from graphrag_ray.distributed.executor import RayExecutor
+    from graphrag_ray.engine.gateways import Models
+    from graphrag_ray.settings_file import parse_settings
+    from graphrag_ray.store.files import Store
+    from graphrag_ray.store.journal import JournalIndex
+
+    endpoint = {"base_url": base_url, "api_key_env": None, "max_in_flight": 2}
+    model = {"provider": "openai", "model": "m", "endpoints": [endpoint]}
+    store, models = Store(root), Models.of(parse_settings({"models": {"default": model}}))
+    source = Listed([f"item {i}" for i in range(ITEMS)])
+    with connected("local"):
+        executor = RayExecutor(store, models, flush_s=0.2, workers_per_node=2)
+        executor.sweep(WORK, source, JournalIndex.load(store, WORK.name))
+        executor.close()
+    outcomes = source.outcomes.values()
+    print(f"finished={len(outcomes)}", f"failed={sum(o.status != 'complete' for o in outcomes)}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
