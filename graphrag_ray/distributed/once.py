@@ -123,12 +123,12 @@ class Line:
                     raise
             await asyncio.sleep(AGAIN_S)
 
-    def get(self, method: str, *args: Any, within_s: float = UNREACHED_S) -> Any:
-        """within_s: of being out of reach, less than UNREACHED_S."""
-        call, until = self._calls.next(), time.monotonic() + within_s
+    def get(self, method: str, *args: Any, within_s: float | None = None) -> Any:
+        """within_s: for the answer; raises GetTimeoutError then. None: as long as the actor takes for it."""
+        call, until = self._calls.next(), time.monotonic() + (within_s or UNREACHED_S)
         while True:
             try:
-                return ray.get(getattr(self.actor, method).remote(call, *args))
+                return ray.get(getattr(self.actor, method).remote(call, *args), timeout=within_s)
             except ActorUnavailableError:
                 if time.monotonic() >= until:
                     raise

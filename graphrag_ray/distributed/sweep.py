@@ -141,11 +141,12 @@ class RaySweep(Generic[T]):
                 with suppress(*WORKER_DIED):  # others finished what it had
                     ray.get(run)
         except _CoordinatorDied:
+            ray.kill(coordinator.actor)  # it may live, out of our reach: its workers are to end
             _wait_for(list(self._runs), DRAIN_S)
             raise
         except BaseException:
             drain_s = 0.0 if self.stop.twice else self.stop.grace_s
-            with suppress(RayActorError):
+            with suppress(RayError):
                 coordinator.get("stop", drain_s, within_s=ACCOUNTED_WITHIN_S)
             _wait_for(list(self._runs), drain_s)
             raise

@@ -15,9 +15,9 @@ from endpoint import Answer, Endpoint
 ITEMS = 60
 LOST = {
     "CoreWorkerService.grpc_client.PushTask": {
-        "num_failures": 3,
+        "num_failures": 4,
         "req_failure_prob": 5,
-        "resp_failure_prob": 15,
+        "resp_failure_prob": 20,
         "in_flight_failure_prob": 5,
     }
 }
@@ -40,6 +40,9 @@ def test_replies_that_are_lost_on_their_way_cost_neither_the_run_nor_a_call(tmp_
         asked = Counter(body["messages"][-1]["content"] for body in endpoint.bodies())
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.split()[-2:] == [f"finished={ITEMS}", "failed=0"]
+    log = ran.stdout + ran.stderr
+    assert "worker joined" in log
+    assert not [end for end in ("coordinator lost", "worker lost", "worker cut off") if end in log]
     assert len(asked) == ITEMS and set(asked.values()) == {1}
 
 
@@ -47,6 +50,7 @@ def main(base_url: str, root: str) -> None:
     from echo import WORK
     from listed import Listed
 
+    from graphrag_ray import logs
     from graphrag_ray.distributed.cluster import connected
     from graphrag_ray.distributed.executor import RayExecutor
     from graphrag_ray.engine.gateways import Models
@@ -54,6 +58,7 @@ def main(base_url: str, root: str) -> None:
     from graphrag_ray.store.files import Store
     from graphrag_ray.store.journal import JournalIndex
 
+    logs.configure(level="info")
     endpoint = {"base_url": base_url, "api_key_env": None, "max_in_flight": 2}
     model = {"provider": "openai", "model": "m", "endpoints": [endpoint]}
     store, models = Store(root), Models.of(parse_settings({"models": {"default": model}}))

@@ -254,6 +254,29 @@ def test_the_cache_forgets_the_part_not_used_for_longest(store):
     assert cache._size == sum(d.nbytes for d in cache._kept.values()) < 25_000
 
 
+def test_an_index_is_brought_up_to_date_by_reading_what_came_since(store, monkeypatch):
+    write(store, row(0), row(1), row(1, "done", slot=1))
+    write(store, row(2, at=1002.0), row(0, "failed", at=1002.0, slot=1))
+    before = JournalIndex.load(store, "extract")
+    came = write(store, row(2, "done", at=1001.0, slot=1), row(3, at=1001.0), writer="v")
+    read, scan = [], journal._scan
+
+    def noted(store, info):
+        read.append(info.path)
+        return scan(store, info)
+
+    monkeypatch.setattr(journal, "_scan", noted)
+    again = before.again()
+    assert read == [came]
+    afresh = JournalIndex.load(store, "extract")
+    keys = [key(i) for i in range(4)]
+    assert again.lookup(keys) == afresh.lookup(keys) and len(again.lookup(keys)) == 4
+    assert list(again.is_done(keys)) == list(afresh.is_done(keys)) == [False, True, True, False]
+    assert before.turns(key(3)) == [] and again.failed().keys() == {key(0)}
+    store.delete(journal.list_parts(store, "extract")[0].path)
+    assert before.again().n_parts == 2, "what was merged away is not held on to"
+
+
 def test_done_and_failed_items_are_told_without_reading_replies(store, monkeypatch):
     write(store, row(1), row(1, "done"), row(2), row(3, "failed", error="x"), writer="a")
     write(store, row(1, "done", at=2000.0), row(4, "failed"), row(4, "done"), writer="b")
