@@ -11,7 +11,8 @@ from endpoint import WRONG_KEY, Answer
 from world import REJECTED, TOWN, Command, World, index_command
 
 from graphrag_ray.build import known_settings
-from graphrag_ray.errors import Interrupted, ModelRefused
+from graphrag_ray.engine.executor import Progress
+from graphrag_ray.errors import Interrupted, ModelRefused, Terminated
 from graphrag_ray.store import locks, runs
 
 
@@ -132,6 +133,24 @@ def test_a_run_that_was_told_to_stop_waits_for_what_is_in_flight(world: World):
     after = [repr(b["messages"]) for b in world.endpoint.bodies()[len(asked) :]]
     assert set(asked).isdisjoint(after)
     assert [r.outcome for r in runs.backwards(world.store)] == ["committed", "interrupted"]
+
+
+def test_a_run_that_is_told_to_stop_when_a_stage_has_just_ended_begins_no_other_step(world: World):
+    import signal
+
+    from graphrag_ray.index import index
+
+    world.write(TOWN)
+    executor = world.executor(world.settings())
+
+    def watch(progress: Progress) -> None:
+        if progress.done == len(TOWN) and executor.stop.told is None:  # nobody looks after this
+            executor.stop.tell(signal.SIGTERM)
+
+    executor.on_progress = watch
+    with pytest.raises(Terminated):
+        index(str(world.input), executor, world.settings(), world.observer)
+    assert world.observer.reused.keys() == {"read"}, "the step of the stage is not done"
 
 
 def test_records_of_a_newer_format_and_damaged_ones_are_passed_over(world: World):
