@@ -158,6 +158,7 @@ class SweepMetrics:
         self._asked: list[Any] = []
         self._looked_at = -math.inf
         self._sweep = object()
+        self._total: int | None = None
 
     def look(self, sweep: Sweep, queue: Queue) -> None:
         """Record how it goes, unless that was done a moment ago."""
@@ -173,7 +174,7 @@ class SweepMetrics:
 
     def end(self, sweep: Sweep) -> None:
         """Record what it came to."""
-        self._record(sweep, Queue(None, 0, 0, 0.0, 0))
+        self._record(sweep, Queue(self._total, 0, 0, 0.0, 0))
         self._metrics.items[self._stage] += sweep.finished
         with suppress(RayError):
             self._asked = [limiter.watched.remote() for limiter in self._limiters]
@@ -190,6 +191,7 @@ class SweepMetrics:
         done = (("complete", sweep.finished - sweep.failed), ("failed", sweep.failed))
         for result, count in done:
             metrics.rise("items", count, {**of, "result": result}, (self._sweep, result))
+        self._total = queue.total
         if queue.total is not None:
             metrics.set("items_expected", metrics.items[self._stage] + queue.total, of)
         metrics.set("queue_items", queue.waiting, {**of, "state": "waiting"})

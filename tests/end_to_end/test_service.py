@@ -20,7 +20,6 @@ import pytest
 import toy_model
 from endpoint import Answer, Endpoint, Hang, Response
 from prometheus_client.parser import text_string_to_metric_families
-from ray.util import get_node_ip_address
 from served import events, until
 from world import TOWN, Command, World, prompt_of
 
@@ -207,7 +206,7 @@ def test_prometheus_reads_with_ray_what_each_replica_tells_of_itself(town: World
     (port,) = [p.read_text() for p in session_of(service).glob("metrics_export_port_*")]
 
     def read() -> dict[str, float]:
-        page = httpx.get(f"http://{get_node_ip_address()}:{port}/metrics").text
+        page = httpx.get(f"http://127.0.0.1:{port}/metrics").text
         return samples(page, "ray_graphrag_ray_")
 
     until(lambda: read().items() >= told.items())

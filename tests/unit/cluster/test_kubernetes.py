@@ -29,11 +29,11 @@ OF_KUBERNETES: dict[str, Any] = {}
 
 def fields(*needed: str, **known: Any) -> dict[str, Any]:
     """Of an object, and no others."""
-    return {"type": "object", "properties": known, "required": needed, "additionalProperties": False}
+    return {"type": "object", "properties": known, "required": list(needed), "additionalProperties": False}
 
 
 def one_of(*words: str) -> dict[str, Any]:
-    return {"enum": words}
+    return {"enum": list(words)}
 
 
 CREDENTIAL = fields(value=TEXT, valueFrom=OF_KUBERNETES)
