@@ -18,6 +18,7 @@ import httpx2 as httpx
 import openai
 import pytest
 import toy_model
+from collector import Collector, collecting
 from endpoint import Answer, Endpoint, Hang, Response
 from prometheus_client.parser import text_string_to_metric_families
 from served import events, until
@@ -82,7 +83,13 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.fixture(scope="module")
-def service(town: World) -> Iterator[Service]:
+def traced() -> Iterator[Collector]:
+    with collecting() as collector:
+        yield collector
+
+
+@pytest.fixture(scope="module")
+def service(town: World, traced: Collector) -> Iterator[Service]:
     endpoint = "models.default.endpoints.0"
     limits = (
         "--set",
@@ -91,7 +98,7 @@ def service(town: World) -> Iterator[Service]:
         f"{endpoint}.api_key_env=OPENAI_API_KEY",
     )
     more = ("--replicas", "2", "--follow-s", "0.2", "--max-seconds", "50", "--max-body-bytes", "100000", "-v")
-    running = Service(town, *limits, *more, "--set", "models.default.timeout_s=40")
+    running = Service(town, *limits, *more, "--set", "models.default.timeout_s=40", **traced.environment)
     yield running
     running.close()
 
@@ -224,7 +231,9 @@ def samples(page: str, prefix: str) -> dict[str, float]:
     }  # fmt: skip
 
 
-def test_at_its_end_running_questions_are_answered_and_nothing_secret_was_said(town: World, service: Service):
+def test_at_its_end_running_questions_are_answered_and_nothing_secret_was_said(
+    town: World, service: Service, traced: Collector
+):
     over = threading.Event()
     reducing(town, Answer("One thing, another thing, and a last thing.", until=over))
     session = session_of(service)
@@ -243,6 +252,8 @@ def test_at_its_end_running_questions_are_answered_and_nothing_secret_was_said(t
     assert "method global, status 200" in logs
     for secret in (TOKEN, KEY, SECRET_WORDS):
         assert secret not in told + logs
+        assert secret.encode() not in traced.received
+    assert b"invoke_workflow graphrag global" in traced.received
 
 
 def session_of(service: Service) -> Path:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from endpoint import BROKEN, TOO_LONG, WRONG_KEY, Answer, Endpoint
 
+from graphrag_ray import logs
 from graphrag_ray.engine.executor import Executor, RowSource
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
@@ -120,6 +121,18 @@ def test_no_inputs_are_no_work(make: Make):
     executor = make()
     assert executor.map("step", numbers, []) == []
     assert list(executor.stream("step", by_parity, [])) == []
+
+
+def how_it_logs(store: Store, x: str) -> Iterator[dict[str, pa.Table]]:
+    found = logs.current()
+    yield {"logging": pa.table({"format": [found and found.format], "run": [found and found.run]})}
+
+
+def test_table_functions_log_as_their_driver_does(make: Make):
+    logs.configure(logs.Logging("info", "json", "a run"))
+    executor = make()
+    (written,) = executor.map("step", how_it_logs, ["x"])
+    assert read_table(executor.store, written["logging"]).to_pylist() == [{"format": "json", "run": "a run"}]
 
 
 def two_turns(store: Store, row: Row) -> Generator[Any, Any, str]:
