@@ -77,31 +77,18 @@ def create_app(
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
-<<<<<<< HEAD
-        await service.live.look()
-        following = [asyncio.ensure_future(one.follow()) for one in (service.live, service.measures)]
-        try:
-            yield
-        finally:
-            for task in following:
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
-            await service.live.close()
-            aside.shutdown(wait=False)
-=======
         with traces.exported():
             await service.live.look()
-            following = asyncio.ensure_future(service.live.follow())
+            following = [asyncio.ensure_future(one.follow()) for one in (service.live, service.measures)]
             try:
                 yield
             finally:
-                following.cancel()
-                with suppress(asyncio.CancelledError):
-                    await following
+                for task in following:
+                    task.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await task
                 await service.live.close()
                 aside.shutdown(wait=False)
->>>>>>> main
 
     guard = Middleware(Guard, token, options)
     app = FastAPI(title="graphrag-ray", version=__version__, lifespan=life, middleware=[guard])
