@@ -85,8 +85,14 @@ class Connections:
         async with self._opening:
             if attempts not in self._ways:
                 models = replace(self.models, max_attempts=attempts)
-                told = {"aside": self.aside, "dropped_for_s": REFUSED_FOR_S}
-                opened = open_gateway(models, self.limiter, _note, self.ask_key, **told)
+                opened = open_gateway(
+                    models,
+                    self.limiter,
+                    _note,
+                    self.ask_key,
+                    aside=self.aside,
+                    dropped_for_s=REFUSED_FOR_S,
+                )
                 self._ways[attempts] = await self._open.enter_async_context(opened)
         return self._ways[attempts]
 

@@ -2,7 +2,8 @@
 
 replicas    each runs the application; Serve starts them again where they die
 limiters    one actor per model for all replicas, where there are several (`limits.py`)
-keys        those that maybe only the process that started the service has, in the memory of one actor
+keys        those that maybe only the process that started the service has, in the memory of one actor that
+            ends with it
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ import ray
 from pydantic import SecretStr
 from ray import serve
 from ray.exceptions import RayError
-from ray.serve.config import ProxyLocation
+from ray.serve._private.request_router.pow_2_router import PowerOfTwoChoicesRequestRouter
+from ray.serve.config import ProxyLocation, RequestRouterConfig
+from ray.serve.context import _get_global_client
+from ray.serve.schema import APIType
 
 from graphrag_ray.distributed.limits import SharedLimiter, beside_driver
 from graphrag_ray.engine.gateways import Models
@@ -34,11 +38,13 @@ LOOK_S = 0.5
 ENDS_WITHIN_S = 10.0
 """An application, after its questions."""
 _SERVE_LOG = "ray.serve"
+_log = logging.getLogger(__name__)
 _KEYS = "keys"
 
 
 class Keys:
-    """Values of environment variables, for replicas on nodes that do not have them."""
+    """Values of environment variables, for replicas on nodes that do not have them. It ends with the process
+    that started the service, whose sign of life it is."""
 
     def __init__(self) -> None:
         self._held: dict[str, str] = {}
@@ -108,8 +114,22 @@ def application(
         graceful_shutdown_timeout_s=grace_s,
         graceful_shutdown_wait_loop_s=LOOK_S,
         ray_actor_options=options,
+        request_router_config=RequestRouterConfig(request_router_class=_by_load_alone()),
     )
     return deployment.bind()
+
+
+def _by_load_alone() -> type:
+    """A way of choosing replicas. Serve's own prefers those on the node of the proxy, of which there is one,
+    for as long as they take requests: as ours refuse themselves what is too much, those on other nodes would
+    get none. A class of this function, so that it travels as it is to proxies, which lack this package."""
+
+    class ByLoadAlone(PowerOfTwoChoicesRequestRouter):  # type: ignore[misc]
+        def __init__(self, *given: Any, **named: Any) -> None:
+            anywhere = {"prefer_local_node_routing": False, "prefer_local_az_routing": False}
+            super().__init__(*given, **(named | anywhere))
+
+    return ByLoadAlone
 
 
 def log_with_serve() -> None:
@@ -138,7 +158,7 @@ def running(
 
     held     values of environment variables that replicas may ask for
     grace_s  for questions that run at its end
-    private  this Ray ends with us
+    private  this Ray ends with us: what is held, its replicas have
     only_here  nobody said that others than this machine may ask, without a token
 
     Raises GraphRagError where it does not start, UsageError where another one has its prefix, and for
@@ -153,9 +173,11 @@ def running(
         )
     name = "-".join([APPLICATION, *filter(None, prefix.split("/"))])
     if not ours and name in serve.status().applications:
-        raise UsageError(f"this cluster serves {name!r} already: name another --prefix than {prefix}")
+        if not _orphaned(name):
+            raise UsageError(f"this cluster serves {name!r} already: name another --prefix than {prefix}")
+        _log.warning("the command that served %r is gone: its application is taken over", name)
     keys = None
-    if held:
+    if not private:
         actor = ray.remote(num_cpus=0, max_concurrency=100)(Keys)
         where = {"name": _name(name, _KEYS), "namespace": NAMESPACE, "scheduling_strategy": beside_driver()}
         keys = actor.options(**where).remote()
@@ -195,6 +217,17 @@ def _is_there() -> bool:
         return ray.get_actor("SERVE_CONTROLLER_ACTOR", "serve") is not None
     except ValueError:
         return False
+
+
+def _orphaned(name: str) -> bool:
+    """Whether an application was started by a command like ours that was killed: its actor ended with it. One
+    of a Serve config never had such an actor, and is not ours to replace."""
+    try:
+        ray.get_actor(_name(name, _KEYS), NAMESPACE)
+        return False
+    except ValueError:
+        found = _get_global_client().get_serve_details()["applications"].get(name, {})
+        return bool(found.get("source") == APIType.IMPERATIVE)
 
 
 def _end(name: str, grace_s: float) -> None:
