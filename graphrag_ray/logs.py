@@ -94,7 +94,7 @@ def set_run(run: str) -> None:
 
 def follow(driver: Logging | None) -> None:
     """Log as the driver of this worker process does, if it said how."""
-    if driver is not None:
+    if driver is not None and driver != _current:
         configure(driver)
 
 

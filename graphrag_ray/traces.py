@@ -82,7 +82,7 @@ def note_call(call: CallRecord) -> None:
 
 
 def exported(environ: Mapping[str, str] = os.environ) -> AbstractContextManager[None]:
-    """Where the standard variables ask for it, the traces of this block go to an OTLP endpoint
+    """Where the standard variables ask for it, the traces of what runs in this block go to an OTLP endpoint
     (`OTEL_EXPORTER_OTLP_ENDPOINT`), or as lines of JSON to stderr (`OTEL_TRACES_EXPORTER=console`). Raises
     UsageError for what cannot be exported to."""
     asked = any(environ.get(name) for name in _EXPORTED_BY)

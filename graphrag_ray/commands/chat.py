@@ -52,6 +52,7 @@ def chat(
       graphrag-ray chat --root ./my-index --method global --level C1 < questions.txt
     """
     spare_pandas()
+    from graphrag_ray import traces
     from graphrag_ray.ask import open_index
     from graphrag_ray.chat import Chat
     from graphrag_ray.store.snapshots import open_latest
@@ -65,7 +66,7 @@ def chat(
         settings = settings_from(config, overrides, short, manifest.settings if config is None else None)
         return open_index(root, snapshot=manifest.number, settings=settings, cache=cache)
 
-    with Chat(reopen(snapshot), method, level, where) as conversation:
+    with traces.exported(), Chat(reopen(snapshot), method, level, where) as conversation:
         asked = Conversation(conversation, reopen, typed=sys.stdin.isatty())
         asked.run()
     if asked.failed and not asked.typed:

@@ -11,6 +11,9 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 
+from graphrag_ray import logs
+from graphrag_ray.logs import Logging
+
 MOST_DEATHS = 3
 """An input of a table step of which so many processes died is not tried again."""
 
@@ -35,17 +38,20 @@ DeskActor = ray.remote(num_cpus=0, max_restarts=-1)(Desk)
 class Attempts:
     """The attempts at the inputs of one step.
 
-    step   its name, for messages
-    desk   a handle to the run's desk
-    name   tells it from all other steps of the run
+    step      its name, for messages
+    desk      a handle to the run's desk
+    name      tells it from all other steps of the run
+    logging   how the driver logs: the processes that work on an input do as it does
     """
 
     step: str
     desk: Any
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    logging: Logging | None = field(default_factory=logs.current)
 
     def died(self, number: int) -> str | None:
         """Begin an input; why it is not to be done, where too many processes died of it."""
+        logs.follow(self.logging)
         try:
             deaths = ray.get(self.desk.begin.remote(self.name, number))
         except RayActorError:  # it comes again, and counts from there

@@ -22,6 +22,7 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from graphrag_ray import traces
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.errors import GraphRagError
 from graphrag_ray.llm.limiter import LentLimiter, Limiter, LocalLimiter
@@ -73,16 +74,17 @@ def create_app(
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
-        await service.live.look()
-        following = asyncio.ensure_future(service.live.follow())
-        try:
-            yield
-        finally:
-            following.cancel()
-            with suppress(asyncio.CancelledError):
-                await following
-            await service.live.close()
-            aside.shutdown(wait=False)
+        with traces.exported():
+            await service.live.look()
+            following = asyncio.ensure_future(service.live.follow())
+            try:
+                yield
+            finally:
+                following.cancel()
+                with suppress(asyncio.CancelledError):
+                    await following
+                await service.live.close()
+                aside.shutdown(wait=False)
 
     guard = Middleware(Guard, token, options)
     app = FastAPI(title="graphrag-ray", version=__version__, lifespan=life, middleware=[guard])

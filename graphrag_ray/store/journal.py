@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import re
 import threading
-from collections import OrderedDict
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,18 +22,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
+import orjson
 
 from graphrag_ray.errors import CorruptPart, StoreError
-from graphrag_ray.store import parquet, rows
+from graphrag_ray.store import decoded, parquet, rows
+from graphrag_ray.store.decoded import DecodedPart
 from graphrag_ray.store.files import WHOLE_BYTES, FileInfo, Store
 from graphrag_ray.store.rows import JournalRow
 
 PART_NAME = re.compile(r"part-(\d{13})(?:-[\w-]+|~(\d{4}))-[0-9a-f]{32}\.parquet", re.ASCII)
 FLUSH_BYTES = 64 << 20
 """A flush writes a new part when its rows hold more than this, as after a long outage of the storage."""
-CACHE_BYTES = 256 << 20
-"""Decoded parts that a process keeps."""
 
 HAS_DONE, HAS_FAILED, HAS_KILLED, HAS_RETRY = 1, 2, 4, 8
 
@@ -71,6 +71,11 @@ def list_parts(store: Store, dialogue: str) -> list[FileInfo]:
     at = folder(dialogue) + "/"
     found = {info.path: info for _ in range(2) for info in store.list(folder(dialogue))}
     return [found[path] for path in sorted(found) if PART_NAME.fullmatch(path.removeprefix(at))]
+
+
+def retried_path(dialogue: str) -> str:
+    """The note that items of a dialogue were put back (`retries.py`)."""
+    return f"{folder(dialogue)}/retried.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +157,7 @@ class _Entries:
     prefixes  uint64, the key's first 64 bits
     parts     uint32, place in `paths`
     flags     uint8, kinds of rows (HAS_…)
+    retried_until  unix seconds: rows of items that were put back count from then on
     """
 
     paths: tuple[str, ...]
@@ -159,6 +165,7 @@ class _Entries:
     parts: npt.NDArray[np.uint32]
     flags: npt.NDArray[np.uint8]
     damaged: tuple[str, ...]
+    retried_until: float = 0.0
 
 
 class JournalIndex:
@@ -198,6 +205,15 @@ class JournalIndex:
     def any_killed(self) -> bool:
         """Whether there is a row of an item that killed whoever ran it."""
         return bool(self._flagged(HAS_KILLED).any())
+
+    @property
+    def retried_until(self) -> float:
+        """Unix seconds of the latest retry row; 0.0 where nothing was put back."""
+        return self._entries.retried_until
+
+    def now(self) -> float:
+        """Unix seconds for a new row: after everything that a retry row voids, wherever a clock was ahead."""
+        return max(time.time(), math.nextafter(self._entries.retried_until, math.inf))
 
     def keys_done(self) -> int:
         """Items that have a done row."""
@@ -263,9 +279,9 @@ class JournalIndex:
             wanted &= self._flagged(flag)
         keys: dict[str, None] = {}
         for part in np.unique(entries.parts[wanted]):
-            decoded = self._decoded(int(part))
-            if decoded is not None:
-                keys.update(dict.fromkeys(decoded.keys_of(prefixes)))
+            part_rows = self._decoded(int(part))
+            if part_rows is not None:
+                keys.update(dict.fromkeys(part_rows.keys_of(prefixes)))
         return list(keys)
 
     def _flagged(self, flag: int) -> npt.NDArray[np.bool_]:
@@ -294,84 +310,24 @@ class JournalIndex:
                 by_part.setdefault(int(part), []).append(int(place))
         found: dict[str, list[JournalRow]] = {}
         for part, places in sorted(by_part.items()):
-            decoded = self._decoded(part)
-            if decoded is not None:
-                for row in decoded.rows_of(wanted[places]):
+            part_rows = self._decoded(part)
+            if part_rows is not None:
+                for row in part_rows.rows_of(wanted[places]):
                     found.setdefault(row.key, []).append(row)
         return {key: found[key] for key in keys if key in found}
 
-    def _decoded(self, part: int) -> _Decoded | None:
+    def _decoded(self, part: int) -> DecodedPart | None:
         path = self._entries.paths[part]
         if path in self._found_damaged:
             return None
         try:
-            return _cache.get(self._store, path)
+            return decoded.cache.get(self._store, path)
         except CorruptPart as e:
             if self._strict:
                 raise
             _warn_damaged(e)
             self._found_damaged.add(path)
             return None
-
-
-class _Decoded:
-    """A part in memory, its rows found by key."""
-
-    def __init__(self, table: pa.Table) -> None:
-        prefixes = rows.column_prefixes(table.column("key"))
-        self.table = table
-        self._order = np.argsort(prefixes, kind="stable")
-        self._prefixes = prefixes[self._order]
-
-    @property
-    def nbytes(self) -> int:
-        return int(self.table.nbytes) + 16 * len(self._order)
-
-    def rows_of(self, prefixes: npt.NDArray[np.uint64]) -> list[JournalRow]:
-        return rows.from_table(self.table.take(rows.indices(self._places(prefixes))))
-
-    def keys_of(self, prefixes: npt.NDArray[np.uint64]) -> list[str]:
-        taken = self.table.column("key").take(rows.indices(self._places(prefixes)))
-        return taken.to_pylist()  # type: ignore[no-any-return]
-
-    def _places(self, prefixes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        wanted = np.unique(prefixes)
-        left = np.searchsorted(self._prefixes, wanted, "left")
-        right = np.searchsorted(self._prefixes, wanted, "right")
-        spans = [self._order[a:b] for a, b in zip(left, right, strict=True) if b > a]
-        return np.concatenate(spans) if spans else np.empty(0, dtype=np.int64)
-
-
-class _Cache:
-    """The decoded parts last used, up to a number of bytes. Parts never change, so none grows stale."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit, self._size = limit_bytes, 0
-        self._kept: OrderedDict[tuple[str, str], _Decoded] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, store: Store, path: str) -> _Decoded:
-        name = (store.url, path)
-        with self._lock:
-            if name in self._kept:
-                self._kept.move_to_end(name)
-                return self._kept[name]
-        decoded = _Decoded(parquet.read_whole(store, path))
-        with self._lock:
-            if name not in self._kept:
-                self._kept[name] = decoded
-                self._size += decoded.nbytes
-            while self._size > self._limit and len(self._kept) > 1:
-                self._size -= self._kept.popitem(last=False)[1].nbytes
-        return decoded
-
-    def clear(self) -> None:
-        with self._lock:
-            self._kept.clear()
-            self._size = 0
-
-
-_cache = _Cache(CACHE_BYTES)
 
 
 def _load(store: Store, dialogue: str) -> _Entries:
@@ -390,7 +346,15 @@ def _load(store: Store, dialogue: str) -> _Entries:
     order = np.argsort(prefixes, kind="stable")
     damaged = tuple(part.path for part, found in zip(parts, scanned, strict=True) if found is None)
     paths = tuple(part.path for part, _ in kept)
-    return _Entries(paths, prefixes[order], numbers[order], flags[order], damaged)
+    until = _retried_until(store, dialogue)
+    return _Entries(paths, prefixes[order], numbers[order], flags[order], damaged, until)
+
+
+def _retried_until(store: Store, dialogue: str) -> float:
+    try:
+        return float(orjson.loads(store.read(retried_path(dialogue))).get("until", 0.0))
+    except FileNotFoundError:
+        return 0.0
 
 
 def _scan(store: Store, info: FileInfo) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]] | None:

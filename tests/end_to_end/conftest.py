@@ -14,7 +14,7 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import toy_model
 from click.testing import CliRunner, Result
 from endpoint import Endpoint
-from world import Command, World
+from world import DEEPER, PEOPLE, TOWN, Command, World
 
 from graphrag_ray.cli import main
 from graphrag_ray.engine.local import LocalExecutor
@@ -29,6 +29,22 @@ def endpoint() -> Iterator[Endpoint]:
 @pytest.fixture
 def world(tmp_path: Path, endpoint: Endpoint) -> World:
     return World(tmp_path, endpoint)
+
+
+@pytest.fixture
+def town(world: World) -> World:
+    """An index of the town, whose two parts know nothing of one another."""
+    world.write(TOWN)
+    world.index(communities={"small_component": 1})
+    return world
+
+
+@pytest.fixture
+def deep(world: World) -> World:
+    """An index of several levels."""
+    world.write(PEOPLE)
+    world.index(**DEEPER)
+    return world
 
 
 class InProcess(LocalExecutor):

@@ -18,7 +18,7 @@ import pytest
 import ray.cloudpickle as cloudpickle
 import toy_model
 from endpoint import BROKEN, WRONG_KEY, Answer, Drop
-from world import REJECTED, TOWN, Command, World, model_options, prompt_of
+from world import REJECTED, Command, World, model_options, prompt_of
 
 from graphrag_ray.batch import answer_batch
 from graphrag_ray.engine.feed import Feed
@@ -31,27 +31,6 @@ from graphrag_ray.store.files import Store
 NAMES = ("ALICE", "HEIDI", "ERIN", "JUDY", "IVAN")
 SMALL = {"query": {"context_tokens": 300}}
 """So that a question has several parts."""
-
-
-@pytest.fixture
-def town(world: World) -> World:
-    world.write(TOWN)
-    world.index(communities={"small_component": 1})
-    return world
-
-
-@pytest.fixture
-def deep(world: World) -> World:
-    """Dozens of reports."""
-    names = [f"{chr(65 + i // 26)}{chr(65 + i % 26)}X" for i in range(43)]
-    world.write(
-        {
-            f"{i:02}.txt": f"{names[i]} knows {names[i + 1]}. {names[i]} wrote to {names[i + 1 + i % 3]}."
-            for i in range(40)
-        }
-    )
-    world.index(communities={"max_size": 3, "small_component": 1}, reports={"context_tokens": 600})
-    return world
 
 
 def questions(world: World, *texts: str) -> Path:

@@ -12,7 +12,7 @@ import pytest
 import toy_model
 from endpoint import BROKEN, Answer, Response
 from test_chat import piped
-from world import REJECTED, TOWN, Command, World, model_options, prompt_of
+from world import REJECTED, Command, World, model_options, prompt_of
 
 from graphrag_ray.ask import Index, open_index
 from graphrag_ray.batch import answer_batch
@@ -22,13 +22,6 @@ from graphrag_ray.store.local import LocalFiles
 
 ABOUT_DAVE = "What about DAVE ?"
 FREE = "Every reply was in the cache: no model was asked."
-
-
-@pytest.fixture
-def town(world: World) -> World:
-    world.write(TOWN)
-    world.index(communities={"small_component": 1})
-    return world
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 import toy_model
 from endpoint import BROKEN, Answer, Response
 from terminals import Terminal
-from world import REJECTED, TOWN, World, prompt_of
+from world import REJECTED, World, prompt_of
 
 from graphrag_ray.chat import Chat
 from graphrag_ray.query.condense import NOT_REWRITTEN
@@ -20,13 +20,6 @@ from graphrag_ray.store.gc import Options
 
 ABOUT_DAVE = "What did DAVE do?"
 OFFLINE = ["--set", "models.default={provider: offline}"]
-
-
-@pytest.fixture
-def town(world: World) -> World:
-    world.write(TOWN)
-    world.index(communities={"small_component": 1})
-    return world
 
 
 def piped(world: World, said: str, *options: str) -> subprocess.CompletedProcess[str]:

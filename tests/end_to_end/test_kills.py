@@ -89,11 +89,17 @@ def cluster(bare_python: str) -> Iterator[killing.Cluster]:
 
 
 @pytest.fixture
-def second(cluster: killing.Cluster, bare_python: str) -> Iterator[int]:
-    """The session of a second node."""
-    session = cluster.start_node("--node-name=second", python=bare_python)
-    yield session
-    cluster.kill_node(session)
+def more(cluster: killing.Cluster, bare_python: str) -> Iterator[Callable[[str], int]]:
+    """Starts one more node; its session."""
+    sessions: list[int] = []
+
+    def start(name: str) -> int:
+        sessions.append(cluster.start_node(f"--node-name={name}", python=bare_python))
+        return sessions[-1]
+
+    yield start
+    for session in sessions:
+        cluster.kill_node(session)
 
 
 class Fired:
@@ -138,10 +144,14 @@ def fired(cluster: killing.Cluster, corpus: Path, tmp_path: Path) -> Iterator[Fi
 
 
 def test_a_command_that_is_killed_in_many_steps_ends_as_if_nothing_had_been(
-    fired: Fired, second: int, undisturbed: Mapping[str, Sequence[str]], tmp_path: Path
+    fired: Fired,
+    more: Callable[[str], int],
+    undisturbed: Mapping[str, Sequence[str]],
+    tmp_path: Path,
 ):
     rng = Random(20261122)
-    for step in ("extract", "merge", "commit"):
+    more("second")
+    for step in ("extract", "commit"):
         fired.kill_driver(step, rng.random())
     assert fired.start().wait() == 0
     assert killing.parts_of(tmp_path / "index") == undisturbed
@@ -166,12 +176,16 @@ def test_a_run_whose_actors_are_killed_one_after_the_other_goes_on(
     assert fired.paid_late() == []
 
 
-@pytest.mark.parametrize("step", ["extract", "reports"])
-def test_a_node_that_is_killed_takes_nothing_with_it(
-    step: str, fired: Fired, second: int, undisturbed: Mapping[str, Sequence[str]], tmp_path: Path
+def test_nodes_that_are_killed_take_nothing_with_them(
+    fired: Fired,
+    more: Callable[[str], int],
+    undisturbed: Mapping[str, Sequence[str]],
+    tmp_path: Path,
 ):
-    run = fired.start()
-    fired.kill(run, step, Random(step).random(), lambda: killing.processes([second]))
+    victims = {"extract": more("second"), "reports": more("third")}
+    run, rng = fired.start(), Random(20261122)
+    for step, session in victims.items():
+        fired.kill(run, step, rng.random(), lambda session=session: killing.processes([session]))
     assert run.wait() == 0, run.printed
     assert killing.parts_of(tmp_path / "index") == undisturbed
     assert fired.paid_late() == []

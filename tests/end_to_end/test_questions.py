@@ -9,36 +9,12 @@ from dataclasses import replace
 import pytest
 import toy_model
 from endpoint import WRONG_KEY, Answer, Status
-from world import REJECTED, TOWN, World, prompt_of, python
+from world import DEEPER, REJECTED, World, prompt_of, python
 
 from graphrag_ray.errors import LevelNotFound, ModelRefused, UsageError
 from graphrag_ray.patience import FIRST_ATTEMPTS
 from graphrag_ray.query.parts import UNREADABLE
 from graphrag_ray.records import parse_sections
-
-DEEP = {"communities": {"max_size": 3, "small_component": 1}, "reports": {"context_tokens": 600}}
-"""A hierarchy of several levels, whose upper reports are written from those below."""
-
-
-@pytest.fixture
-def town(world: World) -> World:
-    """The town, in two parts that know nothing of one another."""
-    world.write(TOWN)
-    world.index(communities={"small_component": 1})
-    return world
-
-
-@pytest.fixture
-def deep(world: World) -> World:
-    names = [f"{chr(65 + i // 26)}{chr(65 + i % 26)}X" for i in range(43)]
-    world.write(
-        {
-            f"{i:02}.txt": f"{names[i]} knows {names[i + 1]}. {names[i]} wrote to {names[i + 1 + i % 3]}."
-            for i in range(40)
-        }
-    )
-    world.index(**DEEP)
-    return world
 
 
 def shown_reports(world: World, start: int) -> list[str]:
@@ -211,7 +187,7 @@ def test_a_report_that_failed_is_told_and_those_below_it_stand_in(deep: World):
 
     deep.forget()
     deep.endpoint.respond = without_it
-    assert deep.index(**DEEP).failed == 1
+    assert deep.index(**DEEPER).failed == 1
     asked = deep.asked()
     answer = deep.open().ask("What are the THEMES?", level=0)
     assert any("reports of their sub-communities stand in" in note for note in answer.notes)

@@ -24,23 +24,8 @@ from graphrag_ray.settings import Settings
 from graphrag_ray.store.files import Store
 
 TOP = Path(__file__).parents[2]
-DEEP = {"communities": {"max_size": 3, "small_component": 1}, "reports": {"context_tokens": 600}}
 SMALL = {"context_tokens": 300, "max_map_tokens": 100, "max_reduce_tokens": 300}
 ALL = "What are the THEMES?"
-
-
-@pytest.fixture
-def deep(world: World) -> World:
-    """A hierarchy of several levels: people in a row, each of whom knows some of the next."""
-    names = [f"{chr(65 + i // 26)}{chr(65 + i % 26)}X" for i in range(43)]
-    world.write(
-        {
-            f"{i:02}.txt": f"{names[i]} knows {names[i + 1]}. {names[i]} wrote to {names[i + 1 + i % 3]}."
-            for i in range(40)
-        }
-    )
-    world.index(**DEEP)
-    return world
 
 
 def asked(

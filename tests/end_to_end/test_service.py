@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ import httpx2 as httpx
 import openai
 import pytest
 import toy_model
+from collector import Collector, collecting
 from endpoint import Answer, Endpoint, Hang, Response
 from served import KEY, TOKEN, Running, events, until
 from world import TOWN, Command, World, prompt_of
@@ -34,7 +36,13 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.fixture(scope="module")
-def service(town: World) -> Iterator[Running]:
+def traced() -> Iterator[Collector]:
+    with collecting() as collector:
+        yield collector
+
+
+@pytest.fixture(scope="module")
+def service(town: World, traced: Collector) -> Iterator[Running]:
     endpoint = "models.default.endpoints.0"
     limits = (
         "--set",
@@ -43,7 +51,9 @@ def service(town: World) -> Iterator[Running]:
         f"{endpoint}.api_key_env=OPENAI_API_KEY",
     )
     more = ("--replicas", "2", "--follow-s", "0.2", "--max-seconds", "50", "--max-body-bytes", "100000", "-v")
-    running = Running(town.root, *limits, *more, "--set", "models.default.timeout_s=40")
+    environment = os.environ | traced.environment
+    told = ("--set", "models.default.timeout_s=40")
+    running = Running(town.root, *limits, *more, *told, environment=environment)
     yield running
     running.close()
 
@@ -146,7 +156,9 @@ def test_what_a_client_may_not_is_refused(town: World, service: Running):
     assert "graphrag_ray_service_questions_total" in service.client.get("/metrics").text
 
 
-def test_at_its_end_running_questions_are_answered_and_nothing_secret_was_said(town: World, service: Running):
+def test_at_its_end_running_questions_are_answered_and_nothing_secret_was_said(
+    town: World, service: Running, traced: Collector
+):
     over = threading.Event()
     reducing(town, Answer("One thing, another thing, and a last thing.", until=over))
     before = set(sessions())
@@ -167,6 +179,8 @@ def test_at_its_end_running_questions_are_answered_and_nothing_secret_was_said(t
     assert "method global, status 200" in logs
     for secret in (TOKEN, KEY, SECRET_WORDS):
         assert secret not in told + logs
+        assert secret.encode() not in traced.received
+    assert b"invoke_workflow graphrag global" in traced.received
 
 
 def sessions() -> list[Path]:

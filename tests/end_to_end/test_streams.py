@@ -10,7 +10,7 @@ import pytest
 import toy_model
 from endpoint import BROKEN, WRONG_KEY, Answer, Broken, Response
 from terminals import Terminal
-from world import REJECTED, TOWN, Command, World, prompt_of
+from world import REJECTED, Command, World, prompt_of
 
 from graphrag_ray.errors import GraphRagError, ModelRefused, UsageError
 from graphrag_ray.query.parts import UNREADABLE
@@ -18,13 +18,6 @@ from graphrag_ray.streams import CORRECTED, FAILED_MIDWAY, AnswerStream, StartsA
 
 THEMES = "What are the THEMES?"
 OFFLINE = {"default": {"provider": "offline"}}
-
-
-@pytest.fixture
-def town(world: World) -> World:
-    world.write(TOWN)
-    world.index(communities={"small_component": 1})
-    return world
 
 
 def reducing(world: World, *replies: Response) -> None:

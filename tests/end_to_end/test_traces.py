@@ -6,11 +6,10 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
+from collector import collecting
 from endpoint import rate_limited
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -116,33 +115,26 @@ print([m for m in sys.modules if m.startswith("opentelemetry")])
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
-class _Collector(BaseHTTPRequestHandler):
-    received: list[bytes] = []  # noqa: RUF012 - of the one test that starts it
-
-    def do_POST(self) -> None:
-        self.received.append(self.rfile.read(int(self.headers["Content-Length"])))
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None: ...
-
-
-def test_a_command_sends_its_trace_where_the_standard_variables_say(world: World):
+def test_commands_send_their_traces_where_the_standard_variables_say(world: World):
     world.write(TOWN)
     world.index()
-    command = [sys.executable, "-m", "graphrag_ray", "query", QUESTION, "--root", str(world.root)]
-    server = HTTPServer(("127.0.0.1", 0), _Collector)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}
-        sent = subprocess.run(
-            command, env=os.environ | endpoint, capture_output=True, text=True, check=False, timeout=60
-        )
-    finally:
-        server.shutdown()
-    assert sent.returncode == 0, sent.stderr
-    assert b"invoke_workflow graphrag global" in b"".join(_Collector.received)
-    assert b"SECRETIVE" not in b"".join(_Collector.received)
+    ours, of = [sys.executable, "-m", "graphrag_ray"], ["--root", str(world.root)]
+    command, chat = [*ours, "query", QUESTION, *of], [*ours, "chat", "--method", "global", *of]
+    with collecting() as to:
+        for line, asked in ((command, None), (chat, QUESTION)):
+            to.bodies.clear()
+            sent = subprocess.run(
+                line,
+                input=asked,
+                env=os.environ | to.environment,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=60,
+            )
+            assert sent.returncode == 0, sent.stderr
+            assert b"invoke_workflow graphrag global" in to.received
+            assert b"SECRETIVE" not in to.received
 
     console = {"OTEL_TRACES_EXPORTER": "console", "OTEL_SERVICE_NAME": "mine"}
     shown = subprocess.run(

@@ -41,6 +41,16 @@ TOWN = {
 DEEP = {"communities": {"max_size": 3, "small_component": 1}}
 """So that ten people make a hierarchy of several levels."""
 
+DEEPER = {**DEEP, "reports": {"context_tokens": 600}}
+"""And so that the upper reports of `PEOPLE` are written from those below."""
+
+_LETTERS = [f"{chr(65 + i // 26)}{chr(65 + i % 26)}X" for i in range(43)]
+PEOPLE = {
+    f"{i:02}.txt": f"{name} knows {_LETTERS[i + 1]}. {name} wrote to {_LETTERS[i + 1 + i % 3]}."
+    for i, name in enumerate(_LETTERS[:40])
+}
+"""People in a row, each of whom knows some of the next: dozens of reports."""
+
 REJECTED = Status(400, "Invalid prompt: your request was rejected", "invalid_prompt")
 """An answer that another attempt would get again."""
 

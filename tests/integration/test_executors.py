@@ -9,12 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from endpoint import BROKEN, TOO_LONG, WRONG_KEY, Answer, Endpoint
+from listed import Listed
 
+from graphrag_ray import logs
 from graphrag_ray.engine.executor import Executor, RowSource
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.engine.spending import Spending
-from graphrag_ray.engine.work import Outcome, Row, Work, outcomes
+from graphrag_ray.engine.work import Row, Work, outcomes
 from graphrag_ray.errors import BudgetSpent, CorruptPart, LockLost, ModelRefused, TooManyFailures
 from graphrag_ray.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.settings import Budget
@@ -122,6 +124,18 @@ def test_no_inputs_are_no_work(make: Make):
     assert list(executor.stream("step", by_parity, [])) == []
 
 
+def how_it_logs(store: Store, x: str) -> Iterator[dict[str, pa.Table]]:
+    found = logs.current()
+    yield {"logging": pa.table({"format": [found and found.format], "run": [found and found.run]})}
+
+
+def test_table_functions_log_as_their_driver_does(make: Make):
+    logs.configure(logs.Logging("info", "json", "a run"))
+    executor = make()
+    (written,) = executor.map("step", how_it_logs, ["x"])
+    assert read_table(executor.store, written["logging"]).to_pylist() == [{"format": "json", "run": "a run"}]
+
+
 def two_turns(store: Store, row: Row) -> Generator[Any, Any, str]:
     """Asks for the text, then for the reply to it."""
     if row["text"] == "torn":
@@ -140,23 +154,6 @@ def label(row: Row) -> tuple[str, str]:
 
 
 WORK = Work("echo", two_turns, label, returns=True)
-
-
-class Listed:
-    """A source over a list of texts that keeps what it is told."""
-
-    def __init__(self, texts: list[str]) -> None:
-        self._rows: list[Row] | None = [{"text": t} for t in texts]
-        self.outcomes: dict[int, Outcome[str]] = {}
-        self.total = len(texts)
-
-    def take(self) -> list[Row] | None:
-        rows, self._rows = self._rows, None
-        return rows
-
-    def finished(self, number: int, outcome: Outcome[str]) -> None:
-        assert number not in self.outcomes
-        self.outcomes[number] = outcome
 
 
 def sweep(executor: Executor, texts: list[str]) -> Listed:

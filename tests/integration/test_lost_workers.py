@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 import ray
 from endpoint import Answer, Endpoint
+from listed import Listed
 
 from graphrag_ray.distributed import pool
 from graphrag_ray.distributed.executor import RayExecutor
 from graphrag_ray.engine.executor import Progress
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.engine.work import Outcome, Row, Work
+from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.errors import GraphRagError
 from graphrag_ray.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.settings_file import parse_settings
@@ -27,6 +28,7 @@ from graphrag_ray.store.journal import JournalIndex
 
 CALL = CallParameters("default", "m")
 ITEMS = 12
+TEXTS = [f"item {i}" for i in range(ITEMS)]
 
 
 def respond(body: dict[str, Any]) -> Answer:
@@ -78,24 +80,8 @@ def label(row: Row) -> tuple[str, str]:
 WORK = Work("echo", two_turns, label, returns=True)
 
 
-class Listed:
-    total = ITEMS
-
-    def __init__(self) -> None:
-        self._rows: list[Row] | None = [{"text": f"item {i}"} for i in range(ITEMS)]
-        self.outcomes: dict[int, Outcome[str]] = {}
-
-    def take(self) -> list[Row] | None:
-        rows, self._rows = self._rows, None
-        return rows
-
-    def finished(self, number: int, outcome: Outcome[str]) -> None:
-        assert number not in self.outcomes
-        self.outcomes[number] = outcome
-
-
 def run(executor: RayExecutor) -> Listed:
-    source = Listed()
+    source = Listed(TEXTS)
     executor.sweep(WORK, source, JournalIndex.load(executor.store, "echo"))
     assert [source.outcomes[i].result for i in range(ITEMS)] == [f"AGAIN ITEM {i}" for i in range(ITEMS)]
     return source

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 import ray
 from endpoint import Endpoint
+from listed import Listed
 
 from graphrag_ray.distributed.executor import RayExecutor
 from graphrag_ray.engine.executor import Parted
@@ -59,26 +60,10 @@ def _ask(row: Row) -> Generator[Any, Any, str]:
 WORK = Work("echo", deadly, lambda row: (row["text"], ""), returns=True)
 
 
-class Listed:
-    def __init__(self, texts: list[str]) -> None:
-        self._rows: list[Row] | None = [{"text": t} for t in texts]
-        self.outcomes: dict[str, Outcome[str]] = {}
-        self._texts = texts
-        self.total = len(texts)
-
-    def take(self) -> list[Row] | None:
-        rows, self._rows = self._rows, None
-        return rows
-
-    def finished(self, number: int, outcome: Outcome[str]) -> None:
-        assert self._texts[number] not in self.outcomes
-        self.outcomes[self._texts[number]] = outcome
-
-
 def sweep(executor: RayExecutor, texts: list[str]) -> dict[str, Outcome[str]]:
     source = Listed(texts)
     executor.sweep(WORK, source, JournalIndex.load(executor.store, "echo"))
-    return source.outcomes
+    return {texts[number]: outcome for number, outcome in source.outcomes.items()}
 
 
 @pytest.mark.timeout(480)  # five workers die, one after another, and each has to start again

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from endpoint import Answer, Endpoint
 from faulty import OutageStore
+from listed import Listed
 
 from graphrag_ray.engine.executor import Executor
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
-from graphrag_ray.engine.work import Outcome, Row, Work
+from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.errors import StoreError
 from graphrag_ray.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.settings_file import parse_settings
@@ -25,6 +26,7 @@ from graphrag_ray.store.journal import JournalIndex
 CALL = CallParameters("default", "m")
 IN_FLIGHT = 8
 ITEMS = 300
+TEXTS = [f"item {i}" for i in range(ITEMS)]
 
 
 class Model:
@@ -92,27 +94,12 @@ def label(row: Row) -> tuple[str, str]:
 WORK = Work("echo", start, label)
 
 
-class Listed:
-    total = ITEMS
-
-    def __init__(self) -> None:
-        self._rows: list[Row] | None = [{"text": f"item {i}"} for i in range(ITEMS)]
-        self.outcomes: dict[int, Outcome[str]] = {}
-
-    def take(self) -> list[Row] | None:
-        rows, self._rows = self._rows, None
-        return rows
-
-    def finished(self, number: int, outcome: Outcome[str]) -> None:
-        self.outcomes[number] = outcome
-
-
 def test_a_long_outage_stops_the_spending_then_the_run_and_costs_its_last_seconds(
     make: Callable[[], Executor], model: Model
 ):
     executor = make()
     with pytest.raises(StoreError) as raised:
-        executor.sweep(WORK, Listed(), JournalIndex.load(executor.store, "echo"))
+        executor.sweep(WORK, Listed(TEXTS), JournalIndex.load(executor.store, "echo"))
     told, ended = str(raised.value), time.monotonic()
     assert "cannot write outage://" in told and "the storage is out of reach (the last of 8 attempts)" in told
     assert "run the same command again" in told and "rows of the journal) could not be kept" in told
@@ -124,7 +111,7 @@ def test_a_long_outage_stops_the_spending_then_the_run_and_costs_its_last_second
 
     model.out.unlink()
     model.out_at = -1
-    source = Listed()
+    source = Listed(TEXTS)
     again = make()
     again.sweep(WORK, source, JournalIndex.load(again.store, "echo"))
     assert len(source.outcomes) == ITEMS
@@ -133,7 +120,7 @@ def test_a_long_outage_stops_the_spending_then_the_run_and_costs_its_last_second
 
 def test_a_short_outage_holds_a_run_up_and_costs_nothing(make: Callable[[], Executor], model: Model):
     """It ends within the store's patience."""
-    executor, source = make(), Listed()
+    executor, source = make(), Listed(TEXTS)
     ending = threading.Thread(target=_end_soon, args=(model.out,), daemon=True)
     ending.start()
     executor.sweep(WORK, source, JournalIndex.load(executor.store, "echo"))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphrag_ray.errors import LockLost, StoreError
-from graphrag_ray.store import compaction, damage, journal
+from graphrag_ray.store import compaction, damage, decoded
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
 from graphrag_ray.store.rows import JournalRow, resolve
@@ -46,7 +46,7 @@ def test_rows_of_merged_parts_lie_in_order_of_time(store):
     write(store, row(4), row(2), writer="b")
     compaction.compact(store, "extract", at_least=1)
     (path,) = files_of(store)
-    assert journal._cache.get(store, path).table.column("at").to_pylist() == [1001.0, 1002.0, 1004.0, 1005.0]
+    assert decoded.cache.get(store, path).table.column("at").to_pylist() == [1001.0, 1002.0, 1004.0, 1005.0]
 
 
 def test_few_small_parts_are_left_alone(store):
@@ -64,7 +64,7 @@ def test_large_parts_are_not_written_again_and_parts_keep_to_their_size(store, m
     compaction.compact(store, "extract")
     merged = files_of(store)
     assert 1 < len(merged) < 10
-    assert all(journal._cache.get(store, path).table.nbytes <= 25_000 for path in merged)
+    assert all(decoded.cache.get(store, path).table.nbytes <= 25_000 for path in merged)
     write(store, row(100), writer="late")
     write(store, row(101), writer="later")
     compaction.compact(store, "extract", at_least=1)
@@ -133,7 +133,7 @@ def test_a_merge_killed_at_any_step_loses_and_doubles_nothing(store, monkeypatch
         assert (counted.items, counted.done, counted.by_model["m"].calls) == (4, 4, 4)
         compaction.compact(store, "extract", at_least=1)
     (path,) = files_of(store)
-    assert journal._cache.get(store, path).table.num_rows == 8
+    assert decoded.cache.get(store, path).table.num_rows == 8
 
 
 @pytest.mark.parametrize("looks", [0, 1, 2])

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphrag_ray.errors import StoreError
-from graphrag_ray.store import compaction, journal, parquet
+from graphrag_ray.store import compaction, decoded, journal, parquet
 from graphrag_ray.store import rows as rows_module
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
@@ -25,7 +25,7 @@ def store(tmp_path):
 
 @pytest.fixture(autouse=True)
 def _cold_cache():
-    journal._cache.clear()
+    decoded.cache.clear()
 
 
 def key(i):
@@ -121,6 +121,8 @@ def test_replies_at_the_same_instant_are_chosen_by_their_hash():
         {"at": 1e12},
         {"turn": -1},
         {"slot": 2**31},
+        {"completion_tokens": 2**63},
+        {"cached_tokens": -1},
         {"model": None},
         {"latency_s": float("inf")},
     ],
@@ -247,7 +249,7 @@ def test_a_batch_reads_each_part_once(store, monkeypatch):
 
 def test_the_cache_forgets_the_part_not_used_for_longest(store):
     paths = [write(store, row(i, reply="x" * 10_000), writer=f"w{i}") for i in range(4)]
-    cache = journal._Cache(limit_bytes=25_000)
+    cache = decoded.Cache(limit_bytes=25_000)
     for path in (paths[0], paths[1], paths[0], paths[2], paths[3]):
         cache.get(store, path)
     assert [path for _, path in cache._kept] == [paths[2], paths[3]]
@@ -337,7 +339,7 @@ def test_parts_that_vanish_for_ever_are_an_error_and_not_an_empty_journal(store,
 def test_reading_and_writing_the_journal_does_not_import_pandas(tmp_path):
     code = """if True:
         import sys
-        from graphrag_ray.store import compaction
+        from graphrag_ray.store import compaction, decoded
         from graphrag_ray.store.files import Store
         from graphrag_ray.store.journal import JournalIndex, JournalWriter
         from graphrag_ray.store.rows import JournalRow

@@ -1,0 +1,25 @@
+"""What a sweep is to do, from a list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from graphrag_ray.engine.work import Outcome, Row
+
+
+class Listed:
+    """A source of rows {"text": …}; `outcomes`, by the texts' numbers, is what it is told, of each once."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._rows: list[Row] | None = [{"text": t} for t in texts]
+        self.outcomes: dict[int, Outcome[Any]] = {}
+        self.total = len(texts)
+
+    def take(self) -> list[Row] | None:
+        rows, self._rows = self._rows, None
+        return rows
+
+    def finished(self, number: int, outcome: Outcome[Any]) -> None:
+        assert number not in self.outcomes
+        self.outcomes[number] = outcome
