@@ -22,12 +22,12 @@ import ray
 from pydantic import SecretStr
 from ray import serve
 from ray.exceptions import RayError
-from ray.serve._private.request_router.pow_2_router import PowerOfTwoChoicesRequestRouter
 from ray.serve.config import ProxyLocation, RequestRouterConfig
 from ray.serve.context import _get_global_client
 from ray.serve.schema import APIType
 
 from graphrag_ray.distributed.limits import SharedLimiter, beside_driver
+from graphrag_ray.distributed.routing import ByLoadAlone
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.errors import GraphRagError, UsageError
 from graphrag_ray.logs import OURS, HandedOn, hide
@@ -114,22 +114,9 @@ def application(
         graceful_shutdown_timeout_s=grace_s,
         graceful_shutdown_wait_loop_s=LOOK_S,
         ray_actor_options=options,
-        request_router_config=RequestRouterConfig(request_router_class=_by_load_alone()),
+        request_router_config=RequestRouterConfig(request_router_class=ByLoadAlone),
     )
     return deployment.bind()
-
-
-def _by_load_alone() -> type:
-    """A way of choosing replicas. Serve's own prefers those on the node of the proxy, of which there is one,
-    for as long as they take requests: as ours refuse themselves what is too much, those on other nodes would
-    get none. A class of this function, so that it travels as it is to proxies, which lack this package."""
-
-    class ByLoadAlone(PowerOfTwoChoicesRequestRouter):  # type: ignore[misc]
-        def __init__(self, *given: Any, **named: Any) -> None:
-            anywhere = {"prefer_local_node_routing": False, "prefer_local_az_routing": False}
-            super().__init__(*given, **(named | anywhere))
-
-    return ByLoadAlone
 
 
 def log_with_serve() -> None:
