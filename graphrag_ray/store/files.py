@@ -268,6 +268,11 @@ class Store:
             )
         if isinstance(error, PermissionError) or number == errno.EROFS:
             return f"cannot {what} {where}: {_text(error)}. Check the permissions and credentials there"
+        if "Credentials" in type(error).__name__:
+            return (
+                f"cannot {what} {where}: {_text(error)}. Credentials come from this machine's environment "
+                "(AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY), a profile (AWS_PROFILE), or its role"
+            )
         if attempts > 1:
             return (
                 f"cannot {what} {where}: {_text(error)} (the last of {attempts} attempts). When the storage "
