@@ -56,7 +56,7 @@ class ChatBody(BaseModel):
 
     model: str
     messages: Annotated[list[Message], Field(min_length=1)]
-    stream: bool = False
+    stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = None
     tools: list[Any] | None = None

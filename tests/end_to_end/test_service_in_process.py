@@ -237,7 +237,7 @@ def test_questions_at_once_share_one_limiter_and_keep_their_own_accounts(town: W
     with ThreadPoolExecutor(12) as pool:
         answers = list(pool.map(lambda _: served.ask(THEMES).json(), range(12)))
     assert {tuple(a["usage"].items()) for a in answers} == {tuple(alone.items())}
-    assert len({a["text"] for a in answers}) == 1 and town.endpoint.peak_in_flight - left == 2
+    assert len({a["text"] for a in answers}) == 1 and 2 <= town.endpoint.peak_in_flight <= left + 2
 
 
 # a client that goes away
