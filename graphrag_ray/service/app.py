@@ -133,6 +133,10 @@ def _routes(app: FastAPI, service: Service) -> None:
     async def models() -> Response:
         return Json(chat_api.models_json(service.live.now()))
 
+    @app.get("/v1/models/{name:path}", response_model=None)
+    async def model(name: str) -> Response:
+        return Json(chat_api.model_json(service.live.now(), name))
+
     @app.api_route(HEALTH, methods=["GET", "HEAD"], response_model=None)
     async def healthz() -> Response:
         """200 while a snapshot is open. Anybody may ask: why there is none is told by /index."""

@@ -416,6 +416,9 @@ def test_a_chat_front_end_works_unchanged(town: World, serve: Start, caplog: pyt
     served = serve(token=TOKEN)
     client = openai.OpenAI(base_url=f"{served.url}/v1", api_key=TOKEN, max_retries=0)
     names = [model.id for model in client.models.list()]
+    assert [client.models.retrieve(name).id for name in names] == names
+    with pytest.raises(openai.NotFoundError, match="does not exist"):
+        client.models.retrieve("graphrag-ray/magic")
     assert names[0] == "graphrag-ray" and {"graphrag-ray/global/C0", "graphrag-ray/local"} <= {*names}
     messages: Any = [{"role": "user", "content": THEMES}]
     done = client.chat.completions.create(model="graphrag-ray", messages=messages)
