@@ -174,7 +174,7 @@ class _WorkerSweep:
 
     async def _loop(self, ask: Ask) -> Leased:
         """Until this worker's part is over; the coordinator's last answer."""
-        asking = Asking(self._marking(ask), self.writer, time.time)
+        asking = Asking(self._marking(ask), self.writer, self.index.now)
         while True:
             await self._flush_if_due()
             if self.error is not None:

@@ -20,10 +20,11 @@ from graphrag_ray.messages import Dialogue, Listener
 from graphrag_ray.patience import Asker
 from graphrag_ray.query import methods
 from graphrag_ray.query.answer import Answer
+from graphrag_ray.query.parts import unread
 from graphrag_ray.records import Reference
 from graphrag_ray.service.faults import Refused, fault_of, out_of_time
 from graphrag_ray.service.live import Live, Served
-from graphrag_ray.service.measures import Measures
+from graphrag_ray.service.measures import Collector, Measures
 from graphrag_ray.service.options import ServiceOptions
 from graphrag_ray.service.places import Places
 from graphrag_ray.settings import Query
@@ -90,10 +91,12 @@ Say: TypeAlias = Callable[[Event], None]
 class Service:
     """Answers questions, many at once. Belongs to one event loop."""
 
-    def __init__(self, options: ServiceOptions, live: Live, replica: str = "") -> None:
+    def __init__(
+        self, options: ServiceOptions, live: Live, replica: str = "", collector: Collector | None = None
+    ) -> None:
         self.options, self.live = options, live
         self.places = Places(options.max_running, options.max_waiting)
-        self.measures = Measures(live, self.places, replica)
+        self.measures = Measures(live, self.places, replica, collector)
 
     async def answer(self, asked: Asked, say: Say) -> Replied:
         """Raises GraphRagError: Refused, what `Index.answering` and what it returns raise. An error that is a
@@ -116,7 +119,7 @@ class Service:
             raise
         except Exception as e:
             ours = isinstance(e, TimeoutError) and timer.expired()
-            fault = out_of_time(limit) if ours else Refused(fault_of(e))
+            fault = out_of_time(limit, accounts.total.rate_limited) if ours else Refused(fault_of(e))
             status = fault.fault.status
             if not ours:
                 log.exception("question %s ended with an error that is a bug", id_)
@@ -141,6 +144,8 @@ class Service:
         served.connections.questions += 1
         try:
             answer = await answering(asker, Telling(say))
+            if unread(answer):
+                raise GraphRagError(answer.text)
             return await asyncio.to_thread(_replied, asked, served, answer)
         finally:
             served.connections.questions -= 1

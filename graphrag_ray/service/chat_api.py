@@ -29,6 +29,7 @@ CITED = "\n\n---\n"
 """Stands before the names of what an answer cites, at the end of its text."""
 _LIST = re.compile(r"\n\n---\n(?:\*\*[A-Z][a-z]+ cited:\*\* .*(?:\n|\Z))+\Z")
 _LONGEST_NAME = 120
+_ACTIVE = re.compile(r"[\\`*\[\]<>]|:(?=//)")
 _DONE = event(b"[DONE]")
 
 
@@ -55,7 +56,7 @@ class ChatBody(BaseModel):
 
     model: str
     messages: Annotated[list[Message], Field(min_length=1)]
-    stream: bool = False
+    stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = None
     tools: list[Any] | None = None
@@ -78,6 +79,14 @@ def models_json(served: Served) -> dict[str, Any]:
     }
 
 
+def model_json(served: Served, name: str) -> dict[str, Any]:
+    """One of them. Raises Refused for a model that there is not."""
+    for model in models_json(served)["data"]:
+        if model["id"] == name:
+            return dict(model)
+    raise _no_model(name)
+
+
 def asked_of(body: ChatBody, options: ServiceOptions) -> Asked:
     """Raises Refused for a model that there is not, and for what cannot be done."""
     method, level = _way(body.model, options)
@@ -92,12 +101,16 @@ def _way(model: str, options: ServiceOptions) -> tuple[str, str | None]:
     """Method and level of a model's name."""
     first, *rest = model.split("/")
     if first != MODEL or len(rest) > 2 or (rest and rest[0] not in methods.FILES):
-        known = f"{MODEL}, {MODEL}/METHOD and {MODEL}/METHOD/LEVEL; methods are {', '.join(methods.FILES)}"
-        message = f"the model {model[:200]!r} does not exist; there are {known}"
-        raise Refused(Fault(404, INVALID, "model_not_found", message, "model"))
+        raise _no_model(model)
     if not rest:
         return options.method, options.level
     return rest[0], rest[1] if len(rest) > 1 else None
+
+
+def _no_model(name: str) -> Refused:
+    known = f"{MODEL}, {MODEL}/METHOD and {MODEL}/METHOD/LEVEL; methods are {', '.join(methods.FILES)}"
+    message = f"the model {name[:200]!r} does not exist; there are {known}"
+    return Refused(Fault(404, INVALID, "model_not_found", message, "model"))
 
 
 def _check(body: ChatBody) -> None:
@@ -138,10 +151,16 @@ def cited_list(replied: Replied) -> str:
     for cited in replied.cited:
         name = " ".join(cited.name.split())
         short = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
-        by_section.setdefault(cited.section, []).append(f"{cited.number} {short}")
+        by_section.setdefault(cited.section, []).append(f"{cited.number} {_literal(short)}")
     if not by_section:
         return ""
     return CITED + "\n".join(f"**{name} cited:** {'; '.join(of)}" for name, of in by_section.items())
+
+
+def _literal(name: str) -> str:
+    """A name that comes from the corpus, for front ends that render Markdown: they are to show it, and not to
+    fetch a picture or follow an address that stands in it."""
+    return _ACTIVE.sub(r"\\\g<0>", name)
 
 
 def completion(body: ChatBody, replied: Replied) -> dict[str, Any]:

@@ -227,7 +227,8 @@ def test_a_budget_that_one_stage_used_up_stops_the_next_stage(run: Command, worl
     world.write(TOWN)
     result = run(*index_command(world, "--set", "budget.max_total_tokens=1"))
     assert result.exit_code == 4 and world.snapshots() == []
-    assert set(world.prompts()) == {"extract", "glean_check"}
+    # Whether the one item that was let in gets its second turn is a matter of moments.
+    assert "extract" in world.prompts() and set(world.prompts()) <= {"extract", "glean_check"}
 
 
 def test_a_budget_that_suffices_changes_nothing(run: Command, world: World):
@@ -436,7 +437,8 @@ def test_sources_lead_down_to_file_and_position(run: Command, world: World):
     world.write(TOWN)
     run(*index_command(world))
     shown = run("query", QUESTION, "--root", world.root, "--sources").stdout
-    assert "entities: " in shown and "(PERSON)" in shown and "more texts (--json shows all)" in shown
+    assert "entities: " in shown and "(PERSON)" in shown
+    assert "more texts (`graphrag-ray query --json` shows all)" in shown
     places = re.findall(r"^  (\S+), character (\d+): “(.+)”", shown, re.MULTILINE)
     assert places and {name for name, _, _ in places} < set(TOWN) - {"weather.txt"}
     for name, start, quote in places:
