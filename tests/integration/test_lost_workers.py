@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from listed import Listed
 
 from graphrag_ray.distributed import pool
 from graphrag_ray.distributed.executor import RayExecutor
+from graphrag_ray.distributed.worker import WorkerActor
 from graphrag_ray.engine.executor import Progress
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.work import Row, Work
@@ -135,6 +138,27 @@ def test_a_run_whose_workers_all_died_for_good_ends_and_says_so(executor: RayExe
     executor.on_progress = Once(endpoint, executor.close)
     with pytest.raises(GraphRagError, match="all LLM workers died"):
         run(executor)
+
+
+def test_replies_that_workers_lose_hold_nothing_up_and_nothing_is_paid_twice(
+    make: Callable[..., RayExecutor], endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+):
+    """Ray's own fault injection, in the workers' processes; everybody's: `test_lost_replies.py`."""
+    lost = {"num_failures": 5, "req_failure_prob": 0, "resp_failure_prob": 30, "in_flight_failure_prob": 0}
+    faults = json.dumps({"CoreWorkerService.grpc_client.PushTask": lost})
+    broken = {"runtime_env": {"env_vars": {"RAY_testing_rpc_failure": faults}}}
+    lossy = SimpleNamespace(options=lambda **given: WorkerActor.options(**broken, **given))
+    monkeypatch.setattr(pool, "WorkerActor", lossy)
+    endpoint.respond = lambda body: Answer(body["messages"][-1]["content"].upper(), delay_s=0.1)
+    until = time.monotonic() + 90
+
+    def watch(progress: Progress) -> None:
+        assert time.monotonic() < until, f"{progress.done} of {ITEMS} are done"
+
+    executor = make(4)
+    executor.on_progress = watch
+    run(executor)
+    assert set(asked(endpoint).values()) == {1} and len(asked(endpoint)) == 2 * ITEMS
 
 
 def test_workers_that_lose_a_living_coordinator_from_sight_start_again_and_nothing_is_paid_twice(
