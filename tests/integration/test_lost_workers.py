@@ -144,7 +144,7 @@ def test_replies_that_workers_lose_hold_nothing_up_and_nothing_is_paid_twice(
     make: Callable[..., RayExecutor], endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
     """Ray's own fault injection, in the workers' processes; everybody's: `test_lost_replies.py`."""
-    lost = {"num_failures": 5, "req_failure_prob": 0, "resp_failure_prob": 30, "in_flight_failure_prob": 0}
+    lost = {"num_failures": 10, "req_failure_prob": 0, "resp_failure_prob": 30, "in_flight_failure_prob": 0}
     faults = json.dumps({"CoreWorkerService.grpc_client.PushTask": lost})
     broken = {"runtime_env": {"env_vars": {"RAY_testing_rpc_failure": faults}}}
     lossy = SimpleNamespace(options=lambda **given: WorkerActor.options(**broken, **given))
