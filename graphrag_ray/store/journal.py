@@ -24,6 +24,7 @@ import numpy.typing as npt
 from graphrag_ray.errors import CorruptPart, StoreError
 from graphrag_ray.store import decoded, parquet, rows
 from graphrag_ray.store.decoded import DecodedPart
+from graphrag_ray.store.entries import HAS_DONE, HAS_FAILED, HAS_KILLED, HAS_RETRY, Entries, distinct, flag_of
 from graphrag_ray.store.files import WHOLE_BYTES, FileInfo, Store
 from graphrag_ray.store.rows import JournalRow
 
@@ -31,24 +32,17 @@ PART_NAME = re.compile(r"part-(\d{13})(?:-[\w-]+|~(\d{4}))-[0-9a-f]{32}\.parquet
 FLUSH_BYTES = 64 << 20
 """A flush writes a new part when its rows hold more than this, as after a long outage of the storage."""
 
-HAS_DONE, HAS_FAILED, HAS_KILLED, HAS_RETRY = 1, 2, 4, 8
-
 WORK = "work"
 """The folder that holds the journals of all dialogues."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_THREADS = 16
+THREADS = 16
+"""Requests for parts that a process makes at once."""
 _RELOADS = 5
-_FLAGS = {
-    rows.DONE: HAS_DONE,
-    rows.FAILED: HAS_FAILED,
-    rows.KILLED: HAS_KILLED,
-    rows.RETRY: HAS_RETRY,
-}
-
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+X = TypeVar("X")
 
 
 def folder(dialogue: str) -> str:
@@ -74,19 +68,27 @@ def list_parts(store: Store, dialogue: str) -> list[FileInfo]:
 class _Batch:
     path: str
     data: bytes
-    rows: int
+    rows: Sequence[JournalRow]
 
 
 class JournalWriter:
     """Collects rows and writes them as parts. Threads may append while another flushes.
 
-    writer_id: letters, digits, "_", "-"; no other writer of this journal, now or before, has the same.
+    writer_id   letters, digits, "_", "-"; no other writer of this journal, now or before, has the same
+    on_written  told the path of each part that was written, and its rows
     """
 
-    def __init__(self, store: Store, dialogue: str, writer_id: str) -> None:
+    def __init__(
+        self,
+        store: Store,
+        dialogue: str,
+        writer_id: str,
+        on_written: Callable[[str, Sequence[JournalRow]], object] = lambda path, rows: None,
+    ) -> None:
         if not _NAME.fullmatch(writer_id):
             raise ValueError(f"a writer's id is letters, digits, '_' and '-', not {writer_id!r}")
         self._store, self._folder, self._writer_id = store, folder(dialogue), writer_id
+        self._on_written = on_written
         self._rows: list[JournalRow] = []
         self._unwritten: _Batch | None = None
         self._sequence = 0
@@ -103,7 +105,7 @@ class JournalWriter:
     def pending(self) -> int:
         """Rows that a kill would lose now."""
         with self._lock:
-            return len(self._rows) + (self._unwritten.rows if self._unwritten else 0)
+            return len(self._rows) + (len(self._unwritten.rows) if self._unwritten else 0)
 
     def flush(self) -> str | None:
         """Write what is pending; the path of the last part written, None if nothing was pending.
@@ -117,6 +119,7 @@ class JournalWriter:
                 self._store.write(batch.path, batch.data)
                 with self._lock:
                     self._unwritten = None
+                self._on_written(batch.path, batch.rows)
                 path = batch.path
             return path
 
@@ -134,28 +137,12 @@ class JournalWriter:
         data = parquet.encode(rows.to_table(taken), dictionary=rows.FEW_VALUES)
         at_ms = int(min(row.at for row in taken) * 1000)
         name = f"part-{at_ms:013d}-{self._writer_id}-{self._sequence:06d}-{parquet.content_hash(data)}"
-        batch = _Batch(f"{self._folder}/{name}.parquet", data, len(taken))
+        batch = _Batch(f"{self._folder}/{name}.parquet", data, taken)
         with self._lock:
             self._unwritten = batch
             del self._rows[: len(taken)]
         self._sequence += 1
         return batch
-
-
-@dataclass(frozen=True, slots=True)
-class _Entries:
-    """What the parts hold: one entry for each distinct pair of key and part, sorted by key.
-
-    prefixes  uint64, the key's first 64 bits
-    parts     uint32, place in `paths`
-    flags     uint8, kinds of rows (HAS_…)
-    """
-
-    paths: tuple[str, ...]
-    prefixes: npt.NDArray[np.uint64]
-    parts: npt.NDArray[np.uint32]
-    flags: npt.NDArray[np.uint8]
-    damaged: tuple[str, ...]
 
 
 class JournalIndex:
@@ -168,15 +155,29 @@ class JournalIndex:
             named in a warning and left out, as those are that are found on loading
     """
 
-    def __init__(self, store: Store, dialogue: str, entries: _Entries, strict: bool = False) -> None:
+    def __init__(self, store: Store, dialogue: str, entries: Entries, strict: bool = False) -> None:
         self._store, self._dialogue, self._entries, self._strict = store, dialogue, entries, strict
         self._found_damaged: set[str] = set()
+        self._known_done: npt.NDArray[np.uint64] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What follows from the rest is found again where it is wanted.
+        return vars(self) | {"_known_done": None}
 
     @classmethod
     def load(cls, store: Store, dialogue: str, *, strict: bool = False) -> JournalIndex:
         """Read the keys of all parts. A damaged part is named in a warning and in `damaged`, and left out:
         what it held is asked for again. Raises StoreError."""
         return cls(store, dialogue, _load(store, dialogue), strict)
+
+    def extended(self, path: str, written: Sequence[JournalRow]) -> JournalIndex:
+        """This index with one more part, which holds these rows."""
+        if path in self._entries.paths:
+            return self
+        prefixes = rows.key_prefixes([row.key for row in written])
+        flags = np.array([flag_of(row.kind) for row in written], dtype=np.uint8)
+        entries = self._entries.extended(path, *distinct(prefixes, flags))
+        return JournalIndex(self._store, self._dialogue, entries, self._strict)
 
     @property
     def dialogue(self) -> str:
@@ -194,7 +195,7 @@ class JournalIndex:
     @property
     def any_killed(self) -> bool:
         """Whether there is a row of an item that killed whoever ran it."""
-        return bool(self._flagged(HAS_KILLED).any())
+        return bool(self._entries.kinds & HAS_KILLED)
 
     def keys_done(self) -> int:
         """Items that have a done row."""
@@ -236,16 +237,25 @@ class JournalIndex:
         """All rows of the items that have a failure and no done row."""
 
         def find() -> dict[str, list[JournalRow]]:
-            failed = np.setdiff1d(self._entries.prefixes[self._flagged(HAS_FAILED)], self._done())
+            failed = np.setdiff1d(self._entries.with_a(HAS_FAILED), self._done())
             found = self._lookup(self._keys_of(failed, HAS_FAILED))
             return {key: own for key, own in found.items() if any(r.kind == rows.FAILED for r in own)}
 
         return self._reloading(find)
 
     def _done(self) -> npt.NDArray[np.uint64]:
-        """Sorted prefixes of the items with a done row that no retry row voids."""
-        done = np.unique(self._entries.prefixes[self._flagged(HAS_DONE)])
-        retried = np.intersect1d(done, self._entries.prefixes[self._flagged(HAS_RETRY)])
+        """Sorted prefixes of the items with a done row that no retry row voids. Found once: entries, and what
+        parts hold, do not change."""
+        if self._known_done is None:
+            self._known_done = self._find_done()
+        return self._known_done
+
+    def _find_done(self) -> npt.NDArray[np.uint64]:
+        entries = self._entries
+        done = np.unique(entries.with_a(HAS_DONE))
+        if not entries.kinds & HAS_RETRY:
+            return done
+        retried = np.intersect1d(done, entries.with_a(HAS_RETRY))
         if not len(retried):
             return done
         own = self._lookup(self._keys_of(retried, HAS_RETRY))
@@ -257,17 +267,13 @@ class JournalIndex:
         entries = self._entries
         wanted = np.isin(entries.prefixes, prefixes)
         if flag is not None:
-            wanted &= self._flagged(flag)
+            wanted &= (entries.flags & flag) != 0
         keys: dict[str, None] = {}
         for part in np.unique(entries.parts[wanted]):
-            part_rows = self._decoded(int(part))
+            part_rows = self._decoded(entries.paths[part])
             if part_rows is not None:
                 keys.update(dict.fromkeys(part_rows.keys_of(prefixes)))
         return list(keys)
-
-    def _flagged(self, flag: int) -> npt.NDArray[np.bool_]:
-        found: npt.NDArray[np.bool_] = (self._entries.flags & flag) != 0
-        return found
 
     def _reloading(self, read: Callable[[], T]) -> T:
         for _ in range(_RELOADS):
@@ -275,7 +281,7 @@ class JournalIndex:
                 return read()
             except FileNotFoundError:
                 # Merged away since this index was loaded.
-                self._entries = _load(self._store, self._dialogue)
+                self._entries, self._known_done = _load(self._store, self._dialogue), None
         raise _vanishing(self._store, self._dialogue)
 
     def _lookup(self, keys: list[str]) -> dict[str, list[JournalRow]]:
@@ -291,14 +297,13 @@ class JournalIndex:
                 by_part.setdefault(int(part), []).append(int(place))
         found: dict[str, list[JournalRow]] = {}
         for part, places in sorted(by_part.items()):
-            part_rows = self._decoded(part)
+            part_rows = self._decoded(entries.paths[part])
             if part_rows is not None:
                 for row in part_rows.rows_of(wanted[places]):
                     found.setdefault(row.key, []).append(row)
         return {key: found[key] for key in keys if key in found}
 
-    def _decoded(self, part: int) -> DecodedPart | None:
-        path = self._entries.paths[part]
+    def _decoded(self, path: str) -> DecodedPart | None:
         if path in self._found_damaged:
             return None
         try:
@@ -311,7 +316,7 @@ class JournalIndex:
             return None
 
 
-def _load(store: Store, dialogue: str) -> _Entries:
+def _load(store: Store, dialogue: str) -> Entries:
     for _ in range(_RELOADS):
         parts = list_parts(store, dialogue)
         # A part that was merged away since it was listed is in a part of the next listing.
@@ -327,7 +332,8 @@ def _load(store: Store, dialogue: str) -> _Entries:
     order = np.argsort(prefixes, kind="stable")
     damaged = tuple(part.path for part, found in zip(parts, scanned, strict=True) if found is None)
     paths = tuple(part.path for part, _ in kept)
-    return _Entries(paths, prefixes[order], numbers[order], flags[order], damaged)
+    kinds = int(np.bitwise_or.reduce(flags))
+    return Entries(paths, prefixes[order], numbers[order], flags[order], damaged, kinds)
 
 
 def _scan(store: Store, info: FileInfo) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]] | None:
@@ -344,19 +350,15 @@ def _scan(store: Store, info: FileInfo) -> tuple[npt.NDArray[np.uint64], npt.NDA
     if table.num_rows == 0:
         return np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.uint8)
     prefixes = rows.column_prefixes(table.column("key"))
-    flags = rows.coded(table.column("kind"), lambda kind: _FLAGS.get(kind, 0), np.uint8)
-    order = np.argsort(prefixes, kind="stable")
-    prefixes, flags = prefixes[order], flags[order]
-    starts = np.flatnonzero(np.concatenate(([True], prefixes[1:] != prefixes[:-1])))
-    return prefixes[starts], np.bitwise_or.reduceat(flags, starts)
+    return distinct(prefixes, rows.coded(table.column("kind"), flag_of, np.uint8))
 
 
-def in_threads(read: Callable[[FileInfo], T], parts: Sequence[FileInfo]) -> Iterator[T]:
-    """Reads of many parts at once, results in order."""
+def in_threads(do: Callable[[X], T], parts: Sequence[X]) -> Iterator[T]:
+    """The same with many parts at once, results in order."""
     if not parts:
         return
-    with ThreadPoolExecutor(min(_THREADS, len(parts)), thread_name_prefix="journal") as pool:
-        yield from pool.map(read, parts)
+    with ThreadPoolExecutor(min(THREADS, len(parts)), thread_name_prefix="journal") as pool:
+        yield from pool.map(do, parts)
 
 
 def _joined(arrays: list[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
