@@ -164,7 +164,7 @@ class _WorkerSweep:
 
     async def _loop(self, incarnation: int, ask: Ask) -> Leased:
         """Until the sweep is over, or this worker shall leave; the coordinator's last answer."""
-        asking = Asking(self._marking(ask), self.writer, time.time)
+        asking = Asking(self._marking(ask), self.writer, self.index.now)
         while True:
             await self._flush_if_due()
             if self.error is not None:
@@ -234,7 +234,7 @@ class _WorkerSweep:
         store = self.settings.store
         if leased.last_loss > self.last_loss:
             # What the lost worker journalled came after our look at the journal, and is paid for.
-            self.index = await asyncio.to_thread(JournalIndex.load, store, self.work.name)
+            self.index = await asyncio.to_thread(self.index.again)
             self.last_loss = leased.last_loss
         for at in range(0, len(leased.items), BEGUN_TOGETHER):
             items = leased.items[at : at + BEGUN_TOGETHER]

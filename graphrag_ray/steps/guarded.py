@@ -17,12 +17,19 @@ KEYS_AT_ONCE = 10_000
 
 class Guarded(Generic[T]):
     """A source that is checked whenever it is asked. It counts the items that the journal did not answer
-    before."""
+    before, and tells why the first one failed: nobody need wait for the end of a stage that is in vain."""
 
-    def __init__(self, source: Source[T], check: Callable[[], None], index: JournalIndex) -> None:
+    def __init__(
+        self,
+        source: Source[T],
+        check: Callable[[], None],
+        index: JournalIndex,
+        tell_failure: Callable[[str], None],
+    ) -> None:
         self._source = source
         self._check = check
         self._index = index
+        self._tell_failure: Callable[[str], None] | None = tell_failure
         self._keys: list[str] = []
         self._answered = 0
 
@@ -42,6 +49,9 @@ class Guarded(Generic[T]):
             self._keys.append(outcome.key)
             if len(self._keys) >= KEYS_AT_ONCE:
                 self.answered()
+        elif outcome.error and self._tell_failure:
+            self._tell_failure(outcome.error)
+            self._tell_failure = None
         self._source.finished(number, outcome)
 
     def answered(self) -> int:

@@ -33,6 +33,8 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 ROWS_AT_ONCE = 512
 """Items replayed together: one batch of journal look-ups."""
+SHOWN_OF_ERROR = 500
+"""Characters of the first failure's reason."""
 
 
 class Observer(Protocol):
@@ -183,7 +185,7 @@ class Run:
         index: JournalIndex,
     ) -> Sweep:
         """Run every item of the source. Stops spending as soon as the lock is known to be lost."""
-        guarded = Guarded(source, self._still_ours, index)
+        guarded = Guarded(source, self._still_ours, index, partial(self._tell_failure, work.name))
         sweep = self.executor.sweep(work, guarded, index)
         self.asked[work.name] = self.asked.get(work.name, 0) + guarded.answered()
         before = self.usage.get(work.name, Accounts())
@@ -191,6 +193,9 @@ class Run:
         logs.event(_log, "stage asked", **sweep.summary(work.name))
         self.on_swept(work.name)
         return sweep
+
+    def _tell_failure(self, stage: str, error: str) -> None:
+        self.observer.note(f"{stage}: a first item failed: {error[:SHOWN_OF_ERROR]}")
 
     def sweep_rows(
         self,

@@ -11,20 +11,24 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 
 from graphrag_ray.errors import CorruptPart, StoreError
 from graphrag_ray.store import decoded, parquet, rows
 from graphrag_ray.store.decoded import DecodedPart
-from graphrag_ray.store.entries import HAS_DONE, HAS_FAILED, HAS_KILLED, HAS_RETRY, Entries, distinct, flag_of
+from graphrag_ray.store.entries import NONE, Entries, Held, held_by, held_in
 from graphrag_ray.store.files import WHOLE_BYTES, FileInfo, Store
 from graphrag_ray.store.rows import JournalRow
 
@@ -62,6 +66,11 @@ def list_parts(store: Store, dialogue: str) -> list[FileInfo]:
     at = folder(dialogue) + "/"
     found = {info.path: info for _ in range(2) for info in store.list(folder(dialogue))}
     return [found[path] for path in sorted(found) if PART_NAME.fullmatch(path.removeprefix(at))]
+
+
+def retried_path(dialogue: str) -> str:
+    """The note that items of a dialogue were put back (`retries.py`)."""
+    return f"{folder(dialogue)}/retried.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +183,13 @@ class JournalIndex:
         """This index with one more part, which holds these rows."""
         if path in self._entries.paths:
             return self
-        prefixes = rows.key_prefixes([row.key for row in written])
-        flags = np.array([flag_of(row.kind) for row in written], dtype=np.uint8)
-        entries = self._entries.extended(path, *distinct(prefixes, flags))
-        return JournalIndex(self._store, self._dialogue, entries, self._strict)
+        more = self._entries.having([(path, held_by(written))])
+        return JournalIndex(self._store, self._dialogue, more, self._strict)
+
+    def again(self) -> JournalIndex:
+        """The journal as it is now: of its parts only those that are new are read. Raises StoreError."""
+        found = _load(self._store, self._dialogue, self._entries)
+        return JournalIndex(self._store, self._dialogue, found, self._strict)
 
     @property
     def dialogue(self) -> str:
@@ -195,7 +207,16 @@ class JournalIndex:
     @property
     def any_killed(self) -> bool:
         """Whether there is a row of an item that killed whoever ran it."""
-        return bool(self._entries.kinds & HAS_KILLED)
+        return self._entries.any_has(rows.KILLED)
+
+    @property
+    def retried_until(self) -> float:
+        """Unix seconds of the latest retry row; 0.0 where nothing was put back."""
+        return self._entries.retried_until
+
+    def now(self) -> float:
+        """Unix seconds for a new row: after everything that a retry row voids, wherever a clock was ahead."""
+        return max(time.time(), math.nextafter(self._entries.retried_until, math.inf))
 
     def keys_done(self) -> int:
         """Items that have a done row."""
@@ -237,8 +258,8 @@ class JournalIndex:
         """All rows of the items that have a failure and no done row."""
 
         def find() -> dict[str, list[JournalRow]]:
-            failed = np.setdiff1d(self._entries.with_a(HAS_FAILED), self._done())
-            found = self._lookup(self._keys_of(failed, HAS_FAILED))
+            failed = np.setdiff1d(self._entries.with_a(rows.FAILED), self._done(), assume_unique=True)
+            found = self._lookup(self._keys_of(failed, rows.FAILED))
             return {key: own for key, own in found.items() if any(r.kind == rows.FAILED for r in own)}
 
         return self._reloading(find)
@@ -252,22 +273,22 @@ class JournalIndex:
 
     def _find_done(self) -> npt.NDArray[np.uint64]:
         entries = self._entries
-        done = np.unique(entries.with_a(HAS_DONE))
-        if not entries.kinds & HAS_RETRY:
+        done = entries.with_a(rows.DONE)
+        if not entries.any_has(rows.RETRY):
             return done
-        retried = np.intersect1d(done, entries.with_a(HAS_RETRY))
+        retried = np.intersect1d(done, entries.with_a(rows.RETRY), assume_unique=True)
         if not len(retried):
             return done
-        own = self._lookup(self._keys_of(retried, HAS_RETRY))
+        own = self._lookup(self._keys_of(retried, rows.RETRY))
         still = [key for key, found in own.items() if any(r.kind == rows.DONE for r in found)]
-        return np.setdiff1d(done, np.setdiff1d(retried, rows.key_prefixes(still)))
+        return np.setdiff1d(done, np.setdiff1d(retried, rows.key_prefixes(still)), assume_unique=True)
 
-    def _keys_of(self, prefixes: npt.NDArray[np.uint64], flag: int | None = None) -> list[str]:
+    def _keys_of(self, prefixes: npt.NDArray[np.uint64], kind: str | None = None) -> list[str]:
         """The keys that begin so, and have rows of this kind where one is named."""
         entries = self._entries
         wanted = np.isin(entries.prefixes, prefixes)
-        if flag is not None:
-            wanted &= (entries.flags & flag) != 0
+        if kind is not None:
+            wanted &= entries.have(kind)
         keys: dict[str, None] = {}
         for part in np.unique(entries.parts[wanted]):
             part_rows = self._decoded(entries.paths[part])
@@ -281,7 +302,8 @@ class JournalIndex:
                 return read()
             except FileNotFoundError:
                 # Merged away since this index was loaded.
-                self._entries, self._known_done = _load(self._store, self._dialogue), None
+                self._entries = _load(self._store, self._dialogue, self._entries)
+                self._known_done = None
         raise _vanishing(self._store, self._dialogue)
 
     def _lookup(self, keys: list[str]) -> dict[str, list[JournalRow]]:
@@ -316,28 +338,33 @@ class JournalIndex:
             return None
 
 
-def _load(store: Store, dialogue: str) -> Entries:
+def _load(store: Store, dialogue: str, known: Entries = NONE) -> Entries:
+    """known: what was loaded before; parts that are in it are not read again."""
+    before = set(known.paths)
     for _ in range(_RELOADS):
         parts = list_parts(store, dialogue)
+        new = [part for part in parts if part.path not in before]
         # A part that was merged away since it was listed is in a part of the next listing.
         with contextlib.suppress(FileNotFoundError):
-            scanned = list(in_threads(lambda info: _scan(store, info), parts))
+            scanned = list(in_threads(partial(_scan, store), new))
             break
     else:
         raise _vanishing(store, dialogue)
-    kept = [(part, found) for part, found in zip(parts, scanned, strict=True) if found is not None]
-    prefixes = _joined([found[0] for _, found in kept], np.uint64)
-    flags = _joined([found[1] for _, found in kept], np.uint8)
-    numbers = np.repeat(np.arange(len(kept), dtype=np.uint32), [len(found[0]) for _, found in kept])
-    order = np.argsort(prefixes, kind="stable")
-    damaged = tuple(part.path for part, found in zip(parts, scanned, strict=True) if found is None)
-    paths = tuple(part.path for part, _ in kept)
-    kinds = int(np.bitwise_or.reduce(flags))
-    return Entries(paths, prefixes[order], numbers[order], flags[order], damaged, kinds)
+    found = [(part.path, held) for part, held in zip(new, scanned, strict=True) if held is not None]
+    damaged = tuple(part.path for part, held in zip(new, scanned, strict=True) if held is None)
+    loaded = known.among({part.path for part in parts}).having(found)
+    return replace(loaded, damaged=damaged, retried_until=_retried_until(store, dialogue))
 
 
-def _scan(store: Store, info: FileInfo) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]] | None:
-    """Distinct key prefixes of a part and the kinds of rows each has; None for a damaged part."""
+def _retried_until(store: Store, dialogue: str) -> float:
+    try:
+        return float(orjson.loads(store.read(retried_path(dialogue))).get("until", 0.0))
+    except FileNotFoundError:
+        return 0.0
+
+
+def _scan(store: Store, info: FileInfo) -> Held | None:
+    """None for a damaged part."""
     columns = ("key", "kind")
     try:
         if info.bytes <= WHOLE_BYTES:
@@ -347,10 +374,7 @@ def _scan(store: Store, info: FileInfo) -> tuple[npt.NDArray[np.uint64], npt.NDA
     except CorruptPart as e:
         _warn_damaged(e)
         return None
-    if table.num_rows == 0:
-        return np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.uint8)
-    prefixes = rows.column_prefixes(table.column("key"))
-    return distinct(prefixes, rows.coded(table.column("kind"), flag_of, np.uint8))
+    return held_in(table)
 
 
 def in_threads(do: Callable[[X], T], parts: Sequence[X]) -> Iterator[T]:
@@ -359,10 +383,6 @@ def in_threads(do: Callable[[X], T], parts: Sequence[X]) -> Iterator[T]:
         return
     with ThreadPoolExecutor(min(THREADS, len(parts)), thread_name_prefix="journal") as pool:
         yield from pool.map(do, parts)
-
-
-def _joined(arrays: list[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    return np.concatenate(arrays) if arrays else np.empty(0, dtype=dtype)
 
 
 def _vanishing(store: Store, dialogue: str) -> StoreError:

@@ -121,6 +121,8 @@ def test_replies_at_the_same_instant_are_chosen_by_their_hash():
         {"at": 1e12},
         {"turn": -1},
         {"slot": 2**31},
+        {"completion_tokens": 2**63},
+        {"cached_tokens": -1},
         {"model": None},
         {"latency_s": float("inf")},
     ],
@@ -298,6 +300,23 @@ def test_an_index_with_one_more_part_is_that_of_a_new_look(store):
     for name in ("prefixes", "parts", "flags"):
         assert getattr(extended._entries, name).tolist() == getattr(again._entries, name).tolist()
     assert extended.extended(path, new) is extended
+
+
+def test_a_look_again_reads_only_what_is_new(store, monkeypatch):
+    paths = [write(store, row(i), row(i + 100, "killed"), writer=f"w{i}") for i in range(6)]
+    index = JournalIndex.load(store, "extract")
+    new = [write(store, row(i), row(3, at=2000.0 + i), writer=f"w{i}") for i in range(6, 9)]
+    for path in paths[:4]:
+        store.delete(path)
+    read, real = [], Store.read
+    monkeypatch.setattr(Store, "read", lambda self, path: read.append(path) or real(self, path))
+    again = index.again()
+    assert sorted(path for path in read if path.endswith(".parquet")) == sorted(new)
+    fresh = JournalIndex.load(store, "extract")
+    keys = [*map(key, range(120))]
+    assert again.lookup(keys) == fresh.lookup(keys)
+    assert (again.n_parts, again.any_killed, again.damaged) == (fresh.n_parts, True, [])
+    assert again.again().lookup(keys) == fresh.lookup(keys)
 
 
 def test_failed_items_are_listed_with_all_their_rows(store):
