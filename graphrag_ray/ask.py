@@ -167,9 +167,11 @@ class Index:
         self, manifest: Manifest, settings: Settings, prompts: Mapping[str, Prompt] | None = None
     ) -> Index:
         """Another snapshot of the same index. What was read and is in that one too need not be read again;
-        what is open for search is opened there; the cache is the same."""
+        what is open for search is opened there; the cache is the same, with what others added to it."""
         other = replace(self, manifest=manifest, settings=settings, prompts=prompts)
-        vars(other)["_replies"] = self._replies
+        if "_replies" in vars(self) and self._replies:
+            self._replies.look_again()
+            vars(other)["_replies"] = self._replies
         if "searcher" in vars(self):
             other.searcher.open_as(self.searcher)
         return other

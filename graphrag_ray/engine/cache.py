@@ -62,6 +62,21 @@ class ReplyCache:
         found = index.lookup(keys)
         return {key: [*found.get(key, []), *added[key]] for key in keys}
 
+    def look_again(self) -> None:
+        """Find what others have written since; of what is there, only that is read."""
+        with self._lock:
+            index = self._index
+        if index is None:
+            return
+        try:
+            fresh = index.again()
+        except StoreError as e:
+            _log.warning("what others wrote to the cache is not known yet: %s", e)
+            return
+        with self._lock:
+            # Where a part of our own came in meanwhile, the next look will do.
+            self._index = fresh if self._index is index else self._index
+
     def append(self, row: JournalRow) -> None:
         """Take a row. Raises ValueError for a bad one."""
         row = rows.checked(row)

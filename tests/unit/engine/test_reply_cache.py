@@ -114,6 +114,17 @@ def merged_all() -> bool:
     return not any(thread.name == "cache" for thread in threading.enumerate())
 
 
+def test_what_others_wrote_is_found_at_the_next_look(store: Store):
+    one, two = ReplyCache(store), ReplyCache(store)
+    assert two.lookup([key(1)]) == {key(1): []}
+    one.append(row(1))
+    one.flush()
+    two.append(row(2))
+    two.flush()
+    two.look_again()
+    assert two.lookup([key(1), key(2)]) == {key(1): [row(1)], key(2): [row(2)]}
+
+
 def test_nobody_merges_what_another_writer_has(store: Store, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cache, "MANY", 2)
     monkeypatch.setattr(cache, "LOOK_EVERY", 1)
