@@ -21,6 +21,8 @@ FLUSH_S = 2.0
 """What was added is written so soon; where answers follow each other, no part is written more often."""
 FLUSH_ROWS = 4096
 """Rows that wait to be written; from so many on they wait no longer."""
+MOST_WAITING = 16_384
+"""Rows that are held for a storage that takes none; those that come then are not kept."""
 MANY = 256
 """Small parts from which on they are merged."""
 FEW = 8
@@ -81,6 +83,8 @@ class ReplyCache:
         """Take a row. Raises ValueError for a bad one."""
         row = rows.checked(row)
         with self._lock:
+            if self.failure and self._writer.pending >= MOST_WAITING:
+                return
             self._added.setdefault(row.key, []).append(row)
             self._writer.append(row)
             self._write_in(FLUSH_S)

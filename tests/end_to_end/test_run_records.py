@@ -143,8 +143,7 @@ def test_records_of_a_newer_format_and_damaged_ones_are_passed_over(world: World
     assert runs.epochs(world.store) == [3, 7, 9]
 
 
-def test_a_run_that_was_killed_after_its_commit_came_to_its_end(world: World, run: Command):
-    world.index()
-    runs.write(world.store, runs.RunRecord(7, "n", 1.0, "0", snapshot=1))
-    assert runs.unfinished(world.store) == [] and "runs/1.json" in runs.superseded(world.store)
-    assert "was killed, after it had committed snapshot 1" in plain(run, world)
+def test_a_run_that_was_killed_after_its_commit_came_to_its_end(town: World, run: Command):
+    runs.write(town.store, runs.RunRecord(7, "n", 1.0, "0", snapshot=1))
+    assert runs.unfinished(town.store) == [] and "runs/1.json" in runs.superseded(town.store)
+    assert "was killed, after it had committed snapshot 1" in plain(run, town)

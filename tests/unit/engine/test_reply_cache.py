@@ -147,8 +147,12 @@ def test_what_cannot_be_written_is_kept_and_told(store: Store, monkeypatch: pyte
         broken.setattr(Store, "write", full)
         replies.settle()
     assert replies.failure == "no space left" and replies.lookup([key(1)]) == {key(1): [row(1)]}
+    monkeypatch.setattr(cache, "MOST_WAITING", 3)
+    for i in range(2, 9):
+        replies.append(row(i))
     replies.flush()
-    assert not replies.failure and ReplyCache(store).lookup([key(1)]) == {key(1): [row(1)]}
+    found = ReplyCache(store).lookup([key(i) for i in range(1, 9)])
+    assert not replies.failure and [r for rows in found.values() for r in rows] == [row(1), row(2), row(3)]
 
 
 def test_replies_are_found_while_others_write(store: Store):
