@@ -41,6 +41,7 @@ class Gateway:
     in_flight       kept up to date with what is sent and not yet answered
     hedge           send a second request for a call slower than nearly all of its stage
     at_the_end      whether nothing is left to ask beside what is in flight
+    attempts_before that somebody has made of each call before
     aside           where offline models answer; None: in the event loop
     """
 
@@ -58,12 +59,15 @@ class Gateway:
         rng: random.Random,
         hedge: bool = False,
         at_the_end: Callable[[], bool] = lambda: False,
+        attempts_before: int = 0,
         aside: Executor | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         sent = in_flight or InFlight()
-        runtime = Runtime(limiter, on_call, sent, max_attempts, rng, clock, sleep, hedge, at_the_end)
+        runtime = Runtime(
+            limiter, on_call, sent, max_attempts, rng, clock, sleep, hedge, at_the_end, attempts_before
+        )
         self._lanes = {
             name: Lane(name, model, clients[name], runtime)
             for name, model in models.items()
