@@ -38,7 +38,7 @@ AGAIN_S = 1.0
 
 LINGER_S = 0.05
 """A place that is free again is told of after so long at the latest, or with the next question, together with
-all others: a call of an actor costs it as much as thirty settles."""
+all others: a call of an actor costs it as much as a hundred settles."""
 LONGEST_LINGER_S = 0.1
 BATCHES_S = 640
 """Such calls a second, of all holders together: with many, each lingers longer."""
