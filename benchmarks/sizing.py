@@ -42,6 +42,9 @@ COMMUNITIES_PER_ENTITY = 0.205
 """Measured: 1,353 of 6,610."""
 CALL_CPU_S = 0.0056
 """Measured: of a call, all processes."""
+LIMITER_CPU_S = 0.00036
+"""Measured: of a call, in the one process that all workers ask, at 1,585 calls a second; where the rate is
+used up it is 0.00011."""
 TABLES_CPU_S_PER_MTOK = 15.0
 """Measured at 10M tokens: read, merge, communities, embed (offline), search and finish."""
 DRIVER_MB = 500
@@ -145,6 +148,10 @@ ROWS: Mapping[str, Callable[[Sized], str]] = {
     "CPU hours: tables": lambda s: short(s.tables_cpu_s / 3600),
     "share of the workers' CPU that the calls take": lambda s: (
         f"{s.calls_cpu_s / s.asking_s / s.case.cores:.0%}"
+    ),
+    "share of one core that the limiter takes": lambda s: f"{LIMITER_CPU_S * s.calls / s.asking_s:.0%}",
+    "the same at all the requests that the limits allow": lambda s: (
+        f"{LIMITER_CPU_S * s.case.requests_per_minute / 60:.0%}"
     ),
     "driver, GB: graph": lambda s: short(s.graph_bytes / 1e9),
     "driver, GB: in all": lambda s: short(s.driver_bytes / 1e9),

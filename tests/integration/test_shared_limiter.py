@@ -134,11 +134,15 @@ def test_what_a_limiter_gave_before_it_was_restarted_frees_none_of_its_places(mo
     async def ask_twice() -> None:
         limiter = RayLimiter(prefix, "one", [MODEL], NAMESPACE)
         assert await limiter.acquire(MODEL, [1], [0]) == (0,)
-        limiter.settle(MODEL, 0, 0, Ended(4.0, 100))
+        life = ray.get(actor.watched.remote()).life
         ray.kill(actor, no_restart=False)
+        while ray.get(actor.watched.remote()).life == life:
+            time.sleep(0.05)
         assert await limiter.acquire(MODEL, [1], [0]) == (0,)
-        (endpoint,) = (await actor.watched.remote()).endpoints
-        assert (endpoint.in_flight, endpoint.tally.answered) == (1, 1)
+        limiter.settle(MODEL, 0, 0, Ended(4.0, 100))  # of its earlier life
+        while not (endpoint := (await actor.watched.remote()).endpoints[0]).tally.answered:
+            await asyncio.sleep(0.01)
+        assert endpoint.in_flight == 1
 
     asyncio.run(asyncio.wait_for(ask_twice(), 60))
 
