@@ -44,7 +44,7 @@ CALL_CPU_S = 0.0056
 """Measured: of a call, all processes."""
 LIMITER_CPU_S = 0.00068
 """Measured: of a call, in the one process that all workers ask, at 385 calls a second of 8 workers on two
-cores that others used too. More calls a second take less each: 0.00036 at 1,585."""
+cores that others used too. More calls a second take less each: 0.00036 at 1,585, 0.00008 at 3,771."""
 TABLES_CPU_S_PER_MTOK = 15.0
 """Measured at 10M tokens: read, merge, communities, embed (offline), search and finish."""
 DRIVER_MB = 500
