@@ -195,6 +195,7 @@ async def open_gateway(
     at_the_end: Callable[[], bool] = lambda: False,
     attempts_before: int = 0,
     aside: Executor | None = None,
+    dropped_for_s: float = math.inf,
 ) -> AsyncIterator[AskAloud]:
     """A function that asks, as long as the block lasts.
 
@@ -206,6 +207,7 @@ async def open_gateway(
     at_the_end whether nothing is left to ask beside that
     attempts_before  that were made of each call before: of max_attempts, so many fewer are left
     aside      where the offline engine answers; None: in the event loop, which has nothing better to do
+    dropped_for_s  an endpoint that refused us as a whole is tried again then
     """
     online = models.online
     clients = {
@@ -226,6 +228,7 @@ async def open_gateway(
         at_the_end=at_the_end,
         attempts_before=attempts_before,
         aside=aside,
+        dropped_for_s=dropped_for_s,
     )
 
     async def ask(request: Request, stage: str, listener: Listener | None = None) -> Answer:
