@@ -19,12 +19,12 @@ from graphrag_ray.corpus.tables import documents_table, text_units_table
 from graphrag_ray.corpus.tokens import vocabulary_for
 from graphrag_ray.engine.executor import Parted
 from graphrag_ray.errors import InputError
-from graphrag_ray.graph.batches import stable_batches
+from graphrag_ray.graph.batches import stable_batches, stable_stream
 from graphrag_ray.ids import stable_id
 from graphrag_ray.settings import Settings
-from graphrag_ray.steps.keep import inputs_of, keep_and_count
+from graphrag_ray.steps.keep import inputs_of, keep_and_count, pairs_of
 from graphrag_ray.steps.listing import InputFile, look_at
-from graphrag_ray.steps.run import Result, Run, by_input
+from graphrag_ray.steps.run import Result, Run, by_input, rows_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.remote import is_storage_error, open_elsewhere
@@ -35,12 +35,18 @@ KINDS_TOLD = 5
 
 WHOLE_BYTES = 8_000_000
 """Files up to this size are fetched in one piece, where it is known."""
-YIELD_CHARACTERS = 32_000_000
-"""Documents are written when so much text has gathered: what bounds a reader's memory."""
+MAX_SPLIT_BYTES = 16 << 20
+DOCUMENT_BYTES = 500
+"""What a document takes beside its text, roughly: parts of very short ones are bounded too."""
 
 
 def read(run: Run, input_url: str, *, add: bool, allow_deletes: bool) -> Result:
-    """Tables documents and text_units, their parts aligned with one another, and failures, in one group."""
+    """Tables documents and text_units, and failures, in one group.
+
+    Documents lie in pairs of parts: some consecutive documents, and all chunks of these. A group is a few
+    consecutive pairs, so it never parts a document from its chunks; it is the input of a task in each later
+    step, whatever the files were.
+    """
     return run.step("read", None, partial(_read, run, input_url, add, allow_deletes))
 
 
@@ -51,48 +57,59 @@ def _read(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Result:
     if listing.others:
         run.observer.note(_skipped(listing.others))
     sizes = [max(1, f.size) for f in files]
-    splits = stable_batches([stable_id("file", f.path) for f in files], sizes, _split_bytes(sum(sizes)))
+    limit = _split_bytes(sum(sizes))
+    splits = stable_batches([stable_id("file", f.path) for f in files], sizes, limit)
     inputs = [[files[i] for i in batch] for batch in splits]
     one_by_one = Parted(lambda files: [[file] for file in files], _unread)
-    written = run.executor.map("read", partial(_read_split, run.settings, options), inputs, one_by_one)
+    written = run.executor.map("read", partial(_read_split, run.settings, options, limit), inputs, one_by_one)
     tables = by_input(written, "documents", "text_units", "failures")
     if run.parent is None and not any(tables["documents"]):
         _refuse_nothing(run, tables["failures"])
     counts = keep_and_count(run, tables, listing.base, add, allow_deletes)
     run.inputs = inputs_of(run, listing.base, add)
-    return Result(
-        tables, counts | {"files": len(files), "chunks": sum(p.rows for g in tables["text_units"] for p in g)}
-    )
+    return Result(_regrouped(tables), counts | {"files": len(files), "chunks": rows_of(tables["text_units"])})
 
 
 def _read_split(
-    settings: Settings, options: Mapping[str, Any], store: Store, files: Sequence[InputFile]
+    settings: Settings, options: Mapping[str, Any], limit: int, store: Store, files: Sequence[InputFile]
 ) -> Iterator[Mapping[str, pa.Table]]:
+    """limit: of a pair of parts, in bytes; what bounds a reader's memory."""
     model = settings.model(settings.model_name("extract"))
     vocabulary = vocabulary_for(model.model, model.tokenizer).name
-    documents: list[Document] = []
     unreadable: list[Unreadable] = []
-    gathered = 0
 
-    def tables() -> Mapping[str, pa.Table]:
-        units = [text_units_table(d, settings.chunking, vocabulary) for d in documents]
-        return {
-            "documents": documents_table(documents),
-            "text_units": pa.concat_tables(units) if units else schema.TEXT_UNITS.empty_table(),
+    def documents() -> Iterator[Document]:
+        for file in files:
+            for found in read_file(file, settings, options):
+                if isinstance(found, Unreadable):
+                    unreadable.append(found)
+                else:
+                    yield found
+
+    for batch in stable_stream(documents(), lambda d: (d.id, len(d.text) + DOCUMENT_BYTES), limit):
+        units = [text_units_table(d, settings.chunking, vocabulary) for d in batch]
+        yield {
+            "documents": documents_table(batch),
+            "text_units": pa.concat_tables(units),
             "failures": _failures(unreadable),
         }
+        unreadable.clear()
+    yield {"failures": _failures(unreadable)}
 
-    for file in files:
-        for found in read_file(file, settings, options):
-            if isinstance(found, Unreadable):
-                unreadable.append(found)
-                continue
-            documents.append(found)
-            gathered += len(found.text)
-            if gathered > YIELD_CHARACTERS:
-                yield tables()
-                documents, unreadable, gathered = [], [], 0
-    yield tables()
+
+def _regrouped(tables: Mapping[str, list[list[Part]]]) -> dict[str, list[list[Part]]]:
+    """The same parts, a few consecutive pairs a group: what stood in one file, or came in one update, is
+    nobody's business any more. Groups that were made so before stay as they are."""
+    groups = zip(tables["documents"], tables["text_units"], strict=True)
+    pairs = [pair for documents, units in groups for pair in pairs_of(documents, units)]
+    sizes = [sum(part.bytes for part in (*documents, *units)) for documents, units in pairs]
+    named = [stable_id("pair", *(part.path for part in documents)) for documents, _ in pairs]
+    batches = stable_batches(named, sizes, _split_bytes(sum(sizes)))
+    return {
+        **tables,
+        "documents": [[part for i in batch for part in pairs[i][0]] for batch in batches],
+        "text_units": [[part for i in batch for part in pairs[i][1]] for batch in batches],
+    }
 
 
 def read_file(
@@ -158,8 +175,9 @@ def _refuse_nothing(run: Run, groups: list[list[Part]]) -> None:
 
 
 def _split_bytes(total: int) -> int:
-    """Bytes a reader takes at once: a power of two, so that a corpus that grows keeps its splits."""
+    """Bytes that a task takes at once: some 1,000 tasks, none of them large. A power of two, so that a corpus
+    that grows keeps its splits."""
     size = 1 << 19
-    while size < total / 1024:
+    while size < min(total / 1024, MAX_SPLIT_BYTES):
         size *= 2
     return size
