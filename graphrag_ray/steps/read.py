@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, BinaryIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from graphrag_ray import schema
 from graphrag_ray.corpus.parse import Document, Unreadable, documents_in
+from graphrag_ray.corpus.stretches import Stretch
 from graphrag_ray.corpus.tables import documents_table, text_units_table
 from graphrag_ray.corpus.tokens import vocabulary_for
-from graphrag_ray.engine.executor import Parted
+from graphrag_ray.engine.executor import Parted, Written
 from graphrag_ray.errors import InputError
 from graphrag_ray.graph.batches import stable_batches, stable_stream
 from graphrag_ray.ids import stable_id
 from graphrag_ray.settings import Settings
 from graphrag_ray.steps.keep import inputs_of, keep_and_count, pairs_of
 from graphrag_ray.steps.listing import InputFile, look_at
+from graphrag_ray.steps.pieces import Piece, pieces_of, read_stretch
 from graphrag_ray.steps.run import Result, Run, by_input, rows_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
@@ -38,6 +42,12 @@ WHOLE_BYTES = 8_000_000
 MAX_SPLIT_BYTES = 16 << 20
 DOCUMENT_BYTES = 500
 """What a document takes beside its text, roughly: parts of very short ones are bounded too."""
+
+_ROW_NAMES = pa.schema(
+    [("path", pa.string()), ("name", pa.string()), ("row", pa.int64()), ("piece", pa.int64())]
+)
+"""What rows of stretches are called by `input.id_column`. row: the first of the stretch; piece: its place in
+the reader's input. It is needed until all is read."""
 
 
 def read(run: Run, input_url: str, *, add: bool, allow_deletes: bool) -> Result:
@@ -56,12 +66,18 @@ def _read(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Result:
     files = listing.files
     if listing.others:
         run.observer.note(_skipped(listing.others))
-    sizes = [max(1, f.size) for f in files]
-    limit = _split_bytes(sum(sizes))
-    splits = stable_batches([stable_id("file", f.path) for f in files], sizes, limit)
-    inputs = [[files[i] for i in batch] for batch in splits]
-    one_by_one = Parted(lambda files: [[file] for file in files], _unread)
-    written = run.executor.map("read", partial(_read_split, run.settings, options, limit), inputs, one_by_one)
+    limit = _split_bytes(sum(f.size for f in files))
+    pieces = pieces_of(run, files, options, limit)
+    splits = stable_batches([p.rank for p in pieces], [p.size for p in pieces], limit)
+    inputs = [[pieces[i] for i in batch] for batch in splits]
+    one_by_one = Parted(lambda pieces: [[piece] for piece in pieces], _unread)
+    read_split = partial(_read_split, run.settings, options, limit)
+    written = run.executor.map("read", read_split, inputs, one_by_one)
+    again = _with_earlier_names(run, inputs, written)
+    for n, done in zip(
+        again, run.executor.map("read", read_split, list(again.values()), one_by_one), strict=True
+    ):
+        written[n] = done
     tables = by_input(written, "documents", "text_units", "failures")
     if run.parent is None and not any(tables["documents"]):
         _refuse_nothing(run, tables["failures"])
@@ -71,16 +87,17 @@ def _read(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Result:
 
 
 def _read_split(
-    settings: Settings, options: Mapping[str, Any], limit: int, store: Store, files: Sequence[InputFile]
+    settings: Settings, options: Mapping[str, Any], limit: int, store: Store, pieces: Sequence[Piece]
 ) -> Iterator[Mapping[str, pa.Table]]:
     """limit: of a pair of parts, in bytes; what bounds a reader's memory."""
     model = settings.model(settings.model_name("extract"))
     vocabulary = vocabulary_for(model.model, model.tokenizer).name
     unreadable: list[Unreadable] = []
+    names = [set(piece.names) for piece in pieces]
 
     def documents() -> Iterator[Document]:
-        for file in files:
-            for found in read_file(file, settings, options):
+        for piece, known in zip(pieces, names, strict=True):
+            for found in read_file(piece.file, settings, options, piece.stretch, known):
                 if isinstance(found, Unreadable):
                     unreadable.append(found)
                 else:
@@ -94,7 +111,42 @@ def _read_split(
             "failures": _failures(unreadable),
         }
         unreadable.clear()
-    yield {"failures": _failures(unreadable)}
+    yield {"failures": _failures(unreadable), "row_names": _row_names(pieces, names)}
+
+
+def _row_names(pieces: Sequence[Piece], names: Sequence[set[str]]) -> pa.Table:
+    """What the rows of stretches are called."""
+    rows = [
+        {"path": piece.path, "name": name, "row": piece.stretch.row, "piece": i}
+        for i, (piece, known) in enumerate(zip(pieces, names, strict=True))
+        if piece.stretch is not None
+        for name in sorted(known)
+    ]
+    return pa.Table.from_pylist(rows, schema=_ROW_NAMES)
+
+
+def _with_earlier_names(
+    run: Run, inputs: Sequence[Sequence[Piece]], written: Written
+) -> dict[int, list[Piece]]:
+    """By number, the inputs that have to be read again: a row of theirs has the name of one in an earlier
+    stretch of its file, which its reader could not know."""
+    found = []
+    for n, done in enumerate(written):
+        if parts := done.get("row_names"):
+            table = read_table(run.store, parts)
+            found.append(table.append_column("input", pa.array([n] * table.num_rows, pa.int64())))
+    if not found:
+        return {}
+    names = pa.concat_tables(found)
+    first = names.group_by(["path", "name"]).aggregate([("row", "min"), ("row", "count")])
+    repeated = first.filter(pc.greater(first["row_count"], 1))
+    again: dict[int, list[Piece]] = {}
+    for row in names.join(repeated, ["path", "name"], join_type="inner").to_pylist():
+        if row["row"] > row["row_min"]:
+            own = again.setdefault(row["input"], list(inputs[row["input"]]))
+            piece = own[row["piece"]]
+            own[row["piece"]] = replace(piece, names=piece.names | {row["name"]})
+    return again
 
 
 def _regrouped(tables: Mapping[str, list[list[Part]]]) -> dict[str, list[list[Part]]]:
@@ -113,29 +165,42 @@ def _regrouped(tables: Mapping[str, list[list[Part]]]) -> dict[str, list[list[Pa
 
 
 def read_file(
-    file: InputFile, settings: Settings, options: Mapping[str, Any] | None = None
+    file: InputFile,
+    settings: Settings,
+    options: Mapping[str, Any] | None = None,
+    stretch: Stretch | None = None,
+    names: set[str] | None = None,
 ) -> Iterator[Document | Unreadable]:
-    """The documents of a file, and what in it is none. options: of INPUT's storage."""
+    """The documents of a file, or of a stretch of it, and what in it is none. options: of INPUT's storage;
+    names: see `documents_in`."""
     try:
-        with _opened(file, options or {}) as stream:
-            yield from documents_in(file.path, stream, settings.input)
+        with _opened(file, options or {}, stretch) as stream:
+            yield from documents_in(file.path, stream, settings.input, stretch, names)
     except Exception as e:
         if not is_storage_error(e):
             raise
         yield Unreadable(file.path, "", f"cannot be read: {e}")
 
 
-def _opened(file: InputFile, options: Mapping[str, Any]) -> BinaryIO:
+def _opened(file: InputFile, options: Mapping[str, Any], stretch: Stretch | None) -> BinaryIO:
     fs, path = open_elsewhere(file.url, options)
+    if stretch is not None and file.path.lower().endswith(".jsonl"):
+        return io.BytesIO(read_stretch(fs, path, stretch))
     if 0 < file.size <= WHOLE_BYTES:
         # One request of an object store; opening a file asks for its size first.
         return io.BytesIO(fs.cat_file(path))
     return fs.open(path, "rb")  # type: ignore[no-any-return]
 
 
-def _unread(files: Sequence[InputFile], why: str) -> Mapping[str, pa.Table]:
-    """What stands for a file of which processes die."""
-    return {"failures": _failures([Unreadable(file.path, "", f"cannot be read: {why}") for file in files])}
+def _unread(pieces: Sequence[Piece], why: str) -> Mapping[str, pa.Table]:
+    """What stands for a file, or a stretch of one, of which processes die."""
+    unread = []
+    for piece in pieces:
+        what = (
+            "cannot be read" if piece.stretch is None else f"rows from {piece.stretch.row:,} on are not read"
+        )
+        unread.append(Unreadable(piece.path, "", f"{what}: {why}"))
+    return {"failures": _failures(unread)}
 
 
 def _failures(unreadable: Sequence[Unreadable]) -> pa.Table:
