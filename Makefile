@@ -22,6 +22,8 @@ demo: install
 	$(BIN)/graphrag-ray index demo/corpus --root demo-index
 	@echo
 	$(BIN)/graphrag-ray query "What happened to the harbour plan and to Hask Marsh?" --root demo-index
+	@echo
+	@echo "To go on in this shell: . $(VENV)/bin/activate"
 
 ## Two processes: many tests wait for servers, processes and kills. Each keeps whole files to itself.
 test: install

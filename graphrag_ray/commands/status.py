@@ -90,7 +90,7 @@ def _watch(store: Store, following: bool, as_json: bool) -> int:
     from graphrag_ray.terminal import status as terminal
 
     if following:
-        click.echo("Waiting for the run to begin", err=True)
+        click.echo("Waiting for the run to begin; `ray job list` on its cluster shows the job", err=True)
         await_next(store)
     last: Mapping[str, Any] | None = None
     if as_json:

@@ -1,21 +1,23 @@
-"""Metrics of a run, through Ray's metrics API: the agent of the driver's node serves them to Prometheus, as
+"""Metrics through Ray's metrics API: the agent of a process's node serves them to Prometheus, as
 `ray_graphrag_ray_<name>`, counters with `_total` behind it.
 
-All are recorded by the driver, every few seconds, from what it is told anyway: the merged accounts of a
-sweep, its queue, and what the limiters see of the endpoints. So nothing is counted twice where a worker, a
-coordinator or a limiter comes back, workers spend nothing on them, and a run leaves one set of series with
-the agent, which keeps them for good, however many processes it had.
+Those of a run are recorded by its driver, every few seconds, from what it is told anyway: the merged accounts
+of a sweep, its queue, and what the limiters see of the endpoints. So nothing is counted twice where a worker,
+a coordinator or a limiter comes back, workers spend nothing on them, and a run leaves one set of counters
+with the agent, which keeps them for good, however many processes it had. A gauge that is not set goes after
+20 s. Those of the service are recorded by each replica.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import ray
 from ray.exceptions import RayError
@@ -23,6 +25,7 @@ from ray.util import metrics as ray_metrics
 
 from graphrag_ray.distributed.limits import Watched
 from graphrag_ray.engine.executor import Sweep
+from graphrag_ray.instruments import PREFIX, Instrument
 from graphrag_ray.llm.accounting import Latencies, Totals
 from graphrag_ray.llm.limits import Seen
 from graphrag_ray.settings import Model
@@ -41,47 +44,38 @@ LATENCY_S = (
 """Upper ends of the buckets of latencies, seconds."""
 
 
-PREFIX = "graphrag_ray_"
-
-
-@dataclass(frozen=True)
-class Declared:
-    """A metric. name: without the prefix; labels: besides `run`, which all of them have."""
-
-    kind: Literal["counter", "gauge", "histogram"]
-    name: str
-    about: str
-    labels: tuple[str, ...]
-
+NOTHING = sys.float_info.min
+"""What a counter begins with, so that Prometheus sees it rise: the first value that it finds is no increase.
+Ray takes no zero; this one vanishes in any sum."""
 
 _STAGE = ("stage",)
 _MODEL = ("stage", "model")
 _ENDPOINT = ("stage", "model", "endpoint")
 
 DECLARED = (
-    Declared("counter", "items", "Items that ended: result complete, failed", ("stage", "result")),
-    Declared("gauge", "items_expected", "Items of the stage, ended or not, where known", _STAGE),
-    Declared("gauge", "queue_items", "Items by state: waiting for a worker, leased", ("stage", "state")),
-    Declared("gauge", "workers", "LLM workers, without those that are about to leave", _STAGE),
-    Declared("counter", "leases_reissued", "Items handed out again, since their worker was lost", _STAGE),
-    Declared("gauge", "journal_lag_seconds", "For how long some reply has not been journalled", _STAGE),
-    Declared("counter", "llm_calls", "Logical calls of a model, with all their attempts", _MODEL),
-    Declared("counter", "llm_calls_failed", "Of these, ended without a reply", _MODEL),
-    Declared("counter", "llm_retries", "Requests that were sent again after a failure", _MODEL),
-    Declared("counter", "llm_hedges", "Second requests for slow calls", _MODEL),
-    Declared("counter", "llm_prompt_tokens", "Tokens of prompts, cached ones included", _MODEL),
-    Declared("counter", "llm_cached_tokens", "Of these, taken from the endpoint's cache", _MODEL),
-    Declared("counter", "llm_completion_tokens", "Tokens of replies", _MODEL),
-    Declared("counter", "llm_cost_usd", "US dollars, as long as every price is known", _MODEL),
-    Declared("counter", "llm_requests", "Requests by result: answered, failed", (*_ENDPOINT, "result")),
-    Declared("counter", "llm_rate_limited", "Requests that were answered 429", _ENDPOINT),
-    Declared("counter", "llm_charged_tokens", "Tokens that were charged against the limit", _ENDPOINT),
-    Declared("histogram", "llm_latency_seconds", "Of requests that were answered", _ENDPOINT),
-    Declared("gauge", "llm_requests_in_flight", "Requests that are not answered yet", _ENDPOINT),
-    Declared("gauge", "llm_max_in_flight", "The bound on these; no value where rates decide", _ENDPOINT),
-    Declared("gauge", "llm_limit_tokens_per_minute", "The limit that is kept to", _ENDPOINT),
-    Declared("gauge", "llm_limit_requests_per_minute", "The limit that is kept to", _ENDPOINT),
-    Declared("gauge", "llm_pause_seconds", "For so long nothing more is sent there", _ENDPOINT),
+    Instrument("counter", "items", "Items that ended: result complete, failed", ("stage", "result")),
+    Instrument("gauge", "items_expected", "Items of the stage, ended or not, where known", _STAGE),
+    Instrument("gauge", "queue_items", "Items by state: waiting for a worker, leased", ("stage", "state")),
+    Instrument("gauge", "workers", "LLM workers, without those that are about to leave", _STAGE),
+    Instrument("counter", "leases_reissued", "Items handed out again, since their worker was lost", _STAGE),
+    Instrument("gauge", "journal_lag_seconds", "For how long some reply has not been journalled", _STAGE),
+    Instrument("counter", "llm_calls", "Logical calls of a model, with all their attempts", _MODEL),
+    Instrument("counter", "llm_calls_failed", "Of these, ended without a reply", _MODEL),
+    Instrument("counter", "llm_retries", "Requests that were sent again after a failure", _MODEL),
+    Instrument("counter", "llm_hedges", "Second requests for slow calls", _MODEL),
+    Instrument("counter", "llm_prompt_tokens", "Tokens of prompts, cached ones included", _MODEL),
+    Instrument("counter", "llm_cached_tokens", "Of these, taken from the endpoint's cache", _MODEL),
+    Instrument("counter", "llm_completion_tokens", "Tokens of replies", _MODEL),
+    Instrument("counter", "llm_cost_usd", "US dollars, as long as every price is known", _MODEL),
+    Instrument("counter", "llm_requests", "Requests by result: answered, failed", (*_ENDPOINT, "result")),
+    Instrument("counter", "llm_rate_limited", "Requests that were answered 429", _ENDPOINT),
+    Instrument("counter", "llm_charged_tokens", "Tokens that were charged against the limit", _ENDPOINT),
+    Instrument("histogram", "llm_latency_seconds", "Of requests that were answered", _ENDPOINT, LATENCY_S),
+    Instrument("gauge", "llm_requests_in_flight", "Requests that are not answered yet", _ENDPOINT),
+    Instrument("gauge", "llm_max_in_flight", "The bound on these; no value where rates decide", _ENDPOINT),
+    Instrument("gauge", "llm_limit_tokens_per_minute", "The limit that is kept to", _ENDPOINT),
+    Instrument("gauge", "llm_limit_requests_per_minute", "The limit that is kept to", _ENDPOINT),
+    Instrument("gauge", "llm_pause_seconds", "For so long nothing more is sent there", _ENDPOINT),
 )
 
 
@@ -94,7 +88,7 @@ class Metrics:
     def __init__(self, run: str, models: Mapping[str, Model]) -> None:
         self._run = run
         self._models = {name: (model.model_id, endpoint_names(model)) for name, model in models.items()}
-        self._metrics = {d.name: _made(d) for d in DECLARED}
+        self._metrics = {d.name: made(d, "run") for d in DECLARED}
         self._counted: dict[Hashable, float] = {}
         self.items: Counter[str] = Counter()
 
@@ -102,9 +96,9 @@ class Metrics:
         """A counter, told its sum so far: what came since it was told last is added. of: what the sum belongs
         to, where that is more than the labels say. A sum that falls is not heard until it has risen again."""
         key = (name, tuple(labels.items()) if of is None else of)
-        if (risen := so_far - self._counted.get(key, 0.0)) > 0:
-            self._counted[key] = so_far
-            self._metrics[name].inc(risen, {"run": self._run, **labels})
+        before = self._counted.get(key, 0.0)
+        self._counted[key] = max(before, so_far)
+        self._metrics[name].inc(max(0.0, so_far - before), {"run": self._run, **labels})
 
     def set(self, name: str, value: float | None, labels: Mapping[str, str]) -> None:
         """A gauge; None: nothing is known."""
@@ -164,6 +158,7 @@ class SweepMetrics:
         self._asked: list[Any] = []
         self._looked_at = -math.inf
         self._sweep = object()
+        self._total: int | None = None
 
     def look(self, sweep: Sweep, queue: Queue) -> None:
         """Record how it goes, unless that was done a moment ago."""
@@ -179,7 +174,7 @@ class SweepMetrics:
 
     def end(self, sweep: Sweep) -> None:
         """Record what it came to."""
-        self._record(sweep, Queue(None, 0, 0, 0.0, 0))
+        self._record(sweep, Queue(self._total, 0, 0, 0.0, 0))
         self._metrics.items[self._stage] += sweep.finished
         with suppress(RayError):
             self._asked = [limiter.watched.remote() for limiter in self._limiters]
@@ -196,6 +191,7 @@ class SweepMetrics:
         done = (("complete", sweep.finished - sweep.failed), ("failed", sweep.failed))
         for result, count in done:
             metrics.rise("items", count, {**of, "result": result}, (self._sweep, result))
+        self._total = queue.total
         if queue.total is not None:
             metrics.set("items_expected", metrics.items[self._stage] + queue.total, of)
         metrics.set("queue_items", queue.waiting, {**of, "state": "waiting"})
@@ -221,6 +217,40 @@ class SweepMetrics:
             self._metrics.rise(f"llm_{name}", so_far, labels, (self._sweep, *labels.values()))
 
 
+class ReplicaMetrics:
+    """What a process that answers records, beside others: all have its labels (application, replica). To be
+    made in a process of Ray."""
+
+    def __init__(self, declared: Iterable[Instrument], labels: Mapping[str, str]) -> None:
+        self._metrics = {d.name: made(d, *labels) for d in declared}
+        self._labels = dict(labels)
+
+    def count(self, name: str, by: float, labels: Mapping[str, str]) -> None:
+        self._metrics[name].inc(by, {**self._labels, **labels})
+
+    def observe(self, name: str, value: float, labels: Mapping[str, str]) -> None:
+        self._metrics[name].observe(value, {**self._labels, **labels})
+
+    def set(self, name: str, value: float) -> None:
+        self._metrics[name].set(value, self._labels)
+
+
+class Rising:
+    """A counter of Ray's API all of whose series begin with nothing."""
+
+    def __init__(self, counter: ray_metrics.Counter) -> None:
+        self._counter = counter
+        self._begun: set[tuple[str, ...]] = set()
+
+    def inc(self, by: float, tags: dict[str, str]) -> None:
+        """By zero, too: then there is a series."""
+        if (series := tuple(tags.values())) not in self._begun:
+            self._begun.add(series)
+            self._counter.inc(NOTHING, tags)
+        if by > 0:
+            self._counter.inc(by, tags)
+
+
 def endpoint_names(model: Model) -> list[str]:
     """A name for each endpoint of a model: its address, numbered where another has the same."""
     urls = [display_url(e.base_url) for e in model.endpoints]
@@ -228,9 +258,11 @@ def endpoint_names(model: Model) -> list[str]:
     return [f"{url} ({n + 1})" if n else url for url, n in zip(urls, before, strict=True)]
 
 
-def _made(declared: Declared) -> Any:
-    name, labels = PREFIX + declared.name, ("run", *declared.labels)
+def made(declared: Instrument, *common: str) -> Any:
+    """A metric of Ray's API. common: labels that all have."""
+    name, labels = PREFIX + declared.name, (*common, *declared.labels)
     if declared.kind == "histogram":
-        return ray_metrics.Histogram(name, declared.about, list(LATENCY_S), labels)
-    kind = ray_metrics.Counter if declared.kind == "counter" else ray_metrics.Gauge
-    return kind(name, declared.about, labels)
+        return ray_metrics.Histogram(name, declared.about, list(declared.buckets), labels)
+    if declared.kind == "gauge":
+        return ray_metrics.Gauge(name, declared.about, labels)
+    return Rising(ray_metrics.Counter(name, declared.about, labels))

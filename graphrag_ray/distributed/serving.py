@@ -11,7 +11,7 @@ import hashlib
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -24,8 +24,10 @@ from ray.exceptions import RayError
 from ray.serve.config import ProxyLocation
 
 from graphrag_ray.distributed.limits import SharedLimiter, beside_driver
+from graphrag_ray.distributed.metrics import ReplicaMetrics
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.errors import GraphRagError, UsageError
+from graphrag_ray.instruments import Instrument
 from graphrag_ray.logs import OURS, HandedOn, hide
 
 APPLICATION = "graphrag"
@@ -77,6 +79,10 @@ class Replica:
             return found
         except (ValueError, RayError):  # nobody holds any
             return None
+
+    def metrics(self, declared: Iterable[Instrument]) -> ReplicaMetrics:
+        """Recorded with the agent of this node, whichever replica Prometheus would get an answer from."""
+        return ReplicaMetrics(declared, {"application": self.application, "replica": self.name})
 
     def limiter(self, models: Models) -> SharedLimiter:
         """Of these models, for all replicas. To be called in an event loop."""

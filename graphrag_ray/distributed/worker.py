@@ -164,7 +164,7 @@ class _WorkerSweep:
 
     async def _loop(self, incarnation: int, ask: Ask) -> Leased:
         """Until the sweep is over, or this worker shall leave; the coordinator's last answer."""
-        asking = Asking(self._marking(ask), self.writer, time.time)
+        asking = Asking(self._marking(ask), self.writer, self.index.now)
         while True:
             await self._flush_if_due()
             if self.error is not None:

@@ -142,7 +142,7 @@ class _LocalSweep(Generic[T]):
         async with open_gateway(
             models, gate, accounts.add, in_flight=sent, at_the_end=self._at_the_end
         ) as ask:
-            asking = Asking(ask, writer, time.time)
+            asking = Asking(ask, writer, self.index.now)
             try:
                 await self._loop(asking, keeper)
             except RunStopped:

@@ -107,7 +107,7 @@ def check_prices(budget: Budget, models: Models) -> None:
 
 
 def _spent(limit: str, spent: str, calls: int, allowed: str) -> BudgetSpent:
-    waited_for = f" and {calls:,} calls in flight, which were waited for" if calls else ""
+    waited_for = f" and {calls:,} calls in flight, which were waited for and come on top" if calls else ""
     return BudgetSpent(
         f"stopped: {spent} spent{waited_for}; budget.{limit} is {allowed}. Everything that was answered is "
         "kept; raise the limit and run the same command to continue."

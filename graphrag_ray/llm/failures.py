@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from graphrag_ray.errors import (
     CallError,
@@ -94,6 +95,8 @@ def failure_of(refusal: Refusal, where: str, retry_after_s: float | None = None)
     """The error that an HTTP answer means. where: the endpoint, as it may be shown."""
     status, code = refusal.status, refusal.code
     text = f"{where} answered {status}: {refusal.message or code or 'no reason given'}"
+    if status == 404 and not urlsplit(where).path.strip("/"):
+        text += " (base_url names no path: for most servers it ends in /v1)"
     if status < 500 and _CONTENT_TEXT.search(f"{code} {refusal.message}"):
         return PermanentCallError(text, status=status)
     if (

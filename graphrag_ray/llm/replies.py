@@ -18,6 +18,8 @@ from graphrag_ray.errors import FatalCallError, PermanentCallError, TransientCal
 from graphrag_ray.llm.failures import PromptTruncated, Refusal, failure_of
 from graphrag_ray.messages import ChatReply, ChatRequest, EmbeddingReply, EmbeddingRequest, Usage
 
+MOST_TOKENS = 10**9
+"""Of one call. Whoever reports more reports nonsense."""
 TRUNCATION_FROM_TOKENS = 500
 """Below this, chat templates and odd vocabularies move counts too much to accuse anybody."""
 TRUNCATED_BELOW = 0.5
@@ -151,7 +153,7 @@ def _usage(reported: Any) -> Usage | None:
 
 
 def _is_count(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS
 
 
 def _vector(value: Any) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -35,6 +35,7 @@ from graphrag_ray.service.chat_api import ChatBody
 from graphrag_ray.service.events import MEDIA, Json, last, refused, streamed
 from graphrag_ray.service.faults import INVALID, SERVER, Fault, fault_of, too_large
 from graphrag_ray.service.live import Live
+from graphrag_ray.service.measures import Collector
 from graphrag_ray.service.options import ServiceOptions
 from graphrag_ray.service.query_api import QueryBody
 from graphrag_ray.version import __version__
@@ -51,12 +52,14 @@ def create_app(
     limiter: Callable[[Models], LentLimiter] | None = None,
     ask_key: Callable[[str], str | None] | None = None,
     prompts: Mapping[str, Prompt] | None = None,
+    collector: Collector | None = None,
 ) -> FastAPI:
     """token     that clients must send; None: anybody may ask (see `access.find_token`)
     replica   a name for this process among others, in /metrics
     limiter   of models, shared with other processes; None: of this process alone
     ask_key   where a key may be had that neither the environment nor a file holds
     prompts   the bundled ones; None: read from their files
+    collector is told all that /metrics tells
 
     Raises SettingsError for settings that cannot be read. Snapshots are opened when it starts.
     """
@@ -70,19 +73,20 @@ def create_app(
         connections.when_closed(shared.close)
         return connections
 
-    service = Service(options, Live(options, connect, prompts), replica)
+    service = Service(options, Live(options, connect, prompts), replica, collector)
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
         with traces.exported():
             await service.live.look()
-            following = asyncio.ensure_future(service.live.follow())
+            following = [asyncio.ensure_future(one.follow()) for one in (service.live, service.measures)]
             try:
                 yield
             finally:
-                following.cancel()
-                with suppress(asyncio.CancelledError):
-                    await following
+                for task in following:
+                    task.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await task
                 await service.live.close()
                 aside.shutdown(wait=False)
 

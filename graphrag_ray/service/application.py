@@ -39,13 +39,20 @@ def build(args: ServiceOptions) -> "Application":
     def app() -> Any:
         from graphrag_ray.service.access import find_token
         from graphrag_ray.service.app import create_app
+        from graphrag_ray.service.measures import DECLARED
 
         log_with_serve()
         here = Replica.here(several=args.replicas > 1)
         token = find_token(args, os.environ, here.ask_key)
         limiter = here.limiter if here.several else None
         return create_app(
-            args, token, replica=here.name, limiter=limiter, ask_key=here.ask_key, prompts=prompts
+            args,
+            token,
+            replica=here.name,
+            limiter=limiter,
+            ask_key=here.ask_key,
+            prompts=prompts,
+            collector=here.metrics(DECLARED),
         )
 
     return application(

@@ -23,7 +23,7 @@ from graphrag_ray.query.answer import Answer
 from graphrag_ray.records import Reference
 from graphrag_ray.service.faults import Refused, fault_of, out_of_time
 from graphrag_ray.service.live import Live, Served
-from graphrag_ray.service.measures import Measures
+from graphrag_ray.service.measures import Collector, Measures
 from graphrag_ray.service.options import ServiceOptions
 from graphrag_ray.service.places import Places
 from graphrag_ray.settings import Query
@@ -90,10 +90,12 @@ Say: TypeAlias = Callable[[Event], None]
 class Service:
     """Answers questions, many at once. Belongs to one event loop."""
 
-    def __init__(self, options: ServiceOptions, live: Live, replica: str = "") -> None:
+    def __init__(
+        self, options: ServiceOptions, live: Live, replica: str = "", collector: Collector | None = None
+    ) -> None:
         self.options, self.live = options, live
         self.places = Places(options.max_running, options.max_waiting)
-        self.measures = Measures(live, self.places, replica)
+        self.measures = Measures(live, self.places, replica, collector)
 
     async def answer(self, asked: Asked, say: Say) -> Replied:
         """Raises GraphRagError: Refused, what `Index.answering` and what it returns raise. An error that is a

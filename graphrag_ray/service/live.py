@@ -90,8 +90,8 @@ class Live:
     async def look(self) -> None:
         """Open the newest snapshot where it is not the one that is served; questions that run finish on
         theirs. What fails leaves things as they are, and is told by `problem`."""
-        await self._close_retired()
         try:
+            await self._close_retired()
             number = await asyncio.to_thread(newest_number, self._store)
             if number is None:
                 self.problem = f"there is no snapshot at {self._store.url} yet"

@@ -154,7 +154,7 @@ def recorded(run: Run, given: Mapping[str, Any], now: Callable[[], float]) -> It
             error = run.executor.stop.error() if isinstance(e, KeyboardInterrupt) else e
             if recorder.record.outcome == runs.RUNNING:
                 recorder.write(**ending(error), reached=heart.reached(), ended_at=now())
-                recorder.tell(logging.WARNING, error=type(error).__name__)
+                recorder.tell(_level_of_the_end(), error=type(error).__name__)
             raise
         finally:
             heart.keep = not recorder.written
@@ -232,3 +232,8 @@ def _paid(store: Store, journals: tuple[str, ...], record: RunRecord, until: flo
         return Accounts.from_dict(record.usage).total.total_tokens
     totals = [compaction.totals(store, name, record.started_at, until) for name in journals]
     return sum(m.prompt_tokens + m.completion_tokens for t in totals for m in t.by_model.values())
+
+
+def _level_of_the_end() -> int:
+    """People are told by the message that ends the command; a program that reads logs, by this line alone."""
+    return logging.WARNING if logs.as_json() else logging.INFO

@@ -32,6 +32,8 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 ROWS_AT_ONCE = 512
 """Items replayed together: one batch of journal look-ups."""
+SHOWN_OF_ERROR = 500
+"""Characters of the first failure's reason."""
 KEYS_AT_ONCE = 10_000
 """Keys that are held until they are looked up together."""
 
@@ -161,13 +163,16 @@ class Run:
         index: JournalIndex,
     ) -> Sweep:
         """Run every item of the source. Stops spending as soon as the lock is known to be lost."""
-        guarded = _Guarded(source, self._still_ours, index)
+        guarded = _Guarded(source, self._still_ours, index, partial(self._tell_failure, work.name))
         sweep = self.executor.sweep(work, guarded, index)
         self.asked[work.name] = self.asked.get(work.name, 0) + guarded.answered()
         before = self.usage.get(work.name, Accounts())
         self.usage[work.name] = Accounts.merged([before, sweep.accounts])
         logs.event(_log, "stage asked", **sweep.summary(work.name))
         return sweep
+
+    def _tell_failure(self, stage: str, error: str) -> None:
+        self.observer.note(f"{stage}: a first item failed: {error[:SHOWN_OF_ERROR]}")
 
     def sweep_rows(
         self,
@@ -241,12 +246,19 @@ class Run:
 
 class _Guarded(Generic[T]):
     """A source that is checked whenever it is asked. It counts the items that the journal did not answer
-    before."""
+    before, and tells why the first one failed: nobody need wait for the end of a stage that is in vain."""
 
-    def __init__(self, source: Source[T], check: Callable[[], None], index: JournalIndex) -> None:
+    def __init__(
+        self,
+        source: Source[T],
+        check: Callable[[], None],
+        index: JournalIndex,
+        tell_failure: Callable[[str], None],
+    ) -> None:
         self._source = source
         self._check = check
         self._index = index
+        self._tell_failure: Callable[[str], None] | None = tell_failure
         self._keys: list[str] = []
         self._answered = 0
 
@@ -266,6 +278,9 @@ class _Guarded(Generic[T]):
             self._keys.append(outcome.key)
             if len(self._keys) >= KEYS_AT_ONCE:
                 self.answered()
+        elif outcome.error and self._tell_failure:
+            self._tell_failure(outcome.error)
+            self._tell_failure = None
         self._source.finished(number, outcome)
 
     def answered(self) -> int:

@@ -32,7 +32,8 @@ from graphrag_ray.store.local import LocalFiles
 from graphrag_ray.store.remote import ObjectFiles, is_storage_error
 
 ATTEMPTS = 8
-"""Tries of one operation against transient faults: about 15 seconds altogether."""
+"""Tries of one operation against transient faults: about 15 seconds altogether where the storage refuses;
+where it does not answer, each takes the client's own time-out (s3fs: 15 seconds)."""
 FIRST_DELAY_S = 0.2
 MAX_DELAY_S = 5.0
 WHOLE_BYTES = 1 << 20
@@ -267,6 +268,11 @@ class Store:
             )
         if isinstance(error, PermissionError) or number == errno.EROFS:
             return f"cannot {what} {where}: {_text(error)}. Check the permissions and credentials there"
+        if "Credentials" in type(error).__name__:
+            return (
+                f"cannot {what} {where}: {_text(error)}. Credentials come from this machine's environment "
+                "(AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY), a profile (AWS_PROFILE), or its role"
+            )
         if attempts > 1:
             return (
                 f"cannot {what} {where}: {_text(error)} (the last of {attempts} attempts). When the storage "

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 
 from graphrag_ray.errors import CorruptPart, StoreError
 from graphrag_ray.store import decoded, parquet, rows
@@ -68,6 +71,11 @@ def list_parts(store: Store, dialogue: str) -> list[FileInfo]:
     at = folder(dialogue) + "/"
     found = {info.path: info for _ in range(2) for info in store.list(folder(dialogue))}
     return [found[path] for path in sorted(found) if PART_NAME.fullmatch(path.removeprefix(at))]
+
+
+def retried_path(dialogue: str) -> str:
+    """The note that items of a dialogue were put back (`retries.py`)."""
+    return f"{folder(dialogue)}/retried.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +157,7 @@ class _Entries:
     prefixes  uint64, the key's first 64 bits
     parts     uint32, place in `paths`
     flags     uint8, kinds of rows (HAS_…)
+    retried_until  unix seconds: rows of items that were put back count from then on
     """
 
     paths: tuple[str, ...]
@@ -156,6 +165,7 @@ class _Entries:
     parts: npt.NDArray[np.uint32]
     flags: npt.NDArray[np.uint8]
     damaged: tuple[str, ...]
+    retried_until: float = 0.0
 
 
 class JournalIndex:
@@ -195,6 +205,15 @@ class JournalIndex:
     def any_killed(self) -> bool:
         """Whether there is a row of an item that killed whoever ran it."""
         return bool(self._flagged(HAS_KILLED).any())
+
+    @property
+    def retried_until(self) -> float:
+        """Unix seconds of the latest retry row; 0.0 where nothing was put back."""
+        return self._entries.retried_until
+
+    def now(self) -> float:
+        """Unix seconds for a new row: after everything that a retry row voids, wherever a clock was ahead."""
+        return max(time.time(), math.nextafter(self._entries.retried_until, math.inf))
 
     def keys_done(self) -> int:
         """Items that have a done row."""
@@ -327,7 +346,15 @@ def _load(store: Store, dialogue: str) -> _Entries:
     order = np.argsort(prefixes, kind="stable")
     damaged = tuple(part.path for part, found in zip(parts, scanned, strict=True) if found is None)
     paths = tuple(part.path for part, _ in kept)
-    return _Entries(paths, prefixes[order], numbers[order], flags[order], damaged)
+    until = _retried_until(store, dialogue)
+    return _Entries(paths, prefixes[order], numbers[order], flags[order], damaged, until)
+
+
+def _retried_until(store: Store, dialogue: str) -> float:
+    try:
+        return float(orjson.loads(store.read(retried_path(dialogue))).get("until", 0.0))
+    except FileNotFoundError:
+        return 0.0
 
 
 def _scan(store: Store, info: FileInfo) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]] | None:

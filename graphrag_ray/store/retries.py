@@ -1,10 +1,11 @@
 """Putting items back, so that they are asked again: nothing is deleted, what was paid for stays counted.
 
 A retry row voids what an item's journal held until then (`rows.standing`). Its time is that of the last row
-that it voids, so that no clock can put it after replies that are still to come.
+that it voids, and rows that are written from then on are later (`JournalIndex.now`): no clock, not even one
+that was ahead or is set back, can put it after replies that are still to come.
 
     work/<dialogue>/retried.json    changes whenever items are put back: steps that depend on the journal's
-                                    answers to them are done again
+                                    answers to them are done again; `until`: the latest of all retry rows
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import pyarrow.compute as pc
 from graphrag_ray.errors import CorruptPart
 from graphrag_ray.store import parquet
 from graphrag_ray.store.files import FileInfo, Store
-from graphrag_ray.store.journal import JournalIndex, JournalWriter, folder, in_threads, list_parts
+from graphrag_ray.store.journal import JournalIndex, JournalWriter, in_threads, list_parts, retried_path
 from graphrag_ray.store.rows import DONE, FAILED, KILLED, RETRY, JournalRow, resolve
 
 
@@ -34,23 +35,27 @@ def put_back(store: Store, dialogue: str, failed_at: Mapping[str, float], told: 
 
     Raises StoreError.
     """
-    written = JournalIndex.load(store, dialogue).all_rows(failed_at)
+    index = JournalIndex.load(store, dialogue)
+    written = index.all_rows(failed_at)
     found = {key: resolve(rows) for key, rows in written.items() if _stands_failed(rows, failed_at[key])}
-    if found:
+    put = [_retry(key, rows, dialogue, told) for key, rows in found.items()]
+    if put:
         writer = JournalWriter(store, dialogue, f"retry-{secrets.token_hex(6)}")
-        for key, rows in found.items():
-            writer.append(_retry(key, rows, dialogue, told))
+        for row in put:
+            writer.append(row)
         writer.flush()
     # Also where all had been put back before: whoever did it may have died before this was written.
-    mark = orjson.dumps({"retried": secrets.token_hex(8), "told": told})
-    store.write(_mark(dialogue), mark)
+    earlier = (row.at for rows in written.values() for row in rows if row.kind == RETRY)
+    until = max([index.retried_until, *earlier, *(row.at for row in put)])
+    mark = orjson.dumps({"retried": secrets.token_hex(8), "told": told, "until": until})
+    store.write(retried_path(dialogue), mark)
     return len(found)
 
 
 def mark(store: Store, dialogue: str) -> str:
     """Changes whenever items of the dialogue are put back; "" before the first. Raises StoreError."""
     try:
-        return store.read(_mark(dialogue)).decode()
+        return store.read(retried_path(dialogue)).decode()
     except FileNotFoundError:
         return ""
 
@@ -97,7 +102,3 @@ def _retry(key: str, rows: Sequence[JournalRow], dialogue: str, told: str) -> Jo
     ended = any(row.kind in (DONE, KILLED) for row in rows)
     turn = max(failed) if failed and not ended else 0
     return JournalRow(key, turn, 0, "", RETRY, max(row.at for row in rows), dialogue, error=told)
-
-
-def _mark(dialogue: str) -> str:
-    return f"{folder(dialogue)}/retried.json"

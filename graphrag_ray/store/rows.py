@@ -53,6 +53,7 @@ FEW_VALUES = ("kind", "prompt", "finish_reason", "model", "endpoint")
 """Columns that are stored as dictionaries."""
 
 _KEY = re.compile(r"[0-9a-f]{64}")
+_LIMITS = {f.name: 2 ** (f.type.bit_width - 1) for f in SCHEMA if pa.types.is_integer(f.type)}
 _NULLABLE = {"reply", "vector", "error"}
 
 
@@ -121,7 +122,7 @@ def checked(row: JournalRow) -> JournalRow:
         raise ValueError(f"a journal row's kind is one of {', '.join(KINDS)}, not {row.kind!r}")
     if not 0 <= row.at < 1e10 or not math.isfinite(row.latency_s):
         raise ValueError(f"a journal row's times are seconds, not at={row.at}, latency_s={row.latency_s}")
-    for name, limit in (("turn", 2**31), ("slot", 2**31), ("attempts", 2**31), ("prompt_tokens", 2**63)):
+    for name, limit in _LIMITS.items():
         if not 0 <= getattr(row, name) < limit:
             raise ValueError(f"a journal row's {name} is out of range: {getattr(row, name)}")
     changes: dict[str, Any] = {}

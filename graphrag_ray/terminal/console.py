@@ -77,14 +77,14 @@ def print_counts(out: Console, counts: Mapping[str, Any]) -> None:
 
 
 def _communities(counts: Mapping[str, Any]) -> str:
-    """`68 in all; C0 13  C1 45  C2 52`: a community that is not split stands in every level below too."""
+    """`C0 13  C1 45  C2 52  (68 different ones …)`: what is not split stands in every level below too."""
     total, levels = counts["communities"], counts.get("levels", {})
     shown = "  ".join(f"{name} {n:,}" for name, n in levels.items())
     if len(levels) < 2:
         return shown or "0"
     repeated = sum(levels.values()) > total
-    why = ", those that are not split at every level below too" if repeated else ""
-    return f"{shown}  ({total:,} in all{why})"
+    why = ": one that is not split counts at each level below, too" if repeated else ""
+    return f"{shown}  ({total:,} different ones{why})"
 
 
 def indexed_json(done: Indexed) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def _print_source(out: Console, source: Source) -> None:
     left = source.chunks_left_out + len(source.chunks) - len({t["chunk"] for t in texts})
     if left > 0:
         which = f"the first {len(source.chunks):,}" if source.chunks_left_out else "all"
-        out.print(f"  {plural(left, 'more text')} (--json shows {which})")
+        out.print(f"  {plural(left, 'more text')} (`graphrag-ray query --json` shows {which})")
 
 
 def _print_some(out: Console, what: str, names: Sequence[str]) -> None:

@@ -31,7 +31,7 @@ def _next(done: Exported) -> str:
         command = f'graphrag query "What are the main themes?" --root {shlex.quote(done.url)} --method global'
         if is_url(done.url):
             command = f"copy the folder to a disk, and there: {command.replace(shlex.quote(done.url), '.')}"
-        return f"Ask it with microsoft/graphrag (settings.yaml names the models): {command}"
+        return f"Ask it with microsoft/graphrag (settings.yaml says which models and variables): {command}"
     if done.format == "graphml":
         return "Open it in Gephi; C0, C1, … are the communities to colour nodes by."
     return "Text that a spreadsheet would take for a formula has a single quote before it."

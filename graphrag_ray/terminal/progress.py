@@ -27,6 +27,7 @@ BAR = 20
 """Characters of the bar."""
 
 OFFLINE = "No model is configured: the offline engine answers (classical methods, no key, no cost)."
+EMBEDDED_OFFLINE = "Embeddings are made by the bundled small model, free; models.embedding names another."
 
 
 def console_of(stderr: bool = False) -> Console:
@@ -68,6 +69,8 @@ class Observer:
         """Settings are in order; the run starts, with this stage."""
         if settings.model(settings.model_name(stage)).provider == "offline":
             self.note(OFFLINE)
+        elif stage == "extract" and _embeds_offline(settings):
+            self.note(EMBEDDED_OFFLINE)
 
     def note(self, message: str) -> None:
         self._print(Text(message, style="dim"))
@@ -100,6 +103,11 @@ class Observer:
     def _refresh(self) -> None:
         if self._live:
             self._live.update(self._line)
+
+
+def _embeds_offline(settings: Settings) -> bool:
+    embeds = settings.embeddings.enabled
+    return embeds and settings.model(settings.model_name("embed")).provider == "offline"
 
 
 def progress_line(p: Pace, bar: bool = False) -> str:

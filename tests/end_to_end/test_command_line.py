@@ -436,7 +436,8 @@ def test_sources_lead_down_to_file_and_position(run: Command, world: World):
     world.write(TOWN)
     run(*index_command(world))
     shown = run("query", QUESTION, "--root", world.root, "--sources").stdout
-    assert "entities: " in shown and "(PERSON)" in shown and "more texts (--json shows all)" in shown
+    assert "entities: " in shown and "(PERSON)" in shown
+    assert "more texts (`graphrag-ray query --json` shows all)" in shown
     places = re.findall(r"^  (\S+), character (\d+): “(.+)”", shown, re.MULTILINE)
     assert places and {name for name, _, _ in places} < set(TOWN) - {"weather.txt"}
     for name, start, quote in places:

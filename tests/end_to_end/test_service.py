@@ -20,6 +20,7 @@ import pytest
 import toy_model
 from collector import Collector, collecting
 from endpoint import Answer, Endpoint, Hang, Response
+from prometheus_client.parser import text_string_to_metric_families
 from served import events, until
 from world import TOWN, Command, World, prompt_of
 
@@ -200,12 +201,42 @@ def test_what_a_client_may_not_is_refused(town: World, service: Service):
     assert "graphrag_ray_service_questions_total" in service.client.get("/metrics").text
 
 
+def test_prometheus_reads_with_ray_what_each_replica_tells_of_itself(town: World, service: Service):
+    """At the service's address one of the replicas answers, whichever: not what Prometheus can follow."""
+    told: dict[str, float] = {}
+
+    def both() -> bool:
+        told.update(samples(service.client.get("/metrics").text, "graphrag_ray_"))
+        return len({labels.partition(" ")[0] for labels in told}) == 2
+
+    until(both)
+    (port,) = [p.read_text() for p in session_of(service).glob("metrics_export_port_*")]
+
+    def read() -> dict[str, float]:
+        page = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+        return samples(page, "ray_graphrag_ray_")
+
+    until(lambda: read().items() >= told.items())
+    assert sum(count for labels, count in told.items() if "status=200" in labels) > 50
+
+
+def samples(page: str, prefix: str) -> dict[str, float]:
+    """How many questions have ended, by replica, method and status; and the snapshots that are asked."""
+    found = [s for family in text_string_to_metric_families(page) for s in family.samples]
+    names = (f"{prefix}service_questions_total", f"{prefix}service_snapshot")
+    shown = ("replica", "method", "status")
+    return {
+        " ".join(f"{key}={s.labels[key]}" for key in shown if key in s.labels): s.value
+        for s in found if s.name in names
+    }  # fmt: skip
+
+
 def test_at_its_end_running_questions_are_answered_and_nothing_secret_was_said(
     town: World, service: Service, traced: Collector
 ):
     over = threading.Event()
     reducing(town, Answer("One thing, another thing, and a last thing.", until=over))
-    before = set(sessions())
+    session = session_of(service)
     with ThreadPoolExecutor(1) as pool:
         with service.client.stream("POST", "/query", json={"question": SECRET_WORDS, "stream": True}) as got:
             coming = events(got)
@@ -217,8 +248,6 @@ def test_at_its_end_running_questions_are_answered_and_nothing_secret_was_said(
             assert [name for name, _ in coming][-1] == "answer"
         code, told = ending.result()
     assert code == 0 and "Ending" in told
-    session = max((s for s in before if str(service.process.pid) in s.name), default=None)
-    assert session is not None
     logs = "".join(p.read_text(errors="replace") for p in session.glob("logs/**/*") if p.is_file())
     assert "method global, status 200" in logs
     for secret in (TOKEN, KEY, SECRET_WORDS):
@@ -227,8 +256,9 @@ def test_at_its_end_running_questions_are_answered_and_nothing_secret_was_said(
     assert b"invoke_workflow graphrag global" in traced.received
 
 
-def sessions() -> list[Path]:
-    return list(Path("/tmp/ray").glob("session_*"))
+def session_of(service: Service) -> Path:
+    """The folder of its Ray."""
+    return max(Path("/tmp/ray").glob(f"session_*_{service.process.pid}"))
 
 
 # before it starts

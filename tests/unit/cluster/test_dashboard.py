@@ -2,67 +2,107 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import promql_parser as promql
 import pytest
 
-from graphrag_ray.distributed.metrics import DECLARED, PREFIX, Declared
+from graphrag_ray.distributed.metrics import DECLARED as OF_RUNS
+from graphrag_ray.instruments import PREFIX, Instrument
+from graphrag_ray.service.measures import DECLARED as OF_THE_SERVICE
 
 DASHBOARD = json.loads((Path(__file__).parents[3] / "cluster/grafana/graphrag-ray.json").read_text("utf-8"))
 PANELS: list[dict[str, Any]] = [p for p in DASHBOARD["panels"] if p["type"] != "row"]
-SERVICE = "graphrag_ray_service_"
 
 
-def expressions() -> Iterator[str]:
-    for panel in PANELS:
-        yield from (target["expr"] for target in panel["targets"])
-    for variable in DASHBOARD["templating"]["list"]:
-        if variable["type"] == "query":
-            yield variable["definition"]
-
-
-def series(declared: Declared) -> str:
+def series(declared: Instrument) -> str:
     suffix = {"counter": "_total", "histogram": "_bucket", "gauge": ""}[declared.kind]
     return f"ray_{PREFIX}{declared.name}{suffix}"
 
 
-def asked(expression: str) -> set[str]:
-    return set(re.findall(rf"\bray_{PREFIX}\w+", expression))
+LABELS = {series(d): {"run", "le", *d.labels} for d in OF_RUNS} | {
+    series(d): {"application", "replica", "le", *d.labels} for d in OF_THE_SERVICE
+}
+COUNTED = {series(d) for d in (*OF_RUNS, *OF_THE_SERVICE) if d.kind != "gauge"}
+OF_RUNS_NOW = {series(d) for d in OF_RUNS if d.kind == "gauge"}
+
+
+def parsed(expression: str) -> Any:
+    """As Prometheus parses it, with Grafana's words replaced."""
+    return promql.parse(expression.replace("$__rate_interval", "1m").replace("$__range", "1h"))
+
+
+def nodes(node: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """All of an expression, each with what stands above it."""
+    yield node, above
+    parts = ("expr", "lhs", "rhs", "vector_selector")
+    below = [getattr(node, p) for p in parts if hasattr(node, p)] + list(getattr(node, "args", ()))
+    for one in below:
+        yield from nodes(one, (*above, node))
+
+
+def selectors(expression: str) -> list[tuple[Any, tuple[Any, ...]]]:
+    return [(n, above) for n, above in nodes(parsed(expression)) if isinstance(n, promql.VectorSelector)]
+
+
+def targets(panel: dict[str, Any]) -> list[tuple[str, set[str]]]:
+    """Expressions, and the labels that their legends name."""
+    return [(t["expr"], set(re.findall(r"{{(\w+)}}", t["legendFormat"]))) for t in panel["targets"]]
+
+
+def of_variables() -> list[tuple[str, str]]:
+    """What is selected, and of which label the values are taken."""
+    queries = [v["definition"] for v in DASHBOARD["templating"]["list"] if v["type"] == "query"]
+    found = [re.fullmatch(r"label_values\((.*), (\w+)\)", query) for query in queries]
+    return [(match[1], match[2]) for match in found if match]
 
 
 def test_every_series_that_a_panel_asks_for_is_declared_and_every_declared_one_is_shown():
-    shown = set().union(*(asked(e) for e in expressions()))
-    assert shown == {series(d) for d in DECLARED}
+    shown = {s.name for panel in PANELS for e, _ in targets(panel) for s, _ in selectors(e)}
+    assert shown == set(LABELS)
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda p: p["title"])
 def test_a_panel_groups_and_names_by_labels_that_its_metrics_have(panel: dict[str, Any]):
-    labels = {series(d): {"run", "le", *d.labels} for d in DECLARED}
-    for target in panel["targets"]:
-        expression, legend = target["expr"], set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
-        grouped = {n.strip() for by in re.findall(r"by \(([^)]*)\)", expression) for n in by.split(",")}
-        matched = set(re.findall(r'(\w+)=~?"', expression))
-        for name in asked(expression):
-            assert grouped | matched | legend <= labels[name], (name, expression)
-        assert legend <= grouped or SERVICE in expression, "Prometheus keeps what an expression groups by"
+    for expression, legend in targets(panel):
+        for selector, above in selectors(expression):
+            has = LABELS[selector.name]
+            assert {m.name for m in selector.matchers.matchers} <= has
+            groups = [
+                set(a.modifier.labels) for a in above if isinstance(a, promql.AggregateExpr) and a.modifier
+            ]
+            assert all(group <= has for group in groups)
+            assert legend <= (groups[0] if groups else set()), "what is left is what is grouped by, outside"
 
 
-def test_of_the_service_only_metrics_that_it_has_are_asked_for():
-    if importlib.util.find_spec("graphrag_ray.service") is None:
-        pytest.skip("this version has no service")
-    source = (
-        Path(str(importlib.util.find_spec("graphrag_ray.service").origin)).parent / "measures.py"
-    ).read_text()
-    for expression in expressions():
-        for name in re.findall(rf"{SERVICE}(\w+)", expression):
-            assert (
-                f'"{re.sub("_(total|bucket)$", "", name)}"' in source or f"{SERVICE}{name[:-7]}" in source
-            ), name
+@pytest.mark.parametrize("panel", PANELS, ids=lambda p: p["title"])
+def test_a_counter_is_shown_by_how_it_rises_and_a_gauge_as_it_is(panel: dict[str, Any]):
+    for expression, _ in targets(panel):
+        for selector, above in selectors(expression):
+            functions = {a.func.name for a in above if isinstance(a, promql.Call)}
+            rises = functions & {"rate", "last_over_time"} or selector.offset is not None
+            whole = panel["title"] == "Stage progress"
+            assert whole or bool(rises) == (selector.name in COUNTED), expression
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda p: p["title"])
+def test_a_limit_that_several_stages_tell_of_is_not_added_up(panel: dict[str, Any]):
+    for expression, _ in targets(panel):
+        for selector, above in selectors(expression):
+            if selector.name.partition("llm_")[2].startswith(("limit", "max")):
+                inner = above[-1]
+                assert str(inner.op) == "max" and {"run", "endpoint"} <= set(inner.modifier.labels)
+
+
+def test_variables_are_values_of_labels_that_there_are():
+    for selected, label in of_variables():
+        ((selector, _),) = selectors(selected)
+        assert label in LABELS[selector.name]
+    assert [label for _, label in of_variables()] == ["run", "stage"]
 
 
 def test_the_dashboard_is_one_that_grafana_imports():
@@ -78,7 +118,6 @@ def test_the_dashboard_is_one_that_grafana_imports():
         assert panel["title"] and panel["targets"] and panel["fieldConfig"]["defaults"]["unit"]
         refs = [t["refId"] for t in panel["targets"]]
         assert len(set(refs)) == len(refs)
-        assert all(t["expr"].count("(") == t["expr"].count(")") for t in panel["targets"])
 
 
 def test_no_two_panels_lie_over_each_other():

@@ -8,6 +8,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
@@ -20,37 +21,87 @@ from graphrag_ray.commands.index import index
 TOP = Path(__file__).parents[3]
 KUBERNETES = "1.35"
 
-FIELDS = {
-    "RayCluster": {
-        "upgradeStrategy", "authOptions", "suspend", "managedBy", "autoscalerOptions", "rayVersion",
-        "enableInTreeAutoscaling", "gcsFaultToleranceOptions", "headGroupSpec", "workerGroupSpecs",
-    },
-    "RayJob": {
-        "activeDeadlineSeconds", "backoffLimit", "rayClusterSpec", "submitterPodTemplate", "metadata",
-        "clusterSelector", "submitterConfig", "managedBy", "deletionStrategy", "entrypoint", "runtimeEnvYAML",
-        "jobId", "submissionMode", "entrypointResources", "entrypointNumCpus", "entrypointNumGpus",
-        "ttlSecondsAfterFinished", "shutdownAfterJobFinishes", "suspend",
-    },
-    "RayService": {
-        "serveService", "upgradeStrategy", "serveConfigV2", "rayClusterConfig", "excludeHeadPodFromServeSvc",
-    },
-    "headGroupSpec": {
-        "template", "headService", "enableIngress", "resources", "labels", "rayStartParams", "serviceType",
-    },
-    "workerGroupSpecs": {
-        "suspend", "groupName", "replicas", "minReplicas", "maxReplicas", "idleTimeoutSeconds", "resources",
-        "labels", "rayStartParams", "template", "scaleStrategy", "numOfHosts",
-    },
-    "autoscalerOptions": {
-        "resources", "image", "imagePullPolicy", "securityContext", "idleTimeoutSeconds", "upscalingMode",
-        "version", "env", "envFrom", "volumeMounts",
-    },
-    "gcsFaultToleranceOptions": {
-        "redisUsername", "redisPassword", "externalStorageNamespace", "redisAddress",
-    },
-    "authOptions": {"mode", "secretName", "enableK8sTokenAuth"},
+TEXT, FLAG, COUNT = {"type": "string"}, {"type": "boolean"}, {"type": "integer", "minimum": 0}
+NUMBER, TEXTS = {"type": "number"}, {"type": "object", "additionalProperties": TEXT}
+OF_KUBERNETES: dict[str, Any] = {}
+"""What Kubernetes' own schemas say is tested below, or does not occur."""
+
+
+def fields(*needed: str, **known: Any) -> dict[str, Any]:
+    """Of an object, and no others."""
+    return {"type": "object", "properties": known, "required": list(needed), "additionalProperties": False}
+
+
+def one_of(*words: str) -> dict[str, Any]:
+    return {"enum": list(words)}
+
+
+CREDENTIAL = fields(value=TEXT, valueFrom=OF_KUBERNETES)
+GROUP = {
+    "template": OF_KUBERNETES, "resources": TEXTS, "labels": TEXTS, "rayStartParams": TEXTS,
 }  # fmt: skip
-"""Names of fields of KubeRay's own (v1.6, Go types in ray-operator/apis/ray/v1)."""
+CLUSTER = fields(
+    "headGroupSpec",
+    rayVersion=TEXT,
+    suspend=FLAG,
+    managedBy=TEXT,
+    upgradeStrategy=fields(type=one_of("Recreate", "None")),
+    authOptions=fields(mode=one_of("disabled", "token"), secretName=TEXT, enableK8sTokenAuth=FLAG),
+    enableInTreeAutoscaling=FLAG,
+    autoscalerOptions=fields(
+        version=one_of("v1", "v2"),
+        upscalingMode=one_of("Default", "Aggressive", "Conservative"),
+        idleTimeoutSeconds=COUNT,
+        image=TEXT,
+        imagePullPolicy=TEXT,
+        **dict.fromkeys(("resources", "securityContext", "env", "envFrom", "volumeMounts"), OF_KUBERNETES),
+    ),
+    gcsFaultToleranceOptions=fields(
+        "redisAddress",
+        redisAddress=TEXT,
+        redisUsername=CREDENTIAL,
+        redisPassword=CREDENTIAL,
+        externalStorageNamespace=TEXT,
+    ),
+    headGroupSpec=fields(
+        "template", **GROUP, headService=OF_KUBERNETES, enableIngress=FLAG, serviceType=TEXT
+    ),
+    workerGroupSpecs={
+        "items": fields(
+            "groupName", "minReplicas", "maxReplicas", "template",
+            **GROUP,
+            **dict.fromkeys(
+                ("replicas", "minReplicas", "maxReplicas", "idleTimeoutSeconds", "numOfHosts"), COUNT
+            ),
+            groupName=TEXT,
+            suspend=FLAG,
+            scaleStrategy=fields(workersToDelete={"items": TEXT}),
+        )
+    },
+)  # fmt: skip
+KUBERAY = {
+    "RayCluster": CLUSTER,
+    "RayJob": fields(
+        "entrypoint",
+        rayClusterSpec=CLUSTER,
+        submitterPodTemplate=OF_KUBERNETES,
+        submitterConfig=fields(backoffLimit=COUNT),
+        submissionMode=one_of("K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"),
+        **dict.fromkeys(("entrypoint", "runtimeEnvYAML", "jobId", "entrypointResources", "managedBy"), TEXT),
+        **dict.fromkeys(("activeDeadlineSeconds", "backoffLimit", "ttlSecondsAfterFinished"), COUNT),
+        **dict.fromkeys(("shutdownAfterJobFinishes", "suspend"), FLAG),
+        **dict.fromkeys(("entrypointNumCpus", "entrypointNumGpus"), NUMBER),
+        **dict.fromkeys(("metadata", "clusterSelector"), TEXTS),
+    ),
+    "RayService": fields(
+        serveConfigV2=TEXT,
+        rayClusterConfig=CLUSTER,
+        serveService=OF_KUBERNETES,
+        excludeHeadPodFromServeSvc=FLAG,
+        upgradeStrategy=fields(type=one_of("NewCluster", "NewClusterWithIncrementalUpgrade", "None")),
+    ),
+}
+"""Fields of KubeRay 1.6 and their types, from its CRDs and its API reference."""
 
 EVERYWHERE = [
     "RayCluster head", "RayCluster workers", "RayJob head", "RayJob workers", "RayService head",
@@ -58,17 +109,29 @@ EVERYWHERE = [
 ]  # fmt: skip
 
 
-def test_the_fields_of_kuberay_are_known_ones(cluster):
+def test_what_is_of_kuberay_has_its_fields_and_types(cluster):
+    kinds = set()
     for one in cluster.manifests().values():
         if one["apiVersion"] == "ray.io/v1":
-            assert set(one["spec"]) <= FIELDS[one["kind"]]
+            kinds.add(one["kind"])
+            jsonschema.validate(one["spec"], KUBERAY[one["kind"]])
+    assert kinds == set(KUBERAY)
     for spec in cluster.ray_clusters().values():
-        assert set(spec) <= FIELDS["RayCluster"]
-        for section in ("headGroupSpec", "autoscalerOptions", "gcsFaultToleranceOptions", "authOptions"):
-            assert set(spec.get(section, {})) <= FIELDS[section]
         for group in spec["workerGroupSpecs"]:
-            assert set(group) <= FIELDS["workerGroupSpecs"]
             assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "value"),
+    [("headGroupSpec", "rayStartParams", {"num-cpus": 0}), ("autoscalerOptions", "verion", "v2")],
+)
+def test_a_number_where_kuberay_has_text_and_a_field_that_it_does_not_know_are_found(
+    cluster, section: str, field: str, value: object
+):
+    spec = cluster.ray_clusters()["RayCluster"]
+    spec[section][field] = value
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(spec, CLUSTER)
 
 
 @pytest.mark.parametrize("where", EVERYWHERE)
@@ -193,6 +256,28 @@ def test_the_service_is_an_application_of_ours_with_arguments_that_it_takes(clus
     load_settings(None, options.overrides)
     (deployment,) = application.deployments
     assert deployment.autoscaling_config["max_replicas"] == options.replicas
+
+
+def test_prometheus_finds_the_port_of_the_metrics_and_may_reach_it(cluster):
+    (job,) = cluster.yaml("prometheus-kubernetes.yaml")["scrape_configs"]
+    kept = {r["source_labels"][0]: r["regex"] for r in job["relabel_configs"] if r.get("action") == "keep"}
+    name = kept["__meta_kubernetes_pod_container_port_name"]
+    for where, pod in cluster.pods().items():
+        if where.startswith("Ray"):
+            (port,) = [p["containerPort"] for p in pod["containers"][0]["ports"] if p["name"] == name]
+            assert port == 8080, "KubeRay's default of --metrics-export-port"
+    policy = cluster.manifests()["NetworkPolicy/ray"]["spec"]
+    assert policy["podSelector"]["matchLabels"] == {
+        "ray.io/is-ray-node": kept["__meta_kubernetes_pod_label_ray_io_is_ray_node"]
+    }
+    reached = [rule["from"] for rule in policy["ingress"] if {"port": port} in rule.get("ports", [])]
+    assert reached == [[{"namespaceSelector": {"matchLabels": {"graphrag-ray/scrapes": "yes"}}}]]
+
+
+def test_the_file_of_addresses_is_the_one_that_ray_writes(cluster):
+    (job,) = cluster.yaml("prometheus.yaml")["scrape_configs"]
+    (path,) = job["file_sd_configs"][0]["files"]
+    assert Path(path).name == ray_constants.PROMETHEUS_SERVICE_DISCOVERY_FILE
 
 
 def test_ports_of_probes_and_services_are_those_of_the_containers(cluster):

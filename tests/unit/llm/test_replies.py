@@ -36,7 +36,18 @@ def test_text_reason_and_tokens_are_read():
 
 
 @pytest.mark.parametrize(
-    "usage", [None, {}, {"prompt_tokens": None}, {"prompt_tokens": "7"}, {"prompt_tokens": 0}, 5, []]
+    "usage",
+    [
+        None,
+        {},
+        {"prompt_tokens": None},
+        {"prompt_tokens": "7"},
+        {"prompt_tokens": 0},
+        5,
+        [],
+        {"prompt_tokens": 2**63},
+        {"prompt_tokens": 5, "completion_tokens": 2**70},
+    ],
 )
 def test_where_no_usage_is_reported_our_own_counts_stand(usage):
     reply = read(body("one two three", usage=usage))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
+from markdown_it import MarkdownIt
 
 from graphrag_ray.query.answer import Answer, Phase
 from graphrag_ray.records import Reference
@@ -176,3 +178,15 @@ def test_an_error_in_the_middle_of_a_stream_is_told_in_it():
     assert found == {
         "error": {"message": "too long", "type": "server_error", "param": None, "code": "timeout"}
     }
+
+
+def test_a_name_of_the_corpus_is_shown_and_fetches_nothing():
+    name = "5 ![X](https://evil.example/p.png?q=1) <img src=//evil.example> `A` SNAKE_CASE"
+    listed = cited_list(replace(REPLIED, cited=[Cited("Entities", 5, name)]))
+    rendered = MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(listed)
+    assert "<img" not in rendered and "<a" not in rendered and "<code" not in rendered
+    assert "![X](https://evil.example" in rendered and "SNAKE_CASE" in rendered
+    # Asked again, the list is taken for what it is.
+    history = assistant(f"It silted up.{listed}")
+    asked = asked_of(body(user("And then?"), history, user("Why?")), OPTIONS)
+    assert asked.history == (("And then?", "It silted up."),)

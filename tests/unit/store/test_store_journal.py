@@ -121,6 +121,8 @@ def test_replies_at_the_same_instant_are_chosen_by_their_hash():
         {"at": 1e12},
         {"turn": -1},
         {"slot": 2**31},
+        {"completion_tokens": 2**63},
+        {"cached_tokens": -1},
         {"model": None},
         {"latency_s": float("inf")},
     ],

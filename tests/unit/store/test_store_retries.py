@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,18 @@ def test_what_was_answered_after_it_was_put_back_is_left_alone(store: Store):
     assert retries.put_back(store, "extract", {key(1): 5}, "again") == 0
     write(store, turn(1, 9.0, reply="good"), end(1, 9.1), writer="v")
     assert retries.put_back(store, "extract", {key(1): 5}, "once more") == 0
+    assert [r.reply for r in look(store).turns(key(1)) if r.kind == TURN] == ["good"]
+
+
+def test_a_clock_that_was_ahead_voids_no_answer_that_comes_after_the_item_was_put_back(store: Store):
+    ahead = time.time() + 86_400
+    write(store, failed(1, ahead))
+    assert look(store).now() < ahead
+    retries.put_back(store, "extract", {key(1): ahead}, "by hand")
+    retries.put_back(store, "extract", {key(1): ahead}, "again")
+    now = look(store).now()
+    assert now > ahead
+    write(store, turn(1, now, reply="good"), end(1, now), writer="v")
     assert [r.reply for r in look(store).turns(key(1)) if r.kind == TURN] == ["good"]
 
 
