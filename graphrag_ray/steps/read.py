@@ -43,11 +43,9 @@ MAX_SPLIT_BYTES = 16 << 20
 DOCUMENT_BYTES = 500
 """What a document takes beside its text, roughly: parts of very short ones are bounded too."""
 
-_ROW_NAMES = pa.schema(
-    [("path", pa.string()), ("name", pa.string()), ("row", pa.int64()), ("piece", pa.int64())]
-)
-"""What rows of stretches are called by `input.id_column`. row: the first of the stretch; piece: its place in
-the reader's input. It is needed until all is read."""
+_ROW_NAMES = pa.schema([("file", pa.string()), ("name", pa.string()), ("start", pa.int64())])
+"""What rows of stretches are called by `input.id_column`. file: a hash of its path; start: of the stretch.
+It is needed until all is read."""
 
 
 def read(run: Run, input_url: str, *, add: bool, allow_deletes: bool) -> Result:
@@ -117,8 +115,8 @@ def _read_split(
 def _row_names(pieces: Sequence[Piece], names: Sequence[set[str]]) -> pa.Table:
     """What the rows of stretches are called."""
     rows = [
-        {"path": piece.path, "name": name, "row": piece.stretch.row, "piece": i}
-        for i, (piece, known) in enumerate(zip(pieces, names, strict=True))
+        {"file": stable_id("file", piece.path), "name": name, "start": piece.stretch.start}
+        for piece, known in zip(pieces, names, strict=True)
         if piece.stretch is not None
         for name in sorted(known)
     ]
@@ -138,15 +136,23 @@ def _with_earlier_names(
     if not found:
         return {}
     names = pa.concat_tables(found)
-    first = names.group_by(["path", "name"]).aggregate([("row", "min"), ("row", "count")])
-    repeated = first.filter(pc.greater(first["row_count"], 1))
-    again: dict[int, list[Piece]] = {}
-    for row in names.join(repeated, ["path", "name"], join_type="inner").to_pylist():
-        if row["row"] > row["row_min"]:
-            own = again.setdefault(row["input"], list(inputs[row["input"]]))
-            piece = own[row["piece"]]
-            own[row["piece"]] = replace(piece, names=piece.names | {row["name"]})
-    return again
+    first = names.group_by(["file", "name"]).aggregate([("start", "min"), ("start", "count")])
+    repeated = first.filter(pc.greater(first["start_count"], 1))
+    if not repeated.num_rows:
+        return {}
+    earlier: dict[tuple[int, str, int], set[str]] = {}
+    for row in names.join(repeated, ["file", "name"], join_type="inner").to_pylist():
+        if row["start"] > row["start_min"]:
+            earlier.setdefault((row["input"], row["file"], row["start"]), set()).add(row["name"])
+    return {n: [_after(piece, n, earlier) for piece in inputs[n]] for n in sorted({n for n, _, _ in earlier})}
+
+
+def _after(piece: Piece, n: int, earlier: Mapping[tuple[int, str, int], set[str]]) -> Piece:
+    """A piece of an input that knows the names of earlier rows."""
+    if piece.stretch is None:
+        return piece
+    names = earlier.get((n, stable_id("file", piece.path), piece.stretch.start), ())
+    return replace(piece, names=frozenset(names))
 
 
 def _regrouped(tables: Mapping[str, list[list[Part]]]) -> dict[str, list[list[Part]]]:
