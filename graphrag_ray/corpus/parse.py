@@ -163,7 +163,7 @@ def _stretch_of(
 
 def segments_of(stream: BinaryIO, options: settings.Input) -> list[Segment]:
     """The row groups of a .parquet file; none where it can only be read whole."""
-    if _fault_of(open_parquet(stream, options.text_column), options):
+    if not stream.seekable() or _fault_of(open_parquet(stream, options.text_column), options):
         return []
     return parquet_segments(stream)
 

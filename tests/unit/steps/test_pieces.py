@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from s3_server import BUCKET, S3Server
 
 from graphrag_ray import schema
 from graphrag_ray.engine.gateways import Models
@@ -30,9 +32,18 @@ NAMES = ("documents", "text_units", "failures")
 
 
 def read(
-    folder: Path, limit: int, split: bool, scan_bytes: int = 100, **options: Any
+    folder: Path,
+    limit: int,
+    split: bool,
+    scan_bytes: int = 100,
+    at: str = "",
+    storage: dict[str, str] | None = None,
+    **options: Any,
 ) -> tuple[Store, Result]:
-    read_as = parse_settings({"input": options, "chunking": {"size": 20, "overlap": 4, "min_new_tokens": 2}})
+    """at: where INPUT is, if not in the folder; storage: how it is reached."""
+    given = {"input": {**options, "storage": storage} if storage else options}
+    chunking = {"size": 20, "overlap": 4, "min_new_tokens": 2}
+    read_as = parse_settings({**given, "chunking": chunking})
     store = Store(str(folder / f"index {split}"))
     executor = LocalExecutor(store, Models.of(read_as))
     with pytest.MonkeyPatch.context() as patched:
@@ -42,7 +53,7 @@ def read(
         if not split:
             patched.setattr(pieces.stretches, "EXTENSIONS", ())
         run = Run(executor, read_as, PROMPTS, None, Observer(quiet=True))
-        return store, read_step.read(run, str(folder / "in"), add=False, allow_deletes=False)
+        return store, read_step.read(run, at or str(folder / "in"), add=False, allow_deletes=False)
 
 
 def tables(found: tuple[Store, Result]) -> dict[str, list[dict[str, Any]]]:
@@ -144,3 +155,17 @@ def test_what_is_told_of_a_whole_file_is_told_once(tmp_path: Path, data: bytes) 
     whole = tables(read(tmp_path, 100, False))
     assert tables(read(tmp_path, 100, True)) == whole
     assert len(whole["documents"]) + len(whole["failures"]) in (2, 100)
+
+
+def test_pieces_of_files_on_object_storage_are_read_by_ranges(tmp_path: Path, s3_owner: S3Server) -> None:
+    rows = [{"id": i % 290, "text": f"text {i} " * 9} for i in range(300)]
+    write(tmp_path, "a.jsonl", b"\n".join(json.dumps(row).encode() for row in rows))
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in" / "b.parquet", row_group_size=20)
+    at = f"{BUCKET}/{uuid.uuid4().hex[:12]}"
+    for path in (tmp_path / "in").iterdir():
+        s3_owner.files().pipe_file(f"{at}/{path.name}", path.read_bytes())
+    storage = {"endpoint_url": s3_owner.address}
+    whole = tables(read(tmp_path, 4000, False, id_column="id"))
+    store, result = read(tmp_path, 4000, True, 1500, at=f"s3://{at}", id_column="id", storage=storage)
+    assert tables((store, result)) == whole
+    assert len(result.tables["documents"]) > 10 and len(whole["failures"]) == 20
