@@ -28,6 +28,9 @@ T = TypeVar("T")
 FIRST_ATTEMPTS = 4
 """With waits of 0.5, 1 and 2 s at most between them. A run of hours should outlast an endpoint that is
 restarted; somebody who waits for one answer should rather be told that nothing listens there."""
+REFUSED_FOR_S = 30.0
+"""An endpoint that refused us as a whole is tried again after this: a quota is topped up, and a proxy that
+takes us for somebody else is put right, while a service or a conversation goes on."""
 
 
 class Asks(Protocol):
@@ -82,7 +85,14 @@ class Connections:
         async with self._opening:
             if attempts not in self._ways:
                 models = replace(self.models, max_attempts=attempts)
-                opened = open_gateway(models, self.limiter, _note, self.ask_key, aside=self.aside)
+                opened = open_gateway(
+                    models,
+                    self.limiter,
+                    _note,
+                    self.ask_key,
+                    aside=self.aside,
+                    dropped_for_s=REFUSED_FOR_S,
+                )
                 self._ways[attempts] = await self._open.enter_async_context(opened)
         return self._ways[attempts]
 

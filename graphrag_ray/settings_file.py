@@ -84,7 +84,7 @@ def _read(place: str) -> dict[str, Any]:
         mark = e.problem_mark
         where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
         raise SettingsError(f"settings {path} are not YAML{where}: {e.problem or e.context}") from e
-    except yaml.YAMLError as e:
+    except (yaml.YAMLError, RecursionError) as e:
         raise SettingsError(f"settings {path} are not YAML: {getattr(e, 'reason', e)}") from e
     if loaded is not None and not isinstance(loaded, dict):
         raise SettingsError(f"settings {path} must be a mapping of keys, not {type(loaded).__name__}")

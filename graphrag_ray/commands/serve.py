@@ -157,9 +157,13 @@ def _told(problem: Any) -> str:
 
 def _guarded(options: ServiceOptions, host: str) -> ServiceOptions:
     """Without a token: on this machine, and by its own name, so that no page of a browser asks in the name of
-    who reads it. Raises UsageError for a service that the world could ask."""
-    has_token = bool(os.environ.get(options.token_env, "").strip())
-    if has_token or options.allow_anonymous:
+    who reads it. Raises UsageError for a service that the world could ask, and for a token that nobody can
+    send."""
+    from graphrag_ray.service.access import check_token
+
+    token = os.environ.get(options.token_env, "").strip()
+    check_token(options.token_env, token)
+    if token or options.allow_anonymous:
         return options
     if not is_loopback(host):
         raise UsageError(

@@ -2,7 +2,8 @@
 
 replicas    each runs the application; Serve starts them again where they die
 limiters    one actor per model for all replicas, where there are several (`limits.py`)
-keys        those that maybe only the process that started the service has, in the memory of one actor
+keys        those that maybe only the process that started the service has, in the memory of one actor that
+            ends with it
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ import ray
 from pydantic import SecretStr
 from ray import serve
 from ray.exceptions import RayError
-from ray.serve.config import ProxyLocation
+from ray.serve.config import ProxyLocation, RequestRouterConfig
+from ray.serve.context import _get_global_client
+from ray.serve.schema import APIType
 
 from graphrag_ray.distributed.limits import SharedLimiter, beside_driver
 from graphrag_ray.distributed.metrics import ReplicaMetrics
+from graphrag_ray.distributed.routing import ByLoadAlone
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.errors import GraphRagError, UsageError
 from graphrag_ray.instruments import Instrument
@@ -36,11 +40,13 @@ LOOK_S = 0.5
 ENDS_WITHIN_S = 10.0
 """An application, after its questions."""
 _SERVE_LOG = "ray.serve"
+_log = logging.getLogger(__name__)
 _KEYS = "keys"
 
 
 class Keys:
-    """Values of environment variables, for replicas on nodes that do not have them."""
+    """Values of environment variables, for replicas on nodes that do not have them. It ends with the process
+    that started the service, whose sign of life it is."""
 
     def __init__(self) -> None:
         self._held: dict[str, str] = {}
@@ -114,6 +120,7 @@ def application(
         graceful_shutdown_timeout_s=grace_s,
         graceful_shutdown_wait_loop_s=LOOK_S,
         ray_actor_options=options,
+        request_router_config=RequestRouterConfig(request_router_class=ByLoadAlone),
     )
     return deployment.bind()
 
@@ -144,7 +151,7 @@ def running(
 
     held     values of environment variables that replicas may ask for
     grace_s  for questions that run at its end
-    private  this Ray ends with us
+    private  this Ray ends with us: what is held, its replicas have
     only_here  nobody said that others than this machine may ask, without a token
 
     Raises GraphRagError where it does not start, UsageError where another one has its prefix, and for
@@ -159,9 +166,11 @@ def running(
         )
     name = "-".join([APPLICATION, *filter(None, prefix.split("/"))])
     if not ours and name in serve.status().applications:
-        raise UsageError(f"this cluster serves {name!r} already: name another --prefix than {prefix}")
+        if not _orphaned(name):
+            raise UsageError(f"this cluster serves {name!r} already: name another --prefix than {prefix}")
+        _log.warning("the command that served %r is gone: its application is taken over", name)
     keys = None
-    if held:
+    if not private:
         actor = ray.remote(num_cpus=0, max_concurrency=100)(Keys)
         where = {"name": _name(name, _KEYS), "namespace": NAMESPACE, "scheduling_strategy": beside_driver()}
         keys = actor.options(**where).remote()
@@ -201,6 +210,17 @@ def _is_there() -> bool:
         return ray.get_actor("SERVE_CONTROLLER_ACTOR", "serve") is not None
     except ValueError:
         return False
+
+
+def _orphaned(name: str) -> bool:
+    """Whether an application was started by a command like ours that was killed: its actor ended with it. One
+    of a Serve config never had such an actor, and is not ours to replace."""
+    try:
+        ray.get_actor(_name(name, _KEYS), NAMESPACE)
+        return False
+    except ValueError:
+        found = _get_global_client().get_serve_details()["applications"].get(name, {})
+        return bool(found.get("source") == APIType.IMPERATIVE)
 
 
 def _end(name: str, grace_s: float) -> None:

@@ -194,6 +194,7 @@ async def open_gateway(
     in_flight: InFlight | None = None,
     at_the_end: Callable[[], bool] = lambda: False,
     aside: Executor | None = None,
+    dropped_for_s: float = math.inf,
 ) -> AsyncIterator[AskAloud]:
     """A function that asks, as long as the block lasts.
 
@@ -204,6 +205,7 @@ async def open_gateway(
     in_flight  kept up to date with what is sent and not yet answered
     at_the_end whether nothing is left to ask beside that
     aside      where the offline engine answers; None: in the event loop, which has nothing better to do
+    dropped_for_s  an endpoint that refused us as a whole is tried again then
     """
     online = models.online
     clients = {
@@ -223,6 +225,7 @@ async def open_gateway(
         hedge=models.hedge,
         at_the_end=at_the_end,
         aside=aside,
+        dropped_for_s=dropped_for_s,
     )
 
     async def ask(request: Request, stage: str, listener: Listener | None = None) -> Answer:

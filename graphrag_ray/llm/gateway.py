@@ -7,6 +7,7 @@ ask ─► lane of the model ─► line ─► limiter ─► client ─► end
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -42,6 +43,7 @@ class Gateway:
     hedge           send a second request for a call slower than nearly all of its stage
     at_the_end      whether nothing is left to ask beside what is in flight
     aside           where offline models answer; None: in the event loop
+    dropped_for_s   an endpoint that refused us as a whole is tried again then
     """
 
     def __init__(
@@ -59,11 +61,14 @@ class Gateway:
         hedge: bool = False,
         at_the_end: Callable[[], bool] = lambda: False,
         aside: Executor | None = None,
+        dropped_for_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         sent = in_flight or InFlight()
-        runtime = Runtime(limiter, on_call, sent, max_attempts, rng, clock, sleep, hedge, at_the_end)
+        runtime = Runtime(
+            limiter, on_call, sent, max_attempts, rng, clock, sleep, hedge, at_the_end, dropped_for_s
+        )
         self._lanes = {
             name: Lane(name, model, clients[name], runtime)
             for name, model in models.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -52,6 +53,7 @@ class Runtime:
     rng       for the jitter of back-offs
     hedge     send a second request for a slow call
     at_the_end   whether nothing is left to send beside what is in flight
+    dropped_for_s  an endpoint that refused us as a whole is tried again then
     """
 
     limiter: Limiter
@@ -63,6 +65,7 @@ class Runtime:
     sleep: Callable[[float], Awaitable[None]]
     hedge: bool = False
     at_the_end: Callable[[], bool] = lambda: False
+    dropped_for_s: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,8 @@ class Lane:
         self._name = name
         self._clients = clients
         self._runtime = runtime
-        self._roster = Roster(names, [e.tokens_per_minute for e in model.endpoints])
+        limits = [e.tokens_per_minute for e in model.endpoints]
+        self._roster = Roster(names, limits, runtime.dropped_for_s)
         self._line = Line(name, runtime.limiter, lambda tokens: self._roster.usable(runtime.clock(), tokens))
         self._pace = Pace()
         self._beside: dict[int, Line] = {}
@@ -288,7 +292,7 @@ class Lane:
     def _note(self, error: CallError, endpoint: int, progress: _Progress) -> None:
         """What a failure says about its endpoint, for this caller or for everyone."""
         if isinstance(error, FatalCallError):
-            self._roster.drop(endpoint, error)
+            self._roster.drop(endpoint, error, self._runtime.clock())
         elif isinstance(error, ParameterRefused | PermanentCallError):
             self._roster.worked(endpoint)
         elif isinstance(error, TransientCallError) and error.status == 429:
@@ -304,7 +308,7 @@ class Lane:
             raise error
         if isinstance(error, FatalCallError):
             progress.status = "fatal"
-            self._roster.left()  # raises when no endpoint is left
+            self._roster.left(self._runtime.clock())  # raises when no endpoint is left
         if isinstance(error, FatalCallError | ParameterRefused):
             progress.excused += 1
             return
@@ -329,10 +333,10 @@ class Lane:
 
     def _check(self, prompt_tokens: int) -> None:
         """Raises RequestTooLarge where the prompt alone is more than a minute's limit."""
-        check_within_limit(prompt_tokens, self._roster.largest())
+        check_within_limit(prompt_tokens, self._roster.largest(self._runtime.clock()))
 
     def _reservation(self, tokens: int) -> int:
-        largest = self._roster.largest()
+        largest = self._roster.largest(self._runtime.clock())
         return tokens if largest is None else min(tokens, int(largest))
 
     def _expected_reply(self, request: ChatRequest) -> int:

@@ -160,6 +160,11 @@ def compose(
     )
 
 
+def unread(answer: Answer) -> bool:
+    """Whether it says no more than that every call failed, and why."""
+    return answer.failed_parts > 0 and answer.text.startswith(UNREADABLE)
+
+
 def _reduced(context: ReduceContext) -> tuple[ContextUsed, ...]:
     if not context.shown:
         return ()

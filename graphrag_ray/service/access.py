@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 from collections.abc import Callable, Mapping
@@ -17,6 +18,8 @@ from graphrag_ray.service.faults import INVALID, Fault, too_large
 from graphrag_ray.service.options import ServiceOptions
 
 HEALTH, METRICS = "/healthz", "/metrics"
+BODY_WITHIN_S = 60.0
+"""A request's body."""
 
 _NO_TOKEN = Fault(
     401,
@@ -31,8 +34,9 @@ def find_token(
     options: ServiceOptions, environ: Mapping[str, str], ask: Callable[[str], str | None] | None = None
 ) -> SecretStr | None:
     """The token that clients must send: from the environment, else from whom `ask` asks. May wait. Raises
-    UsageError where there is none and nobody said that it may be missing."""
+    UsageError where there is none and nobody said that it may be missing, and for one that cannot be sent."""
     found = environ.get(options.token_env, "").strip() or ((ask and ask(options.token_env)) or "").strip()
+    check_token(options.token_env, found)
     if not found and not options.allow_anonymous:
         raise UsageError(
             f"{options.token_env} is not set: clients would need no token. Set it, or say that anybody may "
@@ -41,9 +45,18 @@ def find_token(
     return SecretStr(found) if found else None
 
 
+def check_token(variable: str, token: str) -> None:
+    """Raises UsageError for a token that clients would send in different ways, or not at all: headers are
+    ASCII."""
+    if not (token.isascii() and token.isprintable()):
+        raise UsageError(
+            f"{variable} holds characters that no header can: take letters, digits and signs of ASCII"
+        )
+
+
 class Guard:
     """Lets requests with the token through to the application, and any to /healthz; bodies as far as they may
-    be long."""
+    be long, and take."""
 
     def __init__(self, app: ASGIApp, token: SecretStr | None, options: ServiceOptions) -> None:
         self._app = app
@@ -51,22 +64,31 @@ class Guard:
         self._hosts = {host.lower() for host in options.hosts}
         self._open = {HEALTH, METRICS} if options.open_metrics else {HEALTH}
         self._most = options.max_body_bytes
+        self._within_s = min(BODY_WITHIN_S, options.max_seconds)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         fault = self._fault(scope) if scope["type"] in ("http", "websocket") else None
         if fault is None:
-            await self._app(scope, self._bounded(receive), send)
+            await self._app(scope, self._bounded(receive) if scope["type"] == "http" else receive, send)
         else:
             await JSONResponse(fault.body(), fault.status, fault.headers())(scope, receive, send)
 
     def _bounded(self, receive: Receive) -> Receive:
-        """For bodies that do not say how long they are."""
-        received = 0
+        """For bodies that do not say how long they are, and for those that never come: they would keep one
+        of the requests that a replica is given at once."""
+        received, whole = 0, False
+        until = asyncio.get_running_loop().time() + self._within_s
 
         async def within() -> Message:
-            nonlocal received
-            message = await receive()
+            nonlocal received, whole
+            try:
+                async with asyncio.timeout_at(None if whole else until):
+                    message = await receive()
+            except TimeoutError:
+                told = f"the request's body did not come within {self._within_s:g} s"
+                raise HTTPException(408, told, {"Connection": "close"}) from None
             received += len(message.get("body", b""))
+            whole = not message.get("more_body", False)
             if received > self._most:
                 raise HTTPException(413)
             return message
@@ -79,7 +101,7 @@ class Guard:
             return _OTHER_HOST
         path = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/"))
         length = headers.get("content-length", "")
-        if length.isdigit() and int(length) > self._most:
+        if length.isdecimal() and int(length) > self._most:
             return too_large(self._most)
         if self._digest is None or path in self._open:
             return None

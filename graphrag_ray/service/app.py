@@ -133,7 +133,11 @@ def _routes(app: FastAPI, service: Service) -> None:
     async def models() -> Response:
         return Json(chat_api.models_json(service.live.now()))
 
-    @app.get(HEALTH, response_model=None)
+    @app.get("/v1/models/{name:path}", response_model=None)
+    async def model(name: str) -> Response:
+        return Json(chat_api.model_json(service.live.now(), name))
+
+    @app.api_route(HEALTH, methods=["GET", "HEAD"], response_model=None)
     async def healthz() -> Response:
         """200 while a snapshot is open. Anybody may ask: why there is none is told by /index."""
         current = service.live.current
@@ -159,7 +163,9 @@ def _errors(app: FastAPI, options: ServiceOptions) -> None:
         if error.status_code == 413:
             return refused(too_large(options.max_body_bytes))
         kind = SERVER if error.status_code >= 500 else INVALID
-        return refused(Fault(error.status_code, kind, "http_error", str(error.detail)))
+        response = refused(Fault(error.status_code, kind, "http_error", str(error.detail)))
+        response.headers.update(error.headers or {})
+        return response
 
     async def of_client(request: Request, error: Exception) -> Response:
         return Response(status_code=CLIENT_GONE)

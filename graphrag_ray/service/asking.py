@@ -20,6 +20,7 @@ from graphrag_ray.messages import Dialogue, Listener
 from graphrag_ray.patience import Asker
 from graphrag_ray.query import methods
 from graphrag_ray.query.answer import Answer
+from graphrag_ray.query.parts import unread
 from graphrag_ray.records import Reference
 from graphrag_ray.service.faults import Refused, fault_of, out_of_time
 from graphrag_ray.service.live import Live, Served
@@ -118,7 +119,7 @@ class Service:
             raise
         except Exception as e:
             ours = isinstance(e, TimeoutError) and timer.expired()
-            fault = out_of_time(limit) if ours else Refused(fault_of(e))
+            fault = out_of_time(limit, accounts.total.rate_limited) if ours else Refused(fault_of(e))
             status = fault.fault.status
             if not ours:
                 log.exception("question %s ended with an error that is a bug", id_)
@@ -143,6 +144,8 @@ class Service:
         served.connections.questions += 1
         try:
             answer = await answering(asker, Telling(say))
+            if unread(answer):
+                raise GraphRagError(answer.text)
             return await asyncio.to_thread(_replied, asked, served, answer)
         finally:
             served.connections.questions -= 1

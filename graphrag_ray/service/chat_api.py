@@ -56,7 +56,7 @@ class ChatBody(BaseModel):
 
     model: str
     messages: Annotated[list[Message], Field(min_length=1)]
-    stream: bool = False
+    stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = None
     tools: list[Any] | None = None
@@ -79,6 +79,14 @@ def models_json(served: Served) -> dict[str, Any]:
     }
 
 
+def model_json(served: Served, name: str) -> dict[str, Any]:
+    """One of them. Raises Refused for a model that there is not."""
+    for model in models_json(served)["data"]:
+        if model["id"] == name:
+            return dict(model)
+    raise _no_model(name)
+
+
 def asked_of(body: ChatBody, options: ServiceOptions) -> Asked:
     """Raises Refused for a model that there is not, and for what cannot be done."""
     method, level = _way(body.model, options)
@@ -93,12 +101,16 @@ def _way(model: str, options: ServiceOptions) -> tuple[str, str | None]:
     """Method and level of a model's name."""
     first, *rest = model.split("/")
     if first != MODEL or len(rest) > 2 or (rest and rest[0] not in methods.FILES):
-        known = f"{MODEL}, {MODEL}/METHOD and {MODEL}/METHOD/LEVEL; methods are {', '.join(methods.FILES)}"
-        message = f"the model {model[:200]!r} does not exist; there are {known}"
-        raise Refused(Fault(404, INVALID, "model_not_found", message, "model"))
+        raise _no_model(model)
     if not rest:
         return options.method, options.level
     return rest[0], rest[1] if len(rest) > 1 else None
+
+
+def _no_model(name: str) -> Refused:
+    known = f"{MODEL}, {MODEL}/METHOD and {MODEL}/METHOD/LEVEL; methods are {', '.join(methods.FILES)}"
+    message = f"the model {name[:200]!r} does not exist; there are {known}"
+    return Refused(Fault(404, INVALID, "model_not_found", message, "model"))
 
 
 def _check(body: ChatBody) -> None:

@@ -15,7 +15,10 @@ from graphrag_ray.errors import (
     StoreError,
     UsageError,
 )
+from graphrag_ray.wording import plural
 
+MOST_CHARACTERS = 1_000
+"""Of a message: what it quotes, a client may have made as long as a body may be."""
 INVALID, LIMITED, SERVER = "invalid_request_error", "rate_limit_error", "server_error"
 
 
@@ -31,8 +34,12 @@ class Fault:
     retry_after_s: int | None = None
 
     def body(self) -> dict[str, Any]:
-        told = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
-        return {"error": told}
+        told = {
+            "message": _short(self.message),
+            "type": self.kind,
+            "param": self.param and _short(self.param),
+        }
+        return {"error": told | {"code": self.code}}
 
     def headers(self) -> dict[str, str]:
         headers = {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
@@ -47,6 +54,10 @@ class Refused(GraphRagError):
         self.fault = fault
 
 
+def _short(text: str) -> str:
+    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…"
+
+
 def invalid(message: str, param: str | None = None) -> Refused:
     return Refused(Fault(400, INVALID, "invalid_request", message, param))
 
@@ -56,8 +67,11 @@ def busy(waiting: int, retry_after_s: int) -> Refused:
     return Refused(Fault(429, LIMITED, "too_many_questions", message, retry_after_s=retry_after_s))
 
 
-def out_of_time(seconds: float) -> Refused:
+def out_of_time(seconds: float, rate_limited: int = 0) -> Refused:
+    """rate_limited: how often models answered 429 meanwhile."""
     message = f"the question was given up after {seconds:g} s, the time that it may take"
+    if rate_limited:
+        message += f"; {plural(rate_limited, 'call')} of its models were answered 429, too many requests"
     return Refused(Fault(504, SERVER, "timeout", message))
 
 

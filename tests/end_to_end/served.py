@@ -1,11 +1,17 @@
-"""The service in this process, behind real HTTP, without Ray."""
+"""The service in this process, behind real HTTP, without Ray; and as the command that runs it on Ray."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
@@ -16,7 +22,9 @@ from graphrag_ray.service.app import create_app
 from graphrag_ray.service.asking import Service
 from graphrag_ray.service.options import ServiceOptions
 
-WITHIN_S = 60
+WITHIN_S = 180
+TOKEN = "token-of-clients-7f3a"
+KEY = "key-of-the-model-91bc"
 
 
 class Served:
@@ -54,6 +62,58 @@ class Served:
         self.client.close()
         self._server.should_exit = True
         self._thread.join()
+
+
+class Running:
+    """`graphrag-ray serve` as a process, from its first word to its end.
+
+    environment: in place of this process's, with the token and the model's key
+    """
+
+    def __init__(
+        self, root: Path, *options: str, environment: Mapping[str, str] | None = None, port: int = 0
+    ) -> None:
+        line = [sys.executable, "-m", "graphrag_ray", "serve", "--root", str(root), "--port", str(port)]
+        given = {"OPENAI_API_KEY": KEY, "GRAPHRAG_RAY_TOKEN": TOKEN}
+        self.process = subprocess.Popen(
+            [*line, *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            env={**(os.environ if environment is None else environment), **given},
+        )
+        self.said: list[str] = []
+        self._listening = threading.Thread(target=self._listen, daemon=True)
+        self._listening.start()
+        try:
+            until(lambda: "Ctrl-C ends it" in "".join(self.said) or self.process.poll() is not None)
+            found = re.search(r" at (http://\S+)", "".join(self.said))
+            assert found, "".join(self.said)
+        except BaseException:
+            self.close()
+            raise
+        self.url = found.group(1)
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        self.client = httpx.Client(base_url=self.url, headers=headers, timeout=WITHIN_S)
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        self.said += iter(self.process.stdout.readline, "")
+
+    def ask(self, question: str, **more: Any) -> httpx.Response:
+        return self.client.post("/query", json={"question": question, **more})
+
+    def end(self) -> tuple[int, str]:
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(WITHIN_S)
+        self._listening.join()
+        return code, "".join(self.said)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
 
 
 def events(got: httpx.Response) -> Iterator[tuple[str, Any]]:

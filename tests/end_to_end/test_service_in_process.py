@@ -237,7 +237,7 @@ def test_questions_at_once_share_one_limiter_and_keep_their_own_accounts(town: W
     with ThreadPoolExecutor(12) as pool:
         answers = list(pool.map(lambda _: served.ask(THEMES).json(), range(12)))
     assert {tuple(a["usage"].items()) for a in answers} == {tuple(alone.items())}
-    assert len({a["text"] for a in answers}) == 1 and town.endpoint.peak_in_flight - left == 2
+    assert len({a["text"] for a in answers}) == 1 and 2 <= town.endpoint.peak_in_flight <= left + 2
 
 
 # a client that goes away
@@ -416,6 +416,9 @@ def test_a_chat_front_end_works_unchanged(town: World, serve: Start, caplog: pyt
     served = serve(token=TOKEN)
     client = openai.OpenAI(base_url=f"{served.url}/v1", api_key=TOKEN, max_retries=0)
     names = [model.id for model in client.models.list()]
+    assert [client.models.retrieve(name).id for name in names] == names
+    with pytest.raises(openai.NotFoundError, match="does not exist"):
+        client.models.retrieve("graphrag-ray/magic")
     assert names[0] == "graphrag-ray" and {"graphrag-ray/global/C0", "graphrag-ray/local"} <= {*names}
     messages: Any = [{"role": "user", "content": THEMES}]
     done = client.chat.completions.create(model="graphrag-ray", messages=messages)

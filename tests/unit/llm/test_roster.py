@@ -86,3 +86,19 @@ def test_when_the_last_one_is_dropped_the_run_ends_with_its_reason():
     with pytest.raises(FatalCallError, match="no quota") as caught:
         r.usable(0.0, 1)
     assert caught.value.status == 429
+
+
+def test_whoever_lives_longer_than_a_refusal_tries_again():
+    r = Roster(["http://host0"], [None], dropped_for_s=30.0)
+    r.drop(0, FatalCallError("no quota", status=429), 10.0)
+    with pytest.raises(FatalCallError, match="no quota"):
+        r.usable(39.9, 1)
+    assert r.usable(40.0, 1) == [0]
+    assert r.largest(40.0) is None
+
+
+def test_what_there_is_no_way_to_stays_dropped():
+    r = Roster(["http://host0"], [None], dropped_for_s=30.0)
+    r.drop(0, FatalCallError("no key"))
+    with pytest.raises(FatalCallError, match="no key"):
+        r.usable(1e9, 1)
