@@ -158,12 +158,20 @@ class Index:
         asker.cache = self._replies
         return asker
 
+    def settle(self) -> None:
+        """Write what is for the cache and was not yet written."""
+        if self._replies:
+            self._replies.flush()
+
     def at(
         self, manifest: Manifest, settings: Settings, prompts: Mapping[str, Prompt] | None = None
     ) -> Index:
         """Another snapshot of the same index. What was read and is in that one too need not be read again;
-        what is open for search is opened there."""
+        what is open for search is opened there; the cache is the same, with what others added to it."""
         other = replace(self, manifest=manifest, settings=settings, prompts=prompts)
+        if "_replies" in vars(self) and self._replies:
+            self._replies.look_again()
+            vars(other)["_replies"] = self._replies
         if "searcher" in vars(self):
             other.searcher.open_as(self.searcher)
         return other
@@ -240,6 +248,8 @@ class Index:
             answer = await _driven(search(question, given), traces.of_needs(fulfil))
         finally:
             await searching.close()
+        if self._replies:
+            await asyncio.to_thread(self._replies.settle)
         about_snapshot = self._notes(None if answer.found else question.text)
         notes = (*answer.notes, *about_snapshot, *self._of_cache(*asker.kept))
         phases = _phases(asker.accounts, failed)

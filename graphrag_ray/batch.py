@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from graphrag_ray.ask import MAX_QUESTION_CHARACTERS, Index
-from graphrag_ray.engine.cache import JOURNAL
+from graphrag_ray.engine.cache import FEW, MANY, tidy
 from graphrag_ray.engine.executor import Executor, Progress
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
@@ -30,7 +30,7 @@ from graphrag_ray.questions import AnswersFile, read_questions
 from graphrag_ray.settings import Settings
 from graphrag_ray.steps.record import MEANINGS, ending
 from graphrag_ray.steps.run import iso
-from graphrag_ray.store import compaction, locks
+from graphrag_ray.store import locks
 from graphrag_ray.store.files import Store
 from graphrag_ray.terminal.progress import Observer
 
@@ -78,12 +78,13 @@ def answer_batch(
         listening(stop),
         locks.acquire(work, note=f"query --batch {questions}") as lock,
     ):
+        tidy(work, lock.check, MANY)
         try:
             accounts = sweep.run(executor)
         finally:
             told |= {"failed": sweep.failed, "usage": executor.spending.before.to_dict()}
         file.write(sweep.rows())
-        compaction.compact(work, JOURNAL, check=lock.check)
+        tidy(work, lock.check, FEW)
     return Batch(file.url, len(posed), sweep.failed, accounts, time.monotonic() - began)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from graphrag_ray import schema
 from graphrag_ray.engine.executor import Executor
-from graphrag_ray.errors import CorruptPart, SettingsError, StoreError
+from graphrag_ray.errors import CorruptPart, LockLost, SettingsError
 from graphrag_ray.graph.names import Names, parse_names
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.llm.sizes import guessed_vocabularies
@@ -29,7 +29,8 @@ from graphrag_ray.prompts import load_prompts
 from graphrag_ray.settings import Settings
 from graphrag_ray.steps.changes import changes
 from graphrag_ray.steps.communities import HIERARCHY, Layout, find_communities, load_layout
-from graphrag_ray.steps.damage import journal_damage, look_over, parent_of, put_right
+from graphrag_ray.steps.compact import FEW, MANY, compact
+from graphrag_ray.steps.damage import look_over, parent_of, put_right
 from graphrag_ray.steps.describe import describe_all
 from graphrag_ray.steps.embed import embed_all
 from graphrag_ray.steps.extract import extract_claims, extract_graph
@@ -40,7 +41,7 @@ from graphrag_ray.steps.record import Recorder, recorded, tell_unfinished
 from graphrag_ray.steps.reports import community_ids, write_reports
 from graphrag_ray.steps.run import Observer, Result, Run, code
 from graphrag_ray.steps.search import index_for_search
-from graphrag_ray.store import compaction, locks, snapshots
+from graphrag_ray.store import locks, snapshots
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.snapshots import Manifest
 from graphrag_ray.text_files import read_text
@@ -107,6 +108,8 @@ def index(
         told_to = {"input": shown_input, "add": add, "allow_deletes": allow_deletes}
         record = stack.enter_context(recorded(run, told_to, now))
         look_over(run, JOURNALS, verify)
+        run.on_swept = lambda name: compact(run, [name], MANY)
+        compact(run, JOURNALS, MANY)
         while True:
             try:
                 return _build(run, given, record)
@@ -129,7 +132,7 @@ class _Given:
 def _build(run: Run, given: _Given, record: Recorder) -> Indexed:
     """Raises CorruptPart for a damaged part, also after much is done: it is set aside then, and this called
     again."""
-    store, observer, parent = run.store, run.observer, run.parent
+    store, parent = run.store, run.parent
     number = snapshots.next_number(store)
     corpus = read(run, given.input_url, add=given.add, allow_deletes=given.allow_deletes)
     derived = derive(run, corpus, given.names)
@@ -144,12 +147,13 @@ def _build(run: Run, given: _Given, record: Recorder) -> Indexed:
     changed = changes(run, finished.tables)
     manifest = _manifest(run, number, finished, counts, at, given.shown_input, changed)
     snapshots.commit(store, manifest, check=run.check)
-    record.finish("committed", number, failures.num_rows)
+    # Until the lock is let go, whoever watches sees a run that goes on; however this ends, it has committed.
+    record.write(snapshot=number, failed=failures.num_rows)
     try:
-        for name in JOURNALS:
-            compaction.compact(store, name, check=run.check, damaged=lambda e: journal_damage(run, [e.path]))
-    except StoreError as e:
-        observer.note(f"The journal was not tidied up; the next run will: {e}")
+        with suppress(LockLost):  # nothing is left to lose
+            compact(run, JOURNALS, FEW)
+    finally:
+        record.finish("committed", number, failures.num_rows)
     return Indexed(manifest, True, run.seconds, run.accounts)
 
 

@@ -140,7 +140,12 @@ class Asker:
         await self.close()
 
     async def close(self) -> None:
-        await self.connections.close()
+        """What is for the cache is written, and the connections are no more."""
+        try:
+            if self.cache:
+                await asyncio.to_thread(self.cache.flush)
+        finally:
+            await self.connections.close()
 
     async def run(
         self,

@@ -234,7 +234,7 @@ class _WorkerSweep:
         store = self.settings.store
         if leased.last_loss > self.last_loss:
             # What the lost worker journalled came after our look at the journal, and is paid for.
-            self.index = await asyncio.to_thread(JournalIndex.load, store, self.work.name)
+            self.index = await asyncio.to_thread(self.index.again)
             self.last_loss = leased.last_loss
         for at in range(0, len(leased.items), BEGUN_TOGETHER):
             items = leased.items[at : at + BEGUN_TOGETHER]

@@ -277,9 +277,6 @@ async def run_dialogues(
         return await together(running)
     except FatalCallError as e:
         raise ModelRefused(str(e)) from e
-    finally:
-        if cache:
-            await asyncio.to_thread(cache.flush)
 
 
 async def together(running: Iterable[Coroutine[Any, Any, R]]) -> list[R]:

@@ -108,6 +108,8 @@ class Live:
             self.problem = told
 
     async def close(self) -> None:
+        if self._current is not None:
+            await asyncio.to_thread(self._current.index.settle)
         for connections in [*self._retired, *(s.connections for s in [self._current] if s)]:
             await connections.close()
         self._current, self._retired = None, []

@@ -120,7 +120,7 @@ class Recorder:
         return {
             name: {
                 "seconds": round(s, 3),
-                "counts": self.run.memo[name]["counts"],
+                "counts": self.run.memo[name]["counts"] if name in self.run.memo else self.run.chores[name],
                 "reused": name in self.run.reused,
             }
             for name, s in self.run.seconds.items()

@@ -6,11 +6,11 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import orjson
 import pyarrow as pa
@@ -22,6 +22,7 @@ from graphrag_ray.errors import CorruptPart, ProcessDied
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.prompts import Prompt
 from graphrag_ray.settings import Settings
+from graphrag_ray.steps.guarded import Guarded
 from graphrag_ray.store import locks, retries
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
@@ -34,8 +35,6 @@ ROWS_AT_ONCE = 512
 """Items replayed together: one batch of journal look-ups."""
 SHOWN_OF_ERROR = 500
 """Characters of the first failure's reason."""
-KEYS_AT_ONCE = 10_000
-"""Keys that are held until they are looked up together."""
 
 
 class Observer(Protocol):
@@ -85,7 +84,9 @@ class Run:
     put_right  paths of parts that were found to be damaged while it ran, and were set aside
     reused     names of steps whose result was taken from the parent
     doing      the step that is being done, and when it began by the steady clock; None between steps
+    chores     what was done beside the steps, by name: counts. No snapshot depends on it
     on_step    called when a step has ended
+    on_swept   called with the name of a dialogue whose sweep has ended
     """
 
     executor: Executor
@@ -104,7 +105,9 @@ class Run:
     afresh: frozenset[str] = frozenset()
     reused: set[str] = field(default_factory=set)
     doing: tuple[str, float] | None = None
+    chores: dict[str, dict[str, Any]] = field(default_factory=dict)
     on_step: Callable[[], None] = lambda: None
+    on_swept: Callable[[str], None] = lambda name: None
 
     @property
     def store(self) -> Store:
@@ -142,6 +145,25 @@ class Run:
         self.observer.step_ended(name, self.seconds[name], result.counts, reused)
         return result
 
+    @contextmanager
+    def chore(self, name: str) -> Iterator[dict[str, Any]]:
+        """Around what is done beside the steps, or within one, told like a step; the block adds its counts.
+        Done several times, it is one in `seconds` and `chores`."""
+        self.observer.step_started(name)
+        started, before = time.monotonic(), self.doing
+        self.doing = (name, started)
+        counts: dict[str, Any] = {}
+        try:
+            yield counts
+        finally:
+            self.doing = before
+        seconds, known = time.monotonic() - started, self.chores.get(name, {})
+        self.chores[name] = {n: known.get(n, 0) + count for n, count in counts.items()}
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+        self.on_step()
+        logs.event(_log, "step ended", step=name, seconds=round(seconds, 3), reused=False, counts=counts)
+        self.observer.step_ended(name, seconds, counts, False)
+
     def unchanged(self) -> bool:
         """True when the parent snapshot was made from these very tables, of the same steps, by the same code
         and with the same settings (those of questions are read from it), and is whole. A budget is of one
@@ -163,12 +185,13 @@ class Run:
         index: JournalIndex,
     ) -> Sweep:
         """Run every item of the source. Stops spending as soon as the lock is known to be lost."""
-        guarded = _Guarded(source, self._still_ours, index, partial(self._tell_failure, work.name))
+        guarded = Guarded(source, self._still_ours, index, partial(self._tell_failure, work.name))
         sweep = self.executor.sweep(work, guarded, index)
         self.asked[work.name] = self.asked.get(work.name, 0) + guarded.answered()
         before = self.usage.get(work.name, Accounts())
         self.usage[work.name] = Accounts.merged([before, sweep.accounts])
         logs.event(_log, "stage asked", **sweep.summary(work.name))
+        self.on_swept(work.name)
         return sweep
 
     def _tell_failure(self, stage: str, error: str) -> None:
@@ -242,52 +265,6 @@ class Run:
     def _still_ours(self) -> None:
         if self.lock is not None and self.lock.lost:
             self.lock.check()
-
-
-class _Guarded(Generic[T]):
-    """A source that is checked whenever it is asked. It counts the items that the journal did not answer
-    before, and tells why the first one failed: nobody need wait for the end of a stage that is in vain."""
-
-    def __init__(
-        self,
-        source: Source[T],
-        check: Callable[[], None],
-        index: JournalIndex,
-        tell_failure: Callable[[str], None],
-    ) -> None:
-        self._source = source
-        self._check = check
-        self._index = index
-        self._tell_failure: Callable[[str], None] | None = tell_failure
-        self._keys: list[str] = []
-        self._answered = 0
-
-    @property
-    def total(self) -> int | None:
-        # Asked for a few times a second, also while all items wait for their first calls and none ends.
-        self._check()
-        return self._source.total
-
-    def take(self) -> list[Row] | None:
-        self._check()
-        return self._source.take()
-
-    def finished(self, number: int, outcome: Outcome[T]) -> None:
-        self._check()
-        if outcome.key and outcome.status == "complete":
-            self._keys.append(outcome.key)
-            if len(self._keys) >= KEYS_AT_ONCE:
-                self.answered()
-        elif outcome.error and self._tell_failure:
-            self._tell_failure(outcome.error)
-            self._tell_failure = None
-        self._source.finished(number, outcome)
-
-    def answered(self) -> int:
-        """Items completed so far that had no end in the journal."""
-        self._answered += int((~self._index.is_done(self._keys)).sum())
-        self._keys.clear()
-        return self._answered
 
 
 def replayed(

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +23,7 @@ import pyarrow as pa
 from graphrag_ray.errors import CorruptPart
 from graphrag_ray.store import parquet, rows
 from graphrag_ray.store.files import FileInfo, Store
-from graphrag_ray.store.journal import PART_NAME, folder, in_threads, list_parts
+from graphrag_ray.store.journal import PART_NAME, THREADS, folder, in_threads, list_parts
 
 TARGET_BYTES = 24 << 20
 """Size of a merged part in memory; a third to a fifth of it stored. Merging one takes some seven times as
@@ -28,6 +32,10 @@ corpus, and neighbours lie in few parts."""
 SMALL_BYTES = TARGET_BYTES // 8
 """Stored parts from this size on are left as they are; smaller ones are merged, the last one again and
 again until it is that large."""
+PIECE_PARTS = 1024
+"""What one call merges, and one task on a cluster: at 30 ms a request some 5 s."""
+AHEAD_PARTS, AHEAD_BYTES = 256, 8 << 20
+"""Read ahead of what is being merged; the bytes as they are stored, a third to a fifth of those in memory."""
 
 _log = logging.getLogger(__name__)
 
@@ -73,35 +81,58 @@ def compact(
     check: Callable[[], object] = lambda: None,
     damaged: Callable[[CorruptPart], object] = lambda e: _log.warning("%s. It is not merged", e),
 ) -> int:
-    """Merge the small parts of a dialogue; how many parts fewer there are. For the holder of the lock.
+    """Merge the small parts of a dialogue (`due`); how many parts fewer there are. For the holder of the
+    lock. Raises as `merge_parts`."""
+    pieces = due(store, dialogue, at_least)
+    return sum(merge_parts(store, dialogue, parts, check, damaged) for parts in pieces)
 
-    Neighbours in time are merged, their rows in order of time, so that what was asked for together lies
-    together. Parts from SMALL_BYTES on stay as they are, and damaged ones too (see `damage.py`).
 
-    at_least  do nothing for fewer small parts than this
+def due(store: Store, dialogue: str, at_least: int = 8) -> list[list[FileInfo]]:
+    """The small parts of a dialogue that have small neighbours in time, in pieces that may be merged side by
+    side. Parts from SMALL_BYTES on stay as they are.
+
+    at_least: nothing for fewer small parts than this. Raises StoreError.
+    """
+    runs: list[list[FileInfo]] = [[]]
+    for part in list_parts(store, dialogue):
+        if part.bytes < SMALL_BYTES:
+            runs[-1].append(part)
+        elif runs[-1]:
+            runs.append([])
+    runs = [run for run in runs if len(run) > 1]
+    if sum(map(len, runs)) < at_least:
+        return []
+    return [piece for run in runs for piece in _pieces(run)]
+
+
+def _pieces(run: list[FileInfo]) -> Iterator[list[FileInfo]]:
+    """Of about the same number of parts, PIECE_PARTS at most."""
+    n = -(-len(run) // PIECE_PARTS)
+    ends = [len(run) * i // n for i in range(n + 1)]
+    yield from (run[a:b] for a, b in pairwise(ends))
+
+
+def merge_parts(
+    store: Store,
+    dialogue: str,
+    parts: Sequence[FileInfo],
+    check: Callable[[], object],
+    damaged: Callable[[CorruptPart], object],
+) -> int:
+    """Merge neighbouring parts into ones of TARGET_BYTES; how many parts fewer there are. For the holder of
+    the lock. Their rows are put in order of time, so that what was asked for together lies together.
+
     check     called before anything is written or deleted; raises when the lock is lost
-    damaged   told of parts that cannot be read
+    damaged   told of parts that cannot be read; they stay as they are (see `damage.py`)
 
     Raises StoreError, and what `check` raises; the journal is whole whatever happens.
     """
     fewer = 0
-    small: list[FileInfo] = []
-    runs: list[list[FileInfo]] = []
-    for part in list_parts(store, dialogue):
-        if part.bytes < SMALL_BYTES:
-            small.append(part)
-        else:
-            runs.append(small)
-            small = []
-    runs.append(small)
-    if sum(map(len, runs)) < at_least:
-        return 0
-    for run in runs:
-        for merged, tables in _groups(store, run, damaged):
-            if len(merged) > 1:
-                check()
-                if merge(store, dialogue, merged, tables, check):
-                    fewer += len(merged) - 1
+    for merged, tables in _groups(store, parts, damaged):
+        if len(merged) > 1:
+            check()
+            if merge(store, dialogue, merged, tables, check):
+                fewer += len(merged) - 1
     return fewer
 
 
@@ -113,12 +144,14 @@ def totals(store: Store, dialogue: str, since: float = 0.0, until: float = math.
     """
     parts = [part for part in list_parts(store, dialogue) if _at_s(part) >= math.floor(since)]
     models: dict[str, int] = {}
-    read = list(in_threads(lambda info: _countable(store, info), parts))
     result = Totals(parts=len(parts), bytes=sum(part.bytes for part in parts))
-    result.damaged = [part.path for part, table in zip(parts, read, strict=True) if isinstance(table, str)]
-    arrays = [_as_records(table, models) for table in read if not isinstance(table, str | None)]
-    if since or until < math.inf:
-        arrays = [a[(a["at"] >= since) & (a["at"] < until)] for a in arrays]
+    arrays = []
+    for part, table in zip(parts, in_threads(partial(_countable, store), parts), strict=True):
+        if isinstance(table, str):
+            result.damaged.append(part.path)
+        elif table is not None:
+            records = _as_records(table, models)
+            arrays.append(records[(records["at"] >= since) & (records["at"] < until)])
     if not sum(map(len, arrays)):
         return result
     # A merge that was killed, or is under way, leaves rows in two parts.
@@ -212,19 +245,17 @@ def _stands(records: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
 
 
 def _groups(
-    store: Store, parts: list[FileInfo], damaged: Callable[[CorruptPart], object]
+    store: Store, parts: Sequence[FileInfo], damaged: Callable[[CorruptPart], object]
 ) -> Iterator[tuple[list[FileInfo], list[pa.Table]]]:
-    """Neighbouring parts, as many together as make TARGET_BYTES in memory; at most that is held at once."""
+    """Neighbouring parts, as many together as make TARGET_BYTES in memory; little more is held at once."""
     merged: list[FileInfo] = []
     tables: list[pa.Table] = []
     size = 0
-    for part in parts:
-        try:
-            table = parquet.read_whole(store, part.path)
-        except CorruptPart as e:
-            damaged(e)
+    for part, table in _read_ahead(store, parts):
+        if isinstance(table, CorruptPart):
+            damaged(table)
             continue
-        except FileNotFoundError:
+        if table is None:
             continue
         if tables and size + table.nbytes > TARGET_BYTES:
             yield merged, tables
@@ -233,6 +264,42 @@ def _groups(
         tables.append(table)
         size += table.nbytes
     yield merged, tables
+
+
+def _read_ahead(
+    store: Store, parts: Sequence[FileInfo]
+) -> Iterator[tuple[FileInfo, pa.Table | CorruptPart | None]]:
+    """Parts with their rows, in order, the next ones read meanwhile: AHEAD_PARTS and AHEAD_BYTES at most, or
+    one."""
+    left = deque(parts)
+    reading: deque[tuple[FileInfo, Future[pa.Table | CorruptPart | None]]] = deque()
+    size = 0
+    with ThreadPoolExecutor(min(THREADS, max(1, len(parts))), thread_name_prefix="compaction") as pool:
+        try:
+            while left or reading:
+                while left and _fits(len(reading), size + left[0].bytes):
+                    reading.append((left[0], pool.submit(_whole, store, left[0])))
+                    size += left.popleft().bytes
+                part, future = reading.popleft()
+                found = future.result()
+                size -= part.bytes
+                yield part, found
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _fits(n_reading: int, n_bytes: int) -> bool:
+    return not n_reading or (n_reading < AHEAD_PARTS and n_bytes <= AHEAD_BYTES)
+
+
+def _whole(store: Store, part: FileInfo) -> pa.Table | CorruptPart | None:
+    """None for one that was merged away meanwhile."""
+    try:
+        return parquet.read_whole(store, part.path)
+    except CorruptPart as e:
+        return e
+    except FileNotFoundError:
+        return None
 
 
 def merge(
@@ -252,9 +319,8 @@ def merge(
         store.delete(path)
         return False
     check()
-    for part in parts:
-        if part.path != path:
-            store.delete(part.path)
+    for _ in in_threads(store.delete, [part.path for part in parts if part.path != path]):
+        pass
     return True
 
 

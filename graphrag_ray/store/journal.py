@@ -17,7 +17,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,6 +28,7 @@ import orjson
 from graphrag_ray.errors import CorruptPart, StoreError
 from graphrag_ray.store import decoded, parquet, rows
 from graphrag_ray.store.decoded import DecodedPart
+from graphrag_ray.store.entries import NONE, Entries, Held, held_by, held_in
 from graphrag_ray.store.files import WHOLE_BYTES, FileInfo, Store
 from graphrag_ray.store.rows import JournalRow
 
@@ -34,24 +36,17 @@ PART_NAME = re.compile(r"part-(\d{13})(?:-[\w-]+|~(\d{4}))-[0-9a-f]{32}\.parquet
 FLUSH_BYTES = 64 << 20
 """A flush writes a new part when its rows hold more than this, as after a long outage of the storage."""
 
-HAS_DONE, HAS_FAILED, HAS_KILLED, HAS_RETRY = 1, 2, 4, 8
-
 WORK = "work"
 """The folder that holds the journals of all dialogues."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_THREADS = 16
+THREADS = 16
+"""Requests for parts that a process makes at once."""
 _RELOADS = 5
-_FLAGS = {
-    rows.DONE: HAS_DONE,
-    rows.FAILED: HAS_FAILED,
-    rows.KILLED: HAS_KILLED,
-    rows.RETRY: HAS_RETRY,
-}
-
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+X = TypeVar("X")
 
 
 def folder(dialogue: str) -> str:
@@ -82,19 +77,27 @@ def retried_path(dialogue: str) -> str:
 class _Batch:
     path: str
     data: bytes
-    rows: int
+    rows: Sequence[JournalRow]
 
 
 class JournalWriter:
     """Collects rows and writes them as parts. Threads may append while another flushes.
 
-    writer_id: letters, digits, "_", "-"; no other writer of this journal, now or before, has the same.
+    writer_id   letters, digits, "_", "-"; no other writer of this journal, now or before, has the same
+    on_written  told the path of each part that was written, and its rows
     """
 
-    def __init__(self, store: Store, dialogue: str, writer_id: str) -> None:
+    def __init__(
+        self,
+        store: Store,
+        dialogue: str,
+        writer_id: str,
+        on_written: Callable[[str, Sequence[JournalRow]], object] = lambda path, rows: None,
+    ) -> None:
         if not _NAME.fullmatch(writer_id):
             raise ValueError(f"a writer's id is letters, digits, '_' and '-', not {writer_id!r}")
         self._store, self._folder, self._writer_id = store, folder(dialogue), writer_id
+        self._on_written = on_written
         self._rows: list[JournalRow] = []
         self._unwritten: _Batch | None = None
         self._sequence = 0
@@ -111,7 +114,7 @@ class JournalWriter:
     def pending(self) -> int:
         """Rows that a kill would lose now."""
         with self._lock:
-            return len(self._rows) + (self._unwritten.rows if self._unwritten else 0)
+            return len(self._rows) + (len(self._unwritten.rows) if self._unwritten else 0)
 
     def flush(self) -> str | None:
         """Write what is pending; the path of the last part written, None if nothing was pending.
@@ -125,6 +128,7 @@ class JournalWriter:
                 self._store.write(batch.path, batch.data)
                 with self._lock:
                     self._unwritten = None
+                self._on_written(batch.path, batch.rows)
                 path = batch.path
             return path
 
@@ -142,30 +146,12 @@ class JournalWriter:
         data = parquet.encode(rows.to_table(taken), dictionary=rows.FEW_VALUES)
         at_ms = int(min(row.at for row in taken) * 1000)
         name = f"part-{at_ms:013d}-{self._writer_id}-{self._sequence:06d}-{parquet.content_hash(data)}"
-        batch = _Batch(f"{self._folder}/{name}.parquet", data, len(taken))
+        batch = _Batch(f"{self._folder}/{name}.parquet", data, taken)
         with self._lock:
             self._unwritten = batch
             del self._rows[: len(taken)]
         self._sequence += 1
         return batch
-
-
-@dataclass(frozen=True, slots=True)
-class _Entries:
-    """What the parts hold: one entry for each distinct pair of key and part, sorted by key.
-
-    prefixes  uint64, the key's first 64 bits
-    parts     uint32, place in `paths`
-    flags     uint8, kinds of rows (HAS_…)
-    retried_until  unix seconds: rows of items that were put back count from then on
-    """
-
-    paths: tuple[str, ...]
-    prefixes: npt.NDArray[np.uint64]
-    parts: npt.NDArray[np.uint32]
-    flags: npt.NDArray[np.uint8]
-    damaged: tuple[str, ...]
-    retried_until: float = 0.0
 
 
 class JournalIndex:
@@ -178,15 +164,32 @@ class JournalIndex:
             named in a warning and left out, as those are that are found on loading
     """
 
-    def __init__(self, store: Store, dialogue: str, entries: _Entries, strict: bool = False) -> None:
+    def __init__(self, store: Store, dialogue: str, entries: Entries, strict: bool = False) -> None:
         self._store, self._dialogue, self._entries, self._strict = store, dialogue, entries, strict
         self._found_damaged: set[str] = set()
+        self._known_done: npt.NDArray[np.uint64] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What follows from the rest is found again where it is wanted.
+        return vars(self) | {"_known_done": None}
 
     @classmethod
     def load(cls, store: Store, dialogue: str, *, strict: bool = False) -> JournalIndex:
         """Read the keys of all parts. A damaged part is named in a warning and in `damaged`, and left out:
         what it held is asked for again. Raises StoreError."""
         return cls(store, dialogue, _load(store, dialogue), strict)
+
+    def extended(self, path: str, written: Sequence[JournalRow]) -> JournalIndex:
+        """This index with one more part, which holds these rows."""
+        if path in self._entries.paths:
+            return self
+        more = self._entries.having([(path, held_by(written))])
+        return JournalIndex(self._store, self._dialogue, more, self._strict)
+
+    def again(self) -> JournalIndex:
+        """The journal as it is now: of its parts only those that are new are read. Raises StoreError."""
+        found = _load(self._store, self._dialogue, self._entries)
+        return JournalIndex(self._store, self._dialogue, found, self._strict)
 
     @property
     def dialogue(self) -> str:
@@ -204,7 +207,7 @@ class JournalIndex:
     @property
     def any_killed(self) -> bool:
         """Whether there is a row of an item that killed whoever ran it."""
-        return bool(self._flagged(HAS_KILLED).any())
+        return self._entries.any_has(rows.KILLED)
 
     @property
     def retried_until(self) -> float:
@@ -255,38 +258,43 @@ class JournalIndex:
         """All rows of the items that have a failure and no done row."""
 
         def find() -> dict[str, list[JournalRow]]:
-            failed = np.setdiff1d(self._entries.prefixes[self._flagged(HAS_FAILED)], self._done())
-            found = self._lookup(self._keys_of(failed, HAS_FAILED))
+            failed = np.setdiff1d(self._entries.with_a(rows.FAILED), self._done(), assume_unique=True)
+            found = self._lookup(self._keys_of(failed, rows.FAILED))
             return {key: own for key, own in found.items() if any(r.kind == rows.FAILED for r in own)}
 
         return self._reloading(find)
 
     def _done(self) -> npt.NDArray[np.uint64]:
-        """Sorted prefixes of the items with a done row that no retry row voids."""
-        done = np.unique(self._entries.prefixes[self._flagged(HAS_DONE)])
-        retried = np.intersect1d(done, self._entries.prefixes[self._flagged(HAS_RETRY)])
+        """Sorted prefixes of the items with a done row that no retry row voids. Found once: entries, and what
+        parts hold, do not change."""
+        if self._known_done is None:
+            self._known_done = self._find_done()
+        return self._known_done
+
+    def _find_done(self) -> npt.NDArray[np.uint64]:
+        entries = self._entries
+        done = entries.with_a(rows.DONE)
+        if not entries.any_has(rows.RETRY):
+            return done
+        retried = np.intersect1d(done, entries.with_a(rows.RETRY), assume_unique=True)
         if not len(retried):
             return done
-        own = self._lookup(self._keys_of(retried, HAS_RETRY))
+        own = self._lookup(self._keys_of(retried, rows.RETRY))
         still = [key for key, found in own.items() if any(r.kind == rows.DONE for r in found)]
-        return np.setdiff1d(done, np.setdiff1d(retried, rows.key_prefixes(still)))
+        return np.setdiff1d(done, np.setdiff1d(retried, rows.key_prefixes(still)), assume_unique=True)
 
-    def _keys_of(self, prefixes: npt.NDArray[np.uint64], flag: int | None = None) -> list[str]:
+    def _keys_of(self, prefixes: npt.NDArray[np.uint64], kind: str | None = None) -> list[str]:
         """The keys that begin so, and have rows of this kind where one is named."""
         entries = self._entries
         wanted = np.isin(entries.prefixes, prefixes)
-        if flag is not None:
-            wanted &= self._flagged(flag)
+        if kind is not None:
+            wanted &= entries.have(kind)
         keys: dict[str, None] = {}
         for part in np.unique(entries.parts[wanted]):
-            part_rows = self._decoded(int(part))
+            part_rows = self._decoded(entries.paths[part])
             if part_rows is not None:
                 keys.update(dict.fromkeys(part_rows.keys_of(prefixes)))
         return list(keys)
-
-    def _flagged(self, flag: int) -> npt.NDArray[np.bool_]:
-        found: npt.NDArray[np.bool_] = (self._entries.flags & flag) != 0
-        return found
 
     def _reloading(self, read: Callable[[], T]) -> T:
         for _ in range(_RELOADS):
@@ -294,7 +302,8 @@ class JournalIndex:
                 return read()
             except FileNotFoundError:
                 # Merged away since this index was loaded.
-                self._entries = _load(self._store, self._dialogue)
+                self._entries = _load(self._store, self._dialogue, self._entries)
+                self._known_done = None
         raise _vanishing(self._store, self._dialogue)
 
     def _lookup(self, keys: list[str]) -> dict[str, list[JournalRow]]:
@@ -310,14 +319,13 @@ class JournalIndex:
                 by_part.setdefault(int(part), []).append(int(place))
         found: dict[str, list[JournalRow]] = {}
         for part, places in sorted(by_part.items()):
-            part_rows = self._decoded(part)
+            part_rows = self._decoded(entries.paths[part])
             if part_rows is not None:
                 for row in part_rows.rows_of(wanted[places]):
                     found.setdefault(row.key, []).append(row)
         return {key: found[key] for key in keys if key in found}
 
-    def _decoded(self, part: int) -> DecodedPart | None:
-        path = self._entries.paths[part]
+    def _decoded(self, path: str) -> DecodedPart | None:
         if path in self._found_damaged:
             return None
         try:
@@ -330,24 +338,22 @@ class JournalIndex:
             return None
 
 
-def _load(store: Store, dialogue: str) -> _Entries:
+def _load(store: Store, dialogue: str, known: Entries = NONE) -> Entries:
+    """known: what was loaded before; parts that are in it are not read again."""
+    before = set(known.paths)
     for _ in range(_RELOADS):
         parts = list_parts(store, dialogue)
+        new = [part for part in parts if part.path not in before]
         # A part that was merged away since it was listed is in a part of the next listing.
         with contextlib.suppress(FileNotFoundError):
-            scanned = list(in_threads(lambda info: _scan(store, info), parts))
+            scanned = list(in_threads(partial(_scan, store), new))
             break
     else:
         raise _vanishing(store, dialogue)
-    kept = [(part, found) for part, found in zip(parts, scanned, strict=True) if found is not None]
-    prefixes = _joined([found[0] for _, found in kept], np.uint64)
-    flags = _joined([found[1] for _, found in kept], np.uint8)
-    numbers = np.repeat(np.arange(len(kept), dtype=np.uint32), [len(found[0]) for _, found in kept])
-    order = np.argsort(prefixes, kind="stable")
-    damaged = tuple(part.path for part, found in zip(parts, scanned, strict=True) if found is None)
-    paths = tuple(part.path for part, _ in kept)
-    until = _retried_until(store, dialogue)
-    return _Entries(paths, prefixes[order], numbers[order], flags[order], damaged, until)
+    found = [(part.path, held) for part, held in zip(new, scanned, strict=True) if held is not None]
+    damaged = tuple(part.path for part, held in zip(new, scanned, strict=True) if held is None)
+    loaded = known.among({part.path for part in parts}).having(found)
+    return replace(loaded, damaged=damaged, retried_until=_retried_until(store, dialogue))
 
 
 def _retried_until(store: Store, dialogue: str) -> float:
@@ -357,8 +363,8 @@ def _retried_until(store: Store, dialogue: str) -> float:
         return 0.0
 
 
-def _scan(store: Store, info: FileInfo) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]] | None:
-    """Distinct key prefixes of a part and the kinds of rows each has; None for a damaged part."""
+def _scan(store: Store, info: FileInfo) -> Held | None:
+    """None for a damaged part."""
     columns = ("key", "kind")
     try:
         if info.bytes <= WHOLE_BYTES:
@@ -368,26 +374,15 @@ def _scan(store: Store, info: FileInfo) -> tuple[npt.NDArray[np.uint64], npt.NDA
     except CorruptPart as e:
         _warn_damaged(e)
         return None
-    if table.num_rows == 0:
-        return np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.uint8)
-    prefixes = rows.column_prefixes(table.column("key"))
-    flags = rows.coded(table.column("kind"), lambda kind: _FLAGS.get(kind, 0), np.uint8)
-    order = np.argsort(prefixes, kind="stable")
-    prefixes, flags = prefixes[order], flags[order]
-    starts = np.flatnonzero(np.concatenate(([True], prefixes[1:] != prefixes[:-1])))
-    return prefixes[starts], np.bitwise_or.reduceat(flags, starts)
+    return held_in(table)
 
 
-def in_threads(read: Callable[[FileInfo], T], parts: Sequence[FileInfo]) -> Iterator[T]:
-    """Reads of many parts at once, results in order."""
+def in_threads(do: Callable[[X], T], parts: Sequence[X]) -> Iterator[T]:
+    """The same with many parts at once, results in order."""
     if not parts:
         return
-    with ThreadPoolExecutor(min(_THREADS, len(parts)), thread_name_prefix="journal") as pool:
-        yield from pool.map(read, parts)
-
-
-def _joined(arrays: list[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    return np.concatenate(arrays) if arrays else np.empty(0, dtype=dtype)
+    with ThreadPoolExecutor(min(THREADS, len(parts)), thread_name_prefix="journal") as pool:
+        yield from pool.map(do, parts)
 
 
 def _vanishing(store: Store, dialogue: str) -> StoreError:

@@ -82,13 +82,11 @@ class Lock:
     def check(self) -> None:
         """Look whether the lock is still ours; to be called before every commit and deletion. Raises
         LockLost, StoreError."""
-        if self._store.exists(_path(self.epoch + 1)):
+        try:
+            check(self._store, self.epoch)
+        except LockLost:
             self.lost = True
-            other = _holder(self._store, _highest(self._store)) or "another writer"
-            raise LockLost(
-                f"the lock on {self._store.url} was taken over by {other}: this writer gave no sign of life "
-                f"for {STALE_S:.0f} s. Nothing of it is lost; when the other one is done, run it again"
-            )
+            raise
         if self._released.is_set():
             raise LockLost(f"the lock on {self._store.url} was released by this writer itself")
 
@@ -150,6 +148,16 @@ class Lock:
     def _write_beat(self, content: dict[str, object]) -> None:
         data = orjson.dumps({"nonce": self.holder.nonce, **content})
         self._store.write(beat_path(self.epoch), data)
+
+
+def check(store: Store, epoch: int) -> None:
+    """As `Lock.check`, for processes that work for the holder of the lock of that epoch."""
+    if store.exists(_path(epoch + 1)):
+        other = _holder(store, _highest(store)) or "another writer"
+        raise LockLost(
+            f"the lock on {store.url} was taken over by {other}: this writer gave no sign of life for "
+            f"{STALE_S:.0f} s. Nothing of it is lost; when the other one is done, run it again"
+        )
 
 
 def acquire(

@@ -50,7 +50,7 @@ class RunRecord:
     steps       those that have ended: seconds, counts, and whether they were taken from the snapshot before
     failed      items without a result; None where it did not come to count them
     reached     where it was when it ended early: as in `Live`
-    snapshot    what it committed, or found unchanged
+    snapshot    what it committed, or found unchanged: before it has ended, it may still be tidying up
     """
 
     epoch: int
@@ -138,10 +138,15 @@ def unfinished(store: Store) -> list[RunRecord]:
     """The runs since the last one that came to its end, the latest first. Raises StoreError."""
     found = []
     for record in backwards(store):
-        if record.outcome in FINISHED:
+        if _came_to_its_end(record):
             break
         found.append(record)
     return found
+
+
+def _came_to_its_end(record: RunRecord) -> bool:
+    """Also one that was killed when its snapshot was committed."""
+    return record.outcome in FINISHED or record.snapshot is not None
 
 
 def superseded(store: Store) -> set[str]:
@@ -149,7 +154,7 @@ def superseded(store: Store) -> set[str]:
     the last run; of a refusal that a run followed. Raises StoreError."""
     found = epochs(store)
     newest = max(found, default=0)
-    last = next((r.epoch for r in backwards(store) if r.outcome in FINISHED), 0)
+    last = next((r.epoch for r in backwards(store) if _came_to_its_end(r)), 0)
     live = {i.path: int(m.group(1)) for i in store.list("runs") if (m := _LIVE.fullmatch(i.path))}
     old = {path for path, epoch in live.items() if epoch < newest or epoch == last}
     refused = read_refusal(store)

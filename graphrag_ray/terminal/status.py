@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from graphrag_ray.engine.pace import Pace
+from graphrag_ray.steps.compact import STEP as COMPACT
 from graphrag_ray.steps.record import WORDS
 from graphrag_ray.store.parts import MEND
 from graphrag_ray.store.runs import FINISHED, RUNNING
@@ -95,7 +96,8 @@ def ending(last: Mapping[str, Any]) -> str:
     elif outcome == "unchanged":
         told = "nothing had changed"
     elif outcome == "killed":
-        told = f"{WORDS['killed']}{_where(last)}"
+        after = f", after it had committed snapshot {last['snapshot']}" if last["snapshot"] else ""
+        told = f"{WORDS['killed']}{after}{_where(last)}"
     else:
         told = f"{WORDS.get(outcome, outcome)}. {last['message']}"
     return f"{when}: {told} ({_code(last)})" if last["exit_code"] is not None else f"{when}: {told}"
@@ -118,8 +120,8 @@ def run_lines(last: Mapping[str, Any], bar: bool = False) -> list[Text]:
     """A run as it goes: a line for each step that has ended, and for the one that is being done."""
     lines = [step_line_of(name, step) for name, step in last["steps"].items()]
     reached = last["reached"]
-    # What was told live may be older than the record.
-    if reached and reached["step"] not in last["steps"]:
+    # What was told live may be older than the record. Compacting is done several times.
+    if reached and (reached["step"] not in last["steps"] or reached["step"] == COMPACT):
         lines.append(_doing(reached, bar))
     return lines
 

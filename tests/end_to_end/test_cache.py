@@ -53,6 +53,14 @@ def test_it_is_free_in_the_same_session_too(town: World, cache: Path):
     assert FREE in index.ask(ABOUT_DAVE).notes and town.asked() == asked
 
 
+def test_it_is_free_when_another_snapshot_is_asked_the_same(town: World, cache: Path):
+    index = opened(town, cache)
+    index.ask(ABOUT_DAVE)
+    asked = town.asked()
+    assert FREE in index.at(index.manifest, index.settings).ask(ABOUT_DAVE).notes and town.asked() == asked
+    assert len(list(cache.rglob("*.parquet"))) == 1, "however many phases it had"
+
+
 def test_a_question_of_which_only_a_part_was_answered_pays_for_the_rest(town: World, cache: Path):
     town.endpoint.respond = lambda body: BROKEN if prompt_of(body) == "reduce" else toy_model.respond(body)
     with pytest.raises(Exception, match="could not be put together"):

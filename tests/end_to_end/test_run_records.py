@@ -141,3 +141,9 @@ def test_records_of_a_newer_format_and_damaged_ones_are_passed_over(world: World
     found = runs.latest(world.store)
     assert found is not None and found.epoch == 3 and runs.unfinished(world.store) == []
     assert runs.epochs(world.store) == [3, 7, 9]
+
+
+def test_a_run_that_was_killed_after_its_commit_came_to_its_end(town: World, run: Command):
+    runs.write(town.store, runs.RunRecord(7, "n", 1.0, "0", snapshot=1))
+    assert runs.unfinished(town.store) == [] and "runs/1.json" in runs.superseded(town.store)
+    assert "was killed, after it had committed snapshot 1" in plain(run, town)

@@ -21,9 +21,14 @@ from graphrag_ray.errors import BudgetSpent, CorruptPart, LockLost, ModelRefused
 from graphrag_ray.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.settings import Budget
 from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.steps.compact import compact
+from graphrag_ray.steps.run import Run
+from graphrag_ray.store import compaction, locks
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.journal import JournalIndex
+from graphrag_ray.store.journal import JournalIndex, JournalWriter
 from graphrag_ray.store.parts import read_table
+from graphrag_ray.store.rows import JournalRow
+from graphrag_ray.terminal.progress import Observer
 
 CALL = CallParameters("default", "m")
 Make = Callable[..., Executor]
@@ -111,6 +116,34 @@ def test_shuffle_brings_each_partition_together(make: Make, partitions: int):
     sums = [read_table(executor.store, w["totals"])["sum"].to_pylist() for w in written]
     expected = [[sum(range(30))]] if partitions == 1 else [[sum(range(k, 30, 3))] for k in range(3)]
     assert sums == expected
+
+
+def test_the_parts_of_a_journal_are_merged_in_pieces_and_damaged_ones_set_aside(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(compaction, "PIECE_PARTS", 8)
+    executor = make()
+    store, keys = executor.store, [f"{i:064x}" for i in range(32)]
+    for i, key in enumerate(keys):
+        writer = JournalWriter(store, "extract", f"w{i}")
+        writer.append(JournalRow(key, 0, 0, "h", "turn", 1000.0 + i, reply=f"reply {i}"))
+        path = writer.flush()
+    assert path is not None
+    store.write(path, b"PAR1")
+    with locks.acquire(store) as lock:
+        run = Run(executor, parse_settings({}), {}, None, Observer(quiet=True), lock=lock)
+        compact(run, ["extract"], 33)
+        assert not run.seconds, "too few"
+        compact(run, ["extract"], 32)
+        assert run.chores["compact"] == {"parts": 32, "merged_into": 5}
+        assert [info.path for info in store.list("work/extract/damaged")] and run.doing is None
+        assert len(store.list("work/extract")) == 5
+        found = JournalIndex.load(store, "extract").lookup(keys)
+        assert [found[key][0].reply for key in keys[:31]] == [f"reply {i}" for i in range(31)]
+        store.create(f"locks/{lock.epoch + 1}.json", b"{}")
+        with pytest.raises(LockLost):
+            compact(run, ["extract"], 2)
+        assert len(store.list("work/extract")) == 5, "who lost the lock deletes nothing"
 
 
 def test_a_named_error_of_a_table_function_arrives_as_itself(make: Make):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,12 @@ from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.errors import StoreError
 from graphrag_ray.index import Indexed, index
 from graphrag_ray.settings_file import parse_settings
-from graphrag_ray.steps import run
-from graphrag_ray.store import compaction, snapshots
+from graphrag_ray.steps import heartbeat, run
+from graphrag_ray.steps.compact import FEW, MANY
+from graphrag_ray.store import compaction, runs, snapshots
 from graphrag_ray.store.files import Store
+from graphrag_ray.store.journal import JournalWriter
+from graphrag_ray.store.rows import JournalRow
 from graphrag_ray.terminal.progress import Observer
 
 
@@ -25,9 +30,13 @@ class Told(Observer):
     def __init__(self) -> None:
         super().__init__(quiet=True)
         self.notes: list[str] = []
+        self.steps: list[str] = []
 
     def note(self, message: str) -> None:
         self.notes.append(message)
+
+    def step_ended(self, name: str, seconds: float, counts: Mapping[str, Any], reused: bool) -> None:
+        self.steps.append(name)
 
 
 class Small:
@@ -46,6 +55,17 @@ class Small:
         settings = parse_settings({"models": {"default": model}, **changes})
         executor = LocalExecutor(self.store, Models.of(settings))
         return index(input_url or str(self._input), executor, settings, self.told)
+
+    def leave_parts(self, n: int) -> None:
+        """As runs do that were stopped."""
+        for i in range(n):
+            writer = JournalWriter(self.store, "extract", f"stopped-{i}")
+            key = hashlib.sha256(b"%d" % i).hexdigest()
+            writer.append(JournalRow(key, 0, 0, "", "done", 1e9 + i))
+            writer.flush()
+
+    def parts(self) -> int:
+        return len(self.store.list("work/extract"))
 
 
 @pytest.fixture
@@ -76,10 +96,66 @@ def test_a_journal_that_cannot_be_tidied_up_does_not_undo_the_commit(
     def full(*_: object, **__: object) -> int:
         raise StoreError("no space left")
 
-    monkeypatch.setattr(compaction, "compact", full)
+    small.leave_parts(8)
+    monkeypatch.setattr(compaction, "merge_parts", full)
     assert small.index().committed
     assert snapshots.numbers(small.store) == [1]
     assert any("no space left" in note for note in small.told.notes)
+
+
+def test_what_stopped_runs_left_is_merged_before_it_is_read(small: Small):
+    small.index()
+    before = small.parts()
+    small.leave_parts(MANY)
+    assert not small.index().committed and small.parts() <= before + 1
+    steps = small.told.steps
+    assert "compact" in steps and steps.index("compact", len(steps) // 2) < steps.index(
+        "extract", len(steps) // 2
+    )
+
+
+def test_what_a_sweep_left_is_merged_before_the_next(small: Small, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("graphrag_ray.index.MANY", 2)
+    small.leave_parts(1)
+    small.index()
+    ended = small.told.steps
+    assert "compact" in ended[: ended.index("merge")] and small.parts() == 1
+
+
+def test_whoever_watches_sees_a_run_that_tidies_up(small: Small, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(heartbeat, "EVERY_S", 0.01)
+    small.leave_parts(FEW)
+    seen: list[Any] = []
+    real = compaction.merge_parts
+
+    def looking(*given: Any) -> int:
+        record, end = runs.latest(small.store), time.monotonic() + 10
+        assert record is not None
+        while (live := runs.read_live(small.store, record.epoch)) is None or live.step != "compact":
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        seen.append((record.outcome, record.snapshot))
+        return real(*given)
+
+    monkeypatch.setattr(compaction, "merge_parts", looking)
+    done = small.index()
+    record = runs.latest(small.store)
+    assert seen == [("running", 1)] and record is not None and record.outcome == "committed"
+    assert done.seconds["compact"] > 0 and record.steps["compact"]["counts"]["merged_into"] == 1
+
+
+def test_a_run_that_is_stopped_while_it_tidies_up_has_committed(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+):
+    def stop(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    small.leave_parts(FEW)
+    monkeypatch.setattr(compaction, "merge_parts", stop)
+    with pytest.raises(KeyboardInterrupt):
+        small.index()
+    record = runs.latest(small.store)
+    assert record is not None and (record.outcome, record.snapshot) == ("committed", 1)
 
 
 def test_a_password_in_the_address_of_the_input_is_not_kept(small: Small, monkeypatch: pytest.MonkeyPatch):

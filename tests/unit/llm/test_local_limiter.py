@@ -76,12 +76,12 @@ def test_a_cancelled_waiter_gives_its_place_back(granted_first):
 def test_a_429_makes_a_waiting_caller_wait():
     async def scenario():
         limits = limiter(max_in_flight=5)
-        limits.penalise("m", 0, 0.15)
         started = time.monotonic()
+        limits.penalise("m", 0, 0.15)
         await limits.acquire("m", [1], [0])
         return time.monotonic() - started
 
-    assert 0.14 <= asyncio.run(scenario()) < 2.0
+    assert asyncio.run(scenario()) >= 0.14
 
 
 def test_it_serves_one_event_loop_after_another():

@@ -3,6 +3,7 @@ import threading
 from collections import defaultdict
 
 import pytest
+from faulty import InMemory, faulty
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -101,6 +102,59 @@ def test_a_listing_that_a_merge_overtook_misses_no_row(store, monkeypatch):
     assert (index.n_parts, len(index.lookup(map(key, range(3))))) == (1, 3)
 
 
+class Together(InMemory):
+    """Nobody gets a part, or deletes one, before so many ask for it at once."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.gate, self.shut = threading.Barrier(n), False
+
+    def read(self, path):
+        return self.in_company(path, super().read)
+
+    def delete(self, path):
+        return self.in_company(path, super().delete)
+
+    def in_company(self, path, do):
+        if self.shut and "~" not in path:
+            self.gate.wait(timeout=10)
+        return do(path)
+
+
+def test_parts_are_read_and_deleted_many_at_once():
+    store, disk = faulty(inner=Together(4))
+    for i in range(60):
+        write(store, row(i), writer=f"w{i}")
+    disk.inner.shut = True
+    assert compaction.compact(store, "extract") == 59
+    (path,) = files_of(store)
+    assert decoded.cache.get(store, path).table.num_rows == 60
+
+
+def test_no_more_is_read_ahead_than_memory_is_meant_to_hold(store, monkeypatch):
+    parts = [write(store, row(i), writer=f"w{i}") for i in range(20)]
+    size = max(info.bytes for info in store.list("work/extract"))
+    monkeypatch.setattr(compaction, "AHEAD_BYTES", 3 * size)
+    read, real = [], Store.read
+    monkeypatch.setattr(Store, "read", lambda self, path: read.append(path) or real(self, path))
+    given = compaction._read_ahead(store, store.list("work/extract"))
+    for used, _ in enumerate(given):
+        assert len(read) <= used + 4
+    assert sorted(read) == sorted(parts)
+
+
+def test_many_parts_wait_in_pieces_that_are_merged_each_by_itself(store, monkeypatch):
+    monkeypatch.setattr(compaction, "PIECE_PARTS", 8)
+    for i in range(20):
+        write(store, row(i), writer=f"w{i}")
+    pieces = compaction.due(store, "extract")
+    assert [len(piece) for piece in pieces] == [6, 7, 7]
+    for piece in reversed(pieces):
+        assert compaction.merge_parts(store, "extract", piece, lambda: None, print) == len(piece) - 1
+    assert len(files_of(store)) == 3 and not compaction.due(store, "extract")
+    assert len(JournalIndex.load(store, "extract").lookup(map(key, range(20)))) == 20
+
+
 class Killed(BaseException):
     pass
 
@@ -109,12 +163,13 @@ class Killed(BaseException):
 def test_a_merge_killed_at_any_step_loses_and_doubles_nothing(store, monkeypatch, survived):
     for i in range(4):
         write(store, row(i), row(i, kind="done", at=2000.0), writer=f"w{i}")
-    real, calls = Store.delete, []
+    real, calls, one = Store.delete, [], threading.Lock()
 
     def delete(self, path):
-        if len(calls) >= survived:
-            raise Killed
-        calls.append(path)
+        with one:
+            if len(calls) >= survived:
+                raise Killed
+            calls.append(path)
         real(self, path)
 
     monkeypatch.setattr(Store, "delete", delete)

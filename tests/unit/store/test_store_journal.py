@@ -266,6 +266,59 @@ def test_done_and_failed_items_are_told_without_reading_replies(store, monkeypat
     assert index.is_done([]).tolist() == []
 
 
+def test_what_is_done_is_found_once_for_as_long_as_parts_stand(store, monkeypatch):
+    write(store, row(1, "done"), row(2, "done"), writer="a")
+    write(store, row(2, "retry", at=3000.0), row(2, "done", at=4000.0), row(3, "killed"), writer="b")
+    index = JournalIndex.load(store, "extract")
+    found, real = [], JournalIndex._find_done
+    monkeypatch.setattr(JournalIndex, "_find_done", lambda self: found.append(1) or real(self))
+    for _ in range(3):
+        assert index.is_done([key(1), key(2), key(3)]).tolist() == [True, True, False]
+    assert len(found) == 1 and index.any_killed
+    write(store, row(3, "done"), writer="c")
+    compaction.compact(store, "extract", at_least=1)
+    decoded.cache.clear()
+    index.turns(key(1))
+    assert index.is_done([key(3)]).tolist() == [True] and len(found) == 2
+
+
+def test_asking_whether_any_item_killed_reads_no_entry(store):
+    write(store, row(1), row(2, "killed"))
+    index = JournalIndex.load(store, "extract")
+    object.__setattr__(index._entries, "flags", None)
+    assert index.any_killed
+
+
+def test_an_index_with_one_more_part_is_that_of_a_new_look(store):
+    write(store, *[row(i) for i in range(0, 50, 2)], writer="a")
+    index = JournalIndex.load(store, "extract")
+    new = [*[row(i) for i in range(0, 50, 5)], row(3, "done"), row(7, "killed"), row(7)]
+    path = write(store, *new, writer="b")
+    extended, again = index.extended(path, new), JournalIndex.load(store, "extract")
+    assert extended.lookup(map(key, range(50))) == again.lookup(map(key, range(50)))
+    assert (extended.n_parts, extended.keys_done(), extended.any_killed) == (2, 1, True)
+    for name in ("prefixes", "parts", "flags"):
+        assert getattr(extended._entries, name).tolist() == getattr(again._entries, name).tolist()
+    assert extended.extended(path, new) is extended
+
+
+def test_a_look_again_reads_only_what_is_new(store, monkeypatch):
+    paths = [write(store, row(i), row(i + 100, "killed"), writer=f"w{i}") for i in range(6)]
+    index = JournalIndex.load(store, "extract")
+    new = [write(store, row(i), row(3, at=2000.0 + i), writer=f"w{i}") for i in range(6, 9)]
+    for path in paths[:4]:
+        store.delete(path)
+    read, real = [], Store.read
+    monkeypatch.setattr(Store, "read", lambda self, path: read.append(path) or real(self, path))
+    again = index.again()
+    assert sorted(path for path in read if path.endswith(".parquet")) == sorted(new)
+    fresh = JournalIndex.load(store, "extract")
+    keys = [*map(key, range(120))]
+    assert again.lookup(keys) == fresh.lookup(keys)
+    assert (again.n_parts, again.any_killed, again.damaged) == (fresh.n_parts, True, [])
+    assert again.again().lookup(keys) == fresh.lookup(keys)
+
+
 def test_failed_items_are_listed_with_all_their_rows(store):
     write(store, row(1), row(1, "failed", error="x"), row(2, "failed"), row(2, "done"), writer="a")
     write(store, row(1, "failed", at=2000.0, error="y"), row(3), writer="b")

@@ -1,0 +1,168 @@
+"""Replies that are kept: found at once, written soon, in few parts, and in memory only until then."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from graphrag_ray.engine import cache
+from graphrag_ray.engine.cache import JOURNAL, ReplyCache
+from graphrag_ray.errors import StoreError
+from graphrag_ray.store import locks
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.rows import JournalRow
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    return Store(str(tmp_path))
+
+
+@pytest.fixture(autouse=True)
+def _no_timer(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cache, "FLUSH_S", 3600.0)
+
+
+def key(i: int) -> str:
+    return hashlib.sha256(b"%d" % i).hexdigest()
+
+
+def row(i: int) -> JournalRow:
+    return JournalRow(key(i), 0, 0, "h", "turn", 1000.0 + i, reply=f"reply {i}")
+
+
+def parts(store: Store) -> int:
+    return len(store.list(f"work/{JOURNAL}"))
+
+
+def ended(what: Callable[[], object], within_s: float = 20.0) -> bool:
+    end = time.monotonic() + within_s
+    while not what() and time.monotonic() < end:
+        time.sleep(0.01)
+    return bool(what())
+
+
+def test_what_is_written_is_found_and_no_longer_held(store: Store):
+    replies = ReplyCache(store)
+    assert replies.lookup([key(0)]) == {key(0): []}
+    for i in range(5):
+        replies.append(row(i))
+        assert replies.lookup([key(i)]) == {key(i): [row(i)]}
+    replies.flush()
+    assert replies._added == {} and parts(store) == 1
+    assert replies.lookup([key(i) for i in range(5)]) == {key(i): [row(i)] for i in range(5)}
+    replies.append(row(7))
+    assert replies.lookup([key(7), key(1)]) == {key(7): [row(7)], key(1): [row(1)]}
+
+
+def test_answers_that_follow_each_other_share_a_part(store: Store):
+    replies = ReplyCache(store)
+    for i in range(20):
+        replies.append(row(i))
+        replies.settle()
+    assert parts(store) == 1, "of the first, which nobody had written just before"
+    replies.flush()
+    assert parts(store) == 2
+    assert set(ReplyCache(store).lookup([key(i) for i in range(20)])) == {key(i) for i in range(20)}
+
+
+def test_many_replies_do_not_wait(store: Store, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cache, "FLUSH_ROWS", 4)
+    replies = ReplyCache(store)
+    for i in range(9):
+        replies.append(row(i))
+        replies.settle()
+    assert parts(store) == 3
+
+
+def test_what_no_answer_waits_for_is_written_soon(store: Store, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cache, "FLUSH_S", 0.01)
+    ReplyCache(store).append(row(1))
+    assert ended(lambda: parts(store) == 1)
+
+
+def test_parts_are_merged_before_they_are_many(store: Store, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cache, "MANY", 8)
+    monkeypatch.setattr(cache, "LOOK_EVERY", 4)
+    replies = ReplyCache(store)
+    for i in range(40):
+        replies.lookup([key(i)])
+        replies.append(row(i))
+        replies.flush()
+        assert ended(merged_all)
+    assert parts(store) < 16
+    assert replies.lookup([key(i) for i in range(40)]) == {key(i): [row(i)] for i in range(40)}
+
+
+def test_single_questions_merge_what_others_left(store: Store, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cache, "MANY", 8)
+    for i in range(20):
+        replies = ReplyCache(store)
+        replies.lookup([key(i)])
+        replies.append(row(i))
+        replies.flush()
+        assert ended(merged_all)
+    assert parts(store) <= 9
+
+
+def merged_all() -> bool:
+    return not any(thread.name == "cache" for thread in threading.enumerate())
+
+
+def test_what_others_wrote_is_found_at_the_next_look(store: Store):
+    one, two = ReplyCache(store), ReplyCache(store)
+    assert two.lookup([key(1)]) == {key(1): []}
+    one.append(row(1))
+    one.flush()
+    two.append(row(2))
+    two.flush()
+    two.look_again()
+    assert two.lookup([key(1), key(2)]) == {key(1): [row(1)], key(2): [row(2)]}
+
+
+def test_nobody_merges_what_another_writer_has(store: Store, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cache, "MANY", 2)
+    monkeypatch.setattr(cache, "LOOK_EVERY", 1)
+    replies = ReplyCache(store)
+    with locks.acquire(store, "a batch"):
+        for i in range(4):
+            replies.append(row(i))
+            replies.flush()
+            assert ended(merged_all)
+        assert parts(store) == 4 and not replies.failure
+
+
+def test_what_cannot_be_written_is_kept_and_told(store: Store, monkeypatch: pytest.MonkeyPatch):
+    def full(self: Store, path: str, data: bytes) -> None:
+        raise StoreError("no space left")
+
+    replies = ReplyCache(store)
+    replies.append(row(1))
+    with monkeypatch.context() as broken:
+        broken.setattr(Store, "write", full)
+        replies.settle()
+    assert replies.failure == "no space left" and replies.lookup([key(1)]) == {key(1): [row(1)]}
+    monkeypatch.setattr(cache, "MOST_WAITING", 3)
+    for i in range(2, 9):
+        replies.append(row(i))
+    replies.flush()
+    found = ReplyCache(store).lookup([key(i) for i in range(1, 9)])
+    assert not replies.failure and [r for rows in found.values() for r in rows] == [row(1), row(2), row(3)]
+
+
+def test_replies_are_found_while_others_write(store: Store):
+    replies = ReplyCache(store)
+
+    def ask(i: int) -> bool:
+        replies.append(row(i))
+        replies.flush()
+        return replies.lookup([key(i)]) == {key(i): [row(i)]}
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(ask, range(60)))
+    assert len(ReplyCache(store).lookup([key(i) for i in range(60)])) == 60
