@@ -8,18 +8,18 @@ from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from functools import partial
 from types import TracebackType
 from typing import Protocol, TypeVar
 
 from graphrag_ray import traces
 from graphrag_ray.engine.allowance import Allowance
 from graphrag_ray.engine.cache import ReplyCache
-from graphrag_ray.engine.gateways import Ask, AskAloud, Models, open_gateway
+from graphrag_ray.engine.gateways import AskAloud, Models, open_gateway
 from graphrag_ray.engine.local import run_dialogues
 from graphrag_ray.engine.work import Answer, Outcome
 from graphrag_ray.errors import CallError
 from graphrag_ray.llm.accounting import Accounts, CallRecord
+from graphrag_ray.llm.failures import GaveUp
 from graphrag_ray.llm.limiter import Limiter, LocalLimiter
 from graphrag_ray.messages import Dialogue, Listener, Request
 
@@ -74,22 +74,24 @@ class Connections:
     ask_key: Callable[[str], str | None] | None = None
     aside: Executor | None = None
     questions: int = 0
-    _ways: dict[int, AskAloud] = field(default_factory=dict)
+    _ways: dict[tuple[int, int], AskAloud] = field(default_factory=dict)
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     _open: AsyncExitStack = field(default_factory=AsyncExitStack)
 
-    async def way(self, attempts: int) -> AskAloud:
-        """That makes so many attempts of a call, or as many as the settings allow. What it comes to is told
-        to the question that asks; an embedding call that several share, to the first."""
-        attempts = min(attempts, self.models.max_attempts)
+    async def way(self, before: int, most: int) -> AskAloud:
+        """That makes attempts of a call until there are `most` of them, or as many as the settings allow,
+        with those that were made before. What it comes to is told to the question that asks; an embedding
+        call that several share, to the first."""
+        attempts = before, min(most, self.models.max_attempts)
         async with self._opening:
             if attempts not in self._ways:
-                models = replace(self.models, max_attempts=attempts)
+                models = replace(self.models, max_attempts=attempts[1])
                 opened = open_gateway(
                     models,
                     self.limiter,
                     _note,
                     self.ask_key,
+                    attempts_before=before,
                     aside=self.aside,
                     dropped_for_s=REFUSED_FOR_S,
                 )
@@ -105,7 +107,10 @@ class Connections:
 
 
 def _note(call: CallRecord) -> None:
-    _asking.get().accounts.add(call)
+    asker = _asking.get()
+    asker.accounts.add(call)
+    if asker.allowance:
+        asker.allowance.note(call)
     traces.note_call(call)
 
 
@@ -154,46 +159,58 @@ class Asker:
         last: bool = False,
         listener: Listener | None = None,
     ) -> list[Outcome[T]]:
-        """Start and run dialogues at once, each with FIRST_ATTEMPTS. Those whose calls failed are started
-        again with all attempts of the settings, unless no endpoint has answered at all, were it with an
-        error. last: they write the answer; listener: hears their replies. Raises ModelRefused when no
-        request will succeed, BudgetSpent."""
+        """Start and run dialogues at once. A call makes FIRST_ATTEMPTS, and then, unless no endpoint has
+        answered any of them at all, were it with an error, what is left of those of the settings. last: they
+        write the answer; listener: hears their replies. Raises ModelRefused when no request will succeed,
+        BudgetSpent."""
         _asking.set(self)
-        outcomes, heard = await self._round(stage, start, FIRST_ATTEMPTS, last, listener)
-        failed = [i for i, o in enumerate(outcomes) if o.status == "retry"]
-        most = self.connections.models.max_attempts
-        if failed and heard and most > FIRST_ATTEMPTS:
-            again, _ = await self._round(stage, [start[i] for i in failed], most, last, listener)
-            for i, outcome in zip(failed, again, strict=True):
-                outcomes[i] = outcome
+        patient = _Patience(self.connections, listener).ask
+        heeding = self.allowance.around(patient, last) if self.allowance else patient
+        outcomes = await run_dialogues(stage, [s() for s in start], heeding, self.cache)
         known = sum(len(o.replies) - o.turns for o in outcomes)
         self.kept = self.kept[0] + known, self.kept[1] + sum(len(o.replies) for o in outcomes)
         return outcomes
 
-    async def _round(
-        self,
-        stage: str,
-        start: Sequence[Callable[[], Dialogue[T]]],
-        attempts: int,
-        last: bool,
-        listener: Listener | None,
-    ) -> tuple[list[Outcome[T]], bool]:
-        heard = False
 
-        def listening(ask: Ask) -> Ask:
-            async def listen(request: Request, stage: str) -> Answer:
-                nonlocal heard
-                try:
-                    answer = await ask(request, stage)
-                except CallError as e:
-                    heard = heard or e.status is not None
-                    raise
-                heard = True
-                return answer
+@dataclass
+class _Patience:
+    """The way to the models of dialogues that run at once.
 
-            return listen
+    heard    an endpoint has answered one of their calls, were it with an error
+    asking   calls whose first attempts are not over yet
+    decided  when it is heard, or nobody is asking any more
+    """
 
-        way = await self.connections.way(attempts)
-        ask: Ask = partial(way, listener=listener) if listener else way
-        heeding = self.allowance.around(listening(ask), last) if self.allowance else listening(ask)
-        return await run_dialogues(stage, [s() for s in start], heeding, self.cache), heard
+    connections: Connections
+    listener: Listener | None
+    heard: bool = False
+    asking: int = 0
+    decided: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def ask(self, request: Request, stage: str) -> Answer:
+        most = self.connections.models.max_attempts
+        try:
+            return await self._first(request, stage)
+        except GaveUp:
+            if most <= FIRST_ATTEMPTS:
+                raise
+            await self.decided.wait()  # until it is known whether anything answers
+            if not self.heard:
+                raise
+        again = await self.connections.way(FIRST_ATTEMPTS, most)
+        return await again(request, stage, self.listener)
+
+    async def _first(self, request: Request, stage: str) -> Answer:
+        self.asking += 1
+        try:
+            way = await self.connections.way(0, FIRST_ATTEMPTS)
+            answer = await way(request, stage, self.listener)
+            self.heard = True
+            return answer
+        except CallError as e:
+            self.heard = self.heard or e.status is not None
+            raise
+        finally:
+            self.asking -= 1
+            if self.heard or not self.asking:
+                self.decided.set()

@@ -18,8 +18,8 @@ from graphrag_ray.engine.feed import Feed, label, started
 from graphrag_ray.engine.work import Outcome, Told, Work
 from graphrag_ray.errors import GraphRagError, PermanentCallError, StoreError, UsageError
 from graphrag_ray.llm.accounting import Accounts, CallRecord
-from graphrag_ray.llm.lane import sum_usage
 from graphrag_ray.llm.pricing import cost_pico_usd, price_of
+from graphrag_ray.llm.progress import sum_usage
 from graphrag_ray.messages import Dialogue, Listener, Request, Usage
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.query.budget import Most

@@ -74,7 +74,15 @@ class World:
     """A gateway with one model `default` whose endpoints are fakes."""
 
     def __init__(
-        self, *clients, max_attempts=4, offline=None, offline_embed=None, endpoint=None, hedge=False, **model
+        self,
+        *clients,
+        max_attempts=4,
+        offline=None,
+        offline_embed=None,
+        endpoint=None,
+        hedge=False,
+        in_flight=None,
+        **model,
     ):
         endpoints = tuple(endpoint or Endpoint(max_in_flight=50) for _ in clients)
         self.model = Model(provider="openai", model="gpt-4o-mini", endpoints=endpoints, **model)
@@ -92,6 +100,7 @@ class World:
             rng=random.Random(7),
             sleep=self._sleep,
             hedge=hedge,
+            in_flight=in_flight,
         )
 
     async def _sleep(self, seconds):

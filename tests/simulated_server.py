@@ -58,6 +58,7 @@ def mixture(rng: random.Random) -> int:
 
 
 MIXTURE_MEAN = 225.5
+WORKERS = 8
 
 
 @dataclass
@@ -66,6 +67,7 @@ class World:
 
     tail   share of replies that take eight times as long to make
     fails  share of replies that are lost, whatever the load
+    lag_s  workers tell the limiter of the calls that have ended in batches, each so long after its first
     """
 
     server: Server
@@ -75,6 +77,7 @@ class World:
     tail: float = 0.0
     fails: float = 0.0
     demand: float = math.inf
+    lag_s: float = 0.0
     limits: LimiterState = field(init=False)
     now: float = 0.0
     samples: list[tuple[float, int, int]] = field(default_factory=list)
@@ -88,6 +91,7 @@ class World:
         self._queue: deque[tuple[float, float, int]] = deque()
         self._bounced: list[float] = []
         self._done = 0
+        self._batches: dict[int, tuple[float, list[Ended]]] = {}
         self._next_sample = 0.0
 
     @property
@@ -97,7 +101,7 @@ class World:
     def run(self, until: float) -> World:
         while self.now < until:
             self._send()
-            at = self.now + 0.25
+            at = min([self.now + 0.25, *(due for due, _ in self._batches.values())])
             if self._running:
                 pace = self.server.pace(len(self._running))
                 at = min(at, self.now + max(0.0, self._running[0][0] - self._virtual) / pace)
@@ -110,6 +114,7 @@ class World:
                 self._end(Ended(self.now - sent_at, tokens, ok))
             while self._bounced and self._bounced[0] <= self.now:
                 self._end(Ended(self.now - self._bounced.pop(0) + 0.05, 0, False))
+            self._tell()
             self._fill()
             if self.now >= self._next_sample:
                 self.samples.append((self.now, self.in_flight, self._done))
@@ -117,7 +122,21 @@ class World:
         return self
 
     def _end(self, ended: Ended) -> None:
-        self.limits.settle(self.now, "w", 0, 0, ended)
+        if not self.lag_s:
+            self.limits.settle(self.now, "w", 0, 0, ended)
+            return
+        due = self.now + self.lag_s
+        self._batches.setdefault(self._rng.randrange(WORKERS), (due, []))[1].append(
+            ended._replace(ago_s=self.now)
+        )
+
+    def _tell(self) -> None:
+        for worker, (due, batch) in list(self._batches.items()):
+            if due <= self.now + 1e-9:
+                del self._batches[worker]
+                for ended in batch:
+                    ago_s = self.now - ended.ago_s
+                    self.limits.settle(self.now, "w", 0, 0, ended._replace(ago_s=ago_s))
 
     def _send(self) -> None:
         room = min(self.demand - self.in_flight, 256)

@@ -16,9 +16,10 @@ from graphrag_ray import settings
 from graphrag_ray.corpus.decode import NotText, decode
 from graphrag_ray.corpus.document import Document, Unreadable, clean, one_line, to_json
 from graphrag_ray.corpus.markup import declared_charset, read_html
-from graphrag_ray.corpus.rows import OPENERS, WHOLE_FILE, Row
+from graphrag_ray.corpus.rows import OPENERS, WHOLE_FILE, Row, Table, jsonl_rows, open_parquet
+from graphrag_ray.corpus.stretches import Segment, Stretch, parquet_segments
 
-__all__ = ["EXTENSIONS", "Document", "Unreadable", "documents_in"]
+__all__ = ["EXTENSIONS", "Document", "Unreadable", "documents_in", "segments_of"]
 
 _TEXTS = frozenset((".txt", ".md"))
 _PAGES = frozenset((".html", ".htm"))
@@ -31,19 +32,30 @@ _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)[ \t]*#*[ \t]*$")
 _FENCE = re.compile(r" {0,3}(```|~~~)")
 
 
-def documents_in(path: str, stream: BinaryIO, options: settings.Input) -> Iterator[Document | Unreadable]:
-    """Read one file.
+def documents_in(
+    path: str,
+    stream: BinaryIO,
+    options: settings.Input,
+    stretch: Stretch | None = None,
+    names: set[str] | None = None,
+) -> Iterator[Document | Unreadable]:
+    """Read one file, or a stretch of it.
 
     path: relative to INPUT, with forward slashes. stream: only `read` is used, and for .parquet
-    `seek` and `tell`. Yields one value for a .txt, .md or .html file and one a row for a .jsonl,
-    .csv or .parquet file, in file order; a fault of a whole table file is one value with row "".
-    Raises nothing of its own.
+    `seek` and `tell`; of a stretch of a .jsonl file it is that alone. names: ids of earlier rows by
+    `input.id_column`, to which those of this stretch are added. Yields one value for a .txt, .md or .html
+    file and one a row for a .jsonl, .csv or .parquet file, in file order; a fault of a whole table file is
+    one value with row "". Raises nothing of its own.
     """
     # a file system's names need not be UTF-8; what is told about them must be
     path = path.encode("utf-8", "backslashreplace").decode("utf-8")
     extension = PurePosixPath(path).suffix.lower()
     if extension in OPENERS:
-        yield from _table_file(path, extension, stream, options)
+        names = set() if names is None else names
+        if stretch is None:
+            yield from _table_file(path, extension, stream, options, names)
+        else:
+            yield from _stretch_of(path, extension, stream, options, stretch, names)
     elif extension in EXTENSIONS:
         yield _text_file(path, extension, stream, options)
     else:
@@ -110,23 +122,50 @@ def _first_heading(text: str) -> str | None:
 
 
 def _table_file(
-    path: str, extension: str, stream: BinaryIO, options: settings.Input
+    path: str, extension: str, stream: BinaryIO, options: settings.Input, seen: set[str]
 ) -> Iterator[Document | Unreadable]:
     table = OPENERS[extension](stream, options.text_column)
-    if isinstance(table, NotText):
-        yield Unreadable(path, "", table.reason)
-        return
-    if table.columns is not None and (fault := _missing_column(table.columns, options)):
+    if fault := _fault_of(table, options):
         yield Unreadable(path, "", fault)
         return
+    assert isinstance(table, Table)
     rows = table.rows if table.columns is not None else _with_text_column(table.rows, options)
-    seen: set[str] = set()
     empty = True
     for row in rows:
         empty = False
         yield _document_of(path, row, options, seen)
     if empty:
         yield Unreadable(path, "", "empty: no rows")
+
+
+def _fault_of(table: Table | NotText, options: settings.Input) -> str:
+    """Why no row of a table can be read; "" where that is not known beforehand."""
+    if isinstance(table, NotText):
+        return table.reason
+    return "" if table.columns is None else _missing_column(table.columns, options)
+
+
+def _stretch_of(
+    path: str, extension: str, stream: BinaryIO, options: settings.Input, stretch: Stretch, seen: set[str]
+) -> Iterator[Document | Unreadable]:
+    if extension == ".jsonl":
+        rows = jsonl_rows(stream, "utf-8", stretch.row, stretch.line)
+    else:
+        groups = stretch.start, stretch.end
+        table = open_parquet(stream, options.text_column, groups, stretch.row)
+        if isinstance(table, NotText):
+            yield Unreadable(path, "", table.reason)
+            return
+        rows = table.rows
+    for row in rows:
+        yield _document_of(path, row, options, seen)
+
+
+def segments_of(stream: BinaryIO, options: settings.Input) -> list[Segment]:
+    """The row groups of a .parquet file; none where it can only be read whole."""
+    if not stream.seekable() or _fault_of(open_parquet(stream, options.text_column), options):
+        return []
+    return parquet_segments(stream)
 
 
 def _with_text_column(rows: Iterator[Row], options: settings.Input) -> Iterator[Row]:

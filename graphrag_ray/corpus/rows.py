@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -16,7 +16,8 @@ from graphrag_ray.corpus.decode import NotText, codec_of_bom, codec_of_head, dec
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_HEAD_BYTES = 1 << 20
+HEAD_BYTES = 1 << 20
+"""What is looked at to tell how a file is written."""
 _BATCH_ROWS = 256
 _DELIMITERS = (",", ";", "\t", "|")
 _MAX_FIELD = 2**31 - 1
@@ -45,7 +46,7 @@ class Table:
 def open_jsonl(stream: BinaryIO, text_column: str) -> Table | NotText:
     """One JSON object a line. Empty lines are no rows; a line that is no object is a row with a fault."""
     head, reader = _buffered(stream)
-    if _is_json_array(head):
+    if is_json_array(head):
         return NotText("a JSON array: write one object a line (.jsonl)")
     codec = codec_of_bom(head)
     if codec is None and 0 in head:
@@ -54,24 +55,25 @@ def open_jsonl(stream: BinaryIO, text_column: str) -> Table | NotText:
     if codec is not None:
         wrapper = io.TextIOWrapper(reader, _wrapper_codec(codec), errors="replace", newline="\n")
         lines = (line.encode("utf-8", "replace") for line in wrapper)
-    return Table(None, _jsonl_rows(lines, codec or "utf-8"))
+    return Table(None, jsonl_rows(lines, codec or "utf-8"))
 
 
-def _is_json_array(head: bytes) -> bool:
+def is_json_array(head: bytes) -> bool:
     """Whether this is one array over several lines: told once instead of once a line."""
     lines = [line.strip() for line in head.split(b"\n", 100) if line.strip()]
     if not lines or not lines[0].startswith(b"[") or lines[0].endswith(b"]"):
         return False
     # a first line that is merely broken is followed by whole objects
-    return len(lines) < 2 or bool(_json_line(lines[1], "utf-8")[2])
+    return len(lines) < 2 or bool(json_line(lines[1], "utf-8")[2])
 
 
-def _jsonl_rows(lines: Iterator[bytes], codec: str) -> Iterator[Row]:
-    number = 1
-    for line_number, line in enumerate(lines, start=1):
-        if not line.strip():
+def jsonl_rows(lines: Iterable[bytes], codec: str, row: int = 1, line: int = 1) -> Iterator[Row]:
+    """row, line: numbers of the first."""
+    number = row
+    for line_number, text in enumerate(lines, start=line):
+        if not text.strip():
             continue
-        value, encoding, fault = _json_line(line, codec)
+        value, encoding, fault = json_line(text, codec)
         if not fault and not isinstance(value, dict):
             fault = f"a JSON {_json_type(value)}, not an object"
         if fault:
@@ -81,7 +83,7 @@ def _jsonl_rows(lines: Iterator[bytes], codec: str) -> Iterator[Row]:
         number += 1
 
 
-def _json_line(line: bytes, codec: str) -> tuple[Any, str, str]:
+def json_line(line: bytes, codec: str) -> tuple[Any, str, str]:
     """The value, what the line was decoded as, and a fault or ""."""
     try:
         return orjson.loads(line), codec, ""
@@ -197,8 +199,13 @@ def _recovered(record: list[str], codec: str) -> tuple[list[str], str] | NotText
     return [value.decode(found.codec, "replace") for value in fields], found.encoding
 
 
-def open_parquet(stream: BinaryIO, text_column: str) -> Table | NotText:
-    """Parquet is read at places, so the stream must be seekable; one that is not is read whole."""
+def open_parquet(
+    stream: BinaryIO, text_column: str, groups: tuple[int, int] | None = None, row: int = 1
+) -> Table | NotText:
+    """Parquet is read at places, so the stream must be seekable; one that is not is read whole.
+
+    groups: the first row group and the one after the last; None: all. row: the number of the first row.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -208,30 +215,34 @@ def open_parquet(stream: BinaryIO, text_column: str) -> Table | NotText:
     except (pa.ArrowException, OSError, ValueError) as e:
         source.raise_own_fault()
         return NotText(f"not a parquet file that can be read: {e}")
-    return Table(list(file.schema_arrow.names), _parquet_rows(file, source))
+    start, end = groups or (0, file.metadata.num_row_groups)
+    return Table(list(file.schema_arrow.names), _parquet_rows(file, source, range(start, end), row))
 
 
-def _parquet_rows(file: Any, source: _Watched) -> Iterator[Row]:
+def _parquet_rows(file: Any, source: _Watched, groups: range, number: int) -> Iterator[Row]:
+    """Damage costs the rest of its row group: others are read by themselves."""
     import pyarrow as pa
 
-    number = 1
-    batches = file.iter_batches(batch_size=_BATCH_ROWS, use_threads=False)
-    while True:
-        try:
-            batch = next(batches)
-        except StopIteration:
-            return
-        except (pa.ArrowException, OSError, ValueError) as e:
-            source.raise_own_fault()
-            fault = (
-                f"damaged: only the first {number - 1} of {file.metadata.num_rows} rows could be read: {e}"
-            )
-            yield Row(WHOLE_FILE, None, fault=fault)
-            return
-        columns = [(n, _in_microseconds(c)) for n, c in zip(batch.schema.names, batch.columns, strict=True)]
-        for i in range(batch.num_rows):
-            yield _parquet_row(number, columns, i)
-            number += 1
+    for group in groups:
+        after = number + file.metadata.row_group(group).num_rows
+        batches = file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[group], use_threads=False)
+        while True:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                break
+            except (pa.ArrowException, OSError, ValueError) as e:
+                source.raise_own_fault()
+                lost = f"rows {number} to {after - 1} of {file.metadata.num_rows}"
+                yield Row(WHOLE_FILE, None, fault=f"damaged: {lost} could not be read: {e}")
+                break
+            columns = [
+                (n, _in_microseconds(c)) for n, c in zip(batch.schema.names, batch.columns, strict=True)
+            ]
+            for i in range(batch.num_rows):
+                yield _parquet_row(number, columns, i)
+                number += 1
+        number = after
 
 
 def _parquet_row(number: int, columns: Sequence[tuple[str, pa.Array]], i: int) -> Row:
@@ -270,9 +281,9 @@ def _wrapper_codec(codec: str) -> str:
 def _buffered(stream: BinaryIO) -> tuple[bytes, io.BufferedReader]:
     """The first bytes, and a reader that begins with them: the stream need not be seekable."""
     head = bytearray()
-    while len(head) < _HEAD_BYTES and (block := stream.read(_HEAD_BYTES - len(head))):
+    while len(head) < HEAD_BYTES and (block := stream.read(HEAD_BYTES - len(head))):
         head += block
-    return bytes(head), io.BufferedReader(_Replayed(bytes(head), stream), _HEAD_BYTES)
+    return bytes(head), io.BufferedReader(_Replayed(bytes(head), stream), HEAD_BYTES)
 
 
 class _Replayed(io.RawIOBase):

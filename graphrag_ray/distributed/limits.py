@@ -8,10 +8,10 @@ import threading
 import time
 import uuid
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import ray
 from ray.exceptions import ActorUnschedulableError, RayActorError, RayError
@@ -21,7 +21,7 @@ from graphrag_ray import logs
 from graphrag_ray.distributed.once import Answers, Call, Calls, Carried, once
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.llm.limiter import LocalLimiter
-from graphrag_ray.llm.limits import Ended, Seen
+from graphrag_ray.llm.limits import Ended, Seen, Settled
 from graphrag_ray.logs import Logging
 from graphrag_ray.settings import Model
 
@@ -37,12 +37,31 @@ AGAIN_S = 1.0
 """Before a limiter that is gone is started again, and again."""
 
 
+LINGER_S = 0.05
+"""A place that is free again is told of after so long at the latest, or with the next question, together with
+all others: a call of an actor costs it as much as a hundred settles."""
+LONGEST_LINGER_S = 0.1
+BATCHES_S = 640
+"""Such calls a second, of all holders together: with many, each lingers longer."""
+LINGER_SHARE = 0.05
+"""Of the time that a call took: while others wait for its place, no more of it shall be lost."""
+SHORTEST_LINGER_S = 0.002
+"""For a place that was not used, and after the shortest calls."""
+
+Batch: TypeAlias = Mapping[str, Sequence[Settled]]
+"""Places that are free again, by the life of the limiter that gave them."""
+
+
 @dataclass(frozen=True)
 class Places:
-    """Endpoints for the first waiters, and which life of the limiter gave them."""
+    """Endpoints for the first waiters, and which life of the limiter gave them.
+
+    linger_s   for how long whoever got them may wait to tell that places are free again
+    """
 
     life: str
     endpoints: Sequence[int]
+    linger_s: float = LINGER_S
 
 
 @dataclass(frozen=True)
@@ -75,30 +94,32 @@ class LimiterShell:
         self._life = uuid.uuid4().hex
         self.answers, self._told = Answers(), Carried()
         self._name = name
+        self._holders: set[str] = set()
         self._seen: dict[str, float] = {}
         self._beaten_at = time.monotonic()
         if unused_s is not None:
             threading.Thread(target=self._end_unused, args=(unused_s,), daemon=True).start()
 
     @once
-    async def acquire(self, model: str, wants: Sequence[int], usable: Sequence[int], holder: str) -> Places:
-        return Places(self._life, await self._limiter.acquire(model, wants, usable, holder))
+    async def acquire(
+        self, model: str, wants: Sequence[int], usable: Sequence[int], holder: str, batch: Batch
+    ) -> Places:
+        """batch: to settle before."""
+        self._holders.add(holder)
+        self._settle(model, batch, holder)
+        endpoints = await self._limiter.acquire(model, wants, usable, holder)
+        linger_s = min(LONGEST_LINGER_S, max(LINGER_S, len(self._holders) / BATCHES_S))
+        return Places(self._life, endpoints, linger_s)
 
-    async def settle(
-        self,
-        call: Call,
-        model: str,
-        endpoint: int,
-        delta_tokens: int,
-        ended: Ended | None,
-        holder: str,
-        life: str,
-    ) -> None:
-        if not self._told.first(call):
-            return
-        # A place that an earlier life gave frees none of this one's.
-        known = holder if life == self._life else f"{holder} in another life"
-        self._limiter.settle(model, endpoint, delta_tokens, ended, known)
+    async def settle(self, call: Call, model: str, batch: Batch, holder: str) -> None:
+        if self._told.first(call):
+            self._settle(model, batch, holder)
+
+    def _settle(self, model: str, batch: Batch, holder: str) -> None:
+        for life, settled in batch.items():
+            # A place that an earlier life gave frees none of this one's.
+            known = holder if life == self._life else f"{holder} in another life"
+            self._limiter.settle_all(model, settled, known)
 
     async def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
         self._limiter.penalise(model, endpoint, retry_after_s)
@@ -106,6 +127,7 @@ class LimiterShell:
     async def forget(self, holder: str, call: Call | None = None) -> None:
         """call: of a holder that goes on, and is not to lose what it has got since."""
         if call is None or self._told.first(call):
+            self._holders.discard(holder)
             self._limiter.forget(holder)
 
     async def beat(self, holder: str) -> None:
@@ -114,7 +136,7 @@ class LimiterShell:
         self._seen[holder] = self._beaten_at = now
         for silent in [h for h, at in self._seen.items() if now - at > SILENT_S]:
             del self._seen[silent]
-            self._limiter.forget(silent)
+            await self.forget(silent)
 
     async def take_peak(self) -> int:
         return self._limiter.take_peak()
@@ -157,19 +179,37 @@ def start_limiters(prefix: str, models: Models, namespace: str | None = None) ->
     ]
 
 
+@dataclass
+class _Unsent:
+    """Places of one model that are free again, of which its actor does not know yet.
+
+    batch      by the life that gave them, each with when it was settled
+    timer      sends them; None: nothing is there
+    linger_s   as the actor last said
+    """
+
+    batch: dict[str, list[tuple[float, Settled]]] = field(default_factory=dict)
+    timer: asyncio.TimerHandle | None = None
+    linger_s: float = LINGER_S
+
+
 class RayLimiter:
-    """The `Limiter` of a worker: asks the model's actor. Settling is not waited for."""
+    """The `Limiter` of a worker: asks the model's actor. Settling is not waited for: what is settled goes in
+    batches, each in one call that Ray repeats until it is done, or with the next question. Lost with the
+    process is what it had not sent; its places come back with `start_afresh`, or when somebody forgets it."""
 
     def __init__(self, prefix: str, holder: str, models: Iterable[str], namespace: str | None = None) -> None:
         self._holder = holder
         self._lives: defaultdict[tuple[str, int], deque[str]] = defaultdict(deque)
         self._actors = {name: ray.get_actor(f"{prefix}-{name}", namespace) for name in models}
+        self._unsent = {name: _Unsent() for name in self._actors}
         self._asked = {name: Calls() for name in self._actors}
         self._told = Calls()
 
     def start_afresh(self) -> None:
         """What an earlier life of this worker, or a sweep that was broken off, had in flight or asked for is
         over. Were it not said at once, other workers might wait for these places for ever."""
+        self.send()
         self._lives.clear()
         for actor in self._actors.values():
             actor.forget.remote(self._holder, self._told.next())
@@ -177,8 +217,9 @@ class RayLimiter:
     async def acquire(self, model: str, wants: Sequence[int], usable: Sequence[int]) -> Sequence[int]:
         call = self._asked[model].next()
         places: Places = await self._actors[model].acquire.remote(
-            call, model, list(wants), list(usable), self._holder
+            call, model, list(wants), list(usable), self._holder, self._take(model)
         )
+        self._unsent[model].linger_s = places.linger_s
         for endpoint in places.endpoints:
             self._lives[model, endpoint].append(places.life)
         return places.endpoints
@@ -187,11 +228,52 @@ class RayLimiter:
         # Calls are alike: the oldest place is the one that is given back.
         lives = self._lives[model, endpoint]
         life = lives.popleft() if lives else ""
-        call = self._told.next()
-        self._actors[model].settle.remote(call, model, endpoint, delta_tokens, ended, self._holder, life)
+        settled = Settled(endpoint, delta_tokens, ended)
+        self._unsent[model].batch.setdefault(life, []).append((time.monotonic(), settled))
+        self._send_within(model, self._linger_s(model, ended))
 
     def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
+        """At once: everyone shall know."""
         self._actors[model].penalise.remote(model, endpoint, retry_after_s)
+
+    def send(self) -> None:
+        """Tell now what is settled: nobody may call us any more."""
+        for model in self._unsent:
+            self._send(model)
+
+    def _linger_s(self, model: str, ended: Ended | None) -> float:
+        if ended is not None and ended.told is not None:
+            return 0.0  # what the endpoint said holds for everyone
+        share_s = LINGER_SHARE * ended.latency_s if ended is not None else 0.0
+        return min(self._unsent[model].linger_s, max(SHORTEST_LINGER_S, share_s))
+
+    def _send_within(self, model: str, seconds: float) -> None:
+        loop, unsent = asyncio.get_running_loop(), self._unsent[model]
+        due = loop.time() + seconds
+        if unsent.timer is not None:
+            if unsent.timer.when() <= due:
+                return
+            unsent.timer.cancel()
+        unsent.timer = loop.call_at(due, self._send, model)
+
+    def _send(self, model: str) -> None:
+        if batch := self._take(model):
+            self._actors[model].settle.remote(self._told.next(), model, batch, self._holder)
+
+    def _take(self, model: str) -> Batch:
+        """What is to be sent; it is with whoever takes it."""
+        unsent = self._unsent[model]
+        batch, unsent.batch = unsent.batch, {}
+        if unsent.timer is not None:
+            unsent.timer.cancel()
+            unsent.timer = None
+        now = time.monotonic()
+        return {life: [_aged(one, now - at) for at, one in settled] for life, settled in batch.items()}
+
+
+def _aged(settled: Settled, ago_s: float) -> Settled:
+    ended = settled.ended
+    return settled if ended is None else settled._replace(ended=ended._replace(ago_s=ago_s))
 
 
 class SharedLimiter(RayLimiter):

@@ -32,7 +32,7 @@ from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.stopping import Stop
 from graphrag_ray.engine.work import Outcome, Row, Work, killed_row, outcome_of
 from graphrag_ray.errors import GraphRagError, ModelRefused, TooManyFailures
-from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.llm.accounting import Accounts, InFlight
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
 
@@ -173,9 +173,9 @@ class RaySweep(Generic[T]):
         """Give the coordinator items and learn outcomes, until there is nothing left."""
         sweep = self.sweep
         before, reissued, finished = sweep.accounts, sweep.reissued, sweep.finished
-        items, patience_s = list(self._open.items()), 0.0
+        items, patience_s, in_flight = list(self._open.items()), 0.0, InFlight()
         while True:
-            affordable = self.spending.items(sweep.accounts, sweep.finished, self.models)
+            affordable = self._affordable(in_flight)
             if affordable is not None:
                 affordable -= finished  # before this coordinator's time
             low_water, workers = self._low_water, len(self.pool.working)
@@ -184,6 +184,7 @@ class RaySweep(Generic[T]):
             )
             sweep.accounts = Accounts.merged([before, news.accounts])
             sweep.accounts.limits = self._limits
+            in_flight = news.in_flight
             if (again := reissued + news.reissued - sweep.reissued) > 0:
                 logs.event(
                     _log, "leases of a lost worker", logging.WARNING, stage=self.work.name, items=again
@@ -203,6 +204,12 @@ class RaySweep(Generic[T]):
             patience_s = 0.02 if not (items or self._closed or self.work.returns) else 0.25
             self._follow_nodes(coordinator, self.pool.look())
             self._let_go(coordinator)
+
+    def _affordable(self, in_flight: InFlight) -> int | None:
+        """Items of the sweep that may have been started by now, for the budget; None: any number."""
+        return self.spending.items(
+            self.sweep.accounts, self.sweep.finished, self.models, in_flight, self.work.turns
+        )
 
     def _note(self, news: Exchange) -> None:
         sweep = self.sweep
@@ -253,7 +260,7 @@ class RaySweep(Generic[T]):
         self.spending.check(sweep.accounts, news.in_flight, time.monotonic())
         self.stop.check(news.in_flight)
         if news.open == news.waiting > 0:  # none is leased: can another be paid for?
-            affordable = self.spending.items(sweep.accounts, sweep.finished, self.models)
+            affordable = self._affordable(news.in_flight)
             if affordable is not None and sweep.finished >= affordable:
                 raise self.spending.exhausted(sweep.accounts)
 

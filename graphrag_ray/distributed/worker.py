@@ -146,6 +146,7 @@ class _WorkerSweep:
                 raise
             finally:
                 await self._call_off(list(self.running))
+                self.limiter.send()
                 await self.keeper.close()
         return last.end or End.OVER
 

@@ -1,8 +1,9 @@
 """A question's budget while it is asked: a call that could exceed it is not sent.
 
 What was answered counts as it was, at the dearest endpoint's price; what is in flight as the most that it
-can come to. So calls that run at once cannot exceed the budget together; what can is a request that failed
-and was billed, a hedge, and what an endpoint counts otherwise than we do.
+can come to. So calls that run at once cannot exceed the budget together; what can is a request that was never
+answered and may be billed, a hedge, and what an endpoint counts otherwise than we do. The first of these is
+counted when its call is over.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from graphrag_ray.engine.gateways import Ask
 from graphrag_ray.engine.work import Answer
 from graphrag_ray.errors import BudgetSpent, PermanentCallError
+from graphrag_ray.llm.accounting import CallRecord
 from graphrag_ray.llm.pricing import cost_usd, dearest_price
 from graphrag_ray.llm.sizes import output_limit, prompt_size, text_size
 from graphrag_ray.messages import EmbeddingRequest, Request, Usage
@@ -67,6 +69,15 @@ class Allowance:
         self._in_flight -= own
         if usage is not None:
             self._spent += self._taken(request, usage)
+
+    def note(self, call: CallRecord) -> None:
+        """A call is over: its requests that were sent and never answered."""
+        priced = [m for m in self.models.values() if m.model_id == call.model_id]
+        for usage in call.unanswered:
+            costs = [cost_usd(usage, dearest_price(model)) for model in priced]
+            known = [cost for cost in costs if cost is not None]
+            tokens = usage.prompt_tokens + usage.completion_tokens
+            self._spent += Most(1, tokens, max(known, default=None))
 
     def _admits(self, own: Most, needed: bool) -> bool:
         later = Most() if needed else self.kept_back

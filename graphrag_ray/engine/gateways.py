@@ -193,6 +193,7 @@ async def open_gateway(
     seed: int | None = None,
     in_flight: InFlight | None = None,
     at_the_end: Callable[[], bool] = lambda: False,
+    attempts_before: int = 0,
     aside: Executor | None = None,
     dropped_for_s: float = math.inf,
 ) -> AsyncIterator[AskAloud]:
@@ -204,6 +205,7 @@ async def open_gateway(
     seed       of the jitter between attempts; None: unpredictable, so that workers differ
     in_flight  kept up to date with what is sent and not yet answered
     at_the_end whether nothing is left to ask beside that
+    attempts_before  that were made of each call before: of max_attempts, so many fewer are left
     aside      where the offline engine answers; None: in the event loop, which has nothing better to do
     dropped_for_s  an endpoint that refused us as a whole is tried again then
     """
@@ -224,6 +226,7 @@ async def open_gateway(
         rng=random.Random(seed),
         hedge=models.hedge,
         at_the_end=at_the_end,
+        attempts_before=attempts_before,
         aside=aside,
         dropped_for_s=dropped_for_s,
     )

@@ -195,7 +195,9 @@ class _LocalSweep(Generic[T]):
     def _start(self, asking: Asking) -> None:
         store, free = self.executor.store, self.places - len(self.running)
         spending, models = self.executor.spending, self.executor.models
-        affordable = spending.items(self.sweep.accounts, self.sweep.finished, models)
+        affordable = spending.items(
+            self.sweep.accounts, self.sweep.finished, models, self.in_flight, self.work.turns
+        )
         if affordable is not None:
             free = min(free, affordable - self.sweep.finished - len(self.running))
             if free <= 0 and self.queued and not self.running:

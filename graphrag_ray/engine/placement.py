@@ -1,4 +1,10 @@
-"""How many LLM workers there are, and on which nodes. Pure: the shell around it is `distributed/pool.py`."""
+"""How many LLM workers there are, and on which nodes. Pure: the shell around it is `distributed/pool.py`.
+
+One limiter answers all workers of a model. Measured with 8 of them on two cores that others used too: it
+takes 26% of a core at 385 calls a second, 56% at 1,585 and 28% at 3,771, since the more calls there are,
+the more of them go into one question and one batch; at a limit of 1,667 a second that was used up 16%.
+Settles alone: 0.13 ms each at 1,600 a second, 0.02 ms at 6,000.
+"""
 
 from __future__ import annotations
 

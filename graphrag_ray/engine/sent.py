@@ -30,7 +30,7 @@ class Sent(InFlight):
             return
         if sign > 0:
             self.begun.add(item)
-        self.items[item] += sign
+        self.items[item] += sign * other.calls
         if not self.items[item]:
             del self.items[item]
 

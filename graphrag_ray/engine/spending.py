@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass, field
 
@@ -14,7 +15,9 @@ from graphrag_ray.settings import Budget
 from graphrag_ray.urls import display_url
 
 FIRST_ITEM = Usage(prompt_tokens=4_000, completion_tokens=1_000)
-"""What an item may use before one has been seen: an extraction with a gleaning, say."""
+"""What an item may use before a call of one has been seen: an extraction with a gleaning, say."""
+FIRST_TRIED = 8
+"""Items that are started before that."""
 
 
 @dataclass
@@ -52,28 +55,43 @@ class Spending:
         if most_usd is not None and (pico_usd + in_flight.cost_pico_usd) / PICO_USD >= most_usd:
             raise _spent("max_cost_usd", f"${pico_usd / PICO_USD:.4f}", calls, f"${most_usd:g}")
 
-    def items(self, accounts: Accounts, finished: int, models: Models) -> int | None:
+    def items(
+        self,
+        accounts: Accounts,
+        finished: int,
+        models: Models,
+        in_flight: InFlight | None = None,
+        turns: float | None = None,
+    ) -> int | None:
         """How many items of the sweep that runs may have been started by now, so that all of them can
         also be finished within the budget; None: any number.
 
-        accounts, finished: of the sweep. An item costs what finished ones did on average; what is paid
-        for unfinished ones is in there too, which errs on the safe side. Before the first has
-        finished, it costs FIRST_ITEM.
+        accounts, finished, in_flight: of the sweep. An item costs what finished ones did on average; what
+        is paid for unfinished ones is in there too, which errs on the safe side. Before the first has
+        finished, it costs `turns` times what its calls do, by their prompts, which are counted, and the
+        replies that are expected; before the first was sent, FIRST_ITEM.
+
+        turns: calls that an item takes; None: a call answers many items, and tells nothing of one
         """
         budget = self.budget
         if budget.max_total_tokens is None and budget.max_cost_usd is None:
             return None
         before, now = self.before.total, accounts.total
+        sent = InFlight() if finished or in_flight is None else in_flight
+        items = finished or (now.calls + sent.calls) / (turns or math.inf)
         left: list[tuple[float, float]] = []  # of a budget, and what an item takes of it
         if budget.max_total_tokens is not None:
             first = FIRST_ITEM.prompt_tokens + FIRST_ITEM.completion_tokens
-            each = now.total_tokens / finished if finished else first
+            each = (now.total_tokens + sent.tokens) / items if items else first
             left.append((budget.max_total_tokens - before.total_tokens, each))
         if budget.max_cost_usd is not None:
             costs = (cost_pico_usd(FIRST_ITEM, price_of(m)) or 0 for m in models.online.values())
-            each = (now.cost_pico_usd or 0) / finished if finished else max(costs, default=0)
+            paid = (now.cost_pico_usd or 0) + sent.cost_pico_usd
+            each = paid / items if items else max(costs, default=0)
             left.append((budget.max_cost_usd * PICO_USD - (before.cost_pico_usd or 0), each))
         most = min(int(amount // each) if each else sys.maxsize for amount, each in left)
+        if not items and turns:
+            most = min(most, FIRST_TRIED)
         started_with_something = finished == 0 and all(amount > 0 for amount, _ in left)
         return max(1, most) if started_with_something else most
 

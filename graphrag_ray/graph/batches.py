@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
+
+X = TypeVar("X")
 
 
 def stable_batches(hashes: Sequence[str], sizes: Sequence[int], limit: int) -> list[range]:
@@ -62,3 +65,30 @@ def _fitting(before: list[int], start: int, stop: int, limit: int) -> list[range
     middle = before[start] + before[stop]
     cut = min(inner, key=lambda i: abs(2 * before[i] - middle))
     return [*_fitting(before, start, cut, limit), *_fitting(before, cut, stop, limit)]
+
+
+def stable_stream(
+    items: Iterable[X], measure: Callable[[X], tuple[str, int]], limit: int
+) -> Iterator[list[X]]:
+    """`stable_batches` of a sequence that is too long to be held: one batch and an item are.
+
+    measure: an item's hash and its size. Where the limit would be passed, the cut is taken before that item
+    which has the smallest hash of those that leave between half the limit and all of it behind. Two sequences
+    that agree from some place on choose the same cut soon after it, and the same ones from there on.
+    """
+    held: list[X] = []
+    ranks: list[str] = []
+    ends = [0]
+    for item in items:
+        rank, size = measure(item)
+        held.append(item)
+        ranks.append(rank)
+        ends.append(ends[-1] + size)
+        while len(held) > 1 and ends[-1] > limit:
+            last = max(1, bisect(ends, limit) - 1)
+            first = next((i for i in range(1, last + 1) if 2 * ends[i] >= limit), last)
+            cut = min(range(first, last + 1), key=lambda i: ranks[i])
+            yield held[:cut]
+            held, ranks, ends = held[cut:], ranks[cut:], [end - ends[cut] for end in ends[cut:]]
+    if held:
+        yield held

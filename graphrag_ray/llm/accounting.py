@@ -23,7 +23,7 @@ class CallRecord:
 
     endpoint        address of the last attempt; empty for the offline engine
     status          how it ended: "ok", or the kind of its last failure
-    usage           tokens of all attempts that reported any
+    usage           tokens of all attempts that reported any, and of those that may have used some
     cost_pico_usd   picodollars; None where the price is unknown
     latency_s       seconds of the last attempt, without waiting for the limiter
     busy_s          seconds in flight, of all requests
@@ -31,6 +31,8 @@ class CallRecord:
     rate_limited    of all requests, answered 429
     hedged          second requests sent because the first was slow. Of a request that was cancelled for the
                     other's answer, nobody says what it used: it is taken to have used as much
+    unanswered      requests that timed out, broke off or were given up after they were sent. They may be
+                    billed: each is taken to have used its prompt and a usual reply, which is in `usage` too
     """
 
     stage: str
@@ -45,6 +47,7 @@ class CallRecord:
     rate_limited: int
     busy_s: float = 0.0
     hedged: int = 0
+    unanswered: tuple[Usage, ...] = ()
 
     @property
     def cost_usd(self) -> float | None:
@@ -95,6 +98,7 @@ class Totals:
     calls        logical calls; requests: what was sent for them; hedged: of these, second requests for
                  slow calls; retries: requests - hedged - calls
     rate_limited 429s; failed: calls that ended without a reply
+    unanswered   requests that were sent and never answered; their tokens are our own estimate
     unreported   calls whose tokens are our own counts
     cost_pico_usd   None once any call's price was unknown
     busy_ms      milliseconds in flight, of all requests
@@ -105,6 +109,7 @@ class Totals:
     hedged: int = 0
     rate_limited: int = 0
     failed: int = 0
+    unanswered: int = 0
     unreported: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -131,6 +136,7 @@ class Totals:
         self.hedged += record.hedged
         self.rate_limited += record.rate_limited
         self.failed += record.status != "ok"
+        self.unanswered += len(record.unanswered)
         self.unreported += record.status == "ok" and not record.usage.reported
         self.prompt_tokens += record.usage.prompt_tokens
         self.cached_tokens += record.usage.cached_tokens
@@ -146,6 +152,7 @@ class Totals:
         self.hedged += other.hedged
         self.rate_limited += other.rate_limited
         self.failed += other.failed
+        self.unanswered += other.unanswered
         self.unreported += other.unreported
         self.prompt_tokens += other.prompt_tokens
         self.cached_tokens += other.cached_tokens
@@ -159,7 +166,8 @@ class Totals:
 class InFlight:
     """What was sent and not yet answered.
 
-    tokens, cost_pico_usd   as estimated when they were sent
+    tokens, cost_pico_usd   as estimated when they were sent; and of failed attempts of calls that are tried
+                            again, what these are paid for
     """
 
     calls: int = 0
@@ -279,6 +287,7 @@ class Accounts:
                 "hedged": t.hedged,
                 "rate_limited": t.rate_limited,
                 "failed": t.failed,
+                "unanswered": t.unanswered,
                 "unreported": t.unreported,
                 "prompt_tokens": t.prompt_tokens,
                 "cached_tokens": t.cached_tokens,

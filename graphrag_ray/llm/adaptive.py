@@ -83,9 +83,9 @@ class _Trial:
     xy: float = 0.0
     yy: float = 0.0
 
-    def reach(self, now: float, in_flight: int, latency_s: float) -> None:
+    def reach(self, now: float, in_flight: int, sent_at: float) -> None:
         """The bound is reached."""
-        self.since = self.until = now - latency_s if self.first else now
+        self.since = self.until = sent_at if self.first else now
         self.pass_time(now, in_flight)
 
     def pass_time(self, now: float, in_flight: int) -> None:
@@ -153,11 +153,15 @@ class AdaptiveBound:
         self._seen = 0
         self._tokens = 0.0
 
-    def ended(self, now: float, in_flight: int, latency_s: float, tokens: int, ok: bool) -> None:
-        """A call ended. in_flight: with this one; tokens: that it made, or read where it only read."""
+    def ended(
+        self, now: float, in_flight: int, latency_s: float, tokens: int, ok: bool, ago_s: float = 0.0
+    ) -> None:
+        """A call ended. in_flight: with this one; tokens: that it made, or read where it only read; ago_s:
+        since it ended, so that none counts for a trial that was sent before it."""
         trial = self._trial
+        sent_at = now - ago_s - latency_s
         if not ok:
-            self._failed(now, in_flight, now - latency_s)
+            self._failed(now, in_flight, sent_at)
             return
         trial.successes += 1
         self._seen = min(self._seen + 1, _REMEMBERED_CALLS)
@@ -166,13 +170,13 @@ class AdaptiveBound:
             near = REACHED * self.bound <= in_flight <= self.bound / REACHED + 1
             trial.since = None
             if near:
-                trial.reach(now, in_flight, latency_s)
+                trial.reach(now, in_flight, sent_at)
                 self._cut = False
             if not (near and trial.first):
                 return
         else:
             trial.pass_time(now, in_flight)
-        if now - latency_s >= (trial.since or 0.0):
+        if sent_at >= (trial.since or 0.0):
             trial.add(tokens, latency_s)
         self._look(now)
 

@@ -41,6 +41,8 @@ from graphrag_ray.urls import display_url
 T = TypeVar("T")
 
 CONNECT_S = 15.0
+CONNECT_SHARE = 0.9
+"""Of a time-out: one that ends a call has found somebody who listened, and may be billed."""
 KEEP_ALIVE_S = 4.0
 """Shorter than the five seconds of common servers: a request never meets a connection just closed."""
 _CHAT = "/chat/completions"
@@ -238,7 +240,9 @@ def _check_address(url: str) -> None:
 
 
 def _openai_client(endpoint: Endpoint, model: Model, key: SecretStr | None) -> openai.AsyncOpenAI:
-    timeout = httpx2.Timeout(model.timeout_s, connect=min(CONNECT_S, model.timeout_s), pool=None)
+    timeout = httpx2.Timeout(
+        model.timeout_s, connect=min(CONNECT_S, CONNECT_SHARE * model.timeout_s), pool=None
+    )
     limits = httpx2.Limits(
         max_connections=_NO_BOUND, max_keepalive_connections=None, keepalive_expiry=KEEP_ALIVE_S
     )

@@ -6,6 +6,7 @@ are not chained to ours: theirs hold the request with its headers.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -63,6 +64,10 @@ class BrokenOff(TransientCallError):
         self.usage = usage
 
 
+class Unanswered(TransientCallError):
+    """It was sent, and no answer came: the endpoint may have worked on it, and be paid for that."""
+
+
 class ParameterRefused(TransientCallError):
     """The endpoint refused a parameter that we can do without: the same request, sent again, leaves it
     out. It needs no waiting and is no failed attempt."""
@@ -118,6 +123,7 @@ def classify(error: Exception, where: str, wall_now: float) -> CallError:
     where: the endpoint, as it may be shown. wall_now: Unix seconds, for a Retry-After that is a date.
     The caller scrubs the message.
     """
+    import aiohttp
     import openai
 
     if isinstance(error, openai.APIStatusError):
@@ -128,12 +134,16 @@ def classify(error: Exception, where: str, wall_now: float) -> CallError:
         code = told.get("code")
         status = code if isinstance(code, int) and 400 <= code < 600 else 500
         return failure_of(Refusal.read(status, told), where)
-    reason = _root(error)
-    if isinstance(reason, TimeoutError | openai.APITimeoutError):
-        return TransientCallError(f"{where} did not answer in time")
+    causes = _causes(error)
+    reason = causes[-1]
     if isinstance(reason, UnicodeError):
         return PermanentCallError(f"the request cannot be sent to {where}: {reason}")
-    return TransientCallError(f"no answer from {where}: {str(reason) or type(reason).__name__}")
+    # The client library's own types tell a connection that failed from one that broke off only sometimes.
+    unsent = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)
+    failure = TransientCallError if any(isinstance(e, unsent) for e in causes) else Unanswered
+    if isinstance(reason, TimeoutError | asyncio.CancelledError | openai.APITimeoutError):
+        return failure(f"{where} did not answer in time")
+    return failure(f"no answer from {where}: {str(reason) or type(reason).__name__}")
 
 
 def transport_errors() -> tuple[type[Exception], ...]:
@@ -146,9 +156,9 @@ def transport_errors() -> tuple[type[Exception], ...]:
             aiohttp.ClientError, OSError, TimeoutError, UnicodeError)  # fmt: skip
 
 
-def _root(error: BaseException) -> BaseException:
-    """The innermost cause: the library's own message is only "Connection error."."""
-    seen: BaseException = error
-    while seen.__cause__ is not None:
-        seen = seen.__cause__
+def _causes(error: BaseException) -> list[BaseException]:
+    """From an error to its innermost cause: the library's own message is only "Connection error."."""
+    seen = [error]
+    while seen[-1].__cause__ is not None:
+        seen.append(seen[-1].__cause__)
     return seen

@@ -42,6 +42,7 @@ class Gateway:
     in_flight       kept up to date with what is sent and not yet answered
     hedge           send a second request for a call slower than nearly all of its stage
     at_the_end      whether nothing is left to ask beside what is in flight
+    attempts_before that somebody has made of each call before
     aside           where offline models answer; None: in the event loop
     dropped_for_s   an endpoint that refused us as a whole is tried again then
     """
@@ -60,6 +61,7 @@ class Gateway:
         rng: random.Random,
         hedge: bool = False,
         at_the_end: Callable[[], bool] = lambda: False,
+        attempts_before: int = 0,
         aside: Executor | None = None,
         dropped_for_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
@@ -67,7 +69,17 @@ class Gateway:
     ) -> None:
         sent = in_flight or InFlight()
         runtime = Runtime(
-            limiter, on_call, sent, max_attempts, rng, clock, sleep, hedge, at_the_end, dropped_for_s
+            limiter,
+            on_call,
+            sent,
+            max_attempts,
+            rng,
+            clock,
+            sleep,
+            hedge,
+            at_the_end,
+            attempts_before,
+            dropped_for_s,
         )
         self._lanes = {
             name: Lane(name, model, clients[name], runtime)

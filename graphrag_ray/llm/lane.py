@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import reduce
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from graphrag_ray.errors import CallError, FatalCallError, PermanentCallError, TransientCallError
-from graphrag_ray.llm.accounting import CallRecord, CallStatus, InFlight
+from graphrag_ray.llm.accounting import CallRecord, InFlight
 from graphrag_ray.llm.bucket import check_within_limit
-from graphrag_ray.llm.failures import BrokenOff, GaveUp, ParameterRefused, PromptTruncated
+from graphrag_ray.llm.failures import BrokenOff, GaveUp, ParameterRefused, PromptTruncated, Unanswered
 from graphrag_ray.llm.hedging import Pace, race
 from graphrag_ray.llm.limiter import Limiter
 from graphrag_ray.llm.limits import Ended
-from graphrag_ray.llm.pricing import cost_pico_usd
+from graphrag_ray.llm.progress import Progress, Sent, sum_usage
 from graphrag_ray.llm.roster import Roster
 from graphrag_ray.llm.sizes import output_limit, prompt_size, text_size
 from graphrag_ray.llm.waiting import Line, Place
@@ -53,6 +53,7 @@ class Runtime:
     rng       for the jitter of back-offs
     hedge     send a second request for a slow call
     at_the_end   whether nothing is left to send beside what is in flight
+    attempts_before   that somebody has made of each call before: they count, and the waits go on growing
     dropped_for_s  an endpoint that refused us as a whole is tried again then
     """
 
@@ -65,6 +66,7 @@ class Runtime:
     sleep: Callable[[float], Awaitable[None]]
     hedge: bool = False
     at_the_end: Callable[[], bool] = lambda: False
+    attempts_before: int = 0
     dropped_for_s: float = math.inf
 
 
@@ -91,36 +93,6 @@ class _Call(Generic[T]):
     send: Callable[[EndpointClient], Awaitable[T]]
     usage: Callable[[T], Usage]
     hedge: bool = True
-
-
-@dataclass
-class _Progress:
-    """What a call has come to so far; becomes its record."""
-
-    endpoint: str = ""
-    attempts: int = 0
-    excused: int = 0
-    rate_limited: int = 0
-    hedged: int = 0
-    latency_s: float = 0.0
-    busy_s: float = 0.0
-    usage: Usage = field(default_factory=Usage)
-    cost_pico_usd: int | None = 0
-    status: CallStatus = "cancelled"
-
-    def pay(self, usage: Usage, price: Price | None) -> None:
-        cost = cost_pico_usd(usage, price)
-        self.cost_pico_usd = None if cost is None or self.cost_pico_usd is None else self.cost_pico_usd + cost
-        self.usage = add_usage(self.usage, usage)
-
-    def add_hedge(self, other: _Progress) -> None:
-        """Count what a second request came to."""
-        self.hedged += other.attempts
-        self.busy_s += other.busy_s
-        self.rate_limited += other.rate_limited
-        unknown = self.cost_pico_usd is None or other.cost_pico_usd is None
-        self.cost_pico_usd = None if unknown else (self.cost_pico_usd or 0) + (other.cost_pico_usd or 0)
-        self.usage = add_usage(self.usage, other.usage)
 
 
 class Lane:
@@ -186,7 +158,8 @@ class Lane:
 
     async def _run(self, call: _Call[T]) -> Called[T]:
         """Attempts until one succeeds or there is no point in another; accounts for them as one call."""
-        progress, line = _Progress(), self._line
+        progress, line = Progress(), self._line
+        in_flight = self._runtime.in_flight
         try:
             while True:
                 place = await line.place(call.tokens)
@@ -198,14 +171,19 @@ class Lane:
                 if not isinstance(result, CallError):
                     self._pace.note(call.prompt, progress.latency_s)
                     progress.status = "ok"
-                    return Called(result, progress.endpoint, progress.latency_s, progress.attempts)
+                    attempts = self._runtime.attempts_before + progress.attempts
+                    return Called(result, progress.endpoint, progress.latency_s, attempts)
                 await self._before_next(result, progress)
                 line = self._line_after(result, place.endpoint)
+        except asyncio.CancelledError:
+            in_flight.add(progress.give_up())
+            raise
         finally:
+            in_flight.add(progress.owed, -1)
             if progress.attempts:
                 self._runtime.on_call(self._record(call, progress))
 
-    async def _attempt(self, place: Place, call: _Call[T], progress: _Progress) -> T | CallError:
+    async def _attempt(self, place: Place, call: _Call[T], progress: Progress) -> T | CallError:
         """One call of one endpoint, for which the limiter gave a place: call, settle, price."""
         client = self._client(place.endpoint)
         spent = place.tokens  # of a call without an answer we know no better
@@ -213,10 +191,12 @@ class Lane:
         started = self._runtime.clock()
         progress.attempts += 1
         progress.endpoint = client.where
-        sent = _sent(call, place, client.price)
-        self._runtime.in_flight.add(sent)
+        progress.sent = _sent(call, place, client.price)
+        in_flight, expected = self._runtime.in_flight, progress.sent.in_flight
+        in_flight.add(expected)
         try:
             reply = await call.send(client)
+            progress.sent = None
             usage = call.usage(reply)
             spent = usage.prompt_tokens + usage.completion_tokens
             made = usage.completion_tokens or usage.prompt_tokens, True
@@ -224,45 +204,55 @@ class Lane:
             self._roster.worked(place.endpoint)
             return reply
         except CallError as e:
-            if isinstance(e, PromptTruncated | BrokenOff):
-                progress.pay(e.usage, client.price)
+            if isinstance(e, Unanswered):
+                in_flight.add(progress.give_up())
+            elif isinstance(e, PromptTruncated | BrokenOff):
+                in_flight.add(progress.owe(e.usage, client.price))
             elif e.status is not None and e.status < 500:
                 spent = 0  # refused, not run
             if isinstance(e, TransientCallError) and not isinstance(e, ParameterRefused):
                 made = 0, False
+            progress.sent = None
             self._note(e, place.endpoint, progress)  # before the place is free for another
             return e
         finally:
             progress.latency_s = self._runtime.clock() - started
             progress.busy_s += progress.latency_s
-            self._runtime.in_flight.add(sent, -1)
+            in_flight.add(expected, -1)
             told = made and client.limits.news(self._runtime.clock())
             ended = Ended(progress.latency_s, *made, told) if made else None
             self._runtime.limiter.settle(self._name, place.endpoint, spent - place.tokens, ended)
 
-    async def _hedged(self, place: Place, call: _Call[T], progress: _Progress) -> T | CallError:
+    async def _hedged(self, place: Place, call: _Call[T], progress: Progress) -> T | CallError:
         """`_attempt`, with further requests, elsewhere if possible, when it is slow for its stage."""
-        others: list[_Progress] = []
+        others: list[Progress] = []
         started = self._runtime.clock()
 
         async def send(p: Place) -> T | CallError:
             if p is place:
                 return await self._attempt(p, call, progress)
             self._pace.hedged(call.prompt)
-            others.append(_Progress())
+            others.append(Progress())
             return await self._attempt(p, call, others[-1])
 
-        raced = await race(
-            place,
-            lambda: self._pace.slow_s(call.prompt, self._runtime.at_the_end()),
-            send,
-            lambda: self._line_beside(place.endpoint).place(call.tokens),
-            self._line.give_back,
-            lambda result: not isinstance(result, CallError),
-            self._runtime.sleep,
-        )
-        for other in others:
-            progress.add_hedge(other)
+        try:
+            raced = await race(
+                place,
+                lambda: self._pace.slow_s(call.prompt, self._runtime.at_the_end()),
+                send,
+                lambda: self._line_beside(place.endpoint).place(call.tokens),
+                self._line.give_back,
+                lambda result: not isinstance(result, CallError),
+                self._runtime.sleep,
+            )
+            progress.sent = None  # where it lost, it is paid for as the winner is
+        except asyncio.CancelledError:
+            for one in others:
+                self._runtime.in_flight.add(one.give_up())
+            raise
+        finally:
+            for other in others:
+                progress.add_hedge(other)
         if raced.winner:
             progress.endpoint = others[raced.winner - 1].endpoint
         if not isinstance(raced.result, CallError):
@@ -289,7 +279,7 @@ class Lane:
             self._beside[endpoint] = Line(self._name, self._runtime.limiter, usable)
         return self._beside[endpoint]
 
-    def _note(self, error: CallError, endpoint: int, progress: _Progress) -> None:
+    def _note(self, error: CallError, endpoint: int, progress: Progress) -> None:
         """What a failure says about its endpoint, for this caller or for everyone."""
         if isinstance(error, FatalCallError):
             self._roster.drop(endpoint, error, self._runtime.clock())
@@ -301,7 +291,7 @@ class Lane:
         else:
             self._roster.failed(endpoint, self._runtime.clock())
 
-    async def _before_next(self, error: CallError, progress: _Progress) -> None:
+    async def _before_next(self, error: CallError, progress: Progress) -> None:
         """Returns when another attempt should follow, else raises."""
         if isinstance(error, PermanentCallError):
             progress.status = "permanent"
@@ -314,7 +304,7 @@ class Lane:
             return
         assert isinstance(error, TransientCallError)
         progress.status = "transient"
-        attempts = progress.attempts - progress.excused
+        attempts = self._runtime.attempts_before + progress.attempts - progress.excused
         if attempts >= self._runtime.max_attempts:
             raise GaveUp(f"{error} (attempt {attempts}, the last)", status=error.status, attempts=attempts)
         if error.status != 429 or error.retry_after_s is None:  # else the limiter makes us wait
@@ -350,7 +340,7 @@ class Lane:
         n = min(n + 1, REMEMBERED_REPLIES)
         self._reply_tokens[prompt] = (n, mean + (completion_tokens - mean) / n)
 
-    def _record(self, call: _Call[T], p: _Progress) -> CallRecord:
+    def _record(self, call: _Call[T], p: Progress) -> CallRecord:
         return CallRecord(
             stage=call.stage,
             prompt=call.prompt,
@@ -364,23 +354,9 @@ class Lane:
             rate_limited=p.rate_limited,
             busy_s=p.busy_s,
             hedged=p.hedged,
+            unanswered=p.unanswered,
         )
 
 
-def _sent(call: _Call[T], place: Place, price: Price | None) -> InFlight:
-    """What one attempt is expected to use; an unknown price costs nothing here."""
-    usage = Usage(call.prompt_tokens, max(0, place.tokens - call.prompt_tokens))
-    return InFlight(1, usage.prompt_tokens + usage.completion_tokens, cost_pico_usd(usage, price) or 0)
-
-
-def sum_usage(usages: Iterable[Usage]) -> Usage:
-    return reduce(add_usage, usages, Usage())
-
-
-def add_usage(a: Usage, b: Usage) -> Usage:
-    return Usage(
-        a.prompt_tokens + b.prompt_tokens,
-        a.completion_tokens + b.completion_tokens,
-        a.cached_tokens + b.cached_tokens,
-        a.reported and b.reported,
-    )
+def _sent(call: _Call[T], place: Place, price: Price | None) -> Sent:
+    return Sent(Usage(call.prompt_tokens, max(0, place.tokens - call.prompt_tokens)), price)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from graphrag_ray.llm.limits import Ended, LimiterState, Seen
+from graphrag_ray.llm.limits import Ended, LimiterState, Seen, Settled
 from graphrag_ray.settings import Model
 
 
@@ -87,7 +87,11 @@ class LocalLimiter:
     def settle(
         self, model: str, endpoint: int, delta_tokens: int, ended: Ended | None = None, holder: str = ""
     ) -> None:
-        self._lines[model].settle(holder, endpoint, delta_tokens, ended)
+        self.settle_all(model, [Settled(endpoint, delta_tokens, ended)], holder)
+
+    def settle_all(self, model: str, settled: Iterable[Settled], holder: str = "") -> None:
+        """Several places of one holder are free again; who waits for them is answered once."""
+        self._lines[model].settle(holder, settled)
 
     def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
         self._lines[model].penalise(endpoint, retry_after_s)
@@ -143,8 +147,10 @@ class _Line:
                 self._serve()
             raise
 
-    def settle(self, holder: str, endpoint: int, delta_tokens: int, ended: Ended | None) -> None:
-        self.state.settle(self.clock(), holder, endpoint, delta_tokens, ended)
+    def settle(self, holder: str, settled: Iterable[Settled]) -> None:
+        now = self.clock()
+        for one in settled:
+            self.state.settle(now, holder, *one)
         if self._waiting:
             self._serve()
 

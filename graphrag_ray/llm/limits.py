@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from graphrag_ray.llm.accounting import Latencies
 from graphrag_ray.llm.adaptive import AdaptiveBound
@@ -39,12 +39,22 @@ class Ended(NamedTuple):
     tokens    of the reply; of the texts, where these were embedded
     ok        False for a failure that may be the endpoint's load
     told      what the endpoint said about its limits, where that is news
+    ago_s     since it ended
     """
 
     latency_s: float
     tokens: int
     ok: bool = True
     told: Told | None = None
+    ago_s: float = 0.0
+
+
+class Settled(NamedTuple):
+    """A place that is free again, as `LimiterState.settle` is told of it."""
+
+    endpoint: int
+    delta_tokens: int
+    ended: Ended | None = None
 
 
 @dataclass
@@ -101,6 +111,7 @@ class _Ticket:
     holder: str
     wants: tuple[int, ...]
     usable: tuple[int, ...]
+    tokens: int
 
 
 class _Gate:
@@ -110,6 +121,8 @@ class _Gate:
                 tells are not trusted so far
     dearest     tokens that a request takes from the bucket at most: a whole minute's limit
     in_flight   calls of each holder; busy: of all
+    waiting     wants of all tickets that would use it, and their tokens: kept up, since they are looked at
+                with every settle
     """
 
     def __init__(self, endpoint: Endpoint, default_in_flight: int, now: float, burst_s: float) -> None:
@@ -125,6 +138,7 @@ class _Gate:
         self.dearest = self.largest
         self.in_flight: Counter[str] = Counter()
         self.busy = 0
+        self.waiting = self.waiting_tokens = 0
         self.paused_until = now
         self.pause_s = 0.0
         self.tally = Tally()
@@ -153,7 +167,7 @@ class _Gate:
         if ended.told is not None:
             self._adopt(now, ended.told)
         if self.adaptive is not None:
-            self.adaptive.ended(now, self.busy, ended.latency_s, ended.tokens, ended.ok)
+            self.adaptive.ended(now, self.busy, ended.latency_s, ended.tokens, ended.ok, ended.ago_s)
             self.max_in_flight = self.adaptive.bound
 
     def refused(self, now: float) -> None:
@@ -247,15 +261,17 @@ class LimiterState:
         if wants and None not in limits:
             check_within_limit(max(wants), max(limit for limit in limits if limit is not None))
         self._next += 1
-        self._queue.append(_Ticket(self._next, holder, tuple(wants), tuple(usable)))
+        ticket = _Ticket(self._next, holder, tuple(wants), tuple(usable), sum(wants))
+        self._queue.append(ticket)
+        self._count(ticket, 1)
         return self._next
 
     def withdraw(self, ticket: int) -> None:
-        self._queue = [t for t in self._queue if t.number != ticket]
+        self._drop(lambda t: t.number == ticket)
 
     def forget(self, holder: str) -> None:
         """A holder died: its tickets go, and its calls in flight are over."""
-        self._queue = [t for t in self._queue if t.holder != holder]
+        self._drop(lambda t: t.holder == holder)
         for gate in self._gates:
             gate.leave(holder, gate.in_flight[holder])
             del gate.in_flight[holder]
@@ -296,10 +312,13 @@ class LimiterState:
         granted: list[Granted] = []
         waiting: list[_Ticket] = []
         open_ = self._open(now)
-        for ticket in self._queue:
-            places = self._serve(now, ticket, open_) if open_ else []
-            if places:
+        for n, ticket in enumerate(self._queue):
+            if not open_:
+                waiting += self._queue[n:]
+                break
+            if places := self._serve(now, ticket, open_):
                 granted.append(Granted(ticket.number, tuple(places)))
+                self._count(ticket, -1)
             else:
                 waiting.append(ticket)
         self._queue = waiting
@@ -312,15 +331,14 @@ class LimiterState:
     def _opens_in(self, now: float, endpoint: int) -> float | None:
         """Seconds until an endpoint's bucket answers those who wait for it; None if nobody does."""
         gate = self._gates[endpoint]
-        mine = [t for t in self._queue if endpoint in t.usable]
-        first = next((t.wants[0] for t in mine if t.wants[0] <= gate.largest), None)
+        mine = (t.wants[0] for t in self._queue if endpoint in t.usable)
+        first = next((tokens for tokens in mine if tokens <= gate.largest), None)
         if first is None:
             gate.bucket.wait_for(now, 0)
             return None
         needed = min(first, gate.dearest)
         gate.bucket.wait_for(now, needed)
-        waiting_tokens = sum(sum(t.wants) for t in mine)
-        return gate.bucket.opens_in(now, needed, sum(len(t.wants) for t in mine), waiting_tokens)
+        return gate.bucket.opens_in(now, needed, gate.waiting, gate.waiting_tokens)
 
     def _serve(self, now: float, ticket: _Ticket, open_: set[int]) -> list[int]:
         """Places for the first wants of a ticket. Endpoints that it has to wait for are closed to those
@@ -337,6 +355,18 @@ class LimiterState:
             places.append(best)
         self._peak = max(self._peak, sum(self.in_flight))
         return places
+
+    def _drop(self, gone: Callable[[_Ticket], bool]) -> None:
+        """Take tickets out of the queue."""
+        for ticket in filter(gone, self._queue):
+            self._count(ticket, -1)
+        self._queue = [t for t in self._queue if not gone(t)]
+
+    def _count(self, ticket: _Ticket, sign: Literal[1, -1]) -> None:
+        """A ticket has come or is gone."""
+        for i in ticket.usable:
+            self._gates[i].waiting += sign * len(ticket.wants)
+            self._gates[i].waiting_tokens += sign * ticket.tokens
 
     def _look_again(self, now: float) -> float | None:
         waits = [self._opens_in(now, i) for i, gate in enumerate(self._gates) if gate.has_place]

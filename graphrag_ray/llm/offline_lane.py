@@ -10,7 +10,8 @@ from functools import partial
 from typing import TypeVar
 
 from graphrag_ray.llm.accounting import CallRecord
-from graphrag_ray.llm.lane import Called, sum_usage
+from graphrag_ray.llm.lane import Called
+from graphrag_ray.llm.progress import sum_usage
 from graphrag_ray.llm.sizes import TOKENS_PER_MESSAGE, text_size
 from graphrag_ray.messages import (
     ChatReply,

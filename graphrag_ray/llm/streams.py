@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from graphrag_ray.errors import TransientCallError
+from graphrag_ray.llm.failures import Unanswered
 from graphrag_ray.messages import whole
 
 
@@ -48,10 +49,10 @@ class Pieces:
         return whole(piece.removesuffix(self._half))
 
     def body(self) -> dict[str, Any]:
-        """The body of the whole reply. Raises TransientCallError where its end is missing: what there is may
+        """The body of the whole reply. Raises Unanswered where its end is missing: what there is may
         be half of it."""
         if self._finish_reason is None:
-            raise TransientCallError(f"{self._where} ended a reply before its end")
+            raise Unanswered(f"{self._where} ended a reply before its end")
         message = {"content": self.text, "refusal": self._refusal or None}
         return {
             "choices": [{"message": message, "finish_reason": self._finish_reason}],

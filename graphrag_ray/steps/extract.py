@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -30,7 +31,7 @@ from graphrag_ray.steps.run import (
 )
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
-from graphrag_ray.store.parts import Part, read_part, read_table
+from graphrag_ray.store.parts import MAX_PART_BYTES, Part, read_part, read_table
 
 UNIT_COLUMNS = ["id", "document_id", "position", "header", "text"]
 
@@ -112,23 +113,26 @@ def _load_units_with_names(store: Store, x: tuple[list[Part], list[Part]]) -> It
 def _collect_extractions(
     work: Work[Extraction], index: Callable[[], JournalIndex], store: Store, parts: list[Part]
 ) -> Iterator[Tables]:
-    for batch in replayed(work, index(), store, _load_units(store, parts)):
-        found = _units(batch)
-        relationships = relationship_instance_rows(found)
-        yield {
-            "found_entities": entity_instance_rows(found),
-            "found_relationships": relationships.table,
-            "counts": _counts(
-                unusable_records=sum(e.unusable for _, e in found),
-                odd_gleaning_replies=sum(e.odd_glean_replies for _, e in found),
-                blocked_names=sum(e.blocked for _, e in found),
-                unreadable_strengths=sum(e.unreadable_strengths for _, e in found),
-                self_relationships=relationships.n_self_relationships,
-                gleaned_entities=sum(r.turn > 0 for _, e in found for r in e.entities),
-                chunks_without_entity=sum(not e.entities for _, e in found),
-            ),
-            "failures": failure_rows("extract", work, batch),
-        }
+    def tables() -> Iterator[Tables]:
+        for batch in replayed(work, index(), store, _load_units(store, parts)):
+            found = _units(batch)
+            relationships = relationship_instance_rows(found)
+            yield {
+                "found_entities": entity_instance_rows(found),
+                "found_relationships": relationships.table,
+                "counts": _counts(
+                    unusable_records=sum(e.unusable for _, e in found),
+                    odd_gleaning_replies=sum(e.odd_glean_replies for _, e in found),
+                    blocked_names=sum(e.blocked for _, e in found),
+                    unreadable_strengths=sum(e.unreadable_strengths for _, e in found),
+                    self_relationships=relationships.n_self_relationships,
+                    gleaned_entities=sum(r.turn > 0 for _, e in found for r in e.entities),
+                    chunks_without_entity=sum(not e.entities for _, e in found),
+                ),
+                "failures": failure_rows("extract", work, batch),
+            }
+
+    return _gathered(tables())
 
 
 def _collect_claims(
@@ -137,16 +141,37 @@ def _collect_claims(
     store: Store,
     x: tuple[list[Part], list[Part]],
 ) -> Iterator[Tables]:
-    for batch in replayed(work, index(), store, _load_units_with_names(store, x)):
-        found = _units(batch)
-        yield {
-            "found_claims": claim_rows(found),
-            "counts": _counts(
-                unusable_claims=sum(c.unusable for _, c in found),
-                blocked_claims=sum(c.blocked for _, c in found),
-            ),
-            "failures": failure_rows("claims", work, batch),
-        }
+    def tables() -> Iterator[Tables]:
+        for batch in replayed(work, index(), store, _load_units_with_names(store, x)):
+            found = _units(batch)
+            yield {
+                "found_claims": claim_rows(found),
+                "counts": _counts(
+                    unusable_claims=sum(c.unusable for _, c in found),
+                    blocked_claims=sum(c.blocked for _, c in found),
+                ),
+                "failures": failure_rows("claims", work, batch),
+            }
+
+    return _gathered(tables())
+
+
+def _gathered(batches: Iterable[Tables]) -> Iterator[Tables]:
+    """The same rows in few parts, of MAX_PART_BYTES and a batch at most, and the counts added up: parts of a
+    large corpus are named one by one in its manifest."""
+    held: dict[str, list[pa.Table]] = {}
+    counts: Counter[str] = Counter()
+    for batch in batches:
+        for name, table in batch.items():
+            if name != "counts":
+                held.setdefault(name, []).append(table)
+                continue
+            for row in table.to_pylist():
+                counts[row["name"]] += row["value"]
+        if sum(table.nbytes for tables in held.values() for table in tables) >= MAX_PART_BYTES:
+            yield {name: pa.concat_tables(tables) for name, tables in held.items()}
+            held = {}
+    yield {name: pa.concat_tables(tables) for name, tables in held.items()} | {"counts": _counts(**counts)}
 
 
 def _units(batch: Iterable[tuple[Row, Outcome[Any]]]) -> list[tuple[Unit, Any]]:

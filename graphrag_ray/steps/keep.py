@@ -14,7 +14,7 @@ from graphrag_ray.errors import DeletionRefused
 from graphrag_ray.ids import document_id
 from graphrag_ray.steps.run import Result, Run, by_input, code
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parts import Part, read_part, read_table
+from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.wording import plural
 
 MAX_DELETED_FRACTION = 0.10
@@ -162,24 +162,39 @@ def _just(store: Store, failed: pa.Table) -> Iterator[Mapping[str, pa.Table]]:
     yield {"failures": failed}
 
 
+def pairs_of(documents: list[Part], units: list[Part]) -> list[tuple[list[Part], list[Part]]]:
+    """The smallest sets of parts that hold documents with all of their chunks. `read` writes pairs, and every
+    document has a chunk; parts that do not pair stay together."""
+    if len(documents) != len(units):
+        return [(documents, units)]
+    return [([d], [u]) for d, u in zip(documents, units, strict=True)]
+
+
 def _add_kept(run: Run, tables: dict[str, list[list[Part]]], old: Result, kept: pa.Array) -> None:
     """Copy the kept documents and their chunks out of the parent's parts; whole parts are shared."""
     if not len(kept):
         return
-    pairs = zip(old.tables["documents"], old.tables["text_units"], strict=True)
-    inputs = [(documents, units, kept) for documents, units in pairs]
+    groups = zip(old.tables["documents"], old.tables["text_units"], strict=True)
+    inputs = [(pairs_of(documents, units), kept) for documents, units in groups]
     # Without empty groups: they would add up, run after run, and make each look like a change.
     written = [w for w in run.executor.map("keep", _keep_rows, inputs) if w.get("documents")]
-    for name, groups in by_input(written, "documents", "text_units").items():
-        tables[name] += groups
+    for name, found in by_input(written, "documents", "text_units").items():
+        tables[name] += found
 
 
-def _keep_rows(store: Store, x: tuple[list[Part], list[Part], pa.Array]) -> Iterator[Mapping[str, pa.Table]]:
-    documents, units, kept = x
-    for name, parts, column in (("documents", documents, "id"), ("text_units", units, "document_id")):
-        for part in parts:
-            table = read_part(store, part)
-            yield {name: table.filter(pc.is_in(table[column], kept))}
+def _keep_rows(
+    store: Store, x: tuple[list[tuple[list[Part], list[Part]]], pa.Array]
+) -> Iterator[Mapping[str, pa.Table]]:
+    pairs, kept = x
+    for documents, units in pairs:
+        both = {}
+        for name, parts, of, column in (
+            ("documents", documents, schema.DOCUMENTS, "id"),
+            ("text_units", units, schema.TEXT_UNITS, "document_id"),
+        ):
+            table = read_table(store, parts, None, of)
+            both[name] = table.filter(pc.is_in(table[column], kept))
+        yield both
 
 
 def _all(run: Run, groups: list[list[Part]], columns: Sequence[str] | None, of: pa.Schema) -> pa.Table:

@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, BinaryIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from graphrag_ray import schema
 from graphrag_ray.corpus.parse import Document, Unreadable, documents_in
+from graphrag_ray.corpus.stretches import Stretch
 from graphrag_ray.corpus.tables import documents_table, text_units_table
 from graphrag_ray.corpus.tokens import vocabulary_for
-from graphrag_ray.engine.executor import Parted
+from graphrag_ray.engine.executor import Parted, Written
 from graphrag_ray.errors import InputError
-from graphrag_ray.graph.batches import stable_batches
+from graphrag_ray.graph.batches import stable_batches, stable_stream
 from graphrag_ray.ids import stable_id
 from graphrag_ray.settings import Settings
-from graphrag_ray.steps.keep import inputs_of, keep_and_count
+from graphrag_ray.steps.keep import inputs_of, keep_and_count, pairs_of
 from graphrag_ray.steps.listing import InputFile, look_at
-from graphrag_ray.steps.run import Result, Run, by_input
+from graphrag_ray.steps.pieces import Piece, pieces_of, read_stretch
+from graphrag_ray.steps.run import Result, Run, by_input, rows_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.remote import is_storage_error, open_elsewhere
@@ -35,12 +39,22 @@ KINDS_TOLD = 5
 
 WHOLE_BYTES = 8_000_000
 """Files up to this size are fetched in one piece, where it is known."""
-YIELD_CHARACTERS = 32_000_000
-"""Documents are written when so much text has gathered: what bounds a reader's memory."""
+MAX_SPLIT_BYTES = 16 << 20
+DOCUMENT_BYTES = 500
+"""What a document takes beside its text, roughly: parts of very short ones are bounded too."""
+
+_ROW_NAMES = pa.schema([("file", pa.string()), ("name", pa.string()), ("start", pa.int64())])
+"""What rows of stretches are called by `input.id_column`. file: a hash of its path; start: of the stretch.
+It is needed until all is read."""
 
 
 def read(run: Run, input_url: str, *, add: bool, allow_deletes: bool) -> Result:
-    """Tables documents and text_units, their parts aligned with one another, and failures, in one group."""
+    """Tables documents and text_units, and failures, in one group.
+
+    Documents lie in pairs of parts: some consecutive documents, and all chunks of these. A group is a few
+    consecutive pairs, so it never parts a document from its chunks; it is the input of a task in each later
+    step, whatever the files were.
+    """
     return run.step("read", None, partial(_read, run, input_url, add, allow_deletes))
 
 
@@ -50,75 +64,149 @@ def _read(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Result:
     files = listing.files
     if listing.others:
         run.observer.note(_skipped(listing.others))
-    sizes = [max(1, f.size) for f in files]
-    splits = stable_batches([stable_id("file", f.path) for f in files], sizes, _split_bytes(sum(sizes)))
-    inputs = [[files[i] for i in batch] for batch in splits]
-    one_by_one = Parted(lambda files: [[file] for file in files], _unread)
-    written = run.executor.map("read", partial(_read_split, run.settings, options), inputs, one_by_one)
+    limit = _split_bytes(sum(f.size for f in files))
+    pieces = pieces_of(run, files, options, limit)
+    splits = stable_batches([p.rank for p in pieces], [p.size for p in pieces], limit)
+    inputs = [[pieces[i] for i in batch] for batch in splits]
+    one_by_one = Parted(lambda pieces: [[piece] for piece in pieces], _unread)
+    read_split = partial(_read_split, run.settings, options, limit)
+    written = run.executor.map("read", read_split, inputs, one_by_one)
+    again = _with_earlier_names(run, inputs, written)
+    for n, done in zip(
+        again, run.executor.map("read", read_split, list(again.values()), one_by_one), strict=True
+    ):
+        written[n] = done
     tables = by_input(written, "documents", "text_units", "failures")
     if run.parent is None and not any(tables["documents"]):
         _refuse_nothing(run, tables["failures"])
     counts = keep_and_count(run, tables, listing.base, add, allow_deletes)
     run.inputs = inputs_of(run, listing.base, add)
-    return Result(
-        tables, counts | {"files": len(files), "chunks": sum(p.rows for g in tables["text_units"] for p in g)}
-    )
+    return Result(_regrouped(tables), counts | {"files": len(files), "chunks": rows_of(tables["text_units"])})
 
 
 def _read_split(
-    settings: Settings, options: Mapping[str, Any], store: Store, files: Sequence[InputFile]
+    settings: Settings, options: Mapping[str, Any], limit: int, store: Store, pieces: Sequence[Piece]
 ) -> Iterator[Mapping[str, pa.Table]]:
+    """limit: of a pair of parts, in bytes; what bounds a reader's memory."""
     model = settings.model(settings.model_name("extract"))
     vocabulary = vocabulary_for(model.model, model.tokenizer).name
-    documents: list[Document] = []
     unreadable: list[Unreadable] = []
-    gathered = 0
+    names = [set(piece.names) for piece in pieces]
 
-    def tables() -> Mapping[str, pa.Table]:
-        units = [text_units_table(d, settings.chunking, vocabulary) for d in documents]
-        return {
-            "documents": documents_table(documents),
-            "text_units": pa.concat_tables(units) if units else schema.TEXT_UNITS.empty_table(),
+    def documents() -> Iterator[Document]:
+        for piece, known in zip(pieces, names, strict=True):
+            for found in read_file(piece.file, settings, options, piece.stretch, known):
+                if isinstance(found, Unreadable):
+                    unreadable.append(found)
+                else:
+                    yield found
+
+    for batch in stable_stream(documents(), lambda d: (d.id, len(d.text) + DOCUMENT_BYTES), limit):
+        units = [text_units_table(d, settings.chunking, vocabulary) for d in batch]
+        yield {
+            "documents": documents_table(batch),
+            "text_units": pa.concat_tables(units),
             "failures": _failures(unreadable),
         }
+        unreadable.clear()
+    yield {"failures": _failures(unreadable), "row_names": _row_names(pieces, names)}
 
-    for file in files:
-        for found in read_file(file, settings, options):
-            if isinstance(found, Unreadable):
-                unreadable.append(found)
-                continue
-            documents.append(found)
-            gathered += len(found.text)
-            if gathered > YIELD_CHARACTERS:
-                yield tables()
-                documents, unreadable, gathered = [], [], 0
-    yield tables()
+
+def _row_names(pieces: Sequence[Piece], names: Sequence[set[str]]) -> pa.Table:
+    """What the rows of stretches are called."""
+    rows = [
+        {"file": stable_id("file", piece.path), "name": name, "start": piece.stretch.start}
+        for piece, known in zip(pieces, names, strict=True)
+        if piece.stretch is not None
+        for name in sorted(known)
+    ]
+    return pa.Table.from_pylist(rows, schema=_ROW_NAMES)
+
+
+def _with_earlier_names(
+    run: Run, inputs: Sequence[Sequence[Piece]], written: Written
+) -> dict[int, list[Piece]]:
+    """By number, the inputs that have to be read again: a row of theirs has the name of one in an earlier
+    stretch of its file, which its reader could not know."""
+    found = []
+    for n, done in enumerate(written):
+        if parts := done.get("row_names"):
+            table = read_table(run.store, parts)
+            found.append(table.append_column("input", pa.array([n] * table.num_rows, pa.int64())))
+    if not found:
+        return {}
+    names = pa.concat_tables(found)
+    first = names.group_by(["file", "name"]).aggregate([("start", "min"), ("start", "count")])
+    repeated = first.filter(pc.greater(first["start_count"], 1))
+    if not repeated.num_rows:
+        return {}
+    earlier: dict[tuple[int, str, int], set[str]] = {}
+    for row in names.join(repeated, ["file", "name"], join_type="inner").to_pylist():
+        if row["start"] > row["start_min"]:
+            earlier.setdefault((row["input"], row["file"], row["start"]), set()).add(row["name"])
+    return {n: [_after(piece, n, earlier) for piece in inputs[n]] for n in sorted({n for n, _, _ in earlier})}
+
+
+def _after(piece: Piece, n: int, earlier: Mapping[tuple[int, str, int], set[str]]) -> Piece:
+    """A piece of an input that knows the names of earlier rows."""
+    if piece.stretch is None:
+        return piece
+    names = earlier.get((n, stable_id("file", piece.path), piece.stretch.start), ())
+    return replace(piece, names=frozenset(names))
+
+
+def _regrouped(tables: Mapping[str, list[list[Part]]]) -> dict[str, list[list[Part]]]:
+    """The same parts, a few consecutive pairs a group: what stood in one file, or came in one update, is
+    nobody's business any more. Groups that were made so before stay as they are."""
+    groups = zip(tables["documents"], tables["text_units"], strict=True)
+    pairs = [pair for documents, units in groups for pair in pairs_of(documents, units)]
+    sizes = [sum(part.bytes for part in (*documents, *units)) for documents, units in pairs]
+    named = [stable_id("pair", *(part.path for part in documents)) for documents, _ in pairs]
+    batches = stable_batches(named, sizes, _split_bytes(sum(sizes)))
+    return {
+        **tables,
+        "documents": [[part for i in batch for part in pairs[i][0]] for batch in batches],
+        "text_units": [[part for i in batch for part in pairs[i][1]] for batch in batches],
+    }
 
 
 def read_file(
-    file: InputFile, settings: Settings, options: Mapping[str, Any] | None = None
+    file: InputFile,
+    settings: Settings,
+    options: Mapping[str, Any] | None = None,
+    stretch: Stretch | None = None,
+    names: set[str] | None = None,
 ) -> Iterator[Document | Unreadable]:
-    """The documents of a file, and what in it is none. options: of INPUT's storage."""
+    """The documents of a file, or of a stretch of it, and what in it is none. options: of INPUT's storage;
+    names: see `documents_in`."""
     try:
-        with _opened(file, options or {}) as stream:
-            yield from documents_in(file.path, stream, settings.input)
+        with _opened(file, options or {}, stretch) as stream:
+            yield from documents_in(file.path, stream, settings.input, stretch, names)
     except Exception as e:
         if not is_storage_error(e):
             raise
         yield Unreadable(file.path, "", f"cannot be read: {e}")
 
 
-def _opened(file: InputFile, options: Mapping[str, Any]) -> BinaryIO:
+def _opened(file: InputFile, options: Mapping[str, Any], stretch: Stretch | None) -> BinaryIO:
     fs, path = open_elsewhere(file.url, options)
+    if stretch is not None and file.path.lower().endswith(".jsonl"):
+        return io.BytesIO(read_stretch(fs, path, stretch))
     if 0 < file.size <= WHOLE_BYTES:
         # One request of an object store; opening a file asks for its size first.
         return io.BytesIO(fs.cat_file(path))
     return fs.open(path, "rb")  # type: ignore[no-any-return]
 
 
-def _unread(files: Sequence[InputFile], why: str) -> Mapping[str, pa.Table]:
-    """What stands for a file of which processes die."""
-    return {"failures": _failures([Unreadable(file.path, "", f"cannot be read: {why}") for file in files])}
+def _unread(pieces: Sequence[Piece], why: str) -> Mapping[str, pa.Table]:
+    """What stands for a file, or a stretch of one, of which processes die."""
+    unread = []
+    for piece in pieces:
+        what = (
+            "cannot be read" if piece.stretch is None else f"rows from {piece.stretch.row:,} on are not read"
+        )
+        unread.append(Unreadable(piece.path, "", f"{what}: {why}"))
+    return {"failures": _failures(unread)}
 
 
 def _failures(unreadable: Sequence[Unreadable]) -> pa.Table:
@@ -158,8 +246,9 @@ def _refuse_nothing(run: Run, groups: list[list[Part]]) -> None:
 
 
 def _split_bytes(total: int) -> int:
-    """Bytes a reader takes at once: a power of two, so that a corpus that grows keeps its splits."""
+    """Bytes that a task takes at once: some 1,000 tasks, none of them large. A power of two, so that a corpus
+    that grows keeps its splits."""
     size = 1 << 19
-    while size < total / 1024:
+    while size < min(total / 1024, MAX_SPLIT_BYTES):
         size *= 2
     return size

@@ -172,6 +172,7 @@ def _usage_table(usage: Sequence[Mapping[str, Any]]) -> Table:
         "429s": lambda u: _number(u["rate_limited"]),
         "hedged": lambda u: _number(u["hedged"]),
         "failed": lambda u: _number(u["failed"]),
+        "unanswered": lambda u: _number(u.get("unanswered", 0)),
         "prompt": lambda u: _number(u["prompt_tokens"]),
         "cached": lambda u: _number(u["cached_tokens"]),
         "completion": lambda u: _number(u["completion_tokens"]),

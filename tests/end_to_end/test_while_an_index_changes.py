@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import orjson
@@ -102,6 +103,51 @@ def test_after_an_update_of_one_document_nearly_all_parts_are_shared(world: Worl
         )
     for name in ("entities", "relationships", "entity_instances"):
         assert len(parts(name, 0)) > 5 and len(parts(name, 0) - parts(name, 1)) <= 3, name
+
+
+def rows_as_lines(rows: Mapping[str, str]) -> bytes:
+    return b"\n".join(orjson.dumps({"id": name, "text": text}) for name, text in rows.items())
+
+
+def pairs_of(world: World, number: int) -> list[tuple[str, ...]]:
+    """The groups of a snapshot's documents and chunks: paths of their parts."""
+    tables = snapshots.load(world.store, number).steps["read"]["tables"]
+    groups = zip(tables["documents"], tables["text_units"], strict=True)
+    return [tuple(path for path, *_ in (*documents, *units)) for documents, units in groups]
+
+
+def test_one_large_file_is_many_groups_and_a_row_more_changes_few(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(read, "_split_bytes", lambda total: 3000)
+    rows = {f"letter {i}": f"NAME{chr(65 + i % 26)} met NAMEB in the year {i}." for i in range(120)}
+    items = list(rows.items())
+    world.write({"all.jsonl": rows_as_lines(rows)})
+    world.index(input={"id_column": "id"})
+    # Somewhere in the middle, and a document that goes.
+    world.write({"all.jsonl": rows_as_lines(dict([*items[:50], ("new", "ZOE met NAMEA."), *items[51:]]))})
+    world.index(input={"id_column": "id"})
+    before, after = pairs_of(world, 1), pairs_of(world, 2)
+    assert len(before) > 15 and len(set(before) - set(after)) <= 5
+    for step, table in (("extract", "found_entities"), ("extract", "counts")):
+        parts = snapshots.load(world.store, 2).steps[step]["tables"][table]
+        assert len(parts) == len(after) and {len(group) for group in parts} <= {0, 1}
+    documents = {d["id"]: d for d in world.table("documents")}
+    units = world.table("text_units")
+    assert len(documents) == 120 and {u["document_id"] for u in units} == documents.keys()
+    for unit in units:
+        assert unit["id"] in documents[unit["document_id"]]["text_unit_ids"]
+
+
+def test_updates_of_a_document_each_share_groups(world: World):
+    world.write({"0.txt": "NAMEA met NAMEB."})
+    world.index()
+    for i in range(1, 6):
+        (world.input / f"{i - 1}.txt").unlink()
+        world.write({f"{i}.txt": f"NAMEA met NAMEB in the year {i}."})
+        world.index(add=True)
+    assert len(world.table("documents")) == 6
+    assert [len(group) for group in pairs_of(world, 6)] == [12]
 
 
 def test_what_a_run_changed_is_told_and_counted_right(world: World, monkeypatch: pytest.MonkeyPatch):

@@ -20,8 +20,8 @@ from graphrag_ray.store.journal import JournalIndex
 
 COLUMNS = {
     "stage", "model", "calls", "requests", "retries", "hedged", "rate_limited", "failed", "unreported",
-    "prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd", "latency_p50_s", "latency_p95_s",
-    "latency_p99_s", "seconds", "mean_in_flight", "peak_in_flight", "share_of_limit",
+    "unanswered", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd", "latency_p50_s",
+    "latency_p95_s", "latency_p99_s", "seconds", "mean_in_flight", "peak_in_flight", "share_of_limit",
 }  # fmt: skip
 REPLIED = {"prompt_tokens": 100, "completion_tokens": 10, "prompt_tokens_details": {"cached_tokens": 40}}
 

@@ -158,19 +158,31 @@ def test_a_passing_fault_is_tried_again(fault):
 def test_a_hang_ends_with_the_time_out_and_is_tried_again():
     with Endpoint(in_turn(Hang(), "Hello.")) as endpoint:
         started = time.monotonic()
-        assert World(endpoint, timeout_s=0.3).run_one(chat()).text == "Hello."
+        world = World(endpoint, timeout_s=0.3)
+        assert world.run_one(chat()).text == "Hello."
     assert 0.3 <= time.monotonic() - started < 3
+    total = world.accounts.total
+    assert (total.unanswered, total.prompt_tokens, total.completion_tokens) == (1, 14, 502)
 
 
 def test_an_endpoint_that_is_not_there_is_named_after_all_attempts():
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}/v1"
-        error = World(settings.Endpoint(base_url=url), max_attempts=2).run_one(chat())
+        world = World(settings.Endpoint(base_url=url), max_attempts=2)
+        error = world.run_one(chat())
     assert isinstance(error, GaveUp)
     assert error.attempts == 2
     assert url in str(error)
     assert "Connect" in str(error)
+    assert (world.accounts.total.unanswered, world.accounts.total.total_tokens) == (0, 0), "it was never sent"
+
+
+def test_a_connection_that_breaks_after_the_request_may_be_billed():
+    with Endpoint(in_turn(Drop(), "Hello.")) as endpoint:
+        world = World(endpoint)
+        assert world.run_one(chat()).text == "Hello."
+    assert (world.accounts.total.unanswered, world.accounts.total.prompt_tokens) == (1, 14)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from graphrag_ray.distributed.coordinator import Coordinator, End, Report
 from graphrag_ray.distributed.limits import LimiterShell
 from graphrag_ray.distributed.once import Answers, Call
 from graphrag_ray.llm.accounting import InFlight
+from graphrag_ray.llm.limits import Settled
 from graphrag_ray.settings_file import parse_settings
 
 
@@ -81,14 +82,14 @@ def test_a_place_whose_answer_was_lost_is_given_once_and_is_free_once_again():
         endpoint = {"base_url": "http://127.0.0.1:9/v1", "api_key_env": None, "max_in_flight": 2}
         model = {"provider": "openai", "model": "m", "endpoints": [endpoint]}
         limiter = LimiterShell("m", parse_settings({"models": {"default": model}}).models["default"], 1)
-        lost, again = [await limiter.acquire(Call("w", 1), "m", [1], [0], "w") for _ in range(2)]
+        lost, again = [await limiter.acquire(Call("w", 1), "m", [1], [0], "w", {}) for _ in range(2)]
         assert again == lost and limiter._limiter.in_flight("m") == (1,)
-        await limiter.acquire(Call("w", 2), "m", [1], [0], "w")
+        await limiter.acquire(Call("w", 2), "m", [1], [0], "w", {})
         for _ in range(2):
-            await limiter.settle(Call("w's others", 1), "m", 0, 0, None, "w", lost.life)
+            await limiter.settle(Call("w's others", 1), "m", {lost.life: [Settled(0, 0, None)]}, "w")
         assert limiter._limiter.in_flight("m") == (1,)
         await limiter.forget("w", Call("w's others", 2))
-        await limiter.acquire(Call("w", 3), "m", [1], [0], "w")
+        await limiter.acquire(Call("w", 3), "m", [1], [0], "w", {})
         await limiter.forget("w", Call("w's others", 2))
         assert limiter._limiter.in_flight("m") == (1,)
 

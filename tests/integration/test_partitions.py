@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import orjson
 import pytest
 import toy_model
 from endpoint import Endpoint
@@ -14,7 +15,7 @@ from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.index import index
 from graphrag_ray.settings_file import parse_settings
-from graphrag_ray.steps import blocks, finish, merge, reports
+from graphrag_ray.steps import blocks, extract, finish, merge, read, reports, run
 from graphrag_ray.store.files import Store
 from graphrag_ray.terminal.progress import Observer
 
@@ -35,6 +36,7 @@ def write_corpus(folder: Path) -> None:
     names = [
         a + b for a in ("ALDA", "BRUNO", "CARLO", "DORA") for b in ("MAN", "SON", "WITZ", "FELD", "BERG")
     ]
+    lines = []
     for i in range(12):
         first = draw.randrange(15)
         told = [
@@ -42,6 +44,8 @@ def write_corpus(folder: Path) -> None:
             for _ in range(8)
         ]
         (folder / f"{i}.txt").write_text(" ".join(told))
+        lines.append(orjson.dumps({"text": " ".join(reversed(told)), "year": 1900 + i}))
+    (folder / "5rows.jsonl").write_bytes(b"\n".join(lines))
 
 
 def tables(root: str, corpus: Path, endpoint: Endpoint) -> dict[str, list[dict[str, object]]]:
@@ -50,7 +54,9 @@ def tables(root: str, corpus: Path, endpoint: Endpoint) -> dict[str, list[dict[s
         "model": "m",
         "endpoints": [{"base_url": endpoint.base_url, "api_key_env": None, "max_in_flight": 32}],
     }
-    settings = parse_settings({"models": {"default": model}, "claims": {"enabled": True}})
+    chunking = {"size": 30, "overlap": 5, "min_new_tokens": 5}
+    given = {"models": {"default": model}, "claims": {"enabled": True}, "chunking": chunking}
+    settings = parse_settings(given)
     executor = LocalExecutor(Store(root), Models.of(settings))
     index(str(corpus), executor, settings, Observer(quiet=True), now=lambda: 1.7e9)
     opened = open_index(root)
@@ -68,8 +74,12 @@ def test_tables_are_the_same_however_many_partitions_and_blocks_there_are(
         monkeypatch.setattr(finish, "COMMUNITIES_AT_ONCE", 2)
         monkeypatch.setattr(finish, "ELEMENTS_AT_ONCE", 7)
         monkeypatch.setattr(reports, "PART_ROWS", 2)
+        monkeypatch.setattr(read, "_split_bytes", lambda total: 1000)
+        monkeypatch.setattr(run, "ROWS_AT_ONCE", 2)
+        monkeypatch.setattr(extract, "MAX_PART_BYTES", 2000)
         parts = tables(str(tmp_path / "many"), tmp_path / "in", endpoint)
     assert len(Store(str(tmp_path / "many")).list("tables/entities")) > 2
+    assert len(Store(str(tmp_path / "many")).list("tables/text_units")) > 8
     assert len(whole["entities"]) >= 15 and whole["covariates"] and len(whole["communities"]) > 1
     for name in TABLES:
         assert parts[name] == whole[name], name

@@ -14,9 +14,17 @@ import ray
 from ray import serve
 
 from graphrag_ray.distributed import limits, serving
-from graphrag_ray.distributed.limits import SharedLimiter, start_limiters
+from graphrag_ray.distributed.limits import (
+    LINGER_S,
+    LONGEST_LINGER_S,
+    RayLimiter,
+    SharedLimiter,
+    start_limiters,
+)
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.errors import UsageError
+from graphrag_ray.llm.headers import Told
+from graphrag_ray.llm.limits import Ended
 from graphrag_ray.settings_file import parse_settings
 
 NAMESPACE = "graphrag-ray-tests"
@@ -67,6 +75,76 @@ def test_what_one_had_that_is_closed_is_the_others(models: Models, prefix: str):
         assert asyncio.all_tasks() == before  # nothing shows itself any more
 
     asyncio.run(asyncio.wait_for(hand_over(), 60))
+
+
+@pytest.fixture
+def many() -> Models:
+    """One model that bears a hundred calls at once."""
+    endpoint = {"base_url": "http://127.0.0.1:9/v1", "api_key_env": None, "max_in_flight": 100}
+    model = {"provider": "openai", "model": "m", "endpoints": [endpoint]}
+    return Models.of(parse_settings({"models": {MODEL: model}}))
+
+
+def test_what_a_worker_settles_goes_in_batches_and_what_an_endpoint_told_at_once(
+    many: Models, prefix: str, on_ray: None
+):
+    (actor,) = start_limiters(prefix, many, NAMESPACE)
+
+    def seen() -> tuple[int, int]:
+        """Calls in flight, calls answered: by the actor itself, while our event loop stands still."""
+        (endpoint,) = ray.get(actor.watched.remote(), timeout=30).endpoints
+        return endpoint.in_flight, endpoint.tally.answered
+
+    async def ask_and_settle() -> None:
+        limiter = RayLimiter(prefix, "one", [MODEL], NAMESPACE)
+        assert len(await limiter.acquire(MODEL, [1] * 100, [0])) == 100
+        for _ in range(50):
+            limiter.settle(MODEL, 0, 0, Ended(4.0, 100))
+        assert seen() == (100, 0), "nothing is sent as yet"
+        assert len(await limiter.acquire(MODEL, [1], [0])) == 1, "the question takes them along"
+        assert seen() == (51, 50)
+        await asyncio.sleep(2 * LONGEST_LINGER_S)
+        assert seen() == (51, 50), "and nothing is told twice"
+        limiter.settle(MODEL, 0, 0, Ended(4.0, 100))
+        while seen() != (50, 51):  # without a question it goes by itself
+            await asyncio.sleep(0.01)
+        limiter.settle(MODEL, 0, 0, Ended(4.0, 100))
+        limiter.settle(MODEL, 0, 0, Ended(4.0, 100, told=Told(wait_s=0.1)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not limiter._take(MODEL), "what an endpoint told is told at once, and all with it"
+        while seen() != (48, 53):  # Ray keeps no order of an actor's calls
+            await asyncio.sleep(0.01)
+        limiter.settle(MODEL, 0, 0, Ended(4.0, 100))
+        await asyncio.sleep(LINGER_S / 2)
+        (batch,) = limiter._take(MODEL).values()
+        assert batch[0].ended is not None and batch[0].ended.ago_s >= LINGER_S / 2, "it says how late it is"
+        limiter.settle(MODEL, 0, 0, Ended(4.0, 100))
+        limiter.send()
+        assert not limiter._take(MODEL), "the end of a sweep loses nothing"
+        while seen() != (47, 54):
+            await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(ask_and_settle(), 60))
+
+
+def test_what_a_limiter_gave_before_it_was_restarted_frees_none_of_its_places(models: Models, prefix: str):
+    (actor,) = start_limiters(prefix, models, NAMESPACE)
+
+    async def ask_twice() -> None:
+        limiter = RayLimiter(prefix, "one", [MODEL], NAMESPACE)
+        assert await limiter.acquire(MODEL, [1], [0]) == (0,)
+        life = ray.get(actor.watched.remote()).life
+        ray.kill(actor, no_restart=False)
+        while ray.get(actor.watched.remote()).life == life:
+            time.sleep(0.05)
+        assert await limiter.acquire(MODEL, [1], [0]) == (0,)
+        limiter.settle(MODEL, 0, 0, Ended(4.0, 100))  # of its earlier life
+        while not (endpoint := (await actor.watched.remote()).endpoints[0]).tally.answered:
+            await asyncio.sleep(0.01)
+        assert endpoint.in_flight == 1
+
+    asyncio.run(asyncio.wait_for(ask_twice(), 60))
 
 
 def test_a_limiter_that_nobody_uses_ends(models: Models, prefix: str, monkeypatch: pytest.MonkeyPatch):

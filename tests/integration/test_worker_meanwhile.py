@@ -43,6 +43,12 @@ class Near:
         return await getattr(self.coordinator, method)(Call("driver", next(self._numbers)), *args)
 
 
+class Here(LocalLimiter):
+    """A worker's, with nothing on its way."""
+
+    def send(self) -> None: ...
+
+
 class _Method:
     def __init__(self, near: Near, method: Callable[..., Awaitable[Any]]) -> None:
         self._near, self._method = near, method
@@ -71,7 +77,7 @@ def begin(store: Store, endpoint: Endpoint, near: Near) -> asyncio.Task[End]:
     models = Models.of(parse_settings({"models": {"default": model}}))
     settings = worker.WorkerSettings("w", store, models, 0.05, "")
     index = JournalIndex.load(store, WORK.name)
-    limiter: Any = LocalLimiter(models.online, 8)
+    limiter: Any = Here(models.online, 8)
     return asyncio.ensure_future(worker._WorkerSweep(settings, limiter, WORK, index, near).run())
 
 

@@ -291,7 +291,7 @@ def test_a_damaged_parquet_file_gives_the_rows_before_the_damage() -> None:
     last = found[-1]
     assert isinstance(last, Unreadable)
     assert last.row == ""
-    assert f"first {len(found) - 1} of 3000 rows" in last.reason
+    assert f"rows {len(found)} to 3000 of 3000" in last.reason
 
 
 def test_columns_of_every_type_become_metadata_that_json_can_hold() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from graphrag_ray.engine.allowance import Allowance
 from graphrag_ray.engine.work import Answer
 from graphrag_ray.errors import BudgetSpent, PermanentCallError, SettingsError, TransientCallError
+from graphrag_ray.llm.accounting import CallRecord
 from graphrag_ray.messages import (
     CallParameters,
     ChatReply,
@@ -134,3 +135,19 @@ def test_embeddings_count_as_well():
     asyncio.run(within(text, "embed"))
     with pytest.raises(BudgetSpent):  # what is not embedded finds nothing
         asyncio.run(within(text, "embed"))
+
+
+def test_a_request_that_was_never_answered_is_taken_off_the_budget():
+    lost = Usage(800, 200, reported=False)
+    call = CallRecord(
+        "map", "map", PRICED.model_id, "http://a/v1", "transient", lost, 0, 1.0, 1, 0, unanswered=(lost,)
+    )
+    held = allowance(budget_tokens=1_000)
+    assert held.admit(request(100, 100), last=False)
+    held.note(call)
+    with pytest.raises(PermanentCallError, match="not sent"):
+        held.admit(request(100, 100), last=False)
+    dollars = allowance(budget_usd=0.003)
+    dollars.note(call)
+    with pytest.raises(PermanentCallError, match="not sent"):
+        dollars.admit(request(100, 100), last=False)

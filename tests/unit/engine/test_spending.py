@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.engine.spending import Spending, check_prices
+from graphrag_ray.engine.spending import FIRST_TRIED, Spending, check_prices
 from graphrag_ray.errors import BudgetSpent, SettingsError
 from graphrag_ray.llm.accounting import Accounts, InFlight, Latencies, Totals
 from graphrag_ray.settings import Budget, Endpoint, Model, Price
@@ -72,6 +72,19 @@ def test_as_many_items_are_started_as_can_be_finished():
     assert spending.items(spent(8_000), 4, offline) == 5
     assert spending.items(Accounts(), 0, offline) == 2
     assert Spending().items(spent(8_000), 4, offline) is None
+
+
+def test_before_any_item_has_finished_one_costs_what_its_calls_are_expected_to_cost():
+    spending, models = Spending(Budget(max_total_tokens=100_000)), Models({"default": Model()})
+    assert spending.items(Accounts(), 0, models, InFlight(), 2.0) == FIRST_TRIED, "nothing is known of them"
+    reports = InFlight(4, 4 * 10_000)
+    assert spending.items(Accounts(), 0, models, reports, 1.0) == 10
+    assert spending.items(Accounts(), 0, models, reports, 2.0) == 5, "a second call of each costs as much"
+    assert spending.items(spent(20_000), 0, models, InFlight(3, 20_000), 2.0) == 5, "those that were answered"
+    assert spending.items(spent(8_000), 4, models, reports, 2.0) == 50, "finished ones know better"
+    assert spending.items(Accounts(), 0, models, InFlight(1, 50_000), None) == 20, "a call of many items"
+    dollars = Spending(Budget(max_cost_usd=1))
+    assert dollars.items(Accounts(), 0, models, InFlight(2, 5, 10**11), 1.0) == 20
 
 
 def test_the_tighter_of_two_budgets_decides():

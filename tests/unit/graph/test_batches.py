@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphrag_ray.graph.batches import stable_batches
+from graphrag_ray.graph.batches import stable_batches, stable_stream
 
 
 def hashed(*key):
@@ -95,3 +95,33 @@ def test_hashes_in_sorted_order_give_no_worse_locality():
 def test_many_items_take_little_time():
     batches = stable_batches([str(i) for i in range(100_000)], [60] * 100_000, 6000)
     assert 100_000 * 60 / 6000 <= len(batches) <= 2 * 100_000 * 60 / 6000
+
+
+def streamed(items, limit):
+    """Batches as tuples of hashes."""
+    return [tuple(h for h, _ in batch) for batch in stable_stream(iter(items), lambda item: item, limit)]
+
+
+@settings(max_examples=150)
+@given(SIZES, st.integers(0, 200), st.booleans())
+def test_a_stream_is_cut_in_order_and_within_the_limit(sizes, limit, same_hash):
+    items = [(hashed(0 if same_hash else i), size) for i, size in enumerate(sizes)]
+    batches = list(stable_stream(iter(items), lambda item: item, limit))
+    assert [item for batch in batches for item in batch] == items
+    assert all(batch and (len(batch) == 1 or sum(s for _, s in batch) <= limit) for batch in batches)
+
+
+def test_batches_of_a_stream_are_at_least_half_full_where_items_are_small():
+    items = [(hashed(i), 10) for i in range(1000)]
+    sizes = [sum(s for _, s in batch) for batch in stable_stream(iter(items), lambda item: item, 300)]
+    assert min(sizes[:-1]) >= 150 and max(sizes) <= 300
+
+
+def test_an_item_more_in_a_stream_changes_the_cuts_beside_it_only():
+    items = [(hashed(i), 5 + i % 11) for i in range(3000)]
+    before = set(streamed(items, 400))
+    changed = []
+    for at in range(0, 3000, 150):
+        after = streamed([*items[:at], (hashed("new", at), 10), *items[at:]], 400)
+        changed.append(len(set(after) - before))
+    assert max(changed) <= 12 and sum(changed) / len(changed) < 4, changed

@@ -36,6 +36,7 @@ records = st.builds(
     attempts=st.integers(1, 9),
     rate_limited=st.integers(0, 9),
     busy_s=st.floats(0, 1000),
+    unanswered=st.sampled_from([(), (Usage(9, 2),)]),
 )
 spans = st.dictionaries(
     st.sampled_from(["extract", "report"]), st.builds(Span, counts, st.integers(0, 999)), max_size=2

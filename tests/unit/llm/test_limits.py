@@ -202,9 +202,12 @@ def test_a_pause_of_days_is_shortened():
     assert pause_of(limits, 0.0) <= 600.0
 
 
+STEPS = ["ask", "settle", "penalise", "look", "forget", "withdraw"]
+
+
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["ask", "settle", "penalise", "look", "forget"]), st.integers(0, 5)),
+        st.tuples(st.sampled_from(STEPS), st.integers(0, 5)),
         max_size=60,
     )
 )
@@ -216,7 +219,11 @@ def test_whatever_happens_the_bound_on_calls_in_flight_holds_and_nobody_is_forgo
         now += 0.05
         holder = f"h{n % 3}"
         if what == "ask":
-            waiting[limits.ask(holder, [100] * (n + 1), [0, 1])] = holder
+            usable = [0, 1] if n < 4 else [n - 4]
+            waiting[limits.ask(holder, [100 + n] * (n + 1), usable)] = holder
+        elif what == "withdraw" and waiting:
+            limits.withdraw(ticket := sorted(waiting)[n % len(waiting)])
+            del waiting[ticket]
         elif what == "settle" and running:
             endpoint, owner = running.pop(n % len(running))
             limits.settle(now, owner, endpoint, n - 2)
@@ -229,6 +236,9 @@ def test_whatever_happens_the_bound_on_calls_in_flight_holds_and_nobody_is_forgo
         for grant in limits.grants(now)[0]:
             owner = waiting.pop(grant.ticket)
             running += [(e, owner) for e in grant.endpoints]
+        for endpoint, gate in enumerate(limits._gates):
+            wants = [t.wants for t in limits._queue if endpoint in t.usable]
+            assert (gate.waiting, gate.waiting_tokens) == (sum(map(len, wants)), sum(map(sum, wants)))
         assert limits.in_flight == (sum(e == 0 for e, _ in running), sum(e == 1 for e, _ in running))
         assert limits.in_flight[0] <= 4
         assert limits.in_flight[1] <= 3

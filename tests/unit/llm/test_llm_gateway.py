@@ -4,8 +4,9 @@ import pytest
 from scripted import HELLO, FakeClient, World, chat, embedding, vectors
 
 from graphrag_ray.errors import FatalCallError, PermanentCallError, TransientCallError
+from graphrag_ray.llm.accounting import InFlight
 from graphrag_ray.llm.bucket import RequestTooLarge
-from graphrag_ray.llm.failures import GaveUp, ParameterRefused, PromptTruncated
+from graphrag_ray.llm.failures import GaveUp, ParameterRefused, PromptTruncated, Unanswered
 from graphrag_ray.messages import (
     ChatReply,
     EmbeddingReply,
@@ -119,6 +120,57 @@ def test_a_truncated_prompt_is_paid_for():
     world.run(chat())
     assert world.records[0].usage == Usage(2000, 10)
     assert world.records[0].cost_usd == pytest.approx(2020e-6)
+
+
+def test_a_request_that_was_never_answered_is_taken_to_be_billed():
+    world = World(FakeClient(Unanswered("too slow"), HELLO))
+    assert world.run(chat()) == [HELLO]
+    (record,) = world.records
+    (lost,) = record.unanswered
+    assert lost.completion_tokens == 500 and not lost.reported, "nobody has seen a reply of this prompt"
+    assert record.usage == Usage(100 + lost.prompt_tokens, 50 + 500, reported=False)
+    assert record.cost_usd == pytest.approx((lost.prompt_tokens + 2 * 500 + 100 + 2 * 50) / 1e6)
+    assert world.limiter.settled[0] == 0, "its reservation stands"
+
+
+def test_what_was_never_answered_counts_for_budgets_before_the_last_attempt():
+    sent, seen = InFlight(), []
+
+    class Silent(FakeClient):
+        async def chat(self, request, prompt_tokens=None, listener=None):
+            seen.append((sent.calls, sent.tokens // (500 + prompt_tokens), sent.cost_pico_usd > 0))
+            raise Unanswered("too slow")
+
+    world = World(Silent(HELLO), max_attempts=3, in_flight=sent)
+    (error,) = world.run(chat())
+    assert isinstance(error, GaveUp)
+    assert seen == [(1, 1, True), (1, 2, True), (1, 3, True)]
+    assert sent == InFlight(), "then the record says it"
+    (record,) = world.records
+    assert len(record.unanswered) == 3 and record.usage.completion_tokens == 1500
+
+
+def test_a_call_that_nobody_waits_for_any_more_may_be_billed_all_the_same():
+    async def scenario():
+        started, sent = asyncio.Event(), InFlight()
+
+        class Silent(FakeClient):
+            async def chat(self, request, prompt_tokens=None, listener=None):
+                started.set()
+                await asyncio.sleep(60)
+
+        world = World(Silent(HELLO), in_flight=sent)
+        call = asyncio.ensure_future(world.gateway.ask(chat(), "stage"))
+        await started.wait()
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        await world.gateway.close()
+        (record,) = world.records
+        assert record.status == "cancelled"
+        assert [u.completion_tokens for u in record.unanswered] == [500]
+        assert sent == InFlight()
+
+    asyncio.run(scenario())
 
 
 def test_a_fatal_failure_of_the_only_endpoint_ends_everything():

@@ -1,0 +1,79 @@
+"""How many attempts the calls of a question make, against a real HTTP server, and what is asked again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+from endpoint import Endpoint, Response, Status
+
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.work import Outcome
+from graphrag_ray.messages import CallParameters, ChatReply, ChatRequest, Message
+from graphrag_ray.patience import FIRST_ATTEMPTS, Asker
+from graphrag_ray.settings_file import parse_settings
+
+BUSY = Status(503, headers={"Retry-After": "0"})
+CALL = CallParameters("default", "m")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphrag_ray.llm.lane.FIRST_BACK_OFF_S", 0.001)
+
+
+def two_turns(name: str) -> Generator[ChatRequest, ChatReply, str]:
+    """A reply, and its correction."""
+    first = yield ChatRequest("map", (Message("user", f"{name} asks"),), CALL)
+    second = yield ChatRequest("map", (Message("user", f"{name} corrects {first.text}"),), CALL)
+    return second.text
+
+
+def ask(
+    respond: Callable[[str], Response], *names: str, **run: Any
+) -> tuple[list[Outcome[str]], list[str], Asker]:
+    """What became of the dialogues, and the prompts that the endpoint got."""
+    prompts: list[str] = []
+
+    def responds(body: dict[str, Any]) -> Response:
+        prompts.append(body["messages"][-1]["content"])
+        return respond(prompts[-1])
+
+    with Endpoint(responds) as endpoint:
+        described = {"base_url": endpoint.base_url, "api_key_env": None, "max_in_flight": 9}
+        model = {"provider": "openai", "model": "m", "endpoints": [described]}
+        models = Models.of(parse_settings({"models": {"default": model}, "run": run}))
+
+        async def answered() -> tuple[list[Outcome[str]], Asker]:
+            async with Asker.of(models) as asker:
+                start = [lambda name=name: two_turns(name) for name in names]
+                return await asyncio.wait_for(asker.run("map", start), 60), asker
+
+        outcomes, asker = asyncio.run(answered())
+    return outcomes, prompts, asker
+
+
+@pytest.mark.parametrize("most", [2, 6, 8])
+def test_a_call_makes_no_more_attempts_than_the_settings_allow(most: int):
+    (outcome,), prompts, _ = ask(lambda prompt: BUSY, "A", max_attempts=most)
+    assert (len(prompts), outcome.status, outcome.attempts) == (most, "retry", most)
+    assert f"attempt {most}, the last" in outcome.error
+
+
+def test_what_a_dialogue_was_answered_is_not_asked_again_when_its_next_turn_needs_all_attempts():
+    faults = iter([BUSY] * (FIRST_ATTEMPTS + 1))
+    (outcome,), prompts, asker = ask(
+        lambda prompt: (next(faults, None) if "corrects" in prompt else None) or "Yes.", "A", max_attempts=8
+    )
+    assert (outcome.status, outcome.result) == ("complete", "Yes.")
+    assert [p for p in prompts if "corrects" not in p] == ["A asks"]
+    assert len(prompts) == 1 + FIRST_ATTEMPTS + 2
+    assert asker.kept == (0, 2), "no reply comes from a cache"
+
+
+def test_as_long_as_one_call_may_still_be_answered_the_others_do_not_give_up():
+    faults = {"A asks": iter([Status(503)] * FIRST_ATTEMPTS)}
+    outcomes, _, _ = ask(lambda prompt: next(faults.get(prompt, iter(())), None) or "Yes.", "A", "B", "C")
+    assert [o.status for o in outcomes] == ["complete"] * 3
