@@ -12,7 +12,7 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
@@ -45,6 +45,8 @@ ACCOUNTED_WITHIN_S = 5.0
 
 DEATHS_IN_A_ROW = 3
 """Coordinators that may die without an item being finished between."""
+GONE: Mapping[End | None, str] = {None: "worker lost", End.LEFT: "worker left", End.CUT_OFF: "worker cut off"}
+"""How the log says that a worker's part is over before the sweep is; None: it died."""
 CUT_OFF_IN_A_ROW = 3
 """Times that a worker may lose the coordinator from sight without an item being finished between."""
 
@@ -301,7 +303,7 @@ class RaySweep(Generic[T]):
             if end == End.OVER:
                 continue
             del self._runs[ref]
-            told_as = f"worker {end.value}" if end else "worker lost"
+            told_as = GONE[end]
             level = logging.INFO if end == End.LEFT else logging.WARNING
             logs.event(_log, told_as, level, stage=self.work.name, worker=member.name)
             _ask(coordinator, "left" if end else "lost", member.name)
