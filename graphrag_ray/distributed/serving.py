@@ -158,23 +158,11 @@ def running(
     `only_here` where a Serve runs already.
     """
     logging.getLogger(_SERVE_LOG).setLevel(logging.ERROR)
-    ours = not _is_there()
-    if only_here and not ours:
-        raise UsageError(
-            "Ray Serve runs on this cluster already and listens where it was told to, maybe to other "
-            "machines, so that anybody could ask at your cost. Set a token, or say --allow-anonymous"
-        )
     name = "-".join([APPLICATION, *filter(None, prefix.split("/"))])
-    if not ours and name in serve.status().applications:
-        if not _orphaned(name):
-            raise UsageError(f"this cluster serves {name!r} already: name another --prefix than {prefix}")
-        _log.warning("the command that served %r is gone: its application is taken over", name)
-    keys = None
-    if not private:
-        actor = ray.remote(num_cpus=0, max_concurrency=100, max_task_retries=-1)(Keys)
-        where = {"name": _name(name, _KEYS), "namespace": NAMESPACE, "scheduling_strategy": beside_driver()}
-        keys = actor.options(**where).remote()
-        ray.get([keys.hold.remote(variable, value.get_secret_value()) for variable, value in held.items()])
+    ours = not _is_there()
+    if not ours:
+        _may_join(name, prefix, only_here)
+    keys = None if private else _keep(name, held)
     logs = {"log_level": log_level, "enable_access_log": log_level != "WARNING"}
     try:
         if ours:
@@ -191,6 +179,29 @@ def running(
                 serve.shutdown()
         if keys is not None:
             ray.kill(keys)
+
+
+def _may_join(name: str, prefix: str, only_here: bool) -> None:
+    """Raises UsageError where the application may not be beside those that this cluster's Serve runs."""
+    if only_here:
+        raise UsageError(
+            "Ray Serve runs on this cluster already and listens where it was told to, maybe to other "
+            "machines, so that anybody could ask at your cost. Set a token, or say --allow-anonymous"
+        )
+    if name in serve.status().applications:
+        if not _orphaned(name):
+            raise UsageError(f"this cluster serves {name!r} already: name another --prefix than {prefix}")
+        _log.warning("the command that served %r is gone: its application is taken over", name)
+
+
+def _keep(application: str, held: Mapping[str, SecretStr]) -> Any:
+    """The actor that holds these values."""
+    actor = ray.remote(num_cpus=0, max_concurrency=100, max_task_retries=-1)(Keys)
+    keys = actor.options(
+        name=_name(application, _KEYS), namespace=NAMESPACE, scheduling_strategy=beside_driver()
+    ).remote()
+    ray.get([keys.hold.remote(variable, value.get_secret_value()) for variable, value in held.items()])
+    return keys
 
 
 def _listen(host: str, port: int, logs: dict[str, Any]) -> None:
