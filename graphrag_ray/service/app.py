@@ -10,6 +10,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
@@ -37,7 +38,7 @@ from graphrag_ray.service.faults import INVALID, SERVER, Fault, fault_of, too_la
 from graphrag_ray.service.live import Live
 from graphrag_ray.service.measures import Collector
 from graphrag_ray.service.options import ServiceOptions
-from graphrag_ray.service.query_api import QueryBody
+from graphrag_ray.service.query_api import QueryBody, Turn
 from graphrag_ray.version import __version__
 
 _MOST_TOLD = 3
@@ -180,6 +181,18 @@ def _errors(app: FastAPI, options: ServiceOptions) -> None:
 def _of_body(problems: Any) -> Fault:
     """What is wrong with a request's body, by key; never what stands there."""
     places = [".".join(str(step) for step in p["loc"] if step != "body") for p in problems]
-    told = [f"{at}: {p['msg']}" if at else str(p["msg"]) for at, p in zip(places, problems, strict=True)]
+    told = [
+        (f"{at}: {p['msg']}" if at else str(p["msg"])) + _near(p)
+        for at, p in zip(places, problems, strict=True)
+    ]
     more = f"; and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""
     return Fault(400, INVALID, "invalid_request", "; ".join(told[:_MOST_TOLD]) + more, places[0] or None)
+
+
+def _near(problem: Mapping[str, Any]) -> str:
+    """The key that was meant, where one was misspelt."""
+    if problem["type"] != "extra_forbidden":
+        return ""
+    known = [*QueryBody.model_fields, *Turn.model_fields]
+    near = get_close_matches(str(problem["loc"][-1]), known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
