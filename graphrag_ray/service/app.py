@@ -92,7 +92,14 @@ def create_app(
                 aside.shutdown(wait=False)
 
     guard = Middleware(Guard, token, options)
-    app = FastAPI(title="graphrag-ray", version=__version__, lifespan=life, middleware=[guard])
+    app = FastAPI(
+        title="graphrag-ray",
+        version=__version__,
+        lifespan=life,
+        middleware=[guard],
+        docs_url=None,  # pages that would load scripts of others into this origin
+        redoc_url=None,
+    )
     app.state.service = service
     _routes(app, service)
     _errors(app, options)

@@ -171,8 +171,11 @@ def test_the_service_says_what_it_serves_and_how_it_is(town: World, serve: Start
     index = served.client.get("/index").json()
     assert index["snapshot"] == 1 and index["counts"]["documents"] == 6 and index["levels"][0]["name"] == "C0"
     assert httpx.get(f"{served.url}/healthz").json() == {"status": "ok", "snapshot": 1}
-    for path in ("/index", "/metrics", "/v1/models", "/docs", "/openapi.json"):
+    for path in ("/index", "/metrics", "/v1/models", "/openapi.json"):
         assert httpx.get(f"{served.url}{path}").status_code == 401
+    described = served.client.get("/openapi.json").json()["paths"]
+    assert {"/query", "/index", "/v1/chat/completions", "/healthz"} <= described.keys()
+    assert served.client.get("/docs").status_code == 404, "it would run scripts from elsewhere"
     served.ask(THEMES)
     served.ask(THEMES, method="magic")
     questions = served.measured("questions_total")
