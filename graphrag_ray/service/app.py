@@ -145,7 +145,8 @@ def _routes(app: FastAPI, service: Service) -> None:
     async def model(name: str) -> Response:
         return Json(chat_api.model_json(service.live.now(), name))
 
-    @app.api_route(HEALTH, methods=["GET", "HEAD"], response_model=None)
+    @app.head(HEALTH, include_in_schema=False, response_model=None)
+    @app.get(HEALTH, response_model=None)
     async def healthz() -> Response:
         """200 while a snapshot is open. Anybody may ask: why there is none is told by /index."""
         current = service.live.current
