@@ -230,8 +230,9 @@ class Coordinator:
             if self._book.finish(number):
                 self._outcomes.append((number, outcome))
         self._hand_in(worker, incarnation, report.accounts)
-        self._in_flight[worker] = report.in_flight
-        self._note_lag(worker, report.lag_s)
+        if self._book.is_current(worker, incarnation):  # a life that is over has nothing in flight
+            self._in_flight[worker] = report.in_flight
+            self._note_lag(worker, report.lag_s)
         self._fatal = self._fatal or report.fatal
         if report.finished or report.fatal:
             self._news.set()

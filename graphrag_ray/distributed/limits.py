@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import ray
-from ray.exceptions import ActorUnschedulableError, RayActorError, RayError
+from ray.exceptions import ActorUnschedulableError, RayActorError, RayError, TaskCancelledError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from graphrag_ray import logs
@@ -203,22 +203,31 @@ class RayLimiter:
         self._lives: defaultdict[tuple[str, int], deque[str]] = defaultdict(deque)
         self._actors = {name: ray.get_actor(f"{prefix}-{name}", namespace) for name in models}
         self._unsent = {name: _Unsent() for name in self._actors}
-        self._asked = {name: Calls() for name in self._actors}
+        self._questions: defaultdict[str, list[Calls]] = defaultdict(list)
         self._told = Calls()
 
-    def start_afresh(self) -> None:
+    async def start_afresh(self) -> None:
         """What an earlier life of this worker, or a sweep that was broken off, had in flight or asked for is
-        over. Were it not said at once, other workers might wait for these places for ever."""
+        over. Were it not said at once, other workers might wait for these places for ever; and were it not
+        waited for, it might come after the first questions of this life, and end these."""
+        await asyncio.gather(*self._forget())
+
+    def _forget(self) -> list[Any]:
         self.send()
         self._lives.clear()
-        for actor in self._actors.values():
-            actor.forget.remote(self._holder, self._told.next())
+        return [actor.forget.remote(self._holder, self._told.next()) for actor in self._actors.values()]
 
     async def acquire(self, model: str, wants: Sequence[int], usable: Sequence[int]) -> Sequence[int]:
-        call = self._asked[model].next()
-        places: Places = await self._actors[model].acquire.remote(
-            call, model, list(wants), list(usable), self._holder, self._take(model)
-        )
+        # Several questions may be open, of hedges and of retries, and each is repeated by itself: so each
+        # has numbers of its own.
+        free = self._questions[model]
+        calls = free.pop() if free else Calls()
+        try:
+            places: Places = await self._actors[model].acquire.remote(
+                calls.next(), model, list(wants), list(usable), self._holder, self._take(model)
+            )
+        finally:
+            free.append(calls)
         self._unsent[model].linger_s = places.linger_s
         for endpoint in places.endpoints:
             self._lives[model, endpoint].append(places.life)
@@ -283,7 +292,8 @@ class SharedLimiter(RayLimiter):
 
     def __init__(self, prefix: str, holder: str, models: Models, namespace: str) -> None:
         start_limiters(prefix, models, namespace)
-        super().__init__(prefix, holder, models.online, namespace)
+        # Not the name of a limiter before it, whose end would take away the places of this one.
+        super().__init__(prefix, f"{holder}/{uuid.uuid4().hex[:8]}", models.online, namespace)
         self._prefix, self._models, self._namespace = prefix, models, namespace
         self._beating = asyncio.ensure_future(self._beat())
 
@@ -294,11 +304,13 @@ class SharedLimiter(RayLimiter):
             except (RayActorError, ActorUnschedulableError):
                 _log.warning("the limiter of model %s is gone: it is started again", model)
                 await self._start_again()
+            except TaskCancelledError:
+                _log.warning("the limiter of model %s had not heard of us for long: it is asked again", model)
 
     def close(self) -> None:
         """It is used no more: what is in flight is over."""
         self._beating.cancel()
-        self.start_afresh()
+        self._forget()
 
     async def _beat(self) -> None:
         while True:

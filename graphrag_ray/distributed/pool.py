@@ -138,7 +138,7 @@ class Pool:
         alive = {node.id for node in seen.staying} | set(seen.draining)
         for member in list(self.members.values()):
             if member.node not in alive:
-                del self.members[member.name]
+                self._drop(member)
             elif not member.leaving and not wanted.get(member.node):
                 member.leaving = True
                 left_s = seen.draining.get(member.node, math.inf) - time.time() - JOURNALLED_WITHIN_S
@@ -172,13 +172,20 @@ class Pool:
     def gone(self, name: str, died: bool) -> None:
         """A worker's part is over: it left, or it died for good. Where its node is there, none takes its
         place then: whatever ended it would end that one, too."""
-        member = self.members.pop(name, None)
+        member = self.members.get(name)
         if member is None:
             return
+        self._drop(member)
         if died:
             self._died[member.node] += 1
         else:
             ray.kill(member.actor)
+
+    def _drop(self, member: Member) -> None:
+        """None of its places comes back by itself any more."""
+        del self.members[member.name]
+        for limiter in self.limiters:
+            limiter.forget.remote(member.name)
 
     def dismiss(self) -> None:
         """End those that are about to leave, between sweeps: they have nothing in flight."""

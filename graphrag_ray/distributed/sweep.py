@@ -311,8 +311,6 @@ class RaySweep(Generic[T]):
                 self._start([member], coordinator)
                 continue
             why = died or why
-            for limiter in self.pool.limiters:
-                limiter.forget.remote(member.name)
             self.pool.gone(member.name, died=died is not None)
         if self._runs:
             return

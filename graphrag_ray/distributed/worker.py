@@ -8,7 +8,7 @@ import os
 import time
 import uuid
 from collections.abc import Coroutine
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -25,7 +25,7 @@ from graphrag_ray.engine.gateways import DRAIN_S, Ask, Gate, Models, open_gatewa
 from graphrag_ray.engine.journalling import Keeper
 from graphrag_ray.engine.sent import Sent, current_item
 from graphrag_ray.engine.work import BEGUN_TOGETHER, Answer, Asking, Outcome, Row, Work, begin, run_item
-from graphrag_ray.errors import FatalCallError, GraphRagError
+from graphrag_ray.errors import FatalCallError
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.logs import Logging
 from graphrag_ray.messages import EmbeddingRequest, Request
@@ -75,7 +75,7 @@ class Worker:
         journalled then. Called again after a restart of this actor, and where its answer was lost on the way:
         one that still runs ends first."""
         async with self._alone:
-            self._limiter.start_afresh()
+            await self._limiter.start_afresh()
             return await _WorkerSweep(self._settings, self._limiter, work, index, coordinator).run()
 
 
@@ -128,6 +128,14 @@ class _WorkerSweep:
             in_flight=self.sent,
             at_the_end=self._at_the_end,
         )
+        try:
+            return await self._work(opened)
+        finally:  # calls that are given up at the very end may be billed, too
+            with suppress(RayActorError):  # nobody is interested any more
+                await self._tell("hand_in", self.incarnation, self.accounts.take())
+
+    async def _work(self, opened: AbstractAsyncContextManager[Ask]) -> End:
+        gate = self.gate
         async with opened as ask:
             try:
                 # Where the coordinator is out of sight, what is in flight is paid for all the same.
@@ -137,11 +145,10 @@ class _WorkerSweep:
                 if last.end == End.LEFT:
                     await self._hand_back_unasked()
                 await gate.drain(last.drain_s, self.writer.flush)
-                with suppress(RayActorError):  # nobody is interested any more
-                    if last.end == End.LEFT:
+                if last.end == End.LEFT:
+                    with suppress(RayActorError):
                         await self._leave()
-                    await self._tell("hand_in", self.incarnation, self.accounts.take())
-            except GraphRagError:
+            except Exception:
                 await gate.drain()
                 raise
             finally:

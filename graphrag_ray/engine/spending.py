@@ -77,6 +77,9 @@ class Spending:
         if budget.max_total_tokens is None and budget.max_cost_usd is None:
             return None
         before, now = self.before.total, accounts.total
+        free = 0
+        if not now.total_tokens:  # what did not fit, or was never connected, tells nothing of the others
+            free, finished = finished, 0
         sent = InFlight() if finished or in_flight is None else in_flight
         items = finished or (now.calls + sent.calls) / (turns or math.inf)
         left: list[tuple[float, float]] = []  # of a budget, and what an item takes of it
@@ -93,7 +96,7 @@ class Spending:
         if not items and turns:
             most = min(most, FIRST_TRIED)
         started_with_something = finished == 0 and all(amount > 0 for amount, _ in left)
-        return max(1, most) if started_with_something else most
+        return free + (max(1, most) if started_with_something else most)
 
     def exhausted(self, accounts: Accounts) -> BudgetSpent:
         """Why no other item of the sweep that runs can be started."""

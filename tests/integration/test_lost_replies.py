@@ -8,9 +8,11 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from itertools import count
 from pathlib import Path
+from typing import Any
 
-from endpoint import Answer, Endpoint
+from endpoint import Answer, Endpoint, Response, Status
 
 ITEMS = 60
 LOST = {
@@ -25,28 +27,38 @@ LOST = {
 
 
 def test_replies_that_are_lost_on_their_way_cost_neither_the_run_nor_a_call(tmp_path: Path):
-    def respond(body: dict[str, object]) -> Answer:
+    answered: Counter[str] = Counter()
+
+    def respond(body: dict[str, Any]) -> Response:
+        answered[body["messages"][-1]["content"]] += 1
         return Answer("an answer", delay_s=0.1)
 
-    with Endpoint(respond) as endpoint:
+    def fails(body: dict[str, Any]) -> Response:
+        """Every other time: a retry asks the limiter beside those who wait, so two questions are open."""
+        return Status(500, "overloaded") if next(number) % 2 else respond(body)
+
+    number = count()
+    with Endpoint(respond) as endpoint, Endpoint(fails) as failing:
         ran = subprocess.run(
-            [sys.executable, __file__, endpoint.base_url, str(tmp_path / "index")],
+            [sys.executable, __file__, endpoint.base_url, failing.base_url, str(tmp_path / "index")],
             env=os.environ | {"RAY_testing_rpc_failure": json.dumps(LOST)},
             capture_output=True,
             text=True,
             timeout=300,
             check=False,
         )
-        asked = Counter(body["messages"][-1]["content"] for body in endpoint.bodies())
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.split()[-2:] == [f"finished={ITEMS}", "failed=0"]
     log = ran.stdout + ran.stderr
     assert "worker joined" in log
     assert not [end for end in ("coordinator lost", "worker lost", "worker cut off") if end in log]
-    assert len(asked) == ITEMS and set(asked.values()) == {1}
+    assert len(answered) == ITEMS and set(answered.values()) == {1}
+    assert len(failing.bodies()) > 10
 
 
-def main(base_url: str, root: str) -> None:
+def main(*given: str) -> None:
+    *base_urls, root = given
+
     from echo import WORK
     from listed import Listed
 
@@ -59,8 +71,8 @@ def main(base_url: str, root: str) -> None:
     from graphrag_ray.store.journal import JournalIndex
 
     logs.configure(level="info")
-    endpoint = {"base_url": base_url, "api_key_env": None, "max_in_flight": 2}
-    model = {"provider": "openai", "model": "m", "endpoints": [endpoint]}
+    endpoints = [{"base_url": url, "api_key_env": None, "max_in_flight": 2} for url in base_urls]
+    model = {"provider": "openai", "model": "m", "endpoints": endpoints}
     store, models = Store(root), Models.of(parse_settings({"models": {"default": model}}))
     source = Listed([f"item {i}" for i in range(ITEMS)])
     with connected("local"):

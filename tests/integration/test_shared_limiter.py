@@ -8,6 +8,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import ray
@@ -77,6 +78,46 @@ def test_what_one_had_that_is_closed_is_the_others(models: Models, prefix: str):
     asyncio.run(asyncio.wait_for(hand_over(), 60))
 
 
+def test_one_that_replaces_another_of_its_replica_keeps_its_places_when_that_is_closed(
+    models: Models, prefix: str
+):
+    async def replace() -> None:
+        old, new = (SharedLimiter(prefix, "one", models, NAMESPACE) for _ in range(2))
+        assert await new.acquire(MODEL, [1], [0]) == (0,)
+        old.close()
+        actor = ray.get_actor(f"{prefix}-{MODEL}", NAMESPACE)
+        await actor.forget.remote("one")  # comes after what closing sent
+        assert (await actor.watched.remote()).endpoints[0].in_flight == 1
+        new.close()
+
+    asyncio.run(asyncio.wait_for(replace(), 60))
+
+
+async def holders(actor: Any) -> set[str]:
+    found: set[str] = await actor.__ray_call__.remote(lambda shell: shell._holders)
+    return found
+
+
+def test_a_question_that_the_limiter_dropped_is_asked_again(models: Models, prefix: str):
+    """It had not heard of the replica for long, which was paused or cut off."""
+
+    async def wait_and_be_forgotten() -> None:
+        one, other = (SharedLimiter(prefix, name, models, NAMESPACE) for name in ("one", "other"))
+        assert await other.acquire(MODEL, [1], [0]) == (0,)
+        waiting = asyncio.ensure_future(one.acquire(MODEL, [1], [0]))
+        actor = ray.get_actor(f"{prefix}-{MODEL}", NAMESPACE)
+        while one._holder not in await holders(actor):
+            await asyncio.sleep(0.05)
+        await actor.forget.remote(one._holder)
+        await asyncio.sleep(0.5)
+        other.settle(MODEL, 0, 0)
+        assert await waiting == (0,)
+        one.close()
+        other.close()
+
+    asyncio.run(asyncio.wait_for(wait_and_be_forgotten(), 60))
+
+
 @pytest.fixture
 def many() -> Models:
     """One model that bears a hundred calls at once."""
@@ -115,7 +156,8 @@ def test_what_a_worker_settles_goes_in_batches_and_what_an_endpoint_told_at_once
         assert not limiter._take(MODEL), "what an endpoint told is told at once, and all with it"
         while seen() != (48, 53):  # Ray keeps no order of an actor's calls
             await asyncio.sleep(0.01)
-        limiter.settle(MODEL, 0, 0, Ended(4.0, 100))
+        limiter._unsent[MODEL].linger_s = 10.0
+        limiter.settle(MODEL, 0, 0, Ended(400.0, 100))
         await asyncio.sleep(LINGER_S / 2)
         (batch,) = limiter._take(MODEL).values()
         assert batch[0].ended is not None and batch[0].ended.ago_s >= LINGER_S / 2, "it says how late it is"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from graphrag_ray.engine.gateways import Models
@@ -85,6 +87,15 @@ def test_before_any_item_has_finished_one_costs_what_its_calls_are_expected_to_c
     assert spending.items(Accounts(), 0, models, InFlight(1, 50_000), None) == 20, "a call of many items"
     dollars = Spending(Budget(max_cost_usd=1))
     assert dollars.items(Accounts(), 0, models, InFlight(2, 5, 10**11), 1.0) == 20
+
+
+def test_items_that_ended_for_nothing_say_nothing_of_what_the_others_cost():
+    """One that fits no model, say, or that was never connected: others may start in its place, no more."""
+    spending, models = Spending(Budget(max_total_tokens=100_000)), Models({"default": Model()})
+    assert spending.items(Accounts(), 3, models, InFlight(), 2.0) == 3 + FIRST_TRIED
+    assert spending.items(Accounts(), 3, models, InFlight(4, 4 * 10_000), 2.0) == 3 + 5
+    free = Spending(Budget(max_cost_usd=1))
+    assert free.items(spent(8_000), 4, models, InFlight(), 2.0) == sys.maxsize, "a model that costs nothing"
 
 
 def test_the_tighter_of_two_budgets_decides():
