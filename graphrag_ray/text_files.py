@@ -8,7 +8,7 @@ import posixpath
 from pathlib import Path
 from typing import Any
 
-from graphrag_ray.urls import is_url
+from graphrag_ray.urls import is_url, shown, without_secrets
 
 
 def read_text(place: str) -> str:
@@ -18,10 +18,10 @@ def read_text(place: str) -> str:
     try:
         fs, path = _reached(place)
         data: bytes = fs.cat_file(path)
-    except FileNotFoundError:
-        raise
+    except FileNotFoundError as e:
+        raise FileNotFoundError(f"there is no {shown(place)}") from e
     except Exception as e:
-        raise OSError(_told(e)) from e
+        raise OSError(_told(e, place)) from e
     return data.decode("utf-8")
 
 
@@ -36,7 +36,7 @@ def names_in(folder: str) -> set[str] | None:
     except FileNotFoundError:
         return None
     except Exception as e:
-        raise OSError(_told(e)) from e
+        raise OSError(_told(e, folder)) from e
 
 
 def beside(file: str, place: str) -> str:
@@ -60,7 +60,7 @@ def _reached(url: str) -> tuple[Any, str]:
     return fs, path
 
 
-def _told(error: Exception) -> str:
+def _told(error: Exception, place: str) -> str:
     if isinstance(error, PermissionError):
         return "access is denied"
-    return str(error) or type(error).__name__
+    return without_secrets(str(error), place) or type(error).__name__

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit, urlunsplit
+import re
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+_ADDRESS = re.compile(r"""[A-Za-z][A-Za-z0-9+.-]*://[^\s'"<>]+""")
+_NEXT_LINK = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*(?:://|::))")
+"""Where a chained URL of fsspec goes on (simplecache::https://…, zip://*.txt::https://…)."""
+_SHORTEST = 4
+"""Shorter names and passwords are not looked for where they stand alone: they would tear words apart."""
 
 
 def is_url(place: str) -> bool:
@@ -12,10 +19,53 @@ def is_url(place: str) -> bool:
 
 def display_url(url: str) -> str:
     """An address as it may be shown: without user, password and query."""
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    return "::".join(_displayed(link) for link in _NEXT_LINK.split(url))
+
+
+def _displayed(link: str) -> str:
+    try:
+        parts = urlsplit(link)
+    except ValueError:
+        return f"{link.partition('://')[0]}://…"
+    host = parts.netloc.rpartition("@")[2]
+    if ":" in host and "@" not in parts.netloc and "@" in link and not _ends_in_port(host):
+        return f"{parts.scheme}://…"  # a password with a / or # in it, which is none of a host
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+def _ends_in_port(host: str) -> bool:
+    port = host.rpartition(":")[2]
+    return host.endswith("]") or not port or port.isdecimal()
 
 
 def shown(place: str) -> str:
     """A path as it is, a URL as it may be shown."""
     return display_url(place) if is_url(place) else place
+
+
+def without_secrets(text: str, url: str = "") -> str:
+    """What somebody said, as it may be kept: every address in it as it may be shown.
+
+    url: that which it speaks of, whose user, password and query may stand in it by themselves too
+    """
+    if is_url(url):
+        text = text.replace(url, display_url(url))
+        for secret in _secrets_of(url):
+            text = text.replace(secret, "").replace(unquote(secret), "")
+    return _ADDRESS.sub(lambda found: _shown_in_text(found[0]), text)
+
+
+def _shown_in_text(address: str) -> str:
+    return display_url(address) if any(c in address for c in "@?#") else address
+
+
+def _secrets_of(url: str) -> list[str]:
+    """What is not to be shown of a URL, the longest first."""
+    found = []
+    for link in _NEXT_LINK.split(url):
+        rest, _, query = link.partition("://")[2].partition("?")
+        authority = rest if _displayed(link).endswith("://…") else rest.partition("/")[0]
+        user, at, _ = authority.rpartition("@")
+        password = user.partition(":")[2]
+        found += [f"{user}{at}", password, f"?{query}", query]
+    return sorted((s for s in found if len(s) >= _SHORTEST), key=len, reverse=True)

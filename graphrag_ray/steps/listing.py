@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from fsspec.implementations.local import LocalFileSystem
 
@@ -16,11 +18,15 @@ from graphrag_ray.errors import InputError
 from graphrag_ray.ids import stable_id
 from graphrag_ray.storage_options import protocol_of
 from graphrag_ray.store.remote import is_storage_error, open_elsewhere
-from graphrag_ray.urls import display_url
+from graphrag_ray.urls import display_url, shown, without_secrets
 from graphrag_ray.wording import plural
 
 INDEX_FOLDERS = ("work", "tables", "snapshots", "locks", "runs")
 """What a store keeps under the index root."""
+
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://")
+_SIGNS = re.compile(r"sig|token|secret|password|credential|(api|access)[_-]?key", re.IGNORECASE)
+"""Names of what a query holds and nobody else shall."""
 
 
 @dataclass(frozen=True)
@@ -61,24 +67,24 @@ def look_at(input_url: str, index_url: str = "", options: Mapping[str, Any] | No
     except Exception as e:
         if not isinstance(e, ValueError | TypeError | ImportError) and not is_storage_error(e):
             raise
-        raise InputError(f"cannot list INPUT {input_url!r}: {e}") from e
+        why = without_secrets(str(e), input_url)
+        raise InputError(f"cannot list INPUT {shown(input_url)!r}: {why}") from e
     same = index_url and protocol_of(index_url) == protocol_of(input_url)
     ours = tuple(f"{fs._strip_protocol(index_url)}/{f}/" for f in INDEX_FOLDERS) if same else ()
     files, others = [], Counter[str]()
     for path, info in found.items():
-        extension = posixpath.splitext(path)[1].lower()
-        if _hidden(path, base) or path.startswith(ours):
+        name = _name(path, base, alone=path == root)
+        if _hidden(name) or path.startswith(ours):
             continue
-        if extension in EXTENSIONS:
-            name = posixpath.relpath(path, base) if base else path
+        if _extension(name) in EXTENSIONS:
             files.append(InputFile(fs.unstrip_protocol(path), name, int(info.get("size") or 0)))
         else:
-            others[extension] += 1
+            others[_extension(_without_query(path))] += 1
     if not files:
         also = f" ({plural(others.total(), 'file')} of other kinds)" if others else ""
         raise InputError(
-            f"nothing to read at INPUT {input_url!r}{also}: it must be a file, folder, glob or URL with "
-            f"{', '.join(sorted(EXTENSIONS))} files"
+            f"nothing to read at INPUT {shown(input_url)!r}{also}: it must be a file, folder, glob or URL "
+            f"with {', '.join(sorted(EXTENSIONS))} files"
         )
     return Listing(
         sorted(files, key=lambda f: f.path),
@@ -94,7 +100,7 @@ def _found(fs: Any, root: str) -> tuple[str, dict[str, Any]]:
         found = {p: i for p, i in fs.glob(root, detail=True).items() if i["type"] == "file"}
         return posixpath.dirname(root[: min(root.index(c) for c in "*?[" if c in root)]), found
     if fs.isfile(root):
-        return posixpath.dirname(root), {root: fs.info(root)}
+        return posixpath.dirname(_without_query(root)), {root: fs.info(root)}
     return root, _below(fs, root) if there else {}
 
 
@@ -114,6 +120,29 @@ def _below(fs: Any, folder: str) -> dict[str, Any]:
     return found
 
 
-def _hidden(path: str, base: str) -> bool:
-    relative = posixpath.relpath(path, base) if base else path
-    return any(step.startswith(".") for step in relative.split("/"))
+def _name(path: str, base: str, alone: bool) -> str:
+    """What a file is called relative to the base. A path is an address at an HTTP server: its password and
+    signature are not of the name.
+
+    alone: it is all of INPUT, and needs nothing of its query to be told from others
+    """
+    named = path
+    if _ADDRESS.match(path):
+        named, query = display_url(path), urlsplit(path).query
+        told = "&".join(p for p in query.split("&") if p and not _SIGNS.search(p.partition("=")[0]))
+        if told and not (alone and _extension(named) in EXTENSIONS):
+            named = f"{named}?{told}"
+        base = display_url(base)
+    return posixpath.relpath(named, base) if base else named
+
+
+def _without_query(path: str) -> str:
+    return display_url(path) if _ADDRESS.match(path) else path
+
+
+def _extension(path: str) -> str:
+    return posixpath.splitext(path)[1].lower()
+
+
+def _hidden(name: str) -> bool:
+    return any(step.startswith(".") for step in name.split("/"))

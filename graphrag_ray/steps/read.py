@@ -32,6 +32,7 @@ from graphrag_ray.steps.run import Result, Run, by_input, rows_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.remote import is_storage_error, open_elsewhere
+from graphrag_ray.urls import without_secrets
 from graphrag_ray.wording import plural
 
 KINDS_TOLD = 5
@@ -185,7 +186,7 @@ def read_file(
     except Exception as e:
         if not is_storage_error(e):
             raise
-        yield Unreadable(file.path, "", f"cannot be read: {e}")
+        yield Unreadable(file.path, "", f"cannot be read: {without_secrets(str(e), file.url)}")
 
 
 def _opened(file: InputFile, options: Mapping[str, Any], stretch: Stretch | None) -> BinaryIO:

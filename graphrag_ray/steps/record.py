@@ -33,6 +33,7 @@ from graphrag_ray.steps.run import Run, iso
 from graphrag_ray.store import compaction, runs
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.runs import Refusal, RunRecord
+from graphrag_ray.urls import without_secrets
 
 OUTCOMES: dict[type[BaseException], str] = {
     BudgetSpent: "budget",
@@ -200,7 +201,9 @@ def ending(error: BaseException) -> dict[str, Any]:
     """How a record tells what ended a run."""
     code = error.exit_code if isinstance(error, GraphRagError) else 1
     code = 130 if isinstance(error, KeyboardInterrupt) else code
-    return {"outcome": outcome_of(error), "exit_code": code, "message": str(error)[:2_000]}
+    # Whoever raised it should have seen to that: what is written here is shown to all who see the index.
+    message = without_secrets(str(error))[:2_000]
+    return {"outcome": outcome_of(error), "exit_code": code, "message": message}
 
 
 def outcome_of(error: BaseException) -> str:
