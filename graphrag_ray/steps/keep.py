@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +21,9 @@ MAX_DELETED_FRACTION = 0.10
 NAMES_TOLD = 3
 
 _KEPT = re.compile(r"; its version of snapshot (\d+) is kept$")
+
+_Some: TypeAlias = tuple[list[Part], list[Part], pa.Array]
+"""(parts of documents, parts of their chunks, ids of those documents that are kept)"""
 
 
 def keep_and_count(
@@ -60,7 +63,7 @@ def keep_and_count(
     }
     salvaged = run.lost(Result.from_json(run.parent.steps["read"]).parts("text_units"))
     if counts["added"] or counts["changed"] or removed or salvaged or not _read_alike(run):
-        _add_kept(run, tables, old, kept["id"].combine_chunks())
+        _add_kept(run, tables, old, before["id"], keep.combine_chunks())
     else:
         # The same documents in other files: the parent's parts spare all later steps.
         tables |= {name: old.tables[name] for name in ("documents", "text_units")}
@@ -170,31 +173,43 @@ def pairs_of(documents: list[Part], units: list[Part]) -> list[tuple[list[Part],
     return [([d], [u]) for d, u in zip(documents, units, strict=True)]
 
 
-def _add_kept(run: Run, tables: dict[str, list[list[Part]]], old: Result, kept: pa.Array) -> None:
-    """Copy the kept documents and their chunks out of the parent's parts; whole parts are shared."""
-    if not len(kept):
-        return
+def _add_kept(
+    run: Run, tables: dict[str, list[list[Part]]], old: Result, ids: pa.ChunkedArray, keep: pa.Array
+) -> None:
+    """Add the kept documents and their chunks: pairs of the parent's parts that stay are not looked at; where
+    some of one stays, a task copies that.
+
+    ids, keep: of all documents, in the order of the parent's parts
+    """
+    at, wanted, inputs = 0, list[tuple[list[Part], list[Part]] | None](), list[_Some]()
     groups = zip(old.tables["documents"], old.tables["text_units"], strict=True)
-    inputs = [(pairs_of(documents, units), kept) for documents, units in groups]
-    # Without empty groups: they would add up, run after run, and make each look like a change.
-    written = [w for w in run.executor.map("keep", _keep_rows, inputs) if w.get("documents")]
-    for name, found in by_input(written, "documents", "text_units").items():
-        tables[name] += found
+    for documents, units in (pair for group in groups for pair in pairs_of(*group)):
+        rows = sum(part.rows for part in documents)
+        mine = keep.slice(at, rows)
+        if mine.true_count == rows and len(documents) == len(units) == 1:
+            wanted.append((documents, units))
+        elif mine.true_count:
+            wanted.append(None)
+            inputs.append((documents, units, ids.slice(at, rows).filter(mine).combine_chunks()))
+        at += rows
+    written = run.executor.map("keep", _keep_rows, inputs) if inputs else []
+    copied = iter(zip(*by_input(written, "documents", "text_units").values(), strict=True))
+    for pair in wanted:
+        documents, units = pair or next(copied)
+        tables["documents"].append(documents)
+        tables["text_units"].append(units)
 
 
-def _keep_rows(
-    store: Store, x: tuple[list[tuple[list[Part], list[Part]]], pa.Array]
-) -> Iterator[Mapping[str, pa.Table]]:
-    pairs, kept = x
-    for documents, units in pairs:
-        both = {}
-        for name, parts, of, column in (
-            ("documents", documents, schema.DOCUMENTS, "id"),
-            ("text_units", units, schema.TEXT_UNITS, "document_id"),
-        ):
-            table = read_table(store, parts, None, of)
-            both[name] = table.filter(pc.is_in(table[column], kept))
-        yield both
+def _keep_rows(store: Store, x: _Some) -> Iterator[Mapping[str, pa.Table]]:
+    documents, units, kept = x
+    both = {}
+    for name, parts, of, column in (
+        ("documents", documents, schema.DOCUMENTS, "id"),
+        ("text_units", units, schema.TEXT_UNITS, "document_id"),
+    ):
+        table = read_table(store, parts, None, of)
+        both[name] = table.filter(pc.is_in(table[column], kept))
+    yield both
 
 
 def _all(run: Run, groups: list[list[Part]], columns: Sequence[str] | None, of: pa.Schema) -> pa.Table:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 import toy_model
 from endpoint import BROKEN, Status
 from world import REJECTED, TOWN, World, everything, expected_entities, expected_relationships
+
+from graphrag_ray.engine.local import LocalExecutor
+from graphrag_ray.steps import read
+from graphrag_ray.store import snapshots
 
 NO_RETRIES = {"run": {"flush_s": 0.1, "max_attempts": 1, "max_failed_fraction": 1.0}}
 CALLS_PER_CHUNK = {"extract": 1, "glean_check": 1}
@@ -97,6 +104,44 @@ def test_a_changed_document_gives_what_a_fresh_index_of_it_gives(world: World):
     world.write({"mill.txt": "ALICE met BOB again. GRACE sold flour to KURT."})
     world.index()
     updated = without_numbers(everything(world.open()))
+    world.forget()
+    world.index()
+    assert without_numbers(everything(world.open())) == updated
+
+
+@pytest.mark.parametrize("bytes_of_a_pair", [1, 1_700, 1 << 19])
+def test_what_is_added_touches_no_part_of_what_is_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch, bytes_of_a_pair: int
+):
+    kept: list[int] = []
+    in_all = LocalExecutor.map
+
+    def counted(self: LocalExecutor, step: str, fn: Any, inputs: Sequence[Any], *more: Any) -> Any:
+        kept.extend(len(ids) for *_, ids in inputs if step == "keep")
+        return in_all(self, step, fn, inputs, *more)
+
+    def documents() -> set[str]:
+        tables = snapshots.latest(world.store).steps["read"]["tables"]
+        return {
+            path for groups in (tables["documents"], tables["text_units"]) for g in groups for path, *_ in g
+        }
+
+    monkeypatch.setattr(LocalExecutor, "map", counted)
+    monkeypatch.setattr(read, "_split_bytes", lambda total: bytes_of_a_pair)
+    world.write(TOWN)
+    world.index()
+    before = documents()
+    for name in TOWN:
+        (world.input / name).unlink()
+    world.write({"zoo.txt": "ZOE feeds YURI."})
+    world.index(add=True)
+    assert not kept and before < documents()
+    world.write({"mill.txt": "JUDY lost the mill."})
+    world.index(add=True)
+    # One that is replaced: of its pair the others are copied, and no other pair is looked at.
+    assert len(kept) <= 1 and sum(kept) < len(TOWN) and (bytes_of_a_pair > 1 or not kept)
+    updated = without_numbers(everything(world.open()))
+    world.write({n: text for n, text in TOWN.items() if n != "mill.txt"})
     world.forget()
     world.index()
     assert without_numbers(everything(world.open())) == updated
