@@ -20,6 +20,7 @@ from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.ids import stable_id
 from graphrag_ray.steps.listing import InputFile
 from graphrag_ray.steps.run import Run
+from graphrag_ray.storage_options import protocol_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.remote import is_storage_error, open_elsewhere
 
@@ -62,7 +63,7 @@ def pieces_of(run: Run, files: Sequence[InputFile], options: Mapping[str, Any], 
     inputs = [
         (n, file, start, min(start + step, file.size))
         for n, file in enumerate(files)
-        if _extension(file) in stretches.EXTENSIONS and file.size > 2 * limit
+        if _extension(file) in stretches.EXTENSIONS and file.size > 2 * limit and _has_parts(file, options)
         for step in [SCAN_BYTES if _extension(file) == ".jsonl" else file.size]
         for start in range(0, file.size, step)
     ]
@@ -75,6 +76,32 @@ def pieces_of(run: Run, files: Sequence[InputFile], options: Mapping[str, Any], 
     except ProcessDied:
         found.clear()  # which reading is to blame is found out where that can be told
     return [piece for n, file in enumerate(files) for piece in _pieces(file, found.get(n, []), limit)]
+
+
+def _has_parts(file: InputFile, options: Mapping[str, Any]) -> bool:
+    """Whether a part of a file can be had by itself. An HTTP server may send all of it whatever it is asked
+    for, and whoever asked would hold all of it in memory: so its last byte is asked for first, and what comes
+    is not read if it is more than that."""
+    if protocol_of(file.url) not in ("http", "https"):
+        return True
+    try:
+        fs, path = open_elsewhere(file.url, options)
+        with fs.open(path, "rb", size=file.size, cache_type="none") as stream:
+            stream.seek(file.size - 1)
+            return len(stream.read(1)) == 1
+    except Exception as e:
+        if not is_storage_error(e) and not wants_ranges(e):
+            raise
+        return False  # read whole, it is told why it cannot be
+
+
+def wants_ranges(error: Exception) -> bool:
+    """Whether fsspec found that an HTTP server sends only whole files. It has no type of its own for that."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    where = at.tb_frame.f_globals.get("__name__") if at is not None else ""
+    return isinstance(error, ValueError) and where == "fsspec.implementations.http"
 
 
 def _pieces(file: InputFile, segments: list[Segment], limit: int) -> Iterator[Piece]:

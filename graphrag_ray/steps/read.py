@@ -27,7 +27,7 @@ from graphrag_ray.ids import stable_id
 from graphrag_ray.settings import Settings
 from graphrag_ray.steps.keep import inputs_of, keep_and_count, pairs_of
 from graphrag_ray.steps.listing import InputFile, look_at
-from graphrag_ray.steps.pieces import Piece, pieces_of, read_stretch
+from graphrag_ray.steps.pieces import Piece, pieces_of, read_stretch, wants_ranges
 from graphrag_ray.steps.run import Result, Run, by_input, rows_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
@@ -43,6 +43,11 @@ WHOLE_BYTES = 8_000_000
 MAX_SPLIT_BYTES = 16 << 20
 DOCUMENT_BYTES = 500
 """What a document takes beside its text, roughly: parts of very short ones are bounded too."""
+
+_NO_RANGES = (
+    "it is large, and its server sends no parts of files (HTTP range requests). Download it and index the "
+    "folder, or put it into an object store"
+)
 
 _ROW_NAMES = pa.schema([("file", pa.string()), ("name", pa.string()), ("start", pa.int64())])
 """What rows of stretches are called by `input.id_column`. file: a hash of its path; start: of the stretch.
@@ -184,9 +189,10 @@ def read_file(
         with _opened(file, options or {}, stretch) as stream:
             yield from documents_in(file.path, stream, settings.input, stretch, names)
     except Exception as e:
-        if not is_storage_error(e):
+        if not is_storage_error(e) and not wants_ranges(e):
             raise
-        yield Unreadable(file.path, "", f"cannot be read: {without_secrets(str(e), file.url)}")
+        why = _NO_RANGES if wants_ranges(e) else without_secrets(str(e), file.url)
+        yield Unreadable(file.path, "", f"cannot be read: {why}")
 
 
 def _opened(file: InputFile, options: Mapping[str, Any], stretch: Stretch | None) -> BinaryIO:

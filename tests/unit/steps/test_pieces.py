@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import tempfile
 import uuid
 from pathlib import Path
@@ -14,10 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from s3_server import BUCKET, S3Server
+from web_server import serving
 
 from graphrag_ray import schema
+from graphrag_ray.corpus import rows as table_rows
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
+from graphrag_ray.errors import InputError
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.settings_file import parse_settings
 from graphrag_ray.steps import pieces
@@ -37,7 +42,7 @@ def read(
     split: bool,
     scan_bytes: int = 100,
     at: str = "",
-    storage: dict[str, str] | None = None,
+    storage: dict[str, Any] | None = None,
     **options: Any,
 ) -> tuple[Store, Result]:
     """at: where INPUT is, if not in the folder; storage: how it is reached."""
@@ -169,3 +174,39 @@ def test_pieces_of_files_on_object_storage_are_read_by_ranges(tmp_path: Path, s3
     store, result = read(tmp_path, 4000, True, 1500, at=f"s3://{at}", id_column="id", storage=storage)
     assert tables((store, result)) == whole
     assert len(result.tables["documents"]) > 10 and len(whole["failures"]) == 20
+
+
+WHY = "its server sends no parts of files (HTTP range requests). Download it"
+
+
+@pytest.mark.parametrize("block_bytes", [2_000, 5 << 20])
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
+def test_a_web_server_that_sends_only_whole_files_is_not_asked_for_one_as_often_as_it_has_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, block_bytes: int
+) -> None:
+    monkeypatch.setattr(read_step, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(table_rows, "HEAD_BYTES", 500)
+    rows = [{"id": i, "text": f"text {i} " * 9} for i in range(300)]
+    data = b"\n".join(json.dumps(row).encode() for row in rows)
+    if name.endswith(".parquet"):
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / name, row_group_size=20)
+        data = (tmp_path / name).read_bytes()
+    storage = {"options": {"block_size": block_bytes}}
+    with serving({f"/{name}": data}) as web:
+
+        def found() -> dict[str, list[dict[str, Any]]]:
+            shutil.rmtree(tmp_path / "index True", ignore_errors=True)
+            return tables(read(tmp_path, 4000, True, 1500, at=f"http://{web.host}/{name}", storage=storage))
+
+        by_parts = found()
+        assert len(by_parts["documents"]) == 300 and not by_parts["failures"] and len(web.asked) > 5
+        web.ranges, web.asked = False, []
+        if block_bytes > len(data):
+            assert found() == by_parts
+        elif name.endswith(".jsonl"):
+            (failure,) = found()["failures"]
+            assert failure["document"] == name and failure["item"] == name and WHY in failure["error"]
+        else:
+            with pytest.raises(InputError, match=re.escape(WHY)):
+                found()
+        assert len(web.asked) <= 5
