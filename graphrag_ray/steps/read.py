@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, BinaryIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,7 +24,7 @@ from graphrag_ray.corpus.tokens import vocabulary_for
 from graphrag_ray.engine.executor import Parted, Written
 from graphrag_ray.errors import InputError
 from graphrag_ray.graph.batches import stable_batches, stable_stream
-from graphrag_ray.ids import stable_id
+from graphrag_ray.ids import document_id, stable_id
 from graphrag_ray.settings import Settings
 from graphrag_ray.steps.keep import inputs_of, keep_and_count, pairs_of
 from graphrag_ray.steps.listing import InputFile, look_at
@@ -49,9 +50,11 @@ _NO_RANGES = (
     "folder, or put it into an object store"
 )
 
-_ROW_NAMES = pa.schema([("file", pa.string()), ("name", pa.string()), ("start", pa.int64())])
-"""What rows of stretches are called by `input.id_column`. file: a hash of its path; start: of the stretch.
-It is needed until all is read."""
+_ROW_NAMES = pa.schema(
+    [("hash", pa.uint64()), ("file", pa.string()), ("name", pa.string()), ("start", pa.int64())]
+)
+"""What rows of stretches are called by `input.id_column`. hash: of file and name; file: a hash of its path;
+start: of the stretch. It is needed until all is read."""
 
 
 def read(run: Run, input_url: str, *, add: bool, allow_deletes: bool) -> Result:
@@ -121,7 +124,12 @@ def _read_split(
 def _row_names(pieces: Sequence[Piece], names: Sequence[set[str]]) -> pa.Table:
     """What the rows of stretches are called."""
     rows = [
-        {"file": stable_id("file", piece.path), "name": name, "start": piece.stretch.start}
+        {
+            "hash": int(document_id(piece.path, name)[:16], 16),
+            "file": stable_id("file", piece.path),
+            "name": name,
+            "start": piece.stretch.start,
+        }
         for piece, known in zip(pieces, names, strict=True)
         if piece.stretch is not None
         for name in sorted(known)
@@ -134,14 +142,8 @@ def _with_earlier_names(
 ) -> dict[int, list[Piece]]:
     """By number, the inputs that have to be read again: a row of theirs has the name of one in an earlier
     stretch of its file, which its reader could not know."""
-    found = []
-    for n, done in enumerate(written):
-        if parts := done.get("row_names"):
-            table = read_table(run.store, parts)
-            found.append(table.append_column("input", pa.array([n] * table.num_rows, pa.int64())))
-    if not found:
-        return {}
-    names = pa.concat_tables(found)
+    parts = {n: done["row_names"] for n, done in enumerate(written) if done.get("row_names")}
+    names = _repeated_names(run.store, parts)
     first = names.group_by(["file", "name"]).aggregate([("start", "min"), ("start", "count")])
     repeated = first.filter(pc.greater(first["start_count"], 1))
     if not repeated.num_rows:
@@ -151,6 +153,24 @@ def _with_earlier_names(
         if row["start"] > row["start_min"]:
             earlier.setdefault((row["input"], row["file"], row["start"]), set()).add(row["name"])
     return {n: [_after(piece, n, earlier) for piece in inputs[n]] for n in sorted({n for n, _, _ in earlier})}
+
+
+def _repeated_names(store: Store, parts: Mapping[int, Sequence[Part]]) -> pa.Table:
+    """The row names that stand in several stretches, and maybe a few others, with the number of their input.
+    Of all rows only the hashes are brought here, 8 bytes each.
+
+    parts: of the row names, by input
+    """
+    hashes = {n: read_table(store, of, ["hash"], _ROW_NAMES)["hash"].to_numpy() for n, of in parts.items()}
+    in_order = np.concatenate([np.empty(0, np.uint64), *hashes.values()])
+    in_order.sort()
+    repeated = np.unique(in_order[1:][in_order[1:] == in_order[:-1]])
+    found = [_ROW_NAMES.append(pa.field("input", pa.int64())).empty_table()]
+    for n, own in hashes.items():
+        if (here := np.isin(own, repeated)).any():
+            table = read_table(store, parts[n], None, _ROW_NAMES).filter(pa.array(here))
+            found.append(table.append_column("input", pa.array([n] * table.num_rows, pa.int64())))
+    return pa.concat_tables(found)
 
 
 def _after(piece: Piece, n: int, earlier: Mapping[tuple[int, str, int], set[str]]) -> Piece:
