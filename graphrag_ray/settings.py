@@ -10,10 +10,11 @@ import re
 from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from graphrag_ray.messages import CallParameters
 from graphrag_ray.storage_options import protocol_of, secret_options
+from graphrag_ray.urls import is_url
 
 OFFLINE_MODEL_ID = "offline-3"
 """Identity of the offline engine in item keys. Raise the number when its answers change."""
@@ -21,6 +22,16 @@ OFFLINE_MODEL_ID = "offline-3"
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET_HEADERS = {"authorization", "proxy-authorization", "api-key", "x-api-key", "x-goog-api-key", "cookie"}
+
+
+def _no_password(place: str | None) -> str | None:
+    """Of a path or URL that snapshots keep. No message repeats it."""
+    if place is not None and is_url(place) and ":" in urlsplit(place).netloc.rpartition("@")[0]:
+        raise ValueError("the address holds a password: copy what it names to a folder or an object store")
+    return place
+
+
+KeptPlace: TypeAlias = Annotated[str | None, AfterValidator(_no_password)]
 
 
 class _Strict(BaseModel):
@@ -231,9 +242,9 @@ class Claims(_Strict):
 class Names(_Strict):
     """What acts in the entity key, and nowhere else."""
 
-    aliases_file: str | None = None
+    aliases_file: KeptPlace = None
     """YAML: `CANONICAL NAME: [alias, …]`."""
-    block_file: str | None = None
+    block_file: KeptPlace = None
     """One name a line; these never become entities."""
 
 
@@ -432,7 +443,7 @@ class Settings(_Strict):
     storage: Storage = Storage()
     output_language: str = "the language of the text"
     """In which descriptions, reports and answers are written, in words for the model."""
-    prompts_dir: str | None = None
+    prompts_dir: KeptPlace = None
     """A folder with edited prompts (`graphrag-ray init` writes one); files absent there are ours."""
 
     @model_validator(mode="after")

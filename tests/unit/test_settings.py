@@ -54,6 +54,14 @@ def test_a_secret_in_the_settings_is_refused_and_not_repeated(place, secret):
     assert "sk-" not in str(caught.value)
 
 
+@pytest.mark.parametrize("place", ["prompts_dir", "names.aliases_file", "names.block_file"])
+def test_an_address_that_snapshots_would_keep_with_its_password_is_refused(place: str):
+    with pytest.raises(SettingsError, match=f"{place}.*holds a password") as caught:
+        load_settings(None, [f"{place}=https://me:hunter2@host/names.yaml"])
+    assert "hunter2" not in str(caught.value)
+    load_settings(None, [f"{place}=abfs://container@account.dfs.core.windows.net/names.yaml"])
+
+
 def test_an_override_reaches_into_lists_and_mappings():
     settings = load_settings(
         None,
