@@ -183,12 +183,12 @@ def test_a_batch_waits_while_a_service_merges_the_cache_and_not_for_longer(
     questions = tmp_path / "questions.csv"
     questions.write_text(f"question\n{ABOUT_DAVE}\n")
     given = (opened(town, cache), str(questions), str(tmp_path / "answers.parquet"))
-    merging = locks.acquire(Store(str(cache)), note="merging the parts of a cache")
-    with monkeypatch.context() as impatient:
-        impatient.setattr(batch, "MERGED_WITHIN_S", 0.0)
-        with pytest.raises(LockHeld, match="merging the parts of a cache"):
-            answer_batch(*given)
-    released = threading.Timer(1.0, merging.release)
-    released.start()
-    assert answer_batch(*given).failed == 0
-    released.join()
+    with locks.acquire(Store(str(cache)), note="merging the parts of a cache") as merging:
+        with monkeypatch.context() as impatient:
+            impatient.setattr(batch, "MERGED_WITHIN_S", 0.0)
+            with pytest.raises(LockHeld, match="merging the parts of a cache"):
+                answer_batch(*given)
+        released = threading.Timer(1.0, merging.release)
+        released.start()
+        assert answer_batch(*given).failed == 0
+        released.join()
