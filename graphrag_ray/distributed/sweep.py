@@ -250,7 +250,7 @@ class RaySweep(Generic[T]):
         writer = JournalWriter(self.store, self.work.name, f"driver-{uuid.uuid4().hex[:12]}")
         ended: list[tuple[int, Outcome[T]]] = []
         for number, row, times in given_up:
-            told = killed_row(self.work, row, times, time.time())
+            told = killed_row(self.work, row, times, self.index.now())
             writer.append(told)
             ended.append((number, outcome_of(told.key, Refused(told.error or ""), [told])))
         writer.flush()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from difflib import get_close_matches
@@ -43,6 +43,8 @@ from graphrag_ray.version import __version__
 
 _MOST_TOLD = 3
 """Faults of a body that are named."""
+_LONGEST_KEY = 40
+"""That is compared with those that there are."""
 
 
 def create_app(
@@ -186,21 +188,21 @@ def _errors(app: FastAPI, options: ServiceOptions) -> None:
     app.add_exception_handler(Exception, of_ours)
 
 
-def _of_body(problems: Any) -> Fault:
+def _of_body(problems: Sequence[Any]) -> Fault:
     """What is wrong with a request's body, by key; never what stands there."""
-    places = [".".join(str(step) for step in p["loc"] if step != "body") for p in problems]
-    told = [
-        (f"{at}: {p['msg']}" if at else str(p["msg"])) + _near(p)
-        for at, p in zip(places, problems, strict=True)
-    ]
-    more = f"; and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""
-    return Fault(400, INVALID, "invalid_request", "; ".join(told[:_MOST_TOLD]) + more, places[0] or None)
+    told = [": ".join(filter(None, (_place(p), _said(p)))) for p in problems[:_MOST_TOLD]]
+    more = f"; and {len(problems) - _MOST_TOLD} more" if len(problems) > _MOST_TOLD else ""
+    return Fault(400, INVALID, "invalid_request", "; ".join(told) + more, _place(problems[0]) or None)
 
 
-def _near(problem: Mapping[str, Any]) -> str:
-    """The key that was meant, where one was misspelt."""
-    if problem["type"] != "extra_forbidden":
-        return ""
-    known = [*QueryBody.model_fields, *Turn.model_fields]
-    near = get_close_matches(str(problem["loc"][-1]), known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+def _place(problem: Mapping[str, Any]) -> str:
+    return ".".join(str(step) for step in problem["loc"] if step != "body")
+
+
+def _said(problem: Mapping[str, Any]) -> str:
+    """With the key that was meant, where one was misspelt."""
+    told, key = str(problem["msg"]), str(problem["loc"][-1])
+    if problem["type"] != "extra_forbidden" or len(key) > _LONGEST_KEY:
+        return told
+    near = get_close_matches(key, [*QueryBody.model_fields, *Turn.model_fields], n=1)
+    return f"{told}; did you mean {near[0]!r}?" if near else told

@@ -78,21 +78,6 @@ def test_what_one_had_that_is_closed_is_the_others(models: Models, prefix: str):
     asyncio.run(asyncio.wait_for(hand_over(), 60))
 
 
-def test_one_that_replaces_another_of_its_replica_keeps_its_places_when_that_is_closed(
-    models: Models, prefix: str
-):
-    async def replace() -> None:
-        old, new = (SharedLimiter(prefix, "one", models, NAMESPACE) for _ in range(2))
-        assert await new.acquire(MODEL, [1], [0]) == (0,)
-        old.close()
-        actor = ray.get_actor(f"{prefix}-{MODEL}", NAMESPACE)
-        await actor.forget.remote("one")  # comes after what closing sent
-        assert (await actor.watched.remote()).endpoints[0].in_flight == 1
-        new.close()
-
-    asyncio.run(asyncio.wait_for(replace(), 60))
-
-
 async def holders(actor: Any) -> set[str]:
     found: set[str] = await actor.__ray_call__.remote(lambda shell: shell._holders)
     return found
@@ -124,6 +109,23 @@ def many() -> Models:
     endpoint = {"base_url": "http://127.0.0.1:9/v1", "api_key_env": None, "max_in_flight": 100}
     model = {"provider": "openai", "model": "m", "endpoints": [endpoint]}
     return Models.of(parse_settings({"models": {MODEL: model}}))
+
+
+def test_one_that_replaces_another_of_its_replica_keeps_its_places_when_that_is_closed(
+    many: Models, prefix: str, on_ray: None
+):
+    async def replace() -> None:
+        old, new = (SharedLimiter(prefix, "one", many, NAMESPACE) for _ in range(2))
+        for limiter in (old, new):
+            assert await limiter.acquire(MODEL, [1], [0]) == (0,)
+        old.close()
+        actor = ray.get_actor(f"{prefix}-{MODEL}", NAMESPACE)
+        while (in_flight := (await actor.watched.remote()).endpoints[0].in_flight) == 2:
+            await asyncio.sleep(0.05)
+        assert in_flight == 1
+        new.close()
+
+    asyncio.run(asyncio.wait_for(replace(), 60))
 
 
 def test_what_a_worker_settles_goes_in_batches_and_what_an_endpoint_told_at_once(
