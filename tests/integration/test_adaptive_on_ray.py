@@ -23,9 +23,9 @@ from graphrag_ray.terminal.progress import Observer
 
 ENDPOINT = Path(__file__).parents[2] / "benchmarks" / "endpoint"
 LATENCY_S = 0.5
-BEFORE, AFTER = 5, 20
+BEFORE, AFTER = 8, 24
 """Slots: few and slow. At many calls a second this machine, busy with other tests, would bound them."""
-CHUNKS, CHANGE_AT = 500, 120
+CHUNKS, CHANGE_AT = 800, 300
 
 
 @dataclass
@@ -110,6 +110,6 @@ def test_without_a_known_limit_calls_in_flight_settle_at_the_capacity_and_follow
     assert rows["extract"]["requests"] == CHUNKS and rows["extract"]["rate_limited"] == 0
     assert max(n for _, n, _ in server.seen) <= 4 * settings.run.default_in_flight
     settled = server.in_flight(BEFORE, CHANGE_AT // 2, CHANGE_AT)
-    assert 0.6 * BEFORE <= sum(settled) / len(settled) <= 4 * BEFORE, settled
+    assert 0.6 * BEFORE <= sum(settled) / len(settled) <= 6 * BEFORE, settled
     followed = server.in_flight(AFTER, CHUNKS // 2, CHUNKS - 2 * AFTER)
     assert 0.6 * AFTER <= sum(followed) / len(followed) <= 6 * AFTER, followed
