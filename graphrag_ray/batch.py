@@ -23,7 +23,7 @@ from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.engine.spending import Spending, check_prices
 from graphrag_ray.engine.stopping import Stop, listening
-from graphrag_ray.errors import FAILED_ITEMS, StoreError
+from graphrag_ray.errors import FAILED_ITEMS, LockHeld, StoreError
 from graphrag_ray.query import methods
 from graphrag_ray.question_sweep import Batch, QuestionSweep
 from graphrag_ray.questions import AnswersFile, read_questions
@@ -76,7 +76,7 @@ def answer_batch(
         engine.on_ray(address) if on_ray or address else engine.here() as executor,
         observer,
         listening(stop),
-        locks.acquire(work, note=f"query --batch {questions}") as lock,
+        _locked(work, f"query --batch {questions}", MERGED_WITHIN_S if index.cache else 0.0) as lock,
     ):
         tidy(work, lock.check, MANY)
         try:
@@ -89,6 +89,21 @@ def answer_batch(
 
 
 OUTCOME = "outcome.json"
+MERGED_WITHIN_S = 10.0
+"""A service that answers from the same cache holds its lock while it merges parts."""
+LOOK_S = 0.2
+
+
+def _locked(work: Store, note: str, within_s: float) -> locks.Lock:
+    """Raises LockHeld where somebody else has the lock for longer."""
+    until = time.monotonic() + within_s
+    while True:
+        try:
+            return locks.acquire(work, note=note)
+        except LockHeld:
+            if time.monotonic() >= until:
+                raise
+        time.sleep(LOOK_S)
 
 
 @contextmanager

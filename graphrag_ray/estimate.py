@@ -29,7 +29,8 @@ from graphrag_ray.steps.listing import InputFile, list_input
 from graphrag_ray.steps.read import read_file
 from graphrag_ray.store import parquet
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.journal import JournalIndex, list_parts
+from graphrag_ray.store.journal import JournalIndex
+from graphrag_ray.store.listing import list_parts
 
 SAMPLE_CHUNKS = 1_000
 """Chunks that the offline engine reads: some 5 s of one core."""

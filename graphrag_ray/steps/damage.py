@@ -16,7 +16,8 @@ from graphrag_ray.errors import CorruptPart, UsageError
 from graphrag_ray.steps.run import Result, Run
 from graphrag_ray.store import damage, snapshots
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.journal import WORK, JournalIndex, list_parts
+from graphrag_ray.store.journal import JournalIndex
+from graphrag_ray.store.listing import WORK, list_parts
 from graphrag_ray.store.parts import MEND, Part
 from graphrag_ray.store.snapshots import Manifest
 

@@ -2,7 +2,8 @@
 
 Merging is for the holder of the lock. It writes the merged part, reads it back, and deletes what went into
 it then; at no moment is a row in no part. A merge that is killed half-way leaves rows in two parts, which
-changes nothing that is read (`rows.resolve`) and is cleaned up by the next one.
+changes nothing that is read (`rows.resolve`). The next one takes the second away where it merges both parts:
+not where the merged one is large enough to be left as it is.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ import pyarrow as pa
 
 from graphrag_ray.errors import CorruptPart
 from graphrag_ray.store import parquet, rows
+from graphrag_ray.store.distinct import Distinct, hashes
 from graphrag_ray.store.files import FileInfo, Store
-from graphrag_ray.store.journal import PART_NAME, THREADS, folder, in_threads, list_parts
+from graphrag_ray.store.listing import PART_NAME, THREADS, folder, in_threads, list_parts, read_parts
 
 TARGET_BYTES = 24 << 20
 """Size of a merged part in memory; a third to a fifth of it stored. Merging one takes some seven times as
@@ -31,7 +33,8 @@ much, in the driver. Ten fit the cache of `journal.py`: readers go through the j
 corpus, and neighbours lie in few parts."""
 SMALL_BYTES = TARGET_BYTES // 8
 """Stored parts from this size on are left as they are; smaller ones are merged, the last one again and
-again until it is that large."""
+again until it is that large. What is smaller though it fills more than half of a merged part's memory, as
+where all replies are alike, is read each time and stays as it is: a listing does not tell it."""
 PIECE_PARTS = 1024
 """What one call merges, and one task on a cluster: at 30 ms a request some 5 s."""
 AHEAD_PARTS, AHEAD_BYTES = 256, 8 << 20
@@ -137,43 +140,57 @@ def merge_parts(
 
 
 def totals(store: Store, dialogue: str, since: float = 0.0, until: float = math.inf) -> Totals:
-    """Count a journal: every reply that was paid for, once, also replies that lost to another one.
+    """Count a journal: every reply that was paid for, once, also replies that lost to another one. Keeps some
+    16 bytes of a row, and 21 more of one that is no reply.
 
     since, until: unix seconds; only rows of that time, and only parts are read that can hold any. Raises
     StoreError.
     """
-    parts = [part for part in list_parts(store, dialogue) if _at_s(part) >= math.floor(since)]
+    result, keys, counted = Totals(), Distinct(), Distinct()
     models: dict[str, int] = {}
-    result = Totals(parts=len(parts), bytes=sum(part.bytes for part in parts))
-    arrays = []
-    for part, table in zip(parts, in_threads(partial(_countable, store), parts), strict=True):
+    times: list[float] = []
+    ends = [np.empty(0, _END)]
+
+    def take(part: FileInfo, table: pa.Table | str | None) -> None:
         if isinstance(table, str):
             result.damaged.append(part.path)
         elif table is not None:
             records = _as_records(table, models)
-            arrays.append(records[(records["at"] >= since) & (records["at"] < until)])
-    if not sum(map(len, arrays)):
-        return result
-    # A merge that was killed, or is under way, leaves rows in two parts.
-    all_ = np.concatenate(arrays)
-    repeated = _repeated(all_)
-    all_ = np.concatenate([all_[~repeated], np.unique(all_[repeated])])
-    result.items = len(np.unique(all_["prefix"]))
-    stands = all_[_stands(all_)]
+            records = records[(records["at"] >= since) & (records["at"] < until)]
+            # A merge that was killed, or is under way, leaves rows in two parts.
+            records = records[counted.add(hashes(records))]
+            keys.add(records["prefix"])
+            others = records[records["kind"] != _KINDS[rows.TURN]]
+            ends.append(others[list(_END.names or ())].astype(_END))
+            times.extend([records["at"].min(), records["at"].max()] if len(records) else [])
+            _add_calls(result.by_model, records, list(models))
+
+    listed = read_parts(store, dialogue, partial(_countable, store, since), take)
+    parts = [part for part in listed if not _is_before(part, since)]
+    result.parts, result.bytes, result.items = len(parts), sum(part.bytes for part in parts), len(keys)
+    result.done, result.failed = _ended(np.concatenate(ends))
+    result.first_at, result.last_at = float(min(times, default=0.0)), float(max(times, default=0.0))
+    result.by_model = dict(sorted(result.by_model.items()))
+    return result
+
+
+def _add_calls(by_model: dict[str, ModelTotals], records: npt.NDArray[np.void], models: list[str]) -> None:
+    turns = records[records["kind"] == _KINDS[rows.TURN]]
+    for code in np.unique(turns["model"]):
+        own, sums = turns[turns["model"] == code], by_model.setdefault(models[code], ModelTotals())
+        sums.calls += len(own)
+        sums.unreported += int((~own["reported"]).sum())
+        sums.latency_s += float(own["latency_s"].sum())
+        for name in _SUMMED:
+            setattr(sums, name, getattr(sums, name) + int(own[name].sum()))
+
+
+def _ended(ends: npt.NDArray[np.void]) -> tuple[int, int]:
+    """How many items are done, and how many others failed."""
+    stands = ends[_stands(ends)]
     done = np.unique(stands["prefix"][stands["kind"] == _KINDS[rows.DONE]])
     failed = np.unique(stands["prefix"][np.isin(stands["kind"], (_KINDS[rows.FAILED], _KINDS[rows.KILLED]))])
-    result.done, result.failed = len(done), len(np.setdiff1d(failed, done))
-    result.first_at, result.last_at = float(all_["at"].min()), float(all_["at"].max())
-    for name, code in sorted(models.items()):
-        own = all_[(all_["model"] == code) & (all_["kind"] == _KINDS[rows.TURN])]
-        if len(own):
-            result.by_model[name] = ModelTotals(
-                calls=len(own),
-                unreported=int((~own["reported"]).sum()),
-                latency_s=float(own["latency_s"].sum()),
-                **{name: int(own[name].sum()) for name in _SUMMED},
-            )
-    return result
+    return len(done), len(np.setdiff1d(failed, done))
 
 
 _SUMMED = ("attempts", "prompt_tokens", "cached_tokens", "completion_tokens")
@@ -194,26 +211,26 @@ _RECORD = np.dtype(
         ("completion_tokens", "i8"),
     ]
 )
+_END = np.dtype([(name, _RECORD[name]) for name in ("prefix", "at", "turn", "kind")])
 _PLACE = ("prefix", "at", "turn", "slot")
 
 
-def _at_s(part: FileInfo) -> float:
-    """The time in a part's name: that of its first row, of a merged part no less than its last's."""
+def _is_before(part: FileInfo, since: float) -> bool:
+    """By the time in its name: that of its first row, of a merged part no less than its last's."""
     match = PART_NAME.fullmatch(part.path.rsplit("/", 1)[-1])
-    return int(match.group(1)) / 1000 if match else 0.0
+    return match is not None and int(match.group(1)) / 1000 < math.floor(since)
 
 
-def _countable(store: Store, info: FileInfo) -> pa.Table | str | None:
-    """The columns that are counted; the path of a damaged part; None for one merged away meanwhile, since
-    the part that it went into was there before and is listed too."""
+def _countable(store: Store, since: float, info: FileInfo) -> pa.Table | str | None:
+    """The columns that are counted; the path of a damaged part; None for one of an earlier time."""
+    if _is_before(info, since):
+        return None
     columns = ["key", "kind", *(name for name in _RECORD.names or () if name not in ("prefix", "kind"))]
     try:
         return parquet.read_columns(store, info.path, columns, info.bytes)
     except CorruptPart as e:
         _log.warning("%s. It is not counted", e)
         return info.path
-    except FileNotFoundError:
-        return None
 
 
 def _as_records(table: pa.Table, models: dict[str, int]) -> npt.NDArray[np.void]:
@@ -306,7 +323,9 @@ def merge(
     store: Store, dialogue: str, parts: list[FileInfo], tables: list[pa.Table], check: Callable[[], object]
 ) -> bool:
     """Write the rows of some tables as one part in the place of the parts they came from; False where that
-    does not read back, and nothing is deleted then. Empties `tables`. For the holder of the lock."""
+    does not read back. Nothing is deleted then, not even that: the next merge may write it again, under the
+    same name, and a deletion that storage carries out late would take that one. Empties `tables`. For the
+    holder of the lock."""
     data = _merged(tables)
     matches = [PART_NAME.fullmatch(part.path.rsplit("/", 1)[-1]) for part in parts]
     at_ms = max(m.group(1) for m in matches if m)
@@ -314,9 +333,10 @@ def merge(
     path = f"{folder(dialogue)}/part-{at_ms}~{generation:04d}-{parquet.content_hash(data)}.parquet"
     check()
     store.write(path, data)
-    if parquet.content_hash(store.read(path)) != parquet.hash_in_name(path):
+    try:
+        parquet.read_bytes(store, path)
+    except (CorruptPart, FileNotFoundError):
         _log.warning("%s does not read back as it was written; nothing is deleted", store.url_of(path))
-        store.delete(path)
         return False
     check()
     for _ in in_threads(store.delete, [part.path for part in parts if part.path != path]):

@@ -9,68 +9,32 @@ hash of the bytes, so damage is told from data, and writing a part twice is writ
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
-import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 
-from graphrag_ray.errors import CorruptPart, StoreError
-from graphrag_ray.store import decoded, parquet, rows
+from graphrag_ray.errors import CorruptPart
+from graphrag_ray.store import decoded, marks, parquet, rows
 from graphrag_ray.store.decoded import DecodedPart
 from graphrag_ray.store.entries import NONE, Entries, Held, held_by, held_in
 from graphrag_ray.store.files import WHOLE_BYTES, FileInfo, Store
+from graphrag_ray.store.listing import NAME, RELOADS, folder, read_parts, vanishing
 from graphrag_ray.store.rows import JournalRow
 
-PART_NAME = re.compile(r"part-(\d{13})(?:-[\w-]+|~(\d{4}))-[0-9a-f]{32}\.parquet", re.ASCII)
 FLUSH_BYTES = 64 << 20
 """A flush writes a new part when its rows hold more than this, as after a long outage of the storage."""
 
-WORK = "work"
-"""The folder that holds the journals of all dialogues."""
-
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-THREADS = 16
-"""Requests for parts that a process makes at once."""
-_RELOADS = 5
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-X = TypeVar("X")
-
-
-def folder(dialogue: str) -> str:
-    """Where the parts of a dialogue are."""
-    if not _NAME.fullmatch(dialogue):
-        raise ValueError(f"a dialogue's name is letters, digits, '_' and '-', not {dialogue!r}")
-    return f"{WORK}/{dialogue}"
-
-
-def list_parts(store: Store, dialogue: str) -> list[FileInfo]:
-    """The parts of a dialogue by time. Some may be merged away while they are being read.
-
-    A listing that takes its time can miss both the parts that are merged and the one they went into. The
-    merged part is there before the first of them is deleted, so a second listing sees what the first
-    missed, and both together miss no row.
-    """
-    at = folder(dialogue) + "/"
-    found = {info.path: info for _ in range(2) for info in store.list(folder(dialogue))}
-    return [found[path] for path in sorted(found) if PART_NAME.fullmatch(path.removeprefix(at))]
-
-
-def retried_path(dialogue: str) -> str:
-    """The note that items of a dialogue were put back (`retries.py`)."""
-    return f"{folder(dialogue)}/retried.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +58,7 @@ class JournalWriter:
         writer_id: str,
         on_written: Callable[[str, Sequence[JournalRow]], object] = lambda path, rows: None,
     ) -> None:
-        if not _NAME.fullmatch(writer_id):
+        if not NAME.fullmatch(writer_id):
             raise ValueError(f"a writer's id is letters, digits, '_' and '-', not {writer_id!r}")
         self._store, self._folder, self._writer_id = store, folder(dialogue), writer_id
         self._on_written = on_written
@@ -297,14 +261,14 @@ class JournalIndex:
         return list(keys)
 
     def _reloading(self, read: Callable[[], T]) -> T:
-        for _ in range(_RELOADS):
+        for _ in range(RELOADS):
             try:
                 return read()
             except FileNotFoundError:
                 # Merged away since this index was loaded.
                 self._entries = _load(self._store, self._dialogue, self._entries)
                 self._known_done = None
-        raise _vanishing(self._store, self._dialogue)
+        raise vanishing(self._store, self._dialogue)
 
     def _lookup(self, keys: list[str]) -> dict[str, list[JournalRow]]:
         return {key: rows.resolve(found) for key, found in self._read(keys).items()}
@@ -340,27 +304,19 @@ class JournalIndex:
 
 def _load(store: Store, dialogue: str, known: Entries = NONE) -> Entries:
     """known: what was loaded before; parts that are in it are not read again."""
-    before = set(known.paths)
-    for _ in range(_RELOADS):
-        parts = list_parts(store, dialogue)
-        new = [part for part in parts if part.path not in before]
-        # A part that was merged away since it was listed is in a part of the next listing.
-        with contextlib.suppress(FileNotFoundError):
-            scanned = list(in_threads(partial(_scan, store), new))
-            break
-    else:
-        raise _vanishing(store, dialogue)
-    found = [(part.path, held) for part, held in zip(new, scanned, strict=True) if held is not None]
-    damaged = tuple(part.path for part, held in zip(new, scanned, strict=True) if held is None)
-    loaded = known.among({part.path for part in parts}).having(found)
-    return replace(loaded, damaged=damaged, retried_until=_retried_until(store, dialogue))
-
-
-def _retried_until(store: Store, dialogue: str) -> float:
-    try:
-        return float(orjson.loads(store.read(retried_path(dialogue))).get("until", 0.0))
-    except FileNotFoundError:
-        return 0.0
+    scanned: dict[str, Held | None] = {}
+    listed = read_parts(
+        store,
+        dialogue,
+        partial(_scan, store),
+        lambda part, held: scanned.update({part.path: held}),
+        set(known.paths),
+    )
+    now = {part.path for part in listed}
+    found = [(path, held) for path, held in scanned.items() if held is not None and path in now]
+    damaged = tuple(path for path, held in scanned.items() if held is None and path in now)
+    loaded = known.among(now).having(found)
+    return replace(loaded, damaged=damaged, retried_until=_retried_until(store, dialogue, loaded))
 
 
 def _scan(store: Store, info: FileInfo) -> Held | None:
@@ -377,19 +333,26 @@ def _scan(store: Store, info: FileInfo) -> Held | None:
     return held_in(table)
 
 
-def in_threads(do: Callable[[X], T], parts: Sequence[X]) -> Iterator[T]:
-    """The same with many parts at once, results in order."""
-    if not parts:
-        return
-    with ThreadPoolExecutor(min(THREADS, len(parts)), thread_name_prefix="journal") as pool:
-        yield from pool.map(do, parts)
+def _retried_until(store: Store, dialogue: str, entries: Entries) -> float:
+    """As the mark says or, where that is damaged, the retry rows."""
+    until = marks.until(store, dialogue)
+    if until is not None:
+        return until
+    _log.warning("%s is damaged: the retry rows tell what it held", store.url_of(marks.path(dialogue)))
+    found = [0.0]
+    if entries.any_has(rows.RETRY):
+        read_parts(store, dialogue, partial(_latest_retry, store), lambda _, at: found.append(at))
+    return max(found)
 
 
-def _vanishing(store: Store, dialogue: str) -> StoreError:
-    return StoreError(
-        f"the parts of {store.url_of(folder(dialogue))} vanish while they are read: is another program "
-        "deleting files there?"
-    )
+def _latest_retry(store: Store, info: FileInfo) -> float:
+    """Unix seconds; 0.0 without any, or of a damaged part, which holds none for anybody."""
+    try:
+        table = parquet.read_columns(store, info.path, ("kind", "at"), info.bytes)
+    except CorruptPart:
+        return 0.0
+    is_retry = rows.coded(table["kind"], lambda kind: kind == rows.RETRY, np.bool_)
+    return float(rows.numbers(table["at"], np.float64)[is_retry].max(initial=0.0))
 
 
 def _warn_damaged(error: CorruptPart) -> None:

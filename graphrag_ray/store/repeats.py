@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
@@ -9,10 +11,13 @@ import pyarrow.compute as pc
 from graphrag_ray.errors import CorruptPart
 from graphrag_ray.store import parquet, rows
 from graphrag_ray.store.files import FileInfo, Store
-from graphrag_ray.store.journal import JournalIndex, in_threads, list_parts
+from graphrag_ray.store.journal import JournalIndex
+from graphrag_ray.store.listing import read_parts
 from graphrag_ray.store.rows import TURN, JournalRow, standing
 
-_PLACE = np.dtype([("prefix", "u8"), ("turn", "i4"), ("slot", "i4")])
+_PLACE = np.dtype([("prefix", "u8"), ("turn", "i4"), ("slot", "i4"), ("at", "f8"), ("latency_s", "f8")])
+"""What a reply answers, and what tells it from another one."""
+_NUMBERS = ("turn", "slot", "at", "latency_s")
 
 
 def answered_twice(store: Store, dialogue: str) -> set[str]:
@@ -20,11 +25,14 @@ def answered_twice(store: Store, dialogue: str) -> set[str]:
 
     Reads narrow columns of the journal, and the rows of what may be such an item. Raises StoreError.
     """
-    parts = list_parts(store, dialogue)
-    found = list(in_threads(lambda info: _places(store, info), parts))
-    places = np.concatenate(found) if found else np.empty(0, _PLACE)
-    values, counts = np.unique(places, return_counts=True)
-    suspects = np.unique(values["prefix"][counts > 1])
+    found = [np.empty(0, _PLACE)]
+    read_parts(store, dialogue, partial(_places, store), lambda _, places: found.append(places))
+    # A merge leaves a row in two parts.
+    places = np.unique(np.concatenate(found))
+    same = np.logical_and.reduce(
+        [places[name][1:] == places[name][:-1] for name in ("prefix", "turn", "slot")]
+    )
+    suspects = np.unique(places["prefix"][1:][same])
     if not len(suspects):
         return set()
     index = JournalIndex.load(store, dialogue)
@@ -32,19 +40,17 @@ def answered_twice(store: Store, dialogue: str) -> set[str]:
 
 
 def _places(store: Store, info: FileInfo) -> npt.NDArray[np.void]:
-    """What each reply of a part answers."""
+    """Of each reply of a part."""
     try:
-        table = parquet.read_columns(store, info.path, ["key", "kind", "turn", "slot"], info.bytes)
-    except (
-        CorruptPart,
-        FileNotFoundError,
-    ):  # merged away: what it went into is listed too, or a later look's
+        table = parquet.read_columns(store, info.path, ["key", "kind", *_NUMBERS], info.bytes)
+    except CorruptPart:
         return np.empty(0, _PLACE)
     table = table.filter(pc.equal(table["kind"].cast("string"), TURN))
     places = np.zeros(table.num_rows, _PLACE)
     if table.num_rows:
         places["prefix"] = rows.column_prefixes(table["key"])
-        places["turn"], places["slot"] = (rows.numbers(table[name], np.int32) for name in ("turn", "slot"))
+        for name in _NUMBERS:
+            places[name] = rows.numbers(table[name], _PLACE[name])
     return places
 
 

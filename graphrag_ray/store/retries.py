@@ -2,10 +2,7 @@
 
 A retry row voids what an item's journal held until then (`rows.standing`). Its time is that of the last row
 that it voids, and rows that are written from then on are later (`JournalIndex.now`): no clock, not even one
-that was ahead or is set back, can put it after replies that are still to come.
-
-    work/<dialogue>/retried.json    changes whenever items are put back: steps that depend on the journal's
-                                    answers to them are done again; `until`: the latest of all retry rows
+that was ahead or is set back, can put it after replies that are still to come. `marks.py` keeps the latest.
 """
 
 from __future__ import annotations
@@ -14,13 +11,13 @@ import secrets
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-import orjson
 import pyarrow.compute as pc
 
 from graphrag_ray.errors import CorruptPart
-from graphrag_ray.store import parquet
+from graphrag_ray.store import marks, parquet
 from graphrag_ray.store.files import FileInfo, Store
-from graphrag_ray.store.journal import JournalIndex, JournalWriter, in_threads, list_parts, retried_path
+from graphrag_ray.store.journal import JournalIndex, JournalWriter
+from graphrag_ray.store.listing import read_parts
 from graphrag_ray.store.rows import DONE, FAILED, KILLED, RETRY, JournalRow, resolve
 
 
@@ -39,25 +36,21 @@ def put_back(store: Store, dialogue: str, failed_at: Mapping[str, float], told: 
     written = index.all_rows(failed_at)
     found = {key: resolve(rows) for key, rows in written.items() if _stands_failed(rows, failed_at[key])}
     put = [_retry(key, rows, dialogue, told) for key, rows in found.items()]
+    # The mark comes first: without the rows it does no harm, while replies that a clock which is behind dates
+    # before rows without it would be void. Also where all had been put back: whoever did it may have died.
+    earlier = (row.at for rows in written.values() for row in rows if row.kind == RETRY)
+    marks.write(store, dialogue, told, max([index.retried_until, *earlier, *(row.at for row in put)]))
     if put:
         writer = JournalWriter(store, dialogue, f"retry-{secrets.token_hex(6)}")
         for row in put:
             writer.append(row)
         writer.flush()
-    # Also where all had been put back before: whoever did it may have died before this was written.
-    earlier = (row.at for rows in written.values() for row in rows if row.kind == RETRY)
-    until = max([index.retried_until, *earlier, *(row.at for row in put)])
-    mark = orjson.dumps({"retried": secrets.token_hex(8), "told": told, "until": until})
-    store.write(retried_path(dialogue), mark)
     return len(found)
 
 
 def mark(store: Store, dialogue: str) -> str:
     """Changes whenever items of the dialogue are put back; "" before the first. Raises StoreError."""
-    try:
-        return store.read(retried_path(dialogue)).decode()
-    except FileNotFoundError:
-        return ""
+    return marks.text(store, dialogue)
 
 
 def unanswered(store: Store, dialogue: str) -> dict[str, list[JournalRow]]:
@@ -68,15 +61,16 @@ def unanswered(store: Store, dialogue: str) -> dict[str, list[JournalRow]]:
     """
     index = JournalIndex.load(store, dialogue)
     found = index.failed()
-    parts = list_parts(store, dialogue)
-    told = index.lookup(key for keys in in_threads(partial(_told_in, store), parts) for key in keys)
+    keys: set[str] = set()
+    read_parts(store, dialogue, partial(_told_in, store), lambda _, own: keys.update(own))
+    told = index.lookup(sorted(keys))
     return found | {key: rows for key, rows in told.items() if any(_says_why(row) for row in rows)}
 
 
 def _told_in(store: Store, part: FileInfo) -> list[str]:
     try:
         table = parquet.read_columns(store, part.path, ["key", "kind", "error"], part.bytes)
-    except (CorruptPart, FileNotFoundError):
+    except CorruptPart:
         return []
     kinds = [str(kind) for kind in table["kind"].to_pylist()]
     reasons = pc.is_valid(table["error"]).to_pylist()

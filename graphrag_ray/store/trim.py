@@ -13,7 +13,7 @@ import pyarrow as pa
 from graphrag_ray.errors import CorruptPart, StoreError
 from graphrag_ray.store import compaction, parquet, rows
 from graphrag_ray.store.files import FileInfo, Store
-from graphrag_ray.store.journal import in_threads, list_parts
+from graphrag_ray.store.listing import in_threads, list_parts
 
 Keys = npt.NDArray[np.uint64]
 

@@ -14,10 +14,13 @@ from endpoint import BROKEN, Answer, Response
 from test_chat import piped
 from world import REJECTED, Command, World, model_options, prompt_of
 
+from graphrag_ray import batch
 from graphrag_ray.ask import Index, open_index
 from graphrag_ray.batch import answer_batch
-from graphrag_ray.errors import StoreError
+from graphrag_ray.errors import LockHeld, StoreError
 from graphrag_ray.query import methods
+from graphrag_ray.store import locks
+from graphrag_ray.store.files import Store
 from graphrag_ray.store.local import LocalFiles
 
 ABOUT_DAVE = "What about DAVE ?"
@@ -172,3 +175,20 @@ def test_a_conversation_keeps_them_from_one_day_to_the_next(town: World, cache: 
     piped(town, said, "--cache", str(cache))
     asked = town.asked()
     assert FREE in piped(town, said, "--cache", str(cache)).stdout and town.asked() == asked
+
+
+def test_a_batch_waits_while_a_service_merges_the_cache_and_not_for_longer(
+    town: World, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    questions = tmp_path / "questions.csv"
+    questions.write_text(f"question\n{ABOUT_DAVE}\n")
+    given = (opened(town, cache), str(questions), str(tmp_path / "answers.parquet"))
+    with locks.acquire(Store(str(cache)), note="merging the parts of a cache") as merging:
+        with monkeypatch.context() as impatient:
+            impatient.setattr(batch, "MERGED_WITHIN_S", 0.0)
+            with pytest.raises(LockHeld, match="merging the parts of a cache"):
+                answer_batch(*given)
+        released = threading.Timer(1.0, merging.release)
+        released.start()
+        assert answer_batch(*given).failed == 0
+        released.join()

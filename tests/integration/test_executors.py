@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ from endpoint import BROKEN, TOO_LONG, WRONG_KEY, Answer, Endpoint
 from listed import Listed
 
 from graphrag_ray import logs
+from graphrag_ray.engine import stopping
 from graphrag_ray.engine.executor import Executor, RowSource
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.work import Row, Work, outcomes
-from graphrag_ray.errors import BudgetSpent, CorruptPart, LockLost, ModelRefused, TooManyFailures
+from graphrag_ray.errors import BudgetSpent, CorruptPart, Interrupted, LockLost, ModelRefused, TooManyFailures
 from graphrag_ray.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.settings import Budget
 from graphrag_ray.settings_file import parse_settings
@@ -269,6 +271,24 @@ def test_a_sweep_after_one_that_was_broken_off_has_all_places_again(make: Make, 
         )
     endpoint.respond = lambda body: "fine"
     assert len(sweep(executor, [f"again {i}" for i in range(40)]).outcomes) == 40
+
+
+def test_calls_that_are_given_up_at_the_end_are_counted_as_paid(
+    make: Make, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+):
+    class Stopped(Listed):
+        def take(self) -> list[Row] | None:
+            if endpoint.in_flight >= 8:
+                executor.stop.told = signal.SIGINT
+            return super().take() or []
+
+    monkeypatch.setattr(stopping, "GRACE_S", {signal.SIGINT: 0.5})
+    endpoint.respond = lambda body: Answer("never", delay_s=30.0)
+    executor: Any = make()
+    with pytest.raises(Interrupted):
+        executor.sweep(WORK, Stopped(list("abcdefgh")), JournalIndex.load(executor.store, "echo"))
+    paid = executor.spending.before.total
+    assert paid.unanswered == 8 and paid.prompt_tokens > 0
 
 
 def test_a_request_that_did_not_fit_is_sent_once_it_does(make: Make, endpoint: Endpoint):

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from graphrag_ray.errors import StoreError
-from graphrag_ray.store import blobs, cache, compaction, gc, journal, locks, parts, rows, snapshots, trim
+from graphrag_ray.store import blobs, cache, compaction, gc, listing, locks, parts, rows, snapshots, trim
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
 from graphrag_ray.store.rows import JournalRow
@@ -138,7 +138,7 @@ def test_items_are_taken_out_and_the_others_keep_all_their_rows(store):
     assert [len(index.turns(key(i))) for i in (2, 3)] == [2, 2]
     left = [info.path for info in store.list("work/extract")]
     assert untouched in left and len(left) == 2
-    assert all(journal.PART_NAME.fullmatch(path.rsplit("/", 1)[-1]) for path in left)
+    assert all(listing.PART_NAME.fullmatch(path.rsplit("/", 1)[-1]) for path in left)
 
 
 def test_killed_at_each_operation_no_item_that_stays_is_lost_and_the_next_call_takes_the_rest(store, killing):

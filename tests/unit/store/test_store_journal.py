@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphrag_ray.errors import StoreError
-from graphrag_ray.store import compaction, decoded, journal, parquet
+from graphrag_ray.store import compaction, decoded, journal, listing, parquet
 from graphrag_ray.store import rows as rows_module
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
@@ -382,11 +382,34 @@ def test_other_files_in_the_journal_are_left_alone(store):
 
 def test_parts_that_vanish_for_ever_are_an_error_and_not_an_empty_journal(store, monkeypatch):
     write(store, row(1))
-    found = journal.list_parts(store, "extract")
+    write(store, row(2), writer="v")
+    found = listing.list_parts(store, "extract")
     store.delete(found[0].path)
-    monkeypatch.setattr(journal, "list_parts", lambda *_: found)
+    monkeypatch.setattr(listing, "list_parts", lambda *_: found)
     with pytest.raises(StoreError, match="vanish"):
         JournalIndex.load(store, "extract")
+
+
+def test_a_journal_that_is_merged_all_the_while_is_loaded_part_by_part(store, monkeypatch):
+    """Each listing is followed by a merge of some of its parts: more often than one would begin anew."""
+    for i in range(24):
+        write(store, row(i, at=1000.0 + i), writer=f"w{i:02d}")
+    real, scanned = listing.list_parts, []
+
+    def list_then_merge(*_):
+        parts = real(store, "extract")
+        small = [part for part in parts if "~" not in part.path][:2]
+        if small:
+            compaction.merge_parts(store, "extract", small, lambda: None, print)
+        return parts
+
+    monkeypatch.setattr(listing, "list_parts", list_then_merge)
+    scan = journal._scan
+    monkeypatch.setattr(journal, "_scan", lambda *a: scanned.append(a[1].path) or scan(*a))
+    index = JournalIndex.load(store, "extract")
+    assert len(scanned) < 40
+    monkeypatch.setattr(listing, "list_parts", real)
+    assert len(index.lookup(map(key, range(24)))) == 24
 
 
 def test_reading_and_writing_the_journal_does_not_import_pandas(tmp_path):

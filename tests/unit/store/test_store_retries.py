@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 
@@ -9,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.store import compaction, retries
+from graphrag_ray.store import compaction, marks, parquet, retries
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.journal import JournalIndex, JournalWriter, list_parts
+from graphrag_ray.store.journal import JournalIndex, JournalWriter
+from graphrag_ray.store.listing import list_parts
 from graphrag_ray.store.rows import DONE, FAILED, RETRY, TURN, JournalRow, resolve
 
 
@@ -86,6 +88,70 @@ def test_a_clock_that_was_ahead_voids_no_answer_that_comes_after_the_item_was_pu
     assert [r.reply for r in look(store).turns(key(1)) if r.kind == TURN] == ["good"]
 
 
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("writes", [0, 1, 2])
+def test_putting_back_that_is_killed_voids_no_answer_that_comes_after_it(
+    store: Store, monkeypatch, writes: int
+):
+    ahead = time.time() + 60
+    write(store, failed(1, ahead))
+    real, done = Store.write, []
+
+    def killed(self, path, data):
+        if len(done) == writes:
+            raise Killed
+        done.append(path)
+        real(self, path, data)
+
+    monkeypatch.setattr(Store, "write", killed)
+    with contextlib.suppress(Killed):
+        retries.put_back(store, "extract", {key(1): ahead}, "by hand")
+    monkeypatch.undo()
+    now = look(store).now()
+    write(store, turn(1, now, reply="good"), end(1, now), writer="v")
+    assert [r.reply for r in look(store).turns(key(1)) if r.kind == TURN] == ["good"]
+
+
+@pytest.mark.parametrize("mark", [b"", b"{", b"[]", b'{"until": null}', b'{"until": 1e300}', b"\xff\x00"])
+def test_of_a_damaged_mark_the_rows_tell_what_was_put_back(store: Store, caplog, mark: bytes):
+    ahead = time.time() + 60
+    write(store, failed(1, ahead), failed(2, ahead - 30), failed(3, ahead + 100))
+    retries.put_back(store, "extract", {key(1): ahead}, "by hand")
+    retries.put_back(store, "extract", {key(2): ahead}, "by hand")
+    told = retries.mark(store, "extract")
+    store.write(marks.path("extract"), mark)
+    assert look(store).retried_until == ahead < look(store).now() < ahead + 1
+    assert marks.path("extract") in caplog.text and retries.mark(store, "extract") != told
+    retries.put_back(store, "extract", {}, "again")
+    caplog.clear()
+    assert look(store).retried_until == ahead and not caplog.records
+
+
+def test_a_damaged_mark_where_nothing_was_put_back_moves_no_clock(store: Store):
+    write(store, failed(1, 5.0))
+    store.write(marks.path("extract"), b"{")
+    assert look(store).retried_until == 0.0
+
+
+def test_a_mark_that_is_read_short_is_read_again(store: Store, monkeypatch, caplog):
+    write(store, failed(1, 5.0))
+    retries.put_back(store, "extract", {key(1): 5}, "by hand")
+    real, cut = Store.read, []
+
+    def read(self, path):
+        data = real(self, path)
+        if path == marks.path("extract") and not cut:
+            cut.append(path)
+            return data[:-1]
+        return data
+
+    monkeypatch.setattr(Store, "read", read)
+    assert look(store).retried_until == 5.0 and cut and not caplog.records
+
+
 def test_an_item_whose_end_was_never_written_is_put_back_by_its_time(store: Store):
     write(store, turn(1, 5.7))
     assert retries.put_back(store, "extract", {key(1): 4}, "answered since") == 0
@@ -128,6 +194,21 @@ def test_the_journal_alone_tells_which_items_failed_and_why(store: Store):
     }
     retries.put_back(store, "extract", {key(1): 5, key(3): 7}, "by hand")
     assert retries.unanswered(store, "extract") == {}
+
+
+def test_a_merge_that_overtakes_the_look_hides_no_failed_item(store: Store, monkeypatch):
+    for i in range(4):
+        write(store, turn(i, 5.0 + i), end(i, 5.1 + i, "no JSON"), writer=f"w{i}")
+    real, overtaken = parquet.read_columns, []
+
+    def read(*args):
+        if "error" in args[2] and not overtaken:
+            overtaken.append(args)
+            assert compaction.compact(store, "extract", at_least=1) == 3
+        return real(*args)
+
+    monkeypatch.setattr(parquet, "read_columns", read)
+    assert set(retries.unanswered(store, "extract")) == {key(i) for i in range(4)} and overtaken
 
 
 rows_of_an_item = st.lists(
