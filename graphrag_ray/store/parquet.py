@@ -22,6 +22,10 @@ T = TypeVar("T")
 _HASH_LENGTH = 32
 _ROW_GROUP_ROWS = 1 << 15
 """What is read at once of a large file of which few rows are wanted. Files are 6% larger than in one."""
+_HERE: dict[str, Any] = {"use_threads": False}
+"""Decoded in this thread. Arrow's own let go of the bytes a moment after the table is there, and a process
+that ends just then is aborted (https://github.com/apache/arrow/issues/34314). Tables of many parts are read
+by threads of ours."""
 READS = 3
 """A read may be cut short on its way: what is damaged is so each time."""
 
@@ -131,28 +135,28 @@ def _rows(file: pq.ParquetFile, names: Sequence[str], wanted: pa.Array) -> tuple
         return None
     held: list[tuple[int, pa.ChunkedArray]] = []
     for group in range(file.num_row_groups):
-        mask = is_one_of(file.read_row_group(group, columns=names[:1])[names[0]], wanted)
+        mask = is_one_of(file.read_row_group(group, names[:1], **_HERE)[names[0]], wanted)
         if pc.any(mask).as_py():
             held.append((group, mask))
     if not held:
         return pa.schema([file.schema_arrow.field(n) for n in names]).empty_table(), file.metadata.num_rows
-    table = file.read_row_groups([group for group, _ in held], columns=list(names))
+    table = file.read_row_groups([group for group, _ in held], list(names), **_HERE)
     mask = pa.chunked_array([chunk for _, of_group in held for chunk in of_group.chunks])
     return table.filter(mask), file.metadata.num_rows
 
 
 def _decode(store: Store, path: str, source: pa.NativeFile, columns: Sequence[str] | None) -> pa.Table:
     def read(file: pq.ParquetFile) -> pa.Table:
-        return file.read(
-            columns=None if columns is None else [c for c in columns if c in file.schema_arrow.names]
-        )
+        known = None if columns is None else [c for c in columns if c in file.schema_arrow.names]
+        return file.read(known, **_HERE)
 
     return _opened(store, path, source, read)
 
 
 def _opened(store: Store, path: str, source: pa.NativeFile, read: Callable[[Any], T]) -> T:
+    far = not isinstance(source, pa.BufferReader)  # many columns are fetched at once, by threads of Arrow
     try:
-        return read(pq.ParquetFile(source, page_checksum_verification=True))
+        return read(pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=far))
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, ValueError) as e:
