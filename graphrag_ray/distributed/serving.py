@@ -14,7 +14,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -69,6 +69,7 @@ class Replica:
     application: str
     name: str
     several: bool
+    _known: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def here(cls, several: bool) -> Replica:
@@ -77,14 +78,18 @@ class Replica:
         return cls(context.app_name, str(context.replica_id.unique_id), several)
 
     def ask_key(self, variable: str) -> str | None:
-        """The value that the process which started the service holds. Waits."""
+        """The value that the process which started the service holds, or held when it was asked. Waits."""
+        if variable in self._known:
+            return self._known[variable]
         try:
             holder = ray.get_actor(_name(self.application, _KEYS), NAMESPACE)
             found: str | None = ray.get(holder.get.remote(variable))
-            hide([found] if found else [])
-            return found
         except (ValueError, RayError):  # nobody holds any
             return None
+        if found:
+            hide([found])
+            self._known[variable] = found
+        return found
 
     def metrics(self, declared: Iterable[Instrument]) -> ReplicaMetrics:
         """Recorded with the agent of this node, whichever replica Prometheus would get an answer from."""

@@ -82,6 +82,7 @@ def create_app(
     async def life(app: FastAPI) -> AsyncIterator[None]:
         with traces.exported():
             await service.live.look()
+            await asyncio.to_thread(_ask_keys, service.live, ask_key)
             following = [asyncio.ensure_future(one.follow()) for one in (service.live, service.measures)]
             try:
                 yield
@@ -106,6 +107,14 @@ def create_app(
     _routes(app, service)
     _errors(app, options)
     return app
+
+
+def _ask_keys(live: Live, ask_key: Callable[[str], str | None] | None) -> None:
+    """Before the first question: whoever holds them may be gone when that comes, and the replica lives on."""
+    if ask_key is not None and live.current is not None:
+        for variable in live.current.connections.models.key_variables():
+            if not os.environ.get(variable):
+                ask_key(variable)
 
 
 def _local_limiter(models: Models) -> Limiter:

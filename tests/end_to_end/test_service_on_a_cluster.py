@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -102,7 +103,13 @@ def _kill_a_replica(site: Site, service: Running) -> None:
     assert 0 < [status for status, _ in told].count(200) < ASKED
     model.respond = toy_model.respond
     assert service.ask(THEMES).status_code == 200
-    until(lambda: len(site.replicas() - {min(before)}) == 2)
+    seen: set[str] = set()
+
+    def both_answer() -> bool:
+        seen.update(re.findall(r'replica="([^"]+)"', service.client.get("/metrics").text))
+        return len(seen) == 2
+
+    until(both_answer)  # so the new one has the key, which nobody holds when the command is gone
     assert {service.ask(THEMES).status_code for _ in range(10)} == {200}
 
 

@@ -81,8 +81,9 @@ def begin(store: Store, endpoint: Endpoint, near: Near) -> asyncio.Task[End]:
     return asyncio.ensure_future(worker._WorkerSweep(settings, limiter, WORK, index, near).run())
 
 
-async def give(near: Near, numbers: range) -> None:
-    await near.tell("exchange", [(i, {"text": f"item {i}"}) for i in numbers], True, 1, 0.0)
+async def give(near: Near, numbers: range, closed: bool = True) -> None:
+    """closed: these are all that there are."""
+    await near.tell("exchange", [(i, {"text": f"item {i}"}) for i in numbers], closed, 1, 0.0)
 
 
 async def finished(near: Near, number: int) -> set[int]:
@@ -146,7 +147,7 @@ def test_a_worker_whose_coordinator_stays_out_of_reach_journals_and_says_so(
     async def play() -> None:
         near = Near()
         running = begin(store, endpoint, near)
-        await give(near, range(6))
+        await give(near, range(6), closed=False)
         while len(endpoint.requests) < 6:
             await asyncio.sleep(0.01)
         near.away = True
