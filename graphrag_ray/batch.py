@@ -33,6 +33,7 @@ from graphrag_ray.steps.run import iso
 from graphrag_ray.store import locks
 from graphrag_ray.store.files import Store
 from graphrag_ray.terminal.progress import Observer
+from graphrag_ray.urls import shown
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ def answer_batch(
         engine.on_ray(address) if on_ray or address else engine.here() as executor,
         observer,
         listening(stop),
-        _locked(work, f"query --batch {questions}", MERGED_WITHIN_S if index.cache else 0.0) as lock,
+        _locked(work, f"query --batch {shown(questions)}", MERGED_WITHIN_S if index.cache else 0.0) as lock,
     ):
         tidy(work, lock.check, MANY)
         try:

@@ -17,6 +17,7 @@ from graphrag_ray.query.answer import Answer
 from graphrag_ray.records import Reference
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.remote import is_storage_error, open_elsewhere
+from graphrag_ray.urls import shown, without_secrets
 
 QUESTION_COLUMNS = ("question", "question_text")
 ID_COLUMNS = ("id", "question_id")
@@ -81,20 +82,21 @@ def read_questions(url: str, options: Mapping[str, Any], most_characters: int) -
     options: how a URL is reached. Raises UsageError for a file that cannot be read, that has no such column
     or no question, and for an id that two rows have.
     """
-    table, column = _opened(url, _content(url, options))
+    at = shown(url)
+    table, column = _opened(at, _content(url, options))
     posed: list[Posed] = []
     rows: dict[str, int] = {}
     for row in table.rows:
         if row.number == WHOLE_FILE:
-            raise UsageError(f"{url}: {row.fault}")
+            raise UsageError(f"{at}: {row.fault}")
         one = _posed(row, column, most_characters)
         if one.id in rows:
-            raise UsageError(f"{url}: rows {rows[one.id]} and {row.number} have the same id, {one.id!r}")
+            raise UsageError(f"{at}: rows {rows[one.id]} and {row.number} have the same id, {one.id!r}")
         rows[one.id] = row.number
         posed.append(one)
     if not any(not p.fault for p in posed):
         told = "; ".join(f"row {rows[p.id]}: {p.fault}" for p in posed[:FAULTS_TOLD])
-        raise UsageError(f"{url} holds no question{f': {told}' if told else ''}")
+        raise UsageError(f"{at} holds no question{f': {told}' if told else ''}")
     return posed
 
 
@@ -103,12 +105,13 @@ def _content(url: str, options: Mapping[str, Any]) -> bytes:
         fs, path = open_elsewhere(url, options)
         return bytes(fs.cat_file(path))
     except (ImportError, ValueError) as e:
-        raise UsageError(f"cannot read {url}: {e}") from e
+        raise UsageError(f"cannot read {shown(url)}: {without_secrets(str(e), url)}") from e
     except Exception as e:
         if not is_storage_error(e):
             raise
-        why = "there is no such file" if isinstance(e, FileNotFoundError) else str(e) or type(e).__name__
-        raise UsageError(f"cannot read {url}: {why}") from e
+        gone = isinstance(e, FileNotFoundError)
+        why = "there is no such file" if gone else without_secrets(str(e), url) or type(e).__name__
+        raise UsageError(f"cannot read {shown(url)}: {why}") from e
 
 
 def _opened(url: str, content: bytes) -> tuple[Table, str]:

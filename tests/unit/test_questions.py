@@ -5,6 +5,7 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from web_server import serving
 
 from graphrag_ray.errors import UsageError
 from graphrag_ray.query.answer import Answer, ContextUsed, Phase
@@ -93,6 +94,18 @@ def test_a_file_that_holds_no_questions_is_refused(read, name, content, told):
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(UsageError, match=r"cannot read .*none.csv: there is no such file"):
         read_questions(str(tmp_path / "none.csv"), {}, 100)
+
+
+def test_questions_at_a_signed_address_are_read_and_no_fault_repeats_what_opens_it():
+    files = {"/q.csv": b"question\nWho is ANNA?\n", "/none.csv": b"a\n1\n", "/q.txt": b""}
+    with serving(files) as web:
+        at = f"http://me:correct-horse@{web.host}"
+        signed = "?X-Amz-Signature=0badc0de5ea1"
+        assert read_questions(f"{at}/q.csv{signed}", {}, 100) == TWO[:1]
+        for name in ("none.csv", "q.txt", "gone.csv"):
+            with pytest.raises(UsageError, match=f"http://{web.host}/{name}") as refused:
+                read_questions(f"{at}/{name}{signed}", {}, 100)
+            assert "correct-horse" not in str(refused.value) and "0badc0de5ea1" not in str(refused.value)
 
 
 def test_an_answer_is_a_row_and_so_is_a_failure(tmp_path):

@@ -1,7 +1,7 @@
 """A sweep's items that come from coroutines: who asks gets what became of them, each equal one once."""
 
 import asyncio
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -143,9 +143,8 @@ def test_an_outcome_that_nobody_waits_for_any_more_is_no_fault(feed):
         return rows
 
     rows = asyncio.run(scenario())
-    thread = threading.Thread(target=feed.finished, args=(0, done(rows[0])))
-    thread.start()
-    thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(feed.finished, 0, done(rows[0])).result(10) is None
 
 
 def test_an_item_has_the_same_name_in_every_run():
