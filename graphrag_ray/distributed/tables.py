@@ -333,8 +333,8 @@ def _paths(x: Any) -> Iterator[str]:
 
 @contextmanager
 def unwrapped(step: str) -> Iterator[None]:
-    """Raises our own error, not Ray's wrapping, where a function of ours raised one; says which step it was
-    where the process that ran it died."""
+    """Raises what a function raised in another process as itself, not in Ray's wrapping, whose text begins
+    with the way there; says which step it was where the process that ran it died."""
     try:
         yield
     except (WorkerCrashedError, RaySystemError) as e:
@@ -345,6 +345,8 @@ def unwrapped(step: str) -> Iterator[None]:
     except RayError as e:
         if (own := _own_error(e)) is not None:
             raise own from None
+        if isinstance(e, RayTaskError) and isinstance(e.cause, Exception):
+            raise e.cause from e
         raise
 
 

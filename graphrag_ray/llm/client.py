@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -18,8 +20,15 @@ import openai
 from openai import RequestOptions
 from pydantic import SecretStr
 
-from graphrag_ray.errors import CallError, FatalCallError, TransientCallError
-from graphrag_ray.llm.failures import BrokenOff, ParameterRefused, Refusal, classify, transport_errors
+from graphrag_ray.errors import CallError, FatalCallError, PermanentCallError, TransientCallError
+from graphrag_ray.llm.failures import (
+    BrokenOff,
+    ParameterRefused,
+    Refusal,
+    Unanswered,
+    classify,
+    transport_errors,
+)
 from graphrag_ray.llm.headers import LimitHeaders
 from graphrag_ray.llm.keys import find_key, scrub
 from graphrag_ray.llm.peculiarities import Peculiarities, yes_no_bias
@@ -39,6 +48,7 @@ from graphrag_ray.settings import Endpoint, Model
 from graphrag_ray.urls import display_url
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 CONNECT_S = 15.0
 CONNECT_SHARE = 0.9
@@ -67,8 +77,10 @@ class EndpointClient:
         force_yes_no: bool | None = None,
     ) -> None:
         """force_yes_no: force the reply of yes_no requests by logit bias; None: only where the
-        vocabulary is known to be the model's. Raises FatalCallError for a base_url that is no address."""
+        vocabulary is known to be the model's. Raises FatalCallError for a base_url that is no address, and
+        for a key or header that cannot be sent."""
         _check_address(endpoint.base_url)
+        _check_headers(endpoint, key)
         self.where = display_url(endpoint.base_url)
         self.price = price_of(model, endpoint)
         self.limits = LimitHeaders()
@@ -189,6 +201,9 @@ class EndpointClient:
             failure = e
         except self._failures as e:
             failure = self._failure(e, body)
+        except Exception as e:  # by what no library foresaw one call fails, and not the run
+            logger.error("a call ended in a way that nobody foresaw, please report it", exc_info=True)
+            failure = Unanswered(f"no answer from {self.where}: {type(e).__name__}: {e}")
         failure.args = (scrub(str(failure), [self.key]),)
         failure.__context__ = None
         raise failure
@@ -199,6 +214,8 @@ class EndpointClient:
             refusal = Refusal.read(error.status_code, error.body)
             if self._peculiarities.learn(body, refusal):
                 return ParameterRefused(f"{self.where} answered {refusal.status}: {refusal.message}")
+        elif why := _unsendable(body):
+            return PermanentCallError(f"the request cannot be sent to {self.where}: {why}")
         return classify(error, self.where, time.time())
 
     def _count(self, text: str) -> int:
@@ -239,6 +256,26 @@ def _check_address(url: str) -> None:
         )
 
 
+def _check_headers(endpoint: Endpoint, key: SecretStr | None) -> None:
+    given = {f"header {name}": value for name, value in endpoint.headers.items()}
+    if key is not None:
+        given["key"] = key.get_secret_value()
+    for what, value in given.items():
+        if not (value.isascii() and value.isprintable()):
+            raise FatalCallError(
+                f"the {what} for {display_url(endpoint.base_url)} cannot be sent: only printable ASCII can"
+            )
+
+
+def _unsendable(body: Mapping[str, Any]) -> str:
+    """Why no endpoint will ever get this request; "" where one could."""
+    try:
+        json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError as e:
+        return str(e)
+    return ""
+
+
 def _openai_client(endpoint: Endpoint, model: Model, key: SecretStr | None) -> openai.AsyncOpenAI:
     timeout = httpx2.Timeout(
         model.timeout_s, connect=min(CONNECT_S, CONNECT_SHARE * model.timeout_s), pool=None
@@ -252,5 +289,10 @@ def _openai_client(endpoint: Endpoint, model: Model, key: SecretStr | None) -> o
         max_retries=0,
         timeout=timeout,
         default_headers=endpoint.headers,
-        http_client=openai.DefaultAioHttpClient(limits=limits, timeout=timeout),
+        http_client=openai.DefaultAioHttpClient(limits=limits, timeout=timeout, cookies=_no_cookies()),
     )
+
+
+def _no_cookies() -> CookieJar:
+    """A call is by itself; and one cookie that cannot be sent back would end all calls after it."""
+    return CookieJar(DefaultCookiePolicy(allowed_domains=[]))

@@ -136,8 +136,6 @@ def classify(error: Exception, where: str, wall_now: float) -> CallError:
         return failure_of(Refusal.read(status, told), where)
     causes = _causes(error)
     reason = causes[-1]
-    if isinstance(reason, UnicodeError):
-        return PermanentCallError(f"the request cannot be sent to {where}: {reason}")
     # The client library's own types tell a connection that failed from one that broke off only sometimes.
     unsent = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)
     failure = TransientCallError if any(isinstance(e, unsent) for e in causes) else Unanswered

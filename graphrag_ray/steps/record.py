@@ -202,8 +202,9 @@ def ending(error: BaseException) -> dict[str, Any]:
     code = error.exit_code if isinstance(error, GraphRagError) else 1
     code = 130 if isinstance(error, KeyboardInterrupt) else code
     # Whoever raised it should have seen to that: what is written here is shown to all who see the index.
-    message = without_secrets(str(error))[:2_000]
-    return {"outcome": outcome_of(error), "exit_code": code, "message": message}
+    outcome = outcome_of(error)
+    told = f"{type(error).__name__}: {error}" if outcome == "crash" else str(error)
+    return {"outcome": outcome, "exit_code": code, "message": without_secrets(told)[:2_000]}
 
 
 def outcome_of(error: BaseException) -> str:

@@ -175,6 +175,8 @@ def two_turns(store: Store, row: Row) -> Generator[Any, Any, str]:
     """Asks for the text, then for the reply to it."""
     if row["text"] == "torn":
         raise CorruptPart("part x is torn")
+    if row["text"] == "bug":
+        raise ZeroDivisionError("seven by nothing")
     return ask_twice(row)
 
 
@@ -254,6 +256,12 @@ def test_a_refused_key_stops_the_run_and_writes_no_failure(make: Make, endpoint:
 def test_an_error_that_is_no_item_s_fault_ends_the_sweep_as_itself(make: Make):
     with pytest.raises(CorruptPart, match="part x is torn"):
         sweep(make(), ["a", "torn", "b"])
+
+
+def test_a_bug_of_ours_ends_the_sweep_with_its_own_words(make: Make):
+    with pytest.raises(ZeroDivisionError) as raised:
+        sweep(make(), ["a", "bug", "b"])
+    assert str(raised.value) == "seven by nothing"
 
 
 def test_a_sweep_after_one_that_was_broken_off_has_all_places_again(make: Make, endpoint: Endpoint):

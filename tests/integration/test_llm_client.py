@@ -9,6 +9,8 @@ import random
 import socket
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -32,6 +34,7 @@ from endpoint import (
 
 from graphrag_ray import settings
 from graphrag_ray.errors import FatalCallError, PermanentCallError, TransientCallError
+from graphrag_ray.llm import client
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.llm.client import connect
 from graphrag_ray.llm.failures import GaveUp
@@ -153,6 +156,81 @@ def test_a_passing_fault_is_tried_again(fault):
         assert world.run_one(chat()).text == "Hello."
     assert len(endpoint.requests) == 2
     assert world.accounts.total.retries == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 \xff\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 9 OK\r\n\r\n",
+        b"HTTP/1.1 302 Found\r\nLocation: http://[::1\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+    ],
+)
+def test_an_answer_that_is_none_is_tried_again(answer):
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(answer_all, server, answer, times=2)
+        world = World(
+            SimpleNamespace(base_url=f"http://127.0.0.1:{server.getsockname()[1]}/v1"), max_attempts=2
+        )
+        error = world.run_one(chat())
+        assert isinstance(error, GaveUp) and error.attempts == 2 and asked.result(10) == 2
+
+
+def answer_all(server, answer, times):
+    """The same bytes to each of so many connections; how many there were."""
+    for _ in range(times):
+        connection, _ = server.accept()
+        with connection:
+            connection.settimeout(10)
+            connection.recv(1 << 16)
+            connection.sendall(answer)
+    return times
+
+
+def test_what_no_library_foresaw_fails_one_call_which_is_tried_again(monkeypatch, caplog):
+    read_chat, seen = client.read_chat, itertools.count()
+
+    def read(*given):
+        if next(seen) == 0:
+            raise RuntimeError(f"the handler is closed, and {KEY} with it")
+        return read_chat(*given)
+
+    monkeypatch.setattr(client, "read_chat", read)
+    with Endpoint(lambda body: "Hello.") as endpoint:
+        world = World(endpoint)
+        assert world.run_one(chat()).text == "Hello."
+        monkeypatch.setattr(client, "read_chat", lambda *given: {}["nothing"])
+        error = World(endpoint, max_attempts=1).run_one(chat())
+    assert (world.accounts.total.retries, world.accounts.total.unanswered) == (1, 1)
+    assert (
+        isinstance(error, GaveUp) and "no answer from" in str(error) and "KeyError: 'nothing'" in str(error)
+    )
+    assert "nobody foresaw" in caplog.text
+
+
+def test_a_cookie_is_not_kept():
+    kept = Answer("Hello.", headers={"Set-Cookie": "route=caf\u00e9; Path=/"})
+    with Endpoint(in_turn(kept, "Hello.")) as endpoint:
+        world = World(endpoint, limits={"max_in_flight": 1})
+        assert [r.text for r in world.run(chat("a"), chat("b"))] == ["Hello."] * 2
+    assert all("Cookie" not in r.headers for r in endpoint.requests)
+
+
+@pytest.mark.parametrize("key", ["sk-caf\u00e9", "sk-one\nsk-two"])
+def test_a_key_that_no_header_can_hold_is_told_at_once_and_not_shown(key):
+    with Endpoint(lambda body: "Hello.") as endpoint:
+        error = World(endpoint, environ={"OPENAI_API_KEY": key}).run_one(chat())
+    assert isinstance(error, FatalCallError) and "cannot be sent" in str(error)
+    assert key not in str(error) and endpoint.requests == []
+
+
+def test_a_request_that_no_encoding_has_fails_for_good():
+    with Endpoint(lambda body: "Hello.") as endpoint:
+        error = World(endpoint).run_one(chat("half a pair: \ud800"))
+    assert isinstance(error, PermanentCallError) and "the request cannot be sent" in str(error)
+    assert endpoint.requests == []
 
 
 def test_a_hang_ends_with_the_time_out_and_is_tried_again():
