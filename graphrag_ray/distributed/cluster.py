@@ -14,7 +14,7 @@ from ray._common.utils import get_ray_address_file
 from ray._private import ray_constants
 
 from graphrag_ray import logs
-from graphrag_ray.distributed.nodes import our_code
+from graphrag_ray.distributed.nodes import event_loop, runtime_environment
 from graphrag_ray.errors import GraphRagError
 
 LISTENS_WITHIN_S = 3.0
@@ -32,6 +32,7 @@ def connected(address: str | None = None) -> Iterator[None]:
     workers of a cluster that we did not start comes this very package with the connection (see `nodes.py`).
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ |= event_loop()
     with ExitStack() as stack:
         if not ray.is_initialized():
             stack.callback(_restore_clusters, os.environ.get(_CLUSTERS), ray_constants.ENABLE_RAY_CLUSTER)
@@ -65,7 +66,7 @@ def _connect(address: str | None) -> None:
     wanted = address or os.environ.get("RAY_ADDRESS")
     try:
         _look_for(wanted)
-        ray.init(address=address, runtime_env=our_code(), **quiet)
+        ray.init(address=address, runtime_env=runtime_environment(), **quiet)
     except RuntimeError as e:
         if "ersion mismatch" not in str(e):
             raise

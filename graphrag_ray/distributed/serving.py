@@ -28,6 +28,7 @@ from ray.serve.schema import APIType
 
 from graphrag_ray.distributed.limits import SharedLimiter, beside_driver
 from graphrag_ray.distributed.metrics import ReplicaMetrics
+from graphrag_ray.distributed.nodes import event_loop
 from graphrag_ray.distributed.routing import ByLoadAlone
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.errors import GraphRagError, UsageError
@@ -114,9 +115,8 @@ def application(
     most_requests   that a replica is given at once: more than it takes, so that itself refuses them
     grace_s         for requests that run when a replica ends
     """
-    options: dict[str, Any] = {"num_cpus": num_cpus}
-    if own := _own_code():
-        options["runtime_env"] = own
+    environment = {**_own_code(), "env_vars": event_loop()}
+    options: dict[str, Any] = {"num_cpus": num_cpus, "runtime_env": environment}
     deployment = serve.deployment(
         serve.ingress(build)(),
         name="Questions",
@@ -261,13 +261,13 @@ def _why(name: str, error: RuntimeError) -> str:
     return (errors or lines)[-1]
 
 
-def _own_code() -> dict[str, Any] | None:
-    """The code that the driver brought along (`nodes.our_code`), which Serve hands to its replicas only
-    where it is told to."""
+def _own_code() -> dict[str, Any]:
+    """The code that the driver brought along (`nodes.runtime_environment`), which Serve hands to its replicas
+    only where it is told to."""
     if not ray.is_initialized():
-        return None
+        return {}
     given = ray.get_runtime_context().runtime_env.get("py_modules")
-    return {"py_modules": list(given)} if given else None
+    return {"py_modules": list(given)} if given else {}
 
 
 def _limiters(application: str, models: Models) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from graphrag_ray.distributed.nodes import our_code
+from graphrag_ray.distributed.nodes import runtime_environment
 
 PRINT_ADDRESS = """
 import ray
@@ -61,16 +62,33 @@ except GraphRagError as e:
     assert done.stderr == ""
 
 
-def test_workers_get_the_driver_s_package_whole_and_nothing_where_a_job_brings_code_of_its_own(
+def test_workers_get_the_driver_s_package_whole_and_none_where_a_job_brings_code_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ):
     variable = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # as Ray sets it for submitted jobs
     monkeypatch.delenv(variable, raising=False)
-    brought = our_code()
-    assert brought is not None
+    brought = runtime_environment()
     (package,) = brought["py_modules"]
     assert (Path(package) / "settings.yaml").is_file() and Path(package).name == "graphrag_ray"
     monkeypatch.setenv(variable, json.dumps({"runtime_env": {"env_vars": {"A": "b"}}, "metadata": {}}))
-    assert our_code() == brought
+    assert runtime_environment() == brought
     monkeypatch.setenv(variable, json.dumps({"runtime_env": {"working_dir": "gcs://_ray_pkg.zip"}}))
-    assert our_code() is None
+    assert runtime_environment() == {"env_vars": {"RAY_USE_UVLOOP": "0"}}
+
+
+def test_what_a_job_says_of_the_event_loop_stands(monkeypatch: pytest.MonkeyPatch):
+    """Ray refuses a variable that is said twice."""
+    chosen = {"working_dir": "gcs://_ray_pkg.zip", "env_vars": {"RAY_USE_UVLOOP": "1"}}
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps({"runtime_env": chosen}))
+    assert runtime_environment() == {}
+
+
+def test_workers_have_the_event_loop_of_asyncio(on_ray: None):
+    pytest.importorskip("uvloop")
+
+    class Worker:
+        async def event_loop(self) -> str:
+            return type(asyncio.get_running_loop()).__module__
+
+    worker = ray.remote(num_cpus=0)(Worker).remote()
+    assert ray.get(worker.event_loop.remote()).startswith("asyncio.")
