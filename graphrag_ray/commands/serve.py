@@ -96,7 +96,7 @@ def serve(
     private = will_be_private(address)
     if private:
         _check_free(host, port)
-    with connected(address):
+    with connected(address, serving=True):
         from graphrag_ray.distributed.nodes import check_nodes
         from graphrag_ray.distributed.serving import running
         from graphrag_ray.service.application import build

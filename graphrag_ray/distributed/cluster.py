@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -24,19 +24,19 @@ _CLUSTERS = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
 
 
 @contextmanager
-def connected(address: str | None = None) -> Iterator[None]:
+def connected(address: str | None = None, *, serving: bool = False) -> Iterator[None]:
     """Ray, for as long as the block lasts.
 
     address: a cluster's address, or None: RAY_ADDRESS, else a cluster started on this machine with
     `ray start`, else a private one. What we start binds to 127.0.0.1 and sends no usage statistics. To the
     workers of a cluster that we did not start comes this very package with the connection (see `nodes.py`).
+    serving: for Ray Serve
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ |= event_loop()
     with ExitStack() as stack:
         if not ray.is_initialized():
             stack.callback(_restore_clusters, os.environ.get(_CLUSTERS), ray_constants.ENABLE_RAY_CLUSTER)
-            _connect(address)
+            _connect(address, serving)
             stack.callback(ray.shutdown)
         yield
 
@@ -47,12 +47,13 @@ def will_be_private(address: str | None = None) -> bool:
     return not named and not ray.is_initialized() and not _started_here()
 
 
-def _connect(address: str | None) -> None:
+def _connect(address: str | None, serving: bool) -> None:
     quiet = {"log_to_driver": not logs.as_json(), "logging_level": logging.ERROR}
     if will_be_private(address):
         _listen_on_loopback()
         try:
-            ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, **quiet)
+            with _handed_down({} if serving else event_loop()):
+                ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, **quiet)
         except Exception as e:
             if "timed out during startup" not in str(e):
                 raise
@@ -66,7 +67,7 @@ def _connect(address: str | None) -> None:
     wanted = address or os.environ.get("RAY_ADDRESS")
     try:
         _look_for(wanted)
-        ray.init(address=address, runtime_env=runtime_environment(), **quiet)
+        ray.init(address=address, runtime_env=runtime_environment(serving), **quiet)
     except RuntimeError as e:
         if "ersion mismatch" not in str(e):
             raise
@@ -108,6 +109,21 @@ def _restore_clusters(variable: str | None, enabled: bool) -> None:
     else:
         os.environ[_CLUSTERS] = variable
     ray_constants.ENABLE_RAY_CLUSTER = enabled
+
+
+@contextmanager
+def _handed_down(variables: Mapping[str, str]) -> Iterator[None]:
+    """What processes that are started in the block have in their environment."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ |= variables
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _started_here() -> bool:

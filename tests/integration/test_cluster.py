@@ -74,6 +74,7 @@ def test_workers_get_the_driver_s_package_whole_and_none_where_a_job_brings_code
     assert runtime_environment() == brought
     monkeypatch.setenv(variable, json.dumps({"runtime_env": {"working_dir": "gcs://_ray_pkg.zip"}}))
     assert runtime_environment() == {"env_vars": {"RAY_USE_UVLOOP": "0"}}
+    assert runtime_environment(serving=True) == {}
 
 
 def test_what_a_job_says_of_the_event_loop_stands(monkeypatch: pytest.MonkeyPatch):
