@@ -75,6 +75,8 @@ def test_a_service_on_a_cluster_outlives_a_replica_and_the_command_that_started_
     service = site.serve()
     try:
         until(lambda: len(site.replicas()) == 2)
+        for pid in site.replicas():
+            assert b"RAY_USE_UVLOOP=0" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         _kill_a_replica(site, service)
         _kill_the_command(site, service)
     finally:
