@@ -3,14 +3,17 @@
     ray job submit --working-dir . -- python jobs/query.py --root s3://bucket/index \
         --batch s3://bucket/questions.csv --out s3://bucket/answers.parquet
 
-Takes the options of `graphrag-ray query` and has its exit codes. `ray job submit` turns each but 0 into 1; how
-the batch ended stands in the folder of the replies, here s3://bucket/answers.parquet.work/outcome.json:
+Takes the options of `graphrag-ray query` and has its exit codes. `ray job submit` turns each but 0 into 1;
+how the batch ended, or why it was refused, stands beside the answers, here in
+s3://bucket/answers.parquet.work/outcome.json:
 
-    outcome, exit_code, exit_meaning, message   "answered", or what stopped or refused it, and why; "running" and
-                                                null while it works, and for good where it was killed
-    snapshot, questions, failed, usage          what was asked, how many have no answer or not all of it, what was
-                                                paid by stage; null where it came to none
-    started_at, ended_at
+    outcome        "answered", or in a word what stopped or refused it; "running" while it works, and after it
+                   was killed
+    exit_code      and exit_meaning, of the command; null while it works
+    message        what there is to say of an outcome other than "answered"
+    snapshot       that was asked; questions: how many; failed: how many have no answer, or a part of it only;
+                   usage: what was paid, by stage. null where it did not come to that
+    started_at     and ended_at
 
 The questions are read where the job runs; the folder of --out must be reached by all nodes.
 """

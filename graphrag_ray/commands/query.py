@@ -93,7 +93,8 @@ def query(
     drift the nearest reports, then what stands around the questions that they raise.
 
     A batch keeps every reply in the folder OUT.work, or in --cache: killed, it is continued by the same
-    command; asked again, it costs nothing. However it ends, also refused, OUT.work/outcome.json says how and why.
+    command; asked again, it costs nothing. However it ends, also refused, OUT.work/outcome.json tells how
+    and why.
 
     \b
     Examples:

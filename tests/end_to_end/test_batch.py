@@ -114,6 +114,12 @@ def test_a_batch_that_was_refused_is_not_taken_for_the_one_before_it(
     columns.write_text("asked\nWho?\n")
     broken = tmp_path / "broken.yaml"
     broken.write_text("storage: {regoin: r}")
+    unnamed = tmp_path / "unnamed.yaml"
+    unnamed.write_text("{}")
+
+    def line(changes: dict[str, object]) -> list[object]:
+        return [*itertools.chain(*((k, v) for k, v in (good | changes).items() if v is not None))]
+
     ways: list[tuple[dict[str, object], list[object], str]] = [
         ({"--batch": columns}, [], "has no column question"),
         ({"--batch": other}, [], "there is no such file"),
@@ -123,6 +129,8 @@ def test_a_batch_that_was_refused_is_not_taken_for_the_one_before_it(
         ({}, ["--config", broken], "unknown setting 'storage.regoin'"),
         ({}, ["--snapshot", 7], "snapshot 7"),
         ({}, ["--level", "C9"], "there is no level 'C9'"),
+        ({"--config": tmp_path / "none.yaml", "--root": None}, [], "there is no settings file"),
+        ({"--config": unnamed, "--root": None}, [], "Or name it as `root`"),
         ({}, ["--mehtod", "local"], "No such option '--mehtod'"),
         ({}, ["--budget-tokens", "many"], "'many' is not a valid integer"),
         ({}, ["Who?"], "give a question, or a file of them"),
@@ -137,21 +145,29 @@ def test_a_batch_that_was_refused_is_not_taken_for_the_one_before_it(
     for changes, more, message in ways:
         file.write_bytes(answered)
         assert (outcome(town)["outcome"], outcome(town)["exit_code"]) == ("answered", 0)
-        refused = run("query", *itertools.chain(*(good | changes).items()), *more)
+        refused = run("query", *line(changes), *more)
         told = outcome(town)
         assert (refused.exit_code, told["exit_code"], told["outcome"]) == (2, 2, "usage"), message
         assert told["exit_meaning"] == "wrong usage or settings" and message in told["message"]
         assert not (told["usage"] or {}).get("stages") and told["ended_at"] and password not in str(told)
     # The same where there was none before; what names no file of answers is told nowhere.
     fresh = tmp_path / "fresh" / "a.parquet"
-    assert (
-        run("query", *itertools.chain(*(good | {"--batch": columns, "--out": fresh}).items())).exit_code == 2
-    )
+    assert run("query", *line({"--batch": columns, "--out": fresh})).exit_code == 2
     assert json.loads(Path(f"{fresh}.work/outcome.json").read_text())["exit_code"] == 2
     before = sorted(tmp_path.rglob("*"))
-    assert run("query", *itertools.chain(*(good | {"--out": tmp_path / "a.csv"}).items())).exit_code == 2
+    assert run("query", *line({"--out": tmp_path / "a.csv"})).exit_code == 2
     assert run("query", "Who?", "--root", town.root, "--out", tmp_path / "b.parquet").exit_code == 2
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_job_whose_line_names_no_batch_tells_where_the_answers_should_have_gone(
+    town: World, run: Command, monkeypatch: pytest.MonkeyPatch
+):
+    command = ["query", "--ray", "--root", town.root, f"--out={out(town)}", "--bach", questions(town, "Who?")]
+    assert run(*command).exit_code == 2 and not Path(f"{out(town)}.work").exists()
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    assert run(*command).exit_code == 2
+    assert outcome(town)["exit_code"] == 2 and "No such option '--bach'" in outcome(town)["message"]
 
 
 def test_a_refusal_does_not_stand_for_the_batch_that_is_at_work_there(town: World, run: Command):

