@@ -164,19 +164,18 @@ def _tell(beside: Store, lock: locks.Lock, outcome: bytes) -> None:
 
 
 def _outcome(started: float, told: Mapping[str, Any]) -> bytes:
-    """Whatever is told, the keys are the same; null is what is not known, or not yet."""
+    """The keys are always the same; null is what is not known, or not yet."""
     code = told.get("exit_code")
     every = {
-        "outcome": told[
-            "outcome"
-        ],  # "answered", "running", or what stopped it, in a word (`record.OUTCOMES`)
-        "exit_code": code,  # of the command
+        # "answered", "running", or in a word what stopped it (`record.OUTCOMES`).
+        "outcome": told["outcome"],
+        "exit_code": code,
         "exit_meaning": None if code is None else MEANINGS[code],
-        "message": told.get("message", ""),  # why it did not end well
-        "snapshot": told.get("snapshot"),  # that was asked
+        "message": told.get("message", ""),
+        "snapshot": told.get("snapshot"),
         "questions": told.get("questions"),
-        "failed": told.get("failed"),  # questions without an answer, or a part of it
-        "usage": told.get("usage"),  # calls, tokens and cost by stage
+        "failed": told.get("failed"),
+        "usage": told.get("usage"),
         "started_at": iso(started),
         "ended_at": None if code is None else iso(time.time()),
     }
