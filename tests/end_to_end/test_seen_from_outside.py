@@ -388,6 +388,7 @@ def test_settings_that_do_not_say_how_the_index_is_reached_are_told_beside_it_by
         (["--add=yes", "--root", "ROOT"], "'--add' does not take a value"),
         (["--root", "ROOT", "--set", "run.flush_s=1", "INPUT", "--rpm"], "'--rpm' requires an argument"),
         (["--config", "CONFIG", "--adress", "auto"], "No such option '--adress'"),
+        (["a", "https://me:correct-horse@host/b", "--root", "ROOT"], "extra argument (https://host/b"),
     ],
 )
 def test_a_line_that_cannot_be_parsed_is_told_beside_the_index_that_it_names_by_a_job(
@@ -400,9 +401,9 @@ def test_a_line_that_cannot_be_parsed_is_told_beside_the_index_that_it_names_by_
     assert run("index", *line).exit_code == 2 and not world.root.exists()
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
     shown = run("index", *line)
-    assert shown.exit_code == 2 and told in shown.stderr
+    assert shown.exit_code == 2 and "Error: " in shown.stderr
     found = status_of(world.store)["refused"]
-    assert found["exit_code"] == 2 and told in found["message"]
+    assert found["exit_code"] == 2 and told in found["message"] and "correct-horse" not in str(found)
     assert run("status", "--root", world.root, "--watch").exit_code == 2
 
 
