@@ -3,11 +3,13 @@ went, or is going."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from graphrag_ray.errors import CorruptPart, IndexNotFound, StoreError
 from graphrag_ray.index import JOURNALS
@@ -23,6 +25,11 @@ from graphrag_ray.store.parts import FOLDER
 LOOK_EVERY_S = 2.0
 BEGUN_WITHIN_S = 900.0
 """Pods and machines that a job waits for take minutes."""
+AWAY_S = 900.0
+"""Longer than storage is away that comes back by itself. Its own attempts take some 15 s more."""
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False) -> dict[str, Any]:
@@ -83,9 +90,14 @@ def _snapshot(manifest: snapshots.Manifest) -> dict[str, Any]:
     }
 
 
-def watched(store: Store, sleep: Callable[[float], object] = time.sleep) -> Iterator[dict[str, Any]]:
+def watched(
+    store: Store,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> Iterator[dict[str, Any]]:
     """How the last run is going, again and again until it has ended; nothing where there is none, or an
-    attempt after it came to no run (`refused_since`). Raises StoreError."""
+    attempt after it came to no run (`refused_since`). Storage that does not answer is asked again: a run has
+    its own way to it. Raises StoreError, also where it has not answered for AWAY_S."""
     found = last_run(store)
     if found is None or (found["outcome"] != runs.RUNNING and refused_since(store)):
         return
@@ -94,7 +106,24 @@ def watched(store: Store, sleep: Callable[[float], object] = time.sleep) -> Iter
         if found["outcome"] != runs.RUNNING:
             return
         sleep(LOOK_EVERY_S)
-        found = last_run(store)
+        found = _patiently(partial(last_run, store), clock, sleep)
+
+
+def _patiently(look: Callable[[], T], clock: Callable[[], float], sleep: Callable[[float], object]) -> T:
+    """A look at storage, again and again until it answers, AWAY_S at most."""
+    began, told = clock(), False
+    while True:
+        try:
+            return look()
+        except CorruptPart:
+            raise
+        except StoreError as e:
+            if clock() >= began + AWAY_S:
+                raise StoreError(f"{e}. The run may be going on all the same") from e
+            if not told:
+                _log.warning("%s. Looking again for %.0f minutes", e, AWAY_S / 60)
+            told = True
+            sleep(LOOK_EVERY_S)
 
 
 def await_next(
@@ -111,7 +140,11 @@ def await_next(
     if found is not None and found["outcome"] == runs.RUNNING:
         return
     end = clock() + BEGUN_WITHIN_S
-    while max(runs.epochs(store), default=0) == before and runs.read_refusal(store) in (None, refused):
+
+    def nothing_yet() -> bool:
+        return max(runs.epochs(store), default=0) == before and runs.read_refusal(store) in (None, refused)
+
+    while _patiently(nothing_yet, clock, sleep):
         if clock() >= end:
             raise StoreError(
                 f"no run began at {store.url} within {BEGUN_WITHIN_S / 60:.0f} minutes, and none was "

@@ -88,8 +88,9 @@ def _print_refused(out: Console, refused: Mapping[str, Any] | None) -> None:
 
 
 def ending(last: Mapping[str, Any]) -> str:
-    """How a run ended: when, what became of it, its exit code and what that means."""
-    when, outcome = last["ended_at"] or last["started_at"], last["outcome"]
+    """How a run ended: when (of one that was killed, when it had begun), what became of it, its exit code and
+    what that means."""
+    when, outcome = last["ended_at"] or f"begun {last['started_at']}", last["outcome"]
     if outcome == "committed":
         failed = f", {plural(last['failed'], 'failed item')}" if last["failed"] else ""
         told = f"snapshot {last['snapshot']} was committed{failed}"
@@ -99,8 +100,16 @@ def ending(last: Mapping[str, Any]) -> str:
         after = f", after it had committed snapshot {last['snapshot']}" if last["snapshot"] else ""
         told = f"{WORDS['killed']}{after}{_where(last)}"
     else:
-        told = f"{WORDS.get(outcome, outcome)}. {last['message']}"
+        told = _stopped(WORDS.get(outcome, outcome), last["message"])
     return f"{when}: {told} ({_code(last)})" if last["exit_code"] is not None else f"{when}: {told}"
+
+
+def _stopped(words: str, message: str) -> str:
+    """Messages of what stopped a run may begin with its words."""
+    short = words.removeprefix("was ")
+    if message.startswith(short):
+        return f"was {message}"
+    return f"{words}. {message.removeprefix('stopped: ')}"
 
 
 def refusal(refused: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -55,7 +56,7 @@ def test_a_run_that_its_budget_stopped_tells_what_it_spent_and_the_next_one_too(
     assert "budget.max_total_tokens" in found["message"] and found["ended_at"]
     spent = sum(u["prompt_tokens"] + u["completion_tokens"] for u in found["usage"])
     assert 0 < spent <= 20_000
-    assert "was stopped by its budget" in plain(run, world)
+    assert f"was stopped by its budget. {spent:,} tokens" in plain(run, world)
     again = run(*index_command(world))
     assert again.exit_code == 0
     assert f"was stopped by its budget. It paid {spent:,} tokens" in " ".join(again.stderr.split())
@@ -87,9 +88,16 @@ def test_a_refused_key_is_told_by_the_record(world: World):
     assert "Incorrect API key" in found.message
 
 
-def test_a_killed_run_is_known_by_its_lock_and_the_journal_tells_what_it_paid(run: Command, world: World):
+@pytest.mark.parametrize("ahead_s", [0.0, 3600.0])
+def test_a_killed_run_is_known_by_its_lock_and_the_journal_tells_what_it_paid(
+    run: Command, world: World, monkeypatch: pytest.MonkeyPatch, ahead_s: float
+):
+    """Also where the clock of its machine was ahead."""
     world.write(TOWN)
-    world.index(budget={"max_total_tokens": 10_000_000})
+    with monkeypatch.context() as patched:
+        of_here = time.time
+        patched.setattr(time, "time", lambda: of_here() + ahead_s)
+        world.index(budget={"max_total_tokens": 10_000_000})
     found = runs.latest(world.store)
     assert found is not None
     paid = sum(

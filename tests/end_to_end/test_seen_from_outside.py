@@ -134,7 +134,10 @@ def test_a_killed_run_shows_as_killed_and_where_it_was(world: World, often: None
     found = last_run(world.store)
     assert found is not None and (found["outcome"], found["reached"]["step"]) == ("killed", "extract")
     watching = run("status", "--root", world.root, "--watch")
-    assert watching.exit_code == 1 and "was killed (process 7 on far)" in watching.stdout
+    assert (
+        watching.exit_code == 1
+        and "begun 1970-01-01T00:00:01Z: was killed (process 7 on far)" in watching.stdout
+    )
     plain = " ".join(run("status", "--root", world.root).stdout.split())
     assert "it was at: extract … 61 s" in plain
     # It stays until another run has told more.
