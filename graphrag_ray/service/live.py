@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from graphrag_ray import logs
 from graphrag_ray.ask import Index
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.errors import GraphRagError
@@ -121,7 +122,7 @@ class Live:
         same = old is not None and old.connections.models == models
         connections = old.connections if old and same else self._connect(models)
         self._current = Served(index, connections, levels)
-        log.info("snapshot %d is served", number)
+        logs.event(log, "snapshot is served", snapshot=number)
         if old and not same:
             self._retired.append(old.connections)
 
