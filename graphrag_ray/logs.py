@@ -155,19 +155,24 @@ class _Stderr(logging.StreamHandler[TextIO]):
 
 
 class HandedOn(logging.Handler):
-    """For a logger of others, with handlers and a form of its own: each record as one line without secrets,
-    and of an exception only its type and place. with_fields: whether that one writes attributes of records
-    beside the message, as it does as JSON."""
+    """For a logger of others, with handlers and forms of its own: each record as one line without secrets,
+    and of an exception only its type and place. with_fields: whether a handler writes attributes of records
+    beside the message, as one of JSON does."""
 
-    def __init__(self, to: logging.Logger, with_fields: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, to: logging.Logger, with_fields: Callable[[logging.Handler], bool]) -> None:
         super().__init__()
         self._to, self._lines = to, _Lines(Logging(), secrets_in(os.environ))
         self._with_fields = with_fields
 
     def emit(self, record: logging.LogRecord) -> None:
+        for handler in self._to.handlers:
+            if record.levelno >= handler.level:
+                handler.handle(self._told(record, self._with_fields(handler)))
+
+    def _told(self, record: logging.LogRecord, with_fields: bool) -> logging.LogRecord:
         told = copy.copy(record)
         told.__dict__.pop(_FIELDS, None)
-        if self._with_fields():
+        if with_fields:
             told.msg, fields = self._lines.parts(record)
             for name, value in fields.items():
                 told.__dict__.setdefault(name, value)
@@ -175,7 +180,7 @@ class HandedOn(logging.Handler):
             told.msg = self._lines.text(record)
         told.args = ()
         told.exc_info = told.exc_text = told.stack_info = None
-        self._to.handle(told)
+        return told
 
 
 class _Lines(logging.Formatter):

@@ -101,7 +101,7 @@ class Replica:
 
     def limiter(self, models: Models) -> SharedLimiter:
         """Of these models, for all replicas. To be called in an event loop."""
-        name, log = _limiters(self.application, models), _as_serve_logs(self.application)
+        name, log = _limiters(self.application, models), _as_here(self.application)
         return SharedLimiter(name, self.name, models, NAMESPACE, self.application, log)
 
 
@@ -138,22 +138,23 @@ def log_with_serve() -> None:
     """Let this package's log go where Serve's does, without what no line of it holds. To be called in a
     replica."""
     ours, serves = logging.getLogger(OURS), logging.getLogger(_SERVE_LOG)
-    ours.handlers, ours.propagate = [HandedOn(serves, _serve_writes_json)], False
+    ours.handlers, ours.propagate = [HandedOn(serves, _writes_json)], False
     ours.setLevel(serves.level)
 
 
-def _serve_writes_json() -> bool:
-    """Whether Serve's log of this process has fields."""
-    handlers = logging.getLogger(_SERVE_LOG).handlers
-    writing = [getattr(handler, "target", None) or handler for handler in handlers]  # behind a buffer
-    return any(isinstance(handler.formatter, JSONFormatter) for handler in writing)
+def _writes_json(handler: logging.Handler) -> bool:
+    """A handler of Serve's, which may be a buffer before another one."""
+    writing: logging.Handler = getattr(handler, "target", None) or handler
+    return isinstance(writing.formatter, JSONFormatter)
 
 
-def _as_serve_logs(application: str) -> Logging:
-    """For actors of an application that are none of Serve's."""
-    level = logging.getLevelName(logging.getLogger(_SERVE_LOG).level).lower()
+def _as_here(application: str) -> Logging:
+    """How actors of an application log that are none of Serve's. To be called after `log_with_serve`: Serve's
+    own level is another one while the application starts."""
+    level = logging.getLevelName(logging.getLogger(OURS).level).lower()
     known = cast(Level, level) if level in get_args(Level) else "warning"
-    return Logging(known, "json" if _serve_writes_json() else "text", application)
+    as_json = any(map(_writes_json, logging.getLogger(_SERVE_LOG).handlers))
+    return Logging(known, "json" if as_json else "text", application)
 
 
 @contextmanager

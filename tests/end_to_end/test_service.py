@@ -18,7 +18,7 @@ import openai
 import pytest
 import toy_model
 from collector import Collector, collecting
-from endpoint import Answer, Endpoint, Hang, Response
+from endpoint import Answer, Endpoint, Hang, Response, rate_limited
 from prometheus_client.parser import text_string_to_metric_families
 from served import KEY, TOKEN, Running, events, until
 from world import TOWN, Command, World, prompt_of
@@ -158,6 +158,12 @@ def test_what_a_client_may_not_is_refused(town: World, service: Running):
     assert "graphrag_ray_service_questions_total" in service.client.get("/metrics").text
 
 
+def test_a_model_that_answers_429_is_asked_again(town: World, service: Running):
+    refusals = [rate_limited("0.05")]
+    town.endpoint.respond = lambda body: refusals.pop() if refusals else toy_model.respond(body)
+    assert service.ask(THEMES).status_code == 200 and not refusals
+
+
 def test_prometheus_reads_with_ray_what_each_replica_tells_of_itself(town: World, service: Running):
     """At the service's address one of the replicas answers, whichever: not what Prometheus can follow."""
     told: dict[str, float] = {}
@@ -189,13 +195,15 @@ def test_prometheus_reads_what_all_replicas_ask_of_models_once(town: World, serv
 
     at = {"run": "graphrag", "model": "m", "endpoint": town.endpoint.base_url, "stage": "questions"}
     asked = len([r for r in town.endpoint.requests if r.headers.get("Authorization") == f"Bearer {KEY}"])
-    # Not answered were those whose clients went away, and that which took too long.
-    answered = [asked - IN_FLIGHT - 1]
+    # But that of the 429, those whose clients went away, and that which took too long.
+    answered = [asked - IN_FLIGHT - 2]
     until(lambda: read("llm_requests_total", **at, result="answered") == answered)
     assert read("llm_latency_seconds_count", **at) == answered
+    assert read("llm_requests_total", **at, result="failed") == read("llm_rate_limited_total", **at) == [1]
     assert read("llm_max_in_flight", **at) == [IN_FLIGHT]
     until(lambda: read("llm_requests_in_flight", **at) == [0])
-    assert sum(read("llm_calls_total")) == asked and sum(read("llm_retries_total")) == pytest.approx(0)
+    until(lambda: sum(read("llm_calls_total")) == asked - 1)  # each replica tells when it is its turn
+    assert sum(read("llm_retries_total")) == pytest.approx(1)
     assert sum(read("llm_prompt_tokens_total", stage="map")) > 1_000
     refused = read("service_requests_total", application="graphrag", path="/query", status="401")
     assert sum(refused) == pytest.approx(1)
@@ -234,6 +242,8 @@ def test_at_its_end_running_questions_are_answered_and_nothing_secret_was_said(
     assert (last["method"], last["status"], last["levelname"]) == ("global", 200, "INFO")
     assert last["seconds"] > 1 and last["calls"] > 1 and last["tokens"] > 100 and last["cost_usd"] is None
     assert len(last["question"]) == 24 and last["application"] == "graphrag" and last["replica"]
+    told_of_429s = [line for line in logs.splitlines() if "answered 429: paused" in line]
+    assert {json.loads(line)["run"] for line in told_of_429s} == {"graphrag"}, "of the limiter"
     for secret in (TOKEN, KEY, SECRET_WORDS):
         assert secret not in told + logs
         assert secret.encode() not in traced.received
