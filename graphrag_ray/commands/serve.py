@@ -61,6 +61,13 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 @click.option("--grace-s", type=float, help="For questions that run when the service ends. Default: 30.")
 @click.option("--token-env", help="The variable with the token of clients. Default: GRAPHRAG_RAY_TOKEN.")
 @click.option("--allow-anonymous", is_flag=True, help="Listen beyond this machine without a token.")
+@click.option(
+    "--allow-origin",
+    "origins",
+    metavar="URL",
+    multiple=True,
+    help="Let scripts of this page ask (CORS): https://chat.example.org. Repeatable.",
+)
 @click.option("--open-metrics", is_flag=True, help="Let /metrics be read without the token.")
 @click.option("--address", metavar="ADDRESS", help="A Ray cluster; without it, the one of this machine.")
 def serve(
@@ -172,7 +179,12 @@ def _guarded(options: ServiceOptions, host: str) -> ServiceOptions:
             f"--host {host} can be reached from other machines, and {options.token_env} is not set, so that "
             "anybody could ask at your cost. Set it, listen at 127.0.0.1, or say --allow-anonymous"
         )
-    return options.model_copy(update={"allow_anonymous": True, "hosts": LOOPBACK})
+    if "*" in options.origins:
+        raise UsageError(
+            "--allow-origin '*' lets every page that a browser shows ask at your cost: set "
+            f"{options.token_env}, or name the pages' origin"
+        )
+    return options.model_copy(update={"allow_anonymous": True, "hosts": (*LOOPBACK, host)})
 
 
 def is_loopback(host: str) -> bool:
@@ -254,13 +266,14 @@ def _problem(options: ServiceOptions, url: str) -> str:
     here = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
     token = os.environ.get(options.token_env, "").strip()
     try:
-        urlopen(Request(f"{here}/index", headers={"Authorization": f"Bearer {token}"}), timeout=10)
+        request = Request(f"{here}/index", headers={"Authorization": f"Bearer {token}"})
+        with urlopen(request, timeout=10) as answered:
+            return str(json.loads(answered.read()).get("problem", ""))
     except HTTPError as e:
         with e:
             return str(json.loads(e.read()).get("error", {}).get("message", e.reason))
     except (OSError, ValueError):
         return ""
-    return ""
 
 
 def _say_how(options: ServiceOptions, url: str, own_address: bool) -> None:

@@ -8,7 +8,7 @@ before these exceed the budget.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from graphrag_ray.query.method import Given
 from graphrag_ray.query.points import mapper
 from graphrag_ray.reports.context import Count
 from graphrag_ray.reports.plan import HEADING_TOKENS, MIN_CONTEXT_TOKENS
-from graphrag_ray.settings import Query
+from graphrag_ray.settings import Price, Query
 from graphrag_ray.wording import plural
 
 Ints = npt.NDArray[np.int64]
@@ -53,11 +53,7 @@ class Most:
     def within(self, query: Query) -> bool:
         """Raises SettingsError for a budget in dollars where a price is unknown."""
         if query.budget_usd is not None and self.cost_usd is None:
-            raise SettingsError(
-                "query.budget_usd is set, but the price of a model is unknown. Say it: --set "
-                "models.default.price.input_usd_per_mtok=… (and output_usd_per_mtok), or set "
-                "query.budget_tokens instead"
-            )
+            raise _unpriced()
         tokens = query.budget_tokens is None or self.tokens <= query.budget_tokens
         return tokens and (query.budget_usd is None or (self.cost_usd or 0.0) <= query.budget_usd)
 
@@ -68,6 +64,21 @@ class Most:
 
 def has_budget(query: Query) -> bool:
     return query.budget_tokens is not None or query.budget_usd is not None
+
+
+def check_prices(query: Query, prices: Iterable[Price | None]) -> None:
+    """prices: of the models that write answers. Raises SettingsError where there is a budget in dollars and
+    all of them are unknown: no question could be answered."""
+    if query.budget_usd is not None and all(price is None for price in prices):
+        raise _unpriced()
+
+
+def _unpriced() -> SettingsError:
+    return SettingsError(
+        "query.budget_usd is set, but the price of a model is unknown. Say it: --set "
+        "models.default.price.input_usd_per_mtok=… (and output_usd_per_mtok), or set "
+        "query.budget_tokens instead"
+    )
 
 
 def budget_in_words(query: Query) -> str:

@@ -20,6 +20,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import SecretStr
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
@@ -80,13 +81,12 @@ def create_app(
         connections.when_closed(shared.close)
         return connections
 
-    service = Service(options, Live(options, connect, prompts), replica, recorder)
+    service = Service(options, Live(options, connect, ask_key, prompts), replica, recorder)
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
         with traces.exported():
             await service.live.look()
-            await asyncio.to_thread(_ask_keys, service.live, ask_key)
             following = [asyncio.ensure_future(one.follow()) for one in (service.live, service.measures)]
             try:
                 yield
@@ -98,12 +98,11 @@ def create_app(
                 await service.live.close()
                 aside.shutdown(wait=False)
 
-    around = [Middleware(Counting, service.measures), Middleware(Guard, token, options)]
     app = FastAPI(
         title="graphrag-ray",
         version=__version__,
         lifespan=life,
-        middleware=around,
+        middleware=_around(options, token, service),
         docs_url=None,  # pages that would load scripts of others into this origin
         redoc_url=None,
     )
@@ -113,12 +112,18 @@ def create_app(
     return app
 
 
-def _ask_keys(live: Live, ask_key: Callable[[str], str | None] | None) -> None:
-    """Before the first question: whoever holds them may be gone when that comes, and the replica lives on."""
-    if ask_key is not None and live.current is not None:
-        for variable in live.current.connections.models.key_variables():
-            if not os.environ.get(variable):
-                ask_key(variable)
+def _around(options: ServiceOptions, token: SecretStr | None, service: Service) -> list[Middleware]:
+    """What requests come through, the first one first."""
+    around = [Middleware(Counting, service.measures), Middleware(Guard, token, options)]
+    if options.origins:  # before the guard: browsers ask without the token first whether they may ask
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=options.origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+        )
+        around.insert(1, cors)
+    return around
 
 
 def _routes(app: FastAPI, service: Service) -> None:
@@ -159,10 +164,10 @@ def _routes(app: FastAPI, service: Service) -> None:
     @app.head(HEALTH, include_in_schema=False, response_model=None)
     @app.get(HEALTH, response_model=None)
     async def healthz() -> Response:
-        """200 while a snapshot is open. Anybody may ask: why there is none is told by /index."""
+        """200 while questions can be answered. Anybody may ask: what stands in the way is told by /index."""
         current = service.live.current
-        if current is None:
-            return Json({"status": "no snapshot"}, 503)
+        if current is None or current.lacking:
+            return Json({"status": "no key of a model" if current else "no snapshot"}, 503)
         return Json({"status": "ok", "snapshot": current.number})
 
     @app.get(METRICS, response_model=None)

@@ -60,7 +60,9 @@ class ChatBody(BaseModel):
     stream_options: StreamOptions | None = None
     n: int | None = None
     tools: list[Any] | None = None
+    tool_choice: Any = None
     functions: list[Any] | None = None
+    function_call: Any = None
     response_format: dict[str, Any] | None = None
 
 
@@ -94,7 +96,8 @@ def asked_of(body: ChatBody, options: ServiceOptions) -> Asked:
     said = [m for m in body.messages if m.role not in ("system", "developer")]
     if not said or said[-1].role != "user":
         raise invalid("the last message must be the user's question", "messages")
-    return Asked(_text(said[-1]), method, level, history=tuple(_turns(said[:-1])))
+    turns, question = _conversation(said)
+    return Asked(question, method, level, history=turns)
 
 
 def _way(model: str, options: ServiceOptions) -> tuple[str, str | None]:
@@ -116,24 +119,33 @@ def _no_model(name: str) -> Refused:
 def _check(body: ChatBody) -> None:
     if body.n not in (None, 1):
         raise invalid("one answer is given to a question: n must be 1", "n")
-    if body.tools or body.functions:
+    if (body.tools and body.tool_choice != "none") or (body.functions and body.function_call != "none"):
         raise invalid("tools are not called here", "tools" if body.tools else "functions")
     if body.response_format and body.response_format.get("type", "text") != "text":
         raise invalid("answers are text: response_format must be of type text", "response_format")
 
 
-def _turns(messages: Sequence[Message]) -> Iterable[tuple[str, str]]:
-    """Questions with their answers. What was asked twice before it was answered is one question."""
-    asked: list[str] = []
+def _conversation(messages: Sequence[Message]) -> tuple[tuple[tuple[str, str], ...], str]:
+    """Questions with their answers, and the question of now. What is said in several messages is one text,
+    and what is sent twice, as after an error, counts once. Tools had nothing to do with an answer of ours."""
+    turns: list[tuple[list[str], list[str]]] = []
     for message in messages:
         if message.role == "user":
-            asked.append(_text(message))
+            if not turns or turns[-1][1]:
+                turns.append(([], []))
+            _add(turns[-1][0], _text(message))
         elif message.role == "assistant":
-            if asked:
-                yield "\n".join(asked), _LIST.sub("", _text(message))
-            asked = []
-        else:
+            if turns:
+                _add(turns[-1][1], _LIST.sub("", _text(message)))
+        elif message.role not in ("tool", "function"):
             raise invalid(f"messages of the role {message.role[:40]!r} are not understood", "messages")
+    told = [("\n".join(asked), "\n".join(answered)) for asked, answered in turns]
+    return tuple(told[:-1]), told[-1][0]
+
+
+def _add(texts: list[str], text: str) -> None:
+    if text and text not in texts:
+        texts.append(text)
 
 
 def _text(message: Message) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,12 +12,14 @@ from dataclasses import dataclass
 from graphrag_ray import logs
 from graphrag_ray.ask import Index
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.errors import GraphRagError
+from graphrag_ray.errors import FatalCallError, GraphRagError
+from graphrag_ray.llm.keys import find_key
 from graphrag_ray.patience import Connections
 from graphrag_ray.prompts import Prompt
 from graphrag_ray.query.levels import Units
 from graphrag_ray.service.faults import no_snapshot
 from graphrag_ray.service.options import ServiceOptions
+from graphrag_ray.settings import Endpoint
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.snapshots import Manifest, load, newest_number
 
@@ -26,11 +29,12 @@ log = logging.getLogger(__name__)
 @dataclass(eq=False)
 class Served:
     """A snapshot, open and warm. connections: snapshots whose models are the same share them; levels: what
-    each holds, and the source text."""
+    each holds, and the source text; lacking: why its models can be asked nothing, "" where they can."""
 
     index: Index
     connections: Connections
     levels: list[Units]
+    lacking: str
 
     @property
     def number(self) -> int:
@@ -41,17 +45,19 @@ class Live:
     """Belongs to one event loop.
 
     connect   opens the ways to the models of a snapshot's settings; called in the event loop
+    ask_key   where a key may be had that neither the environment nor a file holds
     prompts   the bundled ones, for a process that does not have their files
-    problem   why the newest snapshot is not served, or none is; "" where all is well
+    problem   why the newest snapshot is not served, or none is, or nothing can be asked; "" where all is well
     """
 
     def __init__(
         self,
         options: ServiceOptions,
         connect: Callable[[Models], Connections],
+        ask_key: Callable[[str], str | None] | None = None,
         prompts: Mapping[str, Prompt] | None = None,
     ) -> None:
-        self._options, self._connect, self._prompts = options, connect, prompts
+        self._options, self._connect, self._ask_key, self._prompts = options, connect, ask_key, prompts
         self._given = options.given()
         storage = options.storage(self._given)
         self._store = Store(options.root, storage.of(options.root))
@@ -99,7 +105,7 @@ class Live:
             elif self._current is None or number != self._current.number:
                 await self._switch(number)
             if number is not None:
-                self.problem = ""
+                self.problem = self._current.lacking if self._current else ""
         except Exception as e:  # whatever it is, questions go on to the snapshot that is open
             self.failed_looks += 1
             ours = isinstance(e, GraphRagError)
@@ -120,9 +126,13 @@ class Live:
         index, levels = await asyncio.to_thread(self._open, number)
         models = Models.of(index.settings)
         same = old is not None and old.connections.models == models
+        # Keys now, not at the first question: whoever holds them may be gone then, and the replica lives on.
+        lacking = old.lacking if old and same else await asyncio.to_thread(_lacking, models, self._ask_key)
         connections = old.connections if old and same else self._connect(models)
-        self._current = Served(index, connections, levels)
+        self._current = Served(index, connections, levels, lacking)
         logs.event(log, "snapshot is served", snapshot=number)
+        if lacking and not same:
+            log.warning("a model can be asked nothing: %s", lacking)
         if old and not same:
             self._retired.append(old.connections)
 
@@ -145,3 +155,21 @@ class Live:
         self._retired = [connections for connections in self._retired if connections.questions]
         for connections in over:
             await connections.close()
+
+
+def _lacking(models: Models, ask_key: Callable[[str], str | None] | None) -> str:
+    """What is told of the first model that has no endpoint with a key; "" where each has one. Asks for every
+    key. Waits, and reads files."""
+    told = ""
+    for model in models.online.values():
+        problems = [_without_key(endpoint, ask_key) for endpoint in model.endpoints]
+        told = told or (problems[0] if problems and all(problems) else "")
+    return told
+
+
+def _without_key(endpoint: Endpoint, ask_key: Callable[[str], str | None] | None) -> str:
+    try:
+        find_key(endpoint, os.environ, ask_key)
+    except FatalCallError as e:
+        return str(e)
+    return ""

@@ -7,12 +7,16 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from graphrag_ray.llm.pricing import dearest_price
 from graphrag_ray.query import methods
+from graphrag_ray.query.budget import check_prices
 from graphrag_ray.settings import Settings, Storage
 from graphrag_ray.settings_file import load_settings, read_settings
 from graphrag_ray.store.snapshots import Manifest
 
 TOKEN_ENV = "GRAPHRAG_RAY_TOKEN"
+WRITING = ("reduce", "answer")
+"""The stages that write answers: each way of answering ends in one of them."""
 
 
 class ServiceOptions(BaseModel):
@@ -51,6 +55,8 @@ class ServiceOptions(BaseModel):
     """Serve without a token where that variable is not set."""
     open_metrics: bool = False
     """Let /metrics be read without the token."""
+    origins: tuple[str, ...] = ()
+    """Of pages whose scripts may ask (CORS): https://chat.example.org; `*`: any. None: no page of others."""
     hosts: tuple[str, ...] = ()
     """Names that a client may call the service by (the Host header); none: any."""
     num_cpus: Annotated[float, Field(ge=0)] = 1.0
@@ -68,6 +74,10 @@ class ServiceOptions(BaseModel):
         return load_settings(None, own, base).storage
 
     def settings_of(self, manifest: Manifest, given: Mapping[str, Any] | None) -> Settings:
-        """How questions to a snapshot are asked. A budget is of one run: not that of the run that indexed."""
+        """How questions to a snapshot are asked. A budget is of one run: not that of the run that indexed.
+        Raises SettingsError, also where no question could be answered by them."""
         built = {name: section for name, section in manifest.settings.items() if name != "budget"}
-        return load_settings(None, self.overrides, built if given is None else given)
+        settings = load_settings(None, self.overrides, built if given is None else given)
+        writers = [dearest_price(settings.model(settings.model_name(stage))) for stage in WRITING]
+        check_prices(settings.query, writers)
+        return settings

@@ -14,9 +14,10 @@ import pytest
 import toy_model
 from endpoint import NO_QUOTA, Drop, Endpoint, rate_limited
 from served import Served
-from world import TOWN, World
+from world import TOWN, Command, World
 
 from graphrag_ray import patience
+from graphrag_ray.commands.serve import _problem
 from graphrag_ray.errors import UsageError
 from graphrag_ray.service.access import find_token
 from graphrag_ray.service.faults import MOST_CHARACTERS
@@ -87,7 +88,7 @@ CHATS = [
     (chat(messages=[{"role": "user", "content": []}]), "the question is empty"),
     (chat(messages=[{"role": "user", "content": [[["x"]]]}]), "messages.0.content"),
     (chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]), "only text"),
-    (chat(messages=[USER, {"role": "tool", "content": "x"}, USER]), "the role 'tool'"),
+    (chat(messages=[USER, {"role": "critic", "content": "x"}, USER]), "the role 'critic'"),
     (chat(messages=[{"role": "system", "content": THEMES}]), "the last message"),
     (chat(messages=[{"role": "user", "content": "x" * 100_000}]), "100000 characters"),
     (chat(tools=[{"type": "function"}]), "tools are not called"),
@@ -209,3 +210,55 @@ def test_a_question_that_429s_keep_from_its_end_says_so(town: World, serve: Star
     late = serve(max_seconds=2.5).ask(THEMES)
     assert late.status_code == 504 and late.json()["error"]["code"] == "timeout"
     assert "429, too many requests" in late.json()["error"]["message"]
+
+
+# what its operator forgot
+
+
+def test_a_service_without_the_key_of_its_model_says_so_before_it_is_asked(
+    town: World, serve: Start, caplog: pytest.LogCaptureFixture
+):
+    endpoint = f"{{base_url: '{town.endpoint.base_url}', api_key_env: NO_SUCH_KEY}}"
+    served = serve(overrides=(f"models.default.endpoints=[{endpoint}]",))
+    health = served.client.get("/healthz")
+    assert health.status_code == 503 and health.json() == {"status": "no key of a model"}
+    assert "NO_SUCH_KEY is not set" in served.client.get("/index").json()["problem"]
+    assert "NO_SUCH_KEY is not set" in _problem(served.service.options, served.url)
+    assert "NO_SUCH_KEY is not set" in caplog.text
+    assert served.ask(THEMES).status_code == 503
+
+
+def test_a_budget_in_dollars_without_a_price_is_a_fault_of_the_service_and_not_of_who_asks(
+    town: World, serve: Start, run: Command
+):
+    told = "query.budget_usd is set, but the price of a model is unknown"
+    served = serve(overrides=("query.budget_usd=0.1",))
+    assert served.client.get("/healthz").status_code == 503
+    answer = served.ask(THEMES)
+    assert answer.status_code == 503 and told in answer.json()["error"]["message"]
+    refused = run("serve", "--root", town.root, "--budget-usd", "0.1")
+    assert refused.exit_code == 2 and told in refused.output
+    priced = ("models.default.price.input_usd_per_mtok=1", "models.default.price.output_usd_per_mtok=1")
+    assert serve(overrides=("query.budget_usd=0.1", *priced)).ask(THEMES).status_code == 200
+
+
+# pages of others
+
+
+def test_scripts_of_a_page_may_ask_where_its_origin_is_named(town: World, serve: Start):
+    page = {"Origin": "https://chat.example.org"}
+    before = page | {
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization,content-type",
+    }
+    sent = page | {"Content-Type": "application/json"}
+    named = serve(token="t", origins=("https://chat.example.org",))
+    may = named.client.options(CHAT, headers=before | {"Authorization": ""})
+    assert may.status_code == 200 and may.headers["Access-Control-Allow-Origin"] == page["Origin"]
+    assert "authorization" in may.headers["Access-Control-Allow-Headers"].lower()
+    answer = named.client.post(CHAT, content=chat(), headers=sent)
+    assert answer.status_code == 200 and answer.headers["Access-Control-Allow-Origin"] == page["Origin"]
+    assert named.client.post(CHAT, content=chat(), headers=sent | {"Authorization": ""}).status_code == 401
+    other = named.client.options(CHAT, headers=before | {"Origin": "https://evil.example.org"})
+    assert "Access-Control-Allow-Origin" not in other.headers
+    assert "Access-Control-Allow-Origin" not in serve().client.get("/index", headers=page).headers

@@ -145,7 +145,7 @@ def test_a_pod_is_one_that_kubernetes_takes(cluster, where: str):
 
 def test_what_is_not_of_kuberay_is_what_kubernetes_takes(cluster):
     own = [o for o in cluster.manifests().values() if o["apiVersion"] != "ray.io/v1"]
-    assert len(own) == 5
+    assert len(own) == 6
     for one in own:
         kubernetes_validate.validate(one, KUBERNETES, strict=True)
 
@@ -223,6 +223,22 @@ def test_secrets_that_are_named_are_those_that_the_page_makes(cluster):
     names = {one for pair in named for one in pair if one}
     made = set(re.findall(r"create secret generic ([\w-]+)", cluster.text("README.md")))
     assert names and names <= made
+
+
+def test_no_secret_or_service_of_ours_has_a_name_that_the_operator_gives_to_its_own(cluster):
+    """KubeRay keeps Ray's token in a secret of the cluster's name, and calls the head's service by that name,
+    a RayService's too. The clusters of a RayJob and a RayService have a suffix of their own."""
+    made = set(re.findall(r"create secret generic ([\w-]+)", cluster.text("README.md")))
+    ray = [
+        one
+        for one in (name.split("/") for name in cluster.manifests())
+        if one[0] in ("RayCluster", "RayService")
+    ]
+    assert len(ray) == len({name for _, name in ray}) == 2
+    assert not made & {name for _, name in ray}
+    page = cluster.text("README.md")
+    (cluster_name,) = (name for kind, name in ray if kind == "RayCluster")
+    assert f"service/{cluster_name}-head-svc 8265" in page and f"get secret {cluster_name} " in page
 
 
 def test_the_job_is_a_command_that_can_be_typed(cluster):

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import threading
+import tomllib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import botocore.session
 import click
 import pytest
 from botocore.validate import ParamValidator
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.llm._internal.serve.core.configs.llm_config import LLMConfig
@@ -33,6 +35,12 @@ def test_ray_takes_the_cluster_on_ec2(cluster):
     types = config["available_node_types"]
     assert types["head"]["max_workers"] == 0 and types["spot"]["max_workers"] == 8
     assert config["setup_commands"] == config["head_setup_commands"] == []
+    secrets = re.findall(r"for name in ([\w -]+); do", config["initialization_commands"][0])[0].split()
+    options = " ".join(config["docker"]["run_options"])
+    for name in secrets:
+        assert f"/{name}:/run/secrets/{name}:ro" in options
+    assert "--env RAY_AUTH_MODE=token --env RAY_AUTH_TOKEN_PATH=/run/secrets/ray-token" in options
+    assert "ray-token" in secrets
 
 
 def test_ec2_takes_its_machines(cluster):
@@ -137,9 +145,15 @@ def test_what_the_image_copies_is_there_and_not_ignored(cluster):
                 assert (TOP / source).exists() and f"!{source}" in ignored, source
 
 
-def test_what_is_installed_in_the_image_is_pinned(cluster):
-    (install,) = (words for name, words in instructions(cluster.text("Dockerfile")) if "pip install" in words)
+def test_what_is_installed_in_the_image_is_pinned(cluster, pinned):
+    found = instructions(cluster.text("Dockerfile"))
+    (install,) = (words for name, words in found if "pip install" in words)
     assert "--constraint constraints.txt" in install and "--no-cache-dir" in install
+    assert install.endswith('".${EXTRAS}" boto3') and {"boto3", "botocore", "s3transfer"} <= set(pinned)
+    extras = tomllib.loads((TOP / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    (named,) = (words for name, words in found if name == "ARG" and words.startswith("EXTRAS="))
+    for extra in named.removeprefix("EXTRAS=[").removesuffix("]").split(","):
+        assert {Requirement(one).name for one in extras[extra]} <= set(pinned)
 
 
 def llm_application(cluster) -> Any:
@@ -167,5 +181,5 @@ def test_the_settings_for_a_model_of_ones_own_are_those_of_its_endpoint(cluster)
     port = cluster.yaml("serve-llm.yaml")["http_options"]["port"]
     assert endpoint.base_url.endswith(f":{port}{application.route_prefix}/v1")
     assert endpoint.api_key_env is None and endpoint.tokens_per_minute is endpoint.requests_per_minute is None
-    name = "graphrag-ray-head-svc.graphrag-ray"
-    assert f"//{name}:" in endpoint.base_url and "RayCluster/graphrag-ray" in cluster.manifests()
+    name = "graphrag-ray-jobs-head-svc.graphrag-ray"
+    assert f"//{name}:" in endpoint.base_url and "RayCluster/graphrag-ray-jobs" in cluster.manifests()

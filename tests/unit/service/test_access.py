@@ -8,7 +8,7 @@ from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
-from graphrag_ray.commands.serve import is_loopback
+from graphrag_ray.commands.serve import _guarded, is_loopback
 from graphrag_ray.errors import UsageError
 from graphrag_ray.service.access import Guard, find_token
 from graphrag_ray.service.options import ServiceOptions
@@ -79,3 +79,20 @@ ELSEWHERE = ("0.0.0.0", "::", "10.0.0.1", "example.org", "")
 @pytest.mark.parametrize("host", [*HERE, *ELSEWHERE])
 def test_what_is_of_this_machine_alone(host: str):
     assert is_loopback(host) == (host in HERE)
+
+
+def test_without_a_token_a_service_is_asked_by_the_name_it_listens_at(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("GRAPHRAG_RAY_TOKEN", raising=False)
+    for host in HERE:
+        assert host in _guarded(OPTIONS, host).hosts
+    with pytest.raises(UsageError, match="other machines"):
+        _guarded(OPTIONS, "0.0.0.0")
+
+
+def test_without_a_token_not_every_page_may_ask(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("GRAPHRAG_RAY_TOKEN", raising=False)
+    of_all = OPTIONS.model_copy(update={"origins": ("*",)})
+    with pytest.raises(UsageError, match="every page"):
+        _guarded(of_all, "127.0.0.1")
+    monkeypatch.setenv("GRAPHRAG_RAY_TOKEN", "s3cret")
+    assert _guarded(of_all, "0.0.0.0").origins == ("*",)

@@ -88,6 +88,24 @@ def test_earlier_messages_are_the_conversation():
     assert asked.history == (("Who?", "DAVE."), ("Well\nwhere?", "Here."))
 
 
+def test_no_turn_of_a_conversation_is_lost():
+    called = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
+    told = body(
+        assistant("How can I help?"),
+        user("Who?"),
+        called,
+        {"role": "tool", "tool_call_id": "1", "content": "42"},
+        assistant("DAVE."),
+        assistant("And ANN."),
+        user("Where?"),
+        user("Where?"),
+        user("In town?"),
+    )
+    asked = asked_of(told, OPTIONS)
+    assert asked.text == "Where?\nIn town?", "what was not answered, as after an error, is still asked; once"
+    assert asked.history == (("Who?", "DAVE.\nAnd ANN."),)
+
+
 def test_the_list_of_what_was_cited_is_no_part_of_what_was_said():
     text = ANSWER.text + cited_list(REPLIED)
     asked = asked_of(body(user("Who?"), assistant(text), user("And?")), OPTIONS)
@@ -114,7 +132,8 @@ def test_what_has_no_meaning_here_is_passed_over():
         temperature=0.2,
         max_tokens=5,
         n=1,
-        tools=[],
+        tools=[{"type": "function"}],
+        tool_choice="none",
         user="x",
         response_format={"type": "text"},
     )
@@ -126,7 +145,7 @@ def test_the_last_message_must_be_a_question():
     assert "last message" in fault({"role": "system", "content": "Be brief."}).message
     image = {"type": "image_url", "image_url": {"url": "data:…"}}
     assert "'image_url'" in fault(user([image])).message
-    assert "'tool'" in fault(user("Who?"), {"role": "tool", "content": "x"}, user("And?")).message
+    assert "'critic'" in fault(user("Who?"), {"role": "critic", "content": "x"}, user("And?")).message
 
 
 def test_a_completion_has_text_names_usage_and_references():
