@@ -19,7 +19,7 @@ from graphrag_ray.engine.allowance import Allowance
 from graphrag_ray.engine.cache import ReplyCache
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import together
-from graphrag_ray.errors import GraphRagError, UsageError
+from graphrag_ray.errors import GraphRagError, SnapshotRemoved, UsageError
 from graphrag_ray.llm.accounting import Accounts, Totals
 from graphrag_ray.llm.pricing import dearest_price
 from graphrag_ray.messages import whole
@@ -40,7 +40,7 @@ from graphrag_ray.settings import STAGES, Query, Settings, Storage
 from graphrag_ray.settings_file import parse_settings, storage_of
 from graphrag_ray.sources import Cited, Source, named, specific, under
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.snapshots import Manifest, open_latest
+from graphrag_ray.store.snapshots import Manifest, check_there, open_latest
 from graphrag_ray.streams import Answering, AnswerStream, AsyncAnswerStream, Say, Telling
 from graphrag_ray.wording import plural
 
@@ -61,6 +61,7 @@ class Index:
     cache: where replies of models are kept, and not asked for again; None: nowhere
     kept: columns that were read
     prompts: how models are asked; None: as the settings say
+    followed: somebody else sees to it that a snapshot that was removed is not asked
     """
 
     store: Store
@@ -69,6 +70,7 @@ class Index:
     cache: Store | None = None
     kept: Kept = field(default_factory=Kept, repr=False, compare=False)
     prompts: Mapping[str, Prompt] | None = field(default=None, repr=False, compare=False)
+    followed: bool = field(default=False, repr=False, compare=False)
 
     def __repr__(self) -> str:
         return f"<Index {self.store.url}, snapshot {self.manifest.number}>"
@@ -237,6 +239,8 @@ class Index:
                 return await asyncio.to_thread(self.reader.rows, need)
             if isinstance(need, Search):
                 return await searching.find(need)
+            if not self.followed:
+                await asyncio.to_thread(check_there, self.store, self.manifest)
             if telling and need.last and need.numbering is not None:
                 number = await _driven(numbered(shown_in(need.numbering)), fulfil)
                 telling.expect(partial(Written, need.numbering, number))
@@ -246,6 +250,8 @@ class Index:
 
         try:
             answer = await _driven(search(question, given), traces.of_needs(fulfil))
+        except SnapshotRemoved as e:
+            raise e.after(asker.accounts.total.calls, asker.accounts.total.total_tokens) from e
         finally:
             await searching.close()
         if self._replies:
@@ -336,8 +342,11 @@ class Index:
         """What lies under cited records of any section: entities and relationships, and their chunks with
         positions.
 
-        With the answer that cites them, what carries the answer comes first (see sources.specific).
+        With the answer that cites them, what carries the answer comes first (see sources.specific). Raises
+        SnapshotRemoved.
         """
+        if not self.followed:
+            check_there(self.store, self.manifest)
         contexts = answer.contexts if answer else ()
         shown = {r.id for used in contexts for r in used.records if r.section == "Sources"}
         found = under(references, self._rows, shown=shown)

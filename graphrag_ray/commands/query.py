@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphrag_ray.errors import FAILED_ITEMS, UsageError
+from graphrag_ray.errors import FAILED_ITEMS, SnapshotRemoved, UsageError
 from graphrag_ray.terminal import console
 from graphrag_ray.terminal.options import (
     Command,
@@ -126,11 +126,16 @@ def _ask_one(
     """Whether a part of the answer is missing."""
     streamed = stream and not as_json and sys.stdout.isatty()
     answer = write_stream(opened.stream(question, **way)) if streamed else opened.ask(question, **way)
-    found = opened.sources(answer.references, answer) if sources or as_json else []
-    if as_json:
-        click.echo(console.as_json(console.answer_json(answer, found, opened.manifest.number)))
-    else:
-        console.print_answer(answer, opened, found if sources else None, written=streamed)
+    try:
+        found = opened.sources(answer.references, answer) if sources or as_json else []
+        if as_json:
+            click.echo(console.as_json(console.answer_json(answer, found, opened.manifest.number)))
+        else:
+            console.print_answer(answer, opened, found if sources else None, written=streamed)
+    except SnapshotRemoved as e:
+        phases = answer.phases.values()
+        tokens = sum(phase.prompt_tokens + phase.completion_tokens for phase in phases)
+        raise e.after(sum(phase.calls for phase in phases), tokens) from e
     return bool(answer.failed_parts)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from graphrag_ray import logs
 from graphrag_ray.ask import Index
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.errors import FatalCallError, GraphRagError
+from graphrag_ray.errors import FatalCallError, GraphRagError, SnapshotRemoved, StoreError
 from graphrag_ray.llm.keys import find_key
 from graphrag_ray.patience import Connections
 from graphrag_ray.prompts import Prompt
@@ -21,7 +21,7 @@ from graphrag_ray.service.faults import no_snapshot
 from graphrag_ray.service.options import ServiceOptions
 from graphrag_ray.settings import Endpoint
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.snapshots import Manifest, load, newest_number
+from graphrag_ray.store.snapshots import Manifest, check_there, load, newest_number
 
 log = logging.getLogger(__name__)
 
@@ -96,14 +96,18 @@ class Live:
 
     async def look(self) -> None:
         """Open the newest snapshot where it is not the one that is served; questions that run finish on
-        theirs. What fails leaves things as they are, and is told by `problem`."""
+        theirs. What fails leaves things as they are, unless that one was removed; `problem` tells it."""
         try:
             await self._close_retired()
             number = await asyncio.to_thread(newest_number, self._store)
             if number is None:
                 self.problem = f"there is no snapshot at {self._store.url} yet"
             elif self._current is None or number != self._current.number:
-                await self._switch(number)
+                try:
+                    await self._switch(number)
+                except Exception:
+                    await self._withdraw_removed()
+                    raise
             if number is not None:
                 self.problem = self._current.lacking if self._current else ""
         except Exception as e:  # whatever it is, questions go on to the snapshot that is open
@@ -136,6 +140,18 @@ class Live:
         if old and not same:
             self._retired.append(old.connections)
 
+    async def _withdraw_removed(self) -> None:
+        """Serve no snapshot that is there no more: maybe a document was purged."""
+        if self._current is None:
+            return
+        try:
+            await asyncio.to_thread(check_there, self._store, self._current.index.manifest)
+        except SnapshotRemoved:
+            self._retired.append(self._current.connections)
+            self._current = None
+        except StoreError as e:
+            log.info("nobody knows whether the snapshot that is served is still there: %s", e)
+
     def _open(self, number: int) -> tuple[Index, list[Units]]:
         """Open and warm a snapshot, beside the event loop."""
         manifest: Manifest = load(self._store, number)
@@ -143,7 +159,7 @@ class Live:
         prompts = self._prompts if settings.prompts_dir is None else None
         old = self._current
         if old is None:
-            index = Index(self._store, manifest, settings, self._cache, prompts=prompts)
+            index = Index(self._store, manifest, settings, self._cache, prompts=prompts, followed=True)
         else:
             index = old.index.at(manifest, settings, prompts)
         index.warm()

@@ -282,14 +282,23 @@ def being_read(store: Store, manifest: Manifest) -> Iterator[None]:
     try:
         yield
     except CorruptPart as e:
-        if not isinstance(e.__cause__, FileNotFoundError) or store.exists(_path(manifest.number)):
-            raise
-        newest = _newest(store)
-        what_now = f"the newest is {newest}, open that one" if newest else "there is none any more"
-        raise SnapshotRemoved(
-            f"snapshot {manifest.number} of {store.url} was removed while it was being read (by `gc`): "
-            f"{what_now}"
-        ) from e
+        if isinstance(e.__cause__, FileNotFoundError):
+            check_there(store, manifest)
+        raise
+
+
+def check_there(store: Store, manifest: Manifest) -> None:
+    """A snapshot that was removed is read as long as `gc` leaves its parts, for those who read it. After that
+    nothing of it is told that is still in memory: maybe a document was purged. One request, unless it was
+    removed. Raises SnapshotRemoved, StoreError."""
+    path = _path(manifest.number)
+    if store.exists(path) or all(store.exists(part) for part in sorted(parts_of(manifest))):
+        return
+    newest = _newest(store)
+    what_now = f"the newest is {newest}, open that one" if newest else "there is none any more"
+    raise SnapshotRemoved(
+        f"snapshot {manifest.number} of {store.url} was removed while it was being read (by `gc`): {what_now}"
+    )
 
 
 def parts_of(manifest: Manifest) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ import toy_model
 from endpoint import Endpoint
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from world import REJECTED, TOWN, World, everything
+from world import REJECTED, TOWN, Command, World, everything, prompt_of
 
 from graphrag_ray.ask import open_index
 from graphrag_ray.errors import (
@@ -32,6 +33,7 @@ from graphrag_ray.errors import (
     UsageError,
 )
 from graphrag_ray.purge import collect
+from graphrag_ray.query import methods
 from graphrag_ray.store import locks, snapshots, trim
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.gc import Options
@@ -234,6 +236,40 @@ def test_no_trace_of_a_purged_document_is_left_and_nothing_else_is_lost(town: Wo
     assert {n: at(town, n) for n in town.snapshots()} == {n: held[n] for n in (1, 3, 4)}
     asked = len(town.endpoint.requests)
     assert not town.index().committed and len(town.endpoint.requests) == asked
+
+
+@pytest.mark.parametrize("method", methods.FILES)
+def test_nobody_who_has_a_snapshot_open_is_told_of_a_document_that_was_purged(town: World, method: str):
+    reader, about = open_index(str(town.root), snapshot=2), f"What did {MARKER} do?"
+    answer = reader.ask(about, method=method)
+    assert MARKER in answer.text or method == "global", "it is in memory now"
+    collect(town.store, Options(), purge=list(SECRET), delete=True)
+    asked = len(town.endpoint.requests)
+    with pytest.raises(SnapshotRemoved, match="the newest is 4"):
+        reader.ask(about, method=method)
+    with pytest.raises(SnapshotRemoved):
+        reader.sources(answer.references, answer)
+    assert not any("messages" in r.body for r in town.endpoint.requests[asked:]), "no model writes about it"
+
+
+@pytest.mark.parametrize("when", ["map", "reduce"])
+def test_a_question_whose_snapshot_goes_under_it_says_what_it_had_come_to(
+    town: World, run: Command, when: str
+):
+    purged: list[Any] = []
+
+    def respond(body: dict[str, Any]) -> Any:
+        if prompt_of(body) == when and not purged:
+            purged.append(collect(town.store, Options(), purge=list(SECRET), delete=True))
+        return toy_model.respond(body)
+
+    town.endpoint.respond = respond
+    done = run("query", "What are the main themes?", "--root", town.root, "--snapshot", 2, "--sources")
+    town.endpoint.respond = toy_model.respond
+    assert done.exit_code == 1 and "the newest is 4" in done.output and MARKER not in done.output
+    calls = int(re.search(r"By then the question had come to (\d+) calls", done.output).group(1))
+    asked = [prompt_of(body) for body in town.endpoint.bodies("/chat/completions")[-calls:]]
+    assert when in asked and (when == "reduce") == ("reduce" in asked)
 
 
 def test_after_a_purge_an_index_built_anew_from_its_journal_asks_no_model(town: World, held: dict):

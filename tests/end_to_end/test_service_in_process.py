@@ -464,6 +464,20 @@ def test_a_snapshot_that_cannot_be_opened_leaves_the_one_that_is_open(town: Worl
     assert served.measured("snapshot_looks_failed")['{replica=""}'] >= 1
 
 
+def test_a_snapshot_that_was_removed_is_not_asked_though_the_newest_cannot_be_opened(
+    town: World, serve: Start
+):
+    served = serve()
+    assert served.ask(THEMES).status_code == 200
+    town.store.write("snapshots/2.json", b"{")
+    town.store.delete("snapshots/1.json")
+    (part, *_) = town.store.list("tables/documents")
+    town.store.delete(part.path)
+    until(lambda: served.client.get("/healthz").status_code == 503)
+    refused = served.ask(THEMES)
+    assert refused.status_code == 503 and "damaged" in refused.json()["error"]["message"]
+
+
 # OpenAI's protocol
 
 
