@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.engine.spending import Spending, check_prices
 from graphrag_ray.engine.stopping import Stop, listening
-from graphrag_ray.errors import FAILED_ITEMS, LockHeld, StoreError
+from graphrag_ray.errors import FAILED_ITEMS, GraphRagError, LockHeld, StoreError
 from graphrag_ray.query import methods
 from graphrag_ray.question_sweep import Batch, QuestionSweep
 from graphrag_ray.questions import AnswersFile, read_questions
@@ -32,6 +32,7 @@ from graphrag_ray.steps.record import MEANINGS, ending
 from graphrag_ray.steps.run import iso
 from graphrag_ray.store import locks
 from graphrag_ray.store.files import Store
+from graphrag_ray.store.runs import RUNNING
 from graphrag_ray.terminal.progress import Observer
 from graphrag_ray.urls import shown
 
@@ -63,33 +64,39 @@ def answer_batch(
     """
     observer = observer or Observer(quiet=True)
     settings, began = index.settings, time.monotonic()
-    check_prices(settings.budget, Models.of(settings))
-    methods.method(method)
-    methods.check(method, level, where)
-    posed = read_questions(questions, settings.storage.of(questions), MAX_QUESTION_CHARACTERS)
     file = AnswersFile.at(out, settings.storage.of(out))
-    work = index.cache or file.work
-    sweep = QuestionSweep(index, posed, work, method, level, tuple(where))
-    stop = Stop(say=observer.note)
-    engine = _Engine(work, settings, lambda p: observer.progress(sweep.progress(p)), stop)
-    with (
-        _told(file.work, {"snapshot": index.manifest.number, "questions": len(posed)}) as told,
-        engine.on_ray(address) if on_ray or address else engine.here() as executor,
-        observer,
-        listening(stop),
-        _locked(work, f"query --batch {shown(questions)}", MERGED_WITHIN_S if index.cache else 0.0) as lock,
-    ):
-        tidy(work, lock.check, MANY)
-        try:
-            accounts = sweep.run(executor)
-        finally:
-            told |= {"failed": sweep.failed, "usage": executor.spending.before.to_dict()}
-        file.write(sweep.rows())
-        tidy(work, lock.check, FEW)
+    work, note = index.cache or file.work, f"query --batch {shown(questions)}"
+    patience_s = MERGED_WITHIN_S if index.cache else 0.0
+    with ExitStack() as held:
+        with attempted(file.work):
+            check_prices(settings.budget, Models.of(settings))
+            methods.method(method)
+            methods.check(method, level, where)
+            posed = read_questions(questions, settings.storage.of(questions), MAX_QUESTION_CHARACTERS)
+            sweep = QuestionSweep(index, posed, work, method, level, tuple(where))
+            own = held.enter_context(_locked(file.work, note, patience_s))
+        stop = Stop(say=observer.note)
+        engine = _Engine(work, settings, lambda p: observer.progress(sweep.progress(p)), stop)
+        with (
+            _told(file.work, own, {"snapshot": index.manifest.number, "questions": len(posed)}) as told,
+            nullcontext(own) if work == file.work else _locked(work, note, patience_s) as lock,
+            engine.on_ray(address) if on_ray or address else engine.here() as executor,
+            observer,
+            listening(stop),
+        ):
+            tidy(work, lock.check, MANY)
+            try:
+                accounts = sweep.run(executor)
+            finally:
+                told |= {"failed": sweep.failed, "usage": executor.spending.before.to_dict()}
+            file.write(sweep.rows())
+            tidy(work, lock.check, FEW)
     return Batch(file.url, len(posed), sweep.failed, accounts, time.monotonic() - began)
 
 
 OUTCOME = "outcome.json"
+"""Beside the answers, for whoever does not see the exit code of a job: how the last batch, or attempt at one,
+ended. Keys as in `_outcome`."""
 MERGED_WITHIN_S = 10.0
 """A service that answers from the same cache holds its lock while it merges parts."""
 LOOK_S = 0.2
@@ -108,24 +115,71 @@ def _locked(work: Store, note: str, within_s: float) -> locks.Lock:
 
 
 @contextmanager
-def _told(beside: Store, told: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """However the block ends, it stands beside the answers, for whoever does not see the exit code of a job.
-    The block adds what it comes to."""
+def attempted(beside: Store, always: bool = True) -> Iterator[None]:
+    """Around what comes before a batch: where that ends with an error, it is the outcome. Nothing is told
+    where another batch is at work there: the outcome is that one's.
+
+    always: also where no outcome stands there yet
+    """
     started = time.time()
+    try:
+        yield
+    except LockHeld:
+        raise
+    except BaseException as e:
+        try:
+            if (always or beside.exists(OUTCOME)) and locks.living(beside) is None:
+                beside.write(OUTCOME, _outcome(started, ending(e)))
+        except GraphRagError as untold:
+            _log.info("beside the answers nobody is told of this: %s", untold)
+        raise
+
+
+@contextmanager
+def _told(beside: Store, lock: locks.Lock, told: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """However the block ends, that is the outcome; until then, and for good where it is killed, "running".
+    The block adds what it comes to.
+
+    lock: of `beside`; where another took it over, the outcome is that one's
+    """
+    started = time.time()
+    _tell(beside, lock, _outcome(started, told | {"outcome": RUNNING}))
     try:
         yield told
     except BaseException as e:
         told |= ending(e)
         raise
     else:
-        told |= {"outcome": "answered", "exit_code": FAILED_ITEMS if told["failed"] else 0, "message": ""}
+        told |= {"outcome": "answered", "exit_code": FAILED_ITEMS if told["failed"] else 0}
     finally:
-        told |= {"exit_meaning": MEANINGS[told["exit_code"]]}
-        told |= {"started_at": iso(started), "ended_at": iso(time.time())}
-        try:
-            beside.write(OUTCOME, orjson.dumps(told, option=orjson.OPT_INDENT_2))
-        except StoreError as e:
-            _log.warning("how this ended was not written beside the answers: %s", e)
+        _tell(beside, lock, _outcome(started, told))
+
+
+def _tell(beside: Store, lock: locks.Lock, outcome: bytes) -> None:
+    try:
+        lock.check()
+        beside.write(OUTCOME, outcome)
+    except StoreError as e:
+        _log.warning("what became of this was not written beside the answers: %s", e)
+
+
+def _outcome(started: float, told: Mapping[str, Any]) -> bytes:
+    """The keys are always the same; null is what is not known, or not yet."""
+    code = told.get("exit_code")
+    every = {
+        # "answered", "running", or in a word what stopped it (`record.OUTCOMES`).
+        "outcome": told["outcome"],
+        "exit_code": code,
+        "exit_meaning": None if code is None else MEANINGS[code],
+        "message": told.get("message", ""),
+        "snapshot": told.get("snapshot"),
+        "questions": told.get("questions"),
+        "failed": told.get("failed"),
+        "usage": told.get("usage"),
+        "started_at": iso(started),
+        "ended_at": None if code is None else iso(time.time()),
+    }
+    return orjson.dumps(every, option=orjson.OPT_INDENT_2)
 
 
 WAITED_FOR_S = 0.5

@@ -6,7 +6,7 @@
     ray job submit --no-wait --working-dir . -- python jobs/index.py s3://bucket/documents --root s3://bucket/index
 
 Takes the options of `graphrag-ray index` and has its exit codes. `ray job submit` turns each but 0 into 1;
-how the run is going and how it ended, exit code included, stands beside the index:
+how the run is going and how it ended or why it was refused, exit code included, stands beside the index:
 
     graphrag-ray status --root s3://bucket/index --watch --next
 

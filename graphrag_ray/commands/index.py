@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from graphrag_ray.errors import FAILED_ITEMS, SettingsError
 from graphrag_ray.settings import Settings
+from graphrag_ray.settings_file import root_in
 from graphrag_ray.terminal import console
+from graphrag_ray.terminal.misread import Misread
 from graphrag_ray.terminal.options import (
     Command,
     input_of,
@@ -29,7 +32,16 @@ if TYPE_CHECKING:
     from graphrag_ray.store.snapshots import Manifest
 
 
-@click.command(cls=Command)
+def _misread(line: Misread) -> None:
+    """A line that cannot be run is told like settings that cannot be used, where it says of which index."""
+    config = line.value("--config")
+    root = line.value("--root") or (root_in(config) if config else None)
+    if root:
+        with _attempt(root, config, line.values("--set"), {}):
+            raise line.error
+
+
+@click.command(cls=Command, misread=_misread)
 @click.argument("input_url", metavar="[INPUT]", required=False)
 @root_option
 @settings_options
@@ -81,19 +93,11 @@ def index(
       graphrag-ray index ./documents --root ./my-index --model gpt-4o-mini --rpm 10000 --tpm 2000000
     """
     from graphrag_ray.build import build_index
-    from graphrag_ray.distributed.jobs import submitted
-    from graphrag_ray.steps.record import attempted
 
     observer = Observer(quiet=quiet or as_json)
     shown_input = shown(input_url) if input_url else None
     given = {"input": shown_input, "add": add, "allow_deletes": allow_deletes}
-    try:
-        store = open_root(root, config, overrides)
-    except SettingsError:
-        # They do not say how the index is reached: whoever watches it is told where the environment says.
-        with attempted(open_root(root, None, ()), given, always=submitted()):
-            raise
-    with attempted(store, given, always=submitted()):
+    with _attempt(root, config, overrides, given) as store:
         settings = _settings(store, root, config, overrides, short, observer)
         done = build_index(
             input_of(input_url, settings),
@@ -114,6 +118,25 @@ def index(
         if quiet and not as_json:
             click.echo(f"graphrag-ray: {console.failed_line(done, root)}", err=True)
         sys.exit(FAILED_ITEMS)
+
+
+@contextmanager
+def _attempt(
+    root: str, config: str | None, overrides: tuple[str, ...], given: Mapping[str, Any]
+) -> Iterator[Store]:
+    """Around an attempt to index: where it comes to no run, that is told beside the index. Raises
+    SettingsError, UsageError."""
+    from graphrag_ray.distributed.jobs import submitted
+    from graphrag_ray.steps.record import attempted
+
+    try:
+        store = open_root(root, config, overrides)
+    except SettingsError:
+        # They do not say how the index is reached: whoever watches it is told where the environment says.
+        with attempted(open_root(root, None, ()), given, always=submitted()):
+            raise
+    with attempted(store, given, always=submitted()):
+        yield store
 
 
 def _settings(

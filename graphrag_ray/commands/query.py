@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphrag_ray.errors import FAILED_ITEMS, SnapshotRemoved, UsageError
+from graphrag_ray.errors import FAILED_ITEMS, SettingsError, SnapshotRemoved, UsageError
+from graphrag_ray.settings_file import load_storage
 from graphrag_ray.terminal import console
+from graphrag_ray.terminal.misread import Misread
 from graphrag_ray.terminal.options import (
     Command,
     asking_options,
@@ -29,7 +32,14 @@ if TYPE_CHECKING:
     from graphrag_ray.ask import Index
 
 
-@click.command(cls=Command)
+def _misread(line: Misread) -> None:
+    """A line that cannot be run is the outcome of a batch, where it says of which."""
+    batch = line.value("--batch")
+    with _attempt(line.value("--out"), batch, line.value("--config"), line.values("--set")):
+        raise line.error
+
+
+@click.command(cls=Command, misread=_misread)
 @click.argument("words", nargs=-1, metavar="[QUESTION]")
 @root_option
 @settings_options
@@ -46,7 +56,11 @@ if TYPE_CHECKING:
 @click.option(
     "--batch", metavar="FILE", help="Questions: .csv, .jsonl or .parquet, with a column question (and id)."
 )
-@click.option("--out", metavar="URL", help="With --batch: where the answers go, a .parquet file.")
+@click.option(
+    "--out",
+    metavar="URL",
+    help="With --batch: where the answers go, a .parquet file. OUT.work/outcome.json tells how it ended.",
+)
 @click.option("--ray", is_flag=True, help="With --batch: on Ray instead of in this process.")
 @click.option("--address", metavar="ADDRESS", help="With --batch: on this Ray cluster.")
 @click.option("-q", "--quiet", is_flag=True, help="With --batch: print nothing but errors.")
@@ -79,7 +93,8 @@ def query(
     drift the nearest reports, then what stands around the questions that they raise.
 
     A batch keeps every reply in the folder OUT.work, or in --cache: killed, it is continued by the same
-    command; asked again, it costs nothing.
+    command; asked again, it costs nothing. However it ends, also refused, OUT.work/outcome.json tells how
+    and why.
 
     \b
     Examples:
@@ -91,26 +106,23 @@ def query(
     """
     question = " ".join(words) if words else None  # without quotation marks, too
     one = question is not None
-    if one == (batch is not None):
-        raise UsageError("give a question, or a file of them with --batch")
-    if (out is None) == (batch is not None) or (one and (ray or address)):
-        raise UsageError("--batch needs --out, a .parquet file; --out, --ray and --address are for --batch")
     spare_pandas()
-    from graphrag_ray import traces
-    from graphrag_ray.ask import open_index
-    from graphrag_ray.store.snapshots import open_latest
-
-    if short["dynamic"] and method != "global":
-        raise UsageError(f"--dynamic selects the reports of global search; {method} search has no use for it")
-    store = open_root(root, config, overrides)
-    with naming_root(root):
-        manifest = open_latest(store, snapshot)
-    # A budget is of one run: not that of the run that indexed.
-    base = {name: section for name, section in manifest.settings.items() if name != "budget"}
-    settings = settings_from(config, overrides, short, base if config is None else None)
-    opened = open_index(root, snapshot=manifest.number, settings=settings, cache=cache)
+    with _attempt(out, batch, config, overrides):
+        if one == (batch is not None):
+            raise UsageError("give a question, or a file of them with --batch")
+        if (out is None) == (batch is not None) or (one and (ray or address)):
+            raise UsageError(
+                "--batch needs --out, a .parquet file; --out, --ray and --address are for --batch"
+            )
+        if short["dynamic"] and method != "global":
+            raise UsageError(
+                f"--dynamic selects the reports of global search; {method} search has no use for it"
+            )
+        opened = _opened(root, config, overrides, short, snapshot, cache)
     way = {"level": level, "method": method, "where": where}
     if question is not None:
+        from graphrag_ray import traces
+
         with traces.exported():
             failed = _ask_one(opened, question, way, sources, stream, as_json)
     else:
@@ -118,6 +130,52 @@ def query(
         failed = _ask_many(opened, str(batch), str(out), way | cluster, quiet, as_json)
     if failed:
         sys.exit(FAILED_ITEMS)
+
+
+@contextmanager
+def _attempt(
+    out: str | None, batch: str | None, config: str | None, overrides: tuple[str, ...]
+) -> Iterator[None]:
+    """Around all that comes before a batch: where it ends with an error, that is the outcome of the batch.
+    Without --batch, where there was one before, or in a job, which was meant to be one. Raises UsageError for
+    what can be no --out."""
+    if out is None:
+        yield
+        return
+    from graphrag_ray.batch import attempted
+    from graphrag_ray.distributed.jobs import submitted
+    from graphrag_ray.questions import AnswersFile
+
+    always = batch is not None or submitted()
+    try:
+        reached = load_storage(config, overrides).of(out)
+    except SettingsError:
+        # They do not say how --out is reached: it is told where the environment says.
+        with attempted(AnswersFile.at(out, {}).work, always):
+            raise
+    with attempted(AnswersFile.at(out, reached).work, always):
+        yield
+
+
+def _opened(
+    root: str,
+    config: str | None,
+    overrides: tuple[str, ...],
+    short: Mapping[str, Any],
+    snapshot: int | None,
+    cache: str | None,
+) -> Index:
+    """Raises UsageError, StoreError."""
+    from graphrag_ray.ask import open_index
+    from graphrag_ray.store.snapshots import open_latest
+
+    store = open_root(root, config, overrides)
+    with naming_root(root):
+        manifest = open_latest(store, snapshot)
+    # A budget is of one run: not that of the run that indexed.
+    base = {name: section for name, section in manifest.settings.items() if name != "budget"}
+    settings = settings_from(config, overrides, short, base if config is None else None)
+    return open_index(root, snapshot=manifest.number, settings=settings, cache=cache)
 
 
 def _ask_one(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any, get_args
 
@@ -16,6 +16,7 @@ from graphrag_ray.query import methods
 from graphrag_ray.settings import Settings
 from graphrag_ray.settings_file import load_settings, load_storage, root_in
 from graphrag_ray.store.files import Store
+from graphrag_ray.terminal.misread import Misread
 from graphrag_ray.terminal.safe import safe
 from graphrag_ray.urls import shown
 
@@ -38,6 +39,10 @@ _ASKED = {
     "budget_usd": "query.budget_usd",
 }
 """Options that are short for one setting of a question."""
+
+
+_WORDS = f"{__name__}.words"
+"""In the `meta` of a context: the command line."""
 
 
 def _traceback(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
@@ -78,17 +83,43 @@ def _general() -> list[click.Parameter]:
 
 
 class Command(click.Command):
-    """A command that also takes the options of the program."""
+    """A command that also takes the options of the program.
+
+    misread   is given a line that cannot be run, before its error is shown; errors of ours that it raises are
+              not told
+    """
+
+    def __init__(
+        self, *arguments: Any, misread: Callable[[Misread], object] | None = None, **options: Any
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self._misread = misread
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_WORDS] = tuple(args)
+        with self._read(ctx):
+            return super().parse_args(ctx, args)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         *own, help_option = super().get_params(ctx)
         return [*own, *_general(), help_option]
 
     def invoke(self, ctx: click.Context) -> Any:
-        for option in self.params:
-            if isinstance(option, _Root) and ctx.params["root"] is None:
-                ctx.params["root"] = option.from_config(ctx)
+        with self._read(ctx):
+            for option in self.params:
+                if isinstance(option, _Root) and ctx.params["root"] is None:
+                    ctx.params["root"] = option.from_config(ctx)
         return super().invoke(ctx)
+
+    @contextmanager
+    def _read(self, ctx: click.Context) -> Iterator[None]:
+        try:
+            yield
+        except (click.UsageError, UsageError) as e:
+            if self._misread is not None:
+                with suppress(GraphRagError):
+                    self._misread(Misread(ctx.meta[_WORDS], e))
+            raise
 
 
 class Commands(click.Group):

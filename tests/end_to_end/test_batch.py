@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ import toy_model
 from endpoint import BROKEN, WRONG_KEY, Answer, Drop
 from world import REJECTED, Command, World, model_options, prompt_of
 
+from graphrag_ray import batch
 from graphrag_ray.batch import answer_batch
 from graphrag_ray.engine.feed import Feed
 from graphrag_ray.errors import BudgetSpent, LevelNotFound, TooManyFailures, UsageError
@@ -84,23 +86,112 @@ def test_what_a_batch_asks_can_travel_to_a_worker(town: World, method: str, monk
     assert ask(town, *about("DAVE", "HEIDI"), method=method).failed == 0
 
 
-def test_how_a_batch_ended_stands_beside_its_answers(town: World):
-    def outcome() -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(
-            (town.root.parent / "answers.parquet.work/outcome.json").read_text()
-        )
-        return found
+def outcome(world: World) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((world.root.parent / "answers.parquet.work/outcome.json").read_text())
+    return found
 
+
+def test_how_a_batch_ended_stands_beside_its_answers(town: World):
     ask(town, *about("DAVE", "HEIDI"))
-    told = outcome()
+    told = outcome(town)
     assert (told["outcome"], told["exit_code"], told["exit_meaning"]) == ("answered", 0, "done")
     assert (told["snapshot"], told["questions"], told["failed"]) == (1, 2, 0)
     assert [u["calls"] > 0 for u in told["usage"]["stages"]] == [True]
     with pytest.raises(BudgetSpent):
         ask(town, *about(*NAMES), changes={"budget": {"max_total_tokens": 2_000}})
-    told = outcome()
+    told = outcome(town)
     assert (told["outcome"], told["exit_code"]) == ("budget", 4) and "max_total_tokens" in told["message"]
     assert sum(u["calls"] for u in told["usage"]["stages"]) > 0
+
+
+def test_a_batch_that_was_refused_is_not_taken_for_the_one_before_it(
+    town: World, run: Command, tmp_path: Path
+):
+    ask(town, *about("DAVE"))
+    password = "correct-horse"
+    good = {"--root": town.root, "--batch": questions(town, *about("DAVE")), "--out": out(town)}
+    other, columns = tmp_path / "other.csv", tmp_path / "columns.csv"
+    columns.write_text("asked\nWho?\n")
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("storage: {regoin: r}")
+    unnamed = tmp_path / "unnamed.yaml"
+    unnamed.write_text("{}")
+
+    def line(changes: dict[str, object]) -> list[object]:
+        return [*itertools.chain(*((k, v) for k, v in (good | changes).items() if v is not None))]
+
+    ways: list[tuple[dict[str, object], list[object], str]] = [
+        ({"--batch": columns}, [], "has no column question"),
+        ({"--batch": other}, [], "there is no such file"),
+        ({"--root": tmp_path / "nowhere"}, [], "there is no index"),
+        ({}, ["--set", "chunking.sise=3"], "did you mean 'chunking.size'"),
+        ({}, ["--config", tmp_path / "none.yaml"], "there is no settings file"),
+        ({}, ["--config", broken], "unknown setting 'storage.regoin'"),
+        ({}, ["--snapshot", 7], "snapshot 7"),
+        ({}, ["--level", "C9"], "there is no level 'C9'"),
+        ({"--config": tmp_path / "none.yaml", "--root": None}, [], "there is no settings file"),
+        ({"--config": unnamed, "--root": None}, [], "Or name it as `root`"),
+        ({}, ["--mehtod", "local"], "No such option '--mehtod'"),
+        ({}, ["--budget-tokens", "many"], "'many' is not a valid integer"),
+        ({}, ["Who?"], "give a question, or a file of them"),
+        (
+            {"--batch": f"https://me:{password}@127.0.0.1:9/q.csv"},
+            [],
+            "cannot read https://127.0.0.1:9/q.csv",
+        ),
+    ]
+    file = Path(f"{out(town)}.work/outcome.json")
+    answered = file.read_bytes()
+    for changes, more, message in ways:
+        file.write_bytes(answered)
+        assert (outcome(town)["outcome"], outcome(town)["exit_code"]) == ("answered", 0)
+        refused = run("query", *line(changes), *more)
+        told = outcome(town)
+        assert (refused.exit_code, told["exit_code"], told["outcome"]) == (2, 2, "usage"), message
+        assert told["exit_meaning"] == "wrong usage or settings" and message in told["message"]
+        assert not (told["usage"] or {}).get("stages") and told["ended_at"] and password not in str(told)
+    # The same where there was none before; what names no file of answers is told nowhere.
+    fresh = tmp_path / "fresh" / "a.parquet"
+    assert run("query", *line({"--batch": columns, "--out": fresh})).exit_code == 2
+    assert json.loads(Path(f"{fresh}.work/outcome.json").read_text())["exit_code"] == 2
+    before = sorted(tmp_path.rglob("*"))
+    assert run("query", *line({"--out": tmp_path / "a.csv"})).exit_code == 2
+    assert run("query", "Who?", "--root", town.root, "--out", tmp_path / "b.parquet").exit_code == 2
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_job_whose_line_names_no_batch_tells_where_the_answers_should_have_gone(
+    town: World, run: Command, monkeypatch: pytest.MonkeyPatch
+):
+    command = ["query", "--ray", "--root", town.root, f"--out={out(town)}", "--bach", questions(town, "Who?")]
+    assert run(*command).exit_code == 2 and not Path(f"{out(town)}.work").exists()
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    assert run(*command).exit_code == 2
+    assert outcome(town)["exit_code"] == 2 and "No such option '--bach'" in outcome(town)["message"]
+
+
+def test_a_refusal_does_not_stand_for_the_batch_that_is_at_work_there(town: World, run: Command):
+    ask(town, *about("DAVE"))
+    before = outcome(town)
+    command = ["query", "--root", town.root, "--out", out(town), "--batch"]
+    with locks.acquire(Store(f"{out(town)}.work"), note="somebody else"):
+        assert run(*command, questions(town)).exit_code == 2
+        assert "holds no question" not in str(outcome(town)["message"])
+        held = run(*command, questions(town, *about("DAVE")))
+        assert held.exit_code == 1 and "somebody else" in held.stderr
+    assert outcome(town) == before
+
+
+def test_ctrl_c_before_the_first_question_is_told_too(town: World, monkeypatch: pytest.MonkeyPatch):
+    ask(town, *about("DAVE"))
+
+    def broken_off(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(batch, "read_questions", broken_off)
+    with pytest.raises(KeyboardInterrupt):
+        ask(town, *about("DAVE"))
+    assert (outcome(town)["outcome"], outcome(town)["exit_code"]) == ("interrupted", 130)
 
 
 def test_references_have_the_numbers_that_stand_in_the_text(town: World):
@@ -220,8 +311,9 @@ def test_a_batch_that_is_killed_goes_on_where_it_was(slow: World):
     killed.ended()
     asked = slow.asked() - before
     assert not out(slow).exists()
+    assert (outcome(slow)["outcome"], outcome(slow)["exit_code"]) == ("running", None)
     code, _, told = Started(slow, *texts).ended()
-    assert code == 0, told
+    assert code == 0 and outcome(slow)["exit_code"] == 0, told
     assert len(answers(slow)) == 20 and all(r["text"] for r in answers(slow))
     # In flight (16 at most), and answered since the last flush of the journal.
     assert asked >= 100 and repeated(slow, before) <= 40
@@ -237,6 +329,7 @@ def test_ctrl_c_waits_for_what_is_in_flight_and_the_same_command_goes_on(slow: W
     code, _, told = stopped.ended()
     assert code == 130 and "run the same command again to continue" in told and "Traceback" not in told
     assert not out(slow).exists() and locks.holder(Store(f"{out(slow)}.work")) is None
+    assert (outcome(slow)["outcome"], outcome(slow)["exit_code"]) == ("interrupted", 130)
     code, _, told = Started(slow, *texts).ended()
     assert code == 0 and repeated(slow, before) == 0, told
 
@@ -256,8 +349,8 @@ def test_two_batches_with_the_same_answers_do_not_both_pay(slow: World):
     first = Started(slow, *texts)
     first.wait_until(slow, before + 20)
     code, _, told = Started(slow, *texts).ended()
-    assert code == 1 and "answers.parquet.work" in told
-    assert first.ended()[0] == 0 and repeated(slow, before) == 0
+    assert code == 1 and "answers.parquet.work" in told and outcome(slow)["outcome"] == "running"
+    assert first.ended()[0] == 0 and repeated(slow, before) == 0 and outcome(slow)["exit_code"] == 0
 
 
 # what fails
@@ -357,9 +450,12 @@ def test_the_command_says_what_came_of_it(town: World, run: Command):
         (["Who?", "--batch", "q.csv", "--out", "a.parquet"], "give a question, or a file"),
         (["--batch", "q.csv"], "--batch needs --out"),
         (["Who?", "--out", "a.parquet"], "--out, --ray and --address are for --batch"),
-        (["--batch", "q.csv", "--out", "a.csv"], "cannot read q.csv"),
+        (["--batch", "q.csv", "--out", "a.csv"], "answers are written as a .parquet file"),
     ],
 )
-def test_what_does_not_go_together_is_wrong_usage(town: World, run: Command, arguments: list[str], told: str):
+def test_what_does_not_go_together_is_wrong_usage(
+    town: World, run: Command, arguments: list[str], told: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(town.root.parent)
     result = run("query", "--root", town.root, *arguments)
     assert result.exit_code == 2 and told in result.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -183,12 +184,18 @@ def test_a_batch_waits_while_a_service_merges_the_cache_and_not_for_longer(
     questions = tmp_path / "questions.csv"
     questions.write_text(f"question\n{ABOUT_DAVE}\n")
     given = (opened(town, cache), str(questions), str(tmp_path / "answers.parquet"))
+
+    def outcome() -> dict[str, Any]:
+        told: dict[str, Any] = json.loads((tmp_path / "answers.parquet.work/outcome.json").read_text())
+        return told
+
     with locks.acquire(Store(str(cache)), note="merging the parts of a cache") as merging:
         with monkeypatch.context() as impatient:
             impatient.setattr(batch, "MERGED_WITHIN_S", 0.0)
             with pytest.raises(LockHeld, match="merging the parts of a cache"):
                 answer_batch(*given)
+        assert (held := outcome())["outcome"] == "held" and "merging the parts" in held["message"]
         released = threading.Timer(1.0, merging.release)
         released.start()
-        assert answer_batch(*given).failed == 0
+        assert answer_batch(*given).failed == 0 and outcome()["outcome"] == "answered"
         released.join()
