@@ -91,6 +91,7 @@ class Measures:
         def over() -> None:
             self._look_at(life, over=True)
             del self._watched[life]
+            self._look()  # its gauges may be another one's, too
 
         return over
 
