@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 PREFIX = "graphrag_ray_"
 
@@ -18,3 +19,15 @@ class Instrument:
     about: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
+
+
+class Recorder(Protocol):
+    """Takes what is measured, by the names of instruments."""
+
+    def count(self, name: str, by: float, labels: Mapping[str, str]) -> None:
+        """By zero, too: then there is a series."""
+        ...
+
+    def observe(self, name: str, value: float, labels: Mapping[str, str]) -> None: ...
+
+    def set(self, name: str, value: float, labels: Mapping[str, str]) -> None: ...

@@ -15,7 +15,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TextIO, TypeAlias, cast, get_args
@@ -37,6 +37,7 @@ _SHORTEST_SECRET = 8
 _FIELDS = "graphrag_ray_fields"
 
 _item: ContextVar[tuple[str, str]] = ContextVar("graphrag_ray_item", default=("", ""))
+_question: ContextVar[str] = ContextVar("graphrag_ray_question", default="")
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,11 @@ def about(stage: str, item: str = "") -> None:
     _item.set((stage, item))
 
 
+def about_question(id_: str) -> None:
+    """What this task and those that it starts log from now on is about a question to a service."""
+    _question.set(id_)
+
+
 def hide(secrets: Iterable[str]) -> None:
     """Values that no line shall hold, beside those of the environment."""
     _hidden.update(secrets)
@@ -149,19 +155,32 @@ class _Stderr(logging.StreamHandler[TextIO]):
 
 
 class HandedOn(logging.Handler):
-    """For a logger of others, with handlers and a form of its own: each record as one line without secrets,
-    and of an exception only its type and place."""
+    """For a logger of others, with handlers and forms of its own: each record as one line without secrets,
+    and of an exception only its type and place. with_fields: whether a handler writes attributes of records
+    beside the message, as one of JSON does."""
 
-    def __init__(self, to: logging.Logger) -> None:
+    def __init__(self, to: logging.Logger, with_fields: Callable[[logging.Handler], bool]) -> None:
         super().__init__()
         self._to, self._lines = to, _Lines(Logging(), secrets_in(os.environ))
+        self._with_fields = with_fields
 
     def emit(self, record: logging.LogRecord) -> None:
+        for handler in self._to.handlers:
+            if record.levelno >= handler.level:
+                handler.handle(self._told(record, self._with_fields(handler)))
+
+    def _told(self, record: logging.LogRecord, with_fields: bool) -> logging.LogRecord:
         told = copy.copy(record)
-        told.msg, told.args = self._lines.text(record), ()
-        told.exc_info = told.exc_text = told.stack_info = None
         told.__dict__.pop(_FIELDS, None)
-        self._to.handle(told)
+        if with_fields:
+            told.msg, fields = self._lines.parts(record)
+            for name, value in fields.items():
+                told.__dict__.setdefault(name, value)
+        else:
+            told.msg = self._lines.text(record)
+        told.args = ()
+        told.exc_info = told.exc_text = told.stack_info = None
+        return told
 
 
 class _Lines(logging.Formatter):
@@ -185,9 +204,14 @@ class _Lines(logging.Formatter):
         # As JSON escapes it: control characters, line breaks of all kinds, what turns text around.
         return json.dumps(line)[1:-1].replace('\\"', '"')
 
+    def parts(self, record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
+        """The message, and what there is to know beside it, as JSON can hold it."""
+        told = {"logger": record.name, **self._fields(record)}
+        return self._clean(self._message(record)), json.loads(json.dumps(self._clean(told), default=str))
+
     def _fields(self, record: logging.LogRecord) -> dict[str, Any]:
         stage, item = _item.get()
-        found = {"run": self._how.run, "stage": stage, "item": item[:16]}
+        found = {"run": self._how.run, "question": _question.get(), "stage": stage, "item": item[:16]}
         fields: dict[str, Any] = {k: v for k, v in found.items() if v} | dict(getattr(record, _FIELDS, {}))
         if record.exc_info and (error := record.exc_info[1]):
             fields["exception"] = self._told(error)

@@ -20,6 +20,7 @@ from urllib.request import Request, urlopen
 import click
 from pydantic import SecretStr, ValidationError
 
+from graphrag_ray import logs
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.errors import UsageError
 from graphrag_ray.settings import Settings
@@ -121,6 +122,7 @@ def serve(
                 held=held,
                 grace_s=options.grace_s,
                 log_level=_log_level(),
+                log_json=logs.as_json(),
                 private=private,
                 only_here=only_here,
             ) as own_address,

@@ -90,7 +90,7 @@ class RayExecutor:
         return self._tables().stream(step, fn, inputs)
 
     def sweep(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:
-        self._metrics = self._metrics or Metrics(self.run, self.models.online)
+        self._metrics = self._metrics or Metrics.of(self.run, self.models.online)
         sweep = RaySweep(
             work,
             source,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 import uuid
@@ -11,6 +12,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import ray
@@ -18,10 +20,12 @@ from ray.exceptions import ActorUnschedulableError, RayActorError, RayError, Tas
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from graphrag_ray import logs
+from graphrag_ray.distributed.metrics import RayRecorder
 from graphrag_ray.distributed.once import Answers, Call, Calls, Carried, once
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.llm.limiter import LocalLimiter
-from graphrag_ray.llm.limits import Ended, Seen, Settled
+from graphrag_ray.llm.limits import Ended, Settled
+from graphrag_ray.llm.watching import ENDPOINTS, SERVED, Meter, Watched
 from graphrag_ray.logs import Logging
 from graphrag_ray.settings import Model
 
@@ -33,6 +37,8 @@ PULSE_S = 5.0
 """Between two signs of life."""
 UNUSED_S = 300.0
 """A limiter that outlives who started it ends when nobody has shown himself for so long."""
+TOLD_EVERY_S = 0.9 * PULSE_S
+"""Between two records of what it sees of endpoints, where nobody else records that."""
 AGAIN_S = 1.0
 """Before a limiter that is gone is started again, and again."""
 
@@ -64,15 +70,6 @@ class Places:
     linger_s: float = LINGER_S
 
 
-@dataclass(frozen=True)
-class Watched:
-    """A model's endpoints, in the order of its settings, in one life of its limiter."""
-
-    model: str
-    life: str
-    endpoints: Sequence[Seen]
-
-
 class LimiterShell:
     """After a restart it starts empty: no burst of what its buckets hold follows. It does not know of the
     calls that its earlier life let go: for as long as these take, twice as many may be in flight.
@@ -87,8 +84,10 @@ class LimiterShell:
         default_in_flight: int,
         logging: Logging | None = None,
         unused_s: float | None = None,
+        run: str = "",
     ) -> None:
-        """unused_s: without any `beat` for so long, its actor ends; None: never."""
+        """unused_s: without any `beat` for so long, its actor ends; None: never. run: by which it records
+        what it sees of endpoints, as long as it is beaten; "": whoever asks `watched` does."""
         logs.follow(logging)
         self._limiter = LocalLimiter({name: model}, default_in_flight)
         self._life = uuid.uuid4().hex
@@ -97,6 +96,8 @@ class LimiterShell:
         self._holders: set[str] = set()
         self._seen: dict[str, float] = {}
         self._beaten_at = time.monotonic()
+        self._meter = Meter(RayRecorder((ENDPOINTS, {"run": run})), {name: model}) if run else None
+        self._told_at = -math.inf
         if unused_s is not None:
             threading.Thread(target=self._end_unused, args=(unused_s,), daemon=True).start()
 
@@ -137,6 +138,9 @@ class LimiterShell:
         for silent in [h for h, at in self._seen.items() if now - at > SILENT_S]:
             del self._seen[silent]
             await self.forget(silent)
+        if self._meter is not None and now - self._told_at >= TOLD_EVERY_S:
+            self._told_at = now
+            self._meter.endpoints(SERVED, await self.watched())
 
     async def take_peak(self) -> int:
         return self._limiter.take_peak()
@@ -160,11 +164,15 @@ def beside_driver() -> NodeAffinitySchedulingStrategy:
 _Actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=1000)(LimiterShell)
 
 
-def start_limiters(prefix: str, models: Models, namespace: str | None = None) -> list[Any]:
-    """One limiter actor for each model with endpoints, named `<prefix>-<model>`. It logs as we do.
+def start_limiters(
+    prefix: str, models: Models, namespace: str | None = None, run: str = "", logging: Logging | None = None
+) -> list[Any]:
+    """One limiter actor for each model with endpoints, named `<prefix>-<model>`.
 
-    namespace: where they outlive us, and are those of whoever came first, until nobody beats them any more;
-    None: they are ours alone
+    namespace   where they outlive us, and are those of whoever came first, until nobody beats them any more;
+                None: they are ours alone
+    run         by which each records what it sees; "": we do
+    logging     None: it logs as we do
     """
     options: dict[str, Any] = {"scheduling_strategy": beside_driver()}
     unused_s = None
@@ -173,7 +181,7 @@ def start_limiters(prefix: str, models: Models, namespace: str | None = None) ->
         unused_s = UNUSED_S
     return [
         _Actor.options(name=f"{prefix}-{name}", **options).remote(
-            name, model, models.default_in_flight, logs.current(), unused_s
+            name, model, models.default_in_flight, logging or logs.current(), unused_s, run
         )
         for name, model in models.online.items()
     ]
@@ -290,11 +298,21 @@ class SharedLimiter(RayLimiter):
     it shows from time to time that it is alive, and starts an actor again that is gone for good. Belongs to
     the event loop in which it is made."""
 
-    def __init__(self, prefix: str, holder: str, models: Models, namespace: str) -> None:
-        start_limiters(prefix, models, namespace)
+    def __init__(
+        self,
+        prefix: str,
+        holder: str,
+        models: Models,
+        namespace: str,
+        run: str = "",
+        logging: Logging | None = None,
+    ) -> None:
+        """run, logging: of the actors, as for `start_limiters`."""
+        self._start = partial(start_limiters, prefix, models, namespace, run, logging)
+        self._start()
         # Not the name of a limiter before it, whose end would take away the places of this one.
         super().__init__(prefix, f"{holder}/{uuid.uuid4().hex[:8]}", models.online, namespace)
-        self._prefix, self._models, self._namespace = prefix, models, namespace
+        self._models = models.online
         self._beating = asyncio.ensure_future(self._beat())
 
     async def acquire(self, model: str, wants: Sequence[int], usable: Sequence[int]) -> Sequence[int]:
@@ -321,5 +339,5 @@ class SharedLimiter(RayLimiter):
     async def _start_again(self) -> None:
         await asyncio.sleep(AGAIN_S)  # until its name is free
         with suppress(RayError, ValueError):  # else the next attempt says so
-            found = await asyncio.to_thread(start_limiters, self._prefix, self._models, self._namespace)
-            self._actors.update(zip(self._models.online, found, strict=True))
+            found = await asyncio.to_thread(self._start)
+            self._actors.update(zip(self._models, found, strict=True))

@@ -15,25 +15,26 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast, get_args
 
 import orjson
 import ray
 from pydantic import SecretStr
 from ray import serve
+from ray._common.formatters import JSONFormatter
 from ray.exceptions import RayError
 from ray.serve.config import ProxyLocation, RequestRouterConfig
 from ray.serve.context import _get_global_client
 from ray.serve.schema import APIType
 
 from graphrag_ray.distributed.limits import SharedLimiter, beside_driver
-from graphrag_ray.distributed.metrics import ReplicaMetrics
+from graphrag_ray.distributed.metrics import RayRecorder
 from graphrag_ray.distributed.nodes import event_loop
 from graphrag_ray.distributed.routing import ByLoadAlone
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.errors import GraphRagError, UsageError
 from graphrag_ray.instruments import Instrument
-from graphrag_ray.logs import OURS, HandedOn, hide
+from graphrag_ray.logs import OURS, HandedOn, Level, Logging, hide
 
 APPLICATION = "graphrag"
 NAMESPACE = "graphrag-ray-service"
@@ -92,13 +93,16 @@ class Replica:
             self._known[variable] = found
         return found
 
-    def metrics(self, declared: Iterable[Instrument]) -> ReplicaMetrics:
-        """Recorded with the agent of this node, whichever replica Prometheus would get an answer from."""
-        return ReplicaMetrics(declared, {"application": self.application, "replica": self.name})
+    def metrics(self, own: Iterable[Instrument], as_a_run: Iterable[Instrument]) -> RayRecorder:
+        """Recorded with the agent of this node, whichever replica Prometheus would get an answer from.
+        own: of each replica; as_a_run: as runs have them, of the application."""
+        here = {"application": self.application, "replica": self.name}
+        return RayRecorder((own, here), (as_a_run, {"run": self.application}))
 
     def limiter(self, models: Models) -> SharedLimiter:
         """Of these models, for all replicas. To be called in an event loop."""
-        return SharedLimiter(_limiters(self.application, models), self.name, models, NAMESPACE)
+        name, log = _limiters(self.application, models), _as_here(self.application)
+        return SharedLimiter(name, self.name, models, NAMESPACE, self.application, log)
 
 
 def application(
@@ -134,8 +138,23 @@ def log_with_serve() -> None:
     """Let this package's log go where Serve's does, without what no line of it holds. To be called in a
     replica."""
     ours, serves = logging.getLogger(OURS), logging.getLogger(_SERVE_LOG)
-    ours.handlers, ours.propagate = [HandedOn(serves)], False
+    ours.handlers, ours.propagate = [HandedOn(serves, _writes_json)], False
     ours.setLevel(serves.level)
+
+
+def _writes_json(handler: logging.Handler) -> bool:
+    """A handler of Serve's, which may be a buffer before another one."""
+    writing: logging.Handler = getattr(handler, "target", None) or handler
+    return isinstance(writing.formatter, JSONFormatter)
+
+
+def _as_here(application: str) -> Logging:
+    """How actors of an application log that are none of Serve's. To be called after `log_with_serve`: Serve's
+    own level is another one while the application starts."""
+    level = logging.getLevelName(logging.getLogger(OURS).level).lower()
+    known = cast(Level, level) if level in get_args(Level) else "warning"
+    as_json = any(map(_writes_json, logging.getLogger(_SERVE_LOG).handlers))
+    return Logging(known, "json" if as_json else "text", application)
 
 
 @contextmanager
@@ -148,6 +167,7 @@ def running(
     held: Mapping[str, SecretStr],
     grace_s: float,
     log_level: str = "WARNING",
+    log_json: bool = False,
     private: bool,
     only_here: bool = False,
 ) -> Iterator[bool]:
@@ -169,6 +189,7 @@ def running(
         _may_join(name, prefix, only_here)
     keys = None if private else _keep(name, held)
     logs = {"log_level": log_level, "enable_access_log": log_level != "WARNING"}
+    logs |= {"encoding": "JSON"} if log_json else {}  # else as RAY_SERVE_LOG_ENCODING says
     try:
         if ours:
             _listen(host, port, logs)

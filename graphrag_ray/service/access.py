@@ -99,7 +99,7 @@ class Guard:
         headers = Headers(scope=scope)
         if self._hosts and _name(headers.get("host", "")) not in self._hosts:
             return _OTHER_HOST
-        path = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/"))
+        path = path_of(scope)
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length) > self._most:
             return too_large(self._most)
@@ -108,6 +108,12 @@ class Guard:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         right = hmac.compare_digest(_digest(given.strip()), self._digest)
         return None if right and scheme.lower() == "bearer" else _NO_TOKEN
+
+
+def path_of(scope: Scope) -> str:
+    """A request's path below the service's prefix."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", "").rstrip("/"))
 
 
 def _digest(token: str) -> bytes:

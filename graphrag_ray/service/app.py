@@ -27,17 +27,18 @@ from starlette.responses import Response
 from graphrag_ray import traces
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.errors import GraphRagError
-from graphrag_ray.llm.limiter import LentLimiter, Limiter, LocalLimiter
+from graphrag_ray.instruments import Recorder
+from graphrag_ray.llm.limiter import LentLimiter, LocalLimiter
 from graphrag_ray.patience import Connections
 from graphrag_ray.prompts import Prompt
 from graphrag_ray.service import chat_api, query_api
 from graphrag_ray.service.access import HEALTH, METRICS, Guard
-from graphrag_ray.service.asking import CLIENT_GONE, Asked, Service, events
+from graphrag_ray.service.asking import Asked, Service, events
 from graphrag_ray.service.chat_api import ChatBody
 from graphrag_ray.service.events import MEDIA, Json, last, refused, streamed
-from graphrag_ray.service.faults import INVALID, SERVER, Fault, fault_of, too_large
+from graphrag_ray.service.faults import CLIENT_GONE, INVALID, SERVER, Fault, fault_of, too_large
 from graphrag_ray.service.live import Live
-from graphrag_ray.service.measures import Collector
+from graphrag_ray.service.measures import Counting
 from graphrag_ray.service.options import ServiceOptions
 from graphrag_ray.service.query_api import QueryBody, Turn
 from graphrag_ray.version import __version__
@@ -56,14 +57,14 @@ def create_app(
     limiter: Callable[[Models], LentLimiter] | None = None,
     ask_key: Callable[[str], str | None] | None = None,
     prompts: Mapping[str, Prompt] | None = None,
-    collector: Collector | None = None,
+    recorder: Recorder | None = None,
 ) -> FastAPI:
     """token     that clients must send; None: anybody may ask (see `access.find_token`)
     replica   a name for this process among others, in /metrics
-    limiter   of models, shared with other processes; None: of this process alone
+    limiter   of models, shared with other processes, and watched elsewhere; None: of this process alone
     ask_key   where a key may be had that neither the environment nor a file holds
     prompts   the bundled ones; None: read from their files
-    collector is told all that /metrics tells
+    recorder  is told all that /metrics tells
 
     Raises SettingsError for settings that cannot be read. Snapshots are opened when it starts.
     """
@@ -71,13 +72,16 @@ def create_app(
 
     def connect(models: Models) -> Connections:
         if limiter is None:
-            return Connections(models, _local_limiter(models), ask_key, aside)
+            own = LocalLimiter(models.online, models.default_in_flight, lend_first=True)
+            connections = Connections(models, own, ask_key, aside)
+            connections.when_closed(service.measures.watch(models, own))
+            return connections
         shared = limiter(models)
         connections = Connections(models, shared, ask_key, aside)
         connections.when_closed(shared.close)
         return connections
 
-    service = Service(options, Live(options, connect, ask_key, prompts), replica, collector)
+    service = Service(options, Live(options, connect, ask_key, prompts), replica, recorder)
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
@@ -94,20 +98,11 @@ def create_app(
                 await service.live.close()
                 aside.shutdown(wait=False)
 
-    guard = [Middleware(Guard, token, options)]
-    if options.origins:  # before the guard: browsers ask without the token first whether they may ask
-        cors = Middleware(
-            CORSMiddleware,
-            allow_origins=options.origins,
-            allow_methods=["GET", "POST"],
-            allow_headers=["*"],
-        )
-        guard.insert(0, cors)
     app = FastAPI(
         title="graphrag-ray",
         version=__version__,
         lifespan=life,
-        middleware=guard,
+        middleware=_around(options, token, service),
         docs_url=None,  # pages that would load scripts of others into this origin
         redoc_url=None,
     )
@@ -117,8 +112,18 @@ def create_app(
     return app
 
 
-def _local_limiter(models: Models) -> Limiter:
-    return LocalLimiter(models.online, models.default_in_flight, lend_first=True)
+def _around(options: ServiceOptions, token: SecretStr | None, service: Service) -> list[Middleware]:
+    """What requests come through, the first one first."""
+    around = [Middleware(Counting, service.measures), Middleware(Guard, token, options)]
+    if options.origins:  # before the guard: browsers ask without the token first whether they may ask
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=options.origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+        )
+        around.insert(1, cors)
+    return around
 
 
 def _routes(app: FastAPI, service: Service) -> None:

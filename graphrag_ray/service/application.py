@@ -39,7 +39,7 @@ def build(args: ServiceOptions) -> "Application":
     def app() -> Any:
         from graphrag_ray.service.access import find_token
         from graphrag_ray.service.app import create_app
-        from graphrag_ray.service.measures import DECLARED
+        from graphrag_ray.service.measures import DECLARED, OF_MODELS
 
         log_with_serve()
         here = Replica.here(several=args.replicas > 1)
@@ -52,7 +52,7 @@ def build(args: ServiceOptions) -> "Application":
             limiter=limiter,
             ask_key=here.ask_key,
             prompts=prompts,
-            collector=here.metrics(DECLARED),
+            recorder=here.metrics(DECLARED, OF_MODELS),
         )
 
     return application(

@@ -12,9 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
+from graphrag_ray import logs
 from graphrag_ray.ask import Index
 from graphrag_ray.engine.work import Outcome
 from graphrag_ray.errors import GraphRagError, SnapshotRemoved
+from graphrag_ray.instruments import Recorder
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.messages import Dialogue, Listener
 from graphrag_ray.patience import Asker
@@ -22,9 +24,9 @@ from graphrag_ray.query import methods
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.query.parts import unread
 from graphrag_ray.records import Reference
-from graphrag_ray.service.faults import Refused, fault_of, out_of_time
+from graphrag_ray.service.faults import CLIENT_GONE, Refused, fault_of, out_of_time
 from graphrag_ray.service.live import Live, Served
-from graphrag_ray.service.measures import Collector, Measures
+from graphrag_ray.service.measures import Measures
 from graphrag_ray.service.options import ServiceOptions
 from graphrag_ray.service.places import Places
 from graphrag_ray.settings import Query
@@ -35,8 +37,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-CLIENT_GONE = 499
-"""A status that nobody is sent: the client went away before there was an answer."""
 KEEP_ALIVE_S = 10.0
 
 
@@ -92,16 +92,17 @@ class Service:
     """Answers questions, many at once. Belongs to one event loop."""
 
     def __init__(
-        self, options: ServiceOptions, live: Live, replica: str = "", collector: Collector | None = None
+        self, options: ServiceOptions, live: Live, replica: str = "", recorder: Recorder | None = None
     ) -> None:
         self.options, self.live = options, live
         self.places = Places(options.max_running, options.max_waiting)
-        self.measures = Measures(live, self.places, replica, collector)
+        self.measures = Measures(live, self.places, replica, recorder)
 
     async def answer(self, asked: Asked, say: Say) -> Replied:
         """Raises GraphRagError: Refused, what `Index.answering` and what it returns raise. An error that is a
         bug is logged, and Refused as such: whoever serves us would log the whole of it."""
-        id_, began = asked.id, time.monotonic()
+        began = time.monotonic()
+        logs.about_question(asked.id)
         status, accounts = CLIENT_GONE, Accounts()
         most = self.options.max_seconds
         limit = min(asked.seconds or most, most)
@@ -122,7 +123,7 @@ class Service:
             fault = out_of_time(limit, accounts.total.rate_limited) if ours else Refused(fault_of(e))
             status = fault.fault.status
             if not ours:
-                log.exception("question %s ended with an error that is a bug", id_)
+                log.exception("a question ended with an error that is a bug")
             raise fault from e
         finally:
             seconds = time.monotonic() - began
@@ -131,10 +132,17 @@ class Service:
             self.measures.question(method, status, seconds)
             self.measures.calls(accounts)
             total = accounts.total
-            log.info(
-                "question %s: method %s, status %d, %.2f s, %d calls, %d tokens, cost %s",
-                id_, method, status, seconds, total.calls, total.total_tokens, total.cost_usd,
-            )  # fmt: skip
+            logs.event(
+                log,
+                "question ended",
+                question=asked.id,
+                method=method,
+                status=status,
+                seconds=round(seconds, 3),
+                calls=total.calls,
+                tokens=total.total_tokens,
+                cost_usd=total.cost_usd,
+            )
 
     async def _answered(self, asked: Asked, say: Say, accounts: Accounts) -> Replied:
         served = self.live.now()

@@ -19,6 +19,8 @@ from graphrag_ray.wording import plural
 
 MOST_CHARACTERS = 1_000
 """Of a message: what it quotes, a client may have made as long as a body may be."""
+CLIENT_GONE = 499
+"""A status that nobody is sent: the client went away before there was an answer."""
 INVALID, LIMITED, SERVER = "invalid_request_error", "rate_limit_error", "server_error"
 
 

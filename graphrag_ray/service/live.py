@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from graphrag_ray import logs
 from graphrag_ray.ask import Index
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.errors import FatalCallError, GraphRagError, SnapshotRemoved, StoreError
@@ -133,7 +134,7 @@ class Live:
         lacking = old.lacking if old and same else await asyncio.to_thread(_lacking, models, self._ask_key)
         connections = old.connections if old and same else self._connect(models)
         self._current = Served(index, connections, levels, lacking)
-        log.info("snapshot %d is served", number)
+        logs.event(log, "snapshot is served", snapshot=number)
         if lacking and not same:
             log.warning("a model can be asked nothing: %s", lacking)
         if old and not same:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx2 as httpx
 import uvicorn
@@ -32,7 +32,7 @@ class Served:
 
     def __init__(self, token: str | None = None, **options: Any) -> None:
         app = create_app(ServiceOptions(**options), SecretStr(token) if token else None)
-        self.service: Service = app.state.service
+        self.app, self.service = app, cast(Service, app.state.service)
         self._server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="on"))
         self._thread = threading.Thread(target=self._server.run)
         self._thread.start()
@@ -51,10 +51,10 @@ class Served:
             assert got.status_code == 200, got.read()
             yield from events(got)
 
-    def measured(self, name: str) -> dict[str, float]:
+    def measured(self, name: str, of: str = "service") -> dict[str, float]:
         """The samples of a metric, by their labels."""
         lines = self.client.get("/metrics").text.splitlines()
-        full = f"graphrag_ray_service_{name}"
+        full = f"graphrag_ray_{of}_{name}"
         found = (line.rpartition(" ") for line in lines if line.startswith((full + "{", full + " ")))
         return {labels.removeprefix(full): float(value) for labels, _, value in found}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import openai
 import pytest
 import toy_model
 from collector import Collector, collecting
-from endpoint import Answer, Endpoint, Hang, Response
+from endpoint import Answer, Endpoint, Hang, Response, rate_limited
 from prometheus_client.parser import text_string_to_metric_families
 from served import KEY, TOKEN, Running, events, until
 from world import TOWN, Command, World, prompt_of
@@ -51,8 +52,8 @@ def service(town: World, traced: Collector) -> Iterator[Running]:
         "--set",
         f"{endpoint}.api_key_env=OPENAI_API_KEY",
     )
-    more = ("--replicas", "2", "--follow-s", "0.2", "--max-seconds", "50", "--max-body-bytes", "100000", "-v")
-    environment = os.environ | traced.environment
+    more = ("--replicas", "2", "--follow-s", "0.2", "--max-seconds", "50", "--max-body-bytes", "100000")
+    environment = os.environ | traced.environment | {"GRAPHRAG_RAY_LOG": "info,json"}
     told = ("--set", "models.default.timeout_s=40")
     running = Running(town.root, *limits, *more, *told, environment=environment)
     yield running
@@ -157,6 +158,12 @@ def test_what_a_client_may_not_is_refused(town: World, service: Running):
     assert "graphrag_ray_service_questions_total" in service.client.get("/metrics").text
 
 
+def test_a_model_that_answers_429_is_asked_again(town: World, service: Running):
+    refusals = [rate_limited("0.05")]
+    town.endpoint.respond = lambda body: refusals.pop() if refusals else toy_model.respond(body)
+    assert service.ask(THEMES).status_code == 200 and not refusals
+
+
 def test_prometheus_reads_with_ray_what_each_replica_tells_of_itself(town: World, service: Running):
     """At the service's address one of the replicas answers, whichever: not what Prometheus can follow."""
     told: dict[str, float] = {}
@@ -176,6 +183,32 @@ def test_prometheus_reads_with_ray_what_each_replica_tells_of_itself(town: World
     assert sum(count for labels, count in told.items() if "status=200" in labels) > 50
 
 
+def test_prometheus_reads_what_all_replicas_ask_of_models_once(town: World, service: Running):
+    """Of endpoints the limiter tells, which they share."""
+    (port,) = [p.read_text() for p in session_of(service).glob("metrics_export_port_*")]
+
+    def read(name: str, **labels: str) -> list[float]:
+        page = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+        found = [s for family in text_string_to_metric_families(page) for s in family.samples]
+        full = f"ray_graphrag_ray_{name}"
+        return [s.value for s in found if s.name == full and labels.items() <= s.labels.items()]
+
+    at = {"run": "graphrag", "model": "m", "endpoint": town.endpoint.base_url, "stage": "questions"}
+    asked = len([r for r in town.endpoint.requests if r.headers.get("Authorization") == f"Bearer {KEY}"])
+    # But that of the 429, those whose clients went away, and that which took too long.
+    answered = [asked - IN_FLIGHT - 2]
+    until(lambda: read("llm_requests_total", **at, result="answered") == answered)
+    assert read("llm_latency_seconds_count", **at) == answered
+    assert read("llm_requests_total", **at, result="failed") == read("llm_rate_limited_total", **at) == [1]
+    assert read("llm_max_in_flight", **at) == [IN_FLIGHT]
+    until(lambda: read("llm_requests_in_flight", **at) == [0])
+    until(lambda: sum(read("llm_calls_total")) == asked - 1)  # each replica tells when it is its turn
+    assert sum(read("llm_retries_total")) == pytest.approx(1)
+    assert sum(read("llm_prompt_tokens_total", stage="map")) > 1_000
+    refused = read("service_requests_total", application="graphrag", path="/query", status="401")
+    assert sum(refused) == pytest.approx(1)
+
+
 def samples(page: str, prefix: str) -> dict[str, float]:
     """How many questions have ended, by replica, method and status; and the snapshots that are asked."""
     found = [s for family in text_string_to_metric_families(page) for s in family.samples]
@@ -192,9 +225,9 @@ def test_at_its_end_running_questions_are_answered_and_nothing_secret_was_said(
 ):
     over = threading.Event()
     reducing(town, Answer("One thing, another thing, and a last thing.", until=over))
-    session = session_of(service)
+    session, question = session_of(service), f"What are the THEMES of {SECRET_WORDS}?"
     with ThreadPoolExecutor(1) as pool:
-        with service.client.stream("POST", "/query", json={"question": SECRET_WORDS, "stream": True}) as got:
+        with service.client.stream("POST", "/query", json={"question": question, "stream": True}) as got:
             coming = events(got)
             next(data for name, data in coming if name == "text")
             ending = pool.submit(service.end)
@@ -205,11 +238,22 @@ def test_at_its_end_running_questions_are_answered_and_nothing_secret_was_said(
         code, told = ending.result()
     assert code == 0 and "Ending" in told
     logs = "".join(p.read_text(errors="replace") for p in session.glob("logs/**/*") if p.is_file())
-    assert "method global, status 200" in logs
+    (last,) = [r for r in records_of(session) if r.get("message") == "question ended"][-1:]
+    assert (last["method"], last["status"], last["levelname"]) == ("global", 200, "INFO")
+    assert last["seconds"] > 1 and last["calls"] > 1 and last["tokens"] > 100 and last["cost_usd"] is None
+    assert len(last["question"]) == 24 and last["application"] == "graphrag" and last["replica"]
+    told_of_429s = [line for line in logs.splitlines() if "answered 429: paused" in line]
+    assert {json.loads(line)["run"] for line in told_of_429s} == {"graphrag"}, "of the limiter"
     for secret in (TOKEN, KEY, SECRET_WORDS):
         assert secret not in told + logs
         assert secret.encode() not in traced.received
     assert b"invoke_workflow graphrag global" in traced.received
+
+
+def records_of(session: Path) -> list[dict[str, Any]]:
+    """What replicas logged, as JSON: every line of theirs, in order."""
+    lines = [line for p in session.glob("logs/serve/replica_*.log") for line in p.read_text().splitlines()]
+    return sorted(map(json.loads, lines), key=lambda record: record["timestamp_ns"])
 
 
 def session_of(service: Running) -> Path:

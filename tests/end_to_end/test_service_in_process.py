@@ -18,7 +18,7 @@ import pytest
 import toy_model
 import yaml
 from documents import TOP, blocks
-from endpoint import WRONG_KEY, Answer, Broken, Endpoint, Hang, Response
+from endpoint import WRONG_KEY, Answer, Broken, Endpoint, Hang, Response, Status, rate_limited
 from served import Served, until
 from world import TOWN, World, prompt_of, python
 
@@ -26,6 +26,7 @@ from graphrag_ray.commands.serve import _problem
 from graphrag_ray.purge import collect
 from graphrag_ray.service import asking
 from graphrag_ray.service.chat_api import CITED
+from graphrag_ray.service.measures import PATHS
 from graphrag_ray.service.options import ServiceOptions
 from graphrag_ray.store.gc import Options
 
@@ -181,17 +182,68 @@ def test_the_service_says_what_it_serves_and_how_it_is(town: World, serve: Start
     questions = served.measured("questions_total")
     assert questions['{method="global",replica="",status="200"}'] == 1
     assert questions['{method="unknown",replica="",status="400"}'] == 1
-    tokens = served.measured("model_tokens_total")
-    assert tokens['{kind="prompt",model="m",replica="",stage="map"}'] > 0
     assert served.measured("snapshot") == {'{replica=""}': 1}
     assert served.measured("questions_running") == {'{replica=""}': 0}
 
 
-def test_names_that_clients_make_up_are_no_labels(town: World, serve: Start):
+def test_each_answered_request_is_counted_by_its_status_refused_ones_too(town: World, serve: Start):
+    served = serve(token=TOKEN, max_body_bytes=1_000)
+    client, json_ = served.client, {"Content-Type": "application/json"}
+    served.ask(THEMES)
+    httpx.post(f"{served.url}/query", json={"question": THEMES})
+    served.ask("x" * 1_000)
+    client.post("/query", content=(b" " * 400 for _ in range(10)), headers=json_)
+    client.post("/query", content=b"{", headers=json_)
+    client.get("/query")
+    client.post("/v1/chat/completions", json={"model": "gpt-5", "messages": [{"role": "user"}]})
+    client.get("/v1/models/gpt-5")
+    client.get("/made/up")
+    counted = served.measured("requests_total")
+    expected = {
+        ("/query", 200): 1, ("/query", 401): 1, ("/query", 413): 2, ("/query", 400): 1, ("/query", 405): 1,
+        ("/v1/chat/completions", 404): 1, ("/v1/models", 404): 1, ("other", 404): 1,
+    }  # fmt: skip
+    assert counted == {f'{{path="{p}",replica="",status="{s}"}}': n for (p, s), n in expected.items()}
+
+
+def test_what_clients_make_up_is_no_label(town: World, serve: Start):
     served = serve()
     for n in range(3):
         served.ask(THEMES, method=f"made-up-{n}")
+        served.client.get(f"/made-up-{n}")
+        served.client.get(f"/v1/models/made-up-{n}")
     assert "made-up" not in served.client.get("/metrics").text
+    served_at = {route.path.partition("/{")[0] for route in served.app.routes}  # type: ignore[attr-defined]
+    assert served_at == {*PATHS}
+
+
+def test_what_models_are_asked_is_measured_as_a_run_measures_it(town: World, serve: Start):
+    refusals = [rate_limited("0.01"), Status(500), WRONG_KEY]
+
+    def respond(body: dict[str, Any]) -> Response:
+        return refusals.pop(0) if refusals and prompt_of(body) == "reduce" else toy_model.respond(body)
+
+    before = len(town.endpoint.requests)
+    town.endpoint.respond = respond
+    served = serve(overrides=("models.default.endpoints.0.tokens_per_minute=6e7",))
+    assert served.ask(THEMES).status_code == 503 and not refusals
+    asked = len(town.endpoint.requests) - before
+    at = f'endpoint="{town.endpoint.base_url}",model="m",replica=""'
+    of = f'{{{at},stage="questions"}}'
+
+    def measured(name: str) -> dict[str, float]:
+        return served.measured(name, "llm")
+
+    results = {f'{{{at},result="{result}",stage="questions"}}': result for result in ("answered", "failed")}
+    requests = {results[labels]: count for labels, count in measured("requests_total").items()}
+    assert requests["answered"] == asked - 3 == measured("latency_seconds_count")[of]
+    assert requests["failed"] >= 2 and measured("rate_limited_total") == {of: 1}
+    assert measured("limit_tokens_per_minute") == {of: 6e7}
+    assert 0 < measured("charged_tokens_total")[of] < 6e7 and measured("requests_in_flight") == {of: 0}
+    reduce = '{model="m",replica="",stage="reduce"}'
+    assert measured("calls_total")[reduce] == measured("calls_failed_total")[reduce] == 1
+    assert measured("retries_total")[reduce] == 2
+    assert measured("prompt_tokens_total")['{model="m",replica="",stage="map"}'] > 0
 
 
 # limits
@@ -258,7 +310,7 @@ def test_a_client_that_goes_away_ends_its_question(town: World, serve: Start, st
     assert town.prompts(asked)["reduce"] == 1
     assert served.measured("questions_total") == {'{method="global",replica="",status="499"}': 1}
     # What the model was asked is counted, and the place at it is free again.
-    assert served.measured("model_calls_total")['{model="m",replica="",stage="reduce"}'] == 1
+    assert served.measured("calls_total", "llm")['{model="m",replica="",stage="reduce"}'] == 1
     reducing(town, "All is well.")
     assert served.ask(THEMES).json()["text"] == "All is well."
 
@@ -454,7 +506,7 @@ def test_a_chat_front_end_works_unchanged(town: World, serve: Start, caplog: pyt
     )
     assert "".join(p.choices[0].delta.content or "" for p in pieces if p.choices) == text
     (streamed,) = {p.id.removeprefix("chatcmpl-") for p in pieces}
-    assert f"question {streamed}: " in caplog.text
+    assert streamed in [told["question"] for told in questions_logged(caplog)]
     assert pieces[-1].usage is not None and pieces[-2].choices[0].finish_reason == "stop"
     again = [*messages, {"role": "assistant", "content": text}, {"role": "user", "content": "And DAVE ?"}]
     assert (
@@ -502,8 +554,17 @@ def test_questions_are_not_logged(town: World, serve: Start, caplog: pytest.LogC
     served = serve(token=TOKEN)
     served.ask("What did DAVE do in secret?")
     served.ask("What did DAVE do in secret?", colour="red")
-    assert "status 200" in caplog.text and "method global" in caplog.text
-    assert "secret" not in caplog.text.replace("a-token", "") and TOKEN not in caplog.text
+    served.ask("x", method="secret")
+    good, bad = questions_logged(caplog)
+    assert (good["method"], good["status"]) == ("global", 200) and good["calls"] > 0 < good["tokens"]
+    assert (bad["method"], bad["status"], bad["calls"]) == ("unknown", 400, 0)
+    said = caplog.text + str([vars(record) for record in caplog.records])
+    assert "secret" not in said.replace("a-token", "") and TOKEN not in said
+
+
+def questions_logged(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    """What there is to know of each question that has ended."""
+    return [r.graphrag_ray_fields for r in caplog.records if r.message == "question ended"]  # type: ignore[attr-defined]
 
 
 def test_commands_do_not_wait_for_what_the_service_needs():

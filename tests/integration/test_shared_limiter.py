@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import logging
 import time
 import uuid
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 import ray
 from ray import serve
+from ray._common.formatters import JSONFormatter
 
+from graphrag_ray import logs
 from graphrag_ray.distributed import limits, serving
 from graphrag_ray.distributed.limits import (
     LINGER_S,
@@ -237,10 +240,16 @@ def test_what_replicas_log_holds_neither_keys_nor_what_exceptions_quote(on_ray: 
             raise ValueError("quoting the document")
         except ValueError:
             logging.getLogger("graphrag_ray.test").exception("it failed with %s", "correct-horse")
+            handler.setFormatter(JSONFormatter())
+            logging.getLogger("graphrag_ray.test").exception("it failed with %s", "correct-horse")
+        logs.event(logging.getLogger("graphrag_ray.test"), "it ended", logging.ERROR, seconds=1.5)
     finally:
         theirs.removeHandler(handler)
         ours.handlers, ours.propagate, ours.level = before
         ray.kill(keys)
-    (line,) = text.getvalue().splitlines()
+    line, *as_json = text.getvalue().splitlines()
     assert line.startswith("ERROR it failed with *** ") and "ValueError at test_shared_limiter" in line
-    assert "document" not in line
+    failed, ended = map(json.loads, as_json)
+    assert failed["message"] == "it failed with ***" and "ValueError at test_shared" in failed["exception"]
+    assert (ended["message"], ended["seconds"], ended["logger"]) == ("it ended", 1.5, "graphrag_ray.test")
+    assert "document" not in text.getvalue()

@@ -16,6 +16,8 @@ from graphrag_ray.instruments import PREFIX, Instrument
 from graphrag_ray.service.measures import DECLARED as OF_THE_SERVICE
 
 DASHBOARD = json.loads((Path(__file__).parents[3] / "cluster/grafana/graphrag-ray.json").read_text("utf-8"))
+GUIDE = (Path(__file__).parents[3] / "docs/operating.md").read_text("utf-8")
+METRIC = re.compile(r"`(\w+)`((?: \(by [^)]*\))?)")
 PANELS: list[dict[str, Any]] = [p for p in DASHBOARD["panels"] if p["type"] != "row"]
 
 
@@ -98,10 +100,20 @@ def test_a_limit_that_several_stages_tell_of_is_not_added_up(panel: dict[str, An
                 assert str(inner.op) == "max" and {"run", "endpoint"} <= set(inner.modifier.labels)
 
 
+def test_the_operating_guide_names_every_metric_with_its_labels():
+    rows = [line.split("|") for line in GUIDE.splitlines() if "`, `stage`" in line or "`replica`" in line]
+    told = {name: by + after for _, _, by, names, _ in rows for name, after in METRIC.findall(names)}
+    declared = {d.name: d for d in (*OF_RUNS, *OF_THE_SERVICE)}
+    assert told.keys() == declared.keys()
+    assert all(set(re.findall(r"`(\w+)`", by)) >= {*declared[name].labels} for name, by in told.items())
+
+
 def test_variables_are_values_of_labels_that_there_are():
     for selected, label in of_variables():
         ((selector, _),) = selectors(selected)
-        assert label in LABELS[selector.name]
+        (named,) = [m.value for m in selector.matchers.matchers if m.name == "__name__"]
+        names = [name for name in LABELS if re.fullmatch(named, name)]
+        assert len(names) == 3 and all(label in LABELS[name] for name in names)
     assert [label for _, label in of_variables()] == ["run", "stage"]
 
 
