@@ -21,7 +21,6 @@ import orjson
 import ray
 from pydantic import SecretStr
 from ray import serve
-from ray._common.formatters import JSONFormatter
 from ray.exceptions import RayError
 from ray.serve.config import ProxyLocation, RequestRouterConfig
 from ray.serve.context import _get_global_client
@@ -143,9 +142,10 @@ def log_with_serve() -> None:
 
 
 def _writes_json(handler: logging.Handler) -> bool:
-    """A handler of Serve's, which may be a buffer before another one."""
+    """A handler of Serve's, which may be a buffer before another one. The class of its formatter is none that
+    Ray promises to keep where it is."""
     writing: logging.Handler = getattr(handler, "target", None) or handler
-    return isinstance(writing.formatter, JSONFormatter)
+    return "JSON" in type(writing.formatter).__name__
 
 
 def _as_here(application: str) -> Logging:
