@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from graphrag_ray.engine.allowance import Allowance
 from graphrag_ray.engine.cache import ReplyCache
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import together
-from graphrag_ray.errors import GraphRagError, SnapshotRemoved, UsageError
+from graphrag_ray.errors import GraphRagError, SnapshotRemoved, StoreError, UsageError
 from graphrag_ray.llm.accounting import Accounts, Totals
 from graphrag_ray.llm.pricing import dearest_price
 from graphrag_ray.messages import whole
@@ -45,6 +46,7 @@ from graphrag_ray.streams import Answering, AnswerStream, AsyncAnswerStream, Say
 from graphrag_ray.wording import plural
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 Answers: TypeAlias = Callable[[Asks, Telling | None], Coroutine[Any, Any, Answer]]
 
@@ -220,6 +222,16 @@ class Index:
 
         return answered
 
+    def _check_there(self) -> None:
+        """Storage that does not answer is no reason to lose what was paid: what is needed of it is not read
+        then, either. Raises SnapshotRemoved."""
+        try:
+            check_there(self.store, self.manifest)
+        except SnapshotRemoved:
+            raise
+        except StoreError as e:
+            log.warning("nobody knows whether the snapshot is still there: %s", e)
+
     async def _answered(
         self,
         search: Callable[[Question, Given], Method],
@@ -240,7 +252,7 @@ class Index:
             if isinstance(need, Search):
                 return await searching.find(need)
             if not self.followed:
-                await asyncio.to_thread(check_there, self.store, self.manifest)
+                await asyncio.to_thread(self._check_there)
             if telling and need.last and need.numbering is not None:
                 number = await _driven(numbered(shown_in(need.numbering)), fulfil)
                 telling.expect(partial(Written, need.numbering, number))
@@ -346,7 +358,7 @@ class Index:
         SnapshotRemoved.
         """
         if not self.followed:
-            check_there(self.store, self.manifest)
+            self._check_there()
         contexts = answer.contexts if answer else ()
         shown = {r.id for used in contexts for r in used.records if r.section == "Sources"}
         found = under(references, self._rows, shown=shown)

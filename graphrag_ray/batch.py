@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 
 from graphrag_ray.ask import MAX_QUESTION_CHARACTERS, Index
+from graphrag_ray.distributed.jobs import submitted
 from graphrag_ray.engine.cache import FEW, MANY, tidy
 from graphrag_ray.engine.executor import Executor, Progress
 from graphrag_ray.engine.gateways import Models
@@ -117,7 +118,8 @@ def _locked(work: Store, note: str, within_s: float) -> locks.Lock:
 @contextmanager
 def attempted(beside: Store, always: bool = True) -> Iterator[None]:
     """Around what comes before a batch: where that ends with an error, it is the outcome. Nothing is told
-    where another batch is at work there: the outcome is that one's.
+    where another batch is at work there: the outcome is that one's. To know that of one on another machine
+    takes up to 20 s: a job takes them; else nothing is told then, and nobody waits for a message.
 
     always: also where no outcome stands there yet
     """
@@ -128,7 +130,8 @@ def attempted(beside: Store, always: bool = True) -> Iterator[None]:
         raise
     except BaseException as e:
         try:
-            if (always or beside.exists(OUTCOME)) and locks.living(beside) is None:
+            at_work = locks.living if submitted() else locks.holder
+            if (always or beside.exists(OUTCOME)) and at_work(beside) is None:
                 beside.write(OUTCOME, _outcome(started, ending(e)))
         except GraphRagError as untold:
             _log.info("beside the answers nobody is told of this: %s", untold)
@@ -143,8 +146,8 @@ def _told(beside: Store, lock: locks.Lock, told: dict[str, Any]) -> Iterator[dic
     lock: of `beside`; where another took it over, the outcome is that one's
     """
     started = time.time()
-    _tell(beside, lock, _outcome(started, told | {"outcome": RUNNING}))
     try:
+        _tell(beside, lock, _outcome(started, told | {"outcome": RUNNING}))
         yield told
     except BaseException as e:
         told |= ending(e)

@@ -179,7 +179,7 @@ def _guarded(options: ServiceOptions, host: str) -> ServiceOptions:
             f"--host {host} can be reached from other machines, and {options.token_env} is not set, so that "
             "anybody could ask at your cost. Set it, listen at 127.0.0.1, or say --allow-anonymous"
         )
-    if "*" in options.origins:
+    if {"*", "null"} & {*options.origins}:  # "null" says any page that is shown within another
         raise UsageError(
             "--allow-origin '*' lets every page that a browser shows ask at your cost: set "
             f"{options.token_env}, or name the pages' origin"

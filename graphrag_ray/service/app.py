@@ -121,6 +121,7 @@ def _around(options: ServiceOptions, token: SecretStr | None, service: Service) 
             allow_origins=options.origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
+            expose_headers=["Retry-After"],
         )
         around.insert(1, cors)
     return around

@@ -18,8 +18,8 @@ from graphrag_ray.patience import Connections
 from graphrag_ray.prompts import Prompt
 from graphrag_ray.query.levels import Units
 from graphrag_ray.service.faults import no_snapshot
-from graphrag_ray.service.options import ServiceOptions
-from graphrag_ray.settings import Endpoint
+from graphrag_ray.service.options import WRITING, ServiceOptions
+from graphrag_ray.settings import Endpoint, Settings
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.snapshots import Manifest, check_there, load, newest_number
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 @dataclass(eq=False)
 class Served:
     """A snapshot, open and warm. connections: snapshots whose models are the same share them; levels: what
-    each holds, and the source text; lacking: why its models can be asked nothing, "" where they can."""
+    each holds, and the source text; lacking: why no question can be answered, "" where some can."""
 
     index: Index
     connections: Connections
@@ -108,8 +108,10 @@ class Live:
                 except Exception:
                     await self._withdraw_removed()
                     raise
-            if number is not None:
-                self.problem = self._current.lacking if self._current else ""
+            if number is not None and self._current is not None:
+                if self._current.lacking:
+                    await self._look_for_keys(self._current)
+                self.problem = self._current.lacking
         except Exception as e:  # whatever it is, questions go on to the snapshot that is open
             self.failed_looks += 1
             ours = isinstance(e, GraphRagError)
@@ -131,14 +133,22 @@ class Live:
         models = Models.of(index.settings)
         same = old is not None and old.connections.models == models
         # Keys now, not at the first question: whoever holds them may be gone then, and the replica lives on.
-        lacking = old.lacking if old and same else await asyncio.to_thread(_lacking, models, self._ask_key)
+        lacking = await asyncio.to_thread(_lacking, index.settings, self._ask_key)
         connections = old.connections if old and same else self._connect(models)
         self._current = Served(index, connections, levels, lacking)
         logs.event(log, "snapshot is served", snapshot=number)
-        if lacking and not same:
-            log.warning("a model can be asked nothing: %s", lacking)
+        if lacking and (old is None or lacking != old.lacking):
+            log.warning("no question can be answered: %s", lacking)
         if old and not same:
             self._retired.append(old.connections)
+
+    async def _look_for_keys(self, served: Served) -> None:
+        """A file may hold them by now. Connections that were made without one are not used any more."""
+        served.lacking = await asyncio.to_thread(_lacking, served.index.settings, self._ask_key)
+        if not served.lacking:
+            self._retired.append(served.connections)
+            served.connections = self._connect(served.connections.models)
+            log.warning("there is a key now: questions can be answered")
 
     async def _withdraw_removed(self) -> None:
         """Serve no snapshot that is there no more: maybe a document was purged."""
@@ -173,14 +183,15 @@ class Live:
             await connections.close()
 
 
-def _lacking(models: Models, ask_key: Callable[[str], str | None] | None) -> str:
-    """What is told of the first model that has no endpoint with a key; "" where each has one. Asks for every
-    key. Waits, and reads files."""
-    told = ""
-    for model in models.online.values():
+def _lacking(settings: Settings, ask_key: Callable[[str], str | None] | None) -> str:
+    """What is told of a key where none of the models that write answers has an endpoint with one; else "": a
+    model that only an index needs may do without. Asks for every key. Waits, and reads files."""
+    without = {}
+    for name, model in Models.of(settings).online.items():
         problems = [_without_key(endpoint, ask_key) for endpoint in model.endpoints]
-        told = told or (problems[0] if problems and all(problems) else "")
-    return told
+        without[name] = problems[0] if problems and all(problems) else ""
+    told = [without.get(settings.model_name(stage), "") for stage in WRITING]
+    return told[0] if all(told) else ""
 
 
 def _without_key(endpoint: Endpoint, ask_key: Callable[[str], str | None] | None) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from graphrag_ray.llm.pricing import dearest_price
 from graphrag_ray.query import methods
@@ -61,6 +62,18 @@ class ServiceOptions(BaseModel):
     """Names that a client may call the service by (the Host header); none: any."""
     num_cpus: Annotated[float, Field(ge=0)] = 1.0
     """That Ray sets aside for each replica."""
+
+    @field_validator("origins")
+    @classmethod
+    def _are_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        """As browsers write them: scheme and host, and a port that is not the scheme's own."""
+        for origin in origins:
+            parts = urlsplit(origin)
+            if origin not in ("*", "null") and not (
+                parts.scheme in ("http", "https") and origin == f"{parts.scheme}://{parts.netloc}".lower()
+            ):
+                raise ValueError(f"{origin!r} is no origin: https://chat.example.org, without path or slash")
+        return origins
 
     def given(self) -> dict[str, Any] | None:
         """The settings that it names; None where those of each snapshot count. Reads a file. Raises

@@ -29,6 +29,7 @@ from graphrag_ray.errors import (
     UsageError,
 )
 from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.llm.keys import scrub
 from graphrag_ray.steps.heartbeat import heartbeat
 from graphrag_ray.steps.run import Run, iso
 from graphrag_ray.store import compaction, runs
@@ -205,7 +206,8 @@ def ending(error: BaseException) -> dict[str, Any]:
     # Whoever raised it should have seen to that: what is written here is shown to all who see the index.
     outcome = outcome_of(error)
     told = f"{type(error).__name__}: {error}" if outcome == "crash" else str(error)
-    return {"outcome": outcome, "exit_code": code, "message": without_secrets(told)[:2_000]}
+    told = scrub(without_secrets(told), logs.secrets_in(os.environ))
+    return {"outcome": outcome, "exit_code": code, "message": told[:2_000]}
 
 
 def outcome_of(error: BaseException) -> str:

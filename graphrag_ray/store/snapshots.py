@@ -288,11 +288,12 @@ def being_read(store: Store, manifest: Manifest) -> Iterator[None]:
 
 
 def check_there(store: Store, manifest: Manifest) -> None:
-    """A snapshot that was removed is read as long as `gc` leaves its parts, for those who read it. After that
-    nothing of it is told that is still in memory: maybe a document was purged. One request, unless it was
-    removed. Raises SnapshotRemoved, StoreError."""
-    path = _path(manifest.number)
-    if store.exists(path) or all(store.exists(part) for part in sorted(parts_of(manifest))):
+    """Before something is asked or told of a snapshot that may be in memory. One that was removed is read as
+    long as `gc` leaves its parts, for those who read it; after that it is not: maybe a document was purged.
+    One request, and a listing where it was removed. Raises SnapshotRemoved, StoreError."""
+    if store.exists(_path(manifest.number)):
+        return
+    if parts_of(manifest) <= {info.path for info in store.list(FOLDER)}:
         return
     newest = _newest(store)
     what_now = f"the newest is {newest}, open that one" if newest else "there is none any more"

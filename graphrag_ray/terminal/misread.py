@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
 import click
@@ -26,19 +26,25 @@ class Misread:
         """Of an option, in order. Raises `error` where one of them is in doubt: it is empty, or an option
         itself; or words are too many and one follows it, so that it may be half a name with a blank in it."""
         found = []
-        for word, second, third in zip(self._words, self._words[1:], self._words[2:], strict=False):
-            name, sep, value = word.partition("=")
-            if name == option:
-                value, after = (value, second) if sep else (second, third)
-                cut = self._crowded and not after.startswith("-")
-                if cut or not value.strip() or value.startswith("-"):
-                    raise self.error
-                found.append(value)
+        for value, after in self._given(option):
+            cut = self._crowded and not after.startswith("-")
+            if cut or not value.strip() or value.startswith("-"):
+                raise self.error
+            found.append(value)
         return tuple(found)
 
     def value(self, option: str) -> str | None:
-        """Of an option that is given once. Raises as `values`; `error` where it is given several ones."""
+        """Of an option that is given once, and names a place: a path that another word follows may be half a
+        name, too. Raises as `values`; `error` where it is given several ones."""
         found = set(self.values(option))
-        if len(found) > 1:
+        paths = [after for value, after in self._given(option) if "://" not in value]
+        if len(found) > 1 or not all(after.startswith("-") for after in paths):
             raise self.error
         return next(iter(found), None)
+
+    def _given(self, option: str) -> Iterator[tuple[str, str]]:
+        """Each of its values, with the word after it."""
+        for word, second, third in zip(self._words, self._words[1:], self._words[2:], strict=False):
+            name, sep, value = word.partition("=")
+            if name == option:
+                yield (value, second) if sep else (second, third)

@@ -6,6 +6,7 @@ import json
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
@@ -13,7 +14,7 @@ import openai
 import pytest
 import toy_model
 from endpoint import NO_QUOTA, Drop, Endpoint, rate_limited
-from served import Served
+from served import Served, until
 from world import TOWN, Command, World
 
 from graphrag_ray import patience
@@ -226,6 +227,25 @@ def test_a_service_without_the_key_of_its_model_says_so_before_it_is_asked(
     assert "NO_SUCH_KEY is not set" in _problem(served.service.options, served.url)
     assert "NO_SUCH_KEY is not set" in caplog.text
     assert served.ask(THEMES).status_code == 503
+
+
+def test_a_model_that_writes_no_answer_may_lack_its_key(town: World, serve: Start):
+    endpoint = f"[{{base_url: '{town.endpoint.base_url}', api_key_env: NO_SUCH_KEY}}]"
+    builder = f"models.builder={{provider: openai, model: m, endpoints: {endpoint}}}"
+    served = serve(overrides=(builder, "stages.extract.model=builder"))
+    assert served.client.get("/healthz").status_code == 200 and served.ask(THEMES).status_code == 200
+    assert served.client.get("/index").json()["problem"] == ""
+
+
+def test_a_key_that_comes_later_is_found(town: World, serve: Start, tmp_path: Path):
+    key = tmp_path / "key"
+    endpoint = f"[{{base_url: '{town.endpoint.base_url}', api_key_env: null, api_key_file: '{key}'}}]"
+    served = serve(overrides=(f"models.default.endpoints={endpoint}",), follow_s=0.05)
+    assert served.client.get("/healthz").status_code == 503
+    assert served.ask(THEMES).status_code == 503, "a question opened connections without a key"
+    key.write_text("key-that-came-later")
+    until(lambda: served.client.get("/healthz").status_code == 200)
+    assert served.ask(THEMES).status_code == 200
 
 
 def test_a_budget_in_dollars_without_a_price_is_a_fault_of_the_service_and_not_of_who_asks(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import SecretStr
+from pydantic import SecretStr, ValidationError
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp
@@ -94,5 +94,17 @@ def test_without_a_token_not_every_page_may_ask(monkeypatch: pytest.MonkeyPatch)
     of_all = OPTIONS.model_copy(update={"origins": ("*",)})
     with pytest.raises(UsageError, match="every page"):
         _guarded(of_all, "127.0.0.1")
+    with pytest.raises(UsageError, match="every page"):
+        _guarded(OPTIONS.model_copy(update={"origins": ("null",)}), "127.0.0.1")
     monkeypatch.setenv("GRAPHRAG_RAY_TOKEN", "s3cret")
     assert _guarded(of_all, "0.0.0.0").origins == ("*",)
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://chat.example.org/", "chat.example.org", "https://A.org", "ftp://a"]
+)
+def test_what_no_browser_sends_as_an_origin_is_refused(origin: str):
+    with pytest.raises(ValidationError, match="is no origin"):
+        ServiceOptions(root="./index", origins=(origin,))
+    good = ("https://chat.example.org", "http://localhost:3000")
+    assert ServiceOptions(root="./index", origins=good).origins == good

@@ -17,10 +17,14 @@ CROWDED = click.UsageError("Got unexpected extra argument (docs)")
 
 
 @pytest.mark.parametrize(
-    "line", ["--root a", "--root=a", "x --root a docs", "--root a --root=a", "--confg --root a -- --root b"]
+    "line", ["--root a", "--root=a", "x docs --root a", "--root a --root=a", "--confg --root a -- --root b"]
 )
 def test_an_option_says_the_same_wherever_and_however_it_is_given(line: str):
     assert Misread(line.split(), MISSPELT).value("--root") == "a"
+
+
+def test_an_address_has_no_blank_so_what_follows_is_another_word():
+    assert Misread(["--root", "s3://b/a", "docs", "--confg"], MISSPELT).value("--root") == "s3://b/a"
 
 
 def test_an_option_that_is_not_there_says_nothing():
@@ -39,6 +43,8 @@ def test_an_option_may_be_given_several_times():
         ("--root --rpm 3", MISSPELT),
         ("--root a --root b", MISSPELT),
         ("x --root my index", CROWDED),
+        ("x --root my index --bogus", MISSPELT),
+        ("x --root s3://b/my index", CROWDED),
         ("x --root=my index", CROWDED),
     ],
 )
