@@ -147,16 +147,17 @@ class Service:
     async def _answered(self, asked: Asked, say: Say, accounts: Accounts) -> Replied:
         served = self.live.now()
         answering = _answering(served.index, asked)
-        cache = served.index.asker(served.connections).cache
-        asker = _Aloud(served.connections, cache=cache, say=say)
-        served.connections.questions += 1
+        connections = served.connections  # of this question to its end: a key that comes makes others
+        cache = served.index.asker(connections).cache
+        asker = _Aloud(connections, cache=cache, say=say)
+        connections.questions += 1
         try:
             answer = await answering(asker, Telling(say))
             if unread(answer):
                 raise GraphRagError(answer.text)
             return await asyncio.to_thread(_replied, asked, served, answer)
         finally:
-            served.connections.questions -= 1
+            connections.questions -= 1
             accounts.absorb(asker.accounts)
 
 

@@ -131,7 +131,8 @@ class Live:
         old = self._current
         index, levels = await asyncio.to_thread(self._open, number)
         models = Models.of(index.settings)
-        same = old is not None and old.connections.models == models
+        # Connections may have been made without a key that is there by now: those are not kept.
+        same = old is not None and old.connections.models == models and not old.lacking
         # Keys now, not at the first question: whoever holds them may be gone then, and the replica lives on.
         lacking = await asyncio.to_thread(_lacking, index.settings, self._ask_key)
         connections = old.connections if old and same else self._connect(models)

@@ -243,9 +243,16 @@ def test_a_key_that_comes_later_is_found(town: World, serve: Start, tmp_path: Pa
     served = serve(overrides=(f"models.default.endpoints={endpoint}",), follow_s=0.05)
     assert served.client.get("/healthz").status_code == 503
     assert served.ask(THEMES).status_code == 503, "a question opened connections without a key"
+    live = served.service.live
+    before = live.now().connections
+    before.questions += 1  # as if that question were under way still
     key.write_text("key-that-came-later")
     until(lambda: served.client.get("/healthz").status_code == 200)
     assert served.ask(THEMES).status_code == 200
+    after = live.now().connections
+    assert after is not before and after.questions == 0 and before in live._retired
+    before.questions -= 1
+    until(lambda: before not in live._retired)
 
 
 def test_a_budget_in_dollars_without_a_price_is_a_fault_of_the_service_and_not_of_who_asks(
