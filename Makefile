@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 S3_TESTS := tests/integration/test_object_store.py tests/end_to_end/test_on_object_storage.py
 export RAY_USAGE_STATS_ENABLED ?= 0
 
-.PHONY: demo test test-s3 check format install clean
+.PHONY: demo test test-s3 fuzz corpora mutation check format install clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("graphrag-ray needs Python 3.11 or later; set PYTHON=/path/to/python3.11") if sys.version_info < (3, 11) else None'
@@ -34,6 +34,19 @@ test-s3: install
 	$(BIN)/python tests/ceph.py check
 	GRAPHRAG_RAY_TEST_S3=ceph $(BIN)/python -m pytest $(S3_TESTS)
 
+## The second tier of fuzzing: so many rounds through every way by which text reaches the pure rooms.
+fuzz: install
+	GRAPHRAG_RAY_FUZZ_ROUNDS=$(or $(ROUNDS),100000) $(BIN)/python -m pytest -n 2 tests/unit/test_any_text.py
+
+## Corpora that nobody chose for us, through the offline engine; those that are not below ../shared/data are skipped.
+corpora: install
+	$(BIN)/python benchmarks/corpora.py
+
+## How many small faults in a pure room its unit tests notice: make mutation ROOM=graph SAMPLE=150
+mutation: install
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,mutation]'
+	$(BIN)/python benchmarks/mutation.py $(ROOM) --sample $(or $(SAMPLE),150)
+
 check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -45,4 +58,4 @@ format: install
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) demo-index .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) demo-index mutants .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

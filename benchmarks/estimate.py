@@ -14,6 +14,7 @@ import argparse
 import time
 
 from graphrag_ray.estimate import SAMPLE_CHUNKS, estimate
+from graphrag_ray.settings import of_index
 from graphrag_ray.settings_file import parse_settings
 from graphrag_ray.status import status_of
 from graphrag_ray.store.files import Store
@@ -32,7 +33,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=SAMPLE_CHUNKS)
     given = parser.parse_args()
     store = Store(given.index)
-    settings = parse_settings(open_latest(store).settings)
+    settings = parse_settings(of_index(open_latest(store).settings))
     wall, cpu = time.perf_counter(), time.process_time()
     found = estimate(given.input, settings, root=given.learn, sample=given.sample)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu

@@ -1,9 +1,12 @@
-"""How good the offline engine is: the podcast corpus against its targets, the demo corpus against truth.yaml.
+"""How good the offline engine is: the podcast corpus against its targets, the demo corpus against truth.yaml,
+passages of 2wiki against labels made by hand.
 
     python benchmarks/offline_quality.py [--podcast FOLDER] [--questions CSV] [--demo FOLDER] [--set a.b=c]…
+        [--passages JSONL [--labels YAML] [--mistakes]]
 
 FOLDER of the podcast holds one .txt per chunk, the first line of which repeats the file name. Prints a
-table per corpus; measures, asserts nothing.
+table per corpus; measures, asserts nothing. --mistakes lists those in the passages for tuning, and never
+those in the others: once they are looked at, they measure nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import yaml
+from labelled import LABELS, read_labels, read_passages, score
 from offline_index import Built, ask, build, coarsest_full, demo_chunks, podcast_chunks, tokens
 
 from graphrag_ray import records
@@ -298,6 +302,9 @@ def main() -> None:
     parser.add_argument("--demo", type=Path, help="folder with corpus/ and truth.yaml")
     parser.add_argument("--show", type=int, default=0, help="print so many answers and reports")
     parser.add_argument("--set", action="append", default=[], help="a.b=c, as for the index command")
+    parser.add_argument("--passages", type=Path, help=".jsonl or .jsonl.gz with id and text")
+    parser.add_argument("--labels", type=Path, default=LABELS, help="what these passages say")
+    parser.add_argument("--mistakes", action="store_true", help="list those in the passages for tuning")
     args = parser.parse_args()
     settings = load_settings(overrides=args.set)
     if args.demo:
@@ -305,6 +312,8 @@ def main() -> None:
         print_table("Demo corpus", [*graph_table(built), *truth_table(built, args.demo / "truth.yaml")])
         show_reports(built, args.show)
         print_table("Off-topic, demo corpus", question_table(built, []))
+    if args.passages:
+        passages_tables(args.passages, args.labels, args.mistakes)
     if args.podcast:
         chunks, files = podcast_chunks(args.podcast)
         built = build(chunks, settings)
@@ -315,6 +324,19 @@ def main() -> None:
             with args.questions.open(encoding="utf-8-sig", newline="") as stream:
                 questions = [row["question_text"] for row in csv.DictReader(stream)]
         print_table("Questions, podcast corpus", question_table(built, questions, args.show))
+
+
+def passages_tables(passages: Path, labels: Path, mistakes: bool) -> None:
+    texts = read_passages(passages)
+    for split, labelled in read_labels(labels).items():
+        scores = score(labelled, texts)
+        rows = [(name, f"{value:.3f}") for name, value in scores.figures.items()]
+        counts = ", ".join(f"{name} {count}" for name, count in scores.n.items())
+        print_table(
+            f"Labelled passages, {split}", [("passages", f"{len(labelled)}"), *rows, ("counts", counts)]
+        )
+        if mistakes and split == "tune":
+            print("\n".join(sorted(scores.mistakes)))
 
 
 def show_reports(built: Built, n: int) -> None:

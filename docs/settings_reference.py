@@ -15,6 +15,7 @@ import re
 import types
 import typing
 from collections.abc import Iterator, Sequence
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,12 @@ Generated from the settings model by `python docs/settings_reference.py > docs/s
 One YAML file, named by `--config`. `graphrag-ray init DIR` writes one with all keys. Every key can be left
 out, and every key can be overridden on the command line: `--set query.context_tokens=4000`, as often as
 needed. A list is counted from 0: `--set models.default.endpoints.0.max_in_flight=64`. An unknown key is an
-error that names the nearest known one. Without `--config`, `index` goes on with the settings of the newest
-snapshot, all but `budget`.
+error that names the nearest known one.
+
+Without `--config`, `index` goes on with the settings of the newest snapshot. `run`, `budget`, `storage` and
+the keys marked † are about this machine, or one run: no snapshot keeps them, and none is taken from one.
+How models are reached (the † of `models.NAME`) and `storage` may stand in a settings file of the user, for
+all commands: [models](models.md#where-this-machine-finds-them).
 
 Secrets never stand in settings: they name the environment variable or the file that holds one."""
 SECTIONS: dict[str, type[BaseModel]] = {
@@ -115,7 +120,8 @@ def row(
     if not meaning:
         raise SystemExit(f"{path} has no meaning: give its field in settings.py a docstring")
     kind = kind_of(info.annotation, info.metadata)
-    return [f"`{name}`", kind, default_of(info), unit_of(name), meaning]
+    mark = "†" if settings.is_machines(info) else ""
+    return [f"`{name}`{mark}", kind, default_of(info), unit_of(name), meaning]
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
@@ -171,9 +177,10 @@ def docs_text(model: type[BaseModel]) -> str:
 def docs_of(model: type[BaseModel]) -> dict[str, str]:
     """The docstrings under a model's fields."""
     module = ast.parse(inspect.getsource(settings))
-    body = next(n for n in module.body if isinstance(n, ast.ClassDef) and n.name == model.__name__)
+    names = {base.__name__ for base in model.__mro__}
+    bodies = [n.body for n in module.body if isinstance(n, ast.ClassDef) and n.name in names]
     found = {}
-    for field, after in zip(body.body, body.body[1:], strict=False):
+    for field, after in chain.from_iterable(map(pairwise, bodies)):
         if (
             isinstance(field, ast.AnnAssign)
             and isinstance(field.target, ast.Name)

@@ -37,12 +37,14 @@ from graphrag_ray.query.written import Written
 from graphrag_ray.reading import Kept, Reader
 from graphrag_ray.records import Reference
 from graphrag_ray.searching import Searcher, Searching
-from graphrag_ray.settings import STAGES, Query, Settings, Storage
-from graphrag_ray.settings_file import parse_settings, storage_of
+from graphrag_ray.settings import STAGES, Query, Settings, Storage, of_index
+from graphrag_ray.settings_file import load_settings, storage_of
 from graphrag_ray.sources import Cited, Source, named, specific, under
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.snapshots import Manifest, check_there, open_latest
 from graphrag_ray.streams import Answering, AnswerStream, AsyncAnswerStream, Say, Telling
+from graphrag_ray.unforeseen import is_unforeseen, told
+from graphrag_ray.user_settings import Known, require_known
 from graphrag_ray.wording import plural
 
 T = TypeVar("T")
@@ -158,7 +160,7 @@ class Index:
 
         connections: shared with askers of other questions; None: of its own
         """
-        asker = Asker(connections) if connections else Asker.of(Models.of(self.settings))
+        asker = Asker(connections) if connections else Asker.of(Models.of(self.settings, self.manifest.usage))
         asker.cache = self._replies
         return asker
 
@@ -192,7 +194,8 @@ class Index:
         """Check a question; what answers it then, told who asks and, where it is streamed, who hears.
 
         query: how it is asked; None: as the settings say
-        Raises UsageError for what cannot be asked.
+        Raises UsageError for what cannot be asked; SettingsError where this machine does not know where a
+        model is.
         """
         question = whole(question)
         _check(question)
@@ -200,6 +203,8 @@ class Index:
         methods.check(method, level, where)
         if history:
             search = following(search)
+        stages = methods.stages(method, (query or self.settings.query).dynamic, bool(history))
+        require_known(self.settings, stages, self.manifest.settings)
         given = self._given
         if query is not None:
             given = replace(given, settings=self.settings.model_copy(update={"query": query}))
@@ -364,6 +369,24 @@ class Index:
         found = under(references, self._rows, shown=shown)
         return specific(found, answer) if answer else found
 
+    def beside(self, answer: Answer, show: Callable[[], T], what: str) -> tuple[T | None, Answer]:
+        """What is shown beside an answer. Where that fails the answer, which is paid for, says so instead.
+
+        what: names it. Raises SnapshotRemoved: what `gc` has taken away is nobody's to see.
+        """
+        try:
+            return show(), answer
+        except SnapshotRemoved:
+            raise
+        except StoreError as e:
+            why = str(e)
+        except Exception as e:
+            if not is_unforeseen(e):
+                raise
+            log.warning("%s cannot be shown beside an answer", what, exc_info=e)
+            why = told(e, quoting=False)  # an answer may go to anybody
+        return None, replace(answer, notes=(*answer.notes, f"{what} cannot be shown: {why}"))
+
     def _rows(self, name: str, ids: Iterable[str], columns: Sequence[str]) -> dict[str, dict[str, Any]]:
         """The rows of a table with these ids, by id, in the table's order."""
         return {row["id"]: row for row in self.reader.rows(Rows(name, columns, list(ids))).to_pylist()}
@@ -379,7 +402,8 @@ def open_index(
 ) -> Index:
     """Open the newest snapshot of an index, or the one with a number, for questions.
 
-    settings   how to ask; None: those that the index was built with
+    settings   how to ask; None: those that the index was built with, its models where this machine knows them
+               (`user_settings.py`)
     storage    how the index is reached, as in settings.Storage; None: as `settings.storage`, else the
                environment, says
     cache      a folder or URL where replies of models are kept: what was asked before is not asked again. The
@@ -390,7 +414,7 @@ def open_index(
     reached = storage_of(settings, storage)
     store = Store(url, reached.of(url))
     manifest = open_latest(store, snapshot)
-    known = settings or parse_settings(manifest.settings)
+    known = settings or load_settings(None, (), of_index(manifest.settings), Known.read(store.url))
     kept = Store(cache, reached.of(cache)) if cache is not None else None
     return Index(store, manifest, known.model_copy(update={"storage": reached}), kept)
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -22,6 +22,7 @@ from graphrag_ray.engine.cache import FEW, MANY, tidy
 from graphrag_ray.engine.executor import Executor, Progress
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
+from graphrag_ray.engine.probing import probed
 from graphrag_ray.engine.spending import Spending, check_prices
 from graphrag_ray.engine.stopping import Stop, listening
 from graphrag_ray.errors import FAILED_ITEMS, GraphRagError, LockHeld, StoreError
@@ -34,8 +35,10 @@ from graphrag_ray.steps.run import iso
 from graphrag_ray.store import locks
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.runs import RUNNING
-from graphrag_ray.terminal.progress import Observer
 from graphrag_ray.urls import shown
+
+if TYPE_CHECKING:
+    from graphrag_ray.terminal.progress import Observer
 
 _log = logging.getLogger(__name__)
 
@@ -63,21 +66,27 @@ def answer_batch(
     Raises UsageError for what cannot be asked, before anything is spent; RunStopped where it must not go on
     (what was answered is kept, and nothing is written to `out`); StoreError.
     """
-    observer = observer or Observer(quiet=True)
+    if observer is None:
+        from graphrag_ray.terminal.progress import Observer
+
+        observer = Observer(quiet=True)
     settings, began = index.settings, time.monotonic()
     file = AnswersFile.at(out, settings.storage.of(out))
     work, note = index.cache or file.work, f"query --batch {shown(questions)}"
     patience_s = MERGED_WITHIN_S if index.cache else 0.0
     with ExitStack() as held:
         with attempted(file.work):
-            check_prices(settings.budget, Models.of(settings))
+            models = Models.of(settings, index.manifest.usage)
+            check_prices(settings.budget, models)
             methods.method(method)
             methods.check(method, level, where)
             posed = read_questions(questions, settings.storage.of(questions), MAX_QUESTION_CHARACTERS)
+            if _asks_from_here(on_ray, address):
+                models = probed(models, settings, ANSWERING, bool(work.list("work")), observer.note)
             sweep = QuestionSweep(index, posed, work, method, level, tuple(where))
             own = held.enter_context(_locked(file.work, note, patience_s))
         stop = Stop(say=observer.note)
-        engine = _Engine(work, settings, lambda p: observer.progress(sweep.progress(p)), stop)
+        engine = _Engine(work, settings, models, lambda p: observer.progress(sweep.progress(p)), stop)
         with (
             _told(file.work, own, {"snapshot": index.manifest.number, "questions": len(posed)}) as told,
             nullcontext(own) if work == file.work else _locked(work, note, patience_s) as lock,
@@ -93,6 +102,19 @@ def answer_batch(
             file.write(sweep.rows())
             tidy(work, lock.check, FEW)
     return Batch(file.url, len(posed), sweep.failed, accounts, time.monotonic() - began)
+
+
+ANSWERING = ("map", "reduce", "answer")
+"""Stages without whose models there are no answers."""
+
+
+def _asks_from_here(on_ray: bool, address: str | None) -> bool:
+    """Whether models are asked with this process's keys."""
+    if not (on_ray or address):
+        return True
+    from graphrag_ray.distributed.cluster import will_be_private
+
+    return will_be_private(address)
 
 
 OUTCOME = "outcome.json"
@@ -195,6 +217,7 @@ class _Engine:
 
     store: Store
     settings: Settings
+    models: Models
     on_progress: Callable[[Progress], None]
     stop: Stop
 
@@ -203,7 +226,7 @@ class _Engine:
         run = self.settings.run
         yield LocalExecutor(
             self.store,
-            Models.of(self.settings),
+            self.models,
             run.max_failed_fraction,
             min(run.flush_s, WAITED_FOR_S),
             on_progress=self.on_progress,
@@ -223,7 +246,7 @@ class _Engine:
             fit = set() if private else check_nodes(self.store, [])
             executor = RayExecutor(
                 self.store,
-                Models.of(self.settings),
+                self.models,
                 run.max_failed_fraction,
                 run.flush_s,
                 run.workers_per_node,

@@ -5,28 +5,31 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.probing import probe, probed
 from graphrag_ray.engine.spending import Spending, check_prices
 from graphrag_ray.engine.stopping import Stop, listening
 from graphrag_ray.errors import FatalCallError, SettingsError
 from graphrag_ray.index import Indexed
 from graphrag_ray.index import index as run_index
 from graphrag_ray.prompts import load_prompts
-from graphrag_ray.settings import OFFLINE_MODEL_ID, Settings, Storage
-from graphrag_ray.settings_file import parse_settings, storage_of
+from graphrag_ray.settings import OFFLINE_MODEL_ID, Settings, Storage, of_index
+from graphrag_ray.settings_file import load_settings, storage_of
+from graphrag_ray.steps.contents import require_paths
 from graphrag_ray.steps.listing import list_input
-from graphrag_ray.store import runs
+from graphrag_ray.store import locks, runs
 from graphrag_ray.store.compaction import totals
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.runs import RunRecord
 from graphrag_ray.store.snapshots import Manifest, readable
-from graphrag_ray.terminal.progress import Observer
+from graphrag_ray.user_settings import Known, remember, require_known, unknown_models
 
 if TYPE_CHECKING:
     from graphrag_ray.distributed.executor import RayExecutor
+    from graphrag_ray.terminal.progress import Observer
 
 
 def build_index(
@@ -35,6 +38,7 @@ def build_index(
     *,
     settings: Settings | Mapping[str, Any] | None = None,
     observer: Observer | None = None,
+    progress: bool | None = None,
     add: bool = False,
     allow_deletes: bool = False,
     reset_communities: bool = False,
@@ -46,7 +50,9 @@ def build_index(
 
     settings        values, or sections as in a settings file; None: those of the newest snapshot, else of
                     the last run, else the defaults (the offline engine)
-    observer        who is told how it goes; None: nobody
+    observer        who is told how it goes; None: as `progress` says
+    progress        lines on standard error, or in the notebook's cell, about how it goes; None: in a notebook
+                    and on a terminal. Steps are logged (`graphrag_ray`, at the level INFO) in any case
     add             keep documents that INPUT does not hold
     allow_deletes   let documents go, or be replaced, where a run would refuse that
     reset_communities   partition the graph afresh, not from the communities that are there
@@ -58,7 +64,7 @@ def build_index(
     Raises UsageError before Ray is started, where that can be known; else as `index.index`. Called from the
     main thread, it ends with Interrupted on Ctrl-C and SIGTERM (`engine/stopping.py`).
     """
-    observer = observer or Observer(quiet=True)
+    observer = observer or _observer(progress)
     settled = _settled(root, settings, storage)
     with _on_ray(input_url, root, settled, observer, address) as executor:
         return run_index(
@@ -73,14 +79,24 @@ def build_index(
         )
 
 
+def _observer(progress: bool | None) -> Observer:
+    from graphrag_ray.terminal import progress as shown  # whoever only reads an index needs no terminal
+
+    return shown.Observer(quiet=not (shown.is_watched() if progress is None else progress))
+
+
 def _settled(
     root: str, settings: Settings | Mapping[str, Any] | None, storage: Storage | Mapping[str, Any] | None
 ) -> Settings:
     """Those given, or else those of what is there; with how storage is reached. Raises SettingsError."""
-    if settings is None:
-        settings = known_settings(Store(root, storage_of(None, storage).of(root))) or {}
     if not isinstance(settings, Settings):
-        settings = parse_settings(settings)
+        url = Store(root, storage_of(None, storage).of(root)).url
+        if settings is None:
+            before = before_of(Store(root, storage_of(None, storage).of(root)))
+            settings = load_settings(None, (), of_index(before.settings) if before else None, Known.read(url))
+            require_paths(before.settings if before else {}, settings)
+        else:
+            settings = load_settings(None, (), settings, Known.read(url))
     return settings.model_copy(update={"storage": storage_of(settings, storage)})
 
 
@@ -95,15 +111,28 @@ def _on_ray(
     from graphrag_ray.distributed.executor import RayExecutor
     from graphrag_ray.distributed.nodes import check_nodes
 
-    private = will_be_private(address)
-    first = _check(input_url, root, settings, here=private)
-    observer.checked(settings)
     store = Store(root, settings.storage.of(root))
-    with connected(address):
+    locks.check_free(store)
+    private = will_be_private(address)
+    first = _check(input_url, store, settings, here=private)
+    observer.checked(settings)
+    _remember(store, settings, observer)
+    models = Models.of(settings, *_usages(store))
+    if private:
+        reusable = bool(store.list("work"))
+        models = probed(models, settings, indexing_stages(settings), reusable, observer.note)
+    else:  # the nodes may see what this process does not
+        for problem in probe(models, settings, indexing_stages(settings)):
+            if problem.asked:
+                observer.note(f"Seen from here, {problem}")
+    with ExitStack() as held:
+        held.enter_context(observer)
+        with observer.waiting("starting Ray" if private else "connecting to Ray"):
+            held.enter_context(connected(address))
         fit = set() if private else check_nodes(store, [first] if first else [])
         executor = RayExecutor(
             store,
-            Models.of(settings),
+            models,
             settings.run.max_failed_fraction,
             settings.run.flush_s,
             settings.run.workers_per_node,
@@ -112,7 +141,7 @@ def _on_ray(
             fit=fit,
         )
         executor.stop = Stop(say=observer.note)
-        with observer, listening(executor.stop):
+        with listening(executor.stop):
             executor.start()
             try:
                 yield executor
@@ -120,22 +149,35 @@ def _on_ray(
                 executor.close()
 
 
-def _check(input_url: str, root: str, settings: Settings, here: bool) -> str | None:
+def _remember(store: Store, settings: Settings, observer: Observer) -> None:
+    """Where the models are is kept on this machine, since no snapshot keeps it."""
+    try:
+        if kept := remember(store.url, settings):
+            observer.note(f"How the models of this index are reached is kept for later commands, in {kept}.")
+    except OSError as e:
+        observer.note(f"How the models of this index are reached cannot be kept on this machine ({e}).")
+
+
+def _check(input_url: str, store: Store, settings: Settings, here: bool) -> str | None:
     """What is wrong with prices, prompts, INPUT and keys is told before Ray takes its seconds.
 
     here: the workers will have this process's environment. Returns the path of a file of a local INPUT.
     """
+    asked = indexing_stages(settings)
+    if unknown_models(settings, asked):
+        before = before_of(store)
+        require_known(settings, asked, before.settings if before else None)
     check_prices(settings.budget, Models.of(settings))
-    load_prompts(settings.prompts_dir)
-    first = list_input(input_url, root, settings.input_options(input_url, root))[0].url
+    load_prompts(settings.prompts_dir, settings.prompts)
+    first = list_input(input_url, store.url, settings.input_options(input_url, store.url))[0].url
     if here:
         check_endpoints(settings)
     return first.removeprefix("file://") if first.startswith("file://") else None
 
 
-def known_settings(store: Store) -> dict[str, Any] | None:
-    """The settings that a run takes over where it is given none: the newest snapshot's, else the last run's;
-    None for an index that has none yet.
+def before_of(store: Store) -> Manifest | RunRecord | None:
+    """Whose settings a run takes over where it is given none: the newest snapshot, else the last run; None
+    for an index that has none yet.
 
     Raises SettingsError where they are lost with a damaged snapshot and a model was paid for its replies: the
     offline engine shall not write its index anew unasked.
@@ -143,7 +185,7 @@ def known_settings(store: Store) -> dict[str, Any] | None:
     parent, damaged = readable(store)
     before = parent or runs.latest(store)
     if before is not None:
-        return base_of(before)
+        return before
     paid_for = totals(store, "extract").by_model.keys() - {OFFLINE_MODEL_ID} if damaged else set()
     if paid_for:
         raise SettingsError(
@@ -153,9 +195,11 @@ def known_settings(store: Store) -> dict[str, Any] | None:
     return None
 
 
-def base_of(before: Manifest | RunRecord) -> dict[str, Any]:
-    """The settings that a run takes over from what was before it: all but the budget of that run."""
-    return {name: section for name, section in before.settings.items() if name != "budget"}
+def _usages(store: Store) -> Iterator[Mapping[str, Any]]:
+    """Of the newest snapshot and of the last run: what endpoints taught them need not be learned again."""
+    for before in (readable(store)[0], runs.latest(store)):
+        if before is not None:
+            yield before.usage
 
 
 def check_endpoints(settings: Settings) -> None:
@@ -175,12 +219,16 @@ def check_endpoints(settings: Settings) -> None:
             raise SettingsError(f"models.{name} ({', '.join(stages)}): {'; '.join(problems)}")
 
 
-def _asked(settings: Settings) -> dict[str, list[str]]:
-    """The logical models that a run of these settings asks, and in which stages."""
+def indexing_stages(settings: Settings) -> list[str]:
+    """The stages of a run whose models are asked."""
     stages = ["extract", "describe", "report"]
     stages += ["claims"] if settings.claims.enabled else []
-    stages += ["embed"] if settings.embeddings.enabled else []
+    return stages + (["embed"] if settings.embeddings.enabled else [])
+
+
+def _asked(settings: Settings) -> dict[str, list[str]]:
+    """The logical models that a run of these settings asks, and in which stages."""
     asked: dict[str, list[str]] = {}
-    for stage in stages:
+    for stage in indexing_stages(settings):
         asked.setdefault(settings.model_name(stage), []).append(stage)
     return asked

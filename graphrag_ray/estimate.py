@@ -12,25 +12,28 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow.compute as pc
 
-from graphrag_ray.corpus.document import Document
-from graphrag_ray.engine.drive import Complete, Driver, replay, run
+from graphrag_ray.corpus.document import Document, Unreadable
+from graphrag_ray.engine.drive import Complete, Driver, note_bug, replay, run
 from graphrag_ray.errors import CorruptPart, DialogueFailed, InputError
 from graphrag_ray.extract.dialogue import Extraction, ExtractSpec, extract, extract_spec
 from graphrag_ray.forecast.corpus import ChunkCounter, Corpus, Drawn
 from graphrag_ray.forecast.forecast import Forecast, Learned, Read, forecast
 from graphrag_ray.forecast.replies import Replies
 from graphrag_ray.ids import stable_id
-from graphrag_ray.index import load_names
+from graphrag_ray.index import settings_before
 from graphrag_ray.llm.sizes import text_size
 from graphrag_ray.messages import ChatReply, ChatRequest, Request
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.settings import Settings
+from graphrag_ray.steps.contents import load_names
 from graphrag_ray.steps.listing import InputFile, list_input
 from graphrag_ray.steps.read import read_file
 from graphrag_ray.store import parquet
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.listing import list_parts
+from graphrag_ray.store.snapshots import readable
+from graphrag_ray.unforeseen import is_unforeseen
 
 SAMPLE_CHUNKS = 1_000
 """Chunks that the offline engine reads: some 5 s of one core."""
@@ -74,9 +77,11 @@ def estimate(
 
     Raises InputError, SettingsError, PromptError as `index` does; StoreError.
     """
-    prompts = load_prompts(settings.prompts_dir)
+    prompts = load_prompts(settings.prompts_dir, settings.prompts)
     spec = extract_spec(prompts, settings, load_names(settings).key)
     store = Store(root, settings.storage.of(root)) if root is not None else None
+    if store is not None:
+        settings = settings.with_chunks_of(settings_before(store, readable(store)[0]))
     journal = JournalIndex.load(store, "extract") if store is not None else None
     counter = ChunkCounter(spec, settings, sample, journal.is_done if journal else None)
     corpus = _read(input_url, root or "", settings, counter, read_bytes)
@@ -112,13 +117,11 @@ def _read(
     options = settings.input_options(input_url, root)
     files = list_input(input_url, root, options)
     chosen = _sampled(files, read_bytes)
-    unreadable = []
+    unreadable: list[Unreadable] = []
     for file in chosen:
         for found in read_file(file, settings, options):
-            if isinstance(found, Document):
-                counter.add(found)
-            else:
-                unreadable.append(found)
+            wrong = _added(found, counter) if isinstance(found, Document) else found
+            unreadable += [wrong] if wrong else []
     if not counter.corpus.documents and unreadable:
         shown = "; ".join(f"{u.path}: {u.reason}" for u in unreadable[:5])
         raise InputError(f"none of the {len(unreadable)} files of INPUT could be read: {shown}")
@@ -126,6 +129,17 @@ def _read(
     if len(chosen) == len(files):
         return corpus
     return corpus.scaled(sum(f.size for f in chosen) / sum(f.size for f in files))
+
+
+def _added(document: Document, counter: ChunkCounter) -> Unreadable | None:
+    """What is wrong with a document that cannot be counted."""
+    try:
+        counter.add(document)
+    except BaseException as e:
+        if not is_unforeseen(e):
+            raise
+        return Unreadable(document.path, document.row, note_bug(e))
+    return None
 
 
 def _sampled(files: list[InputFile], limit: int | None) -> list[InputFile]:

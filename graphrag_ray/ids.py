@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import html
+import re
 import unicodedata
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
 ID_LENGTH = 32
+MAX_MARKS = 30
+"""Combining marks on one character, as in Unicode's stream-safe text (UAX 15): no language has so many."""
+
+_QUOTES = "\"'“”‘’` "
+_LONG_NUMBER = re.compile(r"&#([0-9]{9,});?")
 
 
 def stable_id(kind: str, *natural_key: str) -> str:
@@ -32,12 +39,37 @@ def entity_key(name: str) -> str:
     Unicode NFC, HTML-unescaped, control and format characters out, white space folded, quotes around
     the whole name off, upper case. An alias file acts on the result (`graph/names.py`).
     """
-    text = html.unescape(unicodedata.normalize("NFC", name))
+    if name.isascii() and name.isprintable() and "&" not in name:
+        return " ".join(name.upper().split()).strip(_QUOTES)  # what follows would change no more, and slowly
+    text = unicodedata.normalize("NFC", bounded_marks(name))
+    if "&" in text:
+        text = html.unescape(_LONG_NUMBER.sub(_short_number, text))
     text = "".join(" " if c in "\t\n\r\v\f\x85\u2028\u2029" else c for c in text)
     text = "".join(c for c in text if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co"))
     text = " ".join(text.split())
-    text = text.strip("\"'“”‘’` ")
-    return unicodedata.normalize("NFC", " ".join(text.upper().split()))
+    text = text.strip(_QUOTES)
+    return unicodedata.normalize("NFC", bounded_marks(" ".join(text.upper().split())))
+
+
+def bounded_marks(text: str, instead: str = "") -> str:
+    """The text with `instead` for each combining mark beyond MAX_MARKS in a row: to normalise n of them
+    takes n² steps."""
+    if text.isascii() or len(text) <= MAX_MARKS:
+        return text
+    return _piles().sub(lambda pile: pile[0][:MAX_MARKS] + instead * (len(pile[0]) - MAX_MARKS), text)
+
+
+@cache
+def _piles() -> re.Pattern[str]:
+    """Finds runs of more than MAX_MARKS combining marks, all of which lie below U+1F000."""
+    marks = "".join(c for c in map(chr, range(0x300, 0x1F000)) if unicodedata.combining(c))
+    return re.compile(f"[{marks}]{{{MAX_MARKS + 1},}}")
+
+
+def _short_number(reference: re.Match[str]) -> str:
+    """A character reference without leading zeros: Python reads no number of 4,301 digits."""
+    digits = reference[1].lstrip("0")
+    return f"&#{digits};" if len(digits) < 9 else "\ufffd"
 
 
 def document_id(path: str, row: str = "") -> str:

@@ -21,15 +21,17 @@ import pyarrow.compute as pc
 
 from graphrag_ray import schema
 from graphrag_ray.engine.executor import Executor
-from graphrag_ray.errors import CorruptPart, LockLost, SettingsError
-from graphrag_ray.graph.names import Names, parse_names
+from graphrag_ray.errors import CorruptPart, LockLost
+from graphrag_ray.graph.names import Names
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.llm.sizes import guessed_vocabularies
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.settings import Settings
+from graphrag_ray.steps.ahead import tell_ahead
 from graphrag_ray.steps.changes import changes
 from graphrag_ray.steps.communities import HIERARCHY, Layout, find_communities, load_layout
 from graphrag_ray.steps.compact import FEW, MANY, compact
+from graphrag_ray.steps.contents import load_names, with_contents
 from graphrag_ray.steps.damage import look_over, parent_of, put_right
 from graphrag_ray.steps.describe import describe_all
 from graphrag_ray.steps.embed import embed_all
@@ -41,10 +43,10 @@ from graphrag_ray.steps.record import Recorder, recorded, tell_unfinished
 from graphrag_ray.steps.reports import community_ids, write_reports
 from graphrag_ray.steps.run import Observer, Result, Run, code
 from graphrag_ray.steps.search import index_for_search
-from graphrag_ray.store import locks, snapshots
+from graphrag_ray.store import locks, runs, snapshots
+from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.snapshots import Manifest
-from graphrag_ray.text_files import read_text
 from graphrag_ray.urls import shown
 from graphrag_ray.version import __version__
 
@@ -85,23 +87,28 @@ def index(
 
     add             keep documents that INPUT does not hold
     allow_deletes   let a run delete more than a tenth of the documents
-    reset_communities   partition the graph afresh, not from the parent snapshot's communities
+    reset_communities   partition the graph afresh, not from the parent snapshot's communities, and write all
+                        reports again whose context changed
     verify          read every stored part first, however many there are; damaged ones are made anew
 
     Raises InputError, SettingsError, PromptError, DeletionRefused before anything is spent; RunStopped
     when a run must not go on (what was answered is kept); StoreError.
     """
-    prompts = load_prompts(settings.prompts_dir)
-    names = load_names(settings)
+    load_prompts(settings.prompts_dir, settings.prompts)
+    load_names(settings)
     for guessed in guessed_vocabularies(settings.models):
         observer.note(guessed)
     store = executor.store
     # A URL may hold a password or a signature, and what is shown is kept.
     shown_input = shown(input_url)
     with locks.acquire(store, note=f"index {shown_input}") as lock, ExitStack() as stack:
-        afresh = frozenset({"communities"}) if reset_communities else frozenset()
-        run = Run(executor, settings, prompts, None, observer, lock=lock, afresh=afresh)
+        afresh = frozenset({"communities", "reports"}) if reset_communities else frozenset()
+        run = Run(executor, settings, {}, None, observer, lock=lock, afresh=afresh)
         run.parent = parent_of(run, add)
+        run.settings = with_contents(settings, run.parent, observer)
+        run.settings = run.settings.with_chunks_of(settings_before(store, run.parent))
+        run.prompts = load_prompts(settings.prompts_dir, run.settings.prompts)
+        names = load_names(run.settings)
         if told := tell_unfinished(store, JOURNALS):
             observer.note(told)
         given = _Given(input_url, shown_input, names, add, allow_deletes, now)
@@ -135,6 +142,7 @@ def _build(run: Run, given: _Given, record: Recorder) -> Indexed:
     store, parent = run.store, run.parent
     number = snapshots.next_number(store)
     corpus = read(run, given.input_url, add=given.add, allow_deletes=given.allow_deletes)
+    tell_ahead(run, corpus)
     derived = derive(run, corpus, given.names)
     results = derived.results
     failures = _failures(run, results)
@@ -176,25 +184,17 @@ def derive(run: Run, corpus: Result, names: Names) -> Derived:
     communities = find_communities(run, merged, described)
     layout = load_layout(run, merged, described, communities)
     ids = community_ids(layout)
-    reports = write_reports(run, communities, layout, ids)
+    reports = write_reports(run, corpus, communities, layout, ids)
     embedded = embed_all(run, corpus, described, reports, ids)
     searchable = index_for_search(run, corpus, described, reports, embedded, ids)
     results = Results(corpus, extracted, claimed, merged, described, reports, embedded, searchable)
     return Derived(results, communities, layout, ids)
 
 
-def load_names(settings: Settings) -> Names:
-    """The aliases and blocked names of the settings. Raises SettingsError."""
-
-    def text(path: str | None) -> str | None:
-        if path is None:
-            return None
-        try:
-            return read_text(path)
-        except (OSError, UnicodeDecodeError) as e:
-            raise SettingsError(f"cannot read {shown(path)}: {e}") from e
-
-    return parse_names(text(settings.names.aliases_file), text(settings.names.block_file))
+def settings_before(store: Store, parent: Manifest | None) -> Mapping[str, Any] | None:
+    """Those of the snapshot, else of the last run that left its record; None where there was none."""
+    before = parent or runs.latest(store)
+    return before.settings if before is not None else None
 
 
 def _failures(run: Run, results: Results) -> pa.Table:

@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TextIO, TypeAlias, cast, get_args
 
 from graphrag_ray.errors import UsageError
-from graphrag_ray.llm.keys import scrub
 
 Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 Format: TypeAlias = Literal["text", "json"]
@@ -140,6 +139,14 @@ def secrets_in(environ: Mapping[str, str]) -> list[str]:
     return sorted((v for v in named if len(v) >= _SHORTEST_SECRET), key=len, reverse=True)
 
 
+def without_any_secret(text: str) -> str:
+    """The text without the values of secret variables, without those that were hidden, and without what looks
+    like a key."""
+    from graphrag_ray.llm.keys import scrub  # see `_Lines._clean`
+
+    return scrub(text, (*secrets_in(os.environ), *_hidden))
+
+
 class _Stderr(logging.StreamHandler[TextIO]):
     """Writes to what stderr is at that moment."""
 
@@ -234,6 +241,8 @@ class _Lines(logging.Formatter):
 
     def _clean(self, value: Any) -> Any:
         if isinstance(value, str):
+            from graphrag_ray.llm.keys import scrub  # it reads the settings' model, which --help needs not
+
             return scrub(value, (*self._secrets, *_hidden))
         if isinstance(value, Mapping):
             return {str(k): self._clean(v) for k, v in value.items()}

@@ -14,28 +14,37 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import orjson
 
+from graphrag_ray.thoughts import spoken
+
 Role: TypeAlias = Literal["system", "user", "assistant"]
 ResponseFormat: TypeAlias = Literal["text", "json", "yes_no"]
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
+    """said: a reply of the model with its thoughts, as it is journalled and hashed; "": it is the content."""
+
     role: Role
     content: str
+    said: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class CallParameters:
-    """How a stage calls its model. Everything here except `model` is part of an item's key.
+    """How a stage calls its model. Everything here except `model` and `reasoning_tokens` is part of an item's
+    key.
 
     `model` is the name under `models:` in the settings and decides where the request goes;
-    `model_id` says what answers there, and stands in the key.
+    `model_id` says what answers there, and stands in the key. `reasoning_tokens` is room for thoughts,
+    beside `max_output_tokens`.
     """
 
     model: str
     model_id: str
     temperature: float | None = 0.0
     max_output_tokens: int | None = None
+    reasoning_effort: str | None = None
+    reasoning_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,7 @@ class ChatRequest:
         """SHA-256 (hex) of messages, model id, parameters, response format and sample number."""
         return _sha256(
             {
-                "messages": [[m.role, m.content] for m in self.messages],
+                "messages": [[m.role, m.said or m.content] for m in self.messages],
                 "model": self.call.model_id,
                 "temperature": self.call.temperature,
                 "max_output_tokens": self.call.max_output_tokens,
@@ -71,13 +80,14 @@ class ChatRequest:
                 "schema": self.schema,
                 "sample": self.sample,
             }
+            | ({"reasoning_effort": effort} if (effort := self.call.reasoning_effort) else {})
         )
 
     def followed_by(self, reply: ChatReply, prompt: str, text: str, **changes: Any) -> ChatRequest:
         """The next turn of this conversation: the model's reply, then a message of ours."""
         from dataclasses import replace
 
-        turns = (*self.messages, Message("assistant", reply.text), Message("user", text))
+        turns = (*self.messages, Message("assistant", reply.text, reply.said), Message("user", text))
         return replace(self, prompt=prompt, messages=turns, **changes)
 
 
@@ -108,11 +118,18 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
-    """finish_reason: "stop", "length" (truncated), "content_filter", or what the endpoint said."""
+    """finish_reason: "stop", "length" (truncated), "content_filter", or what the endpoint said. said: the
+    text with the thoughts that were taken off it; "": none were."""
 
     text: str
     finish_reason: str = "stop"
     usage: Usage = Usage()
+    said: str = ""
+
+    @property
+    def without_thoughts(self) -> ChatReply:
+        text = spoken(self.text)
+        return self if text == self.text else ChatReply(text, self.finish_reason, self.usage, self.text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, get_args
 
 from graphrag_ray.errors import PromptError
 from graphrag_ray.messages import Message
+from graphrag_ray.settings import BUNDLED, IndexingPrompt
 from graphrag_ray.text_files import names_in, read_text
 from graphrag_ray.urls import shown
 
@@ -78,6 +80,13 @@ class Prompt:
         messages.append(Message("user", _fill(self.user, variables)))
         return tuple(messages)
 
+    @property
+    def source(self) -> str:
+        """A text that is read as this prompt."""
+        if self.system or _DIVIDER.search(self.user):
+            return f"{self.system}\n=== user ===\n{self.user}"
+        return self.user
+
     def text(self, variables: Mapping[str, str]) -> str:
         """The user part alone, filled: for later turns of a conversation."""
         return _fill(self.user, variables)
@@ -101,12 +110,18 @@ def parse_prompt(name: str, text: str, where: str = "") -> Prompt:
     return Prompt(name, parts[0].strip(), parts[1].strip())
 
 
-def load_prompts(directory: str | Path | None = None) -> dict[str, Prompt]:
-    """All prompts by name: from `directory`, a folder or a URL, where it has NAME.txt, else the bundled ones.
-    Driver only. Raises PromptError."""
-    own = _own_prompts(str(directory)) if directory is not None else {}
+def load_prompts(
+    directory: str | Path | None = None, kept: Mapping[Any, str] | None = None
+) -> dict[str, Prompt]:
+    """All prompts by name: from `directory`, a folder or a URL, where it has NAME.txt, else those that an
+    index keeps, else the bundled ones. "bundled": all of these. Driver only. Raises PromptError."""
+    bundled = str(directory) == BUNDLED
+    own = _own_prompts(str(directory)) if directory is not None and not bundled else {}
     prompts = {}
     for name in PLACEHOLDERS:
+        if name not in own and not bundled and kept and name in kept:
+            prompts[name] = parse_prompt(name, kept[name], f"prompt {name!r} that the index was made with")
+            continue
         place = own.get(name) or str(bundled_prompts() / f"{name}.txt")
         try:
             text = read_text(place)
@@ -114,6 +129,11 @@ def load_prompts(directory: str | Path | None = None) -> dict[str, Prompt]:
             raise PromptError(f"cannot read prompt {shown(place)}: {e}") from e
         prompts[name] = parse_prompt(name, text, shown(place))
     return prompts
+
+
+def kept_prompts(prompts: Mapping[str, Prompt]) -> dict[str, str]:
+    """The texts of those that an index is made with, as a snapshot keeps them."""
+    return {name: prompts[name].source for name in get_args(IndexingPrompt)}
 
 
 def _own_prompts(folder: str) -> dict[str, str]:
@@ -125,7 +145,7 @@ def _own_prompts(folder: str) -> dict[str, str]:
     if names is None:
         raise PromptError(
             f"prompts_dir {shown(folder)} is not a folder; `graphrag-ray init` writes one, or --set "
-            "prompts_dir=null for the bundled ones"
+            f"prompts_dir={BUNDLED} for those of the package"
         )
     found = {
         name.removesuffix(".txt"): posixpath.join(folder, name) for name in names if name.endswith(".txt")

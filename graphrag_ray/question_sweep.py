@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 from graphrag_ray.ask import Index
 from graphrag_ray.engine.allowance import Allowance
 from graphrag_ray.engine.cache import JOURNAL
-from graphrag_ray.engine.drive import Driver, Open
+from graphrag_ray.engine.drive import Driver, Open, note_bug
 from graphrag_ray.engine.executor import Executor, Progress
 from graphrag_ray.engine.feed import Feed, label, started
 from graphrag_ray.engine.work import Outcome, Told, Work
@@ -24,11 +24,13 @@ from graphrag_ray.messages import Dialogue, Listener, Request, Usage
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.query.budget import Most
 from graphrag_ray.questions import Posed, answer_row, failed_row
+from graphrag_ray.records import Reference
 from graphrag_ray.settings import OFFLINE_MODEL_ID, Model
 from graphrag_ray.steps.spool import Spool
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.streams import Background
+from graphrag_ray.unforeseen import is_unforeseen
 from graphrag_ray.urls import display_url
 
 T = TypeVar("T")
@@ -158,23 +160,30 @@ class QuestionSweep:
         try:
             answering = self._index.answering(posed.text, self._level, self._method, self._where)
             answer: Answer = await answering(asker, None)
-            row = answer_row(posed, answer, await asyncio.to_thread(self._index.numbers, answer.references))
-            lacks = bool(answer.failed_parts)
+            numbers, answer = await asyncio.to_thread(self._numbers, answer)
+            row, lacks = answer_row(posed, answer, numbers), bool(answer.failed_parts)
         except StoreError as e:
             self._failure = self._failure or e
             return
         except GraphRagError as e:
             row = failed_row(posed, self._method, str(e))
             self._note_refusal(e)
-        except Exception as e:  # noqa: BLE001 - raised again by `_may_begin`: a bug ends the batch
-            self._failure = self._failure or e
-            return
+        except Exception as e:  # noqa: BLE001 - if it is the engine's, `_may_begin` raises it again
+            if not is_unforeseen(e):
+                self._failure = self._failure or e
+                return
+            row = failed_row(posed, self._method, note_bug(e))
         finally:
             asker.begun()
             self._open.discard(asyncio.current_task())
         self._rows[number] = row
         self._answered += self._times[posed.text]
         self.failed += lacks * self._times[posed.text]
+
+    def _numbers(self, answer: Answer) -> tuple[Mapping[Reference, int], Answer]:
+        cited = answer.references
+        found, answer = self._index.beside(answer, lambda: self._index.numbers(cited), "Short numbers")
+        return found or {}, answer
 
     def _note_refusal(self, error: GraphRagError) -> None:
         if not isinstance(error, UsageError):

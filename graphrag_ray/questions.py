@@ -13,6 +13,7 @@ import pyarrow as pa
 from graphrag_ray.corpus.decode import NotText
 from graphrag_ray.corpus.rows import OPENERS, WHOLE_FILE, Row, Table
 from graphrag_ray.errors import UsageError
+from graphrag_ray.messages import whole
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.records import Reference
 from graphrag_ray.store.files import Store
@@ -137,11 +138,13 @@ def _posed(row: Row, column: str, most_characters: int) -> Posed:
     if row.values is None:
         return Posed(str(row.number), "", row.fault)
     given = (str(row.values[c]).strip() for c in ID_COLUMNS if row.values.get(c) is not None)
-    id_ = next(filter(None, given), str(row.number))
+    id_ = whole(next(filter(None, given), str(row.number)))
     found = [row.values[c] for c in ([column] if column else QUESTION_COLUMNS) if row.values.get(c)]
     text = found[0] if found else ""
     if not isinstance(text, str):
-        return Posed(id_, str(text)[:80], f"the question is no text: {str(text)[:80]!r}")
+        shown_ = whole(repr(text))[:80]
+        return Posed(id_, shown_, f"the question is no text: {shown_!r}")
+    text = whole(text)
     if not text.strip():
         return Posed(id_, text, "the question is empty")
     if len(text) > most_characters:

@@ -21,7 +21,7 @@ from graphrag_ray.errors import UsageError
 from graphrag_ray.query.method import Rows
 from graphrag_ray.store.files import WHOLE_BYTES, Store
 from graphrag_ray.store.parquet import is_one_of
-from graphrag_ray.store.parts import Part, read_rows, read_table
+from graphrag_ray.store.parts import Part, conformed, read_rows, read_table
 from graphrag_ray.store.snapshots import Manifest, being_read
 
 PARTS_AT_ONCE = 8
@@ -91,7 +91,8 @@ class Reader:
 
         def of(part: Part) -> pa.Table:
             if is_large:
-                return read_rows(self.store, part, need.columns, need.by, wanted)
+                found = read_rows(self.store, part, need.columns, need.by, wanted)
+                return conformed(self.store, part, found, schema_of(need.table, need.columns))
             # A small part is read in one request, whatever of it is wanted.
             first = [need.by, *need.columns] if part.bytes <= WHOLE_BYTES else [need.by]
             held = is_one_of(self._columns(need.table, part, list(dict.fromkeys(first)))[need.by], wanted)

@@ -18,6 +18,7 @@ import io
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 SECTIONS = ("Reports", "Entities", "Relationships", "Claims", "Sources")
 """The kinds of record a reference can name."""
@@ -26,10 +27,10 @@ MAX_REFERENCE_IDS = 5
 """At most so many ids are listed in one reference, then "+more" (paper E.2)."""
 
 _HEADING = re.compile(r"^-----([A-Za-z]+)-----$")
-_REFERENCE = re.compile(r"\[\s*Data:\s*([^\[\]]*)\]", re.IGNORECASE)
-_SPACED_REFERENCE = re.compile(r"(?<![ \t])([ \t]*)" + _REFERENCE.pattern, re.IGNORECASE)
+# Possessive repetitions, and starts that only one place can be: linear on replies of nothing but spaces.
+_REFERENCE = re.compile(r"(?<![ \t])([ \t]*+)\[\s*+Data:([^\[\]]*+)\]", re.IGNORECASE)
 _CONTROL = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
-_PART = re.compile(r"([A-Za-z]+)\s*\(([^()]*)\)")
+_PART = re.compile(r"(?<![A-Za-z])([A-Za-z]++)\s*+\(([^()]*+)\)")
 
 
 def heading(section: str, columns: Sequence[str]) -> str:
@@ -39,8 +40,13 @@ def heading(section: str, columns: Sequence[str]) -> str:
 
 def line(fields: Sequence[str | int]) -> str:
     """One record as a line of CSV, line breaks and control characters folded to spaces."""
+    return lines([fields])
+
+
+def lines(rows: Iterable[Sequence[str | int]]) -> str:
+    """Many records, each as `line` writes it."""
     out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerow([_fold(str(f)) for f in fields])
+    csv.writer(out, lineterminator="\n").writerows([_fold(str(f)) for f in fields] for fields in rows)
     return out.getvalue()
 
 
@@ -56,6 +62,8 @@ def parse_sections(context: str) -> dict[str, list[dict[str, str]]]:
                 rows.append(text)
             continue
         if name:
+            longest = max(map(len, rows), default=0)  # a source may be longer than csv's own limit
+            csv.field_size_limit(max(csv.field_size_limit(), longest))
             sections.setdefault(name, []).extend(csv.DictReader(rows))
         name, rows = found.group(1), []
     return sections
@@ -84,15 +92,15 @@ def resolve_references(
 
     def replace(section: str, items: list[str]) -> list[str]:
         nonlocal dropped
-        kept = []
+        kept: dict[str, None] = {}
         for item in items:
             id_ = numbering.get((section, int(item))) if item.isdecimal() and len(item) < 12 else None
             if id_ is None:
                 dropped += 1
-            elif id_ not in kept:
-                kept.append(id_)
+            else:
+                kept[id_] = None
                 cited[Reference(section, id_)] = None
-        return kept
+        return list(kept)
 
     return _map_references(text, replace), list(cited), dropped
 
@@ -121,7 +129,7 @@ def references_in(text: str) -> list[Reference]:
 
 def strip_references(text: str) -> str:
     """The text without its references, for contexts in which their numbers would mean nothing."""
-    return re.sub(r"[ \t]*" + _REFERENCE.pattern, "", text, flags=re.IGNORECASE)
+    return _REFERENCE.sub("", text)
 
 
 def write_reference(by_section: Mapping[str, Iterable[str | int]]) -> str:
@@ -137,21 +145,22 @@ def write_reference(by_section: Mapping[str, Iterable[str | int]]) -> str:
 
 def _map_references(text: str, replace: Callable[[str, list[str]], list[str]]) -> str:
     def one(match: re.Match[str]) -> str:
-        sections: dict[str, list[str]] = {}
+        sections: dict[str, dict[str, None]] = {}
         for part in _PART.finditer(match.group(2)):
             name = _section(part.group(1))
             items = [i.strip() for i in re.split(r"[,;]", part.group(2))]
             items = [i for i in items if i and i.lower() != "+more"]
             kept = replace(name, items) if name else replace("", items)
             if name and kept:
-                sections.setdefault(name, []).extend(k for k in kept if k not in sections.get(name, []))
+                sections.setdefault(name, {}).update(dict.fromkeys(kept))
         written = write_reference(sections)
         # The space before a reference goes with it; no other is touched, since text may be a quotation.
         return match.group(1) + written if written else ""
 
-    return _SPACED_REFERENCE.sub(one, text)
+    return _REFERENCE.sub(one, text)
 
 
+@lru_cache(maxsize=1024)
 def _section(name: str) -> str | None:
     return next((s for s in SECTIONS if _stem(s) == _stem(name)), None)
 
@@ -162,4 +171,4 @@ def _stem(name: str) -> str:
 
 
 def _fold(text: str) -> str:
-    return _CONTROL.sub(" ", text).strip()
+    return (text if text.isprintable() else _CONTROL.sub(" ", text)).strip()

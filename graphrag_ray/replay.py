@@ -22,9 +22,11 @@ from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.engine.work import Work, outcomes
 from graphrag_ray.errors import GraphRagError, UsageError
-from graphrag_ray.index import derive, load_names
+from graphrag_ray.index import derive
 from graphrag_ray.prompts import load_prompts
+from graphrag_ray.settings import of_index
 from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.steps.contents import load_names
 from graphrag_ray.steps.run import Result, Run, code
 from graphrag_ray.store import rows
 from graphrag_ray.store.files import Store
@@ -49,9 +51,9 @@ def keys_needed(store: Store, manifest: Manifest) -> dict[str, Keys]:
     """
     if manifest.run.get("code") != code():
         raise _changed(manifest, "it was written by another version of graphrag-ray")
-    settings = parse_settings(manifest.settings)
+    settings = parse_settings(of_index(manifest.settings))
     try:
-        prompts, names = load_prompts(settings.prompts_dir), load_names(settings)
+        prompts, names = load_prompts(None, settings.prompts), load_names(settings)
     except GraphRagError as e:
         raise _changed(manifest, str(e)) from e
     with tempfile.TemporaryDirectory(prefix="graphrag-ray-replay-") as folder:

@@ -12,10 +12,11 @@ from typing import Any, TypeVar, get_args
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from graphrag_ray import schema
 from graphrag_ray.embedding import Embedder
-from graphrag_ray.errors import GraphRagError, UsageError
+from graphrag_ray.errors import CorruptPart, GraphRagError, UsageError
 from graphrag_ray.patience import Asks
 from graphrag_ray.query.method import Hit, Kind, Search
 from graphrag_ray.reading import Reader
@@ -24,13 +25,14 @@ from graphrag_ray.search.arrays import strings
 from graphrag_ray.search.keyword import KeywordShard
 from graphrag_ray.search.ranking import Found, merged
 from graphrag_ray.search.vectors import Floats, VectorShard
-from graphrag_ray.settings import Settings
+from graphrag_ray.settings import Settings, of_index
 from graphrag_ray.settings_file import parse_settings
 from graphrag_ray.store import blobs
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.snapshots import being_read
 
 T = TypeVar("T")
+_EMBEDDED = pa.schema([("id", pa.string()), ("vector", pa.list_(pa.float32()))])
 SHARDS_AT_ONCE = 8
 """That are fetched, or checked."""
 
@@ -49,11 +51,11 @@ class Searcher:
 
     def vector_shards(self, kind: Kind) -> list[VectorShard]:
         """Of a snapshot without an index for search: the embeddings themselves."""
-        return self._open(kind, "vector", vectors.read)
+        return self._open(kind, "vector", vectors.read, vectors.check)
 
     def keyword_shards(self, kind: Kind) -> list[KeywordShard]:
         """Raises UsageError for a snapshot without an index for search."""
-        return self._open(kind, "keyword", keyword.read)
+        return self._open(kind, "keyword", keyword.read, keyword.check)
 
     def open_as(self, other: Searcher) -> None:
         """Open what another one has open, as far as this snapshot has it."""
@@ -67,7 +69,7 @@ class Searcher:
         """How the snapshot's texts were embedded. Raises UsageError where the settings of the questions say
         otherwise: vectors of two models have nothing in common."""
         manifest = self.reader.manifest
-        built, own = parse_settings(manifest.settings), Embedder.of(self.settings)
+        built, own = parse_settings(of_index(manifest.settings)), Embedder.of(self.settings)
         then = Embedder.of(built)
         if not built.embeddings.enabled:
             raise UsageError(
@@ -83,12 +85,17 @@ class Searcher:
             )
         return own
 
-    def _open(self, kind: Kind, by: str, read: Callable[[pa.Buffer], T]) -> list[T]:
+    def _open(
+        self, kind: Kind, by: str, read: Callable[[pa.Buffer], T], check: Callable[[T], None]
+    ) -> list[T]:
+        def one(part: Part) -> T:
+            return blobs.opened(self.reader.store, part, by, read, check)
+
         manifest, name = self.reader.manifest, schema.search_table(kind, by)
         with self._opening, being_read(self.reader.store, manifest):
             if name not in self._opened:
                 if name in manifest.tables:
-                    self._opened[name] = self._read(manifest.parts(name), read)
+                    self._opened[name] = _each(manifest.parts(name), one)
                 elif by == "vector":
                     self._opened[name] = self._unindexed(kind)
                 else:
@@ -99,22 +106,25 @@ class Searcher:
                     )
             return self._opened[name]
 
-    def _read(self, parts: list[Part], read: Callable[[pa.Buffer], T]) -> list[T]:
-        def one(part: Part) -> T:
-            return read(blobs.mapped(self.reader.store, part))
-
-        if len(parts) < 2:
-            return [one(part) for part in parts]
-        with ThreadPoolExecutor(SHARDS_AT_ONCE, thread_name_prefix="shards") as pool:
-            return list(pool.map(one, parts))
-
     def _unindexed(self, kind: Kind) -> list[VectorShard]:
         parts = self.reader.manifest.parts(f"embeddings_{kind}")
         if not parts:
             return []
-        table = read_table(self.reader.store, parts, ["id", "vector"])
-        matrix = table["vector"].combine_chunks().flatten().to_numpy().reshape(table.num_rows, -1)
+        table = read_table(self.reader.store, parts, ["id", "vector"], _EMBEDDED)
+        flat = table["vector"].combine_chunks().flatten()
+        lengths = pc.unique(pc.list_value_length(table["vector"])).to_pylist()
+        if len(lengths) != 1 or not lengths[0] or flat.null_count or table["id"].null_count:
+            where = self.reader.store.url_of(parts[0].path)
+            raise CorruptPart(f"{where} is damaged: its vectors differ in length", path=parts[0].path)
+        matrix = flat.to_numpy().reshape(table.num_rows, -1)
         return [vectors.read(vectors.build(table["id"].to_pylist(), matrix))]
+
+
+def _each(parts: list[Part], one: Callable[[Part], T]) -> list[T]:
+    if len(parts) < 2:
+        return [one(part) for part in parts]
+    with ThreadPoolExecutor(SHARDS_AT_ONCE, thread_name_prefix="shards") as pool:
+        return list(pool.map(one, parts))
 
 
 @dataclass(frozen=True)

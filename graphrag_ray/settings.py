@@ -1,24 +1,31 @@
 """The settings of an index, as values. `settings_file.py` reads them.
 
 Every field says what it does. Secrets are never here: `api_key_env` and `api_key_file` name where a
-worker finds one.
+worker finds one. Fields that are `OfMachine` say how this machine works and reaches things: no snapshot
+keeps them, and none is taken from a snapshot.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
 from graphrag_ray.messages import CallParameters
+from graphrag_ray.model_families import THOUGHT_TOKENS, family_of
 from graphrag_ray.storage_options import protocol_of, secret_options
 from graphrag_ray.urls import is_url
 
-OFFLINE_MODEL_ID = "offline-3"
+OFFLINE_MODEL_ID = "offline-4"
 """Identity of the offline engine in item keys. Raise the number when its answers change."""
 
+
+OPENAI_URL = "https://api.openai.com/v1"
+"""The one address that every machine knows."""
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET_HEADERS = {"authorization", "proxy-authorization", "api-key", "x-api-key", "x-goog-api-key", "cookie"}
@@ -31,7 +38,14 @@ def _no_password(place: str | None) -> str | None:
     return place
 
 
+class _Machine:
+    """Stands in the annotation of a field that is of a machine."""
+
+
+T = TypeVar("T")
+OfMachine: TypeAlias = Annotated[T, _Machine()]
 KeptPlace: TypeAlias = Annotated[str | None, AfterValidator(_no_password)]
+ReasoningEffort: TypeAlias = Annotated[str, Field(pattern=r"^[a-z]{1,20}$")] | None
 
 
 class _Strict(BaseModel):
@@ -52,8 +66,9 @@ class Price(_Strict):
 class Endpoint(_Strict):
     """One address that serves a logical model."""
 
-    base_url: str = "https://api.openai.com/v1"
-    """Of its OpenAI-compatible API: http(s)://host[:port]/v1."""
+    base_url: str = OPENAI_URL
+    """Of its OpenAI-compatible API: http(s)://host[:port]/v1. Where nothing names one: OPENAI_BASE_URL of
+    the environment, else this."""
     api_key_env: str | None = "OPENAI_API_KEY"
     """Name of the environment variable that holds the key; null for an endpoint without one."""
     api_key_file: str | None = None
@@ -84,32 +99,46 @@ class Endpoint(_Strict):
         return self
 
 
-class Model(_Strict):
+class Reach(_Strict):
+    """How a model is reached from this machine. Snapshots keep nothing of it."""
+
+    endpoints: OfMachine[tuple[Endpoint, ...]] = ()
+    price: OfMachine[Price | None] = None
+    timeout_s: OfMachine[Annotated[float, Field(gt=0)]] = 180.0
+    embedding_batch: OfMachine[Annotated[int, Field(gt=0, le=2048)]] = 128
+    """Texts packed into one embedding call."""
+
+
+class Model(Reach):
     """A logical model: what is asked for, and the endpoints that answer."""
 
     provider: Literal["offline", "openai"] = "offline"
     """offline: classical methods, no key, no network; openai: any OpenAI-compatible endpoint."""
     model: str = ""
     """The model's id. It is part of every item's key: another id is another answer."""
-    endpoints: tuple[Endpoint, ...] = ()
     tokenizer: str | None = None
     """cl100k_base, o200k_base, llama3, qwen3; null: by the model's name, else o200k_base."""
     context_window: Annotated[int, Field(gt=0)] = 128_000
     """Of prompt and reply together."""
     max_output_tokens: Annotated[int, Field(gt=0)] = 4_096
     """The most that a reply may have, where a stage says nothing less."""
-    price: Price | None = None
-    timeout_s: Annotated[float, Field(gt=0)] = 180.0
+    reasoning_effort: ReasoningEffort = None
+    """How much a model that thinks is to think, in its endpoint's words: low, medium, high, …. null:
+    the parameter is not sent."""
+    reasoning_tokens: Annotated[int, Field(ge=0)] | None = None
+    """Room for the thoughts of a model that thinks, beside the limit of its replies. null: 8,192 where the
+    model is known to think or turns out to, else 0."""
     embedding_dimensions: Annotated[int, Field(gt=0)] | None = None
-    embedding_batch: Annotated[int, Field(gt=0, le=2048)] = 128
-    """Texts packed into one embedding call."""
+    needs_address: bool = False
+    """Written by snapshots: the model was asked somewhere else than at OpenAI's own address, so each machine
+    must know where."""
 
     @model_validator(mode="after")
     def _complete(self) -> Model:
         if self.provider == "openai":
             if not self.model:
                 raise ValueError("`model` is needed with provider: openai (a model id such as gpt-4o-mini)")
-            if not self.endpoints:
+            if not self.endpoints and not self.needs_address:
                 object.__setattr__(self, "endpoints", (Endpoint(),))
         elif self.model or self.endpoints:
             # Silently offline, a run would cost nothing and mean nothing.
@@ -120,9 +149,22 @@ class Model(_Strict):
         return self
 
     @property
+    def unknown(self) -> bool:
+        """Whether this machine does not know where it is: it cannot be asked then."""
+        return self.provider == "openai" and not self.endpoints
+
+    @property
     def model_id(self) -> str:
         """What stands in item keys."""
         return self.model if self.provider == "openai" else OFFLINE_MODEL_ID
+
+    @property
+    def room_to_think(self) -> int:
+        """Tokens of thoughts that a reply may have beside its own limit, as far as is known beforehand."""
+        if self.reasoning_tokens is not None:
+            return self.reasoning_tokens
+        names = [self.model, *(e.model for e in self.endpoints if e.model)]
+        return THOUGHT_TOKENS if family_of(*names).thinks else 0
 
 
 class Stage(_Strict):
@@ -132,6 +174,8 @@ class Stage(_Strict):
     temperature: float | None = 0.0
     """null: the parameter is not sent."""
     max_output_tokens: Annotated[int, Field(gt=0)] | None = None
+    reasoning_effort: ReasoningEffort = None
+    reasoning_tokens: Annotated[int, Field(ge=0)] | None = None
 
 
 class Storage(_Strict):
@@ -174,7 +218,7 @@ class Storage(_Strict):
 
 
 class Input(_Strict):
-    url: str | None = None
+    url: OfMachine[str | None] = None
     """INPUT, where a command names none: a file, folder, glob or URL. No snapshot keeps it here."""
     text_column: str = "text"
     id_column: str | None = None
@@ -187,7 +231,7 @@ class Input(_Strict):
     that repeats the file's name, say)."""
     max_bytes: Annotated[int, Field(gt=0)] = 2_000_000_000
     """A larger .txt, .md or .html file is a failure, not an out-of-memory."""
-    storage: Storage | None = None
+    storage: OfMachine[Storage | None] = None
     """How INPUT is reached, where it does not lie beside the index. null: as `storage` says; {}: as the
     environment says."""
 
@@ -207,7 +251,13 @@ class Chunking(_Strict):
     overlap: Annotated[int, Field(ge=0)] = 100
     """Of a chunk with the one before."""
     min_new_tokens: Annotated[int, Field(ge=0)] = 50
-    """A last chunk with fewer new tokens joins the one before."""
+    """What is left for a last chunk joins the one before where it has fewer new tokens; the joined chunk may
+    be up to that much longer than `size`."""
+    boundaries: Literal["sentence", "token"] | None = None
+    """sentence: chunks begin and end between sentences, else between lines or words, and have at most `size`
+    tokens, but for the last one; token: wherever a token ends, also inside of words and numbers. null: as the
+    index has them; a new one has sentences. A change makes all chunks anew that are no whole documents, and
+    asks a model again."""
     prepend: tuple[Literal["title", "date"], ...] = ()
     """Document fields written above each chunk, within the budget."""
 
@@ -242,10 +292,14 @@ class Claims(_Strict):
 class Names(_Strict):
     """What acts in the entity key, and nowhere else."""
 
-    aliases_file: KeptPlace = None
+    aliases_file: OfMachine[KeptPlace] = None
     """YAML: `CANONICAL NAME: [alias, …]`."""
-    block_file: KeptPlace = None
+    aliases: str | None = None
+    """The text of such a file, where none is named. A snapshot keeps that of the file it was made with."""
+    block_file: OfMachine[KeptPlace] = None
     """One name a line; these never become entities."""
+    block: str | None = None
+    """The text of such a file, where none is named. A snapshot keeps that of the file it was made with."""
 
 
 class Descriptions(_Strict):
@@ -303,6 +357,9 @@ class Reports(_Strict):
     """What a report's rating is about, in words for the model."""
     max_claims_per_entity: Annotated[int, Field(ge=0)] = 10
     """In a report's context."""
+    keep_below: Annotated[float, Field(ge=0, le=0.5)] = 0.05
+    """An update keeps a report while less than this share of what it was written from has changed: so much of
+    what is new it may lack. What rests on a deleted document is always written again. 0: every change is."""
 
 
 class Embeddings(_Strict):
@@ -407,8 +464,16 @@ STAGES = (
 )  # fmt: skip
 
 
+IndexingPrompt: TypeAlias = Literal[
+    "extract", "extract_examples", "glean_check", "glean", "claims", "describe", "report", "correct"
+]
+"""Prompts that an index is made with: changed, its models are asked again."""
+BUNDLED = "bundled"
+"""In the place of prompts_dir: the prompts of the package."""
+
+
 class Settings(_Strict):
-    root: str | None = None
+    root: OfMachine[str | None] = None
     """The index, where a command does without --root: a folder or URL. No snapshot keeps it."""
     models: dict[str, Model] = {"default": Model()}
     stages: dict[
@@ -438,13 +503,17 @@ class Settings(_Strict):
     reports: Reports = Reports()
     embeddings: Embeddings = Embeddings()
     query: Query = Query()
-    run: Run = Run()
-    budget: Budget = Budget()
-    storage: Storage = Storage()
+    run: OfMachine[Run] = Run()
+    budget: OfMachine[Budget] = Budget()
+    storage: OfMachine[Storage] = Storage()
     output_language: str = "the language of the text"
     """In which descriptions, reports and answers are written, in words for the model."""
-    prompts_dir: KeptPlace = None
-    """A folder with edited prompts (`graphrag-ray init` writes one); files absent there are ours."""
+    prompts_dir: OfMachine[KeptPlace] = None
+    """A folder with edited prompts (`graphrag-ray init` writes one); what it lacks is as if it were null.
+    null: an index goes on with the prompts that it was made with, a new one and all questions take those of
+    the package. bundled: those of the package, also for an index that was made with others."""
+    prompts: dict[IndexingPrompt, Annotated[str, Field(max_length=100_000)]] = {}
+    """Texts of prompts. Written by snapshots: those that the index was made with."""
 
     @model_validator(mode="after")
     def _models_exist(self) -> Settings:
@@ -461,11 +530,20 @@ class Settings(_Strict):
             raise ValueError(f"embeddings.model is {own!r}, which is not under `models`")
         return self
 
+    def with_chunks_of(self, before: Mapping[str, Any] | None) -> Settings:
+        """Settings that say where chunks end: as these do, else as those of the index before did.
+
+        before: what its snapshot, or the record of its last run, keeps; None: there was none
+        """
+        if self.chunking.boundaries is not None:
+            return self
+        said = before.get("chunking") if before is not None else {"boundaries": "sentence"}
+        kept = "sentence" if isinstance(said, Mapping) and said.get("boundaries") == "sentence" else "token"
+        return self.model_copy(update={"chunking": self.chunking.model_copy(update={"boundaries": kept})})
+
     def kept(self) -> dict[str, Any]:
-        """What a snapshot keeps of them: all but where things are and how storage is reached."""
-        return self.model_dump(
-            mode="json", exclude={"root": True, "storage": True, "input": {"url", "storage"}}
-        )
+        """What a snapshot keeps of them: what the index is, without what is this machine's."""
+        return of_index(self.model_dump(mode="json"))
 
     def input_options(self, input_url: str, root: str) -> dict[str, Any]:
         """What opening INPUT, or a file of it, needs. `storage.options` are those of the index's kind of
@@ -501,4 +579,51 @@ class Settings(_Strict):
             model_id=model.model_id,
             temperature=own.temperature,
             max_output_tokens=min(limit, model.max_output_tokens),
+            reasoning_effort=own.reasoning_effort or model.reasoning_effort,
+            reasoning_tokens=model.room_to_think if own.reasoning_tokens is None else own.reasoning_tokens,
         )
+
+
+def of_index(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What settings say of an index, without what is a machine's. To be asked of all settings that lie in an
+    index: those of earlier versions hold both, and a stranger may have written them."""
+    kept = _without_machine(settings, Settings)
+    models = settings.get("models")
+    for name, model in models.items() if isinstance(models, Mapping) else ():
+        if isinstance(model, Mapping) and (endpoints := model.get("endpoints")):
+            kept["models"][name]["needs_address"] = _elsewhere(endpoints)
+    return kept
+
+
+def is_machines(field: FieldInfo) -> bool:
+    """Whether it is this machine's, and no index's."""
+    return any(isinstance(mark, _Machine) for mark in field.metadata)
+
+
+def _without_machine(given: Mapping[str, Any], section: type[BaseModel]) -> dict[str, Any]:
+    """What is no mapping where a section should be stays as it is: reading it as settings refuses it."""
+    kept = {}
+    for key, value in given.items():
+        info = section.model_fields.get(key)
+        if info is None:
+            kept[key] = value
+        elif not is_machines(info):
+            kept[key] = _below(value, info.annotation)
+    return kept
+
+
+def _below(value: Any, annotation: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    if get_origin(annotation) is dict:
+        return {name: _below(one, get_args(annotation)[1]) for name, one in value.items()}
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return _without_machine(value, annotation)
+    return value
+
+
+def _elsewhere(endpoints: Any) -> bool:
+    """Whether one of these endpoints, as data, is not OpenAI's own."""
+    listed = endpoints if isinstance(endpoints, list | tuple) else [endpoints]
+    urls = [e.get("base_url", OPENAI_URL) if isinstance(e, Mapping) else None for e in listed]
+    return any(str(url).rstrip("/") != OPENAI_URL for url in urls)

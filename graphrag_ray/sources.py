@@ -130,7 +130,9 @@ def specific(sources: Sequence[Source], answer: Answer) -> list[Source]:
 
 
 def _specific(source: Source, said: Sequence[str]) -> Source:
-    found, shares = evidence(said, [c["text"] for c in source.chunks])
+    found, shares = evidence(
+        said, [c["text"] for c in source.chunks], [c["start"] == 0 for c in source.chunks]
+    )
     if not found:
         return source
     best: dict[int, Found] = {}
@@ -280,7 +282,7 @@ def _chunk(
     unit: Mapping[str, Any], names: Sequence[str], documents: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
     """A chunk with the sentence that holds most of the names."""
-    start, end = best_sentence(unit["text"], names)
+    start, end = best_sentence(unit["text"], names, is_start=unit["start"] == 0)
     return {
         "human_readable_id": unit["human_readable_id"],
         **documents[unit["document_id"]],

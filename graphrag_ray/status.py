@@ -259,9 +259,9 @@ def _snapshots(store: Store) -> list[dict[str, Any]]:
         {
             "snapshot": m.number,
             "created_at": m.created_at,
-            "documents": m.counts["documents"],
-            "entities": m.counts["entities"],
-            "reports": m.counts["reports"],
+            "documents": m.counts.get("documents", 0),
+            "entities": m.counts.get("entities", 0),
+            "reports": m.counts.get("reports", 0),
             "cost_usd": Accounts.from_dict(m.usage).total.cost_usd,
             "bytes": sum(size.get(path, 0) for path in named[m.number]),
             "own_bytes": sum(size.get(path, 0) for path in named[m.number] if users[path] == 1),

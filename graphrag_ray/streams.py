@@ -46,20 +46,24 @@ class Telling:
         self._say = say
         self._expected: Callable[[], Written] | None = None
         self._written: Written | None = None
-        self.told = ""
+        self._told: list[str] = []
+
+    @property
+    def told(self) -> str:
+        return "".join(self._told)
 
     def expect(self, written: Callable[[], Written]) -> None:
         """The next reply is the answer's."""
         self._expected = written
 
     def begins(self) -> None:
-        if self.told:
+        if self._told:
             self._starts_again(FAILED_MIDWAY)
         self._written = self._expected() if self._expected else None
 
     def piece(self, text: str) -> None:
         if self._written is not None and (shown := self._written.add(text)):
-            self.told += shown
+            self._told.append(shown)
             self._say(shown)
 
     def end(self, text: str) -> None:
@@ -67,11 +71,11 @@ class Telling:
         if not text.startswith(self.told):
             self._starts_again(CORRECTED)
         if rest := text[len(self.told) :]:
-            self.told = text
+            self._told = [text]
             self._say(rest)
 
     def _starts_again(self, why: str) -> None:
-        self.told = ""
+        self._told = []
         self._say(StartsAgain(why))
 
 

@@ -120,7 +120,7 @@ def _exporter(kind: str) -> Any:
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError:
-        raise UsageError("to export traces, install `pip install 'graphrag-ray[traces]'`") from None
+        raise UsageError("to export traces, `pip install '.[traces]'` in the project's folder") from None
     return OTLPSpanExporter()
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-_ADDRESS = re.compile(r"""[A-Za-z][A-Za-z0-9+.-]*://[^\s'"<>]+""")
+_ADDRESS = re.compile(r"""[A-Za-z][A-Za-z0-9+.-]{0,40}://[^\s'"<>]+""")
+"""Its scheme is bounded: a search tries it at each letter of a long word."""
 _NEXT_LINK = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*(?:://|::))")
 """Where a chained URL of fsspec goes on (simplecache::https://…, zip://*.txt::https://…)."""
 _SHORTEST = 4

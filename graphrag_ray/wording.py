@@ -6,3 +6,16 @@ from __future__ import annotations
 def plural(count: int, one: str, many: str = "") -> str:
     """`1 file`, `2,000 files`; `many` where it is not `one` with an s."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def price_setting(model: str = "default") -> str:
+    """How the cost of what a model is asked becomes known. model: its name under `models:`."""
+    return f"--set models.{model}.price.input_usd_per_mtok=… (and output_usd_per_mtok)"
+
+
+def rough_time(seconds: float) -> str:
+    """`40 s`, `12 min`, `24 h`, `3 days`: for waits, whose seconds do not matter."""
+    for unit, size in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size or (unit != "days" and seconds >= size):
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:.0f} s"

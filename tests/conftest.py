@@ -26,6 +26,9 @@ atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 os.environ["GRAPHRAG_RAY_CACHE"] = CACHE
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (HERE, os.environ.get("PYTHONPATH"))))
 
+# Those of whoever runs the tests are not read; a test that writes some has its own (`own_settings`).
+os.environ["GRAPHRAG_RAY_SETTINGS"] = str(Path(CACHE) / "settings" / "settings.yaml")
+
 settings.register_profile("suite", deadline=None, derandomize=True)
 settings.load_profile("suite")
 
@@ -37,6 +40,21 @@ def logs_of_its_own() -> Iterator[None]:
     if logs := sys.modules.get("graphrag_ray.logs"):
         logs.forget()
         logging.getLogger("graphrag_ray").setLevel(logging.NOTSET)
+
+
+@pytest.fixture(autouse=True)
+def own_settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the settings of this test's user are; there are none yet."""
+    path = tmp_path_factory.mktemp("user") / "settings.yaml"
+    monkeypatch.setenv("GRAPHRAG_RAY_SETTINGS", str(path))
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def bugs_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What people are told in a line when it ends their command is an error of the test here."""
+    monkeypatch.setattr("graphrag_ray.terminal.program.is_unforeseen", lambda error: False)
 
 
 @pytest.fixture(scope="session")

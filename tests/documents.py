@@ -48,6 +48,16 @@ def shell_lines(text: str) -> Iterator[str]:
             yield re.sub(r"\s+#\s.*$", "", line.removeprefix("$ ")).strip()
 
 
+def command_lines(text: str) -> Iterator[str]:
+    """Of a page's blocks: what follows a prompt, where there is one; what a program answers is none."""
+    for block in blocks(text, SHELL):
+        lines = [*shell_lines(f"```\n{block}```\n")]
+        prompted = [line.startswith("$ ") for line in block.replace("\\\n", " ").splitlines()]
+        yield from (
+            line for line, said in zip(lines, prompted, strict=True) if line and said >= any(prompted)
+        )
+
+
 def typed() -> list[Typed]:
     """Every call of `graphrag-ray`, or of one of its jobs, in any page."""
     found = []

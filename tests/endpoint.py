@@ -116,6 +116,11 @@ def in_turn(*responses: Response) -> Respond:
     return respond
 
 
+LISTED = ("m", "m-1", "e", "x", "cheap", "dear", "other", "another", "simulated", "gpt-4o", "gpt-4o-mini",
+          "gpt-5", "deepseek-r1", "text-embedding-3-small")  # fmt: skip
+"""Models that tests ask for."""
+
+
 @dataclass(frozen=True)
 class Received:
     """A request as it came: path under /v1, decoded body, headers (their case does not matter),
@@ -132,6 +137,7 @@ class Endpoint:
     key              the key that is demanded; None: any
     dimensions       of embeddings, where the request names none
     streams          False: what is asked for as a stream is answered at once
+    lists            the models that it says it has
     """
 
     def __init__(
@@ -142,12 +148,14 @@ class Endpoint:
         key: str | None = None,
         dimensions: int = 8,
         streams: bool = True,
+        lists: Sequence[str] = LISTED,
     ) -> None:
         self.respond: Respond = respond or (lambda body: "Hello.")
         self.embed = embed
         self.key = key
         self.dimensions = dimensions
         self.streams = streams
+        self.lists = lists
         self.requests: list[Received] = []
         self.in_flight = 0
         self.peak_in_flight = 0
@@ -191,7 +199,9 @@ class Endpoint:
         self._loop.close()
 
     async def _models(self, request: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": "m", "object": "model"}]})
+        if refused := self._refusal(request):
+            return await _misbehave(request, refused)
+        return web.json_response({"object": "list", "data": [{"id": name} for name in self.lists]})
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = await self._receive(request)

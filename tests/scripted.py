@@ -45,6 +45,10 @@ class FakeClient:
     async def embed(self, requests):
         return await self._next(list(requests))
 
+    quirks = frozenset()
+
+    def learn(self, quirks): ...
+
     async def close(self):
         self.closed = True
 

@@ -8,21 +8,24 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphrag_ray.errors import FAILED_ITEMS
+from graphrag_ray.query.methods import stages
 from graphrag_ray.terminal.options import (
-    Command,
     asking_options,
     cache_option,
+    confirmed,
     naming_root,
     open_root,
-    root_option,
+    raw_option,
     settings_from,
     settings_options,
     way_options,
 )
+from graphrag_ray.terminal.program import Command, root_option
 from graphrag_ray.terminal.quick import spare_pandas
 
 if TYPE_CHECKING:
     from graphrag_ray.ask import Index
+    from graphrag_ray.settings import Settings
 
 
 @click.command(cls=Command)
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 @settings_options
 @asking_options
 @way_options
+@raw_option
 @cache_option
 @click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
 def chat(
@@ -39,6 +43,7 @@ def chat(
     method: str,
     level: str | None,
     where: tuple[str, ...],
+    raw: bool,
     cache: str | None,
     snapshot: int | None,
     **short: Any,
@@ -63,11 +68,16 @@ def chat(
     def reopen(number: int | None) -> Index:
         with naming_root(root):
             manifest = open_latest(store, number)
-        settings = settings_from(config, overrides, short, manifest.settings if config is None else None)
+
+        def load() -> Settings:
+            return settings_from(config, overrides, short, manifest.settings, store.url)
+
+        asked = stages(method, bool(short["dynamic"]), following=True)
+        settings = confirmed(load, asked, manifest.settings, store.url)
         return open_index(root, snapshot=manifest.number, settings=settings, cache=cache)
 
     with traces.exported(), Chat(reopen(snapshot), method, level, where) as conversation:
-        asked = Conversation(conversation, reopen, typed=sys.stdin.isatty())
+        asked = Conversation(conversation, reopen, typed=sys.stdin.isatty(), raw=raw)
         asked.run()
     if asked.failed and not asked.typed:
         sys.exit(FAILED_ITEMS)

@@ -8,7 +8,6 @@ import click
 
 from graphrag_ray.terminal import console
 from graphrag_ray.terminal.options import (
-    Command,
     input_of,
     json_option,
     naming_root,
@@ -16,6 +15,7 @@ from graphrag_ray.terminal.options import (
     settings_from,
     settings_options,
 )
+from graphrag_ray.terminal.program import Command
 
 
 @click.command(cls=Command)
@@ -58,7 +58,6 @@ def estimate(
       graphrag-ray index ./some-documents --root ./trial --config settings.yaml
       graphrag-ray estimate ./documents --root ./trial --config settings.yaml
     """
-    from graphrag_ray.build import base_of
     from graphrag_ray.estimate import READ_BYTES, SAMPLE_CHUNKS
     from graphrag_ray.estimate import estimate as forecast_of
     from graphrag_ray.forecast.assumptions import parse_assumptions
@@ -66,13 +65,13 @@ def estimate(
     from graphrag_ray.terminal.forecast import print_forecast
 
     given = parse_assumptions(assume)
-    base = None
+    said, url = None, None
     if root is not None and config is None:
         store = open_root(root, config, overrides)
         with naming_root(root):
             parent = latest(store)
-        base = base_of(parent) if parent else None
-    settings = settings_from(config, overrides, short, base)
+        said, url = (parent.settings if parent else None), store.url
+    settings = settings_from(config, overrides, short, said, url)
     found = forecast_of(
         input_of(input_url, settings),
         settings,

@@ -8,14 +8,13 @@ import click
 
 from graphrag_ray.terminal import console
 from graphrag_ray.terminal.options import (
-    Command,
     json_option,
     naming_root,
     open_root,
-    root_option,
     settings_from,
     settings_options,
 )
+from graphrag_ray.terminal.program import Command, root_option
 
 FORMATS = ("graphrag", "graphml", "csv")
 
@@ -45,7 +44,7 @@ def export(
 
     \b
     graphrag  a project of microsoft/graphrag, for its own `query`: parquet tables,
-              vectors (with pip install 'graphrag-ray[lancedb]') and a settings.yaml
+              vectors (with pip install '.[lancedb]') and a settings.yaml
               that names the models of the index, or those of --model and --set
     graphml   the graph for Gephi and the like: communities as C0, C1, … of each node
     csv       nodes, edges, communities and memberships for spreadsheets
@@ -67,7 +66,7 @@ def export(
     store = open_root(root, config, overrides)
     with naming_root(root):
         manifest = open_latest(store, snapshot)
-    settings = settings_from(config, overrides, short, manifest.settings if config is None else None)
+    settings = settings_from(config, overrides, short, manifest.settings, store.url)
     with naming_root(out, "--out"):
         target = Store(out, settings.storage.of(out))
         done = write(Reader(store, manifest), settings, target, format_, overwrite=overwrite)

@@ -9,13 +9,12 @@ import click
 from graphrag_ray.errors import UsageError
 from graphrag_ray.terminal import console
 from graphrag_ray.terminal.options import (
-    Command,
     json_option,
     naming_root,
     open_root,
     reach_options,
-    root_option,
 )
+from graphrag_ray.terminal.program import Command, root_option
 
 STAGES = ("read", "extract", "claims", "describe", "report", "embed")
 

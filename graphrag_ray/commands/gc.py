@@ -9,13 +9,12 @@ import click
 
 from graphrag_ray.terminal import console
 from graphrag_ray.terminal.options import (
-    Command,
     json_option,
     naming_root,
     open_root,
     reach_options,
-    root_option,
 )
+from graphrag_ray.terminal.program import Command, root_option
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 

@@ -11,19 +11,18 @@ import click
 
 from graphrag_ray.errors import FAILED_ITEMS, SettingsError
 from graphrag_ray.settings import Settings
-from graphrag_ray.settings_file import root_in
 from graphrag_ray.terminal import console
 from graphrag_ray.terminal.misread import Misread
 from graphrag_ray.terminal.options import (
-    Command,
+    confirmed,
     input_of,
     json_option,
     naming_root,
     open_root,
-    root_option,
     settings_from,
     settings_options,
 )
+from graphrag_ray.terminal.program import Command, root_option, root_otherwise
 from graphrag_ray.terminal.progress import Observer
 from graphrag_ray.urls import shown
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 def _misread(line: Misread) -> None:
     """A line that cannot be run is told like settings that cannot be used, where it says of which index."""
     config = line.value("--config")
-    root = line.value("--root") or (root_in(config) if config else None)
+    root = line.value("--root") or root_otherwise(config)
     if root:
         with _attempt(root, config, line.values("--set"), {}):
             raise line.error
@@ -148,19 +147,27 @@ def _settings(
     observer: Observer,
 ) -> Settings:
     """Those given, or else those of what is there; people are told which. Raises UsageError."""
-    from graphrag_ray.build import known_settings
-    from graphrag_ray.store import runs
+    from graphrag_ray.build import before_of, indexing_stages
+    from graphrag_ray.steps.contents import require_paths
+    from graphrag_ray.store import locks, runs
     from graphrag_ray.store.snapshots import readable
 
     says_model = short["model"] is not None or any(o.startswith("models.") for o in overrides)
     with naming_root(root):
+        locks.check_free(store)  # before anything is said of the run that goes on
         parent, _ = readable(store)
         last = runs.latest(store) if parent is None else None
-        base = known_settings(store) if config is None and (parent or last or not says_model) else None
-    settings = settings_from(config, overrides, short, base)
+        before = before_of(store) if config is None and (parent or last or not says_model) else None
+    said = before.settings if before else {}
+
+    def load() -> Settings:
+        return settings_from(config, overrides, short, said if before else None, store.url)
+
+    settings = confirmed(load, indexing_stages(load()), said, store.url)
+    require_paths(said, settings)
     if parent:
         _tell_settings(observer, parent, settings, config)
-    elif base is not None:
+    elif before is not None:
         observer.note(
             "Settings of the run before this one, which was not finished (--config or --set change them)."
         )

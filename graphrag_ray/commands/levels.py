@@ -10,12 +10,11 @@ from graphrag_ray.settings_file import load_storage
 from graphrag_ray.terminal import console
 from graphrag_ray.terminal.levels import print_levels
 from graphrag_ray.terminal.options import (
-    Command,
     json_option,
     naming_root,
     reach_options,
-    root_option,
 )
+from graphrag_ray.terminal.program import Command, root_option
 
 
 @click.command(cls=Command)

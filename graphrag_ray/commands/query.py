@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from graphrag_ray.errors import FAILED_ITEMS, SettingsError, SnapshotRemoved, UsageError
+from graphrag_ray.query.methods import stages
 from graphrag_ray.settings_file import load_storage
 from graphrag_ray.terminal import console
 from graphrag_ray.terminal.misread import Misread
 from graphrag_ray.terminal.options import (
-    Command,
     asking_options,
     cache_option,
+    confirmed,
     json_option,
     naming_root,
     open_root,
-    root_option,
+    raw_option,
     settings_from,
     settings_options,
     way_options,
 )
+from graphrag_ray.terminal.program import Command, root_option
 from graphrag_ray.terminal.quick import spare_pandas
 from graphrag_ray.terminal.writing import write_stream
 
 if TYPE_CHECKING:
     from graphrag_ray.ask import Index
+    from graphrag_ray.settings import Settings
+    from graphrag_ray.sources import Source
 
 
 def _misread(line: Misread) -> None:
@@ -52,6 +56,7 @@ def _misread(line: Misread) -> None:
     default=True,
     help="Show the text while it is written, where it goes to a terminal. Default: yes.",
 )
+@raw_option
 @cache_option
 @click.option(
     "--batch", metavar="FILE", help="Questions: .csv, .jsonl or .parquet, with a column question (and id)."
@@ -76,6 +81,7 @@ def query(
     snapshot: int | None,
     sources: bool,
     stream: bool,
+    raw: bool,
     cache: str | None,
     batch: str | None,
     out: str | None,
@@ -118,13 +124,13 @@ def query(
             raise UsageError(
                 f"--dynamic selects the reports of global search; {method} search has no use for it"
             )
-        opened = _opened(root, config, overrides, short, snapshot, cache)
+        opened = _opened(root, config, overrides, short, method, snapshot, cache)
     way = {"level": level, "method": method, "where": where}
     if question is not None:
         from graphrag_ray import traces
 
         with traces.exported():
-            failed = _ask_one(opened, question, way, sources, stream, as_json)
+            failed = _ask_one(opened, question, way, sources, stream, raw, as_json)
     else:
         cluster = {"on_ray": ray, "address": address}
         failed = _ask_many(opened, str(batch), str(out), way | cluster, quiet, as_json)
@@ -162,39 +168,53 @@ def _opened(
     config: str | None,
     overrides: tuple[str, ...],
     short: Mapping[str, Any],
+    method: str,
     snapshot: int | None,
     cache: str | None,
 ) -> Index:
-    """Raises UsageError, StoreError."""
+    """Raises UsageError, SettingsError, StoreError."""
     from graphrag_ray.ask import open_index
     from graphrag_ray.store.snapshots import open_latest
 
     store = open_root(root, config, overrides)
     with naming_root(root):
         manifest = open_latest(store, snapshot)
-    # A budget is of one run: not that of the run that indexed.
-    base = {name: section for name, section in manifest.settings.items() if name != "budget"}
-    settings = settings_from(config, overrides, short, base if config is None else None)
+
+    def load() -> Settings:
+        return settings_from(config, overrides, short, manifest.settings, store.url)
+
+    asked = stages(method, bool(short["dynamic"]))
+    settings = confirmed(load, asked, manifest.settings, store.url)
     return open_index(root, snapshot=manifest.number, settings=settings, cache=cache)
 
 
 def _ask_one(
-    opened: Index, question: str, way: Mapping[str, Any], sources: bool, stream: bool, as_json: bool
+    opened: Index,
+    question: str,
+    way: Mapping[str, Any],
+    sources: bool,
+    stream: bool,
+    raw: bool,
+    as_json: bool,
 ) -> bool:
     """Whether a part of the answer is missing."""
     streamed = stream and not as_json and sys.stdout.isatty()
-    answer = write_stream(opened.stream(question, **way)) if streamed else opened.ask(question, **way)
+    answer = write_stream(opened.stream(question, **way), raw) if streamed else opened.ask(question, **way)
     try:
-        found = opened.sources(answer.references, answer) if sources or as_json else []
+        found: Sequence[Source] | None = ()
+        if sources or as_json:
+            cited = answer.references
+            found, answer = opened.beside(answer, lambda: opened.sources(cited, answer), "The sources")
         if as_json:
-            click.echo(console.as_json(console.answer_json(answer, found, opened.manifest.number)))
+            click.echo(console.as_json(console.answer_json(answer, found or (), opened.manifest.number)))
         else:
-            console.print_answer(answer, opened, found if sources else None, written=streamed)
+            shown = found if sources else None
+            console.print_answer(answer, opened, shown, written=streamed, raw=raw)
     except SnapshotRemoved as e:
         phases = answer.phases.values()
         tokens = sum(phase.prompt_tokens + phase.completion_tokens for phase in phases)
         raise e.after(sum(phase.calls for phase in phases), tokens) from e
-    return bool(answer.failed_parts)
+    return bool(answer.failed_parts) or found is None
 
 
 def _ask_many(

@@ -22,19 +22,21 @@ from pydantic import SecretStr, ValidationError
 
 from graphrag_ray import logs
 from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.probing import probe
 from graphrag_ray.errors import UsageError
-from graphrag_ray.settings import Settings
+from graphrag_ray.settings import Settings, of_index
 from graphrag_ray.store.files import Store
 from graphrag_ray.terminal.options import (
-    Command,
     asking_options,
     cache_option,
+    confirmed,
     forms_of,
     naming_root,
     open_root,
-    root_option,
+    settings_from,
     settings_options,
 )
+from graphrag_ray.terminal.program import Command, root_option
 
 if TYPE_CHECKING:
     from graphrag_ray.service.options import ServiceOptions
@@ -93,7 +95,7 @@ def serve(
       GRAPHRAG_RAY_TOKEN=… graphrag-ray serve --root s3://bucket/index --host 0.0.0.0 --replicas 4
     """
     if find_spec("fastapi") is None or find_spec("prometheus_client") is None:
-        raise UsageError("`serve` needs Ray Serve: pip install 'graphrag-ray[serve]'")
+        raise UsageError("`serve` needs Ray Serve: pip install '.[serve]' in the project's folder")
     options, settings = _options(root, config, overrides, given)
     guarded = _guarded(options, host)
     only_here, options = guarded != options, guarded
@@ -104,6 +106,9 @@ def serve(
     private = will_be_private(address)
     if private:
         _check_free(host, port)
+    for silent in probe(Models.of(settings), settings, ("map", "reduce", "answer")):
+        if silent.asked:
+            click.echo(f"Seen from here, {silent}", err=True)
     with connected(address, serving=True):
         from graphrag_ray.distributed.nodes import check_nodes
         from graphrag_ray.distributed.serving import running
@@ -141,20 +146,28 @@ def _options(
 ) -> tuple[ServiceOptions, Settings]:
     """And how the newest snapshot is asked. Raises UsageError, SettingsError; IndexNotFound where there is
     nothing to ask."""
-    from graphrag_ray.service.options import ServiceOptions
+    from graphrag_ray.service.options import WRITING, ServiceOptions
     from graphrag_ray.settings_file import read_settings
     from graphrag_ray.store.snapshots import open_latest
+    from graphrag_ray.user_settings import Known
 
     own = {name: given[name] for name in ServiceOptions.model_fields if given.get(name) is not None}
     short = {name: value for name, value in given.items() if name not in own}
     store = open_root(root, config, overrides)
     with naming_root(root):
         manifest = open_latest(store)
-    base = manifest.settings if config is None else None
+    base = of_index(manifest.settings) if config is None else None
     settings = read_settings(config) if config is not None else None
     forms = tuple(forms_of(config, overrides, short, base))
+
+    def load() -> Settings:
+        return settings_from(config, overrides, short, manifest.settings, store.url)
+
+    confirmed(load, WRITING, manifest.settings, store.url)
+    # The nodes that serve may be others: they are told what this machine knows.
+    known = Known.read(store.url if config is None else None)
     try:
-        options = ServiceOptions(root=store.url, settings=settings, overrides=forms, **own)
+        options = ServiceOptions(root=store.url, settings=settings, overrides=forms, known=known, **own)
     except ValidationError as e:
         raise UsageError("; ".join(_told(problem) for problem in e.errors(include_url=False))) from None
     return options, options.settings_of(manifest, settings)

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from graphrag_ray.corpus.bounded_markup import bounded, is_ordinary
+
 _SKIPPED = frozenset(
     "script style nav noscript template iframe object svg canvas head title button select".split()  # noqa: SIM905
 )
@@ -62,17 +64,17 @@ def read_html(html: str) -> Page:
 
     Blocks become paragraphs, list items and table rows lines, cells are parted by tabs; scripts,
     styles, navigation and what only a browser shows go. Entities are decoded and white space is
-    folded, except in <pre>.
+    folded, except in <pre>. Linear in the page (see `bounded_markup.py`).
     """
     from selectolax.lexbor import LexborHTMLParser
 
-    tree = LexborHTMLParser(html)
+    tree = LexborHTMLParser(html if is_ordinary(html) else bounded(html, _PARAGRAPHS | _LINES))
     body = tree.body
     return Page(_title(tree), _date(tree), _text(body) if body is not None else "")
 
 
 def _title(tree: Any) -> str | None:
-    titles = [n for n in tree.css("title") if n.parent is None or n.parent.tag != "svg"]
+    titles = [n for n in tree.css("title") if n.parent is None or n.parent.tag not in ("svg", "object")]
     for node in (*titles[:1], tree.css_first("h1")):
         title = " ".join(node.text().split()) if node is not None else ""
         if title:
@@ -139,7 +141,7 @@ def _text(root: Any) -> str:
     writer = _Writer()
     node, depth = root.first_child, 0
     while node is not None:
-        tag = node.tag
+        tag = node.tag or "-other"  # a processing instruction has none
         if tag == "-text":
             writer.line.append(node.text_content or "")
         elif tag not in _SKIPPED and not tag.startswith("-"):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
-from graphrag_ray import settings
+from graphrag_ray import settings, unforeseen
 from graphrag_ray.corpus.decode import NotText, decode
 from graphrag_ray.corpus.document import Document, Unreadable, clean, one_line, to_json
 from graphrag_ray.corpus.markup import declared_charset, read_html
@@ -28,7 +28,7 @@ EXTENSIONS = frozenset((*_TEXTS, *_PAGES, *OPENERS))
 
 _BLOCK_BYTES = 1 << 20
 _MAX_COLUMNS_TOLD = 50
-_HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)[ \t]*#*[ \t]*$")
+_HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*)")
 _FENCE = re.compile(r" {0,3}(```|~~~)")
 
 
@@ -116,9 +116,13 @@ def _first_heading(text: str) -> str | None:
             fence = "" if mark and mark[1] == fence else fence
         elif mark:
             fence = mark[1]
-        elif (heading := _HEADING.match(line)) and heading[1].strip():
-            return one_line(heading[1])
+        elif (match_ := _HEADING.match(line)) and (heading := _without_closing_marks(match_[1])):
+            return one_line(heading)
     return None
+
+
+def _without_closing_marks(heading: str) -> str:
+    return heading.rstrip().rstrip("#").strip()
 
 
 def _table_file(
@@ -203,7 +207,14 @@ def _missing_column(columns: list[str], options: settings.Input) -> str:
 
 
 def _document_of(path: str, row: Row, options: settings.Input, seen: set[str]) -> Document | Unreadable:
-    """seen: the ids of earlier rows, and now this one's."""
+    """seen: the ids of earlier rows, and now this one's. An error that nobody foresaw costs the row."""
+    try:
+        return _document(path, row, options, seen)
+    except Exception as e:  # noqa: BLE001 - whatever it is, it is about this row
+        return Unreadable(path, "" if row.number == WHOLE_FILE else str(row.number), unforeseen.told(e))
+
+
+def _document(path: str, row: Row, options: settings.Input, seen: set[str]) -> Document | Unreadable:
     place = "" if row.number == WHOLE_FILE else str(row.number)
     if row.values is None:
         return Unreadable(path, place, row.fault)

@@ -171,8 +171,10 @@ def _csv_row(number: int, record: list[str], columns: list[str], codec: str) -> 
         if isinstance(recovered, NotText):
             return Row(number, None, fault=recovered.reason)
         record, encoding = recovered
-    while len(record) > len(columns) and not record[-1]:
-        record = record[:-1]
+    n = len(record)
+    while n > len(columns) and not record[n - 1]:
+        n -= 1
+    del record[n:]
     if len(record) != len(columns):
         fault = (
             f"{len(record)} fields where the header has {len(columns)}: quote fields that hold a delimiter"

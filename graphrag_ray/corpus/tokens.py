@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphrag_ray.errors import SettingsError
+from graphrag_ray.ids import bounded_marks
 
 VOCABULARIES = ("cl100k_base", "o200k_base", "o200k_harmony", "llama3", "qwen3")
 """The names that this room knows."""
@@ -29,8 +30,9 @@ _DEFAULT = "o200k_base"
 _NORMALISING = frozenset(("qwen3",))
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # NFC joins no character of this class with one before it: ASCII, kana, CJK ideographs and punctuation,
-# leading Hangul jamo, Hangul syllables. One of them and what follows it up to the next changes by itself.
-_NFC_APART = "\0-\x7f\u1100-\u1112\u3001-\u3029\u3030-\u3098\u309b-\u9fff\uac00-\ud7a3"
+# leading Hangul jamo, Hangul syllables, U+FFFD (see `_encodable`). One of them and what follows it up to the
+# next changes by itself.
+_NFC_APART = "\0-\x7f\u1100-\u1112\u3001-\u3029\u3030-\u3098\u309b-\u9fff\uac00-\ud7a3\ufffd"
 _NFC_PIECE = re.compile(f"[{_NFC_APART}]?[^{_NFC_APART}]+")
 _BLOCK_TOKENS = 1 << 20
 
@@ -65,13 +67,13 @@ def vocabulary_for(model: str, override: str | None = None) -> Vocabulary:
 
 def count(text: str, vocabulary_name: str) -> int:
     """How many tokens the text has."""
-    return int(_tokenizer(vocabulary_name).count(_encodable(text)))
+    return int(_tokenizer(vocabulary_name).count(_encodable(text, vocabulary_name)))
 
 
 def count_many(texts: Sequence[str], vocabulary_name: str) -> npt.NDArray[np.int64]:
     """How many tokens each text has; int64, in the order of the texts."""
     # one thread: whoever calls us has shared out the cores already
-    _, bounds = _tokenizer(vocabulary_name).encode_batch([_encodable(t) for t in texts], 1)
+    _, bounds = _tokenizer(vocabulary_name).encode_batch([_encodable(t, vocabulary_name) for t in texts], 1)
     bounds = np.asarray(bounds, dtype=np.int64)
     return np.asarray(bounds[1:] - bounds[:-1], dtype=np.int64)
 
@@ -84,7 +86,7 @@ def offsets(text: str, vocabulary_name: str) -> npt.NDArray[np.int64]:
     character starts, so that every offset is a place where the text can be cut. The same holds for
     a token inside a piece of text that the vocabulary's tokenizer normalises (qwen3).
     """
-    text = _encodable(text)
+    text = _encodable(text, vocabulary_name)
     if vocabulary_name in _NORMALISING and not unicodedata.is_normalized("NFC", text):
         return _offsets_before_nfc(text, vocabulary_name)
     return _offsets(text, vocabulary_name)
@@ -135,9 +137,13 @@ def _offsets_before_nfc(text: str, name: str) -> npt.NDArray[np.int64]:
     return np.asarray(np.asarray(starts, dtype=np.int64)[segment] + within, dtype=np.int64)
 
 
-def _encodable(text: str) -> str:
-    """Halves of surrogate pairs as U+FFFD: as many characters, and as many bytes as they would have."""
-    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+def _encodable(text: str, vocabulary_name: str) -> str:
+    """Halves of surrogate pairs as U+FFFD: as many characters, and as many bytes as they would have. Likewise
+    marks that would take quadratic time to normalise."""
+    if text.isascii():
+        return text
+    text = _SURROGATE.sub("\ufffd", text)
+    return bounded_marks(text, "\ufffd") if vocabulary_name in _NORMALISING else text
 
 
 @cache

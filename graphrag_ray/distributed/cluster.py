@@ -21,6 +21,8 @@ LISTENS_WITHIN_S = 3.0
 ANSWERS_WITHIN_S = 10.0
 
 _CLUSTERS = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
+_AUTH = "RAY_AUTH_MODE"
+_log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -33,6 +35,8 @@ def connected(address: str | None = None, *, serving: bool = False) -> Iterator[
     serving: for Ray Serve
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # A task that failed is told once, where its result is asked for, and not again for each thing it returns.
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     with ExitStack() as stack:
         if not ray.is_initialized():
             stack.callback(_restore_clusters, os.environ.get(_CLUSTERS), ray_constants.ENABLE_RAY_CLUSTER)
@@ -52,7 +56,7 @@ def _connect(address: str | None, serving: bool) -> None:
     if will_be_private(address):
         _listen_on_loopback()
         try:
-            with _handed_down({} if serving else event_loop()):
+            with _handed_down({} if serving else event_loop()), _with_a_token():
                 ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, **quiet)
         except Exception as e:
             if "timed out during startup" not in str(e):
@@ -68,6 +72,11 @@ def _connect(address: str | None, serving: bool) -> None:
     try:
         _look_for(wanted)
         ray.init(address=address, runtime_env=runtime_environment(serving), **quiet)
+        if serving and os.environ.get(_AUTH, "token").lower() != "token":
+            _log.warning(
+                "the Ray cluster takes no token: whoever reaches its nodes can run code there, replicas of "
+                "this service included. Start it with RAY_AUTH_MODE=token, or let nobody else reach its nodes"
+            )
     except RuntimeError as e:
         if "ersion mismatch" not in str(e):
             raise
@@ -109,6 +118,18 @@ def _restore_clusters(variable: str | None, enabled: bool) -> None:
     else:
         os.environ[_CLUSTERS] = variable
     ray_constants.ENABLE_RAY_CLUSTER = enabled
+
+
+@contextmanager
+def _with_a_token() -> Iterator[None]:
+    """A Ray that starts in the block takes a token, whatever the environment says of others: replicas of Ray
+    Serve listen to each other on all interfaces, and would run what anybody sends there."""
+    before = os.environ.pop(_AUTH, None)  # unset, Ray says "token", and makes one where there is none
+    try:
+        yield
+    finally:
+        if before is not None and _AUTH not in os.environ:
+            os.environ[_AUTH] = before
 
 
 @contextmanager

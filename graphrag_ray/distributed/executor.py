@@ -70,9 +70,14 @@ class RayExecutor:
         return partial(ray.get, self._put(value))
 
     def map(
-        self, step: str, fn: TableFunction[X], inputs: Sequence[X], parted: Parted[X] | None = None
+        self,
+        step: str,
+        fn: TableFunction[X],
+        inputs: Sequence[X],
+        parted: Parted[X] | None = None,
+        ended: Callable[[int], None] = lambda number: None,
     ) -> Written:
-        return self._tables().map(step, fn, inputs, parted)
+        return self._tables().map(step, fn, inputs, parted, ended)
 
     def shuffle(
         self,

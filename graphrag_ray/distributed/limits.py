@@ -63,11 +63,13 @@ class Places:
     """Endpoints for the first waiters, and which life of the limiter gave them.
 
     linger_s   for how long whoever got them may wait to tell that places are free again
+    quirks     what endpoints have taught anybody
     """
 
     life: str
     endpoints: Sequence[int]
     linger_s: float = LINGER_S
+    quirks: Mapping[tuple[str, int], frozenset[str]] = field(default_factory=dict)
 
 
 class LimiterShell:
@@ -110,7 +112,7 @@ class LimiterShell:
         self._settle(model, batch, holder)
         endpoints = await self._limiter.acquire(model, wants, usable, holder)
         linger_s = min(LONGEST_LINGER_S, max(LINGER_S, len(self._holders) / BATCHES_S))
-        return Places(self._life, endpoints, linger_s)
+        return Places(self._life, endpoints, linger_s, self._limiter.all_quirks())
 
     async def settle(self, call: Call, model: str, batch: Batch, holder: str) -> None:
         if self._told.first(call):
@@ -124,6 +126,9 @@ class LimiterShell:
 
     async def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
         self._limiter.penalise(model, endpoint, retry_after_s)
+
+    async def learn(self, model: str, endpoint: int, quirks: Sequence[str]) -> None:
+        self._limiter.learn(model, endpoint, quirks)
 
     async def forget(self, holder: str, call: Call | None = None) -> None:
         """call: of a holder that goes on, and is not to lose what it has got since."""
@@ -213,6 +218,7 @@ class RayLimiter:
         self._unsent = {name: _Unsent() for name in self._actors}
         self._questions: defaultdict[str, list[Calls]] = defaultdict(list)
         self._told = Calls()
+        self._quirks: dict[tuple[str, int], frozenset[str]] = {}
 
     async def start_afresh(self) -> None:
         """What an earlier life of this worker, or a sweep that was broken off, had in flight or asked for is
@@ -237,6 +243,8 @@ class RayLimiter:
         finally:
             free.append(calls)
         self._unsent[model].linger_s = places.linger_s
+        for at, quirks in places.quirks.items():
+            self._quirks[at] = self._quirks.get(at, frozenset()) | quirks
         for endpoint in places.endpoints:
             self._lives[model, endpoint].append(places.life)
         return places.endpoints
@@ -252,6 +260,14 @@ class RayLimiter:
     def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
         """At once: everyone shall know."""
         self._actors[model].penalise.remote(model, endpoint, retry_after_s)
+
+    def learn(self, model: str, endpoint: int, quirks: Iterable[str]) -> None:
+        names = sorted(quirks)
+        self._quirks[model, endpoint] = self.quirks(model, endpoint) | frozenset(names)
+        self._actors[model].learn.remote(model, endpoint, names)
+
+    def quirks(self, model: str, endpoint: int) -> frozenset[str]:
+        return self._quirks.get((model, endpoint), frozenset())
 
     def send(self) -> None:
         """Tell now what is settled: nobody may call us any more."""

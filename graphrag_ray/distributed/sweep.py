@@ -196,7 +196,8 @@ class RaySweep(Generic[T]):
             if news.fatal:
                 raise ModelRefused(news.fatal)
             over = self._closed and news.open == 0
-            if self.watch.tripped or (over and self.watch.in_vain):
+            running = 0 if over else max(0, news.open - news.waiting)
+            if self.watch.tripped(running) or (over and self.watch.in_vain):
                 raise TooManyFailures(self.watch.message(self.work.name))
             if over:
                 return
@@ -222,7 +223,7 @@ class RaySweep(Generic[T]):
             sweep.finished += 1
             sweep.failed += outcome.status != "complete"
             sweep.turns += outcome.turns
-            self.watch.note(outcome.status, outcome.error)
+            self.watch.note(outcome.status, outcome.error, outcome.known)
             self.source.finished(number, outcome)
         leased = max(0, news.open - news.waiting)
         self._metrics.look(

@@ -1,7 +1,7 @@
 """Table functions on Ray: a task an input, results as they come.
 
 Plain tasks, not Ray Data: what comes back is a few names, and a block of Ray Data's takes 17 ms where a task
-takes 0.7 (200 inputs: 3.7 s against 0.14). Ray Data is left what it is good at, the shuffle by key.
+takes 0.7 (200 inputs: 3.7 s against 0.14). Ray Data is left what it is good at, large shuffles by key.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from graphrag_ray.engine.executor import PARTITION, Parted, TableFunction, Table
 from graphrag_ray.errors import GraphRagError, ProcessDied
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, write_part
+from graphrag_ray.unforeseen import from_elsewhere
 
 X = TypeVar("X")
 
@@ -36,6 +37,10 @@ CORES_KNOWN_S = 2.0
 
 MAPS_PER_CORE = 16
 """Blocks of inputs of a shuffle, for each core: so many that a slow one holds nothing up."""
+
+SMALL_SHUFFLE = 16
+"""Partitions up to which a shuffle is plain tasks: each input gives one object a partition. Of more there
+would be too many objects; Ray Data bounds them, and takes seconds to begin."""
 
 TABLES_AHEAD = 4
 """Tables that a streaming task may be ahead of whoever reads them."""
@@ -67,6 +72,7 @@ class RayTables:
         fn: TableFunction[X],
         inputs: Sequence[X],
         parted: Parted[X] | None = None,
+        ended: Callable[[int], None] = lambda number: None,
         one_by_one: bool = False,
     ) -> Written:
         function, attempts = ray.put(fn), Attempts(step, self.desk)
@@ -82,6 +88,7 @@ class RayTables:
                     died[number] = done
                 else:
                     written[number] = done
+                    ended(number)
         for number, why in died.items():
             if parted is None:
                 raise ProcessDied(_told(step, inputs[number], why))
@@ -139,7 +146,7 @@ class RayTables:
             return [{} for _ in range(partitions)]
         attempts, reducing = Attempts(step, self.desk), Attempts(step, self.desk)
         with unwrapped(step):
-            if partitions > 1:
+            if partitions > SMALL_SHUFFLE:
                 written = _shuffled_by_ray_data(
                     partial(_rows_of, self.store, fn, attempts),
                     partial(_reduce_block, self.store, reduce, reducing),
@@ -147,20 +154,40 @@ class RayTables:
                     partitions,
                 )
             else:
-                # One partition needs no hashing: all rows are brought to one task.
-                function, rows = ray.put(fn), {}
-
-                def submit(number: int, x: X) -> Any:
-                    return _all_task.remote(self.store, function, attempts, number, x)
-
-                for number, ref in _as_they_end(submit, inputs, fetch=False):
-                    rows[number] = ref
-                reduced = _reduce_task.remote(self.store, reduce, reducing, *(rows[n] for n in sorted(rows)))
-                written = [ray.get(reduced)]
+                written = self._shuffled_by_tasks(fn, attempts, reduce, reducing, inputs, partitions)
         for number, done in enumerate(written):
             if isinstance(done, str):
                 raise ProcessDied(_told(step, None, done, f"partition {number} of {partitions}"))
         return [done for done in written if not isinstance(done, str)]
+
+    def _shuffled_by_tasks(
+        self,
+        fn: Callable[[Store, X], Iterable[pa.Table]],
+        attempts: Attempts,
+        reduce: Callable[[pa.Table], Tables],
+        reducing: Attempts,
+        inputs: Sequence[X],
+        partitions: int,
+    ) -> list[dict[str, list[Part]] | str]:
+        """For each partition the parts written, or why there are none."""
+        function, reducer = ray.put(fn), ray.put(reduce)
+        rows: dict[int, list[Any]] = {}
+
+        def split(number: int, x: X) -> Any:
+            refs = _split_task.options(num_returns=partitions + 1).remote(
+                self.store, function, attempts, partitions, number, x
+            )
+            rows[number] = refs[1:]
+            return refs[0]
+
+        for _ in _as_they_end(split, inputs):
+            pass
+
+        def reduced(partition: int, _: None) -> Any:
+            mine = (rows[number][partition] for number in sorted(rows))
+            return _reduce_task.remote(self.store, reducer, reducing, partition, *mine)
+
+        return [done for _, done in sorted(_as_they_end(reduced, [None] * partitions))]
 
 
 def _as_they_end(
@@ -220,20 +247,32 @@ def _stream_one(store: Store, fn: Any, attempts: Attempts, number: int, x: Any) 
     attempts.end(number)
 
 
-def _all_of(store: Store, fn: Any, attempts: Attempts, number: int, x: Any) -> list[pa.Table]:
-    return list(_stream_one(store, fn, attempts, number, x))
+def _split_one(
+    store: Store, fn: Any, attempts: Attempts, partitions: int, number: int, x: Any
+) -> list[pa.Table | None]:
+    """Nothing, for whoever waits for the task; then the rows of each partition, None where it has none."""
+    if why := attempts.died(number):
+        raise ProcessDied(_told(attempts.step, x, why))
+    tables = [table for table in fn(store, x) if table.num_rows]
+    split: list[pa.Table | None] = [None] * partitions
+    if tables:
+        rows = pa.concat_tables(tables)
+        for partition in pc.unique(rows[PARTITION]).to_pylist():
+            split[partition] = rows.filter(pc.equal(rows[PARTITION], partition))
+    attempts.end(number)
+    return [None, *split]
 
 
-def _reduce_all(
-    store: Store, reduce: Any, attempts: Attempts, *rows: list[pa.Table]
+def _reduce_one(
+    store: Store, reduce: Any, attempts: Attempts, partition: int, *rows: pa.Table | None
 ) -> dict[str, list[Part]] | str:
-    tables = [table for some in rows for table in some]
+    tables = [table for table in rows if table is not None]
     if not tables:
         return {}
-    if why := attempts.died(0):
+    if why := attempts.died(partition):
         return why
     written = _write_all(store, [reduce(pa.concat_tables(tables))])
-    attempts.end(0)
+    attempts.end(partition)
     return written
 
 
@@ -254,8 +293,8 @@ _stream_task = ray.remote(
     num_returns="streaming",
     _generator_backpressure_num_objects=TABLES_AHEAD,
 )(_stream_one)
-_all_task = ray.remote(scheduling_strategy="SPREAD", max_retries=RETRIES)(_all_of)
-_reduce_task = ray.remote(max_retries=RETRIES)(_reduce_all)
+_split_task = ray.remote(scheduling_strategy="SPREAD", max_retries=RETRIES)(_split_one)
+_reduce_task = ray.remote(scheduling_strategy="SPREAD", max_retries=RETRIES)(_reduce_one)
 
 
 def _shuffled_by_ray_data(
@@ -346,6 +385,7 @@ def unwrapped(step: str) -> Iterator[None]:
         if (own := _own_error(e)) is not None:
             raise own from None
         if isinstance(e, RayTaskError) and isinstance(e.cause, Exception):
+            from_elsewhere(e.cause, str(e))
             raise e.cause from e
         raise
 

@@ -16,7 +16,7 @@ from graphrag_ray.engine.work import Answer
 from graphrag_ray.errors import BudgetSpent, PermanentCallError
 from graphrag_ray.llm.accounting import CallRecord
 from graphrag_ray.llm.pricing import cost_usd, dearest_price
-from graphrag_ray.llm.sizes import output_limit, prompt_size, text_size
+from graphrag_ray.llm.sizes import output_limit, prompt_size, text_size, thought_room
 from graphrag_ray.messages import EmbeddingRequest, Request, Usage
 from graphrag_ray.query.budget import Most, budget_in_words
 from graphrag_ray.settings import Model, Query
@@ -87,7 +87,9 @@ class Allowance:
         model = self.models.get(request.call.model, Model())
         if isinstance(request, EmbeddingRequest):
             return self._taken(request, Usage(text_size(request.text, model)))
-        return self._taken(request, Usage(prompt_size(request, model), output_limit(request, model)))
+        prompt = prompt_size(request, model)
+        room = thought_room(request, model, prompt, request.call.reasoning_tokens)
+        return self._taken(request, Usage(prompt, output_limit(request, model) + room))
 
     def _taken(self, request: Request, usage: Usage) -> Most:
         model = self.models.get(request.call.model, Model())

@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
-from graphrag_ray.errors import DialogueFailed
+from graphrag_ray import logs, unforeseen
+from graphrag_ray.errors import DialogueFailed, GraphRagError, StoreError
 from graphrag_ray.messages import (
     ChatReply,
     Dialogue,
@@ -36,9 +37,13 @@ class Complete(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The dialogue cannot use its replies; asking again would change nothing."""
+    """The dialogue cannot use its replies; asking again would change nothing.
+
+    bug: it failed by an error that nobody foresaw; another version of our code may use the same replies
+    """
 
     error: str
+    bug: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,29 +71,51 @@ class Driver(Generic[T]):
         self.state: State[T] = self._advance(None)
 
     def send(self, replies: Sequence[Reply]) -> State[T]:
-        """Answer the open turn: one reply for each of its requests, in order."""
+        """Answer the open turn: one reply for each of its requests, in order. No thoughts of a model
+        reach the dialogue, whoever recorded them."""
         if not isinstance(self.state, Open) or len(replies) != len(self.state.requests):
             raise ValueError("a reply for each request of the open turn is needed")
-        self.state = self._advance(list(replies) if self._listed else replies[0])
+        said = [r.without_thoughts if isinstance(r, ChatReply) else r for r in replies]
+        self.state = self._advance(said if self._listed else said[0])
         return self.state
 
     def _advance(self, value: Reply | list[Reply] | None) -> State[T]:
         try:
             turn = next(self._dialogue) if value is None else self._dialogue.send(value)
+            listed = isinstance(turn, list | tuple)
+            requests = tuple(turn) if listed else (turn,)
+            # Whoever replays needs the hashes; what cannot be hashed is this item's failure.
+            key = self.key or (item_key(turn) if self._turn < 0 else "")
+            for request in requests:
+                _ = request.hash
         except StopIteration as stop:
             return Complete(stop.value)
         except DialogueFailed as failure:
             return Refused(str(failure))
-        except Exception as bug:
-            # Its message may quote the reply.
-            logger.error("a dialogue failed on a reply, please report it: %s", type(bug).__name__)
-            logger.debug("the dialogue's failure", exc_info=True)
-            return Refused(f"internal error, please report it: {type(bug).__name__}: {bug}")
+        except BaseException as error:
+            if isinstance(error, StoreError) or not (
+                isinstance(error, GraphRagError) or unforeseen.is_unforeseen(error)
+            ):
+                raise
+            return Refused(note_bug(error), bug=True)
         self._turn += 1
-        self._listed = isinstance(turn, list | tuple)
-        if self._turn == 0:
-            self.key = item_key(turn)
-        return Open(self._turn, tuple(turn) if self._listed else (turn,))
+        self._listed, self.key = listed, key
+        return Open(self._turn, requests)
+
+
+def raising(error: BaseException) -> Dialogue[Any]:
+    """A dialogue that fails before it asks anything."""
+    raise error
+    yield  # pragma: no cover - what makes it a generator
+
+
+def note_bug(error: BaseException) -> str:
+    """An unforeseen error in a line, for a failure row, which is its record. The log tells its place, and no
+    message, which may quote a document."""
+    place = unforeseen.place_of(error)
+    logs.event(logger, "failed by an error that is a bug", error=type(error).__name__, place=place)
+    logger.debug("the error", exc_info=error)
+    return logs.without_any_secret(unforeseen.told(error))
 
 
 def replay(driver: Driver[T], rows: Sequence[JournalRow]) -> State[T]:

@@ -16,6 +16,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.stopping import Stop
 from graphrag_ray.engine.work import Outcome, Row, Work
@@ -126,6 +127,9 @@ class Executor(Protocol):
     def store(self) -> Store: ...
 
     @property
+    def models(self) -> Models: ...
+
+    @property
     def spending(self) -> Spending:
         """What the sweeps of this executor came to so far, ended or broken off, and what they may."""
         ...
@@ -144,10 +148,18 @@ class Executor(Protocol):
         ...
 
     def map(
-        self, step: str, fn: TableFunction[X], inputs: Sequence[X], parted: Parted[X] | None = None
+        self,
+        step: str,
+        fn: TableFunction[X],
+        inputs: Sequence[X],
+        parted: Parted[X] | None = None,
+        ended: Callable[[int], None] = lambda number: None,
     ) -> Written:
         """Run `fn` on every input and write what it yields. Raises ProcessDied where an input kills the
-        process that works on it, again and again, unless the step says how it is parted."""
+        process that works on it, again and again, unless the step says how it is parted.
+
+        ended: told the number of each input that is done
+        """
         ...
 
     def shuffle(

@@ -124,9 +124,9 @@ class Feed:
     def _awaited(
         self, order: int, row: Row, known: Outcome[Any]
     ) -> Outcome[Any] | asyncio.Future[Outcome[Any]]:
-        if known.status not in ("open", "retry"):
-            return known
         key = row[ITEM].key
+        if known.status not in ("open", "retry") or not key:  # without one it never came to ask anything
+            return known
         if key not in self._asked:
             waits: asyncio.Future[Outcome[Any]] = asyncio.get_running_loop().create_future()
             self._asked[key] = waits

@@ -7,15 +7,16 @@ import math
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from graphrag_ray import logs
 from graphrag_ray.engine.work import Answer
-from graphrag_ray.llm.accounting import CallRecord, InFlight, Limits
+from graphrag_ray.errors import FatalCallError
+from graphrag_ray.llm.accounting import CallRecord, InFlight, Limits, Quirks, quirks_in
 from graphrag_ray.llm.gateway import Gateway
 from graphrag_ray.llm.limiter import Limiter, LocalLimiter
 from graphrag_ray.llm.limits import Ended
@@ -23,7 +24,6 @@ from graphrag_ray.messages import ChatRequest, EmbeddingReply, EmbeddingRequest,
 from graphrag_ray.settings import Model, Settings
 
 if TYPE_CHECKING:
-    from graphrag_ray.errors import FatalCallError
     from graphrag_ray.llm.client import EndpointClient
 
 Ask: TypeAlias = Callable[[Request, str], Awaitable[Answer]]
@@ -52,19 +52,30 @@ SLOW_CALL_S, SMALL_CALL_TOKENS = 30.0, 1_000
 
 @dataclass(frozen=True)
 class Models:
-    """The logical models of a run. Picklable, and without secrets."""
+    """The logical models of a run. Picklable, and without secrets.
+
+    quirks   what endpoints taught earlier runs, as in `Accounts`
+    refused  by model and place among its endpoints, why one is not asked (`probing.py`)
+    """
 
     by_name: Mapping[str, Model]
     default_in_flight: int = 64
     max_attempts: int = 8
     force_yes_no: bool | None = None
     hedge: bool = False
+    quirks: Quirks = field(default_factory=dict, compare=False)
+    refused: Mapping[tuple[str, int], str] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def of(cls, settings: Settings) -> Models:
-        run = settings.run
-        force = settings.extraction.force_yes_no
-        return cls(dict(settings.models), run.default_in_flight, run.max_attempts, force, run.hedge)
+    def of(cls, settings: Settings, *usages: Mapping[str, Any]) -> Models:
+        """usages: of earlier runs, as manifests and records of runs hold it."""
+        run, force = settings.run, settings.extraction.force_yes_no
+        models, quirks = dict(settings.models), quirks_in(*usages)
+        return cls(models, run.default_in_flight, run.max_attempts, force, run.hedge, quirks)
+
+    def knowing(self, quirks: Quirks) -> Models:
+        """The same, with what endpoints taught meanwhile."""
+        return replace(self, quirks=quirks_in({"quirks": self.quirks}, {"quirks": quirks}))
 
     @property
     def online(self) -> dict[str, Model]:
@@ -106,7 +117,7 @@ class Models:
         """Calls in flight that a model's endpoints allow; None where rate limits, or what an endpoint turns
         out to bear, decide."""
         bounds = [e.max_in_flight for e in model.endpoints]
-        return None if None in bounds else sum(b for b in bounds if b is not None)
+        return None if None in bounds or not bounds else sum(b for b in bounds if b is not None)
 
     def _let_through(self, model: Model) -> int:
         """Slow calls in flight at the model's known rate limits, by Little's law; 0 where none is known."""
@@ -168,6 +179,12 @@ class Gate:
     def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
         self._limiter.penalise(model, endpoint, retry_after_s)
 
+    def learn(self, model: str, endpoint: int, quirks: Iterable[str]) -> None:
+        self._limiter.learn(model, endpoint, quirks)
+
+    def quirks(self, model: str, endpoint: int) -> frozenset[str]:
+        return self._limiter.quirks(model, endpoint)
+
     async def drain(self, within_s: float = DRAIN_S, flush: Callable[[], object] = lambda: None) -> None:
         """Shut, and wait, not for ever, for what is in flight: it is paid for, and shall be journalled.
 
@@ -211,8 +228,7 @@ async def open_gateway(
     """
     online = models.online
     clients = {
-        name: await asyncio.to_thread(_connect, model, ask_key, models.force_yes_no)
-        for name, model in online.items()
+        name: await asyncio.to_thread(connected_to, models, name, ask_key) for name, model in online.items()
     }
     gateway = Gateway(
         online,
@@ -241,14 +257,18 @@ async def open_gateway(
         await gateway.close()
 
 
-def _connect(
-    model: Model, ask_key: Callable[[str], str | None] | None, force_yes_no: bool | None
+def connected_to(
+    models: Models, name: str, ask_key: Callable[[str], str | None] | None = None
 ) -> Sequence[EndpointClient | FatalCallError]:
+    """A client for each endpoint of a model, or why there is none. Not for an event loop."""
     from graphrag_ray.llm.client import EndpointClient, connect  # the client library takes half a second
 
-    clients = connect(model, os.environ, ask_key, force_yes_no)
+    model = models.by_name[name]
+    known = models.quirks.get(model.model_id, {})
+    clients = connect(model, os.environ, ask_key, models.force_yes_no, known)
     logs.hide(c.key.get_secret_value() for c in clients if isinstance(c, EndpointClient) and c.key)
-    return clients
+    why = {i: FatalCallError(told) for (model_name, i), told in models.refused.items() if model_name == name}
+    return [why.get(i, client) for i, client in enumerate(clients)]
 
 
 def _offline(request: Request) -> Reply:

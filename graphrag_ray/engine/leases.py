@@ -12,6 +12,8 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from graphrag_ray.unforeseen import REPORT_IT
+
 P = TypeVar("P")
 
 
@@ -191,21 +193,31 @@ class FailureWatch:
     finished: int = 0
     failed: int = 0
     passing: int = 0
+    bugs: int = 0
     first: dict[Hashable, int] = field(default_factory=dict)
     at_least: int = 20
 
-    def note(self, status: str, error: str = "") -> None:
-        """One more finished item: its outcome's status ("complete", "failed", "retry") and error."""
+    def note(self, status: str, error: str = "", known: bool = False) -> None:
+        """One more finished item: its outcome's status ("complete", "failed", "retry") and error. known: it
+        failed so in an earlier run, which went on all the same."""
+        if known:
+            return
         self.finished += 1
         if status != "complete":
             self.failed += 1
-            self.passing += status == "retry"
+            bug = error.startswith(REPORT_IT)
+            self.bugs += bug
+            self.passing += status == "retry" and not bug
             if len(self.first) < 50 or error in self.first:
                 self.first[error] = self.first.get(error, 0) + 1
 
-    @property
-    def tripped(self) -> bool:
-        return self.finished >= self.at_least and self.failed > self.max_fraction * self.finished
+    def tripped(self, running: int = 0) -> bool:
+        """running: items that are begun and not finished. Failures by bugs come at once, before what was
+        begun beside them has an answer: they are too many where that could not outweigh them."""
+        if self.finished < self.at_least:
+            return False
+        sure = self.failed > self.max_fraction * (self.finished + running)
+        return sure or self.failed - self.bugs > self.max_fraction * self.finished
 
     @property
     def in_vain(self) -> bool:

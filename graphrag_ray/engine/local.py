@@ -72,9 +72,18 @@ class LocalExecutor:
         return lambda: value
 
     def map(
-        self, step: str, fn: TableFunction[X], inputs: Sequence[X], parted: Parted[X] | None = None
+        self,
+        step: str,
+        fn: TableFunction[X],
+        inputs: Sequence[X],
+        parted: Parted[X] | None = None,
+        ended: Callable[[int], None] = lambda number: None,
     ) -> Written:
-        return [self._write(fn(self.store, x)) for x in inputs]
+        written = []
+        for number, x in enumerate(inputs):
+            written.append(self._write(fn(self.store, x)))
+            ended(number)
+        return written
 
     def shuffle(
         self,
@@ -132,7 +141,7 @@ class _LocalSweep(Generic[T]):
     async def run(self) -> Sweep:
         self.executor.spending.check(self.sweep.accounts, self.in_flight, time.monotonic())
         writer = JournalWriter(self.executor.store, self.work.name, f"local-{uuid.uuid4().hex[:12]}")
-        models = self.executor.models
+        models = self.executor.models.knowing(self.executor.spending.before.quirks)
         gate = Gate(self.executor.limiter or LocalLimiter(models.online, models.default_in_flight))
         keeper = Keeper(writer, gate)
         accounts, sent = self.sweep.accounts, self.in_flight
@@ -188,7 +197,7 @@ class _LocalSweep(Generic[T]):
                 flushed_at = time.monotonic()
                 self._report()
                 if exhausted and not self.running and not self.queued:
-                    if self.watch.in_vain:
+                    if self.watch.tripped() or self.watch.in_vain:
                         raise TooManyFailures(self.watch.message(self.work.name))
                     return
 
@@ -216,9 +225,9 @@ class _LocalSweep(Generic[T]):
         self.sweep.finished += 1
         self.sweep.failed += failed
         self.sweep.turns += outcome.turns
-        self.watch.note(outcome.status, outcome.error)
+        self.watch.note(outcome.status, outcome.error, outcome.known)
         self.unflushed.append((number, outcome))
-        if self.watch.tripped:
+        if self.watch.tripped(len(self.running)):
             raise TooManyFailures(self.watch.message(self.work.name))
 
     async def _item(

@@ -10,24 +10,46 @@ from graphrag_ray.engine.executor import Progress
 from graphrag_ray.llm.accounting import Accounts, Limits
 
 RATE_OVER_S = 30.0
-"""Rates and the time left follow what was done in so many seconds."""
+"""Rates and the time left follow what was done in so many seconds,"""
+RATE_OVER = 20
+"""and in as many more as so many calls, or items, took."""
+TOLD_FROM = 8
+"""Calls, or items, that have ended before a rate says how long the others will take."""
 
 _Seen: TypeAlias = tuple[float, float, float, float]
-_NOTHING: _Seen = (0.0, 0.0, 0.0, 0.0)
 
 
 class Recent:
-    """What was done in the last RATE_OVER_S seconds of a sweep."""
+    """What was done in the last RATE_OVER_S seconds of a sweep.
+
+    Nothing ends in the first seconds, however fast calls are sent. Rates count half of that time: the first
+    calls may have been sent one after the other, or all at once. So they say little before half as much time
+    has passed again.
+
+    first_s   when the first call, or item, had ended
+    """
 
     def __init__(self) -> None:
-        self._seen: deque[_Seen] = deque([_NOTHING])
+        self._seen: deque[_Seen] = deque([(0.0, 0.0, 0.0, 0.0)])
+        self._ended_at = self.first_s = 0.0
 
     def note(self, p: Progress) -> None:
+        done = Amount.of(p).done
         if p.seconds < self._seen[-1][0]:  # another sweep of the same step
-            self._seen = deque([_NOTHING])
-        self._seen.append((p.seconds, Amount.of(p).begun, p.accounts.total.total_tokens, p.done))
-        while len(self._seen) > 2 and self._seen[1][0] <= p.seconds - RATE_OVER_S:
+            self._seen = deque([(0.0, 0.0, 0.0, 0.0)])
+        if done > self._seen[-1][1]:
+            self._ended_at = p.seconds
+        if not self._seen[-1][1]:
+            self.first_s = p.seconds
+            self._seen = deque([(p.seconds / 2, 0.0, 0.0, 0.0)])
+        self._seen.append((p.seconds, done, p.accounts.total.total_tokens, p.done))
+        while len(self._seen) > 2 and self._enough_from(1):
             self._seen.popleft()
+
+    def _enough_from(self, place: int) -> bool:
+        """Whether what was seen from there on tells a rate."""
+        since, last = self._seen[place], self._seen[-1]
+        return since[0] <= last[0] - RATE_OVER_S and since[1] <= last[1] - RATE_OVER
 
     @property
     def per_s(self) -> float:
@@ -42,6 +64,11 @@ class Recent:
     def items_per_minute(self) -> float:
         return self._rate(3) * 60
 
+    @property
+    def idle_s(self) -> float:
+        """Since the last call, or item, has ended."""
+        return self._seen[-1][0] - self._ended_at
+
     def _rate(self, column: int) -> float:
         first, last = self._seen[0], self._seen[-1]
         seconds = last[0] - first[0]
@@ -53,13 +80,11 @@ class Amount:
     """How much of a sweep is done: counted in calls, where an item takes one or more, since items that take
     several calls all end late; else in items.
 
-    done, begun   begun: with those in flight; half of these, where no limit says how fast they are sent
     total         calls that all items will take; None where it is not known how many items there are
     in_calls      whether calls are counted
     """
 
     done: float
-    begun: float
     total: float | None
     in_calls: bool
 
@@ -68,14 +93,13 @@ class Amount:
         calls = p.accounts.total.calls
         total = None if p.total is None else float(p.total)
         if p.turns_each is None or calls < p.done:
-            return Amount(p.done, p.done, total, False)
+            return Amount(p.done, total, False)
         if total is not None:
             # The first to end are those that take few calls: what they took counts as far as all are done.
             known = p.done / total if total else 1.0
             each = p.turns_each * (1.0 - known) + (p.turns / p.done * known if p.done else 0.0)
             total = max(total * each, calls + total - p.done)
-        in_flight = p.in_flight.calls if _limits(p) is not None else p.in_flight.calls / 2
-        return Amount(calls, calls + in_flight, total, True)
+        return Amount(calls, total, True)
 
     @property
     def share(self) -> float | None:
@@ -86,9 +110,11 @@ class Amount:
 class Pace:
     """A glimpse of a sweep in plain numbers, as people are shown it; what JSON can hold.
 
-    share      of the work, 0 to 1; None while it is not known how much there is
+    share      of the work, 0 to 1: calls of calls_total where calls are counted, else done of total; None
+               while it is not known how much there is
     done, total, failed   items; total: None while it is not known
     calls      that have ended, where an item takes one or more; else 0
+    calls_total   that all items will take, as far as it can be known
     in_flight  calls
     tokens_per_minute_limit, requests_per_minute_limit   of the stage's model; None where not known
     cost_usd   of the whole run so far; None where a price is unknown
@@ -110,6 +136,7 @@ class Pace:
     total_tokens: int
     left_s: float | None
     seconds: float
+    calls_total: int | None = None
 
     @staticmethod
     def of(p: Progress, recent: Recent) -> Pace:
@@ -132,20 +159,25 @@ class Pace:
             total_tokens=total.total_tokens,
             left_s=seconds_left(p, amount, recent),
             seconds=p.seconds,
+            calls_total=round(amount.total) if amount.in_calls and amount.total is not None else None,
         )
 
 
 def seconds_left(p: Progress, amount: Amount, recent: Recent) -> float | None:
-    """By the pace of the last half minute; at first, when that says little, by the limit where one is known.
-    However few are left, the last call takes as long as most do. None where nothing tells."""
-    if amount.total is None:
+    """What has not ended yet, by the pace of the last half minute: so calls in flight count whole, and take
+    as long as such calls took. No less than the limits allow.
+
+    None where nothing tells: before as many calls have ended as are in flight, while more and more are sent;
+    and when nothing has ended for longer than all should have taken, as where one call hangs.
+    """
+    enough = max(TOLD_FROM, p.in_flight.calls if amount.in_calls else 0)
+    if amount.total is None or amount.done < enough or p.seconds < 1.5 * recent.first_s or not recent.per_s:
         return None
-    left = max(0.0, amount.total - amount.begun)
-    by_limit = _seconds_by_limit(p, left) if amount.in_calls else None
-    usual_s = (p.accounts.total.latency.quantile(0.5) or 0.0) if p.in_flight.calls else 0.0
-    if by_limit is not None and (p.seconds < RATE_OVER_S or recent.per_s <= 0):
-        return by_limit + usual_s
-    return left / recent.per_s + usual_s if recent.per_s > 0 else None
+    left = max(0.0, amount.total - amount.done)
+    unsent = max(0.0, left - p.in_flight.calls)
+    by_limit = _seconds_by_limit(p, unsent) if amount.in_calls else None
+    seconds = max(left / recent.per_s, by_limit or 0.0)
+    return seconds if recent.idle_s <= seconds else None
 
 
 def _seconds_by_limit(p: Progress, calls: float) -> float | None:

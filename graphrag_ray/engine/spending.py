@@ -13,6 +13,7 @@ from graphrag_ray.llm.pricing import PICO_USD, cost_pico_usd, price_of
 from graphrag_ray.messages import Usage
 from graphrag_ray.settings import Budget
 from graphrag_ray.urls import display_url
+from graphrag_ray.wording import price_setting
 
 FIRST_ITEM = Usage(prompt_tokens=4_000, completion_tokens=1_000)
 """What an item may use before a call of one has been seen: an extraction with a gleaning, say."""
@@ -122,8 +123,7 @@ def check_prices(budget: Budget, models: Models) -> None:
                 where = display_url(endpoint.base_url)
                 raise SettingsError(
                     f"budget.max_cost_usd is set, but the price of {model.model!r} at {where} is "
-                    f"unknown. Say it: --set models.{name}.price.input_usd_per_mtok=… "
-                    "(and output_usd_per_mtok)"
+                    f"unknown. Say it: {price_setting(name)}"
                 )
 
 

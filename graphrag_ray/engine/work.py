@@ -16,12 +16,24 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 import orjson
 
 from graphrag_ray import logs
-from graphrag_ray.engine.drive import Complete, Driver, Open, Refused, State, answered, failure_of, replay
+from graphrag_ray.engine.drive import (
+    Complete,
+    Driver,
+    Open,
+    Refused,
+    State,
+    answered,
+    failure_of,
+    note_bug,
+    raising,
+    replay,
+)
 from graphrag_ray.errors import DialogueFailed, DoesNotFit, PermanentCallError, TransientCallError
-from graphrag_ray.messages import ChatReply, Dialogue, Reply, Request, Usage
+from graphrag_ray.messages import ChatReply, Dialogue, Reply, Request, Usage, whole
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.rows import DONE, FAILED, KILLED, TURN, JournalRow
+from graphrag_ray.unforeseen import is_unforeseen
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -58,6 +70,7 @@ class Outcome(Generic[T]):
              and the next run tries again; "open": not yet answered
     turns    replies that it took in this run
     replies  what each of its replies used, in this run or an earlier one
+    known    it failed in an earlier run, and this one found nothing new about it
     """
 
     key: str
@@ -69,6 +82,7 @@ class Outcome(Generic[T]):
     last_at: float = 0.0
     turns: int = 0
     replies: tuple[Told, ...] = ()
+    known: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +114,15 @@ def _failed(key: str, state: Refused | Open, rows: Sequence[JournalRow]) -> Outc
     turns = [r for r in rows if r.kind == TURN]
     times = [r.at for r in failures or turns] or [0.0]
     attempts = sum(r.attempts for r in failures) or len(turns)
+    status: Literal["failed", "retry"]
     if isinstance(state, Refused):
-        return Outcome(key, "failed", None, state.error, attempts, min(times), max(times))
+        # A bug is looked at by every run: that asks for nothing, and the next version may do better.
+        status = "retry" if state.bug else "failed"
+        return Outcome(key, status, None, state.error, attempts, min(times), max(times))
     failure = failure_of(state, rows)
     if failure is None:
         return Outcome(key, "open")
-    status: Literal["failed", "retry"] = "retry" if failure.retryable else "failed"
+    status = "retry" if failure.retryable else "failed"
     return Outcome(key, status, None, failure.error or "", attempts, min(times), max(times))
 
 
@@ -113,17 +130,20 @@ def begin(
     work: Work[T], store: Store, index: JournalIndex, rows: Iterable[Row]
 ) -> list[tuple[Driver[T], list[JournalRow]]]:
     """Start the dialogues of many items, each with what is journalled of it. Reads the store: not for an
-    event loop. An item that killed its workers is not started: it is refused from the first."""
+    event loop. An item that killed its workers is not started: it is refused from the first, as is one that
+    cannot be started."""
     rows = list(rows)
     names = [identity(work, row) for row in rows] if index.any_killed else []
     killed = index.lookup(names)
     drivers: list[Driver[T]] = []
     for place, row in enumerate(rows):
         if names and (told := killed.get(names[place])):
-            driver: Driver[T] = Driver(_refused(told[-1].error or ""))
+            driver: Driver[T] = Driver(raising(DialogueFailed(told[-1].error or "")))
             driver.key = names[place]
         else:
-            driver = Driver(work.start(store, row))
+            driver = Driver(_started(work, store, row))
+            if isinstance(driver.state, Refused) and driver.state.bug:
+                driver.key = driver.key or identity(work, row)
         drivers.append(driver)
     journal = index.lookup([d.key for d in drivers if d.key])
     return [(driver, journal.get(driver.key, [])) for driver in drivers]
@@ -132,7 +152,10 @@ def begin(
 def identity(work: Work[T], row: Row) -> str:
     """What names an item whose dialogue may not be started, 64 hex characters: a hash of its row."""
     options = orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
-    data = orjson.dumps([work.name, dict(row)], default=repr, option=options)
+    try:
+        data = orjson.dumps([work.name, dict(row)], default=repr, option=options)
+    except TypeError:  # half a surrogate pair, which may be why it cannot be started
+        data = repr((work.name, dict(row))).encode()
     return hashlib.sha256(data).hexdigest()
 
 
@@ -147,10 +170,13 @@ def killed_row(work: Work[T], row: Row, times: int, at: float) -> JournalRow:
     return JournalRow(key, 0, 0, "", KILLED, at, work.name, error=error, attempts=times)
 
 
-def _refused(error: str) -> Dialogue[Any]:
-    """A dialogue that fails before it asks anything."""
-    raise DialogueFailed(error)
-    yield  # pragma: no cover - what makes it a generator
+def _started(work: Work[T], store: Store, row: Row) -> Dialogue[T]:
+    try:
+        return work.start(store, row)
+    except BaseException as e:
+        if not is_unforeseen(e):
+            raise
+        return raising(e)
 
 
 def outcomes(
@@ -196,8 +222,8 @@ class Answer:
 async def run_item(stage: str, driver: Driver[T], rows: Sequence[JournalRow], asking: Asking) -> Outcome[T]:
     """Run one item to its end: replay what is journalled, ask for the rest, journal every reply.
 
-    A failure for good that is journalled is not tried again. Raises FatalCallError, and writes no
-    failure for it.
+    A failure for good that is journalled is not tried again. An error that nobody foresaw is a failure of the
+    item, which the next run looks at again. Raises FatalCallError, and writes no failure for it.
     """
     logs.about(stage, driver.key)
     state = replay(driver, rows)
@@ -206,8 +232,8 @@ async def run_item(stage: str, driver: Driver[T], rows: Sequence[JournalRow], as
 
     def note(**values: Any) -> None:
         row = JournalRow(key=driver.key, at=asking.now(), **values)
-        written.append(row)
         asking.journal.append(row)
+        written.append(row)
 
     while isinstance(state, Open):
         known = failure_of(state, written)
@@ -224,16 +250,31 @@ async def run_item(stage: str, driver: Driver[T], rows: Sequence[JournalRow], as
             break
         replies |= {slot: r for slot, r in got if r is not None}
         state = driver.send([replies[slot] for slot in range(len(state.requests))])
-    if (
-        driver.key
-        and isinstance(state, Complete | Refused)
-        and not any(r.kind in (DONE, KILLED) for r in rows)
-    ):
-        # A refusal's reason stands with it, for `failures` of an index without a snapshot.
-        error = state.error if isinstance(state, Refused) else None
-        note(turn=0, slot=0, request_hash="", kind=DONE, prompt=stage, error=error)
-    turns = sum(r.kind == "turn" for r in written[len(rows) :])
-    return replace(outcome_of(driver.key, state, written), turns=turns)
+    _note_end(stage, driver.key, state, rows, told, note)
+    new = written[len(rows) :]
+    outcome = outcome_of(driver.key, state, written)
+    again = outcome.status != "complete" and bool(rows) and not new
+    return replace(outcome, turns=sum(r.kind == TURN for r in new), known=again)
+
+
+def _note_end(
+    stage: str,
+    key: str,
+    state: State[Any],
+    rows: Sequence[JournalRow],
+    told: Container[str],
+    note: Callable[..., None],
+) -> None:
+    """Journal how a dialogue ended, once. A refusal's reason stands with it, for `failures` of an index
+    without a snapshot. A bug is no end: the replies stand, and every run tries them."""
+    about = {"turn": 0, "slot": 0, "request_hash": "", "prompt": stage}
+    if not key or isinstance(state, Open):
+        return
+    if isinstance(state, Refused) and state.bug:
+        if state.error not in told:
+            note(**about, kind=FAILED, error=state.error, retryable=True)
+    elif not any(r.kind in (DONE, KILLED) for r in rows):
+        note(**about, kind=DONE, error=state.error if isinstance(state, Refused) else None)
 
 
 async def _ask(
@@ -247,28 +288,46 @@ async def _ask(
 ) -> tuple[int, Reply | None]:
     where = {"turn": turn, "slot": slot, "request_hash": request.hash, "prompt": request.prompt}
     try:
-        answer = await asking.ask(request, stage)
+        answer = _storable(await asking.ask(request, stage))
+        note(**where, **_turn(request, answer))
     except (PermanentCallError, TransientCallError) as e:
         logger.debug("a call failed: %s", e)
         attempts = getattr(e, "attempts", 1)
         # What did not fit and still does not is no news: it would make every run look like a change.
         if not (isinstance(e, DoesNotFit) and str(e) in told):
-            note(**where, kind="failed", error=str(e), retryable=e.next_run, attempts=attempts)
+            note(**where, kind=FAILED, error=str(e), retryable=e.next_run, attempts=attempts)
         return slot, None
+    except BaseException as e:
+        if not is_unforeseen(e):
+            raise
+        if (error := note_bug(e)) not in told:
+            note(**where, kind=FAILED, error=error, retryable=True)
+        return slot, None
+    return slot, answer.reply
+
+
+def _storable(answer: Answer) -> Answer:
+    """What is replayed must be what was replied, and no table can hold half a surrogate pair."""
     reply = answer.reply
-    note(
-        **where,
-        kind="turn",
-        reply=reply.text if isinstance(reply, ChatReply) else None,
-        vector=None if isinstance(reply, ChatReply) else reply.vector,
-        finish_reason=reply.finish_reason if isinstance(reply, ChatReply) else "stop",
-        prompt_tokens=reply.usage.prompt_tokens,
-        cached_tokens=reply.usage.cached_tokens,
-        completion_tokens=reply.usage.completion_tokens,
-        reported=reply.usage.reported,
-        model=request.call.model_id,
-        endpoint=answer.endpoint,
-        latency_s=answer.latency_s,
-        attempts=answer.attempts,
-    )
-    return slot, reply
+    if not isinstance(reply, ChatReply) or reply.text.isascii():
+        return answer
+    return replace(answer, reply=replace(reply, text=whole(reply.text)))
+
+
+def _turn(request: Request, answer: Answer) -> dict[str, Any]:
+    """What a journal row says of a reply."""
+    reply = answer.reply
+    return {
+        "kind": TURN,
+        "reply": reply.text if isinstance(reply, ChatReply) else None,
+        "vector": None if isinstance(reply, ChatReply) else reply.vector,
+        "finish_reason": reply.finish_reason if isinstance(reply, ChatReply) else "stop",
+        "prompt_tokens": reply.usage.prompt_tokens,
+        "cached_tokens": reply.usage.cached_tokens,
+        "completion_tokens": reply.usage.completion_tokens,
+        "reported": reply.usage.reported,
+        "model": request.call.model_id,
+        "endpoint": answer.endpoint,
+        "latency_s": answer.latency_s,
+        "attempts": answer.attempts,
+    }

@@ -46,7 +46,7 @@ VECTORS = {
 SETTINGS = "settings.yaml"
 LANCE = "output/lancedb"
 FILES = (SETTINGS, *(f"output/{table}.parquet" for table in _OURS_FROM), f"{LANCE}/")
-EXTRA = "graphrag-ray[lancedb]"
+EXTRA = ".[lancedb]"
 
 
 def columns_of(table: str) -> list[str]:
@@ -97,7 +97,7 @@ def _why_no_vectors(reader: Reader) -> str:
     if find_spec("lancedb") is None:
         return (
             f"The vector tables, {needed}, are not exported, since the package lancedb is not installed: "
-            f"pip install '{EXTRA}', and export again with --overwrite"
+            f"pip install '{EXTRA}' in the project's folder, and export again with --overwrite"
         )
     return ""
 

@@ -75,7 +75,7 @@ def _model(model: Model, asked: Model, variable: str) -> str:
 
 
 def _name(model: Model) -> str:
-    return model.endpoints[0].model or model.model
+    return (model.endpoints[0].model if model.endpoints else None) or model.model
 
 
 def _key(endpoint: Endpoint | None) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from graphrag_ray.errors import DialogueFailed
-from graphrag_ray.extract.records import COMPLETION, DELIMITERS, Records, parse_records, spoken
+from graphrag_ray.extract.records import COMPLETION, DELIMITERS, Records, parse_records
 from graphrag_ray.ids import entity_key
 from graphrag_ray.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.prompts import Prompt
@@ -210,7 +210,7 @@ def _yes_or_no(reply: ChatReply) -> bool | None:
     """None: neither."""
     if reply.finish_reason == "content_filter":
         return None
-    word = re.match(r"[\W_]*([^\W\d_]+)", spoken(reply.text))
+    word = re.match(r"[\W_]*([^\W\d_]+)", reply.text)
     return {"y": True, "yes": True, "n": False, "no": False}.get(word.group(1).lower() if word else "")
 
 

@@ -169,17 +169,6 @@ def parse_date(text: str) -> str | None:
     return "-".join(parts)
 
 
-def spoken(text: str) -> str:
-    """A reply without the reasoning that some models put before it. Reasoning that was cut off is no
-    reply at all."""
-    return _THINKING.sub("", text)
-
-
-# Some chat templates hold the opening tag, so that a reply may have the closing one only.
-_THINKING = re.compile(
-    r"\A\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)|\A.*?</think(?:ing)?>[ \t]*(?:\n|\Z)",
-    re.DOTALL | re.IGNORECASE,
-)
 _DATE = re.compile(r"(\d{4})(?:[-/.](\d{1,2})(?:[-/.](\d{1,2})(?:[T ][\d:.]+(?:Z|[+-][\d:]+)?)?)?)?")
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:[.,]\d+)?")
 _FIELD_LIKE = re.compile(r"<\s{0,2}\|{1,3}\s{0,2}>")
@@ -195,6 +184,8 @@ _KINDS = {
     "claims": "claim",
 }
 _QUOTES = "\"'“”‘’„«»`*_"
+_WRAPPERS = ("**", "**"), ("`", "`"), ('"', '"'), ("“", "”"), ("'", "'"), ("‘", "’"), ("«", "»")
+_OPENERS = tuple(left for left, _ in _WRAPPERS)
 _KIND = "|".join(sorted(_KINDS, key=len, reverse=True))
 _STOP = f"{re.escape(RECORD)}|{re.escape(COMPLETION)}"
 
@@ -226,7 +217,7 @@ class _Tuples:
 
 
 def _tuples(reply: str, truncated: bool) -> _Tuples:
-    text = spoken(reply).replace("\r\n", "\n").replace("\r", "\n")
+    text = reply.replace("\r\n", "\n").replace("\r", "\n")
     text = _FIELD_LIKE.sub(FIELD, _COMPLETION_LIKE.sub(COMPLETION, text))
     heads = list(_HEAD.finditer(text))
     found: list[tuple[str, list[str]]] = []
@@ -267,7 +258,9 @@ def _end(text: str, start: int, stop: int) -> tuple[int, bool]:
 def _clean(field: str) -> str:
     """White space folded; emphasis, and quotes around the whole, off."""
     text = " ".join(field.split())
-    for left, right in ("**", "**"), ("`", "`"), ('"', '"'), ("“", "”"), ("'", "'"), ("‘", "’"), ("«", "»"):
+    if not text.startswith(_OPENERS):
+        return text
+    for left, right in _WRAPPERS:
         inner = text[len(left) : len(text) - len(right)]
         wraps = len(text) >= len(left) + len(right) and text.startswith(left) and text.endswith(right)
         if wraps and left not in inner and right not in inner:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from graphrag_ray.errors import DialogueFailed
-from graphrag_ray.extract.records import spoken
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.prompts import Prompt
@@ -75,7 +74,7 @@ def describe(
     reply: ChatReply = yield ChatRequest("describe", spec.prompt.fill(variables), spec.call, variables)
     if reply.finish_reason == "content_filter":
         raise DialogueFailed(f"describe {kind} {name}: the endpoint's content filter withheld the reply")
-    text = " ".join(spoken(reply.text).split())
+    text = " ".join(reply.text.split())
     if reply.finish_reason == "length":
         text = _whole_sentences(text)
     if not text:

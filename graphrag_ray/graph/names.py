@@ -83,7 +83,7 @@ def _alias_pairs(text: str) -> Iterator[tuple[str, str, int]]:
     or 1984 stays what is written, and a canonical name that stands twice loses nothing."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as e:
+    except (yaml.YAMLError, RecursionError) as e:
         raise SettingsError(f"aliases file is not YAML: {e}") from e
     if root is None:
         return

@@ -100,7 +100,8 @@ class View:
         documents = self.documents([row["document_id"] for row in units.values()])
         found = []
         for unit in (units[id_] for id_ in wanted if id_ in units):
-            start, end = best_sentence(unit["text"], names[:_NAMES_LOOKED_FOR])
+            looked_for = names[:_NAMES_LOOKED_FOR]
+            start, end = best_sentence(unit["text"], looked_for, is_start=unit["start"] == 0)
             found.append(
                 {
                     "human_readable_id": unit["human_readable_id"],

@@ -6,7 +6,8 @@ Pure. `merged` is associative and commutative: counts and costs are whole number
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, TypeAlias
 
@@ -14,6 +15,8 @@ from graphrag_ray.llm.pricing import PICO_USD
 from graphrag_ray.messages import Usage
 from graphrag_ray.settings import Model
 
+Quirks: TypeAlias = Mapping[str, Mapping[str, Collection[str]]]
+"""What endpoints taught (`peculiarities.NAMES`), by model id and endpoint."""
 CallStatus: TypeAlias = Literal["ok", "transient", "permanent", "fatal", "cancelled"]
 
 
@@ -33,6 +36,7 @@ class CallRecord:
                     other's answer, nobody says what it used: it is taken to have used as much
     unanswered      requests that timed out, broke off or were given up after they were sent. They may be
                     billed: each is taken to have used its prompt and a usual reply, which is in `usage` too
+    learned         what its endpoint taught with this call (`peculiarities.NAMES`)
     """
 
     stage: str
@@ -48,6 +52,7 @@ class CallRecord:
     busy_s: float = 0.0
     hedged: int = 0
     unanswered: tuple[Usage, ...] = ()
+    learned: frozenset[str] = frozenset()
 
     @property
     def cost_usd(self) -> float | None:
@@ -230,14 +235,18 @@ class Accounts:
 
     spans    how long each stage took; workers have none, since they work side by side
     limits   of each model id, where any is known
+    quirks   by model id and endpoint, what an endpoint taught about what it takes
     """
 
     by_stage: dict[tuple[str, str], Totals] = field(default_factory=dict)
     spans: dict[str, Span] = field(default_factory=dict)
     limits: dict[str, Limits] = field(default_factory=dict)
+    quirks: dict[str, dict[str, list[str]]] = field(default_factory=dict)
 
     def add(self, record: CallRecord) -> None:
         self.by_stage.setdefault((record.stage, record.model_id), Totals()).add(record)
+        if record.learned:
+            add_quirks(self.quirks, {record.model_id: {record.endpoint: record.learned}})
 
     def absorb(self, other: Accounts) -> None:
         """Add another's totals to these."""
@@ -246,11 +255,12 @@ class Accounts:
         for stage, span in other.spans.items():
             self.spans.setdefault(stage, Span()).absorb(span)
         self.limits.update(other.limits)
+        add_quirks(self.quirks, other.quirks)
 
     def take(self) -> Accounts:
         """What has gathered since the last `take`; these accounts are empty afterwards."""
-        taken = Accounts(self.by_stage)
-        self.by_stage = {}
+        taken = Accounts(self.by_stage, quirks=self.quirks)
+        self.by_stage, self.quirks = {}, {}
         return taken
 
     @staticmethod
@@ -318,6 +328,7 @@ class Accounts:
             "stages": out,
             "spans": {stage: asdict(span) for stage, span in sorted(self.spans.items())},
             "limits": {model: asdict(limits) for model, limits in sorted(self.limits.items())},
+            "quirks": self.quirks,
         }
 
     @staticmethod
@@ -327,12 +338,38 @@ class Accounts:
             spans={stage: Span(**span) for stage, span in data.get("spans", {}).items()},
             limits={model: Limits(**limits) for model, limits in data.get("limits", {}).items()},
         )
+        add_quirks(out.quirks, data.get("quirks", {}))
         for row in data.get("stages", []):
             histogram = {int(k): int(v) for k, v in row["latency_histogram"].items()}
             latency = Latencies(histogram, float(row["latency_longest_s"]))
             known = {c: row[c] for c in counts if c in row}  # a snapshot of an earlier version has fewer
             out.by_stage[row["stage"], row["model"]] = Totals(**known, latency=latency)
         return out
+
+
+def quirks_in(*usages: Mapping[str, Any]) -> Quirks:
+    """What earlier runs were taught, from `Accounts.to_dict` as it is stored: nothing where it is no such."""
+    out: dict[str, dict[str, list[str]]] = {}
+    for usage in usages:
+        with suppress(AttributeError, TypeError, ValueError):
+            add_quirks(out, usage.get("quirks", {}))
+    return out
+
+
+def new_quirks(now: Quirks, *before: Quirks) -> Iterator[tuple[str, list[str]]]:
+    """What endpoints taught that stands in none of those before: (endpoint, names)."""
+    for model_id, by_endpoint in now.items():
+        for endpoint, names in by_endpoint.items():
+            known = {name for b in before for name in b.get(model_id, {}).get(endpoint, ())}
+            if new := sorted(set(names) - known):
+                yield endpoint, new
+
+
+def add_quirks(known: dict[str, dict[str, list[str]]], learned: Quirks) -> None:
+    for model_id, by_endpoint in learned.items():
+        for endpoint, names in by_endpoint.items():
+            before = known.setdefault(model_id, {}).get(endpoint, ())
+            known[model_id][endpoint] = sorted({*before, *names})
 
 
 def _sum(a: int | None, b: int | None) -> int | None:

@@ -10,10 +10,9 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from http.cookiejar import CookieJar, DefaultCookiePolicy
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import httpx2
 import openai
@@ -21,43 +20,51 @@ from openai import RequestOptions
 from pydantic import SecretStr
 
 from graphrag_ray.errors import CallError, FatalCallError, PermanentCallError, TransientCallError
+from graphrag_ray.llm.connection import BYTES_BESIDE, check_address, check_headers, most_bytes, openai_client
 from graphrag_ray.llm.failures import (
     BrokenOff,
+    OnlyThoughts,
     ParameterRefused,
     Refusal,
+    RoomNeeded,
     Unanswered,
     classify,
     transport_errors,
 )
 from graphrag_ray.llm.headers import LimitHeaders
 from graphrag_ray.llm.keys import find_key, scrub
-from graphrag_ray.llm.peculiarities import Peculiarities, yes_no_bias
+from graphrag_ray.llm.peculiarities import OPENED, THINKS, USAGE, Peculiarities, yes_no_bias
 from graphrag_ray.llm.pricing import price_of
-from graphrag_ray.llm.replies import decoded, read_chat, read_embeddings
-from graphrag_ray.llm.sizes import output_limit, prompt_size, text_size, vocabulary_of
-from graphrag_ray.llm.streams import Pieces
+from graphrag_ray.llm.replies import decoded, has_thoughts, loaded, read_chat, read_embeddings
+from graphrag_ray.llm.sizes import output_limit, prompt_size, text_size, thought_room, vocabulary_of
+from graphrag_ray.llm.streams import Pieces, events_of
 from graphrag_ray.messages import (
+    CallParameters,
     ChatReply,
     ChatRequest,
     EmbeddingReply,
     EmbeddingRequest,
     Listener,
+    Message,
     Usage,
 )
+from graphrag_ray.model_families import THOUGHT_TOKENS, family_of
 from graphrag_ray.settings import Endpoint, Model
+from graphrag_ray.thoughts import Speech, spoken
 from graphrag_ray.urls import display_url
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
-CONNECT_S = 15.0
-CONNECT_SHARE = 0.9
-"""Of a time-out: one that ends a call has found somebody who listened, and may be billed."""
-KEEP_ALIVE_S = 4.0
-"""Shorter than the five seconds of common servers: a request never meets a connection just closed."""
+ALONE_S = 0.5
+"""The first request with its parameters goes alone for so long, at most: what is refused is refused once."""
+BYTES_PER_TOKEN, BYTES_PER_EVENT = 64, 1_024
+"""More than a token of a reply ever takes, in one body, and as an event of its own."""
+MOST_DIMENSIONS, BYTES_PER_NUMBER = 16_384, 32
+"""Of embeddings that may have as many as the endpoint likes."""
+PROBE_S = 5.0
+MOST_LISTED_BYTES = 16 << 20
 _CHAT = "/chat/completions"
-_NO_BOUND = 1_000_000
-"""The limiter bounds calls in flight, not the connection pool."""
 
 
 class EndpointClient:
@@ -75,12 +82,14 @@ class EndpointClient:
         model: Model,
         key: SecretStr | None,
         force_yes_no: bool | None = None,
+        quirks: Mapping[str, Collection[str]] | None = None,
     ) -> None:
         """force_yes_no: force the reply of yes_no requests by logit bias; None: only where the
-        vocabulary is known to be the model's. Raises FatalCallError for a base_url that is no address, and
+        vocabulary is known to be the model's. quirks: what was learned before, by endpoint.
+        Raises FatalCallError for a base_url that is no address, and
         for a key or header that cannot be sent."""
-        _check_address(endpoint.base_url)
-        _check_headers(endpoint, key)
+        check_address(endpoint.base_url)
+        check_headers(endpoint, key)
         self.where = display_url(endpoint.base_url)
         self.price = price_of(model, endpoint)
         self.limits = LimitHeaders()
@@ -90,9 +99,13 @@ class EndpointClient:
         vocabulary = vocabulary_of(model.model, model.tokenizer)
         forced = vocabulary.known if force_yes_no is None else force_yes_no
         self._bias = yes_no_bias(vocabulary.name) if forced else None
-        self._peculiarities = Peculiarities(self.where)
+        self._key_from = endpoint.api_key_env or endpoint.api_key_file
+        self._peculiarities = Peculiarities(family_of(self._name, model.model))
+        self._peculiarities.add((quirks or {}).get(self.where, ()))
+        self._sent_first: dict[frozenset[str], asyncio.Event] = {}
+        self._dimensions: int | None = None
         self._failures = transport_errors()
-        self._openai = _openai_client(endpoint, model, key)
+        self._openai = openai_client(endpoint, model, key)
         self._options: RequestOptions = {"headers": {"Authorization": openai.Omit()}} if key is None else {}
 
     def __repr__(self) -> str:
@@ -108,30 +121,102 @@ class EndpointClient:
         the endpoint fails after something was heard.
         """
         counted = prompt_size(request, self._model) if prompt_tokens is None else prompt_tokens
-        limit = output_limit(request, self._model)
-        aloud = listener is not None
-        body = self._peculiarities.chat_body(request, self._name, limit, self._bias, aloud)
+        body = await self._first_alone(lambda: self._chat_body(request, counted, listener is not None))
+        try:
+            return await self._chat(request, counted, body, listener)
+        finally:
+            self._sent_first[frozenset(body)].set()
 
+    async def _chat(
+        self, request: ChatRequest, counted: int, body: dict[str, Any], listener: Listener | None
+    ) -> ChatReply:
         def read(reply: Mapping[str, Any]) -> ChatReply:
-            return read_chat(reply, request, counted, self._count, self.where)
+            return self._read_chat(reply, request, counted, body)
 
         if listener is None:
-            return await self._post(_CHAT, body, read)
+            return await self._post(_CHAT, body, read, self._most_bytes(body))
         listener.begins()
         pieces = Pieces(self.where)
         try:
             if "stream" in body:
-                return await self._send(body, lambda: self._stream(body, pieces, listener, read))
-            reply = await self._post(_CHAT, body, read)
+                most = self._most_bytes(body)
+                return await self._send(body, lambda: self._stream(body, pieces, listener, read), most)
+            reply = await self._post(_CHAT, body, read, self._most_bytes(body))
         except TransientCallError as e:
             if not pieces.text:
                 raise
             usage = Usage(counted, self._count(pieces.text), reported=False)
             failure = BrokenOff(f"it broke off in the middle of its reply: {e}", status=e.status, usage=usage)
         else:
-            listener.piece(reply.text)
+            listener.piece(spoken(reply.text))
             return reply
         raise failure
+
+    @property
+    def quirks(self) -> frozenset[str]:
+        """What the endpoint's answers have taught (`peculiarities.NAMES`)."""
+        return self._peculiarities.learned
+
+    def learn(self, quirks: Iterable[str]) -> None:
+        """What somebody else was taught."""
+        self._peculiarities.add(quirks)
+
+    def _chat_body(self, request: ChatRequest, counted: int, stream: bool) -> dict[str, Any]:
+        limit, room = output_limit(request, self._model), request.call.reasoning_tokens
+        if self._model.reasoning_tokens is None and self._peculiarities.thinks:
+            room = room or THOUGHT_TOKENS
+        room = thought_room(request, self._model, counted, room)
+        return self._peculiarities.chat_body(request, self._name, limit, self._bias, stream, room)
+
+    async def _first_alone(self, build: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The body of a call, when it may go: after the first that says as much has come back, since it may
+        teach us to say less."""
+        while True:
+            kind = frozenset(body := build())
+            if kind not in self._sent_first:
+                self._sent_first[kind] = asyncio.Event()
+                return body
+            first = self._sent_first[kind]
+            if first.is_set():
+                return body
+            with suppress(TimeoutError):
+                await asyncio.wait_for(first.wait(), ALONE_S)
+            first.set()
+
+    def _most_bytes(self, body: Mapping[str, Any]) -> int:
+        """Of a reply; where no limit is sent, the model's window is one."""
+        tokens = _limit_of(body) or self._model.context_window
+        return BYTES_BESIDE + tokens * (BYTES_PER_EVENT if "stream" in body else BYTES_PER_TOKEN)
+
+    def _read_chat(
+        self, reply: Mapping[str, Any], request: ChatRequest, counted: int, body: Mapping[str, Any]
+    ) -> ChatReply:
+        limit, window = _limit_of(body) or self._model.context_window, self._model.context_window
+        read = read_chat(reply, request, counted, self._count, self.where, limit, window)
+        text, learned = spoken(read.text), set()
+        if reply.get("usage") and not read.usage.reported:
+            learned.add(USAGE)
+        if has_thoughts(reply, read.text):
+            learned.add(THINKS)
+        if text != read.text and Speech().add(read.text) and read.text.endswith(text):
+            learned.add(OPENED)
+        cut = read.finish_reason == "length" and not text.strip()
+        if cut and "logit_bias" in body:
+            learned |= {"logit_bias", THINKS}
+        elif cut and request.response == "yes_no":
+            learned.add(THINKS)
+        self._peculiarities.add(learned)
+        if not cut:
+            return read
+        if self._chat_body(request, counted, "stream" in body) != body:
+            raise RoomNeeded(f"{self.where} spent the reply's {limit:,} tokens on thoughts", usage=read.usage)
+        name = request.call.model
+        raise OnlyThoughts(
+            f"{self.where} reached the limit of {limit:,} tokens before the first word of its reply"
+            f"{', in thoughts' if self._peculiarities.thinks else ''}. If the model thinks, give it room "
+            f"(models.{name}.reasoning_tokens) or let it think less (models.{name}.reasoning_effort: low)",
+            usage=read.usage,
+        )
 
     async def embed(self, requests: Sequence[EmbeddingRequest]) -> list[EmbeddingReply]:
         """One call that embeds all texts. All requests ask for the same number of dimensions."""
@@ -139,14 +224,58 @@ class EndpointClient:
         body = self._peculiarities.embedding_body(texts, self._name, requests[0].dimensions)
 
         def read(reply: Mapping[str, Any]) -> list[EmbeddingReply]:
-            return read_embeddings(reply, requests, [self._count(t) for t in texts], self.where)
+            read = read_embeddings(reply, requests, [self._count(t) for t in texts], self.where)
+            size = len(read[0].vector) // 4
+            if self._dimensions not in (None, size):
+                raise FatalCallError(
+                    f"{self.where} answered embeddings of {size} dimensions, and of {self._dimensions} before"
+                )
+            self._dimensions = size
+            return read
 
-        return await self._post("/embeddings", body, read)
+        numbers = len(texts) * (requests[0].dimensions or MOST_DIMENSIONS)
+        return await self._post("/embeddings", body, read, BYTES_BESIDE + numbers * BYTES_PER_NUMBER)
+
+    async def probe(self, embeds: bool) -> CallError | None:
+        """Why nothing that is asked there will be answered; None where it may be, which a slow answer leaves
+        open. Asks for the list of models, which is free, and where that does not name ours for one token."""
+        try:
+            async with asyncio.timeout(PROBE_S):
+                if self._name in await self._send({}, self._listed, MOST_LISTED_BYTES):
+                    return None
+                await self._one_token(embeds)
+        except FatalCallError as e:
+            return e
+        except (CallError, TimeoutError) as e:
+            gone = type(e) is TransientCallError and e.status is None
+            return e if isinstance(e, CallError) and gone else None
+        return None
+
+    async def _listed(self) -> list[str]:
+        """Names of models; none where they are not told."""
+        try:
+            options: RequestOptions = {**self._options, "timeout": PROBE_S}
+            response = await self._openai.get("/models", cast_to=httpx2.Response, options=options)
+        except openai.APIStatusError:
+            return []
+        listed = loaded(response.content)
+        data = listed.get("data") if isinstance(listed, dict) else None
+        return [str(m.get("id")) for m in data if isinstance(m, dict)] if isinstance(data, list) else []
+
+    async def _one_token(self, embeds: bool) -> None:
+        if embeds:
+            body = self._peculiarities.embedding_body(["Hello."], self._name, None)
+            return await self._post("/embeddings", body, lambda reply: None, MOST_LISTED_BYTES)
+        hello = ChatRequest("probe", (Message("user", "Hello."),), CallParameters("", self._name))
+        body = self._peculiarities.chat_body(hello, self._name, 1, None)
+        return await self._post(_CHAT, body, lambda reply: None, BYTES_BESIDE)
 
     async def close(self) -> None:
         await self._openai.close()
 
-    async def _post(self, path: str, body: dict[str, Any], read: Callable[[Mapping[str, Any]], T]) -> T:
+    async def _post(
+        self, path: str, body: dict[str, Any], read: Callable[[Mapping[str, Any]], T], most: int
+    ) -> T:
         """One HTTP request; what `read` makes of a good answer. Raises the CallError of any other."""
 
         async def post() -> T:
@@ -155,7 +284,7 @@ class EndpointClient:
             self.limits.note(response.headers, time.time())
             return read(decoded(response.content, self.where))
 
-        return await self._send(body, post)
+        return await self._send(body, post, most)
 
     async def _stream(
         self,
@@ -178,22 +307,21 @@ class EndpointClient:
             self.limits.note(events.response.headers, time.time())
             if "event-stream" not in events.response.headers.get("content-type", ""):
                 reply = read(decoded(await events.response.aread(), self.where))
-                listener.piece(reply.text)
+                listener.piece(spoken(reply.text))
                 return reply
-            try:
-                async for event in events:
-                    if piece := pieces.add(event):
-                        listener.piece(piece)
-            except json.JSONDecodeError:
-                raise TransientCallError(f"{self.where} sent an event that is not JSON") from None
+            speech = Speech(self._peculiarities.opened)
+            async for event in events_of(events.response.aiter_bytes(), self.where):
+                if piece := speech.add(pieces.add(event)):
+                    listener.piece(piece)
         return read(pieces.body())
 
-    async def _send(self, body: Mapping[str, Any], call: Callable[[], Awaitable[T]]) -> T:
+    async def _send(self, body: Mapping[str, Any], call: Callable[[], Awaitable[T]], most: int) -> T:
         """What a request comes to. Raises the CallError of any that fails.
 
         It is raised outside the handlers: no exception of the library, whose request holds the key,
         hangs on ours.
         """
+        most_bytes.set(most)
         try:
             async with asyncio.timeout(self._model.timeout_s):
                 return await call()
@@ -216,7 +344,11 @@ class EndpointClient:
                 return ParameterRefused(f"{self.where} answered {refusal.status}: {refusal.message}")
         elif why := _unsendable(body):
             return PermanentCallError(f"the request cannot be sent to {self.where}: {why}")
-        return classify(error, self.where, time.time())
+        failure = classify(error, self.where, time.time())
+        if failure.status in (401, 403):
+            sent = f"its key is that of {self._key_from}" if self.key else "it is asked without a key"
+            failure.args = (f"{failure} ({sent})",)
+        return failure
 
     def _count(self, text: str) -> int:
         return text_size(text, self._model)
@@ -227,6 +359,7 @@ def connect(
     environ: Mapping[str, str],
     ask_key: Callable[[str], str | None] | None = None,
     force_yes_no: bool | None = None,
+    quirks: Mapping[str, Collection[str]] | None = None,
 ) -> tuple[EndpointClient | FatalCallError, ...]:
     """A client for each of a model's endpoints, in their order; the error for one that has no key or
     no address.
@@ -236,35 +369,11 @@ def connect(
 
     def one(endpoint: Endpoint) -> EndpointClient | FatalCallError:
         try:
-            return EndpointClient(endpoint, model, find_key(endpoint, environ, ask_key), force_yes_no)
+            return EndpointClient(endpoint, model, find_key(endpoint, environ, ask_key), force_yes_no, quirks)
         except FatalCallError as e:
             return e
 
     return tuple(one(endpoint) for endpoint in model.endpoints)
-
-
-def _check_address(url: str) -> None:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise FatalCallError(
-            f"base_url {display_url(url)!r} is not an address: write http(s)://host[:port]/v1"
-        )
-    if parts.username is not None:
-        raise FatalCallError(
-            f"base_url of {display_url(url)} holds a user or password: put the key into an environment "
-            "variable, and its name into api_key_env"
-        )
-
-
-def _check_headers(endpoint: Endpoint, key: SecretStr | None) -> None:
-    given = {f"header {name}": value for name, value in endpoint.headers.items()}
-    if key is not None:
-        given["key"] = key.get_secret_value()
-    for what, value in given.items():
-        if not (value.isascii() and value.isprintable()):
-            raise FatalCallError(
-                f"the {what} for {display_url(endpoint.base_url)} cannot be sent: only printable ASCII can"
-            )
 
 
 def _unsendable(body: Mapping[str, Any]) -> str:
@@ -276,23 +385,7 @@ def _unsendable(body: Mapping[str, Any]) -> str:
     return ""
 
 
-def _openai_client(endpoint: Endpoint, model: Model, key: SecretStr | None) -> openai.AsyncOpenAI:
-    timeout = httpx2.Timeout(
-        model.timeout_s, connect=min(CONNECT_S, CONNECT_SHARE * model.timeout_s), pool=None
-    )
-    limits = httpx2.Limits(
-        max_connections=_NO_BOUND, max_keepalive_connections=None, keepalive_expiry=KEEP_ALIVE_S
-    )
-    return openai.AsyncOpenAI(
-        api_key=key.get_secret_value() if key else "none",
-        base_url=endpoint.base_url,
-        max_retries=0,
-        timeout=timeout,
-        default_headers=endpoint.headers,
-        http_client=openai.DefaultAioHttpClient(limits=limits, timeout=timeout, cookies=_no_cookies()),
-    )
-
-
-def _no_cookies() -> CookieJar:
-    """A call is by itself; and one cookie that cannot be sent back would end all calls after it."""
-    return CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+def _limit_of(body: Mapping[str, Any]) -> int | None:
+    """Tokens that a reply may have, as they are sent."""
+    limit = body.get("max_tokens") or body.get("max_completion_tokens")
+    return int(limit) if limit else None

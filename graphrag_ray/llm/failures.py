@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from graphrag_ray.errors import (
@@ -20,9 +20,13 @@ from graphrag_ray.errors import (
     TransientCallError,
 )
 from graphrag_ray.llm.headers import retry_after_s
-from graphrag_ray.messages import Usage
+from graphrag_ray.messages import Usage, whole
+from graphrag_ray.urls import display_url
+from graphrag_ray.wording import rough_time
 
 MAX_MESSAGE = 600
+LONGEST_WAIT_S = 600.0
+"""An endpoint that asks for a longer wait is as good as gone."""
 
 _QUOTA_CODES = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "quota_exceeded"}
 _KEY_CODES = {"invalid_api_key", "account_deactivated", "invalid_authentication"}
@@ -47,21 +51,28 @@ class GaveUp(TransientCallError):
         self.attempts = attempts
 
 
-class PromptTruncated(DoesNotFit):
-    """The endpoint read only a part of the prompt, and was paid for that."""
+class Paid(CallError):
+    """A failure that was answered. usage: what it is taken to be paid for."""
 
-    def __init__(self, message: str, *, usage: Usage | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, status: int | None = None, usage: Usage | None = None) -> None:
+        super().__init__(message, status=status)
         self.usage = usage or Usage()
 
 
-class BrokenOff(TransientCallError):
-    """The endpoint failed in the middle of a reply. usage: what it is taken to be paid for: the prompt, and
-    what it had written."""
+class PromptTruncated(Paid, DoesNotFit):
+    """The endpoint read only a part of the prompt."""
 
-    def __init__(self, message: str, *, status: int | None = None, usage: Usage) -> None:
-        super().__init__(message, status=status)
-        self.usage = usage
+
+class OnlyThoughts(Paid, DoesNotFit):
+    """The limit of the reply was reached before its first word."""
+
+
+class UselessVector(Paid, PermanentCallError):
+    """The embedding of a text is nothing but zeros."""
+
+
+class BrokenOff(Paid, TransientCallError):
+    """The endpoint failed in the middle of a reply: the prompt counts, and what it had written."""
 
 
 class Unanswered(TransientCallError):
@@ -71,6 +82,10 @@ class Unanswered(TransientCallError):
 class ParameterRefused(TransientCallError):
     """The endpoint refused a parameter that we can do without: the same request, sent again, leaves it
     out. It needs no waiting and is no failed attempt."""
+
+
+class RoomNeeded(Paid, ParameterRefused):
+    """The model turned out to think: the same request, sent again, has room for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +105,22 @@ class Refusal:
         """From a decoded body of any shape: {"error": {…}}, its inside, {"detail": …}, or text."""
         inner = body.get("error", body) if isinstance(body, Mapping) else body
         if not isinstance(inner, Mapping):
-            return Refusal(status, str(inner or "")[:MAX_MESSAGE])
+            return Refusal(status, whole(str(inner or "")[:MAX_MESSAGE]))
         message = inner.get("message") or inner.get("detail") or inner
         code = inner.get("code") or inner.get("type") or ""
-        return Refusal(status, str(message)[:MAX_MESSAGE], str(code), str(inner.get("param") or ""))
+        param = inner.get("param") or ""
+        return Refusal(status, *(whole(str(said)[:MAX_MESSAGE]) for said in (message, code, param)))
 
 
 def failure_of(refusal: Refusal, where: str, retry_after_s: float | None = None) -> CallError:
     """The error that an HTTP answer means. where: the endpoint, as it may be shown."""
     status, code = refusal.status, refusal.code
+    if 300 <= status < 400:
+        return FatalCallError(
+            f"{where} answered {status}: it sends us to {refusal.message or 'another address'}, where "
+            "neither prompts nor keys follow. Set base_url to where the API is",
+            status=status,
+        )
     text = f"{where} answered {status}: {refusal.message or code or 'no reason given'}"
     if status == 404 and not urlsplit(where).path.strip("/"):
         text += " (base_url names no path: for most servers it ends in /v1)"
@@ -113,6 +135,9 @@ def failure_of(refusal: Refusal, where: str, retry_after_s: float | None = None)
     if status == 429 and _TOO_LARGE_TEXT.search(refusal.message):
         return PermanentCallError(text, status=status)
     if status in _TRANSIENT_STATUS or status >= 500:
+        if (retry_after_s or 0.0) > LONGEST_WAIT_S:
+            wait = rough_time(retry_after_s or 0.0)
+            return FatalCallError(f"{text}; it asks to wait {wait}: run the same again then", status=status)
         return TransientCallError(text, status=status, retry_after_s=retry_after_s)
     return PermanentCallError(text, status=status)
 
@@ -128,6 +153,8 @@ def classify(error: Exception, where: str, wall_now: float) -> CallError:
 
     if isinstance(error, openai.APIStatusError):
         refusal = Refusal.read(error.status_code, error.body)
+        if 300 <= error.status_code < 400:
+            refusal = replace(refusal, message=display_url(error.response.headers.get("location", ""))[:200])
         return failure_of(refusal, where, retry_after_s(error.response.headers, wall_now))
     if type(error) is openai.APIError:  # an event of a stream that says so
         told = error.body if isinstance(error.body, Mapping) else {"message": error.message}

@@ -106,6 +106,8 @@ class Gateway:
         called: Called[ChatReply] | Called[EmbeddingReply]
         name = request.call.model
         lane = self._lanes.get(name)
+        if lane and lane.model.unknown:
+            raise FatalCallError(f"this machine does not know where the model {lane.model.model!r} is")
         if isinstance(request, EmbeddingRequest):
             packer = self._packers[name] if lane else self._offline_packer
             called = await packer.add(request, stage)

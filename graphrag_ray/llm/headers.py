@@ -25,6 +25,7 @@ REFILLS_S = 1.0
 """What is waited for a limit that is used up and refills steadily: it is full much later."""
 SAY_AGAIN_S = 60.0
 """A limiter that was restarted learns the limits again within this."""
+RESET_S = 600.0
 _LONGEST_HEADER = 64
 
 
@@ -108,7 +109,8 @@ def retry_after_s(headers: Mapping[str, str], wall_now: float) -> float | None:
     """How long the endpoint asks us to wait, in seconds; None where it does not say.
 
     Reads retry-after-ms, then Retry-After (seconds or a date), then x-ratelimit-reset-* of what is
-    used up. headers: names in lower case, or a mapping that does not mind.
+    used up: at most RESET_S, since it may be that of a day's limit, which
+    refills all the time. headers: names in lower case, or a mapping that does not mind.
     """
     if (ms := number(headers.get("retry-after-ms"))) is not None:
         return ms / 1000.0
@@ -122,8 +124,8 @@ def retry_after_s(headers: Mapping[str, str], wall_now: float) -> float | None:
             resets[kind] = reset
     used_up = [s for k, s in resets.items() if number(headers.get(f"x-ratelimit-remaining-{k}")) == 0]
     if used_up:
-        return max(used_up)
-    return min(resets.values()) if resets else None
+        return min(RESET_S, max(used_up))
+    return min(RESET_S, *resets.values()) if resets else None
 
 
 _GO_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")

@@ -53,7 +53,7 @@ def find_key(
         return SecretStr(found)
     raise FatalCallError(
         f"no key for {display_url(endpoint.base_url)}: {name} {problem} on {socket.gethostname()}; "
-        "set it there, or set api_key_env to null for an endpoint without a key"
+        "set it there; for an endpoint without a key: --api-key-env null, or `api_key_env: null` in settings"
     )
 
 

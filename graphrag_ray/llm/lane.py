@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from graphrag_ray.errors import CallError, FatalCallError, PermanentCallError, TransientCallError
 from graphrag_ray.llm.accounting import CallRecord, InFlight
 from graphrag_ray.llm.bucket import check_within_limit
-from graphrag_ray.llm.failures import BrokenOff, GaveUp, ParameterRefused, PromptTruncated, Unanswered
+from graphrag_ray.llm.failures import GaveUp, Paid, ParameterRefused, Unanswered
 from graphrag_ray.llm.hedging import Pace, race
 from graphrag_ray.llm.limiter import Limiter
 from graphrag_ray.llm.limits import Ended
@@ -194,6 +194,8 @@ class Lane:
         progress.sent = _sent(call, place, client.price)
         in_flight, expected = self._runtime.in_flight, progress.sent.in_flight
         in_flight.add(expected)
+        limiter = self._runtime.limiter
+        client.learn(limiter.quirks(self._name, place.endpoint))
         try:
             reply = await call.send(client)
             progress.sent = None
@@ -206,7 +208,7 @@ class Lane:
         except CallError as e:
             if isinstance(e, Unanswered):
                 in_flight.add(progress.give_up())
-            elif isinstance(e, PromptTruncated | BrokenOff):
+            elif isinstance(e, Paid):
                 in_flight.add(progress.owe(e.usage, client.price))
             elif e.status is not None and e.status < 500:
                 spent = 0  # refused, not run
@@ -219,9 +221,12 @@ class Lane:
             progress.latency_s = self._runtime.clock() - started
             progress.busy_s += progress.latency_s
             in_flight.add(expected, -1)
+            if news := client.quirks - limiter.quirks(self._name, place.endpoint):
+                progress.learned |= news
+                limiter.learn(self._name, place.endpoint, news)
             told = made and client.limits.news(self._runtime.clock())
             ended = Ended(progress.latency_s, *made, told) if made else None
-            self._runtime.limiter.settle(self._name, place.endpoint, spent - place.tokens, ended)
+            limiter.settle(self._name, place.endpoint, spent - place.tokens, ended)
 
     async def _hedged(self, place: Place, call: _Call[T], progress: Progress) -> T | CallError:
         """`_attempt`, with further requests, elsewhere if possible, when it is slow for its stage."""
@@ -285,11 +290,13 @@ class Lane:
             self._roster.drop(endpoint, error, self._runtime.clock())
         elif isinstance(error, ParameterRefused | PermanentCallError):
             self._roster.worked(endpoint)
-        elif isinstance(error, TransientCallError) and error.status == 429:
-            progress.rate_limited += 1
-            self._runtime.limiter.penalise(self._name, endpoint, error.retry_after_s)
-        else:
-            self._roster.failed(endpoint, self._runtime.clock())
+        elif isinstance(error, TransientCallError):
+            limited = error.status == 429
+            progress.rate_limited += limited
+            if limited or error.retry_after_s is not None:
+                self._runtime.limiter.penalise(self._name, endpoint, error.retry_after_s)
+            if not limited:
+                self._roster.failed(endpoint, self._runtime.clock())
 
     async def _before_next(self, error: CallError, progress: Progress) -> None:
         """Returns when another attempt should follow, else raises."""
@@ -308,7 +315,7 @@ class Lane:
         if attempts >= self._runtime.max_attempts:
             raise GaveUp(f"{error} (attempt {attempts}, the last)", status=error.status, attempts=attempts)
         if error.status != 429 or error.retry_after_s is None:  # else the limiter makes us wait
-            await self._runtime.sleep(max(error.retry_after_s or 0.0, self._back_off_s(attempts)))
+            await self._runtime.sleep(self._back_off_s(attempts))
 
     def _back_off_s(self, attempts: int) -> float:
         """Exponential with full jitter."""
@@ -330,10 +337,12 @@ class Lane:
         return tokens if largest is None else min(tokens, int(largest))
 
     def _expected_reply(self, request: ChatRequest) -> int:
-        if request.response == "yes_no":
-            return 1
-        _, mean = self._reply_tokens.get(request.prompt, (0, FIRST_GUESS_TOKENS))
-        return min(round(mean), output_limit(request, self.model))
+        """As many as the replies before had, with thoughts; a guess before the first."""
+        if request.prompt in self._reply_tokens:
+            return round(self._reply_tokens[request.prompt][1])
+        return (
+            1 if request.response == "yes_no" else min(FIRST_GUESS_TOKENS, output_limit(request, self.model))
+        )
 
     def _learn(self, prompt: str, completion_tokens: int) -> None:
         n, mean = self._reply_tokens.get(prompt, (0, 0.0))
@@ -355,6 +364,7 @@ class Lane:
             busy_s=p.busy_s,
             hedged=p.hedged,
             unanswered=p.unanswered,
+            learned=frozenset(p.learned),
         )
 
 

@@ -34,7 +34,15 @@ class Limiter(Protocol):
         ...
 
     def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
-        """The endpoint answered 429: everyone waits for so long (None: it did not say)."""
+        """The endpoint answered 429, or asked to wait: everyone does for so long (None: it did not say)."""
+        ...
+
+    def learn(self, model: str, endpoint: int, quirks: Iterable[str]) -> None:
+        """The endpoint taught somebody what it does not take (`peculiarities.NAMES`): everyone shall know."""
+        ...
+
+    def quirks(self, model: str, endpoint: int) -> frozenset[str]:
+        """What it has taught so far, as far as is known here."""
         ...
 
 
@@ -68,6 +76,7 @@ class LocalLimiter:
         that is shared: it may be a restarted one.
         """
         now = clock()
+        self._quirks: dict[tuple[str, int], frozenset[str]] = {}
         self._lines = {
             name: _Line(LimiterState(model.endpoints, default_in_flight, now), clock)
             for name, model in models.items()
@@ -95,6 +104,16 @@ class LocalLimiter:
 
     def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
         self._lines[model].penalise(endpoint, retry_after_s)
+
+    def learn(self, model: str, endpoint: int, quirks: Iterable[str]) -> None:
+        self._quirks[model, endpoint] = self.quirks(model, endpoint) | frozenset(quirks)
+
+    def quirks(self, model: str, endpoint: int) -> frozenset[str]:
+        return self._quirks.get((model, endpoint), frozenset())
+
+    def all_quirks(self) -> Mapping[tuple[str, int], frozenset[str]]:
+        """Of all endpoints that have taught anything."""
+        return dict(self._quirks)
 
     def forget(self, holder: str) -> None:
         """A holder died: what it had in flight is over."""

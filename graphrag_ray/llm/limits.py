@@ -29,6 +29,8 @@ FIRST_PAUSE_S = 0.5
 """After a 429 that names no time; doubled when the next comes sooner after it than it was long, halved
 when it does not."""
 LONGEST_GUESS_S = 60.0
+TOLD_PAUSE_S = 30.0
+"""People are told of pauses from here on."""
 MAX_GROUP = 128
 """Places given in one answer, so that one caller does not take all that there are."""
 
@@ -62,7 +64,7 @@ class Tally:
     """What came of one endpoint since its limiter was started.
 
     answered      requests that got a reply; failed: that failed in a way that may be the endpoint's load
-    rate_limited  of those that failed, answered 429
+    rate_limited  of those that failed, answered 429 or with how long to wait
     tokens        charged against its limit: of requests in flight, what was reserved for them
     latency       of the requests that got a reply
     """
@@ -291,7 +293,7 @@ class LimiterState:
         gate.leave(holder, 1)
 
     def penalise(self, now: float, endpoint: int, retry_after_s: float | None) -> None:
-        """The endpoint said 429. Everyone leaves it alone for as long as it asked, or ever longer."""
+        """The endpoint said 429, or asked to wait. Everyone leaves it alone for as long, or ever longer."""
         gate = self._gates[endpoint]
         gate.refused(now)
         gate.tally.rate_limited += 1
@@ -302,8 +304,9 @@ class LimiterState:
             guess_s = gate.pause_s * 2.0 if soon else gate.pause_s / 2.0
             retry_after_s = gate.pause_s = min(LONGEST_GUESS_S, max(FIRST_PAUSE_S, guess_s))
         if gate.paused_until <= now:
-            where = display_url(gate.endpoint.base_url)
-            logger.info("%s answered 429: paused for %.1f s", where, min(retry_after_s, MAX_PAUSE_S))
+            where, pause_s = display_url(gate.endpoint.base_url), min(retry_after_s, MAX_PAUSE_S)
+            level = logging.WARNING if pause_s >= TOLD_PAUSE_S else logging.INFO
+            logger.log(level, "%s asks to wait: nothing is sent there for %.1f s", where, pause_s)
         gate.paused_until = max(gate.paused_until, now + min(retry_after_s, MAX_PAUSE_S))
         gate.bucket.pause_until(now, gate.paused_until)
 

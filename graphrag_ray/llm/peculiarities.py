@@ -1,21 +1,20 @@
-"""What one endpoint's model does not accept, learned from its refusals and remembered.
+"""What one endpoint's model does not accept: known by its family, learned from its answers, and remembered.
 
 A logical request says what we want (`messages.ChatRequest`); endpoints differ in what they let us say.
-A parameter that is refused is dropped, renamed or weakened after one warning that names it.
+A parameter that is refused is dropped, renamed or weakened. What was learned has names, so that whoever else
+asks the endpoint, in this run or a later one, need not learn it again (`Accounts.quirks`).
 """
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
 from graphrag_ray.llm.failures import Refusal
 from graphrag_ray.messages import ChatRequest, Message
-
-logger = logging.getLogger(__name__)
+from graphrag_ray.model_families import Family
 
 YES_NO_TOKENS = 8
 """Room for a one-word answer that is not forced to one token."""
@@ -30,17 +29,52 @@ _TOO_MUCH = re.compile(r"context length|context window|too large|too long|at mos
 _NO_SYSTEM_ROLE = re.compile(r"system[ '\"`]*(role|message)s?\b.*(not support|unsupported|not allowed)", re.I)
 
 _OPTIONAL = ("logit_bias", "temperature", "response_format", "max_tokens", "max_completion_tokens",
-             "encoding_format", "stream_options", "stream")  # fmt: skip
+             "encoding_format", "stream_options", "stream", "reasoning_effort")  # fmt: skip
+_FORMATS = ("json_schema", "json_object")
+
+THINKS, OPENED, NO_SYSTEM, USAGE = "thinks", "opened", "system", "usage"
+_TOLD = {
+    THINKS: "the model thinks: its replies get room for that",
+    OPENED: "replies begin with thoughts without an opening tag: what is streamed waits for their end",
+    NO_SYSTEM: "takes no system message: it is put before the user's",
+    USAGE: "counts tokens as no model does: our own counts are used",
+    "max_tokens": "takes no max_tokens: max_completion_tokens is sent",
+    "json_schema": "takes no JSON schema: it is asked for any JSON object",
+    "json_object": "cannot be asked for JSON: it is asked for it in words only",
+}
+NAMES = frozenset((*_TOLD, *_OPTIONAL))
+
+
+def told(where: str, quirks: Iterable[str]) -> str:
+    """What was learned of an endpoint, as a sentence."""
+    return f"{where}: " + "; ".join(_TOLD.get(q, f"takes no {q}: it is left out") for q in sorted(quirks))
 
 
 class Peculiarities:
-    """Of one endpoint, for the life of its client."""
+    """Of one endpoint, for the life of its client.
 
-    def __init__(self, where: str) -> None:
-        self._where = where
-        self._dropped: set[str] = set()
-        self._formats = ["json_schema", "json_object"]
-        self._system_role = True
+    learned   what it taught us beyond what its family is known for: some of NAMES
+    """
+
+    def __init__(self, family: Family | None = None) -> None:
+        self._family = family or Family()
+        self.learned: frozenset[str] = frozenset()
+        self._dropped = set(self._family.refuses)
+
+    @property
+    def thinks(self) -> bool:
+        return self._family.thinks or THINKS in self.learned
+
+    @property
+    def opened(self) -> bool:
+        return self._family.opened or OPENED in self.learned
+
+    def add(self, quirks: Iterable[str]) -> bool:
+        """Take over what somebody learned; whether that is news."""
+        new = (frozenset(quirks) & NAMES) - self.learned - self._dropped
+        self.learned |= new
+        self._dropped |= new.intersection(_OPTIONAL)
+        return bool(new)
 
     def chat_body(
         self,
@@ -49,27 +83,29 @@ class Peculiarities:
         max_tokens: int,
         bias: Mapping[str, int] | None,
         stream: bool = False,
+        room: int = 0,
     ) -> dict[str, Any]:
         """The body of a chat call, as this endpoint takes it.
 
         max_tokens: of the reply. bias: tokens to force for a yes_no request; None: do not force. stream: the
-        reply is wanted piece by piece.
+        reply is wanted piece by piece. room: for thoughts, beside the reply.
         """
-        messages = request.messages if self._system_role else _without_system(request.messages)
+        messages = _without_system(request.messages) if NO_SYSTEM in self.learned else request.messages
         body: dict[str, Any] = {
             "model": model,
             "messages": [{"role": m.role, "content": m.content} for m in messages],
         }
         if request.call.temperature is not None:
             body["temperature"] = request.call.temperature
-        thinks = "max_tokens" in self._dropped
+        if request.call.reasoning_effort is not None:
+            body["reasoning_effort"] = request.call.reasoning_effort
         if request.response == "yes_no":
-            forced = bias is not None and "logit_bias" not in self._dropped
-            if forced:
-                body["logit_bias"] = dict(bias or {})
-            # A model that wants max_completion_tokens counts its unseen reasoning there.
-            max_tokens = max_tokens if thinks else 1 if forced else min(max_tokens, YES_NO_TOKENS)
-        body["max_completion_tokens" if thinks else "max_tokens"] = max_tokens
+            max_tokens = min(max_tokens, YES_NO_TOKENS)
+            if bias is not None and "logit_bias" not in self._dropped:
+                body["logit_bias"] = dict(bias)
+                max_tokens, room = 1, 0  # the first token is the word
+        renamed = "max_tokens" in self._dropped
+        body["max_completion_tokens" if renamed else "max_tokens"] = max_tokens + room
         if request.response == "json" and (form := self._response_format(request)):
             body["response_format"] = form
         if stream and "stream" not in self._dropped:
@@ -90,33 +126,26 @@ class Peculiarities:
         """
         if refusal.status not in (400, 422):
             return False
-        if self._system_role and _NO_SYSTEM_ROLE.search(refusal.message):
-            self._system_role = False
-            self._warn("a system message", "it is put before the user's")
-            return True
+        if NO_SYSTEM not in self.learned and _NO_SYSTEM_ROLE.search(refusal.message):
+            return self.add([NO_SYSTEM])
         name = _named(body, refusal)
         if name is None:
             return False
-        if name == "response_format":
-            sent = body["response_format"]["type"]
-            if sent in self._formats:
-                self._formats = self._formats[self._formats.index(sent) + 1 :]
-                self._warn(f"response_format {sent}", f"{(self._formats or ['none'])[0]} is used instead")
-        elif name not in self._dropped:
-            self._dropped.add(name)
-            renamed = name == "max_tokens"
-            self._warn(name, "max_completion_tokens is used instead" if renamed else "it is left out")
+        learned = {"response_format": (_format_of(body),), "max_tokens": (name, THINKS)}
+        self.add(learned.get(name, (name,)))  # whoever counts thoughts as output wants the other name
         return True
 
     def _response_format(self, request: ChatRequest) -> dict[str, Any] | None:
-        if request.schema is not None and "json_schema" in self._formats:
+        if request.schema is not None and not self.learned.intersection(_FORMATS):
             strict = request.schema.get("additionalProperties") is False
             schema = {"name": request.prompt, "schema": dict(request.schema), "strict": strict}
             return {"type": "json_schema", "json_schema": schema}
-        return {"type": "json_object"} if "json_object" in self._formats else None
+        return None if "json_object" in self.learned else {"type": "json_object"}
 
-    def _warn(self, what: str, instead: str) -> None:
-        logger.warning("%s does not accept %s; %s from now on", self._where, what, instead)
+
+def _format_of(body: Mapping[str, Any]) -> str:
+    form = body.get("response_format") or {}
+    return str(form.get("type"))
 
 
 def _named(body: Mapping[str, Any], refusal: Refusal) -> str | None:

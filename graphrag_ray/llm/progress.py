@@ -31,6 +31,7 @@ class Progress:
 
     sent         the attempt that is in flight; of one that was cancelled, it stays
     unanswered   what attempts are taken to have used that were sent and never answered
+    learned      what its endpoint taught, that nobody else had learned (`peculiarities.NAMES`)
     owed         what failed attempts are paid for, as long as no record says it: counted with what is in
                  flight, so that a budget need not wait for the call's last attempt
     """
@@ -48,6 +49,7 @@ class Progress:
     sent: Sent | None = None
     unanswered: tuple[Usage, ...] = ()
     owed: InFlight = field(default_factory=InFlight)
+    learned: set[str] = field(default_factory=set)
 
     def pay(self, usage: Usage, price: Price | None) -> InFlight:
         """What was paid, without a call."""
@@ -81,6 +83,7 @@ class Progress:
         self.usage = add_usage(self.usage, other.usage)
         self.unanswered += other.unanswered
         self.owed.add(other.owed)
+        self.learned |= other.learned
 
 
 def sum_usage(usages: Iterable[Usage]) -> Usage:

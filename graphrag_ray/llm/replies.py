@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeGuard
@@ -15,8 +16,9 @@ import numpy as np
 import orjson
 
 from graphrag_ray.errors import FatalCallError, PermanentCallError, TransientCallError
-from graphrag_ray.llm.failures import PromptTruncated, Refusal, failure_of
-from graphrag_ray.messages import ChatReply, ChatRequest, EmbeddingReply, EmbeddingRequest, Usage
+from graphrag_ray.llm.failures import PromptTruncated, Refusal, UselessVector, failure_of
+from graphrag_ray.messages import ChatReply, ChatRequest, EmbeddingReply, EmbeddingRequest, Usage, whole
+from graphrag_ray.thoughts import spoken
 
 MOST_TOKENS = 10**9
 """Of one call. Whoever reports more reports nonsense."""
@@ -24,15 +26,14 @@ TRUNCATION_FROM_TOKENS = 500
 """Below this, chat templates and odd vocabularies move counts too much to accuse anybody."""
 TRUNCATED_BELOW = 0.5
 """Share of our own count of a prompt under which the endpoint cannot have read all of it."""
+MANY_TIMES = 10
+"""Our own count of a prompt, above which no vocabulary explains what is reported."""
 
 
 def decoded(content: bytes, where: str) -> Mapping[str, Any]:
     """The JSON object of a reply. Raises TransientCallError for anything else, and what a body of the
     form {"error": …} means: some endpoints send one with status 200."""
-    try:
-        body = orjson.loads(content)
-    except orjson.JSONDecodeError:
-        body = None
+    body = loaded(content)
     if not isinstance(body, dict):
         start = content[:80].decode("utf-8", "replace")
         raise TransientCallError(f"{where} answered with something that is not JSON: {start!r}")
@@ -43,12 +44,30 @@ def decoded(content: bytes, where: str) -> Mapping[str, Any]:
     return body
 
 
-def read_chat(
-    body: Mapping[str, Any], request: ChatRequest, prompt_tokens: int, count: Callable[[str], int], where: str
-) -> ChatReply:
-    """The reply of a chat call.
+def loaded(content: bytes) -> Any:
+    """The JSON value of some bytes, also with halves of characters in its strings; None for what is none."""
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError:
+        try:
+            return json.loads(content)
+        except (ValueError, RecursionError):
+            return None
 
-    prompt_tokens: our own count; count: counts a text, for endpoints that report no usage.
+
+def read_chat(
+    body: Mapping[str, Any],
+    request: ChatRequest,
+    prompt_tokens: int,
+    count: Callable[[str], int],
+    where: str,
+    limit: int = MOST_TOKENS,
+    window: int = MOST_TOKENS,
+) -> ChatReply:
+    """The reply of a chat call, with thoughts that stand in its text.
+
+    prompt_tokens: our own count; count: counts a text, for endpoints that report no usage, or nonsense;
+    limit: tokens that the reply could have; window: of the model.
     Raises TransientCallError for a body without a choice, PermanentCallError for an empty reply by a
     content filter, PromptTruncated where the endpoint read much less than was sent.
     """
@@ -60,8 +79,9 @@ def read_chat(
     except (KeyError, IndexError, TypeError, AttributeError):
         raise TransientCallError(f"{where} answered without a message: {str(body)[:200]}") from None
     usage = _usage(body.get("usage"))
-    if usage is None:
-        usage = Usage(prompt_tokens, count(text), 0, reported=False)
+    own = Usage(prompt_tokens, count(text), 0, reported=False)
+    if usage is None or not plausible(usage, own, limit, window):
+        usage = own
     _check_not_truncated(usage, prompt_tokens, where)
     if not text and (refused or finish == "content_filter"):
         reason = refused if isinstance(refused, str) else "content filter"
@@ -78,10 +98,10 @@ def read_embeddings(
     in proportion to our own counts, exactly.
 
     Raises TransientCallError for a body without one vector per text, FatalCallError for vectors of
-    another length than was asked for.
+    another length than was asked for, UselessVector where one holds nothing but zeros.
     """
     try:
-        data = sorted(body["data"], key=lambda d: d["index"]) if len(requests) > 1 else body["data"]
+        data = _in_order(body["data"])
         vectors = [_vector(d["embedding"]) for d in data]
     except (KeyError, IndexError, TypeError, ValueError, binascii.Error):
         raise TransientCallError(f"{where} answered without embeddings: {str(body)[:200]}") from None
@@ -96,7 +116,11 @@ def read_embeddings(
             f"{where} answered embeddings of {lengths.pop()} dimensions where {wanted} were asked for: "
             "change embedding_dimensions or the model"
         )
-    usage = _usage(body.get("usage"))
+    usage, own = _usage(body.get("usage")), Usage(sum(counts), reported=False)
+    if usage is not None and not plausible(usage, own, 0, MOST_TOKENS):
+        usage = None
+    if not all(v.any() for v in vectors):
+        raise UselessVector(f"{where} answered an embedding that is nothing but zeros", usage=usage or own)
     if usage is None:
         usages = [Usage(n, reported=False) for n in counts]
     else:
@@ -134,9 +158,9 @@ def _text(content: Any) -> str:
     """A message's content: text, nothing, or a list of parts."""
     if content is None:
         return ""
-    if isinstance(content, str):
-        return content
-    return "".join(part.get("text") or "" for part in content if part.get("type", "text") == "text")
+    if not isinstance(content, str):
+        content = "".join(part.get("text") or "" for part in content if part.get("type", "text") == "text")
+    return whole(content)
 
 
 def _usage(reported: Any) -> Usage | None:
@@ -150,6 +174,38 @@ def _usage(reported: Any) -> Usage | None:
     if not (_is_count(prompt) and _is_count(completion)) or prompt == completion == 0:
         return None
     return Usage(prompt, completion, min(cached, prompt) if _is_count(cached) else 0)
+
+
+def plausible(usage: Usage, own: Usage, limit: int, window: int) -> bool:
+    """Whether reported tokens can be true. own: by our own count, which odd vocabularies may miss by far, but
+    not by MANY_TIMES; limit: tokens that the reply could have, unseen thoughts included."""
+    written = max(limit, own.completion_tokens) * 2 + TRUNCATION_FROM_TOKENS
+    return (
+        usage.prompt_tokens <= max(own.prompt_tokens, TRUNCATION_FROM_TOKENS) * MANY_TIMES
+        and usage.completion_tokens <= written
+        and usage.prompt_tokens + usage.completion_tokens <= max(window, own.prompt_tokens + limit)
+    )
+
+
+def has_thoughts(body: Mapping[str, Any], text: str) -> bool:
+    """Whether a model has thought: beside its text, within it, or by the tokens that it reports."""
+    message, usage = body["choices"][0]["message"], body.get("usage")
+    details = usage.get("completion_tokens_details") if isinstance(usage, Mapping) else None
+    counted = details.get("reasoning_tokens") if isinstance(details, Mapping) else 0
+    return bool(
+        message.get("reasoning_content")
+        or message.get("reasoning")
+        or (_is_count(counted) and counted > 0)
+        or spoken(text) != text
+    )
+
+
+def _in_order(data: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Embeddings by their numbers, each of which there is once. Raises ValueError."""
+    numbers = [d.get("index", 0) if len(data) == 1 else d["index"] for d in data]
+    if any(type(n) is not int for n in numbers) or sorted(numbers) != list(range(len(data))):
+        raise ValueError("they are not numbered from 0")
+    return sorted(data, key=lambda d: d.get("index", 0))
 
 
 def _is_count(value: Any) -> TypeGuard[int]:

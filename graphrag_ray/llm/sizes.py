@@ -17,6 +17,10 @@ PACK_TOKENS = 100_000
 """A pack of texts to embed is sent when it holds so many; endpoints refuse calls of some 300,000."""
 
 
+REMEMBERED_CHARACTERS = 20_000
+"""Of a text whose tokens are remembered: so many of these take a few megabytes."""
+
+
 @lru_cache(maxsize=64)
 def vocabulary_of(model: str, tokenizer: str | None) -> Vocabulary:
     """The vocabulary of a model id, and whether it is the model's own for certain."""
@@ -35,7 +39,14 @@ def guessed_vocabularies(models: Mapping[str, Model]) -> list[str]:
 
 def text_size(text: str, model: Model) -> int:
     """Tokens of a text, at least 1: what an endpoint bills is never nothing."""
-    return max(1, count(text, vocabulary_of(model.model, model.tokenizer).name))
+    counted = _counted if len(text) < REMEMBERED_CHARACTERS else count
+    return max(1, counted(text, vocabulary_of(model.model, model.tokenizer).name))
+
+
+@lru_cache(maxsize=512)
+def _counted(text: str, vocabulary: str) -> int:
+    """Prompts' fixed parts come again in each call, and a dialogue's first turns in each later one."""
+    return count(text, vocabulary)
 
 
 def prompt_size(request: ChatRequest, model: Model) -> int:
@@ -51,6 +62,11 @@ def prompt_size(request: ChatRequest, model: Model) -> int:
             f"the context window of {model.context_window} tokens of {model.model or 'the model'}: not sent"
         )
     return size
+
+
+def thought_room(request: ChatRequest, model: Model, prompt_tokens: int, room: int) -> int:
+    """Of `room` tokens for thoughts, those that the window leaves beside the prompt and the reply's limit."""
+    return max(0, min(room, model.context_window - prompt_tokens - output_limit(request, model)))
 
 
 def output_limit(request: ChatRequest, model: Model) -> int:

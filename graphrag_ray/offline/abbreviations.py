@@ -10,7 +10,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+MAX_LONG_CHARS = 200
+
 _SHORT = re.compile(r"\(\s*[“\"]?([^\W\d_][\w.&/-]{1,9})[”\"]?\s*[),;]")
+
+_PLAIN = re.compile(r"[\w\s&'’./-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +40,10 @@ def definitions(text: str, start: int, end: int) -> list[Definition]:
             before_end -= 1
         # At most min(|A| + 5, |A| * 2) words before the parenthesis hold the long form (section 3.1).
         letters = sum(c.isalnum() for c in short)
-        words = [m.start() for m in re.finditer(r"\S+", text[start:before_end])]
+        nearest = max(start, before_end - MAX_LONG_CHARS)
+        words = [m.start() for m in re.finditer(r"\S+", text[nearest:before_end])]
         limit = min(letters + 5, letters * 2)
-        window = start + words[-limit] if len(words) > limit else start
+        window = nearest + words[-limit] if len(words) > limit else nearest
         begin = _best_long_form(short, text[window:before_end])
         if begin is not None and text[window + begin].isupper():
             found.append(Definition(short, window + begin, before_end))
@@ -64,6 +69,6 @@ def _best_long_form(short: str, long_text: str) -> int | None:
         s -= 1
     begin = at + 1
     long_form = long_text[begin:]
-    if len(long_form) < len(short) or "," in long_form or len(long_form.split()) < 2:
+    if len(long_form) < len(short) or not _PLAIN.fullmatch(long_form) or len(long_form.split()) < 2:
         return None
     return begin

@@ -14,8 +14,8 @@ import numpy as np
 
 from graphrag_ray.offline.describe import CHARS_PER_TOKEN
 from graphrag_ray.offline.lexicon import lexicon
-from graphrag_ray.offline.questions import Question, read_question
-from graphrag_ray.offline.sentences import split_sentences
+from graphrag_ray.offline.questions import WEAK, Question, read_question
+from graphrag_ray.offline.sentences import split_sentences, without_label
 from graphrag_ray.offline.summarise import Floats, bm25, content_stems, mmr, similarities
 from graphrag_ray.offline.units import MARK, is_balanced, report_parts, stands_alone
 from graphrag_ray.query.evidence import can_be_found
@@ -34,7 +34,7 @@ FALLBACK_SCORE = 15
 
 _RATED = re.compile(r"rated (\d+(?:\.\d)?) of 10")
 _HELPFUL = "<ANSWER_HELPFULNESS> {} </ANSWER_HELPFULNESS>"
-_CITED = re.compile(r"\[Data:\s*[^\[\]]*\]")
+_CITED = re.compile(r"\s*(\[Data:[^\[\]]*\])")
 _SOURCE = re.compile(r"Source \d+")
 """The title of a chunk: its number in one context, which means nothing in another."""
 _TITLE = re.compile(r"\*\*([^*]+)\*\*:")
@@ -111,7 +111,8 @@ def _relevance(
     """[n] BM25 for the terms, weighted by how many of them the report has. For a question about the whole
     all sentences compete, behind those that match: by their report's rating, by the other words of the
     question, and by their place, since a report opens with what is most central to it."""
-    match = bm25(tuple(question.terms), sentences) * (0.3 + shares)
+    match = bm25(question.things, sentences) + WEAK * bm25(question.verbs, sentences)
+    match *= 0.3 + shares
     match /= max(1e-9, float(match.max(initial=0.0)))
     if not question.whole:
         return match
@@ -172,7 +173,7 @@ def records_of(context: str) -> list[_Report]:
         title = row.get("title") or f"Report {row['id']}"
         out.append(_Report("Reports", row["id"], title, tuple(dict.fromkeys(found)), rating))
     for row in sections.get("Sources", ()):
-        said = dict.fromkeys(s for s in _sentences(row.get("text")) if can_be_found(s))
+        said = dict.fromkeys(_sentences(row.get("text")))
         out.append(_Report("Sources", row["id"], f"Source {row['id']}", tuple(said), 5.0))
     for section, title in _TITLES.items():
         for row in sections.get(section, ()):
@@ -182,7 +183,10 @@ def records_of(context: str) -> list[_Report]:
 
 
 def _sentences(text: str | None) -> list[str]:
-    return [s for s in split_sentences(text or "", lexicon()) if is_balanced(s)]
+    """The sentences, without their speakers' labels, that lead back to their place in the text."""
+    words = lexicon()
+    found = (without_label(s, words) for s in split_sentences(text or "", words))
+    return [s for s in found if s and is_balanced(s) and can_be_found(s)]
 
 
 def context_answer(variables: Mapping[str, str]) -> str:
@@ -224,7 +228,7 @@ def reduce_answer(variables: Mapping[str, str]) -> str:
     if not quotes:
         return f"Nothing that was found answers this question. {MARK}"
     stems = [question.mark(content_stems(q.text)) for q in quotes]
-    match = bm25(tuple(question.terms) or question.stems, stems)
+    match = bm25(question.things or question.stems, stems) + WEAK * bm25(question.verbs, stems)
     helpful = np.array([q.score for q in quotes]) / 100
     first = 1.0 / (1 + 0.05 * np.arange(len(quotes)))
     relevance = helpful * (0.4 * first + 0.6 * match / max(1e-9, float(match.max())))
@@ -271,9 +275,9 @@ def _quotes(answers: str) -> list[_Quote]:
             at = 0
             for text in quoted(part):
                 at = part.find(f"“{text}”", at) + len(text) + 2
-                cited = _CITED.match(part[at:].lstrip())
+                cited = _CITED.match(part, at)
                 if cited:
-                    out.setdefault(text.casefold(), _Quote(text, title, cited.group(0), score))
+                    out.setdefault(text.casefold(), _Quote(text, title, cited.group(1), score))
     return list(out.values())
 
 

@@ -9,12 +9,15 @@ alone elsewhere, the reasoning behind the nested term of C-value (terms.py).
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from graphrag_ray.offline.lexicon import Lexicon
-from graphrag_ray.offline.runs import Run, quoted_titles, runs_of, trim
+from graphrag_ray.offline.runs import Run, runs_of, trim
 from graphrag_ray.offline.sentences import Sentence, fold
+from graphrag_ray.offline.titles import heading_runs, quoted_titles
 from graphrag_ray.offline.words import Word, is_empty, words_of
 
 MAX_WORDS = 9
@@ -23,7 +26,9 @@ MAX_WORDS = 9
 _ADDRESS = re.compile(
     r"\b(?:https?://|www\.)\S+|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64})+|(?<!\w)[@#]\w+"
 )
+_SPACED_HYPHEN = re.compile(r"(?<=\w)- (?=\w)")
 _LOWER = re.compile(r"(?<![^\W_])[a-zß-ÿ]+(?![^\W_])")
+_LOWER_STRETCH = re.compile(r"(?<![a-zß-ÿ'’&-])[a-zß-ÿ'’&-]+(?: [a-zß-ÿ'’&-]+)+")
 _FIELD = re.compile(r"(?:ing|ics|ions?|ology|ment|ence|ance|ists?|ism|ity|ry|ies|hip|hood|s)$")
 _ADJECTIVE = re.compile(r"(?:ian|ean|esque|ese|ist)$")
 _SUBJECT_OF = frozenset(
@@ -53,26 +58,51 @@ def find_candidates(text: str, sentences: list[Sentence], lexicon: Lexicon) -> l
     found = _gathered(text, _all_runs(text, sentences, lexicon), lexicon)
     _divide(text, found, lexicon)
     _unglue(text, found, lexicon)
-    lower_words = frozenset(_LOWER.findall(text))
-    return [c for c in found.values() if _accepted(c, text, lower_words, lexicon)]
+    in_lower = _LowerCase(text)
+    return [c for c in found.values() if _accepted(c, in_lower, lexicon)]
+
+
+class _LowerCase:
+    """How often a text writes words and phrases in lower case."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.words = frozenset(_LOWER.findall(text))
+        self._phrases: dict[int, Counter[str]] = {}
+
+    def count(self, words: list[Word]) -> int:
+        size = len(words)
+        if size not in self._phrases:
+            stretches = (s.split(" ") for s in _LOWER_STRETCH.findall(self._text))
+            self._phrases[size] = Counter(
+                " ".join(s[i : i + size]) for s in stretches for i in range(len(s) - size + 1)
+            )
+        return self._phrases[size][" ".join(w.lower for w in words)]
 
 
 def title_of(text: str, words: Iterable[Word]) -> str:
-    """A run as written, white space folded and apostrophes straight."""
+    """A run as written, white space folded, also behind a hyphen, and apostrophes straight."""
     listed = list(words)
-    return fold(text[listed[0].start : listed[-1].end]).replace("’", "'")
+    written = fold(text[listed[0].start : listed[-1].end]).replace("’", "'")
+    return _SPACED_HYPHEN.sub("-", written)
 
 
 def _all_runs(text: str, sentences: list[Sentence], lexicon: Lexicon) -> list[Run]:
     found: list[Run] = []
     text = _ADDRESS.sub(lambda m: "|" * len(m.group()), text)
     with_quotes = "“" in text or '"' in text
+    headings = heading_runs(text, sentences, lexicon)
     for index, sentence in enumerate(sentences):
         quoted = quoted_titles(text, sentence, index, lexicon) if with_quotes else []
-        spans = [(q.start, q.end) for q in quoted]
+        if index < 2 and headings:
+            own = [h for h in headings if h.sentence == index]
+            quoted = own + [q for q in quoted if not any(h.start <= q.start < h.end for h in own)]
+            quoted.sort(key=lambda r: r.start)
+        starts, ends = [q.start for q in quoted], [q.end for q in quoted]
         words = words_of(text, sentence, lexicon)
         for run in runs_of(text, index, words, lexicon):
-            if not any(a < run.end and run.start < b for a, b in spans):
+            before = bisect_right(starts, run.end - 1)  # titles begin before the run ends
+            if not before or ends[before - 1] <= run.start:
                 found.extend(trim(run, lexicon))
         found.extend(quoted)
     return [r for r in found if len(r.words) <= MAX_WORDS]
@@ -112,8 +142,9 @@ def _divide(text: str, found: dict[str, Candidate], lexicon: Lexicon) -> None:
             continue
         for at in range(1, len(run.words)):
             head, tail = run.words[:at], run.words[at:]
-            if _stands_alone(text, head, run.opened, found, lexicon) and _is_full_name(
-                text, tail, found, lexicon
+            if _person_behind(run.words, at, lexicon) or (
+                _stands_alone(text, head, tail[0], run.opened, found, lexicon)
+                and _is_full_name(text, tail, found, lexicon)
             ):
                 del found[key]
                 _put(text, found, replace(run, words=head, after=tail[0].lower))
@@ -121,11 +152,24 @@ def _divide(text: str, found: dict[str, Candidate], lexicon: Lexicon) -> None:
                 break
 
 
+def _person_behind(words: list[Word], at: int, lexicon: Lexicon) -> bool:
+    """Whether a body ends at word `at` and a person begins (Ostrey Publishing | Peter Quist)."""
+    first_names = lexicon.cues["first_name"]
+    return (
+        len(words) - at >= 2
+        and words[at - 1].lower in lexicon.cues["org_suffix"]
+        and words[at].lower in first_names
+        and words[0].lower not in first_names
+        and not lexicon.is_ordinary(words[at + 1].lower)
+    )
+
+
 def _stands_alone(
-    text: str, head: list[Word], opened: bool, found: dict[str, Candidate], lexicon: Lexicon
+    text: str, head: list[Word], following: Word, opened: bool, found: dict[str, Candidate], lexicon: Lexicon
 ) -> bool:
     if title_of(text, head).upper() in found:
-        return True
+        first_names = lexicon.cues["first_name"]
+        return not (head[-1].lower in first_names and following.lower in first_names)
     return len(head) == 1 and (opened or head[0].lower in lexicon.cues["place"])
 
 
@@ -158,21 +202,23 @@ def _put(text: str, found: dict[str, Candidate], run: Run) -> None:
     candidate.mid += 1
 
 
-def _accepted(candidate: Candidate, text: str, lower_words: frozenset[str], lexicon: Lexicon) -> bool:
+def _accepted(candidate: Candidate, in_lower: _LowerCase, lexicon: Lexicon) -> bool:
     words = candidate.words
     if any(r.quoted for r in candidate.runs):
         return True
     if len(words) == 1:
-        return _single_accepted(candidate, words[0], lower_words, lexicon)
+        return _single_accepted(candidate, words[0], in_lower.words, lexicon)
     if not all(lexicon.is_ordinary(w.lower) for w in words):
         return True
     if not candidate.mid and lexicon.is_leading(words[0].lower):
         return False
-    return text.count(" ".join(w.lower for w in words)) <= candidate.mid
+    return in_lower.count(words) <= candidate.mid
 
 
 def _single_accepted(candidate: Candidate, word: Word, lower_words: frozenset[str], lexicon: Lexicon) -> bool:
     run, lower = candidate.runs[0], word.lower
+    if word.text.isupper() and lower in lexicon.cues["place"]:
+        return True  # US
     if is_empty(lower, lexicon):
         return False
     ordinary = lexicon.is_ordinary(lower)

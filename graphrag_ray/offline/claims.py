@@ -57,7 +57,7 @@ def claim_records(variables: Mapping[str, str]) -> str:
     ranked = sorted(_candidates(reading, known), key=lambda c: (-c[0], c[1]))[:MAX_CLAIMS]
     rows = []
     for _, index, kind, things in sorted(ranked, key=lambda c: c[1]):
-        places = [(a, b) for t in things[:2] for s, a, b in t.places if s == index]
+        places = [p for t in things[:2] for p in t.in_sentence[index]]
         text = quote(reading, index, [p for p in places if p[0] >= reading.sentence(index).start])
         subject, object_ = things[0].title, things[1].title if len(things) > 1 else "NONE"
         start = _date(text)

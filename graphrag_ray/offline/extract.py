@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from graphrag_ray.offline.lexicon import lexicon
 from graphrag_ray.offline.mentions import Reading, read
-from graphrag_ray.offline.quotes import describe
+from graphrag_ray.offline.quotes import balanced, describe
 from graphrag_ray.offline.relations import relation_quote, relations
-from graphrag_ray.offline.types import CONCEPT, type_names
+from graphrag_ray.offline.type_cues import CONCEPT
+from graphrag_ray.offline.types import type_names
+
+_DELIMITER_LIKE = re.compile(r"<\s{0,2}\|[^<>\n]{0,20}>")
 
 DEFAULT_TYPES = "person, organization, location, event, work"
 
@@ -39,11 +43,12 @@ def relationship_rows(reading: Reading) -> list[tuple[str, ...]]:
 
 
 def without(value: str, *delimiters: str) -> str:
-    """The longest part of a value without a delimiter, which would be read as one."""
-    for delimiter in delimiters:
-        if delimiter and delimiter in value:
-            value = max(value.split(delimiter), key=len).strip()
-    return value
+    """The longest balanced part of a value without a delimiter, or what is read as one."""
+    parts = [value]
+    for delimiter in filter(None, delimiters):
+        parts = [p for part in parts for p in part.split(delimiter)]
+    parts = [p for part in parts for p in _DELIMITER_LIKE.split(part)]
+    return value if len(parts) == 1 else balanced(max(parts, key=len).strip())
 
 
 def _tuple(row: tuple[str, ...], field: str, record: str) -> str:

@@ -1,8 +1,17 @@
 """The static lexicon: ordinary English words, and the cues that tell a name's type.
 
 Both are plain text files beside this module, in `[sections]`. Inflected forms are derived here, so the
-files hold base forms. Nothing in them comes from a corpus: a name is found by its casing, the lexicon
-only says where casing is no evidence.
+files hold base forms. A name is found by its casing; the lexicon only says where casing is no evidence.
+
+Where the words come from: they were written down from knowledge of English, none was copied. lexicon.txt has
+the closed classes (pronouns, determiners, prepositions, conjunctions, auxiliaries) in full and common words
+of the open ones. cues.txt has lists by class: titles, kinship, trades and offices; legal forms of firms,
+branches, kinds of bodies; land forms, waters, settlements, buildings; countries, peoples, large cities;
+common first names; what wars, feasts, laws and works of art are called; verbs by what they take. A word
+stands there because its class does. The classes were chosen, and the weights of types.py set, with the
+demo corpus, the podcast corpus and 30 passages of Wikipedia in view; ordinary words that these showed to
+be missing were added to lexicon.txt. How well that carries over to other text is measured on 60 other
+passages (benchmarks/offline_quality.py, RESULTS.md).
 """
 
 from __future__ import annotations
@@ -14,7 +23,11 @@ from functools import lru_cache
 from importlib.resources import files
 
 _VOWELS = frozenset("aeiou")
-_PREFIX = re.compile(r"(?:re|un|non|over|under|mis|pre|dis|multi|inter|super|sub|anti|out|self)-?(?=\w{4})")
+_COMPOUND_HEADS = range(3, 8)
+"""Lengths of the second part of a compound."""
+_PREFIX = re.compile(
+    r"(?:re|un|co|non|over|under|mis|pre|dis|multi|inter|super|sub|anti|out|self)-?(?=\w{4})"
+)
 # Only endings that surnames do not have: Parker, Johnston and Collins are no derived words.
 _DERIVED = re.compile(
     r"(?<=\w{4})(?:i?fication|iz?ations?|is?ations?|ations?|itions?|ions?|abilit(?:y|ies)|it(?:y|ies)|i?ments?|i?ness(?:es)?|i?ful(?:ly)?"
@@ -59,7 +72,21 @@ class Lexicon:
         if prefix is not None and word[prefix.end() :] in self.ordinary:
             return True
         suffix = _DERIVED.search(word)
-        return suffix is not None and word[: suffix.start()] in self.stems
+        if suffix is not None and word[: suffix.start()] in self.stems:
+            return True
+        return self._is_compound(word)
+
+    def _is_compound(self, word: str) -> bool:
+        """Two ordinary words written as one, by the second (ropewalk, sailmakers)."""
+        heads = self.cues["compound_head"]
+        if word in self.cues["place"] or word in self.cues["first_name"]:
+            return False
+        return any(
+            len(word) > size + 2
+            and (word[-size:] in heads or word[-size:].removesuffix("s") in heads)
+            and word[:-size] in self.ordinary
+            for size in _COMPOUND_HEADS
+        )
 
     def is_leading(self, word: str) -> bool:
         if word in self.leading:
@@ -90,8 +117,22 @@ def lexicon() -> Lexicon:
         adjectives=adjectives,
         calendar=calendar,
         stems=frozenset(w[:-1] if w[-1] in "ey" else w for w in ordinary if len(w) > 3),
-        cues={name: frozenset(values) for name, values in cues.items()},
+        cues=_inflected_cues(cues),
     )
+
+
+def _inflected_cues(sections: dict[str, list[str]]) -> dict[str, frozenset[str]]:
+    """The sections by name; `x_noun` and `x_verb` with their inflected forms, `x` holding both as well."""
+    cues = {name: frozenset(values) for name, values in sections.items()}
+    for name, values in sections.items():
+        kind, _, part = name.rpartition("_")
+        if part == "noun":
+            cues[name] = _inflected(values, lambda w: [_plural(w)])
+        elif part == "verb" and kind != "before":
+            cues[name] = _inflected(values, _verb_forms)
+        if cues[name] != frozenset(values):
+            cues[kind] = cues.get(kind, frozenset()) | cues[name]
+    return cues
 
 
 def _read(name: str) -> dict[str, list[str]]:

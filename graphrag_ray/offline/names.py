@@ -6,14 +6,23 @@ labels and the long forms of abbreviations are names as well.
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from graphrag_ray.offline.abbreviations import definitions
 from graphrag_ray.offline.candidates import Candidate, find_candidates
 from graphrag_ray.offline.lexicon import Lexicon
 from graphrag_ray.offline.runs import Run
 from graphrag_ray.offline.sentences import Script, Sentence, fold
+
+_LOCATIVE = frozenset(["in", "near", "across", "throughout", "outside"])
+_UNLIKE_PERSON = re.compile(
+    r"(?<![\w.])(?!I+\b|IV\b|VI*\b|I?X\b)[A-Z]{2,}\b|(?!Mc|Mac|De|Di|Du|La|Le|Van|Fitz)\b[A-Z][a-z]+[A-Z]"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +80,13 @@ def speaker_title(label: str, lexicon: Lexicon) -> str:
     return fold(" ".join(words)).replace("’", "'")
 
 
-def looks_like_person(words: tuple[str, ...], lexicon: Lexicon) -> bool:
-    """By shape: two to four words, a first name or no ordinary word, and no suffix of another type."""
-    cues = lexicon.cues
+def looks_like_person(title: str, lexicon: Lexicon) -> bool:
+    """By shape: two to four words, a first name or no ordinary word, and no suffix of another type. Where
+    the others are not, no word is in capitals or has one inside, but as McKay or O'Hara has it (Azure AI
+    and GitHub Copilot are products)."""
+    cues, words = lexicon.cues, tuple(title.lower().split())
+    if not title.isupper() and _UNLIKE_PERSON.search(title):
+        return False
     if not 2 <= len(words) <= 4 or any(c.isdigit() for w in words for c in w):
         return False
     phrase, last = " ".join(words), words[-1].split("-")[-1]
@@ -90,14 +103,14 @@ def looks_like_person(words: tuple[str, ...], lexicon: Lexicon) -> bool:
 
 
 def _named(title: str) -> Name:
-    return Name(title, tuple(title.lower().split()))
+    return Name(title, tuple(w.strip(',;:!?()“”"') or w for w in title.lower().split()))
 
 
 def _add(names: dict[str, Name], candidate: Candidate) -> None:
     key = candidate.title.upper()
     name = names.setdefault(key, _named(candidate.title))
     name.person = name.person or candidate.person
-    name.quoted = name.quoted or any(r.quoted for r in candidate.runs)
+    name.quoted = name.quoted or any(r.quoted and not r.defined for r in candidate.runs)
     name.mentions.extend(Mention(r.sentence, r.start, r.end, r) for r in candidate.runs)
 
 
@@ -115,6 +128,8 @@ def _add_labels(names: dict[str, Name], script: Script, lexicon: Lexicon) -> Non
 
 def _define_abbreviations(names: dict[str, Name], text: str, sentences: list[Sentence]) -> None:
     """`Friends of Hask Marsh (FHM)`: the long form is a name as a whole, and FHM is short for it."""
+    spans: list[tuple[int, int]] = []
+    own: set[tuple[str, int]] = set()
     for index, sentence in enumerate(sentences):
         for found in definitions(text, sentence.start, sentence.end):
             title = fold(text[found.start : found.end]).replace("’", "'").removeprefix("The ")
@@ -122,14 +137,30 @@ def _define_abbreviations(names: dict[str, Name], text: str, sentences: list[Sen
             if short is None or title.upper() == short.key:
                 continue
             long = names.setdefault(title.upper(), _named(title))
-            for other in names.values():
-                if other is not long:  # parts of the long form, cut at a small word, are no names here
-                    other.mentions = [
-                        m for m in other.mentions if not (found.start <= m.start and m.end <= found.end)
-                    ]
-            if not any(m.end == found.end for m in long.mentions):
-                long.mentions.append(Mention(index, found.start, found.end))
+            long.mentions.append(Mention(index, found.start, found.end))
             short.short_for = long.key
+            spans.append((found.end, found.start))
+            own.add((long.key, found.end))
+    if spans:
+        _drop_parts(names.values(), spans, own)
+
+
+def _drop_parts(names: Iterable[Name], spans: list[tuple[int, int]], own: set[tuple[str, int]]) -> None:
+    """Parts of a long form, cut at a small word, are no names there.
+
+    spans: (end, start) of long forms by end; own: (key, end) of the names that they are.
+    """
+    least = list(accumulate((start for _, start in reversed(spans)), min))[::-1]
+    for name in names:
+        kept: dict[tuple[int, int], Mention] = {}
+        for m in name.mentions:
+            if (name.key, m.end) in own:
+                kept.setdefault((-1, m.end), m)  # the run that was found and the definition are one mention
+                continue
+            at = bisect_left(spans, (m.end, -1))
+            if at == len(spans) or least[at] > m.start:
+                kept[m.start, m.end] = m
+        name.mentions = list(kept.values())
 
 
 def _resolve(names: dict[str, Name], lexicon: Lexicon) -> dict[str, Name]:
@@ -156,23 +187,42 @@ def _full_names(names: dict[str, Name], lexicon: Lexicon) -> dict[str, list[Name
     for name in names.values():
         if len(name.words) < 2 or not name.mentions or name.short_for:
             continue
-        person = name.person or looks_like_person(name.words, lexicon)
+        if _without_middle(name, names, lexicon) is not None:
+            continue
+        person = name.person or looks_like_person(name.title, lexicon)
         for word in dict.fromkeys((name.words[0], name.words[-1])):
             if person or word in lexicon.ordinary:
                 found[word].append(name)
     return found
 
 
+def _without_middle(name: Name, names: dict[str, Name], lexicon: Lexicon) -> Name | None:
+    """The person of the chunk who is written with the first and the last of these words (Orla Quist for
+    Orla Maria Quist)."""
+    if len(name.words) < 3 or name.quoted:
+        return None
+    plain = names.get(f"{name.words[0]} {name.words[-1]}".upper())
+    if plain is None or not plain.mentions or not looks_like_person(plain.title, lexicon):
+        return None
+    return plain
+
+
 def _target(
     name: Name, names: dict[str, Name], full_names: dict[str, list[Name]], lexicon: Lexicon
 ) -> Name | None:
     """The name under which the mentions of `name` count; None: nobody knows."""
+    if (plain := _without_middle(name, names, lexicon)) is not None:
+        return plain
     if len(name.words) > 1 or name.quoted:
         return name
     fitting = full_names.get(name.words[0], [])
+    if all(m.run is not None and m.run.before in _LOCATIVE for m in name.mentions):
+        fitting = []  # in Marrakesh there is no Mr Marrakesh
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
         return max(fitting, key=lambda n: len(n.mentions)) if name.speaker else None
-    bare = name.words[0] in lexicon.cues["first_name"] and not name.speaker and not name.person
+    cues, word = lexicon.cues, name.words[0]
+    bare = word in cues["first_name"] and word not in cues["place"] and not name.speaker and not name.person
+    bare = bare and not any(m.run and m.run.after in cues["honorific"] for m in name.mentions)
     return None if bare and len(name.mentions) < 2 else name

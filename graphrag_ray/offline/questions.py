@@ -17,6 +17,9 @@ from graphrag_ray.offline.summarise import content_stems
 RARE = 2.0
 """Weight of a term that is a name, a number or not an ordinary word; ordinary ones weigh 1."""
 
+WEAK = 0.4
+"""Weight of a verb in a question: it tells less than what it is about (how did sales develop)."""
+
 MIN_COVERAGE = 0.5
 """Share of a question's terms, by weight, that one report must have; of a long question's, less."""
 MIN_COVERAGE_LONG = 0.4
@@ -32,6 +35,7 @@ class Question:
     terms  stem, or stems of a phrase, -> weight, of what has to be matched
     words  the same terms as the question writes them
     names  stems of those terms that are written as names
+    verbs  those that are used as verbs; things: all others, or where there are none all
     stems  every content stem of the question, for ranking
     whole  about the corpus as a whole
     """
@@ -41,6 +45,11 @@ class Question:
     names: frozenset[str]
     stems: tuple[str, ...]
     whole: bool
+    verbs: tuple[str, ...] = ()
+
+    @property
+    def things(self) -> tuple[str, ...]:
+        return tuple(t for t in self.terms if t not in self.verbs) or tuple(self.terms)
 
     def coverage(self, stems: Collection[str]) -> float:
         """The weighted share of the terms that a text has, 0–1; 0 for a question without terms."""
@@ -75,8 +84,9 @@ class Question:
         needed = MIN_COVERAGE_LONG if len(self.terms) >= LONG else MIN_COVERAGE
         if not any(self.coverage(set().union(*report)) >= needed for report in reports):
             return False
-        together = max((len(self.terms.keys() & set(s)) for s in sentences), default=0)
-        return together >= min(2, len(self.terms))
+        needed_of = set(self.things if len(self.things) > 1 else self.terms)
+        together = max((len(needed_of & set(s)) for s in sentences), default=0)
+        return together >= min(2, len(needed_of))
 
 
 @lru_cache(maxsize=256)
@@ -86,6 +96,7 @@ def read_question(question: str) -> Question:
     terms: dict[str, float] = {}
     written: dict[str, str] = {}
     names: set[str] = set()
+    verbs: dict[str, bool] = {}
     matches = list(_WORD.finditer(question))
     in_phrase = _phrases(question, matches)
     whole = any(_plain(m) in cues["whole"] for m in matches)
@@ -96,13 +107,16 @@ def read_question(question: str) -> Question:
             continue
         is_name = number > 0 and word[0].isupper()
         key = in_phrase.get(number, stems[0])
+        verb = not is_name and key == stems[0] and _is_verb(matches, number)
+        verbs[key] = verbs.get(key, True) and verb
         rare = is_name or any(c.isdigit() for c in word) or not lexicon().is_ordinary(lower)
-        terms[key] = max(terms.get(key, 0.0), RARE if rare else 1.0)
+        terms[key] = max(terms.get(key, 0.0), RARE if rare else WEAK if verb else 1.0)
         written[key] = f"{written[key]} {word}" if key in written and " " in key else word
         if is_name:
             names.add(key)
     stems_of_all = tuple(dict.fromkeys(content_stems(question)))
-    return Question(terms, tuple(written.values()), frozenset(names), stems_of_all, whole)
+    used_as_verbs = tuple(t for t, only in verbs.items() if only and terms[t] < 1)
+    return Question(terms, tuple(written.values()), frozenset(names), stems_of_all, whole, used_as_verbs)
 
 
 def why_nothing(question: str) -> str:
@@ -114,6 +128,21 @@ def why_nothing(question: str) -> str:
 
 def _plain(match: re.Match[str]) -> str:
     return match.group().lower().removesuffix("'s").removesuffix("’s")
+
+
+def _is_verb(matches: list[re.Match[str]], number: int) -> bool:
+    """Whether a word of a question is used as a verb: it is inflected as no noun is, or it stands behind
+    an auxiliary, not behind a determiner or preposition, and not before a noun (did the plan change)."""
+    words, word = lexicon(), matches[number].group().lower()
+    if word not in words.verbs:
+        return False
+    before = matches[number - 1].group().lower() if number else ""
+    if word not in words.nouns:
+        return before not in words.cues["before_noun"]
+    helped = any(m.group().lower() in words.cues["auxiliary"] for m in matches[:number])
+    after = matches[number + 1].group() if number + 1 < len(matches) else ""
+    ends = not after or after[0].isupper() or after.lower() in words.stop or after.lower() not in words.nouns
+    return helped and before not in words.cues["before_noun"] and ends
 
 
 def _phrases(question: str, matches: list[re.Match[str]]) -> dict[int, str]:

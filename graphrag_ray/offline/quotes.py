@@ -36,8 +36,7 @@ _FILLER = re.compile(
 def describe(reading: Reading, thing: Thing) -> str:
     """The quotation that says most about a thing of the chunk."""
     if thing.speaker:
-        labels = [i for i, s in enumerate(reading.script.sentences) if s.label_start < s.start]
-        own = [i for i in labels if reading.speaks[i] is thing]
+        own = reading.said_by.get(thing.key, [])
         mentioned = [p for p in thing.places if not _is_label(reading, p)]
         if not mentioned and own:
             return _own_words(reading, own)
@@ -55,6 +54,8 @@ def quote(reading: Reading, index: int, spans: list[tuple[int, int]]) -> str:
     end = sentence.end
     if end - start > MAX_QUOTE_CHARS:
         first, last = min((a for a, _ in spans), default=start), max((b for _, b in spans), default=start)
+        if last - first > MAX_QUOTE_CHARS:  # far apart: around the second of two
+            first = max(a for a, _ in spans)
         start, end = _clip(reading.text, start, end, first, last)
     return balanced(fold(reading.text[start:end]))
 
@@ -93,19 +94,19 @@ def _is_label(reading: Reading, place: tuple[int, int, int]) -> bool:
     return place[1] < reading.script.sentences[place[0]].start
 
 
-def _own_words(reading: Reading, firsts: list[int]) -> str:
-    """For a speaker whom nobody names: what they say, with the label before it."""
+def _own_words(reading: Reading, said: list[int]) -> str:
+    """For a speaker whom nobody names: the sentence of theirs that says most, without the label."""
 
-    def length(index: int) -> int:
-        size = reading.sentence(index).end - reading.sentence(index).start
-        return size if size <= 300 else 300 - size
+    def worth(index: int) -> float:
+        sentence = reading.sentence(index)
+        size = sentence.end - sentence.start
+        filler = _FILLER.match(reading.text[sentence.start : sentence.start + 12]) is not None
+        question = reading.text[sentence.end - 1] == "?"
+        return (
+            (size if size <= 300 else 300 - size) - 60 * filler - 100 * question - 200 * (not sentence.whole)
+        )
 
-    best = max(firsts, key=lambda i: (length(i), -i))
-    sentence = reading.sentence(best)
-    end = min(sentence.end, sentence.label_start + MAX_QUOTE_CHARS)
-    if end < sentence.end:
-        end = reading.text.rfind(" ", sentence.start, end) + 1 or sentence.end
-    return balanced(fold(reading.text[sentence.label_start : end]))
+    return quote(reading, max(said, key=lambda i: (worth(i), -i)), [])
 
 
 def _worth(reading: Reading, place: tuple[int, int, int]) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import log2
 
 import numpy as np
@@ -39,7 +39,7 @@ def write_report(variables: Mapping[str, str]) -> str:
     sections = parse_sections(variables["context"])
     units = units_of(sections)[:MAX_SENTENCES]
     members = _members(sections, units)
-    names = _display_names(members, units)
+    names = _DisplayNames(units)
     room = min(TARGET_CHARS, int(_tokens(variables.get("max_tokens", "")) * CHARS_PER_TOKEN * 0.6))
     summary, findings = _choose(units, members, room)
     shape = _shape(sections, names, members, _n_groups(variables["context"]))
@@ -76,18 +76,24 @@ def _members(sections: Sections, units: Sequence[Unit]) -> list[str]:
     return sorted(degrees, key=lambda m: (-degrees[m], -quoted[m], m))
 
 
-def _display_names(members: Sequence[str], units: Sequence[Unit]) -> dict[str, str]:
+class _DisplayNames:
     """Keys as the corpus writes them: MARA VENN becomes Mara Venn where a quotation has that, NASA stays."""
-    texts: dict[str, list[str]] = defaultdict(list)
-    for unit in units:
-        for member in unit.members:
-            texts[member].append(unit.text)
-    return {m: _written_as(m, texts[m]) if m.isupper() else m for m in members}
+
+    def __init__(self, units: Sequence[Unit]) -> None:
+        self._texts: dict[str, list[str]] = defaultdict(list)
+        for unit in units:
+            for member in unit.members:
+                self._texts[member].append(unit.text)
+        self._known: dict[str, str] = {}
+
+    def __getitem__(self, key: str) -> str:
+        if key not in self._known:
+            self._known[key] = _written_as(key, self._texts[key]) if key.isupper() else key
+        return self._known[key]
 
 
 def _written_as(key: str, texts: Sequence[str]) -> str:
-    pattern: re.Pattern[str] = re.compile(rf"(?<![^\W_]){re.escape(key)}(?![^\W_])", re.IGNORECASE)
-    seen: Counter[str] = Counter(f for t in texts[:12] for f in pattern.findall(t.replace("’", "'")))
+    seen: Counter[str] = Counter(form for t in texts[:12] for form in _forms(key, t.replace("’", "'")))
     mixed = [form for form, _ in seen.most_common() if not form.isupper()]
     if mixed and (" " in key or not seen[key]):
         return mixed[0]
@@ -96,9 +102,29 @@ def _written_as(key: str, texts: Sequence[str]) -> str:
     return " ".join(w if len(w) < 3 or "." in w else w[0] + w[1:].lower() for w in key.split())
 
 
-def _title(members: Sequence[str], names: Mapping[str, str]) -> str:
-    distinct = {names[m].casefold(): names[m] for m in reversed(members)}
-    return ", ".join(list(reversed(distinct.values()))[:TITLE_NAMES]) or "Unnamed records"
+def _forms(key: str, text: str) -> Iterator[str]:
+    """How a text writes a name, which is given in capitals, wherever it stands as words of its own."""
+    upper = text.upper()
+    places: Sequence[int] = range(len(text) + 1)
+    if len(upper) != len(text):  # ß becomes SS
+        places = [*(i for i, c in enumerate(text) for _ in c.upper()), len(text)]
+    at = upper.find(key)
+    while at >= 0:
+        start, end = places[at], places[at + len(key)]
+        whole = text[start:end].upper() == key  # not the second half of an ß
+        if whole and not text[max(0, start - 1) : start].isalnum() and not text[end : end + 1].isalnum():
+            yield text[start:end]
+            at += len(key) - 1
+        at = upper.find(key, at + 1)
+
+
+def _title(members: Sequence[str], names: _DisplayNames) -> str:
+    distinct: dict[str, str] = {}
+    for name in map(names.__getitem__, members):
+        distinct.setdefault(name.casefold(), name)
+        if len(distinct) == TITLE_NAMES:
+            break
+    return ", ".join(distinct.values()) or "Unnamed records"
 
 
 def _choose(
@@ -115,15 +141,18 @@ def _choose(
     summary = [units[i] for i in spread]
     _take(free, spread, similarity)
     used = sum(len(u.text) for u in summary)
+    units_of_member: dict[str, list[int]] = defaultdict(list)
+    for place, unit in enumerate(units):
+        for member in unit.members:
+            units_of_member[member].append(place)
     findings: list[tuple[str, list[Unit]]] = []
     for member in members:
         if len(findings) >= MAX_FINDINGS or used >= room:
             break
-        own = np.array([member in u.members for u in units]) & free
-        chosen = mmr(np.where(own, relevance, 0.0), similarity, MAX_QUOTES)
-        chosen = [i for i in chosen if free[i]]
-        if not chosen:
+        own = [i for i in units_of_member[member] if free[i]]
+        if not own:
             continue
+        chosen = [own[i] for i in mmr(relevance[own], similarity[np.ix_(own, own)], MAX_QUOTES)]
         _take(free, chosen, similarity)
         findings.append((member, [units[i] for i in chosen]))
         used += sum(len(units[i].text) for i in chosen)
@@ -148,7 +177,7 @@ def _weight(text: str) -> float:
 
 def _written(
     findings: Sequence[tuple[str, list[Unit]]],
-    names: Mapping[str, str],
+    names: _DisplayNames,
     sections: Sections,
     members: Sequence[str],
 ) -> list[dict[str, str]]:
@@ -201,7 +230,7 @@ def _n_groups(context: str) -> int:
     return int(found.group(1)) if found else 1
 
 
-def _shape(sections: Sections, names: Mapping[str, str], members: Sequence[str], n_groups: int) -> str:
+def _shape(sections: Sections, names: _DisplayNames, members: Sequence[str], n_groups: int) -> str:
     """What the community is, in words of our own, with its rating for those who read reports only."""
     around = f" around {names[members[0]]}" if members else ""
     what = f"A community{around}"

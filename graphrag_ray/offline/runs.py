@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from graphrag_ray.offline.lexicon import Lexicon
-from graphrag_ray.offline.sentences import Sentence
-from graphrag_ray.offline.words import Word, is_empty, words_of
+from graphrag_ray.offline.words import Word, is_empty
 
 _NUMBER = re.compile(r"\d{1,3}$|\d\.\d$")
-_QUOTED = re.compile(r"[“\"]([A-Z0-9][^“”\"\n.!?]{2,60}?)[,.]?[”\"]")
+_POSSESSIVE = re.compile(r"^\s?['’][sS]?(?=\s)")
+_NUMERAL = re.compile(r"[ivx]{1,5}")
 _UNITS = frozenset(["percent", "million", "billion", "to", "or", "per", "and", "of", "in"])
 _IN_ROLES = frozenset(["technology", "executive", "of", "for", "and"])
 _ARTICLES = frozenset(["the", "der", "la"])
-MAX_TITLE_WORDS = 9
 MAX_RUN = 24
 """A longer run is a list or a heading, and is cut here."""
 
@@ -30,7 +29,8 @@ class Run:
     """Words of one candidate.
 
     person           an honorific or a role stood before it
-    quoted           a title in quotation marks
+    quoted           a title, in quotation marks or not
+    defined          the heading of a text and what it is about: nothing says that it is a work
     before, before2  the lower-case words in front of it, after: the one behind; "" at an edge
     opened           a preposition that opened the sentence was cut off its front (In Tolverton Mara Venn …)
     """
@@ -43,6 +43,7 @@ class Run:
     before2: str = ""
     after: str = ""
     opened: bool = False
+    defined: bool = False
 
     @property
     def start(self) -> int:
@@ -73,22 +74,6 @@ def runs_of(text: str, index: int, words: list[Word], lexicon: Lexicon) -> list[
     return runs
 
 
-def quoted_titles(text: str, sentence: Sentence, index: int, lexicon: Lexicon) -> list[Run]:
-    """Titles in quotation marks: all content words capitalised, and more than one of them."""
-    runs = []
-    for match in _QUOTED.finditer(text, sentence.start, sentence.end):
-        words = words_of(text, Sentence(match.start(1), match.end(1)), lexicon)
-        content = [w for w in words if w.lower not in lexicon.cues["small"]]
-        spoken = text[match.start() - 2 : match.start()].startswith(",") or match.group()[-2] == ","
-        titled = all(w.text[0].isupper() or w.text.isdigit() for w in content)
-        if len(content) < 2 or not titled or spoken or len(words) > MAX_TITLE_WORDS:
-            continue
-        if text[match.end() : match.end() + 1] not in ("", "\n"):
-            kept = [Word(w.text, w.lower, w.start, w.end, False, False) for w in words]
-            runs.append(Run(kept, index, quoted=True))
-    return runs
-
-
 def _extend(text: str, words: list[Word], i: int, j: int, lexicon: Lexicon) -> int:
     """How many words from j on belong to the run that holds words[i:j]; 0: none."""
     last, word = words[j - 1], words[j]
@@ -98,7 +83,7 @@ def _extend(text: str, words: list[Word], i: int, j: int, lexicon: Lexicon) -> i
         return _after_possessive(words, j, lexicon)
     if word.capital:
         return 0 if word.initial else 1
-    if word.text == "I" and last.lower == "war":
+    if word.text == "I" and (last.lower == "war" or _is_regnal(text, words, j, lexicon)):
         return 1
     if _NUMBER.match(word.text):
         unit = words[j + 1].lower if j + 1 < len(words) else ""
@@ -123,6 +108,20 @@ def _after_possessive(words: list[Word], j: int, lexicon: Lexicon) -> int:
     return int(ordinary or word.lower in lexicon.cues["possessive_head"])
 
 
+def _is_regnal(text: str, words: list[Word], j: int, lexicon: Lexicon) -> bool:
+    """Whether the I at j counts rulers (Johann Adolf I of Ostrey)."""
+    follows = text[words[j].end : words[j].end + 4].lstrip()
+    return words[j - 1].lower in lexicon.cues["first_name"] and follows.startswith(("of ", ",", ")", "("))
+
+
+def is_personal(words: list[str], lexicon: Lexicon) -> bool:
+    """Whether words, in lower case, begin as the name of a ruler or saint does: a first name, or a
+    numeral behind a name."""
+    if all(w in lexicon.cues["first_name"] for w in words):
+        return True
+    return len(words) > 1 and _NUMERAL.fullmatch(words[-1]) is not None
+
+
 def _connects(left: list[Word], between: list[Word], right: Word, lexicon: Lexicon) -> bool:
     """Whether small words join two capitalised parts into one name."""
     cues, small, head = lexicon.cues, between[0].lower, left[-1].lower
@@ -132,10 +131,13 @@ def _connects(left: list[Word], between: list[Word], right: Word, lexicon: Lexic
         return True
     ordinary = all(lexicon.is_ordinary(w.lower) for w in left) and not (len(left) == 1 and left[0].initial)
     right_ordinary = lexicon.is_ordinary(right.lower) and right.lower not in lexicon.function
+    if small in ("of", "the") and len(between) == 1 and is_personal([w.lower for w in left], lexicon):
+        return small == "the" or right.lower in cues["place"] or not right_ordinary
     if small == "of":
         if head in cues["org_of"] or head in cues["loc_of"]:
             return True
-        return ordinary and head not in cues["role"] and head not in cues["honorific"]
+        named = len(left) > 1 and lexicon.is_ordinary(head) and left[0].lower not in cues["first_name"]
+        return (ordinary or named) and head not in cues["role"] and head not in cues["honorific"]
     if small == "for":
         return head in cues["for_head"] and (len(between) == 1 or right_ordinary)
     if small == "and":
@@ -148,8 +150,10 @@ def _connects(left: list[Word], between: list[Word], right: Word, lexicon: Lexic
 def _touches(text: str, last: Word, word: Word, lexicon: Lexicon) -> bool:
     """Only white space between two words, or the full stop of an initial or an honorific."""
     gap = text[last.end : word.start]
+    if gap == "- ":  # Metro- Goldwyn, as tokenised text writes it
+        return last.capital and word.capital
     if last.possessive:
-        gap = gap.lstrip("'’sS")
+        gap = _POSSESSIVE.sub("", gap)
     if gap.isspace():
         return "\n\n" not in gap
     if gap[:1] == "." and gap[1:].isspace():
@@ -175,13 +179,18 @@ def trim(run: Run, lexicon: Lexicon) -> list[Run]:
         right = Run(words[cut[1] :], run.sentence, True, False, words[cut[1] - 1].lower, "", run.after)
         return trim(left, lexicon) + trim(right, lexicon)
     words = _strip_back(words, lexicon)
-    if not words or all(is_empty(w.lower, lexicon) for w in words):
+    if not words or all(is_empty(w.lower, lexicon) and not _is_country(w, lexicon) for w in words):
         return []
     if words[0] is not run.words[0]:
         place = run.words.index(words[0])
         run.before, run.before2 = run.words[place - 1].lower, run.before
     run.words, run.person, run.opened = words, run.person or person, opened
     return [run]
+
+
+def _is_country(word: Word, lexicon: Lexicon) -> bool:
+    """US, which is us but for its capitals."""
+    return word.text.isupper() and word.lower in lexicon.cues["place"]
 
 
 def _strip_front(run: Run, lexicon: Lexicon) -> tuple[list[Word], bool, bool]:
@@ -217,7 +226,7 @@ def _is_title(first: Word, following: Word, lexicon: Lexicon) -> bool:
         return True
     forms = (first.lower, first.lower.removesuffix("s"))
     office = any(f in cues["honorific"] or f in cues["role"] for f in forms)
-    return office and _name_like(following.lower, lexicon)
+    return office and (_name_like(following.lower, lexicon) or following.lower in cues["honorific"])
 
 
 def _belongs(first: Word, following: Word, lexicon: Lexicon) -> bool:
@@ -239,10 +248,14 @@ def _strip_back(words: list[Word], lexicon: Lexicon) -> list[Word]:
         last = words[-1].lower
         placed = last in cues["loc_suffix"] or last in cues["org_suffix"] or last in cues["event_suffix"]
         is_role = last in cues["role"] and not placed and len(words) > 1
-        if is_role and all(lexicon.is_ordinary(w.lower) or w.lower in cues["not_name"] for w in words):
+        titled = last in cues["honorific"] and not placed
+        if (is_role or titled) and all(
+            lexicon.is_ordinary(w.lower) or w.lower in cues["not_name"] for w in words
+        ):
             return []
         dated = last in lexicon.calendar and not placed
-        if last in lexicon.stop or dated or (is_role and last not in cues["first_name"]):
+        empty = last in lexicon.stop and not _is_country(words[-1], lexicon)
+        if empty or dated or (is_role and last not in cues["first_name"]):
             words.pop()
             while words and not words[-1].text[0].isupper():
                 words.pop()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, replace
 
 from graphrag_ray.offline.lexicon import Lexicon
 
@@ -11,6 +12,7 @@ SHORT_LINE = 45
 """A shorter line before one that begins with a capital is a heading or a signature, not hard-wrapped text."""
 
 MAX_HEADING = 90
+MAX_ACRONYM = 4
 
 _LINE = re.compile(r"[^\n]+")
 _MARKUP = re.compile(r"[ \t]*(?:#{1,6}[ \t]+|[-*•>+][ \t]+|\d{1,3}[.)][ \t]+|\|[ \t]*)?[*_]{0,3}")
@@ -20,8 +22,8 @@ _LABEL = re.compile(
 )
 _BOUNDARY = re.compile(r"[.!?…]{1,8}[\"”’'»)\]*_]*\s+(?=[\"“‘'«(\[*_–—-]*\s?[A-Z0-9À-ÞА-Я])")
 _WORD_BEFORE = re.compile(r"([^\W_](?:[\w.&'’-]*[^\W_])?)$")
+_FIRST_WORD = re.compile(r"[^\W\d_]{2,}")
 _HEADING_WORD = re.compile(r"[^\W\d_][^\W_]{3,}|[A-Z]+")
-_SPACE = re.compile(r"\s+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Script:
 
 def fold(text: str) -> str:
     """White space folded: how a quoted sentence is written, and how it is compared with its source."""
-    return _SPACE.sub(" ", text).strip()
+    return " ".join(text.split())
 
 
 def split_sentences(text: str, lexicon: Lexicon) -> list[str]:
@@ -71,12 +73,18 @@ def read_script(text: str, lexicon: Lexicon) -> Script:
     """
     blocks = _blocks(text)
     labels = [_label(text, a, b, lexicon) for a, b in blocks]
-    names = [found[0] for found in labels if found]
+    following: dict[str, set[str]] = defaultdict(set)
+    for label in filter(None, labels):
+        following[label[0]].update(text[label[3] : label[3] + 40].split()[:1])
     sentences: list[Sentence] = []
     turns: list[Turn] = []
     for (start, end), found in zip(blocks, labels, strict=True):
         body, label_start = start, -1
-        if found and (found[0].isupper() or names.count(found[0]) > 1 or _is_person(found[0], lexicon)):
+        if found and (
+            _is_shouted(found[0], following[found[0]])
+            or len(following[found[0]]) > 1
+            or _is_person(found[0], lexicon)
+        ):
             turns.append(Turn(found[0], found[1], found[2]))
             body, label_start = found[3], start
         for a, b in _boundaries(text, body, end, lexicon):
@@ -87,8 +95,6 @@ def read_script(text: str, lexicon: Lexicon) -> Script:
 
 def _mark_fragments(text: str, sentences: list[Sentence]) -> list[Sentence]:
     """The first and the last sentence may be cut by the edge of the chunk."""
-    from dataclasses import replace
-
     if sentences and not text[sentences[0].start].isupper():
         sentences[0] = replace(sentences[0], whole=False)
     if sentences and text[: sentences[-1].end].rstrip("\"”’')]*_ ")[-1:] not in ".!?…:":
@@ -166,6 +172,25 @@ def _label(text: str, start: int, end: int, lexicon: Lexicon) -> tuple[str, int,
     return fold(name), found.start("name"), found.end("name"), found.end()
 
 
+def _is_shouted(label: str, following: set[str]) -> bool:
+    """A label in capitals; one short word has to come with different words behind it, else it is part of
+    a title (CSI: Miami)."""
+    return label.isupper() and (len(label) > MAX_ACRONYM or len(following) > 1)
+
+
+def without_label(sentence: str, lexicon: Lexicon) -> str:
+    """What is said, of a sentence that begins with its speaker's label: one in capitals, be it a name or
+    not (OPERATOR), or a person's."""
+    found = _LABEL.match(sentence)
+    if found is None:
+        return sentence
+    name = found.group("name")
+    shouted = name.isupper() and len(name) > MAX_ACRONYM
+    if not shouted and not (_label(sentence, 0, len(sentence), lexicon) and _is_person(name, lexicon)):
+        return sentence
+    return sentence[found.end() :].strip()
+
+
 def _is_person(label: str, lexicon: Lexicon) -> bool:
     words = label.lower().split()
     titled = words[0].strip(".") in lexicon.cues["strict_honorific"]
@@ -194,14 +219,34 @@ def _append(out: list[tuple[int, int]], text: str, start: int, end: int) -> None
         out.append((start, end))
 
 
+def _is_initial(text: str, start: int, at: int, following: int, lexicon: Lexicon) -> bool:
+    """Whether a capital letter begins a name (J. Marlowe), and does not end a sentence: as the letter of a
+    kind (Series S, Plan B, X|S), or before a word that no name begins with."""
+    if at > start and not (text[at - 1].isspace() or text[at - 1] in ".-(\"“‘'"):
+        return False
+    before = _WORD_BEFORE.search(text, max(start, at - 24), at - 1 if at > start else at)
+    if before is not None and text[before.end() : at] == " ":
+        lower = before.group(1).lower()
+        cues = lexicon.cues
+        if lower in lexicon.nouns and not (
+            lower in cues["first_name"] or lower in cues["role"] or lower in cues["honorific"]
+        ):
+            return False
+    after = _FIRST_WORD.match(text, following)
+    return after is None or after.group().lower() not in lexicon.function
+
+
 def _is_abbreviation(text: str, start: int, dot: int, following: int, lexicon: Lexicon) -> bool:
-    """Whether the full stop at `dot` belongs to the word before it (Dr., J., U.S., Inc. before a name)."""
+    """Whether the full stop at `dot` belongs to the word before it (Dr., J., U.S., Inc. before a name, d.
+    before a year)."""
     found = _WORD_BEFORE.search(text, max(start, dot - 12), dot)
     if not found:
         return False
     word = found.group(1)
+    if len(word) == 1 and word.islower():  # (d. 1803), p. 7
+        return text[following : following + 1].isdigit()
     if len(word) == 1:
-        return word.isupper() and word != "I"
+        return word.isupper() and word != "I" and _is_initial(text, start, dot - 1, following, lexicon)
     lower = word.lower()
     if lower in lexicon.cues["never_last"]:
         return True

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
+from math import log
 
 import numpy as np
 import numpy.typing as npt
@@ -76,7 +77,7 @@ def similarities(sentences: Sequence[Sequence[str]]) -> Floats:
     n = len(sentences)
     counts = [Counter(s) for s in sentences]
     frequency: Counter[str] = Counter(w for c in counts for w in c)
-    idf = {w: np.log((n + 1) / (f + 0.5)) for w, f in frequency.items()}
+    idf = {w: log((n + 1) / (f + 0.5)) for w, f in frequency.items()}
     shared = {w: i for i, w in enumerate(w for w, f in frequency.items() if f > 1)}
     matrix = np.zeros((n, max(1, len(shared))))
     length = np.zeros(n)
@@ -99,8 +100,8 @@ def lexrank(similarity: Floats, damping: float = 0.85, rounds: int = 30) -> Floa
     with any other is as salient as the average.
     """
     n = len(similarity)
-    if n == 0:
-        return np.zeros(0)
+    if n < 3:
+        return np.ones(n)
     others = similarity - np.diag(np.diag(similarity))
     weights = others / np.maximum(others.sum(axis=1, keepdims=True), 1e-9)
     rank = np.full(n, 1.0 / n)

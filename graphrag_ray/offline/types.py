@@ -8,15 +8,34 @@ types that the prompt asks for.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from graphrag_ray.offline.lexicon import Lexicon, lexicon
 from graphrag_ray.offline.names import Mention, Name, looks_like_person
-
-PERSON, ORGANIZATION, LOCATION, EVENT, WORK, CONCEPT = range(6)
+from graphrag_ray.offline.runs import is_personal
+from graphrag_ray.offline.sentences import Sentence
+from graphrag_ray.offline.type_cues import (
+    CONCEPT,
+    EVENT,
+    LOCATION,
+    ORGANIZATION,
+    PERSON,
+    WORK,
+    stated_kinds,
+)
 
 MAX_MENTIONS = 8
 """So many mentions vote; more change little."""
+
+MAX_GAP = 60
+"""Characters between two names of one list."""
+LIST_SHARE = 0.5
+LONG = 1.5
+"""What a suffix gains behind two other words: many surnames are ordinary words, most third words are not."""
+
+_BETWEEN = re.compile(r"[\"”’']?\s?(?:\([^()]*\)\s?)?(?:,\s?(?:and |or |& )?|and |or |& )[\"“]?\s?")
 
 _ORDER = (PERSON, ORGANIZATION, LOCATION, WORK, EVENT, CONCEPT)
 _KINDS = ("person", "organization", "location", "event", "work", "concept")
@@ -63,14 +82,16 @@ def place_heads(names: dict[str, Name], lexicon: Lexicon) -> frozenset[str]:
     )
 
 
-def classify(name: Name, lexicon: Lexicon, heads: frozenset[str] = frozenset()) -> int:
-    """PERSON … WORK for a name, by its own words and the words beside its mentions.
+def votes_for(
+    name: Name, text: str, sentences: list[Sentence], lexicon: Lexicon, heads: frozenset[str]
+) -> Votes:
+    """PERSON … CONCEPT: votes for a name, by its own words and the words beside its mentions.
 
     heads: of `place_heads`.
     """
-    if name.speaker:
-        return PERSON
     votes = [0.0] * len(_KINDS)
+    if name.speaker:
+        votes[PERSON] = 100.0
     if name.quoted:
         votes[WORK] += 4
     if len(name.words) == 1:
@@ -79,6 +100,42 @@ def classify(name: Name, lexicon: Lexicon, heads: frozenset[str] = frozenset()) 
         _by_words(name, votes, lexicon)
     for mention in name.mentions[:MAX_MENTIONS]:
         _by_context(name, mention, votes, lexicon)
+        sentence = sentences[mention.sentence]
+        within = (sentence.start, sentence.end)
+        for kind, weight in stated_kinds(text, mention.start, mention.end, within, lexicon):
+            votes[kind] += weight
+    return votes
+
+
+def share_in_lists(names: Iterable[Name], votes: Mapping[str, Votes], text: str) -> dict[str, Votes]:
+    """The votes with those of the names that stand in one list with it (A, B and C are of one kind)."""
+    places = sorted((m.start, m.end, n.key) for n in names for m in n.mentions if not m.label)
+    lists: list[list[str]] = []
+    last = -1
+    for start, end, key in places:
+        if 0 <= last <= start and in_one_list(text, last, start):
+            lists[-1].append(key)
+        else:
+            lists.append([key])
+        last = end
+    shared = {key: list(own) for key, own in votes.items()}
+    for members in lists:
+        for kind in range(len(_KINDS)) if len(members) > 1 else ():
+            first, second = sorted((votes[key][kind] for key in members), reverse=True)[:2]
+            for key in members:
+                best = second if votes[key][kind] == first else first
+                shared[key][kind] += LIST_SHARE * best if best >= 1 else 0.0
+    return shared
+
+
+def in_one_list(text: str, end: int, start: int) -> bool:
+    """Whether only a comma, `and`, `or` and brackets stand between the end of one name and the start of
+    another."""
+    return start - end <= MAX_GAP and _BETWEEN.fullmatch(text, end, start) is not None
+
+
+def kind_of(votes: Votes) -> int:
+    """PERSON … CONCEPT, the type with most votes; without any an organisation."""
     best = max(votes)
     if best <= 0:
         return ORGANIZATION
@@ -95,20 +152,30 @@ def _by_word(name: Name, votes: Votes, lexicon: Lexicon, heads: frozenset[str]) 
 
 
 def _by_words(name: Name, votes: Votes, lexicon: Lexicon) -> None:
-    cues, words = lexicon.cues, name.words
+    cues = lexicon.cues
+    words = name.words[: len(name.title.partition(",")[0].split())]  # Ostrey School, Denholm
     phrase, first, last = " ".join(words), words[0], words[-1].split("-")[-1]
     votes[LOCATION] += 4.0 * (phrase in cues["place"] or phrase in cues["place_phrase"])
-    if "&" not in words and looks_like_person(words, lexicon):
-        votes[PERSON] += 3.5 if first in cues["first_name"] else 2.5
+    if "&" not in words and looks_like_person(name.title, lexicon):
+        votes[PERSON] += 3.5 if first in cues["first_name"] else 2.0
     small = next((w for w in words[1:-1] if w in ("of", "for")), None)
     if small:
         head = words[words.index(small) - 1]
         votes[ORGANIZATION] += 3.5 * (head in cues["org_of"])
         votes[LOCATION] += 3.0 * (head in cues["loc_of"] and head not in cues["org_of"])
+        votes[EVENT] += 4.0 * (head in cues["event_of"])
+        votes[WORK] += 4.0 * (head in cues["work_of"])
+        votes[PERSON] += 4.0 * (head in cues["person_of"])
+    personal = next((i for i, w in enumerate(words) if w in ("of", "the") and i), len(words))
+    if personal > 1 or personal < len(words):
+        ruler = is_personal(list(words[:personal]), lexicon) and (
+            personal < len(words) or first not in cues["first_name"]
+        )
+        votes[PERSON] += 3.5 * ruler
     suffixed = False
     for kind, section, weight in _SUFFIXES:
         if last in cues[section] or (last.endswith("s") and last[:-1] in cues[section]):
-            votes[kind] += weight
+            votes[kind] += weight + LONG * (len(words) > 2 and kind != LOCATION)  # Orla Quist Prize
             suffixed = True
     votes[PERSON] += (1.0 if suffixed and first not in cues["first_name"] else 5.0) * name.person
     votes[ORGANIZATION] += 2.0 * ("&" in words)
@@ -127,7 +194,8 @@ def _by_context(name: Name, mention: Mention, votes: Votes, lexicon: Lexicon) ->
     if not (single and name.title.isupper()):
         votes[PERSON] += 1.0 * (run.after in cues["say"] or run.after in cues["person_next"])
     votes[PERSON] += 1.0 * (run.before in cues["role"] and run.before not in cues["loose_role"])
-    votes[LOCATION] += (0.8 if single else 0.4) * (run.before in cues["before_place"])
+    votes[LOCATION] += (1.2 if single else 0.4) * (run.before in cues["before_place"])
+    votes[LOCATION] += (0.4 if single else 0.2) * (run.before in cues["beside_place"])
     votes[LOCATION] += 0.1 * (single and run.before in ("of", "to", "from"))
     votes[ORGANIZATION] += 0.7 * (run.before in cues["before_organization"] or run.before2 in cues["head_of"])
     votes[ORGANIZATION] += 1.0 * any(b in cues["before_company"] for b in before)

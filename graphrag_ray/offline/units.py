@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from graphrag_ray.offline.relations import CONVERSE
 from graphrag_ray.offline.sentences import fold
@@ -30,6 +31,19 @@ _CUT = "…"
 _ENDS = frozenset('.!?…”"’)')
 _LABELLED = re.compile(r"[A-Z][A-Z.'’ -]+: ")
 _POINTS_BACK = re.compile(r"(?:But|And|So|Then|He|She|It|They|This|That|These|Those|His|Her|Its|Their)\b")
+_BOILERPLATE = re.compile(
+    r"forward[- ]looking statement|safe harbou?r|differ materially|(?:no|any) obligation to update|"
+    r"all rights reserved|without (?:any )?warrant|terms (?:of use|and conditions)|privacy policy|"
+    r"(?:not|no) constitute\b.{0,40}\b(?:advice|offer)|unsubscribe|reconciliations? of .{0,20}non-GAAP|"
+    r"this (?:call|conference|webcast) is being recorded|replay of th",
+    re.IGNORECASE,
+)
+_PLEASANTRY = re.compile(
+    r"(?:(?:yeah|yes|well|great|okay|ok|and|so|all right|hi|hello|hey)[,.!]? )*"
+    r"(?:thank(?:s| you)\b|good (?:morning|afternoon|evening|day)\b|you're welcome|welcome (?:to|back)\b|"
+    r"(?:our|the|your) next question\b|please go ahead|congrat)",
+    re.IGNORECASE,
+)
 _HEADING = re.compile(r"(?:^|\s)##\s+")
 
 
@@ -70,10 +84,13 @@ def is_balanced(text: str) -> bool:
     return depth == 0
 
 
+@lru_cache(maxsize=1 << 14)
 def stands_alone(text: str) -> float:
-    """0–1, how much a quotation means out of its place: questions, what a speaker says to another,
-    headings, fragments and what points back (he, this, but) mean little (Paice 1990, "Constructing
-    literature abstracts by computer")."""
+    """0–1, how much a quotation means out of its place: legal notices, courtesies, questions, what a speaker
+    says to another, headings, fragments and what points back (he, this, but) mean little (Paice 1990,
+    "Constructing literature abstracts by computer")."""
+    if _BOILERPLATE.search(text) or _PLEASANTRY.match(text):
+        return 0.1
     worth = 0.6 if "?" in text else 1.0
     if _LABELLED.match(text) or text[-1:] not in _ENDS:
         worth *= 0.6

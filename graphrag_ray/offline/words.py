@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from graphrag_ray.offline.lexicon import Lexicon
 from graphrag_ray.offline.sentences import Sentence
 
-_TOKEN = re.compile(r"[^\W_]+(?:[.'’&+-][^\W_]+)*(?:[+#]{1,2}(?![^\W_]))?|&")
+_TOKEN = re.compile(r"[^\W_]+(?:[.'’&+-][^\W_]+){0,15}(?:[+#]{1,2}(?![^\W_]))?|&")
 _GLUED = re.compile(r"[^\W\d_]{3,}\.(?=[A-Z][a-z])")
 _DOMAIN = re.compile(r"\.(?:com|org|net|edu|gov)$", re.IGNORECASE)
 _INITIALISM = re.compile(r"(?:[A-Z]\.)+[A-Z]$")
 _PLURAL_ACRONYM = re.compile(r"[A-Z]{2,}s$")
 _HYPHEN_LOWER = re.compile(r"-[a-z]")
-_CLITIC = re.compile(r"(?:['’](?:s|S|ve|re|ll|d|m)|n['’]t)$")
-_INNER_CAPITAL = re.compile(r"[a-z]{1,2}[A-Z]\w+$")
-_DIGIT_CAPITAL = re.compile(r"\d+[A-Z][A-Za-z]*$")
+_CLITIC = re.compile(r"(?<=.)(?:['’](?:s|S|ve|re|ll|d|m)|n['’]t)$")
+_INNER_CAPITAL = re.compile(r"[a-z]{1,2}['’]?[A-Z]\w+$")
+_DIGIT_CAPITAL = re.compile(r"\d{1,3}[A-Z][A-Za-z]*$")
 _NUMBERED = re.compile(r"(?:ep|episode|part|item|fig|figure|no|vol|ch|chapter|section|page|pp?)[-.]?\d+$")
 _OPENS = frozenset(':“"([‘«\n')
 _APOSTROPHES = ("' ", "’ ")
@@ -48,7 +48,7 @@ class Word:
     def capital(self) -> bool:
         """Whether it is written as names are: Mara, iPhone, 5G; but not I."""
         text = self.text
-        if self.levelled:
+        if self.levelled or text.islower():
             return False
         if text[0].isupper():
             return not (text == "I" or text.startswith(("I'", "I’")))
@@ -60,21 +60,36 @@ def words_of(text: str, sentence: Sentence, lexicon: Lexicon) -> list[Word]:
     words: list[Word] = []
     at = sentence.start
     fresh = True
-    for match in _TOKEN.finditer(text, sentence.start, sentence.end):
+    while match := _TOKEN.search(text, at, sentence.end):
         raw, start = match.group(), match.start()
-        glued = _GLUED.match(raw)
+        plain = raw.isalpha()  # of most words nothing has to be cut off
+        glued = None if plain else _GLUED.match(raw)
         if glued:
             raw = raw[: glued.end() - 1]
         gap = text[at:start]
         at = start + len(raw)
-        clitic = _CLITIC.search(raw)
-        base = _base(text, raw[: clitic.start()] if clitic else raw, start, lexicon)
+        if (not plain or len(raw) < 3) and _is_clitic(raw, gap):
+            if words and raw in ("s", "S"):
+                words[-1] = replace(words[-1], possessive=True)
+            continue
+        clitic = None if plain else _CLITIC.search(raw)
+        base = raw[: clitic.start()] if clitic else raw
+        if not plain or not base.islower():
+            base = _base(text, base, start, lexicon)
         owned = raw[-1] in "sS" and text[at : at + 2] in _APOSTROPHES and raw.lower() in lexicon.nouns
         cut = owned or len(base) < len(raw)
         initial = fresh or bool(_OPENS.intersection(gap))
         fresh = bool(glued)
         words.append(Word(base, base.lower(), start, start + len(base), initial, cut))
     return _level_heading(text, sentence, words, lexicon)
+
+
+def _is_clitic(word: str, gap: str) -> bool:
+    """Whether a token is no word but the end of the one before it, as tokenised text writes it
+    (did n't, Mara 's)."""
+    if word in ("n't", "n’t", "N'T", "N’T"):
+        return True
+    return gap in (" '", " ’", "'", "’") and word.lower() in ("s", "ve", "re", "ll", "d", "m")
 
 
 def is_empty(lower: str, lexicon: Lexicon) -> bool:
@@ -104,7 +119,8 @@ def _base(text: str, word: str, start: int, lexicon: Lexicon) -> str:
         domain = _DOMAIN.search(word)
         return word[: domain.start()] if domain else word
     if "-" in word and (hyphen := _HYPHEN_LOWER.search(word)) and word.lower() not in lexicon.ordinary:
-        return word[: hyphen.start()]
+        following = word[hyphen.start() + 1 :].lower()
+        return word[: hyphen.start()] if lexicon.is_ordinary(following) else word  # Kim Ki-duk
     return word[:-1] if _PLURAL_ACRONYM.match(word) else word
 
 

@@ -21,7 +21,7 @@ from graphrag_ray.query.points import mapper
 from graphrag_ray.reports.context import Count
 from graphrag_ray.reports.plan import HEADING_TOKENS, MIN_CONTEXT_TOKENS
 from graphrag_ray.settings import Price, Query
-from graphrag_ray.wording import plural
+from graphrag_ray.wording import plural, price_setting
 
 Ints = npt.NDArray[np.int64]
 
@@ -75,8 +75,7 @@ def check_prices(query: Query, prices: Iterable[Price | None]) -> None:
 
 def _unpriced() -> SettingsError:
     return SettingsError(
-        "query.budget_usd is set, but the price of a model is unknown. Say it: --set "
-        "models.default.price.input_usd_per_mtok=… (and output_usd_per_mtok), or set "
+        f"query.budget_usd is set, but the price of a model is unknown. Say it: {price_setting()}, or set "
         "query.budget_tokens instead"
     )
 
@@ -132,7 +131,7 @@ def asking(question: str, given: Given, stage: str, spec: AnswerSpec, calls: int
     if not calls:
         return Most()
     prompts = calls * instructions(question, spec, given.count) + data
-    replies = calls * reply_tokens(given, spec)
+    replies = calls * (reply_tokens(given, spec) + spec.call.reasoning_tokens)
     price = given.prices.get(stage)
     cost = None
     if price is not None:

@@ -24,6 +24,8 @@ HISTORY_TOKENS = 2_000
 ANSWER_TOKENS = 400
 """Of one answer in it: what a question leans on is mostly said at the beginning."""
 MAX_OUTPUT_TOKENS = 500
+MAX_TURNS, MAX_CHARACTERS = 100, 20_000
+"""Of the conversation's end that is looked at, and of a question or an answer in it."""
 MORE_CHARACTERS = 2_000
 """A question that grows by more is not the same question any more."""
 
@@ -61,9 +63,9 @@ def history(turns: Sequence[tuple[str, str]], tokens: int, count: Count) -> str:
     in it."""
     lines: list[str] = []
     heading = records.heading("Conversation", COLUMNS)
-    for question, answer in reversed(turns):
-        cut = longest_start(clean(answer), lambda text: count(text) <= ANSWER_TOKENS)
-        lines.insert(0, records.line([clean(question), cut]))
+    for question, answer in reversed(turns[-MAX_TURNS:]):
+        cut = longest_start(clean(answer[:MAX_CHARACTERS]), lambda text: count(text) <= ANSWER_TOKENS)
+        lines.insert(0, records.line([clean(question[:MAX_CHARACTERS]), cut]))
         if count(heading + "".join(lines)) > tokens:
             del lines[0]
             break

@@ -6,12 +6,11 @@ what is missing is said in words that a correction turn can send back.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from graphrag_ray.reports.parse import Problem, json_at
+from graphrag_ray.reports.parse import Problem, finite, json_at
 
 Entry = Mapping[str, Any]
 """Keys are lower case without anything but letters and digits; values as the model wrote them."""
@@ -19,7 +18,8 @@ Entry = Mapping[str, Any]
 _OPEN = "its JSON is not closed"
 
 _NUMBER = re.compile(r"(-?\d+(?:[.,]\d+)?)\s*(?:%|(?:/|out of|of)\s*\d+(?:\.0)?)?\Z", re.IGNORECASE)
-_ENTRY_END = re.compile(r"\}[\s,\]}`]*\Z")
+_ENTRY_END = re.compile(r"[\s,\]`]*+\}")
+"""Read backwards."""
 
 
 def entries(text: str, key: str, finish_reason: str = "stop") -> list[Entry] | Problem:
@@ -32,7 +32,7 @@ def entries(text: str, key: str, finish_reason: str = "stop") -> list[Entry] | P
         found = _listed(value, key)
         if found is None or (repaired and not found):
             continue
-        if repaired and finish_reason == "length" and not _ENTRY_END.search(text):
+        if repaired and finish_reason == "length" and not _ENTRY_END.match(text[::-1]):
             found = found[:-1]
             if not found:
                 return Problem(_OPEN)
@@ -50,14 +50,10 @@ def field(text: str, key: str) -> Any:
 def number(value: Any, most: float) -> float | None:
     """A number from 0 to `most`, what lies outside brought to its ends; None for what is no number."""
     if isinstance(value, str) and (match := _NUMBER.match(value.strip())):
-        value = float(match.group(1).replace(",", "."))
-    if isinstance(value, bool) or not isinstance(value, int | float):
+        value = match.group(1).replace(",", ".")
+    elif isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    try:
-        value = float(value)
-    except OverflowError:
-        return None
-    return None if not math.isfinite(value) else min(max(value, 0.0), most)
+    return finite(value, most)
 
 
 def words(entry: Entry, *names: str) -> str:

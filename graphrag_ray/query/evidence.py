@@ -16,7 +16,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from graphrag_ray.query.quotes import MAX_QUOTE_CHARACTERS, quoted, sentences
+from graphrag_ray.corpus.boundaries import sentences
+from graphrag_ray.query.quotes import quotable, quoted, shortened
 from graphrag_ray.records import Reference, references_in
 
 MIN_SHARE = 0.25
@@ -28,7 +29,7 @@ MAX_FOUND = 5
 
 _MARKER = re.compile(r"\[\s*Data:[^\[\]]*\]", re.IGNORECASE)
 _PARAGRAPH = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*•]|\d+[.)]|#+)\s)")
-_HEADING = re.compile(r"^\s*(?:[-*•]\s+)?\*\*[^*\n]+\*\*:?|^\s*#+ [^\n]*", re.MULTILINE)
+_HEADING = re.compile(r"^[^\S\n]*(?:[-*•]\s+)?\*\*[^*\n]+\*\*:?|^[^\S\n]*#+ [^\n]*", re.MULTILINE)
 _STRAIGHT = re.compile(r'"([^"\n]+)"')
 _OMISSION = re.compile(r"\[(?:…|\.\.\.)\]|…|\.\.\.")
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+")
@@ -69,11 +70,15 @@ def passages(answer: str) -> dict[Reference, list[str]]:
     return found
 
 
-def evidence(said: Sequence[str], texts: Sequence[str]) -> tuple[list[Found], list[float]]:
+def evidence(
+    said: Sequence[str], texts: Sequence[str], starts: Sequence[bool] = ()
+) -> tuple[list[Found], list[float]]:
     """What carries the passages, quotations first, then by falling share; and [len(texts)] the greatest
     share of each chunk, by which chunks can be ranked.
 
     At most MAX_FOUND, but every quotation that is found. Of equal sentences the first is taken.
+
+    starts: of each text, whether a document begins with it; of none: all do
     """
     normal = [_normal(t) for t in texts]
     verbatim: list[Found] = []
@@ -87,7 +92,7 @@ def evidence(said: Sequence[str], texts: Sequence[str]) -> tuple[list[Found], li
             missing += [] if place else [quote]
         rest = _without(passage, quotes)
         paraphrased += missing + [rest[a:b] for a, b in sentences(rest)]
-    best, shares = _overlap(paraphrased, texts)
+    best, shares = _overlap(paraphrased, texts, starts or [True] * len(texts))
     for found in verbatim:
         shares[found.text] = 1.0
     best.sort(key=lambda f: -f.share)
@@ -138,10 +143,16 @@ def _normal(text: str) -> str:
     return folded.translate({ord(c): "'" if "'" in alike else '"' for c, alike in _ALIKE.items()})
 
 
-def _overlap(said: Sequence[str], texts: Sequence[str]) -> tuple[list[Found], list[float]]:
+def _overlap(
+    said: Sequence[str], texts: Sequence[str], starts: Sequence[bool]
+) -> tuple[list[Found], list[float]]:
     """The best sentence for each passage, where one is good enough; the greatest share of each chunk."""
-    spans = [(n, a, b) for n, text in enumerate(texts) for a, b in sentences(text)] if said else []
-    words = [frozenset(_words(texts[n][a:b])) for n, a, b in spans]
+    spans, words = [], []
+    for number, text in enumerate(texts if said else ()):
+        for start, end in quotable(text, starts[number]):
+            if own := frozenset(_words(text[start:end])):
+                spans.append((number, start, end))
+                words.append(own)
     idf = _idf(words)
     unknown = math.log(1 + len(words))
     mean = sum(map(len, words)) / len(words) if words else 1.0
@@ -160,7 +171,7 @@ def _overlap(said: Sequence[str], texts: Sequence[str]) -> tuple[list[Found], li
                 best = (worth, share, place)
         if best:
             number, start, end = spans[best[2]]
-            end = min(end, start + MAX_QUOTE_CHARACTERS)
+            end = shortened(texts[number], start, end)
             found.append(Found(number, start, end, passage, verbatim=False, share=best[1]))
     return found, shares
 

@@ -24,7 +24,7 @@ from graphrag_ray.errors import LevelNotFound
 Ints = npt.NDArray[np.int64]
 
 AUTO = "auto"
-_LEVEL = re.compile(r"\s*c?\s*(\d{1,9})\s*\Z", re.IGNORECASE)
+_LEVEL = re.compile(r"\s*+(?:c\s*+)?(\d{1,9})\s*\Z", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

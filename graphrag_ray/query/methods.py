@@ -20,6 +20,16 @@ FILES: Mapping[str, str] = {
 }
 """Name -> module of this room whose function `search` it is."""
 
+ASKED: Mapping[str, tuple[str, ...]] = {
+    "global": ("map", "reduce"),
+    "text": ("map", "reduce"),
+    "local": ("embed", "answer"),
+    "vector": ("embed", "answer"),
+    "hybrid": ("embed", "answer"),
+    "drift": ("embed", "drift", "reduce"),
+}
+"""Name -> stages whose models it asks, beside those of `stages`."""
+
 WITH_LEVELS = ("global", "local", "drift")
 """Methods that read reports of a level."""
 WITH_CONDITIONS = ("vector", "hybrid", "local", "text")
@@ -32,6 +42,12 @@ def method(name: str) -> Callable[[Question, Given], Method]:
         raise UsageError(f"there is no method {name!r}; there are {', '.join(FILES)}")
     found: Callable[[Question, Given], Method] = import_module(f"graphrag_ray.query.{FILES[name]}").search
     return found
+
+
+def stages(name: str, dynamic: bool = False, following: bool = False) -> list[str]:
+    """The stages whose models a question asks. following: it leans on earlier ones."""
+    more = [*(["rate"] if dynamic and name == "global" else []), *(["condense"] if following else [])]
+    return [*ASKED[name], *more]
 
 
 def check(name: str, level: str | int | None, where: Sequence[str]) -> None:

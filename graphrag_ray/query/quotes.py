@@ -4,39 +4,52 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
 
-_SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+|\n\s*\n")
+from graphrag_ray.corpus.boundaries import last_word_end, sentences
+
+_SPACE = re.compile(r"\s+")
 _MARKS = re.compile("[“”]")
 MAX_QUOTE_CHARACTERS = 400
 
 
-def best_sentence(text: str, names: Sequence[str]) -> tuple[int, int]:
+def best_sentence(text: str, names: Sequence[str], *, is_start: bool = True) -> tuple[int, int]:
     """(start, end) of the first of the sentences that hold most of the names, in any case.
 
-    A sentence longer than MAX_QUOTE_CHARACTERS is cut. Without names, or where none occurs: the first
-    sentence. (0, 0) for a text of white space.
+    A sentence longer than MAX_QUOTE_CHARACTERS is cut after a word. Without names, or where none occurs: the
+    first sentence. (0, 0) for a text of white space. is_start: whether a document begins with the text
     """
     wanted = [name.casefold() for name in names if name]
     best, best_score = (0, 0), -1
-    for start, end in sentences(text):
+    for start, end in quotable(text, is_start):
         sentence = " ".join(text[start:end].casefold().split())
         score = sum(name in sentence for name in wanted)
         if score > best_score:
-            best, best_score = (start, min(end, start + MAX_QUOTE_CHARACTERS)), score
+            best, best_score = (start, shortened(text, start, end)), score
     return best
 
 
-def sentences(text: str) -> list[tuple[int, int]]:
-    """(start, end) of the sentences of a text, white space around them left out."""
-    cuts = [0, *(m.end() for m in _SENTENCE_END.finditer(text)), len(text)]
-    spans = []
-    for start, end in pairwise(cuts):
-        inside = text[start:end]
-        left = len(inside) - len(inside.lstrip())
-        if inside.strip():
-            spans.append((start + left, start + len(inside.rstrip())))
-    return spans
+def quotable(text: str, is_start: bool) -> list[tuple[int, int]]:
+    """(start, end) of the sentences of a chunk. Where it begins inside a sentence, which chunks of former
+    versions did inside a word or number as well, that one comes last and begins with its first whole word."""
+    spans = sentences(text)
+    if is_start or not spans or _begins_sentence(text[spans[0][0]]):
+        return spans
+    start, end = spans[0]
+    space = _SPACE.search(text, start, end)
+    return [*spans[1:], (space.end() if space else start, end)]
+
+
+def shortened(text: str, start: int, end: int) -> int:
+    """Where a quotation ends that is not to be longer than MAX_QUOTE_CHARACTERS."""
+    most = start + MAX_QUOTE_CHARACTERS
+    if end <= most:
+        return end
+    return start + len(text[start : last_word_end(text, start, most) or most].rstrip())
+
+
+def _begins_sentence(character: str) -> bool:
+    """A capital or a mark; scripts without capitals are given the benefit of the doubt."""
+    return not (character.islower() or character.isdigit() or character in ".,;:!?%)]’")
 
 
 def quoted(text: str) -> list[str]:

@@ -16,7 +16,7 @@ _SCORE = re.compile(
     rf"(?:[\s*`.]*<\s*/\s*{_NAME}\s*>[*`]*)?",
     re.IGNORECASE,
 )
-_TAG = re.compile(rf"<\s*/?\s*{_NAME}\s*>", re.IGNORECASE)
+_TAG = re.compile(rf"<\s*+(?:/\s*+)?{_NAME}\s*>", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

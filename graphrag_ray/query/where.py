@@ -10,13 +10,14 @@
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from fnmatch import fnmatchcase
 from typing import Any
 
 import orjson
@@ -33,7 +34,12 @@ MAX_TOLD = 8
 """Values or names that a message lists."""
 MAX_TOLD_CHARACTERS = 60
 
-_CONDITION = re.compile(r"\s*([^!=<>~]+?)\s*(!=|!~|>=|<=|=|~|>|<)\s*(.*?)\s*", re.DOTALL)
+MAX_CONDITIONS = 100
+MAX_CHARACTERS = 4_000
+"""Of a condition."""
+
+_SIGN = re.compile(r"!=|!~|>=|<=|[=~<>!]")
+_LONGEST_DATE = 100
 _ISO = re.compile(r"(\d{4})(?:[-/.](\d{1,2})(?:[-/.](\d{1,2})(?:[T ](\d{2}:\d{2}(?::\d{2})?))?)?)?(?!\d)")
 _COMPACT = re.compile(r"(\d{4})(\d{2})(\d{2})(?!\d)")
 _MONTH = re.compile(r"[^\W\d_]{3}")
@@ -63,6 +69,10 @@ def within(conditions: Sequence[str]) -> Generator[Any, Any, frozenset[str] | No
     """
     if not conditions:
         return None
+    if len(conditions) > MAX_CONDITIONS:
+        raise UsageError(
+            f"there are {len(conditions):,} conditions; {MAX_CONDITIONS} at most can be met together"
+        )
     parsed = [parse(c) for c in conditions]
     documents = yield Rows("documents", ["text_unit_ids", *columns(parsed)])
     chosen = fulfilled(parsed, documents)
@@ -92,10 +102,15 @@ def among(kind: Kind, chunks: Collection[str] | None) -> Generator[Any, Any, lis
 
 def parse(text: str) -> Condition:
     """Raises UsageError, which names the condition."""
-    match = _CONDITION.fullmatch(text)
-    if match is None:
+    if len(text) > MAX_CHARACTERS:
+        raise UsageError(
+            f"condition {_short(text)!r} has {len(text):,} characters; {MAX_CHARACTERS:,} at most"
+        )
+    found = _SIGN.search(text)
+    sign = found[0] if found else "!"
+    name, _, value = (part.strip() for part in text.partition(sign))
+    if sign == "!" or not name:
         raise UsageError(f"condition {_short(text)!r}: {_SHAPE}")
-    name, sign, value = match.groups()
     metadata = name not in OWN
     condition = Condition(text, name.removeprefix(METADATA) if metadata else name, sign, value, metadata)
     if condition.ordered and _number(value) is None and not _ISO.fullmatch(value):
@@ -132,8 +147,15 @@ def fulfilled(conditions: Sequence[Condition], documents: pa.Table) -> list[bool
 
 
 def _metadata(documents: pa.Table) -> list[dict[str, Any]]:
-    found = [orjson.loads(text) if text else {} for text in documents["raw_data"].to_pylist()]
+    found = [_json(text) for text in documents["raw_data"].to_pylist()]
     return [row if isinstance(row, dict) else {} for row in found]
+
+
+def _json(text: str | None) -> Any:
+    try:
+        return orjson.loads(text or "null")
+    except orjson.JSONDecodeError:
+        return None  # not written by us
 
 
 def _values(
@@ -156,19 +178,28 @@ def _values(
 
 def _at(row: Mapping[str, Any], name: str) -> Any:
     """A column, or what a path such as author.name leads to inside of one."""
-    first, dot, rest = name.partition(".")
-    if name in row or not dot:
-        return row.get(name)
-    inner = row.get(first)
-    return _at(inner, rest) if isinstance(inner, dict) else None
+    inner: Any = row
+    while isinstance(inner, dict):
+        first, dot, rest = name.partition(".")
+        if name in inner or not dot:
+            return inner.get(name)
+        inner, name = inner.get(first), rest
+    return None
 
 
 def _texts(value: Any) -> list[str]:
-    if value is None:
-        return []
-    if isinstance(value, list):
-        return [text for v in value for text in _texts(v)]
-    return [value if isinstance(value, str) else orjson.dumps(value).decode()]
+    """A value as texts: several of a list, and of lists in it."""
+    texts, pending = [], [value]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, list):
+            pending += reversed(one)
+        elif isinstance(one, str):
+            texts.append(one)
+        elif one is not None:
+            with suppress(orjson.JSONEncodeError):  # nested deeper than anybody would ask for
+                texts.append(orjson.dumps(one).decode())
+    return texts
 
 
 def _test(condition: Condition) -> Callable[[list[str]], bool]:
@@ -176,11 +207,11 @@ def _test(condition: Condition) -> Callable[[list[str]], bool]:
     if condition.ordered:
         return lambda values: any(_holds(condition, value) for value in values)
     wanted, number = condition.value, _number(condition.value)
-    pattern = wanted.replace("[", "[[]")
+    pattern = re.compile(fnmatch.translate(wanted.replace("[", "[[]")))
 
     def is_it(value: str) -> bool:
         if condition.sign.endswith("~"):
-            return fnmatchcase(value, pattern)
+            return bool(pattern.match(value))
         return value.strip() == wanted or (number is not None and _number(value) == number)
 
     negative = condition.sign.startswith("!")
@@ -220,13 +251,13 @@ def _date(text: str) -> str:
     if found := _ISO.match(text.strip()):
         year, *rest, time = found.groups()
         return "-".join([year, *(part.zfill(2) for part in rest if part)]) + (f"T{time}" if time else "")
-    if not _MONTH.search(text):
+    if len(text) > _LONGEST_DATE or not _MONTH.search(text):
         return ""
     from dateutil import parser as dates  # 20 ms that most questions need not wait for
 
     try:
         return str(dates.parse(text, default=datetime(1, 1, 1)).isoformat())
-    except (ValueError, OverflowError):
+    except (ValueError, ArithmeticError):
         return ""
 
 

@@ -19,6 +19,9 @@ _SCORE_LETTERS = "answerhelpfulness"
 _LONGEST_SCORE = 48
 _EMPHASIS = "*`"
 """May stand around a score."""
+_LONGEST_REFERENCE = 1_000
+"""A bracket that is open for longer is taken for text. Should it be a reference, the end corrects it."""
+_UNDECIDED = re.compile(rf"[\s{_EMPHASIS}]*")
 
 
 class Written:
@@ -32,12 +35,20 @@ class Written:
     def __init__(self, numbering: Mapping[tuple[str, int], str], number: Mapping[Reference, int]) -> None:
         self._numbering, self._number = numbering, number
         self._raw = ""
+        self._pending: list[str] = []
         self._space = ""
         self._begun = False
+        self._over = False
 
     def add(self, piece: str) -> str:
         """What can be shown now."""
-        self._raw += piece
+        if self._over:
+            return ""
+        self._pending.append(piece)
+        if _UNDECIDED.fullmatch(piece):  # however much of it comes, it is looked at once
+            return ""
+        self._raw, self._pending = "".join([self._raw, *self._pending]), []
+        self._over = _SCORE.search(self._raw) is not None
         decided = _decided(self._raw)
         resolved, _, _ = resolve_references(self._raw[:decided], self._numbering)
         self._raw = self._raw[decided:]
@@ -55,7 +66,8 @@ def _decided(text: str) -> int:
     if score := _score_from(text):
         text = text[: score - 1].rstrip(_EMPHASIS)
     opened = text.rfind("[")
-    if opened >= 0 and _OPEN_REFERENCE.fullmatch(text, opened):
+    is_short = opened >= len(text) - _LONGEST_REFERENCE
+    if opened >= 0 and is_short and _OPEN_REFERENCE.fullmatch(text, opened):
         text = text[:opened]
     # A reference takes the blanks before it with it, a score the marks.
     return min(len(text.rstrip(" \t")), len(text.rstrip(_EMPHASIS)))

@@ -35,10 +35,14 @@ SEPARATE = (
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]+")
 _REFERENCE_START = re.compile(r"\[(?=\s*Data:)", re.IGNORECASE)
-_SCORE_TAG_START = re.compile(r"<(?=\s*/?\s*ANSWER[\s_]*HELPFULNESS)", re.IGNORECASE)
+_SCORE_TAG_START = re.compile(r"<(?=\s*+(?:/\s*+)?ANSWER[\s_]*+HELPFULNESS)", re.IGNORECASE)
 _OPEN_REFERENCE = re.compile(r"\[\s*Data:[^\[\]]*\Z", re.IGNORECASE)
-_LONG_GAP = re.compile(r"[ \t\xa0]{16,}")
+_GAP = " " * 16
+_LONG_GAP = re.compile(rf"[ \t\xa0]{{{len(_GAP)},}}")
 _CUT = "…"
+_MOST_TOKENS_PER_BYTE = 3
+"""Of a field in its line: quotation marks are doubled there and put around it, and a vocabulary that brings
+text into NFC makes it three times as long at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +124,12 @@ def clean(text: str) -> str:
     a reference or of the map prompt's score tag loses its bracket.
     """
     # Control characters first: they could hide a reference until records.line folds them.
-    # Long gaps (tables, ASCII art) say nothing, and would take a pattern quadratic time.
-    text = records.strip_references(_LONG_GAP.sub(" ", fold(text)))
-    return _SCORE_TAG_START.sub("(", _REFERENCE_START.sub("(", text))
+    # Long gaps (tables, ASCII art) say nothing.
+    if not text.isprintable() or _GAP in text:
+        text = _LONG_GAP.sub(" ", fold(text))
+    if "[" in text:
+        text = _REFERENCE_START.sub("(", records.strip_references(text))
+    return _SCORE_TAG_START.sub("(", text) if "<" in text else text
 
 
 def fold(text: str) -> str:
@@ -179,6 +186,11 @@ def _n_groups(shown: Sequence[Record]) -> int:
 
 def fit(record: Record, limit: int, count: Count) -> Record:
     """The record itself where its line has at most `limit` tokens, else cut: its last column first."""
+    if (
+        _MOST_TOKENS_PER_BYTE * (sum(len(f.encode("utf-8", "surrogatepass")) + 1 for f in record.fields) + 1)
+        <= limit
+    ):
+        return record
     for column in reversed(range(len(record.fields))):
         if record_tokens(record, count) <= limit:
             return record
@@ -233,7 +245,6 @@ def write(shown: Sequence[Record]) -> tuple[str, dict[tuple[str, int], str]]:
         inside = [r for r in shown if r.section == section]
         if inside:
             parts.append(records.heading(section, columns))
-        for number, record in enumerate(inside, start=1):
-            numbering[section, number] = record.id
-            parts.append(records.line([number, *record.fields]))
+            parts.append(records.lines([n, *r.fields] for n, r in enumerate(inside, start=1)))
+            numbering |= {(section, n): r.id for n, r in enumerate(inside, start=1)}
     return "".join(parts), numbering

@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,10 @@ REPORT_SCHEMA: Mapping[str, Any] = {
 
 _NUMBER = re.compile(r"(-?\d+(?:[.,]\d+)?)\s*(?:(?:/|out of|of)\s*10(?:\.0)?)?\Z", re.IGNORECASE)
 _OBJECT_END = re.compile(r"\}[\s,\]]*\Z")
+_MARK = re.compile("[\"'“”{}\\[\\]()]")
+_MOST_LOOKS = 10_000_000
+"""Marks times characters of a text: from each mark json_repair may look as far as the text goes, which takes
+about a second for so many. A usual report comes to a tenth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +103,13 @@ def parse_report(text: str, finish_reason: str = "stop") -> Draft | Problem:
 
 def json_at(text: str, start: int) -> tuple[Any, bool]:
     """The JSON value that begins there, and whether it had to be repaired; None where nothing helps."""
-    try:
+    with suppress(ValueError, RecursionError):
         return _whole(json.JSONDecoder(strict=False).raw_decode(text, start)[0]), False
-    except (ValueError, RecursionError):
-        try:
-            return _whole(json_repair.loads(text[start:])), True
-        except (ValueError, RecursionError):
-            return None, True
+    rest = text[start:]
+    if len(_MARK.findall(rest)) * len(rest) <= _MOST_LOOKS:
+        with suppress(ValueError, RecursionError):
+            return _whole(json_repair.loads(rest)), True
+    return None, True
 
 
 def _whole(value: Any) -> Any:
@@ -126,11 +131,9 @@ def _json_object(text: str) -> tuple[dict[str, Any] | None, bool]:
     value, repaired = json_at(text, start)
     if isinstance(value, list):
         value = next((v for v in value if isinstance(v, dict)), None)
-    if not isinstance(value, dict) or not value:
-        return None, repaired
-    if len(value) == 1 and isinstance(inner := next(iter(value.values())), dict):
+    if isinstance(value, dict) and len(value) == 1 and isinstance(inner := next(iter(value.values())), dict):
         value = inner  # {"report": {…}}
-    return value, repaired
+    return (value if isinstance(value, dict) and value else None), repaired
 
 
 def _without_last(found: dict[str, Any], complete: bool) -> dict[str, Any]:
@@ -157,10 +160,19 @@ def _findings(value: Any) -> tuple[tuple[str, str], ...]:
 
 def _rating(value: Any) -> float | None:
     if isinstance(value, str) and (match := _NUMBER.match(value.strip())):
-        value = float(match.group(1).replace(",", "."))
-    if isinstance(value, bool) or not isinstance(value, int | float):
+        value = match.group(1).replace(",", ".")
+    elif isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return None if not math.isfinite(value) else min(max(float(value), 0.0), 10.0)
+    return finite(value, 10.0)
+
+
+def finite(value: str | int | float, most: float) -> float | None:
+    """A number from 0 to `most`, what lies outside brought to its ends; None where a float cannot hold it."""
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return min(max(number, 0.0), most) if math.isfinite(number) else None
 
 
 def _rating_explanation(fields: Mapping[str, Any]) -> str:

@@ -23,12 +23,32 @@ def packed(arrays: Mapping[str, pa.Array]) -> pa.Buffer:
     return sink.getvalue()
 
 
-def unpacked(data: pa.Buffer) -> tuple[dict[str, pa.Array], dict[str, npt.NDArray[Any]]]:
-    """The arrays of strings, and those of numbers, without copying them: they keep what `data` is part of."""
-    row = pa.ipc.open_file(pa.BufferReader(data)).get_batch(0)
-    arrays = {name: row.column(name).values for name in row.schema.names}
-    texts = {name: array for name, array in arrays.items() if pa.types.is_string(array.type)}
-    return texts, {name: numbers(array) for name, array in arrays.items() if name not in texts}
+def unpacked(
+    data: pa.Buffer, types: Mapping[str, pa.DataType]
+) -> tuple[pa.StringArray, dict[str, npt.NDArray[Any]]]:
+    """The strings `ids`, and the arrays of numbers, without copying them: they keep what `data` is part of.
+
+    types: of the numbers that there can be. Raises ValueError for what `packed` has not made of them; what
+    stands in the strings, `check_ids` looks at.
+    """
+    try:
+        row = pa.ipc.open_file(pa.BufferReader(data)).get_batch(0)
+        row.validate()
+        arrays = {name: row.column(name).values for name in row.schema.names}
+        ids = arrays.pop("ids")
+        expected = {name: types[name] for name in arrays}
+        if row.num_rows != 1 or ids.type != pa.string() or {n: a.type for n, a in arrays.items()} != expected:
+            raise ValueError("its arrays are of other types")
+        return ids, {name: numbers(array) for name, array in arrays.items()}
+    except (pa.ArrowException, KeyError, AttributeError, TypeError, BufferError, OSError) as e:
+        raise ValueError(f"it holds no such arrays ({e})") from e
+
+
+def check_ids(ids: pa.StringArray) -> None:
+    """Reads all of them. Raises ValueError."""
+    ids.validate(full=True)
+    if ids.null_count:
+        raise ValueError("an id is missing")
 
 
 # What pyarrow does with lists and with numpy's arrays begins with importing pandas, where it is installed:

@@ -25,12 +25,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from graphrag_ray.search.arrays import packed, unpacked
+from graphrag_ray.search.arrays import check_ids, packed, unpacked
 from graphrag_ray.search.ranking import Found, best, named, places_of
 from graphrag_ray.search.words import words
 
 K1, B = 1.2, 0.75
 """Lucene's: how soon a word's repetitions stop to count, how much a record's length does."""
+
+
+TYPES = {"words": pa.uint64(), "ends": pa.int64(), "records": pa.int32(), "scores": pa.float32()}
 
 
 @dataclass(frozen=True)
@@ -67,9 +70,28 @@ def build(ids: Sequence[str], texts: Sequence[str]) -> pa.Buffer:
 
 
 def read(data: pa.Buffer) -> KeywordShard:
-    """A shard from its bytes, without copying them."""
-    texts, arrays = unpacked(data)
-    return KeywordShard(**texts, **arrays)
+    """A shard from its bytes, without copying them. Raises ValueError for what is none."""
+    ids, arrays = unpacked(data, TYPES)
+    if len(arrays) != len(TYPES):
+        raise ValueError(f"it lacks {', '.join(TYPES.keys() - arrays.keys())}")
+    shard = KeywordShard(ids, **arrays)
+    if len(shard.words) != len(shard.ends) or len(shard.records) != len(shard.scores):
+        raise ValueError("its arrays are of different lengths")
+    return shard
+
+
+def check(shard: KeywordShard) -> None:
+    """Whether all is in order and none leads out of the shard: reads all of it. Raises ValueError."""
+    check_ids(shard.ids)
+    starts = np.concatenate([[0], shard.ends])
+    if (starts[1:] < starts[:-1]).any() or starts[-1] != len(shard.records):
+        raise ValueError("its postings are not one behind the other")
+    if (shard.words[1:] <= shard.words[:-1]).any():
+        raise ValueError("its words are not in order")
+    if len(shard.records) and not 0 <= shard.records.min() <= shard.records.max() < len(shard.ids):
+        raise ValueError("a posting is of no record")
+    if not np.isfinite(shard.scores).all():
+        raise ValueError("a score is no number")
 
 
 def asked(question: str) -> npt.NDArray[np.uint64]:

@@ -22,7 +22,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from graphrag_ray.search.arrays import packed, unpacked
+from graphrag_ray.search import graph_file
+from graphrag_ray.search.arrays import check_ids, packed, unpacked
+from graphrag_ray.search.graph_file import matrix_in
 from graphrag_ray.search.ranking import Found, Rows, best, named, places_of
 
 Floats = npt.NDArray[np.float32]
@@ -37,8 +39,9 @@ LARGE_SHARE = 0.1
 """Of a shard: fewer vectors are gone through one by one, rather than found by the graph and sorted out."""
 
 _ROWS_AT_ONCE = 16_384
-_MATRIX_AT = 8
-"""A usearch index begins with the vectors: how many, bytes of each (two uint32), then one after the other."""
+_TYPES = {"vectors": pa.float32(), "graph": pa.uint8()}
+_LONGEST = 1.001
+"""Length of a vector, rounded to float16."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +71,27 @@ def build(ids: Sequence[str], vectors: Floats, graph: bool = False) -> pa.Buffer
 
 
 def read(data: pa.Buffer) -> VectorShard:
-    """A shard from its bytes, without copying them."""
-    texts, arrays = unpacked(data)
-    ids = texts["ids"]
+    """A shard from its bytes, without copying them. Raises ValueError for what is none."""
+    ids, arrays = unpacked(data, _TYPES)
+    if len(arrays) != 1:
+        raise ValueError("it holds vectors, or a graph of them")
     if "vectors" in arrays:
         return VectorShard(ids, arrays["vectors"].reshape(len(ids), -1))
-    return VectorShard(ids, _matrix_in(arrays["graph"]), _Graph(arrays["graph"]))
+    matrix = matrix_in(arrays["graph"])
+    if len(matrix) != len(ids):
+        raise ValueError("its graph is one of other vectors")
+    return VectorShard(ids, matrix, _Graph(arrays["graph"]))
+
+
+def check(shard: VectorShard) -> None:
+    """Whether it can be searched: reads all of it. Raises ValueError."""
+    check_ids(shard.ids)
+    for start in range(0, len(shard.ids), _ROWS_AT_ONCE):
+        some = shard.vectors[start : start + _ROWS_AT_ONCE]
+        if not np.abs(some).max(initial=0.0) <= _LONGEST:  # nor where one is no number
+            raise ValueError("a vector is longer than 1")
+    if shard.graph is not None:
+        graph_file.check(shard.graph.raw)
 
 
 def unit(vectors: Floats) -> Floats:
@@ -149,11 +167,8 @@ def _graph_of(matrix: Floats) -> bytes:
     # By one thread: what neighbours a vector has would else depend on which was added first.
     index.add(np.arange(len(matrix), dtype=np.uint64), matrix, threads=1)
     made = bytes(index.save())
-    if not np.allclose(_matrix_in(np.frombuffer(made, np.uint8)), matrix, atol=1e-3):
+    raw = np.frombuffer(made, np.uint8)
+    graph_file.check(raw)
+    if not np.allclose(matrix_in(raw), matrix, atol=1e-3):
         raise AssertionError("a usearch index does not begin with its vectors any more")
     return made
-
-
-def _matrix_in(raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.float16]:
-    n, width = raw[:_MATRIX_AT].view("<u4").tolist()
-    return raw[_MATRIX_AT : _MATRIX_AT + n * width].view("<f2").reshape(n, width // 2)

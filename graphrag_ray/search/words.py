@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 from itertools import pairwise
 
 STEM = 6
@@ -28,25 +29,29 @@ _UNSPACED = (
 # Python's \w leaves out the marks that vowels and accents are in many scripts.
 _MARKS = "".join(c for c in map(chr, range(0x300, 0x1E00)) if unicodedata.category(c) in ("Mn", "Mc"))
 _WORD = re.compile(f"[{_UNSPACED}]{{1,{MAX_WORD}}}|(?:[^\\W_{_UNSPACED}]|[{_MARKS}]){{1,{MAX_WORD}}}")
+_ASCII_WORD = re.compile(f"[a-z0-9]{{1,{MAX_WORD}}}")
+_PUNCTUATION = "“”‘’–—…"
+"""What most texts have that are ASCII otherwise."""
 _RUN = re.compile(f"[{_UNSPACED}]")
 
 
 def words(text: str) -> list[str]:
     """All words in order, each as often as it occurs."""
-    found: list[str] = []
-    for word in _WORD.findall(_normal(text)):
-        if word > "\u0e00" and _RUN.match(word):
-            found += word
-            found += map("".join, pairwise(word))
-        else:
-            found.append(word)
-            if len(word) > STEM:
-                found.append(word[:STEM] + _PREFIX_MARK)
-    return found
+    return [word for written in _written(text) for word in _read(written)]
 
 
-def _normal(text: str) -> str:
+@lru_cache(maxsize=1 << 16)
+def _read(written: str) -> tuple[str, ...]:
+    if written > "\u0e00" and _RUN.match(written):
+        return (*written, *map("".join, pairwise(written)))
+    return (written, written[:STEM] + _PREFIX_MARK) if len(written) > STEM else (written,)
+
+
+def _written(text: str) -> list[str]:
+    if not text.isascii():
+        for mark in _PUNCTUATION:
+            text = text.replace(mark, " ")
     if text.isascii():
-        return text.lower()
+        return _ASCII_WORD.findall(text.lower())  # several times as fast
     # Word by word: a run of thousands of combining marks would take quadratic time.
-    return unicodedata.normalize("NFKC", "\n".join(_WORD.findall(text))).casefold()
+    return _WORD.findall(unicodedata.normalize("NFKC", "\n".join(_WORD.findall(text))).casefold())

@@ -27,6 +27,11 @@ _NO_TOKEN = Fault(
     "invalid_api_key",
     "a token is wanted, and none or a wrong one came: Authorization: Bearer …",
 )
+MAX_HEADER_BYTES = 65_536
+"""Of a request's path and headers: servers may take any."""
+_LONG_HEADER = Fault(
+    431, INVALID, "header_too_large", f"path and headers take {MAX_HEADER_BYTES:,} bytes at most"
+)
 _OTHER_HOST = Fault(421, INVALID, "unknown_host", "the service is not called by this name (the Host header)")
 
 
@@ -97,6 +102,9 @@ class Guard:
 
     def _fault(self, scope: Scope) -> Fault | None:
         headers = Headers(scope=scope)
+        named = sum(len(name) + len(value) for name, value in headers.raw)
+        if len(scope["path"]) + len(scope.get("query_string", b"")) + named > MAX_HEADER_BYTES:
+            return _LONG_HEADER
         if self._hosts and _name(headers.get("host", "")) not in self._hosts:
             return _OTHER_HOST
         path = path_of(scope)

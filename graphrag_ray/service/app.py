@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
+import orjson
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -32,7 +33,7 @@ from graphrag_ray.llm.limiter import LentLimiter, LocalLimiter
 from graphrag_ray.patience import Connections
 from graphrag_ray.prompts import Prompt
 from graphrag_ray.service import chat_api, query_api
-from graphrag_ray.service.access import HEALTH, METRICS, Guard
+from graphrag_ray.service.access import HEALTH, METRICS, Guard, path_of
 from graphrag_ray.service.asking import Asked, Service, events
 from graphrag_ray.service.chat_api import ChatBody
 from graphrag_ray.service.events import MEDIA, Json, last, refused, streamed
@@ -43,6 +44,14 @@ from graphrag_ray.service.options import ServiceOptions
 from graphrag_ray.service.query_api import QueryBody, Turn
 from graphrag_ray.version import __version__
 
+ASKED_AT = {
+    "/query": '{"question": "What are the main themes?"}',
+    "/v1/chat/completions": (
+        '{"model": "graphrag-ray", "messages": [{"role": "user", "content": "What are the main themes?"}]}'
+    ),
+}
+"""Where questions are posted, and what such a request holds at least."""
+OTHERS = ("/index", "/v1/models", HEALTH, METRICS, "/openapi.json")
 _MOST_TOLD = 3
 """Faults of a body that are named."""
 _LONGEST_KEY = 40
@@ -140,6 +149,12 @@ def _routes(app: FastAPI, service: Service) -> None:
         replied = await last(request, events(service, asked))
         return Json(await asyncio.to_thread(query_api.answer_json, replied, body.contexts))
 
+    @app.get("/", response_model=None)
+    async def root() -> Response:
+        """What there is."""
+        posted = {path: orjson.loads(body) for path, body in ASKED_AT.items()}
+        return Json({"service": "graphrag-ray", "version": __version__, "POST": posted, "GET": [*OTHERS]})
+
     @app.get("/index", response_model=None)
     async def index() -> Response:
         """The snapshot that is asked now: counts, levels, ways of answering."""
@@ -182,14 +197,15 @@ def _errors(app: FastAPI, options: ServiceOptions) -> None:
 
     async def of_body(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return refused(_of_body(error.errors()))
+        return refused(_of_body(error.errors(), path_of(request.scope)))
 
     async def of_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == 413:
             return refused(too_large(options.max_body_bytes))
         kind = SERVER if error.status_code >= 500 else INVALID
-        response = refused(Fault(error.status_code, kind, "http_error", str(error.detail)))
+        hint = ": GET / tells what there is" if error.status_code in (404, 405) else ""
+        response = refused(Fault(error.status_code, kind, "http_error", f"{error.detail}{hint}"))
         response.headers.update(error.headers or {})
         return response
 
@@ -203,10 +219,17 @@ def _errors(app: FastAPI, options: ServiceOptions) -> None:
     app.add_exception_handler(Exception, of_ours)
 
 
-def _of_body(problems: Sequence[Any]) -> Fault:
-    """What is wrong with a request's body, by key; never what stands there."""
+def _of_body(problems: Sequence[Any], path: str) -> Fault:
+    """What is wrong with a request's body, by key; never what stands there. Of one that is no JSON object,
+    what it should be."""
     told = [": ".join(filter(None, (_place(p), _said(p)))) for p in problems[:_MOST_TOLD]]
     more = f"; and {len(problems) - _MOST_TOLD} more" if len(problems) > _MOST_TOLD else ""
+    first = problems[0]
+    ours = first["type"] == "value_error"  # of a JSON object, and says itself what is wrong
+    whole = first["type"] == "json_invalid" or (first["loc"] == ("body",) and not ours)
+    if whole and path in ASKED_AT:
+        example = f"-H 'Content-Type: application/json' -d '{ASKED_AT[path]}'"
+        return Fault(400, INVALID, "invalid_request", f"{path} takes a JSON object, as of curl {example}")
     return Fault(400, INVALID, "invalid_request", "; ".join(told) + more, _place(problems[0]) or None)
 
 

@@ -24,7 +24,7 @@ from graphrag_ray.query import methods
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.query.parts import unread
 from graphrag_ray.records import Reference
-from graphrag_ray.service.faults import CLIENT_GONE, Refused, fault_of, out_of_time
+from graphrag_ray.service.faults import CLIENT_GONE, failed_by_bug, fault_of, out_of_time
 from graphrag_ray.service.live import Live, Served
 from graphrag_ray.service.measures import Measures
 from graphrag_ray.service.options import ServiceOptions
@@ -120,7 +120,7 @@ class Service:
             raise
         except Exception as e:
             ours = isinstance(e, TimeoutError) and timer.expired()
-            fault = out_of_time(limit, accounts.total.rate_limited) if ours else Refused(fault_of(e))
+            fault = out_of_time(limit, accounts.total.rate_limited) if ours else failed_by_bug(asked.id)
             status = fault.fault.status
             if not ours:
                 log.exception("a question ended with an error that is a bug")
@@ -168,10 +168,13 @@ def _answering(index: Index, asked: Asked) -> Any:
 
 
 def _replied(asked: Asked, served: Served, answer: Answer) -> Replied:
-    index = served.index
-    cited = answer.references
-    under = index.sources(cited, answer) if asked.sources else None
-    return Replied(asked.id, answer, served.number, index.numbers(cited), index.cited(cited), under)
+    index, references = served.index, answer.references
+    under: Sequence[Source] | None = None
+    if asked.sources:
+        under, answer = index.beside(answer, lambda: index.sources(references, answer), "The sources")
+    numbers, answer = index.beside(answer, lambda: index.numbers(references), "Short numbers")
+    cited, answer = index.beside(answer, lambda: index.cited(references), "What the answer cites")
+    return Replied(asked.id, answer, served.number, numbers or {}, cited or (), under)
 
 
 @dataclass

@@ -29,6 +29,7 @@ CITED = "\n\n---\n"
 """Stands before the names of what an answer cites, at the end of its text."""
 _LIST = re.compile(r"\n\n---\n(?:\*\*[A-Z][a-z]+ cited:\*\* .*(?:\n|\Z))+\Z")
 _LONGEST_NAME = 120
+MAX_MESSAGES = 10_000
 _ACTIVE = re.compile(r"[\\`*\[\]<>]|:(?=//)")
 _DONE = event(b"[DONE]")
 
@@ -42,7 +43,7 @@ class Message(BaseModel):
     """Further keys, such as `name`, mean nothing here."""
 
     role: str
-    content: str | list[Part] | None = None
+    content: str | Annotated[list[Part], Field(max_length=MAX_MESSAGES, fail_fast=True)] | None = None
 
 
 class StreamOptions(BaseModel):
@@ -55,7 +56,7 @@ class ChatBody(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     model: str
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = None
@@ -128,24 +129,23 @@ def _check(body: ChatBody) -> None:
 def _conversation(messages: Sequence[Message]) -> tuple[tuple[tuple[str, str], ...], str]:
     """Questions with their answers, and the question of now. What is said in several messages is one text,
     and what is sent twice, as after an error, counts once. Tools had nothing to do with an answer of ours."""
-    turns: list[tuple[list[str], list[str]]] = []
+    turns: list[tuple[dict[str, None], dict[str, None]]] = []
     for message in messages:
         if message.role == "user":
             if not turns or turns[-1][1]:
-                turns.append(([], []))
-            _add(turns[-1][0], _text(message))
+                turns.append(({}, {}))
+            turns[-1][0].update(_said(_text(message)))
         elif message.role == "assistant":
             if turns:
-                _add(turns[-1][1], _LIST.sub("", _text(message)))
+                turns[-1][1].update(_said(_LIST.sub("", _text(message))))
         elif message.role not in ("tool", "function"):
             raise invalid(f"messages of the role {message.role[:40]!r} are not understood", "messages")
     told = [("\n".join(asked), "\n".join(answered)) for asked, answered in turns]
     return tuple(told[:-1]), told[-1][0]
 
 
-def _add(texts: list[str], text: str) -> None:
-    if text and text not in texts:
-        texts.append(text)
+def _said(text: str) -> dict[str, None]:
+    return {text: None} if text else {}
 
 
 def _text(message: Message) -> str:

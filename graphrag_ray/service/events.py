@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import aclosing
 from typing import Any, TypeVar
@@ -13,7 +15,9 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from graphrag_ray.service.asking import Event, Replied
 from graphrag_ray.service.faults import Fault, fault_of
+from graphrag_ray.unforeseen import is_unforeseen
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MEDIA = "text/event-stream"
@@ -23,7 +27,16 @@ _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 class Json(JSONResponse):
     def render(self, content: Any) -> bytes:
+        return as_json(content)
+
+
+def as_json(content: Any) -> bytes:
+    """An answer is paid for: what orjson takes for no JSON (half a surrogate pair, a number of more than 64
+    bits) is written all the same."""
+    try:
         return orjson.dumps(content, default=str)
+    except TypeError:
+        return json.dumps(content, default=str).encode()
 
 
 def refused(fault: Fault) -> Response:
@@ -32,7 +45,7 @@ def refused(fault: Fault) -> Response:
 
 def event(data: Any, name: str | None = None) -> bytes:
     """One event. data: bytes as they are, anything else as JSON."""
-    told = data if isinstance(data, bytes) else orjson.dumps(data, default=str)
+    told = data if isinstance(data, bytes) else as_json(data)
     return (b"event: " + name.encode() + b"\n" if name else b"") + b"data: " + told + b"\n\n"
 
 
@@ -81,7 +94,9 @@ async def streamed(
                 async for one in coming:
                     for piece in told(one) if one is not None else (KEEP_ALIVE,):
                         yield piece
-            except Exception as e:  # noqa: BLE001 - the status is sent already: the stream tells it
+            except Exception as e:  # the status is sent already: the stream tells it
+                if is_unforeseen(e):  # the question's own are logged, and come as a fault
+                    log.exception("a stream ended with an error that is a bug")
                 for piece in failed(fault_of(e)):
                     yield piece
 

@@ -77,6 +77,13 @@ def out_of_time(seconds: float, rate_limited: int = 0) -> Refused:
     return Refused(Fault(504, SERVER, "timeout", message))
 
 
+def failed_by_bug(question: str = "") -> Refused:
+    """question: the id by which the log names it."""
+    named = f", under question={question}" if question else ""
+    message = f"the service failed at this question: its log says how{named}"
+    return Refused(Fault(500, SERVER, "internal_error", message))
+
+
 def no_snapshot(why: str) -> Refused:
     return Refused(Fault(503, SERVER, "no_snapshot", why, retry_after_s=5))
 
@@ -106,4 +113,4 @@ def fault_of(error: BaseException) -> Fault:
         if isinstance(error, known):
             again = 1 if known is SnapshotRemoved else None
             return Fault(status, kind, code, str(error), retry_after_s=again)
-    return Fault(500, SERVER, "internal_error", "the service failed at this question: its log says how")
+    return failed_by_bug().fault

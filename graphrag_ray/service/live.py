@@ -19,9 +19,10 @@ from graphrag_ray.prompts import Prompt
 from graphrag_ray.query.levels import Units
 from graphrag_ray.service.faults import no_snapshot
 from graphrag_ray.service.options import WRITING, ServiceOptions
-from graphrag_ray.settings import Endpoint, Settings
+from graphrag_ray.settings import BUNDLED, Endpoint, Model, Settings
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.snapshots import Manifest, check_there, load, newest_number
+from graphrag_ray.user_settings import user_file
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ class Live:
     async def _switch(self, number: int) -> None:
         old = self._current
         index, levels = await asyncio.to_thread(self._open, number)
-        models = Models.of(index.settings)
+        models = Models.of(index.settings, index.manifest.usage)
         # Connections may have been made without a key that is there by now: those are not kept.
         same = old is not None and old.connections.models == models and not old.lacking
         # Keys now, not at the first question: whoever holds them may be gone then, and the replica lives on.
@@ -167,7 +168,7 @@ class Live:
         """Open and warm a snapshot, beside the event loop."""
         manifest: Manifest = load(self._store, number)
         settings = self._options.settings_of(manifest, self._given)
-        prompts = self._prompts if settings.prompts_dir is None else None
+        prompts = self._prompts if settings.prompts_dir in (None, BUNDLED) else None
         old = self._current
         if old is None:
             index = Index(self._store, manifest, settings, self._cache, prompts=prompts, followed=True)
@@ -189,10 +190,14 @@ def _lacking(settings: Settings, ask_key: Callable[[str], str | None] | None) ->
     model that only an index needs may do without. Asks for every key. Waits, and reads files."""
     without = {}
     for name, model in Models.of(settings).online.items():
-        problems = [_without_key(endpoint, ask_key) for endpoint in model.endpoints]
-        without[name] = problems[0] if problems and all(problems) else ""
+        problems = [_without_key(endpoint, ask_key) for endpoint in model.endpoints] or [_not_known(model)]
+        without[name] = problems[0] if all(problems) else ""
     told = [without.get(settings.model_name(stage), "") for stage in WRITING]
     return told[0] if all(told) else ""
+
+
+def _not_known(model: Model) -> str:
+    return f"this machine does not know where the model {model.model!r} is: name it in {user_file()}"
 
 
 def _without_key(endpoint: Endpoint, ask_key: Callable[[str], str | None] | None) -> str:

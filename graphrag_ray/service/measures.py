@@ -47,7 +47,7 @@ DECLARED = (
 OF_MODELS = (*CALLS, *ENDPOINTS)
 
 _MODELS_PATH = "/v1/models"
-PATHS = ("/query", "/index", "/v1/chat/completions", _MODELS_PATH, HEALTH, METRICS, "/openapi.json")
+PATHS = ("/", "/query", "/index", "/v1/chat/completions", _MODELS_PATH, HEALTH, METRICS, "/openapi.json")
 """By which requests are counted. `/v1/models/NAME` is the path above it, all else is OTHER: there would be no
 end of what clients make up."""
 OTHER = "other"

@@ -11,9 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from graphrag_ray.llm.pricing import dearest_price
 from graphrag_ray.query import methods
 from graphrag_ray.query.budget import check_prices
-from graphrag_ray.settings import Settings, Storage
+from graphrag_ray.settings import Settings, Storage, of_index
 from graphrag_ray.settings_file import load_settings, read_settings
 from graphrag_ray.store.snapshots import Manifest
+from graphrag_ray.user_settings import Known
 
 TOKEN_ENV = "GRAPHRAG_RAY_TOKEN"
 WRITING = ("reduce", "answer")
@@ -31,6 +32,9 @@ class ServiceOptions(BaseModel):
     """A settings file (a path or a URL), or its content; null: the settings of each snapshot."""
     overrides: tuple[str, ...] = ()
     """`a.b=value`, over these settings."""
+    known: Known | None = None
+    """How the models of snapshots are reached; null: as the user's settings and the environment say where it
+    runs."""
     cache: str | None = None
     """A folder or URL where replies of models are kept: what was asked before costs nothing."""
     method: str = methods.DEFAULT
@@ -84,13 +88,13 @@ class ServiceOptions(BaseModel):
         """How the index is reached. given: the settings that were named."""
         own = [o for o in self.overrides if o.strip().startswith("storage.")]
         base = {"storage": given["storage"]} if given and "storage" in given else {}
-        return load_settings(None, own, base).storage
+        return load_settings(None, own, base, self.known).storage
 
     def settings_of(self, manifest: Manifest, given: Mapping[str, Any] | None) -> Settings:
-        """How questions to a snapshot are asked. A budget is of one run: not that of the run that indexed.
+        """How questions to a snapshot are asked.
         Raises SettingsError, also where no question could be answered by them."""
-        built = {name: section for name, section in manifest.settings.items() if name != "budget"}
-        settings = load_settings(None, self.overrides, built if given is None else given)
+        base = of_index(manifest.settings) if given is None else given
+        settings = load_settings(None, self.overrides, base, self.known)
         writers = [dearest_price(settings.model(settings.model_name(stage))) for stage in WRITING]
         check_prices(settings.query, writers)
         return settings

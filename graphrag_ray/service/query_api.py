@@ -7,10 +7,11 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from graphrag_ray.query import methods
 from graphrag_ray.query.answer import Answer
+from graphrag_ray.query.where import MAX_CHARACTERS, MAX_CONDITIONS
 from graphrag_ray.service.asking import Asked, Event, Phase, Replied, Service
 from graphrag_ray.service.events import event
 from graphrag_ray.service.faults import Fault, invalid
@@ -18,26 +19,49 @@ from graphrag_ray.service.options import ServiceOptions
 from graphrag_ray.settings import Query
 from graphrag_ray.streams import StartsAgain
 
+MAX_TURNS = 1_000
+MAX_KEYS = 100
 
-class Turn(BaseModel):
-    """An earlier question of the conversation and the text of its answer."""
+
+class Known(BaseModel):
+    """Takes known keys only. Of very many keys, or items of a list, not each one is told as a fault: that
+    would take seconds."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_few_keys(cls, given: Any) -> Any:
+        if isinstance(given, dict) and len(given) > MAX_KEYS:
+            raise ValueError(f"there are {len(given):,} keys; {MAX_KEYS} at most")
+        return given
+
+
+class Turn(Known):
+    """An earlier question of the conversation and the text of its answer."""
 
     question: str
     answer: str
 
 
-class QueryBody(BaseModel):
+class QueryBody(Known):
     """A question. What it leaves out is as the service's settings say."""
-
-    model_config = ConfigDict(extra="forbid")
 
     question: str
     method: Annotated[str | None, Field(description=f"One of {', '.join(methods.FILES)}.")] = None
     level: Annotated[str | int | None, Field(description='"C0", "C1", …, a number, or "auto".')] = None
-    where: Annotated[list[str], Field(description="Conditions on documents: path~*.md, date>=2023.")] = []
-    history: Annotated[list[Turn], Field(description="What was said before, the oldest first.")] = []
+    where: Annotated[
+        list[Annotated[str, Field(max_length=MAX_CHARACTERS)]],
+        Field(
+            max_length=MAX_CONDITIONS,
+            fail_fast=True,
+            description="Conditions on documents: path~*.md, date>=2023.",
+        ),
+    ] = []
+    history: Annotated[
+        list[Turn],
+        Field(max_length=MAX_TURNS, fail_fast=True, description="What was said before, the oldest first."),
+    ] = []
     stream: Annotated[bool, Field(description="Server-sent events; also by Accept: text/event-stream.")] = (
         False
     )

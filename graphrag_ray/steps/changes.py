@@ -47,16 +47,22 @@ def changes(run: Run, tables: Mapping[str, list[Part]]) -> dict[str, dict[str, i
     for name in CONTENT:
         old = {p.path: p for p in run.parent.parts(name)} if run.parent else {}
         new = {p.path: p for p in tables.get(name, [])}
-        gone = [part for path, part in old.items() if path not in new]
-        come = [part for path, part in new.items() if path not in old]
-        if any(part.path in run.damaged for part in gone):
+        if any(path in run.damaged for path in old.keys() - new.keys()):
             run.observer.note(f"What changed in {name} cannot be told: the rows before were damaged.")
             continue
-        # An id stands in one part only: where no part went, no row changed.
-        counts = _compared(_read(run, name, gone), _read(run, name, come)) if gone else _all_new(come)
-        counts["unchanged"] += sum(part.rows for path, part in new.items() if path in old)
-        found[name] = counts
+        found[name] = rows_compared(run, name, list(old.values()), list(new.values()))
     return found
+
+
+def rows_compared(run: Run, name: str, before: Sequence[Part], now: Sequence[Part]) -> dict[str, int]:
+    """The number of rows of a table `added`, `changed`, `removed` and `unchanged`."""
+    old, new = {p.path: p for p in before}, {p.path: p for p in now}
+    gone = [part for path, part in old.items() if path not in new]
+    come = [part for path, part in new.items() if path not in old]
+    # An id stands in one part only: where no part went, no row changed.
+    counts = _compared(_read(run, name, gone), _read(run, name, come)) if gone else _all_new(come)
+    counts["unchanged"] += sum(part.rows for path, part in new.items() if path in old)
+    return counts
 
 
 def _all_new(parts: Sequence[Part]) -> dict[str, int]:

@@ -102,7 +102,7 @@ def load_layout(run: Run, merged: Result, described: Result, found: Result) -> L
     """The hierarchy and the arrays that planning reports needs, from what `find_communities` stored."""
     groups = _groups(merged, described)
     graph = _graph(run, groups)
-    hierarchy = _restore(run, found)
+    hierarchy = restored(run, found)
     order, community = edge_order(hierarchy, graph.source, graph.target)
     elements, _ = graph.arrange(hierarchy, order, community)
     laid_out = {kind: found.tables[f"block_{kind}"] for kind in groups}
@@ -129,7 +129,7 @@ def _past(run: Run) -> Past | None:
         return None
     ids = read_table(run.store, entities, ["id"], schema.ENTITIES)["id"]
     weight = read_table(run.store, edges, ["weight"], schema.RELATIONSHIPS)["weight"].to_numpy()
-    hierarchy = _restore(run, before)
+    hierarchy = restored(run, before)
     if len(hierarchy.order) != len(ids):  # not the hierarchy of these tables, whatever came between
         return None
     return Past(hierarchy, prefixes_of(ids), *edge_ends(run.store, ids, edges), weight)
@@ -224,7 +224,8 @@ def _save(run: Run, hierarchy: Hierarchy) -> dict[str, list[list[Part]]]:
     return {name: [w.get(name, [])] for w in written for name in w}
 
 
-def _restore(run: Run, found: Result) -> Hierarchy:
+def restored(run: Run, found: Result) -> Hierarchy:
+    """The hierarchy that `find_communities` stored."""
     nodes = read_table(run.store, found.parts("hierarchy_nodes"), None, pa.schema([("node", pa.int64())]))
     names = ("level", "parent", "start", "end", "last")
     of = pa.schema([(name, pa.int64()) for name in names] + [("packed", pa.bool_())])

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from graphrag_ray import schema
 from graphrag_ray.embedding import Embedder
 from graphrag_ray.engine.executor import Tables
-from graphrag_ray.engine.work import Row, Work
+from graphrag_ray.engine.work import Outcome, Row, Work
 from graphrag_ray.ids import report_id
 from graphrag_ray.messages import Dialogue
 from graphrag_ray.reports.context import shown_content
@@ -26,6 +26,7 @@ from graphrag_ray.steps.run import (
     Result,
     Run,
     by_input,
+    each,
     failure_rows,
     passing,
     replayed,
@@ -50,7 +51,7 @@ def embed_all(run: Run, corpus: Result, described: Result, reports: Result, ids:
     if not options.enabled:
         return Result()
     embedder = Embedder.of(run.settings)
-    work = Work("embed", partial(_start, embedder), _label, turns=None)
+    work = _work(embedder)
 
     def compute() -> Result:
         inputs: list[Any] = []
@@ -87,6 +88,10 @@ def written_texts(corpus: Result, described: Result, reports: Result) -> dict[st
 def ids_of_reports(ids: list[str]) -> pa.Array:
     """By number of their communities in the hierarchy. ids: of the communities."""
     return pa.array([report_id(id_) for id_ in ids], pa.string())
+
+
+def _work(embedder: Embedder) -> Work[bytes]:
+    return Work("embed", partial(_start, embedder), _label, turns=None)
 
 
 def _start(embedder: Embedder, store: Store, row: Row) -> Dialogue[bytes]:
@@ -143,12 +148,21 @@ def _embed_here(
 ) -> Iterator[Tables]:
     from graphrag_ray.offline import embed_many  # not read where a model embeds
 
+    def embedded(rows: pa.Table) -> list[bytes]:
+        return embed_many([embedder.cut(text) for text in rows["text"].to_pylist()])
+
     done: list[tuple[str, bytes]] = []
     for table in load_texts(store, x):
         for at in range(0, table.num_rows, ROWS_AT_ONCE):
             rows = table.slice(at, ROWS_AT_ONCE)
-            texts = [embedder.cut(text) for text in rows["text"].to_pylist()]
-            done += zip(rows["id"].to_pylist(), embed_many(texts), strict=True)
+            failed: list[tuple[Row, Outcome[bytes]]] = []
+            for row, vector in each(rows, embedded):
+                if isinstance(vector, str):
+                    failed.append((row, Outcome("", "retry", error=vector, attempts=1)))
+                else:
+                    done.append((row["id"], vector))
+            if failed:
+                yield {"failures": failure_rows("embed", _work(embedder), failed)}
             if len(done) >= PART_ROWS:
                 yield _vectors(x[0], done)
                 done = []

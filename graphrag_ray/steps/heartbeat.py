@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
+from graphrag_ray import logs
 from graphrag_ray.engine.executor import Progress
 from graphrag_ray.engine.pace import Pace, Recent
 from graphrag_ray.errors import StoreError
@@ -23,6 +24,8 @@ from graphrag_ray.store.runs import Live
 
 EVERY_S = 5.0
 """Seconds between beats, and before the first."""
+LOGGED_EACH = 6
+"""Beats, of which the log tells one."""
 LAST_WITHIN_S = 2.0
 """A beat that is being written when the run ends is waited for so long."""
 
@@ -82,6 +85,9 @@ class Heartbeat:
             if not (reached := self.reached()):
                 continue
             self._beats += 1
+            if self._beats % LOGGED_EACH == 0:
+                far = {name: reached["pace"].get(name) for name in ("done", "total", "left_s")}
+                logs.event(_log, "progress", step=reached["step"], seconds=reached["seconds"], **far)
             live = Live(self._lock.holder.nonce, self._beats, self._now(), **reached)
             try:
                 runs.write_live(self._run.store, self._lock.epoch, live)

@@ -6,7 +6,7 @@ import os
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,8 +21,17 @@ from graphrag_ray.store.remote import is_storage_error, open_elsewhere
 from graphrag_ray.urls import display_url, shown, without_secrets
 from graphrag_ray.wording import plural
 
-INDEX_FOLDERS = ("work", "tables", "snapshots", "locks", "runs")
+INDEX_HOLDS = (
+    *("work/", "tables/", "snapshots/", "locks/", "runs/", "gc/", "damaged/"),
+    *("CURRENT", "outcome.json"),
+)
 """What a store keeps under the index root."""
+_PART = re.compile(
+    r"(|.*?/)(?:tables/[a-z_]+/part-[0-9a-f]{32}|(work)/[\w-]{1,64}/part-[0-9]{13}[-~][^/]*-[0-9a-f]{32})\.parquet"
+)
+"""How a store names its parts. Groups: its root, with a slash; whether it is the part of a journal."""
+
+INDEXES_TOLD = 3
 
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://")
 _SIGNS = re.compile(r"sig|token|secret|password|credential|(api|access)[_-]?key", re.IGNORECASE)
@@ -40,11 +49,13 @@ class InputFile:
 
 @dataclass(frozen=True)
 class Listing:
-    """files: by path; others: how many files of each unknown extension; base: the folder that the paths are
+    """files: by path; others: how many files of each unknown extension; indexes: other indexes below INPUT,
+    whose files are left out, and likewise what batches and caches keep; base: the folder that the paths are
     relative to, as a hash: its address may hold a password, and this is kept."""
 
     files: list[InputFile]
     others: Mapping[str, int]
+    indexes: Sequence[str]
     base: str
 
 
@@ -64,17 +75,19 @@ def look_at(input_url: str, index_url: str = "", options: Mapping[str, Any] | No
     try:
         fs, root = open_elsewhere(input_url, options or {})
         base, found = _found(fs, root)
+        indexes = _indexes(fs, found)
     except Exception as e:
         if not isinstance(e, ValueError | TypeError | ImportError) and not is_storage_error(e):
             raise
         why = without_secrets(str(e), input_url)
         raise InputError(f"cannot list INPUT {shown(input_url)!r}: {why}") from e
     same = index_url and protocol_of(index_url) == protocol_of(input_url)
-    ours = tuple(f"{fs._strip_protocol(index_url)}/{f}/" for f in INDEX_FOLDERS) if same else ()
+    own = f"{fs._strip_protocol(index_url)}/" if same else ""
+    stored = tuple(f"{at}{kept}" for at in {*indexes, own} if at for kept in INDEX_HOLDS)
     files, others = [], Counter[str]()
     for path, info in found.items():
         name = _name(path, base, alone=path == root)
-        if _hidden(name) or path.startswith(ours):
+        if _hidden(name) or path.startswith(stored):
             continue
         if _extension(name) in EXTENSIONS:
             files.append(InputFile(fs.unstrip_protocol(path), name, int(info.get("size") or 0)))
@@ -82,6 +95,7 @@ def look_at(input_url: str, index_url: str = "", options: Mapping[str, Any] | No
             others[_extension(_without_query(path))] += 1
     if not files:
         also = f" ({plural(others.total(), 'file')} of other kinds)" if others else ""
+        also += f" ({skipped_indexes(told)})" if (told := _told(indexes, own, base)) else ""
         raise InputError(
             f"nothing to read at INPUT {shown(input_url)!r}{also}: it must be a file, folder, glob or URL "
             f"with {', '.join(sorted(EXTENSIONS))} files"
@@ -89,8 +103,31 @@ def look_at(input_url: str, index_url: str = "", options: Mapping[str, Any] | No
     return Listing(
         sorted(files, key=lambda f: f.path),
         others,
+        _told(indexes, own, base),
         stable_id("input", display_url(fs.unstrip_protocol(base))),
     )
+
+
+def skipped_indexes(indexes: Sequence[str]) -> str:
+    """`2 indexes skipped (old, answers.parquet.work)`."""
+    more = ", …" if len(indexes) > INDEXES_TOLD else ""
+    named = ", ".join(indexes[:INDEXES_TOLD])
+    return f"{plural(len(indexes), 'index', 'indexes')} skipped ({named}{more})"
+
+
+def _told(indexes: Collection[str], own: str, base: str) -> list[str]:
+    """The names of indexes but this one, relative to the base."""
+    return sorted(_name(at.rstrip("/"), base, alone=False) for at in indexes if at != own)
+
+
+def _indexes(fs: Any, found: Iterable[str]) -> set[str]:
+    """Where stores keep their files among these, with a slash. A folder `tables` alone might be anybody's."""
+    sure, maybe = set[str](), set[str]()
+    for part in filter(None, map(_PART.fullmatch, found)):
+        (sure if part[2] else maybe).add(part[1])
+    return sure | {
+        at for at in maybe - sure if any(fs.exists(f"{at}{folder}") for folder in ("snapshots", "locks"))
+    }
 
 
 def _found(fs: Any, root: str) -> tuple[str, dict[str, Any]]:
@@ -106,17 +143,24 @@ def _found(fs: Any, root: str) -> tuple[str, dict[str, Any]]:
 
 def _below(fs: Any, folder: str) -> dict[str, Any]:
     """All files below a folder. fsspec's own `find` takes a local folder that may not be listed for an
-    empty one, whose documents would then be deleted, and follows links in circles."""
+    empty one, whose documents would then be deleted, and follows links in circles. Links lead to a folder
+    once: folders with links to each other have more paths than anybody could list."""
     if not isinstance(fs, LocalFileSystem):
         return dict(fs.find(folder, detail=True))
     found: dict[str, Any] = {}
-    folders: list[tuple[str, tuple[str, ...]]] = [(folder, (os.path.realpath(folder),))]
-    for at, above in folders:  # grows while we go through it
-        for info in fs.ls(at, detail=True):
-            if not os.path.isdir(info["name"]):
-                found[info["name"]] = info
-            elif (real := os.path.realpath(info["name"])) not in above:
-                folders.append((info["name"], (*above, real)))
+    folders: list[tuple[str, tuple[str, ...], bool]] = [(folder, (os.path.realpath(folder),), False)]
+    linked: set[str] = set()
+    for at, above, by_link in folders:  # grows while we go through it
+        for info in sorted(fs.ls(at, detail=True), key=lambda info: str(info["name"])):
+            path = info["name"]
+            if not os.path.isdir(path):
+                found[path] = info
+            elif (real := os.path.realpath(path)) not in above:
+                is_linked = by_link or os.path.islink(path)
+                if not is_linked or real not in linked:
+                    folders.append((path, (*above, real), is_linked))
+                if is_linked:
+                    linked.add(real)
     return found
 
 

@@ -22,7 +22,7 @@ from graphrag_ray.steps.listing import InputFile
 from graphrag_ray.steps.run import Run
 from graphrag_ray.storage_options import protocol_of
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.remote import is_storage_error, open_elsewhere
+from graphrag_ray.store.remote import open_elsewhere
 
 SCAN_BYTES = 16 << 20
 """Bytes of a .jsonl file whose lines a task counts."""
@@ -89,13 +89,11 @@ def _has_parts(file: InputFile, options: Mapping[str, Any]) -> bool:
         with fs.open(path, "rb", size=file.size, cache_type="none") as stream:
             stream.seek(file.size - 1)
             return len(stream.read(1)) == 1
-    except Exception as e:
-        if not is_storage_error(e) and not wants_ranges(e):
-            raise
-        return False  # read whole, it is told why it cannot be
+    except Exception:  # noqa: BLE001 - read whole, it is told why it cannot be
+        return False
 
 
-def wants_ranges(error: Exception) -> bool:
+def wants_ranges(error: BaseException) -> bool:
     """Whether fsspec found that an HTTP server sends only whole files. It has no type of its own for that."""
     at = error.__traceback__
     while at is not None and at.tb_next is not None:
@@ -137,10 +135,8 @@ def _scan(
         else:
             with fs.open(path, "rb") as stream:
                 segments = segments_of(stream, read_as)
-    except Exception as e:
-        if not is_storage_error(e):
-            raise
-        return  # read whole, it is told why it cannot be
+    except Exception:  # noqa: BLE001 - read whole, it is told why it cannot be
+        return
     yield pa.Table.from_pylist([{"file": n, **asdict(s)} for s in segments], schema=_FOUND)
 
 

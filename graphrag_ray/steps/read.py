@@ -7,7 +7,10 @@ cannot be read today keeps its last version and is a failure; a listing that fai
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, BinaryIO
@@ -15,24 +18,28 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from fsspec.implementations.local import LocalFileSystem
 
 from graphrag_ray import schema
 from graphrag_ray.corpus.parse import Document, Unreadable, documents_in
 from graphrag_ray.corpus.stretches import Stretch
 from graphrag_ray.corpus.tables import documents_table, text_units_table
 from graphrag_ray.corpus.tokens import vocabulary_for
-from graphrag_ray.engine.executor import Parted, Written
+from graphrag_ray.engine.drive import note_bug
+from graphrag_ray.engine.executor import Parted, Progress, Written
 from graphrag_ray.errors import InputError
 from graphrag_ray.graph.batches import stable_batches, stable_stream
 from graphrag_ray.ids import document_id, stable_id
+from graphrag_ray.llm.accounting import Accounts, InFlight
 from graphrag_ray.settings import Settings
 from graphrag_ray.steps.keep import inputs_of, keep_and_count, pairs_of
-from graphrag_ray.steps.listing import InputFile, look_at
+from graphrag_ray.steps.listing import InputFile, look_at, skipped_indexes
 from graphrag_ray.steps.pieces import Piece, pieces_of, read_stretch, wants_ranges
 from graphrag_ray.steps.run import Result, Run, by_input, rows_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.remote import is_storage_error, open_elsewhere
+from graphrag_ray.unforeseen import is_unforeseen
 from graphrag_ray.urls import without_secrets
 from graphrag_ray.wording import plural
 
@@ -73,13 +80,15 @@ def _read(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Result:
     files = listing.files
     if listing.others:
         run.observer.note(_skipped(listing.others))
+    if listing.indexes:
+        run.observer.note(f"{skipped_indexes(listing.indexes)}: what they keep is no document of INPUT")
     limit = _split_bytes(sum(f.size for f in files))
     pieces = pieces_of(run, files, options, limit)
     splits = stable_batches([p.rank for p in pieces], [p.size for p in pieces], limit)
     inputs = [[pieces[i] for i in batch] for batch in splits]
     one_by_one = Parted(lambda pieces: [[piece] for piece in pieces], _unread)
     read_split = partial(_read_split, run.settings, options, limit)
-    written = run.executor.map("read", read_split, inputs, one_by_one)
+    written = run.executor.map("read", read_split, inputs, one_by_one, _telling(run, inputs))
     again = _with_earlier_names(run, inputs, written)
     for n, done in zip(
         again, run.executor.map("read", read_split, list(again.values()), one_by_one), strict=True
@@ -93,6 +102,20 @@ def _read(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Result:
     return Result(_regrouped(tables), counts | {"files": len(files), "chunks": rows_of(tables["text_units"])})
 
 
+def _telling(run: Run, inputs: Sequence[Sequence[Piece]]) -> Callable[[int], None]:
+    """Tells people how much is read, as inputs end: files, or stretches of large ones."""
+    total, began, done = sum(map(len, inputs)), time.monotonic(), 0
+
+    def ended(number: int) -> None:
+        nonlocal done
+        done += len(inputs[number])
+        seconds = time.monotonic() - began
+        nothing = Accounts()  # no model is asked
+        run.executor.on_progress(Progress("read", done, total, 0, InFlight(), nothing, nothing, seconds))
+
+    return ended
+
+
 def _read_split(
     settings: Settings, options: Mapping[str, Any], limit: int, store: Store, pieces: Sequence[Piece]
 ) -> Iterator[Mapping[str, pa.Table]]:
@@ -102,23 +125,34 @@ def _read_split(
     unreadable: list[Unreadable] = []
     names = [set(piece.names) for piece in pieces]
 
-    def documents() -> Iterator[Document]:
+    def documents() -> Iterator[tuple[Document, pa.Table]]:
         for piece, known in zip(pieces, names, strict=True):
             for found in read_file(piece.file, settings, options, piece.stretch, known):
-                if isinstance(found, Unreadable):
-                    unreadable.append(found)
+                cut = _chunked(found, settings, vocabulary) if isinstance(found, Document) else found
+                if isinstance(cut, Unreadable):
+                    unreadable.append(cut)
                 else:
-                    yield found
+                    yield cut
 
-    for batch in stable_stream(documents(), lambda d: (d.id, len(d.text) + DOCUMENT_BYTES), limit):
-        units = [text_units_table(d, settings.chunking, vocabulary) for d in batch]
+    for batch in stable_stream(documents(), lambda x: (x[0].id, len(x[0].text) + DOCUMENT_BYTES), limit):
         yield {
-            "documents": documents_table(batch),
-            "text_units": pa.concat_tables(units),
+            "documents": documents_table(document for document, _ in batch),
+            "text_units": pa.concat_tables(units for _, units in batch),
             "failures": _failures(unreadable),
         }
         unreadable.clear()
     yield {"failures": _failures(unreadable), "row_names": _row_names(pieces, names)}
+
+
+def _chunked(
+    document: Document, settings: Settings, vocabulary: str
+) -> tuple[Document, pa.Table] | Unreadable:
+    try:
+        return document, text_units_table(document, settings.chunking, vocabulary)
+    except BaseException as e:
+        if not is_unforeseen(e):
+            raise
+        return Unreadable(document.path, document.row, note_bug(e))
 
 
 def _row_names(pieces: Sequence[Piece], names: Sequence[set[str]]) -> pa.Table:
@@ -203,20 +237,27 @@ def read_file(
     stretch: Stretch | None = None,
     names: set[str] | None = None,
 ) -> Iterator[Document | Unreadable]:
-    """The documents of a file, or of a stretch of it, and what in it is none. options: of INPUT's storage;
-    names: see `documents_in`."""
+    """The documents of a file, or of a stretch of it, and what in it is none; an error that nobody foresaw
+    costs what is left of the file. options: of INPUT's storage; names: see `documents_in`."""
     try:
         with _opened(file, options or {}, stretch) as stream:
             yield from documents_in(file.path, stream, settings.input, stretch, names)
-    except Exception as e:
-        if not is_storage_error(e) and not wants_ranges(e):
+    except BaseException as e:
+        if wants_ranges(e):
+            why = _NO_RANGES
+        elif is_storage_error(e):
+            why = without_secrets(str(e), file.url)
+        elif is_unforeseen(e):
+            why = note_bug(e)
+        else:
             raise
-        why = _NO_RANGES if wants_ranges(e) else without_secrets(str(e), file.url)
         yield Unreadable(file.path, "", f"cannot be read: {why}")
 
 
 def _opened(file: InputFile, options: Mapping[str, Any], stretch: Stretch | None) -> BinaryIO:
     fs, path = open_elsewhere(file.url, options)
+    if isinstance(fs, LocalFileSystem) and not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError("it is a named pipe, a socket or a device, not a regular file")
     if stretch is not None and file.path.lower().endswith(".jsonl"):
         return io.BytesIO(read_stretch(fs, path, stretch))
     if 0 < file.size <= WHOLE_BYTES:

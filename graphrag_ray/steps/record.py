@@ -155,6 +155,8 @@ def recorded(run: Run, given: Mapping[str, Any], now: Callable[[], float]) -> It
         except BaseException as e:
             # Ctrl-C between two sweeps comes as KeyboardInterrupt.
             error = run.executor.stop.error() if isinstance(e, KeyboardInterrupt) else e
+            if isinstance(error, BudgetSpent):
+                error.args = (f"{error} {_spent_in_all(run)}",)
             if recorder.record.outcome == runs.RUNNING:
                 recorder.write(**ending(error), reached=heart.reached(), ended_at=now())
                 recorder.tell(_level_of_the_end(), error=type(error).__name__)
@@ -240,6 +242,13 @@ def _paid(store: Store, journals: tuple[str, ...], record: RunRecord, until: flo
         return Accounts.from_dict(record.usage).total.total_tokens
     totals = [compaction.totals(store, name, record.started_at, until) for name in journals]
     return sum(m.prompt_tokens + m.completion_tokens for t in totals for m in t.by_model.values())
+
+
+def _spent_in_all(run: Run) -> str:
+    """With the calls that were in flight when the run was stopped."""
+    total = run.executor.spending.before.total
+    cost = "" if total.cost_usd is None else f" and ${total.cost_usd:.4f}"
+    return f"In all this run came to {total.total_tokens:,} tokens{cost}."
 
 
 def _level_of_the_end() -> int:

@@ -7,7 +7,7 @@ context and runs the dialogue; the length of its report wakes the community that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,12 +21,14 @@ from graphrag_ray.ids import community_id, report_id
 from graphrag_ray.messages import Dialogue
 from graphrag_ray.reports import context
 from graphrag_ray.reports.dialogue import Report, ReportSpec, full_content, report, report_spec
+from graphrag_ray.reports.kept import Earlier, Evidence, Sketch, evidence, sketch, standing
 from graphrag_ray.reports.plan import CLAIM, EDGE, NODE, Plan
 from graphrag_ray.reports.schedule import Schedule
 from graphrag_ray.schema import REFERENCE
 from graphrag_ray.steps.blocks import elements_at
 from graphrag_ray.steps.communities import HIERARCHY, Layout
-from graphrag_ray.steps.run import Result, Run, failure_rows, spec_key
+from graphrag_ray.steps.kept import SKETCHES, EarlierReports, earlier_reports, sketch_row
+from graphrag_ray.steps.run import Result, Run, failure_rows, fingerprint_of, spec_key
 from graphrag_ray.steps.spool import Spool
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, write_parts
@@ -41,11 +43,11 @@ PART_ROWS = 2_000
 """Reports in a stored part: some 10 MB."""
 
 ELEMENTS: dict[int, tuple[str, list[str] | None]] = {
-    NODE: ("entities", ["id", "title", "description"]),
-    EDGE: ("relationships", ["id", "source", "target", "description"]),
+    NODE: ("entities", ["id", "title", "description", "text_unit_ids"]),
+    EDGE: ("relationships", ["id", "source", "target", "description", "text_unit_ids"]),
     CLAIM: ("covariates", None),
 }
-"""What a context shows of each kind: its table and columns. A hub's list of text units is not among them."""
+"""What a context shows of each kind, and what it rests on: its table and columns."""
 
 WRITTEN = pa.schema(
     [
@@ -70,12 +72,34 @@ WRITTEN = pa.schema(
 
 @dataclass(frozen=True)
 class WrittenReport:
-    """A report and what it was written from."""
+    """A report and what it was written from.
+
+    record_tokens  of its record in the context of another one
+    sketch         None where no later run asks for it
+    evidence       what it rests on now
+    kept           it is that of the parent snapshot
+    """
 
     report: Report
     n_tokens: int
+    record_tokens: int
     context_tokens: int
     left_out: int
+    sketch: Sketch | None = None
+    evidence: Evidence = ()
+    kept: bool = False
+
+
+@dataclass(frozen=True)
+class _Budget:
+    """tokens: of a context, in a vocabulary; keep_below: see settings.Reports."""
+
+    tokens: int
+    vocabulary: str
+    keep_below: float
+
+    def count(self, text: str) -> int:
+        return count(text, self.vocabulary)
 
 
 def community_ids(layout: Layout) -> list[str]:
@@ -88,21 +112,28 @@ def community_ids(layout: Layout) -> list[str]:
     ]
 
 
-def write_reports(run: Run, found: Result, layout: Layout, ids: list[str]) -> Result:
-    """Tables reports (WRITTEN, by level and community number; one group a part) and failures."""
+def write_reports(run: Run, corpus: Result, found: Result, layout: Layout, ids: list[str]) -> Result:
+    """Tables reports (WRITTEN, by level and community number; one group a part), sketches (`steps/kept.py`)
+    and failures.
+
+    Which reports of the parent snapshot stand is no part of the fingerprint: they stand in the next run, too.
+    """
     spec = report_spec(run.settings, run.prompts)
     options = run.settings.reports
     model = run.settings.model(run.settings.model_name("report"))
     vocabulary = vocabulary_for(model.model, model.tokenizer).name
-    start = partial(_start, spec, layout.blocks, options.context_tokens, vocabulary)
-    work = Work("report", start, _label, returns=True)
+    budget = _Budget(options.context_tokens, vocabulary, options.keep_below)
+    work = Work("report", partial(_start, spec, layout.blocks, budget), _label, returns=True)
+    asked_as = fingerprint_of(spec_key(spec))
 
     def compute() -> Result:
+        earlier = earlier_reports(run, corpus, layout, asked_as) if options.keep_below else None
+
         def plan() -> _ReportSource:
             schedule = Schedule(
                 layout.hierarchy, layout.elements, options.context_tokens, options.max_claims_per_entity
             )
-            return _ReportSource(schedule, layout, ids, vocabulary)
+            return _ReportSource(schedule, layout, ids, earlier)
 
         source = _settled(run, work, plan)
         parts = write_parts(
@@ -113,7 +144,14 @@ def write_reports(run: Run, found: Result, layout: Layout, ids: list[str]) -> Re
         failed = run.executor.map("report", _just, [{"failures": failures}])[0].get("failures", [])
         final = not any(outcome.status == "retry" for _, outcome in source.failed)
         counts = {"reports": len(source.written), "failed_reports": len(source.failed)}
-        return Result({"reports": [[part] for part in parts], "failures": [failed]}, counts, final)
+        tables = {"reports": [[part] for part in parts], "failures": [failed]}
+        if options.keep_below:
+            sketches = _sketches(source.sketches, layout.hierarchy.level, asked_as)
+            tables["sketches"] = [
+                [p] for p in write_parts(run.store, "sketches", sketches, max_rows=PART_ROWS)
+            ]
+            counts["kept_reports"] = source.kept
+        return Result(tables, counts, final)
 
     depends_on = [found, spec_key(spec), options, vocabulary]
     return run.step("reports", depends_on, compute, work.name)
@@ -137,14 +175,18 @@ def _settled(run: Run, work: Work[WrittenReport], plan: Callable[[], _ReportSour
 class _ReportSource:
     """Feeds a sweep from a schedule: what is done decides what may start."""
 
-    def __init__(self, schedule: Schedule, layout: Layout, ids: list[str], vocabulary: str) -> None:
+    def __init__(
+        self, schedule: Schedule, layout: Layout, ids: list[str], earlier: EarlierReports | None
+    ) -> None:
         self._schedule = schedule
+        self._earlier = earlier
+        self.kept = 0
         self._layout = layout
         self._ids = ids
-        self._vocabulary = vocabulary
         self._given: list[int] = []
         self._open: dict[int, Row] = {}
         self.written: Spool[WrittenReport] = Spool()
+        self.sketches: Spool[Sketch] = Spool()  # apart: a report is read for each context that shows it
         self.failed: list[tuple[Row, Outcome[WrittenReport]]] = []
         self.total: int | None = layout.hierarchy.n_communities
 
@@ -165,11 +207,17 @@ class _ReportSource:
             self.failed.append((row, outcome))
             self._schedule.done(community, None)
             return
-        self.written[community] = outcome.result
-        self._schedule.done(community, self._tokens(community))
+        self.written[community] = replace(outcome.result, sketch=None)
+        if outcome.result.sketch:
+            self.sketches[community] = outcome.result.sketch
+        self.kept += outcome.result.kept
+        self._schedule.done(community, outcome.result.record_tokens)
 
     def _row(self, plan: Plan) -> Row:
+        earlier = self._earlier.of(plan.community) if self._earlier else None
         return {
+            "earlier": earlier,
+            "lost": self._earlier.lost_by(earlier) if self._earlier and earlier else None,
             "community": plan.community,
             "level": int(self._layout.hierarchy.level[plan.community]),
             "kinds": plan.kinds,
@@ -178,53 +226,84 @@ class _ReportSource:
             "reports": {c: self._record(c) for c in plan.reports.tolist()},
         }
 
-    def _record(self, community: int) -> context.Record:
-        written = self.written[community].report
-        return context.report_record(report_id(self._ids[community]), written.title, full_content(written))
-
-    def _tokens(self, community: int) -> int:
-        return context.record_tokens(self._record(community), lambda text: count(text, self._vocabulary))
+    def _record(self, community: int) -> tuple[context.Record, Evidence]:
+        written = self.written[community]
+        text = full_content(written.report)
+        return context.report_record(
+            report_id(self._ids[community]), written.report.title, text
+        ), written.evidence
 
 
 def _start(
-    spec: ReportSpec,
-    blocks: dict[str, list[list[Part]]],
-    budget: int,
-    vocabulary: str,
-    store: Store,
-    row: Row,
+    spec: ReportSpec, blocks: dict[str, list[list[Part]]], budget: _Budget, store: Store, row: Row
 ) -> Dialogue[WrittenReport]:
-    """Render the context that was planned, then ask for its report."""
-    shown = context.render(
-        _records(store, blocks, row), budget, lambda text: count(text, vocabulary), row["left_out"]
+    """Render the context that was planned, then ask for its report, unless that of before stands."""
+    elements = _records(store, blocks, row)
+    records = [record for record, _ in elements]
+    shown = context.render(records, budget.tokens, budget.count, row["left_out"])
+    if not budget.keep_below:
+        return _write(shown, spec, budget)
+    now = sketch(
+        shown, records, [evidence(chunks) if isinstance(chunks, list) else chunks for _, chunks in elements]
     )
-    return _write(shown, spec, vocabulary)
+    earlier: Earlier | None = row["earlier"]
+    if earlier and (report_ := standing(earlier, now, records, budget.keep_below, row["lost"])):
+        return _keep(replace(earlier, report=report_), now, budget)
+    return _write(shown, spec, budget, now)
 
 
-def _write(shown: context.Context, spec: ReportSpec, vocabulary: str) -> Dialogue[WrittenReport]:
+def _write(
+    shown: context.Context, spec: ReportSpec, budget: _Budget, now: Sketch | None = None
+) -> Dialogue[WrittenReport]:
     written = yield from report(shown, spec)
-    n_tokens = count(context.shown_content(full_content(written)), vocabulary)
-    return WrittenReport(written, n_tokens, shown.n_tokens, shown.left_out)
+    n_tokens = budget.count(context.shown_content(full_content(written)))
+    rests_on = now.evidence if now else ()
+    in_context = _record_tokens(written, budget)
+    return WrittenReport(written, n_tokens, in_context, shown.n_tokens, shown.left_out, now, rests_on)
 
 
-def _records(store: Store, blocks: dict[str, list[list[Part]]], row: Row) -> list[context.Record]:
+def _keep(earlier: Earlier, now: Sketch, budget: _Budget) -> Dialogue[WrittenReport]:
+    """A dialogue that asks nothing: the report of before, and what that was written from."""
+    return WrittenReport(
+        earlier.report,
+        earlier.n_tokens,
+        _record_tokens(earlier.report, budget),
+        earlier.context_tokens,
+        earlier.left_out,
+        earlier.sketch,
+        now.evidence,
+        kept=True,
+    )
+    yield  # pragma: no cover - what makes it a generator
+
+
+def _record_tokens(written: Report, budget: _Budget) -> int:
+    record = context.report_record("", written.title, full_content(written))
+    return context.record_tokens(record, budget.count)
+
+
+def _records(
+    store: Store, blocks: dict[str, list[list[Part]]], row: Row
+) -> list[tuple[context.Record, list[str] | Evidence]]:
+    """What a context shows, and the chunks that each of it rests on."""
     kinds, places = row["kinds"], row["places"]
     by_kind = {
         kind: iter(elements_at(store, blocks[name], places[kinds == kind], columns))
         for kind, (name, columns) in ELEMENTS.items()
     }
-    records = []
+    records: list[tuple[context.Record, list[str] | Evidence]] = []
     for kind, place in zip(kinds.tolist(), places.tolist(), strict=True):
-        if kind == NODE:
-            e = next(by_kind[NODE])
-            records.append(context.entity(e["id"], e["title"], e["description"]))
-        elif kind == EDGE:
-            r = next(by_kind[EDGE])
-            records.append(context.relationship(r["id"], r["source"], r["target"], r["description"]))
-        elif kind == CLAIM:
-            records.append(context.claim_of(next(by_kind[CLAIM])))
-        else:
+        if kind not in by_kind:
             records.append(row["reports"][place])
+            continue
+        e = next(by_kind[kind])
+        if kind == NODE:
+            record = context.entity(e["id"], e["title"], e["description"])
+        elif kind == EDGE:
+            record = context.relationship(e["id"], e["source"], e["target"], e["description"])
+        else:
+            record = context.claim_of(e)
+        records.append((record, e["text_unit_ids"]))
     return records
 
 
@@ -252,10 +331,21 @@ def _row(community: int, written: WrittenReport) -> dict[str, Any]:
 
 def _tables(written: Spool[WrittenReport], level: Ints) -> Iterator[pa.Table]:
     """Rows of WRITTEN level by level, by community in each."""
-    numbers = sorted(written.numbers(), key=lambda c: (level[c], c))
+    for some in _in_parts(written, level):
+        yield pa.Table.from_pylist([_row(c, written[c]) for c in some], schema=WRITTEN)
+
+
+def _sketches(sketches: Spool[Sketch], level: Ints, asked_as: str) -> Iterator[pa.Table]:
+    """Rows of SKETCHES, part by part in the order of the reports."""
+    for some in _in_parts(sketches, level):
+        rows = [sketch_row(c, asked_as, sketches[c]) for c in some]
+        yield pa.Table.from_pylist(rows, schema=SKETCHES)
+
+
+def _in_parts(kept: Spool[Any], level: Ints) -> Iterator[list[int]]:
+    numbers = sorted(kept.numbers(), key=lambda c: (level[c], c))
     for at in range(0, len(numbers), PART_ROWS):
-        rows = [_row(c, written[c]) for c in numbers[at : at + PART_ROWS]]
-        yield pa.Table.from_pylist(rows, schema=WRITTEN)
+        yield numbers[at : at + PART_ROWS]
 
 
 def _just(store: Store, tables: Tables) -> list[Tables]:

@@ -16,10 +16,12 @@ import orjson
 import pyarrow as pa
 
 from graphrag_ray import logs, schema
+from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.engine.executor import Executor, RowSource, Source, Sweep, Written
 from graphrag_ray.engine.work import Outcome, Row, Work, identity, outcomes
 from graphrag_ray.errors import CorruptPart, ProcessDied
-from graphrag_ray.llm.accounting import Accounts, InFlight
+from graphrag_ray.llm.accounting import Accounts, InFlight, new_quirks
+from graphrag_ray.llm.peculiarities import told
 from graphrag_ray.prompts import Prompt
 from graphrag_ray.settings import Settings
 from graphrag_ray.steps.guarded import Guarded
@@ -28,7 +30,9 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.snapshots import Manifest
+from graphrag_ray.unforeseen import is_unforeseen
 
+X = TypeVar("X")
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 ROWS_AT_ONCE = 512
@@ -128,13 +132,18 @@ class Run:
         started = time.monotonic()
         self.doing = (name, started)
         retried = retries.mark(self.store, journal) if journal else ""
-        fingerprint = "" if depends_on is None else _fingerprint([name, code(), depends_on, retried])
+        fingerprint = "" if depends_on is None else fingerprint_of([name, code(), depends_on, retried])
         before = self.parent.steps.get(name) if self.parent and fingerprint else None
         known = Result.from_json(before) if before and before["fingerprint"] == fingerprint else None
         if known is not None and name not in self.afresh and not self._lacks(known):
             result, reused = known, True
         else:
-            result, reused = compute(), False
+            try:
+                result, reused = compute(), False
+            except BaseException as e:
+                if is_unforeseen(e):
+                    e.add_note(f"step {name}")
+                raise
         self.doing = None
         self.reused = self.reused | {name} if reused else self.reused - {name}
         self.memo[name] = {"fingerprint": fingerprint if result.final else "", **result.to_json()}
@@ -167,8 +176,7 @@ class Run:
 
     def unchanged(self) -> bool:
         """True when the parent snapshot was made from these very tables, of the same steps, by the same code
-        and with the same settings (those of questions are read from it), and is whole. A budget is of one
-        run."""
+        and with the same settings (those of questions are read from it), and is whole."""
         if self.parent is None or self.parent.run.get("code") != code() or self.damaged:
             return False
         before = {name: step for name, step in self.parent.steps.items() if name != "finish"}
@@ -176,7 +184,7 @@ class Run:
         return (
             self.memo.keys() == before.keys()
             and all(self.memo[n]["tables"] == before[n]["tables"] for n in before)
-            and _lasting(self.parent.settings) == _lasting(self.settings.kept())
+            and self.parent.settings == self.settings.kept()
         )
 
     def sweep(
@@ -189,6 +197,10 @@ class Run:
         guarded = Guarded(source, self._still_ours, index, partial(self._tell_failure, work.name))
         sweep = self.executor.sweep(work, guarded, index)
         self.asked[work.name] = self.asked.get(work.name, 0) + guarded.answered()
+        for endpoint, quirks in new_quirks(
+            sweep.accounts.quirks, self.executor.models.quirks, self.accounts.quirks
+        ):
+            self.observer.note(told(endpoint, quirks))
         before = self.usage.get(work.name, Accounts())
         self.usage[work.name] = Accounts.merged([before, sweep.accounts])
         logs.event(_log, "stage asked", **sweep.summary(work.name))
@@ -304,6 +316,22 @@ def _all_items(
         yield table.append_column("key", pa.array(keys, pa.string()))
 
 
+def each(rows: pa.Table, do: Callable[[pa.Table], Sequence[X]]) -> Iterator[tuple[Row, X | str]]:
+    """Every row with what `do` made of it, from all rows at once. Where that fails by an error that nobody
+    foresaw, row by row, and those that fail are told why."""
+    try:
+        made: Sequence[X | str] = do(rows)
+    except BaseException as e:
+        if not is_unforeseen(e):
+            raise
+        made = [note_bug(e)] if rows.num_rows == 1 else []
+    if len(made) == rows.num_rows:
+        yield from zip(rows.to_pylist(), made, strict=True)
+    else:
+        for at in range(rows.num_rows):
+            yield from each(rows.slice(at, 1), do)
+
+
 def failure_rows(stage: str, work: Work[T], batch: Iterable[tuple[Row, Outcome[T]]]) -> pa.Table:
     """The items of a batch that have no result, as rows of the failures table (document: an id yet)."""
     rows = []
@@ -362,10 +390,6 @@ def spec_key(spec: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if not callable(value)}
 
 
-def _lasting(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: section for name, section in settings.items() if name != "budget"}
-
-
 @cache
 def code() -> str:
     """A hash of this package's own code: tables that other code derived are derived again, for nothing."""
@@ -376,7 +400,9 @@ def code() -> str:
     return digest.hexdigest()
 
 
-def _fingerprint(value: Any) -> str:
+def fingerprint_of(value: Any) -> str:
+    """A hash of plain values, settings, parts and results of steps."""
+
     def plain(x: Any) -> Any:
         if isinstance(x, Result):
             return x.tables

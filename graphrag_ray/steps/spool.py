@@ -23,6 +23,9 @@ class Spool(Generic[T]):
     def __len__(self) -> int:
         return len(self._places)
 
+    def get(self, number: int) -> T | None:
+        return self[number] if number in self._places else None
+
     def __setitem__(self, number: int, value: T) -> None:
         data = pickle.dumps(value)
         self._file.seek(self._end)

@@ -4,7 +4,8 @@ tables/<table>/part-<made from>-<hash>.arrow
 
 The first hash says what a part was made from, so that who made it before can find it by a listing; the second
 is that of its bytes, as in every part's name. All bytes are checked when a process of this machine opens the
-part for the first time, and after that only its size.
+part for the first time, and after that only its size; so is what they say (`opened`), since somebody who made
+an index for us to open can have given it the right hash of anything.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import errno
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -22,6 +25,8 @@ from graphrag_ray.errors import CorruptPart, StoreError
 from graphrag_ray.store import cache, parquet
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import FOLDER, MEND, Part
+
+T = TypeVar("T")
 
 SUFFIX = ".arrow"
 
@@ -63,13 +68,43 @@ def mapped(store: Store, part: Part) -> pa.Buffer:
         raise CorruptPart(f"{told}. {MEND}", path=part.path) from e
 
 
+def opened(
+    store: Store, part: Part, kind: str, read: Callable[[pa.Buffer], T], check: Callable[[T], None]
+) -> T:
+    """What a part holds, in mapped memory.
+
+    kind   what parts are that are read and checked like this
+    read   from the bytes; looks at little of them
+    check  looks at all, once on this machine for the same bytes. Both raise ValueError for what we would not
+           have written
+
+    Raises CorruptPart; StoreError.
+    """
+    data = mapped(store, part)
+    mark = f"sound-{kind}-{parquet.hash_in_name(part.path)}"
+    try:
+        found = read(data)
+        if not cache.is_marked(mark):
+            check(found)
+            cache.set_mark(mark)
+        return found
+    except ValueError as e:
+        where = store.url_of(part.path)
+        told = (
+            f"{where} is not what graphrag-ray writes there: {e}. If the index is your own, delete that file"
+        )
+        raise CorruptPart(
+            f"{told} and run the same `graphrag-ray index` command again", path=part.path
+        ) from e
+
+
 def check(store: Store, path: str) -> None:
     """Read every byte, some at a time. Raises CorruptPart, FileNotFoundError, StoreError."""
     for _ in range(parquet.READS):
         digest = hashlib.sha256()
         for piece in _pieces(store, path):
             digest.update(piece)
-        if digest.hexdigest().startswith(parquet.hash_in_name(path)):
+        if parquet.is_named(path, digest.hexdigest()):
             return
     raise CorruptPart(
         f"{store.url_of(path)} is damaged: its bytes do not have the hash in its name", path=path
@@ -115,7 +150,7 @@ def _fetched(store: Store, part: Part) -> str:
     if known is not None:
         return known
     for _ in range(parquet.READS):
-        copied = cache.add(name, _pieces(store, part.path), parquet.hash_in_name(name))
+        copied = cache.add(name, _pieces(store, part.path), partial(parquet.is_named, name))
         if copied is not None:
             return copied
     raise _damaged(store, part, store.size(part.path))

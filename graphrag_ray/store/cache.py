@@ -14,7 +14,7 @@ import secrets
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from graphrag_ray.errors import StoreError
@@ -60,11 +60,11 @@ def find(name: str, n_bytes: int) -> str | None:
     return str(path)
 
 
-def add(name: str, pieces: Iterable[bytes], digest: str) -> str | None:
+def add(name: str, pieces: Iterable[bytes], is_it: Callable[[str], bool]) -> str | None:
     """Make a copy of what comes in pieces; returns its path, or None where the hash of all is another one.
 
-    digest: the first characters of its SHA-256. Raises StoreError where it cannot be written, and what
-    getting the pieces raises.
+    is_it: whether a SHA-256 is the right one. Raises StoreError where it cannot be written, and what getting
+    the pieces raises.
     """
     final = folder() / name
     temporary = final.with_name(f"{_TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}")
@@ -77,7 +77,7 @@ def add(name: str, pieces: Iterable[bytes], digest: str) -> str | None:
                 hashed.update(piece)
                 with _told(final.parent):
                     file.write(piece)
-        if not hashed.hexdigest().startswith(digest):
+        if not is_it(hashed.hexdigest()):
             return None
         with _told(final.parent):
             os.replace(temporary, final)

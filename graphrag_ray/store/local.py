@@ -2,6 +2,10 @@
 
 A file is written beside its place under a temporary name, synced to the disk, then given its name in
 one step: by `rename` where it may replace another, by `link` where it must not.
+
+A folder from somebody else may hold symbolic links to folders of this machine. The folder itself may be one;
+through one inside it nothing is listed, written or deleted. A link to a file is listed; deleting it deletes
+the link.
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
+
+from graphrag_ray.errors import StoreError
 
 TEMPORARY_PREFIX = ".tmp-"
 """Files under such names are writes that never finished; listings leave them out."""
@@ -35,11 +41,11 @@ class LocalFiles:
         self.root = root
 
     def read(self, path: str) -> bytes:
-        with open(self._at(path), "rb") as file:
+        with _opened(self._at(path)) as file:
             return file.read()
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
-        with open(self._at(path), "rb") as file:
+        with _opened(self._at(path)) as file:
             file.seek(start)
             return file.read(end - start)
 
@@ -90,6 +96,7 @@ class LocalFiles:
         return (found for found in self._below("") if _is_temporary(found[0]))
 
     def _below(self, folder: str) -> Iterator[tuple[str, int, float | None]]:
+        self._inside(f"{folder}/" if folder else "")
         pending = [folder]
         while pending:
             at = pending.pop()
@@ -100,6 +107,8 @@ class LocalFiles:
             with entries:
                 for entry in entries:
                     path = f"{at}/{entry.name}" if at else entry.name
+                    if entry.is_symlink() and entry.is_dir():
+                        raise self._led_out(path)
                     if entry.is_dir():
                         pending.append(path)
                     else:
@@ -110,7 +119,7 @@ class LocalFiles:
 
     def delete(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            os.remove(self._at(path))
+            os.remove(self._inside(path))
 
     def is_transient(self, error: BaseException) -> bool:
         return isinstance(error, OSError) and error.errno in _TRANSIENT
@@ -118,10 +127,25 @@ class LocalFiles:
     def _at(self, path: str) -> str:
         return f"{self.root}/{path}"
 
+    def _inside(self, path: str) -> str:
+        """The same for what is written or deleted. Raises StoreError where a link leads elsewhere."""
+        folder = os.path.dirname(path)
+        if os.path.realpath(self._at(folder)) != os.path.join(os.path.realpath(self.root), folder).rstrip(
+            "/"
+        ):
+            raise self._led_out(folder)
+        return self._at(path)
+
+    def _led_out(self, folder: str) -> StoreError:
+        return StoreError(
+            f"{self._at(folder)} is, or lies behind, a symbolic link: nothing in an index is looked for, "
+            "written or deleted through one. Put the folder itself there, or make the index as a whole a link"
+        )
+
     @contextlib.contextmanager
     def _temporary(self, path: str, write: Callable[[str], None]) -> Iterator[tuple[str, str]]:
         """Write and sync (with `write`) a temporary file in the folder of `path`; it is gone afterwards."""
-        final = self._at(path)
+        final = self._inside(path)
         folder = os.path.dirname(final)
         os.makedirs(folder, exist_ok=True)
         temporary = f"{folder}/{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
@@ -144,6 +168,15 @@ class LocalFiles:
                 os.remove(final)
             raise
         return True
+
+
+def _opened(path: str) -> BinaryIO:
+    """A file for reading. One that never ends, or never begins (a device, a pipe), is none."""
+    file = open(path, "rb", opener=lambda at, flags: os.open(at, flags | os.O_NONBLOCK))  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is no regular file", path)
+    return file
 
 
 def _is_temporary(path: str) -> bool:

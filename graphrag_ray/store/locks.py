@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Literal
@@ -28,11 +28,14 @@ import orjson
 
 from graphrag_ray.errors import LockHeld, LockLost, StoreError
 from graphrag_ray.store.files import Store
+from graphrag_ray.store.told import At, read_as
 
 BEAT_S = 2.0
 """Seconds between heartbeats."""
 STALE_S = 20.0
 """A heartbeat that does not change for so long belongs to a dead or paused writer."""
+MOST_QUIET_S = 86_400.0
+"""A silence that is announced; longer ones are not believed."""
 
 _NAME = re.compile(r"locks/([1-9][0-9]*)\.json")
 
@@ -56,7 +59,7 @@ class Holder:
     pid: int
     machine: str
     process_start: str
-    since: float
+    since: At
     note: str
     nonce: str
 
@@ -242,6 +245,19 @@ def living(
     return owner if found == "living" else None
 
 
+def check_free(
+    store: Store,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> None:
+    """Before anything that takes time: whether somebody writes there, which is known within a heartbeat.
+    `acquire` decides in the end. Raises LockHeld, StoreError."""
+    epoch = _highest(store)
+    if epoch and _watched(store, epoch, 2 * BEAT_S, 0.1, clock, sleep) == "living":
+        raise _held(store, epoch)
+
+
 def finished(store: Store) -> set[str]:
     """Files of locks that nobody needs any more. The highest epoch stays, and so does every one whose holder
     has not released it: it may be paused, and learns from the next epoch that it was taken over. So an epoch
@@ -319,7 +335,7 @@ def _highest(store: Store) -> int:
 def _holder(store: Store, epoch: int) -> Holder | None:
     try:
         data = orjson.loads(store.read(_path(epoch)))
-        return Holder(**{f.name: data[f.name] for f in fields(Holder)})
+        return read_as(Holder, data)
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 
@@ -337,7 +353,7 @@ def _released(beat: bytes | None) -> bool:
 
 def _quiet_s(beat: bytes | None) -> float:
     announced = _field(beat, "quiet_s")
-    return float(announced) if isinstance(announced, int | float) else 0.0
+    return min(float(announced), MOST_QUIET_S) if isinstance(announced, int | float) else 0.0
 
 
 def _field(beat: bytes | None, name: str) -> object:

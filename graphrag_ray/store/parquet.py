@@ -40,6 +40,11 @@ def hash_in_name(path: str) -> str:
     return path.rsplit("/", 1)[-1].partition(".")[0].rsplit("-", 1)[-1]
 
 
+def is_named(path: str, digest: str) -> bool:
+    """Whether a SHA-256, in hex, is that in the part's name."""
+    return digest[:_HASH_LENGTH] == hash_in_name(path)
+
+
 def encode(table: pa.Table, *, dictionary: Sequence[str] | None = None) -> bytes:
     """A table as parquet. Metadata of whoever made the table is left out, chunking does not matter.
 
@@ -140,7 +145,7 @@ def _rows(file: pq.ParquetFile, names: Sequence[str], wanted: pa.Array) -> tuple
             held.append((group, mask))
     if not held:
         return pa.schema([file.schema_arrow.field(n) for n in names]).empty_table(), file.metadata.num_rows
-    table = file.read_row_groups([group for group, _ in held], list(names), **_HERE)
+    table = _valid(file.read_row_groups([group for group, _ in held], list(names), **_HERE))
     mask = pa.chunked_array([chunk for _, of_group in held for chunk in of_group.chunks])
     return table.filter(mask), file.metadata.num_rows
 
@@ -148,9 +153,16 @@ def _rows(file: pq.ParquetFile, names: Sequence[str], wanted: pa.Array) -> tuple
 def _decode(store: Store, path: str, source: pa.NativeFile, columns: Sequence[str] | None) -> pa.Table:
     def read(file: pq.ParquetFile) -> pa.Table:
         known = None if columns is None else [c for c in columns if c in file.schema_arrow.names]
-        return file.read(known, **_HERE)
+        return _valid(file.read(known, **_HERE))
 
     return _opened(store, path, source, read)
+
+
+def _valid(table: pa.Table) -> pa.Table:
+    """Whoever made a file for us to read can have put anything into it, under the right hash. Raises
+    ArrowInvalid for texts that are no UTF-8."""
+    table.validate(full=True)
+    return table
 
 
 def _opened(store: Store, path: str, source: pa.NativeFile, read: Callable[[Any], T]) -> T:

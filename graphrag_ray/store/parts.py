@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from graphrag_ray.errors import CorruptPart
 from graphrag_ray.store import parquet
 from graphrag_ray.store.files import WHOLE_BYTES, Store
+from graphrag_ray.store.told import AtLeast0
 
 FOLDER = "tables"
 
@@ -41,8 +42,8 @@ class Part:
     """A stored part of a table: path in the store, rows, stored bytes."""
 
     path: str
-    rows: int
-    bytes: int
+    rows: AtLeast0
+    bytes: AtLeast0
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -124,6 +125,8 @@ def _told(store: Store, path: str) -> Iterator[None]:
         raise CorruptPart(f"{told}. {MEND}", path=path) from e
     except CorruptPart as e:
         raise CorruptPart(f"{e}. {MEND}", path=path) from e
+    except (pa.ArrowException, KeyError) as e:  # columns of other types, or other columns
+        raise CorruptPart(f"{store.url_of(path)} is damaged: {e}. {MEND}", path=path) from e
 
 
 def _check_rows(store: Store, part: Part, n_rows: int) -> None:
@@ -152,17 +155,20 @@ def read_table(
     with ThreadPoolExecutor(min(_THREADS, len(parts)), thread_name_prefix="parts") as pool:
         tables = list(pool.map(lambda part: read_part(store, part, columns), parts))
     if schema is not None:
-        tables = [_conformed(table, schema) for table in tables]
+        tables = [conformed(store, part, table, schema) for part, table in zip(parts, tables, strict=True)]
     return pa.concat_tables(tables, promote_options="default")
 
 
-def _conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    arrays = [
-        table.column(field.name).cast(field.type)
-        if field.name in table.schema.names
-        else pa.nulls(table.num_rows, field.type)
-        for field in schema
-    ]
+def conformed(store: Store, part: Part | str, table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """What was read of a part, with the columns of a schema: null where it lacks one. Raises CorruptPart
+    where one is of another type."""
+    with _told(store, part if isinstance(part, str) else part.path):
+        arrays = [
+            table.column(field.name).cast(field.type)
+            if field.name in table.schema.names
+            else pa.nulls(table.num_rows, field.type)
+            for field in schema
+        ]
     return pa.Table.from_arrays(arrays, schema=schema)
 
 

@@ -192,7 +192,7 @@ def open_elsewhere(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     return fs, path
 
 
-def is_storage_error(error: Exception) -> bool:
+def is_storage_error(error: BaseException) -> bool:
     """An error of the storage or its client, not a fault in this program."""
     package = type(error).__module__.partition(".")[0]
     return isinstance(error, OSError) or package in (
@@ -211,8 +211,8 @@ def _look_for_package(protocol: str) -> None:
         fsspec.get_filesystem_class(protocol)
     except ImportError as e:
         raise ImportError(
-            f"{protocol}:// needs a package that is not installed: pip install 'graphrag-ray[{extra}]', on "
-            "every node"
+            f"{protocol}:// needs a package that is not installed: pip install '.[{extra}]' in "
+            "the project's folder, on every node"
         ) from e
 
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 import orjson
 
+from graphrag_ray.store import told
 from graphrag_ray.store.files import Store
 
 T = TypeVar("T")
@@ -55,15 +56,15 @@ class RunRecord:
 
     epoch: int
     nonce: str
-    started_at: float
+    started_at: told.At
     version: str
     outcome: str = RUNNING
-    ended_at: float = 0.0
+    ended_at: told.At = 0.0
     exit_code: int | None = None
     message: str = ""
     given: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
-    usage: Mapping[str, Any] = field(default_factory=dict)
+    usage: told.Usage = field(default_factory=dict)
     steps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     snapshot: int | None = None
     failed: int | None = None
@@ -84,7 +85,7 @@ class Live:
 
     nonce: str
     beat: int
-    at: float
+    at: told.At
     step: str
     seconds: float
     pace: Mapping[str, Any] = field(default_factory=dict)
@@ -98,7 +99,7 @@ class Refusal:
     """
 
     after: int
-    at: float
+    at: told.At
     outcome: str
     exit_code: int
     message: str
@@ -162,6 +163,17 @@ def superseded(store: Store) -> set[str]:
     return old | {record_path(epoch) for epoch in found if epoch < last}
 
 
+def whereabouts(store: Store) -> str:
+    """`, at extract, 640 of 932` of the run that goes on, as it told last; "" where it told nothing yet.
+    Raises StoreError."""
+    live = read_live(store, max(epochs(store), default=0))
+    if live is None:
+        return ""
+    done, total = live.pace.get("done"), live.pace.get("total")
+    far = f", {done:,} of {total:,}" if isinstance(done, int) and isinstance(total, int) else ""
+    return f", at {live.step}{far}"
+
+
 def write_live(store: Store, epoch: int, live: Live) -> None:
     """Raises StoreError."""
     store.write(live_path(epoch), orjson.dumps({"format": FORMAT, **asdict(live)}))
@@ -195,6 +207,6 @@ def _read(store: Store, path: str, kind: type[T]) -> T | None:
         data = orjson.loads(store.read(path))
         if data["format"] > FORMAT:
             return None
-        return kind(**{f.name: data[f.name] for f in fields(kind) if f.name in data})  # type: ignore[arg-type]
+        return told.read_as(kind, data)
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None

@@ -14,7 +14,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import orjson
@@ -27,7 +27,7 @@ from graphrag_ray.errors import (
     SnapshotRemoved,
     StoreError,
 )
-from graphrag_ray.store import damage
+from graphrag_ray.store import damage, locks, runs, told
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import content_hash
 from graphrag_ray.store.parts import FOLDER, Part
@@ -69,14 +69,14 @@ class Manifest:
     created_at: str
     version: str
     tables: Mapping[str, list[Part]] = field(default_factory=dict)
-    counts: Mapping[str, Any] = field(default_factory=dict)
+    counts: told.Counts = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
-    steps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    usage: Mapping[str, Any] = field(default_factory=dict)
+    steps: Mapping[str, told.Step] = field(default_factory=dict)
+    usage: told.Usage = field(default_factory=dict)
     next_human_readable_id: Mapping[str, int] = field(default_factory=dict)
     hierarchies: list[str] = field(default_factory=list)
     notes: Mapping[str, Any] = field(default_factory=dict)
-    run: Mapping[str, Any] = field(default_factory=dict)
+    run: told.RunTold = field(default_factory=dict)
 
     def parts(self, table: str) -> list[Part]:
         """The parts of a table; [] for a table that this snapshot does not have."""
@@ -95,9 +95,7 @@ class Manifest:
                 f"it was written by a newer graphrag-ray (format {found}, version {data.get('version')}); "
                 f"this one reads formats up to {FORMAT}. Upgrade it: pip install -U graphrag-ray"
             )
-        known = {f.name: data[f.name] for f in fields(cls) if f.name in data}
-        tables = {name: [Part.from_json(part) for part in parts] for name, parts in data["tables"].items()}
-        return cls(**{**known, "tables": tables})
+        return told.read_as(cls, data)
 
 
 def commit(store: Store, manifest: Manifest, *, check: Callable[[], object] = lambda: None) -> None:
@@ -182,7 +180,8 @@ def parse(store: Store, path: str, data: bytes) -> Manifest:
     except StoreError as e:
         raise StoreError(f"cannot read {store.url_of(path)}: {e}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise CorruptPart(f"{store.url_of(path)} is damaged: {type(e).__name__}: {e}", path=path) from e
+        why = f"it lacks {e}" if isinstance(e, KeyError) else str(e)
+        raise CorruptPart(f"{store.url_of(path)} is damaged: {why}", path=path) from e
 
 
 def _sealed(content: Mapping[str, Any]) -> bytes:
@@ -193,6 +192,8 @@ def _sealed(content: Mapping[str, Any]) -> bytes:
 
 def _unsealed(data: bytes) -> dict[str, Any]:
     content = orjson.loads(data)
+    if not isinstance(content, dict):
+        raise ValueError("it is no JSON object")
     # Those of earlier versions have none.
     digest = content.pop("digest", None)
     if digest is not None and digest != _digest(content):
@@ -264,6 +265,11 @@ def open_latest(store: Store, number: int | None = None) -> Manifest:
     found = latest(store) if number is None else load(store, number)
     if found is not None:
         return found
+    if writer := locks.living(store, stale_s=2.5 * locks.BEAT_S):
+        raise IndexNotFound(
+            f"the index at {store.url} has no finished snapshot yet: {writer} is at work"
+            f"{runs.whereabouts(store)}. Watch it: graphrag-ray status --root {store.url} --watch"
+        )
     if store.list("work") or store.list("locks"):
         raise IndexNotFound(
             f"the index at {store.url} is half built: no snapshot is finished yet. Run `graphrag-ray index` "

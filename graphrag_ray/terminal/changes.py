@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from graphrag_ray.terminal.sizes import in_words
+from graphrag_ray.wording import price_setting
 
 ROWS = {
     "documents": "documents",
@@ -31,7 +32,7 @@ WRITTEN = {
 
 
 def print_changes(out: Console, run: Mapping[str, Any], counts: Mapping[str, Any]) -> None:
-    """What the last run added, changed and removed, and what models wrote for it."""
+    """What the run that made the snapshot added, changed and removed, and what models wrote for it."""
     changed = run.get("changes")
     if not changed:
         return
@@ -42,7 +43,7 @@ def print_changes(out: Console, run: Mapping[str, Any], counts: Mapping[str, Any
         row = changed.get(name, {})
         if any(row.values()):
             table.add_row(label, *(f"{row[kind]:,}" if row[kind] else "" for kind in KINDS))
-    out.print("\nLast run: what it changed")
+    out.print("\nWhat the run that made this snapshot changed")
     out.print(table)
     if counts.get("kept"):
         out.print(f"  {counts['kept']:,} of the documents could not be read and are kept as they were")
@@ -52,9 +53,7 @@ def print_changes(out: Console, run: Mapping[str, Any], counts: Mapping[str, Any
         if asked.get(stage):
             of = f" of {counts[total]:,}" if total in counts else ""
             written.append(f"{asked[stage]:,}{of} {label}")
-    out.print(
-        f"  written by models: {', '.join(written) or 'nothing'}; the rest is taken over", soft_wrap=True
-    )
+    out.print(f"  written by models: {', '.join(written) or 'nothing'}; the rest is taken over")
 
 
 def print_snapshots(out: Console, kept: Sequence[Mapping[str, Any]]) -> None:
@@ -74,3 +73,5 @@ def print_snapshots(out: Console, kept: Sequence[Mapping[str, Any]]) -> None:
         )
     out.print("\nSnapshots (alone: what would go with this one; graphrag-ray gc)")
     out.print(table)
+    if any(s["cost_usd"] is None for s in kept):
+        out.print(f"What runs to come will cost is known with {price_setting()}", style="dim")

@@ -40,16 +40,12 @@ def print_collected(found: Collected) -> None:
             f"{'Kept' if found.deleted else 'To be kept'}{when}, since somebody may still need "
             f"{'them' if len(plan.waiting) > 1 else 'it'}: {size}. Run gc again then, or "
             "with --grace 0 if nobody does.",
-            soft_wrap=True,
         )
-    kept = ", ".join(map(str, plan.kept))
-    out.print(f"Snapshots kept: {kept}", soft_wrap=True)
+    out.print(f"Kept: {_numbered(plan.kept)}")
     if found.deleted:
         return
     if found.writer:
-        out.print(
-            f"The index is being written by {found.writer}: --delete waits for its end.", soft_wrap=True
-        )
+        out.print(f"The index is being written by {found.writer}: --delete waits for its end.")
     if not found.empty:
         out.print("Nothing was removed. --delete does it.")
 
@@ -77,10 +73,9 @@ def as_dict(found: Collected) -> dict[str, Any]:
 def _print_what_goes(out: Console, found: Collected) -> None:
     plan = found.plan
     for path in found.documents:
-        out.print(f"  every trace of {path}", soft_wrap=True)
+        out.print(f"  every trace of {path}")
     if plan.snapshots:
-        numbers = ", ".join(map(str, plan.snapshots))
-        out.print(f"  {'snapshot' if len(plan.snapshots) == 1 else 'snapshots'} {numbers}", soft_wrap=True)
+        out.print(f"  {_numbered(plan.snapshots)}")
     for table, held in _by_table(plan.parts).items():
         out.print(f"  {table:<28}{plural(held['parts'], 'part'):>12}  {in_words(held['bytes']):>10}")
     for kind, infos in plan.others.items():
@@ -91,6 +86,11 @@ def _print_what_goes(out: Console, found: Collected) -> None:
             out.print(f"  {plural(t.items, 'item')} ({plural(t.rows, 'row')}) of the journal of {name}")
         if t.unreadable:
             out.print(f"  {plural(len(t.unreadable), 'damaged part')} of the journal of {name}")
+
+
+def _numbered(snapshots: Sequence[int]) -> str:
+    """`snapshot 2`, `snapshots 2, 3`."""
+    return f"{'snapshot' if len(snapshots) == 1 else 'snapshots'} {', '.join(map(str, snapshots))}"
 
 
 def _by_table(infos: Sequence[FileInfo]) -> dict[str, dict[str, int]]:

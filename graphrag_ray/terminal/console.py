@@ -14,11 +14,11 @@ import orjson
 
 from graphrag_ray.terminal.progress import console_of
 from graphrag_ray.terminal.safe import safe_json
-from graphrag_ray.wording import plural
+from graphrag_ray.terminal.writing import print_text
+from graphrag_ray.wording import plural, price_setting
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.markdown import Markdown
 
     from graphrag_ray.ask import Index
     from graphrag_ray.index import Indexed
@@ -42,7 +42,7 @@ def print_indexed(done: Indexed, root: str) -> None:
     print_counts(out, counts if done.committed else {n: v for n, v in counts.items() if n not in CHANGES})
     if done.committed:
         seconds = "  ".join(f"{name} {s:.1f}" for name, s in done.seconds.items() if s >= 0.05)
-        out.print(f"  seconds        {seconds}", soft_wrap=True)
+        out.print(f"  seconds        {seconds}")
     total = done.accounts.total
     if total.calls:
         retries = plural(total.retries, "retry", "retries")
@@ -66,19 +66,19 @@ def failed_line(done: Indexed, root: str) -> str:
 def print_counts(out: Console, counts: Mapping[str, Any]) -> None:
     """Documents, chunks, entities and so on of a snapshot."""
     changes = ", ".join(f"{counts[k]} {k}" for k in CHANGES if counts.get(k))
-    out.print(f"  documents      {counts['documents']:,}" + (f" ({changes})" if changes else ""))
-    out.print(f"  chunks         {counts['text_units']:,}")
-    out.print(f"  entities       {counts['entities']:,}")
-    out.print(f"  relationships  {counts['relationships']:,}")
+    out.print(f"  documents      {counts.get('documents', 0):,}" + (f" ({changes})" if changes else ""))
+    out.print(f"  chunks         {counts.get('text_units', 0):,}")
+    out.print(f"  entities       {counts.get('entities', 0):,}")
+    out.print(f"  relationships  {counts.get('relationships', 0):,}")
     if counts.get("claims"):
         out.print(f"  claims         {counts['claims']:,}")
-    out.print(f"  communities    {_communities(counts)}", soft_wrap=True)
-    out.print(f"  reports        {counts['reports']:,}")
+    out.print(f"  communities    {_communities(counts)}")
+    out.print(f"  reports        {counts.get('reports', 0):,}")
 
 
 def _communities(counts: Mapping[str, Any]) -> str:
     """`C0 13  C1 45  C2 52  (68 different ones …)`: what is not split stands in every level below too."""
-    total, levels = counts["communities"], counts.get("levels", {})
+    total, levels = counts.get("communities", 0), counts.get("levels", {})
     shown = "  ".join(f"{name} {n:,}" for name, n in levels.items())
     if len(levels) < 2:
         return shown or "0"
@@ -106,20 +106,23 @@ def print_answer(
     sources: Sequence[Source] | None,
     written: bool = False,
     told: Container[str] = (),
+    raw: bool = False,
 ) -> None:
     """The answer, the names of the records that it cites, and, if asked for, what is under them.
 
-    written: its text stands there already; told: notes that are known already
+    written: its text stands there already; told: notes that are known already; raw: Markdown is not rendered
     """
     out = console_of()
     if not written:
-        out.print(_markdown(answer.text) if out.is_terminal else answer.text, soft_wrap=True)
+        print_text(out, answer.text, raw)
     section = ""
-    for cited in index.cited(answer.references):
+    references = answer.references
+    all_cited, answer = index.beside(answer, lambda: index.cited(references), "What the answer cites")
+    for cited in all_cited or ():
         if cited.section != section:
             section = cited.section
             out.print(f"\n{section} cited:")
-        out.print(f"  {cited.number:>5}  {_start_of(cited.name)}", soft_wrap=True)
+        out.print(f"  {cited.number:>5}  {_start_of(cited.name)}")
     print_sources(out, sources or ())
     took = f", {answer.seconds:.2f} s" if answer.seconds is not None else ""
     out.print(f"\n[{_how(answer)}{took}, {_cost(answer.cost_usd)}]", style="dim")
@@ -156,12 +159,6 @@ def _how(answer: Answer) -> str:
     return f"{answer.method} search{level}, {size}"
 
 
-def _markdown(text: str) -> Markdown:
-    from rich.markdown import Markdown
-
-    return Markdown(text)
-
-
 MAX_TEXTS, MAX_ELEMENTS = 3, 5
 """Of one record: chunks where none was found to carry the answer; entities, relationships and claims."""
 MAX_METADATA, MAX_NAME = 120, 160
@@ -182,15 +179,15 @@ def _print_source(out: Console, source: Source) -> None:
     """The sentences that carry the answer, then briefly what else a report was written from."""
     record = source.record
     heading = f"\n{ONE[record['section']]} {record['human_readable_id']}: {_start_of(record['name'])}"
-    out.print(heading, style="bold", soft_wrap=True)
+    out.print(heading, style="bold")
     texts = source.evidence or [
         {**c, "start": c["quote_start"], "chunk": c["human_readable_id"]} for c in source.chunks[:MAX_TEXTS]
     ]
     for t in texts:
         quote, about = " ".join(t["quote"].split()), _about_document(t)
-        out.print(f"  {t['place']}, character {t['start']}: “{quote}”", soft_wrap=True)
+        out.print(f"  {t['place']}, character {t['start']}: “{quote}”")
         if about:
-            out.print(f"      {about}", style="dim", soft_wrap=True)
+            out.print(f"      {about}", style="dim")
     if record["section"] == "Reports":
         related = [f"{r['source']} – {r['target']}" for r in source.relationships]
         _print_some(out, "entities", [f"{e['title']} ({e['type'] or 'untyped'})" for e in source.entities])
@@ -205,7 +202,7 @@ def _print_source(out: Console, source: Source) -> None:
 def _print_some(out: Console, what: str, names: Sequence[str]) -> None:
     if names:
         more = f" and {len(names) - MAX_ELEMENTS} more" if len(names) > MAX_ELEMENTS else ""
-        out.print(f"  {what}: {'; '.join(names[:MAX_ELEMENTS])}{more}", soft_wrap=True)
+        out.print(f"  {what}: {'; '.join(names[:MAX_ELEMENTS])}{more}")
 
 
 def _about_document(text: Mapping[str, Any]) -> str:
@@ -227,9 +224,7 @@ def print_batch(done: Batch) -> None:
     """The summary of a finished batch."""
     out, total = console_of(), done.accounts.total
     failed = f", {done.failed:,} without an answer or a part of it (columns error, failed_parts)"
-    out.print(
-        f"{plural(done.questions, 'question')}{failed if done.failed else ''}: {done.url}", soft_wrap=True
-    )
+    out.print(f"{plural(done.questions, 'question')}{failed if done.failed else ''}: {done.url}")
     asked = f"{plural(total.calls, 'call')}, {total.total_tokens:,} tokens, {_cost(total.cost_usd)}"
     free = "every reply was there already, no model was asked"
     out.print(f"[{asked if total.calls else free}, {done.seconds:.1f} s]", style="dim")
@@ -251,10 +246,10 @@ def print_failures(rows: Sequence[Mapping[str, Any]]) -> None:
         out.print("No failed items.")
         return
     for r in rows:
-        out.print(f"{r['stage']}: {_item(r)}", style="bold", soft_wrap=True)
+        out.print(f"{r['stage']}: {_item(r)}", style="bold")
         when = f", {r['first_at']} to {r['last_at']}" if r["last_at"] else ""
-        out.print(f"  {r['error']}", soft_wrap=True)
-        out.print(f"  {plural(r['attempts'], 'attempt')}{when}; {_again(r)}", soft_wrap=True)
+        out.print(f"  {r['error']}")
+        out.print(f"  {plural(r['attempts'], 'attempt')}{when}; {_again(r)}")
     out.print(f"\n{plural(len(rows), 'failed item')}")
 
 
@@ -293,4 +288,4 @@ def as_json(value: Any, indent: bool = True) -> str:
 
 
 def _cost(usd: float | None) -> str:
-    return "cost unknown" if usd is None else f"${usd:.4f}" if usd else "no cost"
+    return f"cost unknown: {price_setting()} tells it" if usd is None else f"${usd:.4f}" if usd else "no cost"

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.errors import GraphRagError, SnapshotRemoved, UsageError
 from graphrag_ray.query import methods
 from graphrag_ray.terminal import console
 from graphrag_ray.terminal.progress import console_of
+from graphrag_ray.terminal.safe import safe
 from graphrag_ray.terminal.writing import write_stream
 from graphrag_ray.wording import plural
 
@@ -30,12 +32,14 @@ NEWEST = "newest"
 class Conversation:
     """reopen   a snapshot of the index by its number; None: the newest
     typed    somebody sits at a terminal; else questions are repeated before their answers
+    raw      Markdown is not rendered
     failed   questions without an answer, or with a part of one
     """
 
     chat: Chat
     reopen: Callable[[int | None], Index]
     typed: bool
+    raw: bool = False
     failed: int = 0
     _last: Answer | None = None
     _over: bool = False
@@ -49,6 +53,7 @@ class Conversation:
             if not self.typed and text:
                 click.echo(f"\n{PROMPT}{text}")
             try:
+                text = "/quit" if text in ("exit", "quit") else text
                 self._obey(text) if text.startswith("/") else self._answer(text)
             except KeyboardInterrupt:
                 click.echo("[stopped]")
@@ -56,6 +61,9 @@ class Conversation:
                 self.failed += 1
                 hint = f" (/snapshot {NEWEST})" if isinstance(e, SnapshotRemoved) else ""
                 click.echo(f"graphrag-ray: {e}{hint}", err=True)
+            except Exception as e:  # noqa: BLE001 - one question, or one command, and not the conversation
+                self.failed += 1
+                click.echo(f"graphrag-ray: {safe(note_bug(e))}", err=True)
             if self._over:
                 return
 
@@ -90,7 +98,7 @@ class Conversation:
         if not question:
             return
         self._last = None
-        answer = write_stream(self.chat.stream(question))
+        answer = write_stream(self.chat.stream(question), self.raw)
         console.print_answer(answer, self.chat.index, None, written=True, told=self._told)
         self._told.update(answer.notes)
         self._last = answer

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 def print_exported(done: Exported) -> None:
     """What was written, what is missing, and what to do with it."""
     out = console_of()
-    out.print(f"Snapshot {done.snapshot} is exported to {done.url}", soft_wrap=True)
+    out.print(f"Snapshot {done.snapshot} is exported to {done.url}")
     for path, rows in done.rows.items():
         of = "node" if path.endswith(".graphml") else "row"
-        out.print(f"  {path:<46}{plural(rows, of):>16}", soft_wrap=True)
+        out.print(f"  {path:<46}{plural(rows, of):>16}")
     for note in done.notes:
-        out.print(f"\n{note}.", soft_wrap=True)
+        out.print(f"\n{note}.")
     out.print(f"\n{_next(done)}", soft_wrap=True)
 
 

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from graphrag_ray.forecast.assumptions import Assumption
 from graphrag_ray.forecast.forecast import Forecast, StageForecast
+from graphrag_ray.wording import price_setting
 
 
 def print_forecast(found: Forecast, root: str | None) -> None:
@@ -33,7 +34,6 @@ def print_forecast(found: Forecast, root: str | None) -> None:
             f"\nLeft to do for the index at {root}: {_count(left['calls'])} calls, "
             f"{_count(left['prompt_tokens'])} prompt and {_count(left['completion_tokens'])} completion "
             f"tokens, {_money(left['cost_usd'])}",
-            soft_wrap=True,
         )
     out.print("\nAssumptions (change one with --assume name=value)")
     table = Table(box=None, pad_edge=False, show_header=False)
@@ -41,7 +41,7 @@ def print_forecast(found: Forecast, root: str | None) -> None:
         table.add_row(a.name, _value(a), a.source)
     out.print(table)
     for note in found.notes:
-        out.print(f"  {note}", soft_wrap=True, style="dim")
+        out.print(f"  {note}", style="dim")
 
 
 def _print_stages(out: Console, found: Forecast) -> None:
@@ -52,6 +52,8 @@ def _print_stages(out: Console, found: Forecast) -> None:
         table.add_row(s.volume.stage, s.model_id, *_numbers(vars_of(s)), _remark(s))
     table.add_row("total", "", *_numbers(found.totals), "", style="bold")
     out.print(table)
+    if found.totals["cost_usd"] is None:
+        out.print(f"What it costs is known with {price_setting()}")
 
 
 def vars_of(stage: StageForecast) -> dict[str, Any]:

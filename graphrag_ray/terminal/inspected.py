@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.markdown import Markdown
 
 from graphrag_ray.terminal.progress import console_of
 from graphrag_ray.terminal.safe import one_line
+from graphrag_ray.terminal.writing import print_text
 from graphrag_ray.wording import plural
 
 Record = Mapping[str, Any]
@@ -101,8 +101,7 @@ def _community(out: Console, found: Record, root: str) -> None:
         _line(out, f"  part of {_community_line(found['parent'])}")
     if report:
         _line(out, f"  rated {report['rank']:g} of 10: {one_line(report['rating_explanation'])}\n")
-        out.print(Markdown(report["full_content"]) if out.is_terminal else report["full_content"],
-                  soft_wrap=True)  # fmt: skip
+        print_text(out, report["full_content"])
         left_out = report["context_left_out"]
         if left_out:
             _line(out, f"  [{plural(left_out, 'record')} did not fit when the report was written]")
@@ -120,7 +119,7 @@ def _chunk(out: Console, found: Record, root: str) -> None:
     _about_document(out, found)
     beside = [f"{word} {found[word]}" for word in ("before", "after") if found[word] is not None]
     _line(out, "  " + ", ".join([plural(found["n_tokens"], "token"), *(f"chunk {b}" for b in beside)]) + "\n")
-    out.print(found["header"] + found["text"], soft_wrap=True)
+    out.print(found["header"] + found["text"])
     _list(out, "Entities", found["entities"], _entity_line, found["totals"]["entities"])
     _relationships(out, found)
     _list(out, "Claims", found["claims"], _claim_line, found["totals"]["claims"])
@@ -225,7 +224,7 @@ def _text(out: Console, text: str) -> None:
 
 
 def _line(out: Console, text: str, style: str | None = None) -> None:
-    out.print(text, style=style, soft_wrap=True)
+    out.print(text, style=style)
 
 
 _PRINTERS: Mapping[str, Callable[[Console, Record, str], None]] = {

@@ -20,8 +20,8 @@ def print_levels(found: Sequence[Units]) -> None:
     for row in found:
         table.add_row(row.name, f"{row.n_units:,}", f"{row.n_tokens:,}", f"{row.share:.1%}")
     out.print(table)
-    out.print("\nC0, C1, …: community reports; TS: chunks of the source text.", soft_wrap=True)
+    out.print("\nC0, C1, …: community reports; TS: chunks of the source text.")
     for row in found:
         if row.missing:
             missing = plural(row.missing, "community", "communities")
-            out.print(f"{row.name} lacks {missing} whose report failed.", soft_wrap=True)
+            out.print(f"{row.name} lacks {missing} whose report failed.")

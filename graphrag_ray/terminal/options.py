@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from importlib import import_module
-from typing import Any, get_args
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import click
 import orjson
 
-from graphrag_ray import logs
-from graphrag_ray.errors import GraphRagError, SettingsError, StoreError, UsageError
+from graphrag_ray.errors import SettingsError, StoreError, UsageError
 from graphrag_ray.query import methods
-from graphrag_ray.settings import Settings
-from graphrag_ray.settings_file import load_settings, load_storage, root_in
+from graphrag_ray.settings import Settings, of_index
+from graphrag_ray.settings_file import load_settings, load_storage
 from graphrag_ray.store.files import Store
-from graphrag_ray.terminal.misread import Misread
 from graphrag_ray.terminal.safe import safe
-from graphrag_ray.urls import shown
+from graphrag_ray.user_settings import Known, described, named_endpoints, remember, unknown_models
 
 _SHORT = {
     "model": "models.default.model",
@@ -39,155 +37,6 @@ _ASKED = {
     "budget_usd": "query.budget_usd",
 }
 """Options that are short for one setting of a question."""
-
-
-_WORDS = f"{__name__}.words"
-"""In the `meta` of a context: the command line."""
-
-
-def _traceback(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        ctx.find_root().meta["traceback"] = True
-
-
-def _verbose(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        _log(level="info")
-
-
-def _logged(ctx: click.Context, option: click.Parameter, wanted: str | None) -> None:
-    if wanted is not None:
-        _log(**{str(option.name).removeprefix("log_"): wanted})
-
-
-def _log(**changes: Any) -> None:
-    try:
-        logs.configure(None, **changes)
-    except UsageError as e:
-        raise click.UsageError(str(e)) from e
-
-
-def _general() -> list[click.Parameter]:
-    """Options of the program, which may stand before or after a command's name."""
-    trace = "Show where an error came from."
-    log = "Log what happens: --log-level info."
-    level = "What is logged, to stderr; GRAPHRAG_RAY_LOG=info,json in the environment says the same."
-    form = "A line of text for each event, or of JSON (then without lines of progress)."
-    levels, formats = click.Choice(get_args(logs.Level)), click.Choice(get_args(logs.Format))
-    return [
-        click.Option(["--traceback"], is_flag=True, expose_value=False, callback=_traceback, help=trace),
-        click.Option(["-v", "--verbose"], is_flag=True, expose_value=False, callback=_verbose, help=log),
-        click.Option(["--log-level"], type=levels, expose_value=False, callback=_logged, help=level),
-        click.Option(["--log-format"], type=formats, expose_value=False, callback=_logged, help=form),
-    ]
-
-
-class Command(click.Command):
-    """A command that also takes the options of the program.
-
-    misread   is given a line that cannot be run, before its error is shown; errors of ours that it raises are
-              not told
-    """
-
-    def __init__(
-        self, *arguments: Any, misread: Callable[[Misread], object] | None = None, **options: Any
-    ) -> None:
-        super().__init__(*arguments, **options)
-        self._misread = misread
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta[_WORDS] = tuple(args)
-        with self._read(ctx):
-            return super().parse_args(ctx, args)
-
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        *own, help_option = super().get_params(ctx)
-        return [*own, *_general(), help_option]
-
-    def invoke(self, ctx: click.Context) -> Any:
-        with self._read(ctx):
-            for option in self.params:
-                if isinstance(option, _Root) and ctx.params["root"] is None:
-                    ctx.params["root"] = option.from_config(ctx)
-        return super().invoke(ctx)
-
-    @contextmanager
-    def _read(self, ctx: click.Context) -> Iterator[None]:
-        try:
-            yield
-        except (click.UsageError, UsageError) as e:
-            if self._misread is not None:
-                with suppress(GraphRagError):
-                    self._misread(Misread(ctx.meta[_WORDS], e))
-            raise
-
-
-class Commands(click.Group):
-    """Turns our errors into a message and their exit code; anything else is a bug and keeps its trace.
-
-    package, names   where the commands are: a module each, imported when its command is wanted, so that none
-                     waits for what another one needs
-    """
-
-    def __init__(self, *arguments: Any, package: str, names: Sequence[str], **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._package, self._names = package, names
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(self._names)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self._names:
-            return None
-        command: click.Command = getattr(import_module(f"{self._package}.{cmd_name}"), cmd_name)
-        return command
-
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        return [*_general(), *super().get_params(ctx)]
-
-    def make_context(self, *given: Any, **more: Any) -> click.Context:
-        logs.forget()
-        return super().make_context(*given, **more)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except GraphRagError as e:
-            if ctx.meta.get("traceback"):
-                raise
-            click.echo(f"graphrag-ray: {safe(str(e))}", err=True)
-            ctx.exit(e.exit_code)
-        except KeyboardInterrupt:
-            click.echo("graphrag-ray: stopped. What was answered is kept; run it again to go on.", err=True)
-            ctx.exit(130)
-
-
-class _Root(click.Option):
-    """--root, or `root` in the settings of --config."""
-
-    def from_config(self, ctx: click.Context) -> str:
-        """Raises SettingsError, MissingParameter."""
-        config = ctx.params["config"]
-        if (root := root_in(config)) is None:
-            raise click.MissingParameter(f"Or name it as `root` in {shown(config)}.", ctx, self)
-        return root
-
-
-def _root(ctx: click.Context, option: click.Parameter, given: str | None) -> str | None:
-    """--config is eager: whether it is there is known here. It is read when the command is run."""
-    if given is None and not isinstance(ctx.params.get("config"), str):
-        raise click.MissingParameter(ctx=ctx, param=option)
-    return given
-
-
-def root_option(f: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--root",
-        metavar="URL",
-        cls=_Root,
-        callback=_root,
-        help="The index: a folder, or s3://… and other fsspec URLs. Default: `root` of --config.",
-    )(f)
 
 
 def input_of(given: str | None, settings: Settings) -> str:
@@ -253,7 +102,10 @@ def settings_options(f: Callable[..., Any]) -> Callable[..., Any]:
             ),
             click.option("--model", help="Short for models.default.model (and provider: openai)."),
             click.option("--base-url", help="Short for the address of that model's one endpoint."),
-            click.option("--api-key-env", help="Short for the name of the variable that holds its key."),
+            click.option(
+                "--api-key-env",
+                help="Short for the name of the variable that holds its key; null: it wants none.",
+            ),
             click.option("--rpm", type=float, help="Short for its requests per minute."),
             click.option("--tpm", type=float, help="Short for its tokens per minute."),
             click.option("--max-in-flight", type=int, help="Short for its bound on concurrent calls."),
@@ -266,6 +118,12 @@ def settings_options(f: Callable[..., Any]) -> Callable[..., Any]:
 def cache_option(f: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--cache", metavar="URL", help="Keep models' replies there: what was asked before costs nothing."
+    )(f)
+
+
+def raw_option(f: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--raw", is_flag=True, help="Show Markdown as it is written; else it is rendered on a terminal."
     )(f)
 
 
@@ -338,10 +196,49 @@ def settings_from(
     config: str | None,
     overrides: tuple[str, ...],
     short: Mapping[str, Any],
-    base: Mapping[str, Any] | None = None,
+    said: Mapping[str, Any] | None = None,
+    root: str | None = None,
 ) -> Settings:
-    """Settings from --config (or else `base`), the short forms, and --set. Raises SettingsError."""
-    return load_settings(config, forms_of(config, overrides, short, base), base)
+    """Settings from --config, or else from what an index says of itself; the short forms, and --set.
+
+    said, root: settings as they stand in an index, and its URL, by which is known how it was reached before
+    Raises SettingsError.
+    """
+    base, known = None, None
+    if config is None and said is not None:
+        base, known = of_index(said), Known.read(root)
+    return load_settings(config, forms_of(config, overrides, short, base), base, known)
+
+
+def confirmed(
+    load: Callable[[], Settings], stages: Iterable[str], said: Mapping[str, Any], root: str
+) -> Settings:
+    """Settings as they are loaded. At a terminal, addresses that an index of an earlier version names, of
+    models that the stages ask and that this machine does not know, are shown: whoever says that they are
+    theirs need not say it again. Without that, whoever asks these models raises.
+
+    said, root: as in `settings_from`
+    """
+    settings = load()
+    named = {name: named_endpoints(said, name) for name in unknown_models(settings, stages)}
+    if not any(named.values()) or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return settings
+    click.echo("This index was made by an earlier version, and names where its models are:", err=True)
+    for name, endpoints in named.items():
+        for endpoint in endpoints:
+            told = f"  models.{name} ({settings.model(name).model}): {described(endpoint)}"
+            click.echo(safe(told), err=True)
+    click.echo(
+        "Your questions, its text and the key go there. Whoever made it may have written that.", err=True
+    )
+    if not click.confirm("Is that yours, and shall it be kept on this machine?", default=False, err=True):
+        return settings
+    models = {
+        n: m.model_copy(update={"endpoints": tuple(named.get(n) or m.endpoints)})
+        for n, m in settings.models.items()
+    }
+    remember(root, settings.model_copy(update={"models": models}))
+    return load()
 
 
 def forms_of(
@@ -354,9 +251,10 @@ def forms_of(
     given = {name: value for name, value in short.items() if value is not None and name in _SHORT}
     asked = {name: value for name, value in short.items() if value is not None and name in _ASKED}
     # As JSON, which is YAML: a name such as "1e3" or "no" stays a string.
-    forms = [
-        f"{(_SHORT | _ASKED)[name]}={orjson.dumps(value).decode()}" for name, value in (given | asked).items()
-    ]
+    values = given | asked
+    if values.get("api_key_env") == "null":
+        values["api_key_env"] = None
+    forms = [f"{(_SHORT | _ASKED)[name]}={orjson.dumps(value).decode()}" for name, value in values.items()]
     if "model" in given or (given and any(o.startswith("models.") for o in overrides)):
         forms.insert(0, "models.default.provider=openai")
     elif given and load_settings(config, overrides, base).model("default").provider == "offline":

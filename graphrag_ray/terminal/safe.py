@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.padding import Padding
 from rich.segment import Segment
 from rich.text import Text
 
@@ -33,7 +34,15 @@ def one_line(text: str, longest: int | None = None) -> str:
 
 
 class SafeConsole(Console):
-    """Prints no control character but those of its own styles, whatever it is given to print."""
+    """Prints no control character but those of its own styles, whatever it is given to print. On a terminal a
+    line is broken between words, and goes on below its own beginning; elsewhere it is never broken."""
+
+    def print(self, *objects: Any, soft_wrap: bool | None = None, **how: Any) -> None:
+        if soft_wrap is None and all(isinstance(o, str | Text) for o in objects):
+            soft_wrap = not self.is_terminal
+        if not soft_wrap:
+            objects = tuple(_indented(o) if isinstance(o, str) else o for o in objects)
+        super().print(*objects, soft_wrap=soft_wrap, **how)
 
     def render_str(self, text: str, **how: Any) -> Text:
         """What is given as a string is measured as it is shown."""
@@ -49,3 +58,10 @@ def _safe_segments(segments: Iterable[Segment]) -> Iterator[Segment]:
             yield segment
         else:
             yield Segment(safe(segment.text), segment.style)
+
+
+def _indented(line: str) -> RenderableType:
+    """The lines that it is broken into begin where it does."""
+    text = safe(line).lstrip(" ")
+    indent = len(line) - len(line.lstrip(" "))
+    return Padding(Text(text), (0, 0, 0, indent), expand=False) if indent and "\n" not in text else line

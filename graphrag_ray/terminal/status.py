@@ -17,7 +17,7 @@ from graphrag_ray.store.runs import FINISHED, RUNNING
 from graphrag_ray.terminal.changes import print_changes, print_snapshots
 from graphrag_ray.terminal.console import print_counts
 from graphrag_ray.terminal.progress import console_of, duration, progress_line, step_line
-from graphrag_ray.wording import plural
+from graphrag_ray.wording import plural, price_setting
 
 OLD_S = 30.0
 """What a run told of itself longer ago than that, while it gave signs of life, is shown with its age."""
@@ -34,7 +34,8 @@ def print_status(found: Mapping[str, Any]) -> None:
         out.print(f"  snapshot {found['snapshot']}, {found['created_at']}, by version {found['version']}")
         print_counts(out, found["counts"])
         if found["counts"].get("failures"):
-            out.print(f"  failures       {found['counts']['failures']:,} (graphrag-ray failures)")
+            look = f"graphrag-ray failures --root {found['root']}"
+            out.print(f"  failures       {found['counts']['failures']:,} ({look})")
     _print_last_run(out, found["last_run"])
     _print_refused(out, found["refused"])
     if found["journal"]:
@@ -51,7 +52,7 @@ def print_status(found: Mapping[str, Any]) -> None:
     print_changes(out, found.get("run", {}), found.get("counts", {}))
     if found["usage"]:
         out.print(f"\nThe run that made snapshot {found['snapshot']}")
-        out.print(_usage_table(found["usage"]))
+        _print_usage(out, found["usage"])
     if found.get("snapshots"):
         print_snapshots(out, found["snapshots"])
     for note in found["notes"].values():
@@ -59,8 +60,8 @@ def print_status(found: Mapping[str, Any]) -> None:
     if found["damaged"]:
         out.print("\nDamaged", style="bold")
         for told in found["damaged"]:
-            out.print(f"  {told}", soft_wrap=True)
-        out.print(f"  {MEND}.", soft_wrap=True)
+            out.print(f"  {told}")
+        out.print(f"  {MEND}.")
 
 
 def _print_last_run(out: Console, last: Mapping[str, Any] | None) -> None:
@@ -68,23 +69,23 @@ def _print_last_run(out: Console, last: Mapping[str, Any] | None) -> None:
     if last is None:
         return
     if last["outcome"] == RUNNING:
-        out.print(f"  running since {last['started_at']}{_where(last)}:", soft_wrap=True)
+        out.print(f"  running since {last['started_at']}{_where(last)}:")
         for line in run_lines(last):
-            out.print(Text("    ") + line, soft_wrap=True)
+            out.print(Text("    ") + line)
         return
-    out.print(f"  last run       {ending(last)}", soft_wrap=True)
+    out.print(f"  last run       {ending(last)}")
     if last["outcome"] in FINISHED:
         return
     if reached := last["reached"]:
-        out.print(Text("    it was at: ") + _doing(reached), soft_wrap=True)
+        out.print(Text("    it was at: ") + _doing(reached))
     if last["usage"]:
         out.print("\nThe last run")
-        out.print(_usage_table(last["usage"]))
+        _print_usage(out, last["usage"])
 
 
 def _print_refused(out: Console, refused: Mapping[str, Any] | None) -> None:
     if refused is not None:
-        out.print(f"  last attempt   {refusal(refused)}", soft_wrap=True)
+        out.print(f"  last attempt   {refusal(refused)}")
 
 
 def ending(last: Mapping[str, Any]) -> str:
@@ -125,24 +126,27 @@ def _where(last: Mapping[str, Any]) -> str:
     return f" (process {last['pid']} on {last['host']})" if last["host"] else ""
 
 
-def run_lines(last: Mapping[str, Any], bar: bool = False) -> list[Text]:
-    """A run as it goes: a line for each step that has ended, and for the one that is being done."""
-    lines = [step_line_of(name, step) for name, step in last["steps"].items()]
+def run_lines(last: Mapping[str, Any], width: int | None = None) -> list[Text]:
+    """A run as it goes: a line for each step that has ended, and for the one that is being done.
+
+    width   of a terminal, which has a bar too, and no line is longer
+    """
+    lines = [step_line_of(name, step, width) for name, step in last["steps"].items()]
     reached = last["reached"]
     # What was told live may be older than the record. Compacting is done several times.
     if reached and (reached["step"] not in last["steps"] or reached["step"] == COMPACT):
-        lines.append(_doing(reached, bar))
+        lines.append(_doing(reached, width))
     return lines
 
 
-def step_line_of(name: str, step: Mapping[str, Any]) -> Text:
-    return step_line(name, step["seconds"], step["counts"], step.get("reused", False))
+def step_line_of(name: str, step: Mapping[str, Any], width: int | None = None) -> Text:
+    return step_line(name, step["seconds"], step["counts"], step.get("reused", False), width)
 
 
-def _doing(reached: Mapping[str, Any], bar: bool = False) -> Text:
+def _doing(reached: Mapping[str, Any], width: int | None = None) -> Text:
     """The step that is being done; how long ago that was told, where that is long."""
     if reached["pace"]:
-        line = progress_line(Pace(**reached["pace"]), bar)
+        line = progress_line(Pace(**reached["pace"]), reached["step"], width, bar=width is not None)
     else:
         line = f"{reached['step']:<12} … {duration(reached['seconds'])}"
     age_s = reached.get("age_s") or 0.0
@@ -159,7 +163,7 @@ def show_running(runs: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 
         with Live(console=out, refresh_per_second=4, transient=True) as live:
             for last in runs:
-                live.update(Text("\n").join(run_lines(last, bar=True)))
+                live.update(Text("\n").join(run_lines(last, out.width)))
         return last
     told: set[str] = set()
     for last in runs:
@@ -167,8 +171,14 @@ def show_running(runs: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
         new = [line for line in lines if str(line) not in told]
         told.update(map(str, new))
         for line in new:
-            out.print(line, soft_wrap=True)
+            out.print(line)
     return last
+
+
+def _print_usage(out: Console, usage: Sequence[Mapping[str, Any]]) -> None:
+    out.print(_usage_table(usage))
+    if any(u["cost_usd"] is None for u in usage):
+        out.print(f"What runs to come will cost is known with {price_setting()}", style="dim")
 
 
 def _usage_table(usage: Sequence[Mapping[str, Any]]) -> Table:

@@ -1,4 +1,4 @@
-"""Text on a terminal while it is written."""
+"""An answer while it is written: rendered on a terminal, as it is elsewhere."""
 
 from __future__ import annotations
 
@@ -6,20 +6,54 @@ from typing import TYPE_CHECKING
 
 import click
 
+from graphrag_ray.terminal.progress import console_of
 from graphrag_ray.terminal.safe import safe
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from graphrag_ray.query.answer import Answer
     from graphrag_ray.streams import AnswerStream
 
 
-def write_stream(stream: AnswerStream) -> Answer:
+def print_text(out: Console, text: str, raw: bool = False) -> None:
+    """A whole text, which may be Markdown. raw: is not rendered on a terminal either."""
+    if _renders(out, raw):
+        from graphrag_ray.terminal.rendered import RenderedText  # a pipe waits for no parser
+
+        with RenderedText(out, pending=False) as rendered:
+            rendered.add(text)
+    else:
+        out.print(text)
+
+
+def write_stream(stream: AnswerStream, raw: bool = False) -> Answer:
     """Print the pieces of an answer as they come, safe for the terminal. Raises what the stream does, and
     begins a new line."""
-    try:
-        with stream:
-            for piece in stream:
-                click.echo(safe(piece), nl=False)
-            return stream.answer
-    finally:
-        click.echo()
+    out = console_of()
+    with stream:
+        if _renders(out, raw):
+            _render(stream, out)
+        else:
+            try:
+                for piece in stream:
+                    click.echo(safe(piece), nl=False)
+            finally:
+                click.echo()
+        return stream.answer
+
+
+def _render(stream: AnswerStream, out: Console) -> None:
+    from graphrag_ray.streams import StartsAgain
+    from graphrag_ray.terminal.rendered import RenderedText
+
+    with RenderedText(out) as rendered:
+        for piece in stream:
+            if isinstance(piece, StartsAgain):
+                rendered.say(piece)
+            else:
+                rendered.add(piece)
+
+
+def _renders(out: Console, raw: bool) -> bool:
+    return out.is_terminal and not out.is_dumb_terminal and not raw

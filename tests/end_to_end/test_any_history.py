@@ -21,7 +21,11 @@ from graphrag_ray.errors import StoreError
 from graphrag_ray.store import snapshots
 
 PEOPLE = ["ANNA", "BERT", "CORA", "DIRK", "EDNA", "FRED", "GINA", "HANS", "INGE", "JOHN", "KATE", "LARS"]
-SETTINGS = {"claims": {"enabled": True}, "communities": {"max_size": 3, "small_component": 3}}
+SETTINGS = {
+    "claims": {"enabled": True},
+    "communities": {"max_size": 3, "small_component": 3},
+    "reports": {"keep_below": 0},
+}
 GRAPH = ("documents", "text_units", "entity_instances", "relationship_instances", "entities", "relationships")
 NUMBERED = ("documents", "text_units", "entities", "relationships", "covariates", "communities")
 

@@ -191,8 +191,8 @@ def test_a_line_of_fifty_megabytes_is_cut_into_chunks(world: World):
     units = read_table(world.store, corpus.parts("text_units"), columns).to_pydict()
     spans = list(zip(units["start"], units["end"], strict=True))[:-1]
     assert corpus.parts("failures") == [] and corpus.counts["documents"] == 2
-    assert len(line) > 50_000_000 and len(spans) > 20_000 and max(units["n_tokens"]) <= 650
-    assert spans[0][0] == 0 and spans[-1][1] == len(line)
+    assert len(line) > 50_000_000 and len(spans) > 20_000 and max(units["n_tokens"]) <= 600
+    assert spans[0][0] == 0 and spans[-1][1] == len(line.rstrip())
     assert all(after[0] < before[1] < after[1] for before, after in pairwise(spans)), "no gap"
 
 
@@ -435,7 +435,7 @@ def test_a_key_is_nowhere_in_the_index_nor_in_an_error(world: World, monkeypatch
     world.index(models=with_endpoint(world, api_key_env="TEST_KEY"))
     for info in world.store.list():
         assert key.encode() not in world.store.read(info.path), info.path
-    assert b"TEST_KEY" in world.store.read("snapshots/1.json"), "the name may be known"
+        assert b"TEST_KEY" not in world.store.read(info.path), "where a key is found is this machine's"
 
 
 def refused_port() -> int:

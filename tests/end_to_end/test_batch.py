@@ -22,6 +22,7 @@ from endpoint import BROKEN, WRONG_KEY, Answer, Drop
 from world import REJECTED, Command, World, model_options, prompt_of
 
 from graphrag_ray import batch
+from graphrag_ray.ask import Index
 from graphrag_ray.batch import answer_batch
 from graphrag_ray.engine.feed import Feed
 from graphrag_ray.errors import BudgetSpent, LevelNotFound, TooManyFailures, UsageError
@@ -72,6 +73,35 @@ def test_every_method_answers_in_a_batch_as_it_answers_alone(town: World, method
         assert row["found"] == alone.found and row["notes"] == list(alone.notes) and row["error"] is None
         assert row["calls"] == sum(p.calls for p in alone.phases.values())
         assert row["tokens"] == sum(p.prompt_tokens + p.completion_tokens for p in alone.phases.values())
+
+
+def test_a_question_on_which_we_fail_ourselves_is_one_failed_row(
+    town: World, monkeypatch: pytest.MonkeyPatch
+):
+    answering = Index.answering
+
+    def failing(index: Index, text: str, *more: Any) -> Any:
+        if "HEIDI" in text:
+            raise ZeroDivisionError("seven by nothing")
+        return answering(index, text, *more)
+
+    monkeypatch.setattr(Index, "answering", failing)
+    assert ask(town, *about("DAVE", "HEIDI", "ERIN")).failed == 1
+    first, failed, last = answers(town)
+    assert first["text"] and last["text"] and failed["text"] is None
+    assert "ZeroDivisionError: seven by nothing (question_sweep.py:" in failed["error"]
+
+
+def test_an_answer_that_is_there_is_written_whatever_fails_beside_it(
+    town: World, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(*given: object) -> Any:
+        raise KeyError("lost")
+
+    monkeypatch.setattr(Index, "numbers", fail)
+    assert ask(town, *about("DAVE")).failed == 0
+    (row,) = answers(town)
+    assert "DAVE" in row["text"] and "Short numbers cannot be shown: internal error" in row["notes"][-1]
 
 
 @pytest.mark.parametrize("method", list(methods.FILES))
@@ -344,7 +374,7 @@ def test_a_budget_stops_a_batch_with_exit_code_4_and_the_next_one_goes_on(slow: 
 
 
 def test_two_batches_with_the_same_answers_do_not_both_pay(slow: World):
-    slow.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=1.5)
+    slow.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=4.0)
     texts, before = about(*[f"A{chr(65 + i)}X" for i in range(10)]), slow.asked()
     first = Started(slow, *texts)
     first.wait_until(slow, before + 20)

@@ -151,14 +151,14 @@ def test_ctrl_c_ends_the_answer_and_not_the_conversation(town: World):
     with Terminal("chat", "--root", town.root) as terminal:
         terminal.wait_for("> ")
         terminal.type("What about HEIDI ?\n")
-        terminal.wait_for("- GRACE")
+        terminal.wait_for("• GRACE")
         terminal.interrupt()
         terminal.wait_for("[stopped]")
         terminal.type("What about DAVE ?\n")
         terminal.wait_for("tokens]\n> ")
         terminal.type("\x04")
         assert terminal.end() == 0
-    assert "Traceback" not in terminal.shown and "- DAVE, ERIN" in terminal.shown.split("[stopped]")[1]
+    assert "Traceback" not in terminal.shown and "• DAVE, ERIN" in terminal.shown.split("[stopped]")[1]
     never.set()
 
 
@@ -173,7 +173,7 @@ def test_ctrl_c_at_the_prompt_begins_a_new_line(town: World):
         terminal.wait_for("global search")
         terminal.type("/quit\n")
         assert terminal.end() == 0
-    assert "- DAVE, ERIN, FRANK" in terminal.shown
+    assert "• DAVE, ERIN, FRANK" in terminal.shown
 
 
 def test_an_earlier_line_can_be_called_back(town: World):

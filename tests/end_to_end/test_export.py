@@ -163,7 +163,7 @@ def test_without_lancedb_the_tables_are_exported_and_what_is_missing_is_told(
 ):
     monkeypatch.setitem(sys.modules, "lancedb", None)
     told = export(run, town.root, "graphrag", tmp_path / "out")
-    assert "pip install 'graphrag-ray[lancedb]'" in told and "global search does not" in told
+    assert "pip install '.[lancedb]'" in told and "global search does not" in told
     out = tmp_path / "out"
     assert (out / "output" / "entities.parquet").exists() and not (out / "output" / "lancedb").exists()
     assert "vector_size" not in (out / "settings.yaml").read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import toy_model
 from click.testing import CliRunner
 from world import REJECTED, TOWN, Command, World, index_command, prompt_of
 
+from graphrag_ray import offline
 from graphrag_ray.cli import main
 
 
@@ -67,6 +69,57 @@ def test_an_item_that_failed_for_good_is_asked_again_once_it_is_put_back(command
     assert "CAROL" in {e["title"] for e in world.table("entities")}
     asked = world.asked()
     assert "Nothing has changed" in command(*index_command(world)).stdout and world.asked() == asked
+
+
+@pytest.fixture
+def stumbles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Words at which the offline engine fails, as a bug of it would make it."""
+    at: list[str] = []
+    extract, embed = offline._ANSWERS["extract"], offline.embed_many
+
+    def stumbling(variables: Mapping[str, str]) -> str:
+        if any(word in variables["text"] for word in at):
+            raise IndexError(f"of nothing in {variables['text']}")
+        return extract(variables)
+
+    def embedding(texts: Sequence[str]) -> list[bytes]:
+        if any(word in text for word in at for text in texts):
+            raise MemoryError
+        return embed(texts)
+
+    monkeypatch.setitem(offline._ANSWERS, "extract", stumbling)
+    monkeypatch.setattr(offline, "embed_many", embedding)
+    return at
+
+
+def test_what_our_own_engine_stumbles_at_is_an_item_in_every_run_until_it_is_repaired(
+    run: Command, world: World, stumbles: list[str]
+):
+    world.write({f"{n:02}.txt": f"{'Walk' if n % 3 else 'Stumble'} {n}. Anna met Bert." for n in range(75)})
+    stumbles.append("Stumble")
+    line = ["index", world.input, "--root", world.root]
+    done = run(*line)
+    assert done.exit_code == 3, done.stderr
+    found = failures(run, world)
+    assert [f["stage"] for f in found].count("extract") == 25, "each named, and the others done"
+    assert all("internal error, please report it: " in f["error"] for f in found)
+    extract = next(f for f in found if f["stage"] == "extract")
+    assert extract["document"].endswith(".txt") and "(offline/__init__.py:" in extract["error"]
+    assert {f["stage"] for f in found} == {"extract", "embed"} and {f["kind"] for f in found} == {"transient"}
+
+    again = run(*line)
+    assert again.exit_code == 3 and "Nothing has changed" in again.stdout, "no news, and no end of the run"
+    stumbles.clear()
+    assert run(*line).exit_code == 0 and failures(run, world) == []
+
+
+def test_a_run_in_which_our_own_engine_stumbles_at_most_items_stops(
+    run: Command, world: World, stumbles: list[str]
+):
+    world.write({f"{n:02}.txt": f"Stumble {n}. Anna met Bert." for n in range(40)})
+    stumbles.append("Stumble")
+    done = run("index", world.input, "--root", world.root)
+    assert done.exit_code == 1 and "IndexError" in done.stderr and "max_failed_fraction" in done.stderr
 
 
 def test_only_the_chosen_items_are_put_back(run: Command, world: World):

@@ -96,7 +96,7 @@ def test_no_log_holds_a_key_or_a_text_and_each_line_says_its_run(world: World, r
     assert sum(a["rate_limited"] for a in asked.values()) > 0
     joined = [r for r in workers if r["message"] == "worker joined"]
     assert {r["stage"] for r in joined} >= {"extract", "report"} and all(r["run"] == run for r in joined)
-    assert any("paused" in r["message"] for r in workers)
+    assert any("asks to wait" in r["message"] for r in workers)
 
 
 def test_options_count_more_than_the_environment_and_both_for_one_command_only(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -28,7 +28,7 @@ def failures(world: World) -> list[dict[str, Any]]:
 def look_at_poison(*given: Any) -> Listing:
     found = look_at(*given)
     files = [DeadlyFile(f.url, f.path, f.size) if "mill" in f.path else f for f in found.files]
-    return Listing(files, found.others, found.base)
+    return replace(found, files=files)
 
 
 @pytest.mark.timeout(480)

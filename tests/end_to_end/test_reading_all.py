@@ -94,16 +94,23 @@ def test_a_budget_in_dollars_needs_the_price_of_the_model(deep: World):
 
 
 def test_what_corrections_take_beyond_the_budget_is_not_asked_and_told(deep: World):
-    """Every map reply needs a correction, which no forecast can know of."""
-    enough = tokens(asked(deep, level="C1", **SMALL))
+    """The first reply to every map call is as long as it may be and of no use, which no forecast knows of."""
+    with pytest.raises(BudgetSpent) as refused:
+        asked(deep, level="C1", budget_tokens=1, **SMALL)
+    forecast = int(re.search(r"at most ([\d,]+)", str(refused.value))[1].replace(",", ""))
 
-    def needs_correction(body: dict[str, Any]) -> str | Reply:
-        return "It depends." if prompt_of(body) == "map" else toy_model.respond(body)
+    def corrected(body: dict[str, Any]) -> str | Reply:
+        first, *rest = [m["content"] for m in body["messages"] if m["role"] == "user"]
+        if toy_model.recognise(first)[0] == "map":
+            return toy_model.respond({"messages": [{"content": first}]}) if rest else "It depends. " * 25
+        return toy_model.respond(body)
 
-    deep.endpoint.respond = needs_correction
-    answer = asked(deep, level="C1", budget_tokens=2 * enough, **SMALL)
-    assert tokens(answer) <= 2 * enough and answer.failed_parts
-    assert "query.budget_tokens is" in answer.text or "not usable after a correction" in answer.text
+    deep.endpoint.respond = corrected
+    without = asked(deep, level="C1", **SMALL)
+    assert tokens(without) > forecast and not without.failed_parts
+    answer = asked(deep, level="C1", budget_tokens=forecast, **SMALL)
+    assert tokens(answer) <= forecast and 0 < answer.failed_parts < without.phases["map"].calls
+    assert f"query.budget_tokens is {forecast:,}" in " ".join(answer.notes)
 
 
 # dynamic selection

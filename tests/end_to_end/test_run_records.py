@@ -11,7 +11,7 @@ import toy_model
 from endpoint import WRONG_KEY, Answer
 from world import REJECTED, TOWN, Command, World, index_command
 
-from graphrag_ray.build import known_settings
+from graphrag_ray.build import before_of
 from graphrag_ray.engine.executor import Progress
 from graphrag_ray.errors import Interrupted, ModelRefused, Terminated
 from graphrag_ray.store import locks, runs
@@ -55,7 +55,7 @@ def test_a_run_that_its_budget_stopped_tells_what_it_spent_and_the_next_one_too(
     assert (found["outcome"], found["exit_code"], found["snapshot"]) == ("budget", 4, None)
     assert "budget.max_total_tokens" in found["message"] and found["ended_at"]
     spent = sum(u["prompt_tokens"] + u["completion_tokens"] for u in found["usage"])
-    assert 0 < spent <= 20_000
+    assert 0 < spent <= 20_000 and f"In all this run came to {spent:,} tokens." in stopped.stderr
     assert f"was stopped by its budget. {spent:,} tokens" in plain(run, world)
     again = run(*index_command(world))
     assert again.exit_code == 0
@@ -70,8 +70,10 @@ def test_a_root_without_a_snapshot_remembers_the_settings_of_the_run_that_was_st
     world.write({f"{i}.txt": f"ANNA met B{chr(65 + i) * 3} there." for i in range(26)})
     first = ["--set", "chunking.size=300", "--set", "budget.max_total_tokens=20000"]
     assert run(*index_command(world, *first)).exit_code == 4
-    kept = known_settings(world.store)
-    assert kept is not None and kept["chunking"]["size"] == 300 and "budget" not in kept
+    before = before_of(world.store)
+    assert (
+        before is not None and before.settings["chunking"]["size"] == 300 and "budget" not in before.settings
+    )
     result = run("index", world.input, "--root", world.root)
     assert result.exit_code == 0 and "Settings of the run before this one" in result.stderr
     settings = world.open().settings
@@ -152,7 +154,8 @@ def test_a_run_that_is_told_to_stop_when_a_stage_has_just_ended_begins_no_other_
     executor = world.executor(world.settings())
 
     def watch(progress: Progress) -> None:
-        if progress.done == len(TOWN) and executor.stop.told is None:  # nobody looks after this
+        # nobody looks after this
+        if progress.stage == "extract" and progress.done == len(TOWN) and executor.stop.told is None:
             executor.stop.tell(signal.SIGTERM)
 
     executor.on_progress = watch

@@ -361,3 +361,15 @@ def test_an_older_snapshot_stays_readable(world: World):
     old = open_index(str(world.root), snapshot=1)
     assert "ZOE" not in old.table("entities")["title"].to_pylist()
     assert "ZOE" in world.open().table("entities")["title"].to_pylist()
+
+
+def test_an_index_keeps_its_chunks_until_others_are_asked_for(world: World):
+    small = {"size": 12, "overlap": 4, "min_new_tokens": 2}
+    world.write(TOWN)
+    world.index(chunking={**small, "boundaries": "token"})
+    asked = world.asked()
+    again = world.index(chunking=small)
+    assert not again.committed and world.asked() == asked
+    anew = world.index(chunking={**small, "boundaries": "sentence"})
+    assert anew.committed and world.asked() > asked
+    assert not world.index(chunking=small).committed

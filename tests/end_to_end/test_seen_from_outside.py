@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import toy_model
-from endpoint import Answer
+from endpoint import Answer, Status
 from world import TOWN, Command, World, chain, index_command
 
 from graphrag_ray import status
@@ -31,6 +31,7 @@ OFTEN_S = 0.05
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "EVERY_S", OFTEN_S)
+    monkeypatch.setattr(heartbeat, "LOGGED_EACH", 1)
 
 
 def when_asked(world: World, number: int, look: Callable[[], Any]) -> list[Any]:
@@ -52,13 +53,15 @@ def live_files(world: World) -> list[str]:
 
 
 def test_a_run_tells_how_far_it_is_how_fast_and_at_what_cost_until_it_has_ended(
-    world: World, often: None, run: Command
+    world: World, often: None, run: Command, caplog: pytest.LogCaptureFixture
 ):
+    caplog.set_level("INFO", "graphrag_ray")
     world.write(chain(30))
     shown: list[str] = []
 
     def look() -> dict[str, Any]:
         shown.append(run("status", "--root", world.root).stdout)
+        shown.append(run("query", "Who?", "--root", world.root).stderr)
         return status_of(world.store)
 
     seen = when_asked(world, 40, look)
@@ -72,13 +75,19 @@ def test_a_run_tells_how_far_it_is_how_fast_and_at_what_cost_until_it_has_ended(
     pace = last["reached"]["pace"]
     assert last["reached"]["step"] == pace["stage"] == "extract" and last["reached"]["age_s"] < 30
     assert 0 < pace["done"] < pace["total"] == 30 and 0 < pace["share"] < 1 and pace["failed"] == 0
-    assert pace["items_per_minute"] > 0 < pace["tokens_per_minute"] and pace["left_s"] > 0
+    assert pace["items_per_minute"] > 0 < pace["tokens_per_minute"] and pace["calls_total"] >= 30
     assert pace["tokens_per_minute_limit"] == 9e9 and pace["cost_usd"] > 0 < pace["total_tokens"]
+    told = re.search(
+        r"no finished snapshot yet: process \d+ .* is at work, at extract, (\d+) of 30\. Watch it: ", shown[1]
+    )
+    assert told and 0 < int(told.group(1)) < 30
     assert "running since" in shown[0] and f"process {last['pid']} on" in shown[0]
     lines = [line.split() for line in shown[0].splitlines()]
     assert ["read"] in [line[:1] for line in lines]
     done = f"{pace['done']}/30"  # rates are shown after a second, which this may not have taken
     assert [line for line in lines if line[:1] == ["extract"] and done in line]
+    logged = [r.graphrag_ray_fields for r in caplog.records if r.message == "progress"]  # type: ignore[attr-defined]
+    assert [fields for fields in logged if fields["step"] == "extract" and fields["total"] == 30]
     assert live_files(world) == []
     after = status_of(world.store)["last_run"]
     assert (after["outcome"], after["failed"], after["exit_meaning"]) == ("committed", 0, "done")
@@ -338,7 +347,7 @@ def test_an_attempt_that_comes_to_no_run_is_told_beside_the_index_until_one_foll
 
 def test_a_run_that_was_stopped_is_told_once(world: World, run: Command):
     world.write(TOWN)
-    world.endpoint.key = "another"
+    world.endpoint.respond = lambda body: Status(401, "this key may read, and not ask")
     assert run(*index_command(world)).exit_code == 1
     found = status_of(world.store)
     assert found["last_run"]["outcome"] == "refused" and found["refused"] is None

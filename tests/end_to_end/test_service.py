@@ -21,7 +21,7 @@ from collector import Collector, collecting
 from endpoint import Answer, Endpoint, Hang, Response, rate_limited
 from prometheus_client.parser import text_string_to_metric_families
 from served import KEY, TOKEN, Running, events, until
-from world import TOWN, Command, World, prompt_of
+from world import TOWN, Command, World, know, prompt_of
 
 THEMES = "What are the THEMES?"
 IN_FLIGHT = 3
@@ -63,7 +63,9 @@ def service(town: World, traced: Collector) -> Iterator[Running]:
 @pytest.fixture(autouse=True)
 def _as_ever(request: pytest.FixtureRequest) -> None:
     if "town" in request.fixturenames:
-        request.getfixturevalue("town").endpoint.respond = toy_model.respond
+        endpoint = request.getfixturevalue("town").endpoint
+        endpoint.respond = toy_model.respond
+        know(endpoint, "m", "e", max_in_flight=IN_FLIGHT)
 
 
 def reducing(world: World, reply: Response) -> None:
@@ -242,8 +244,8 @@ def test_at_its_end_running_questions_are_answered_and_nothing_secret_was_said(
     assert (last["method"], last["status"], last["levelname"]) == ("global", 200, "INFO")
     assert last["seconds"] > 1 and last["calls"] > 1 and last["tokens"] > 100 and last["cost_usd"] is None
     assert len(last["question"]) == 24 and last["application"] == "graphrag" and last["replica"]
-    told_of_429s = [line for line in logs.splitlines() if "answered 429: paused" in line]
-    assert {json.loads(line)["run"] for line in told_of_429s} == {"graphrag"}, "of the limiter"
+    told_to_wait = [line for line in logs.splitlines() if "asks to wait: nothing is sent" in line]
+    assert {json.loads(line)["run"] for line in told_to_wait} == {"graphrag"}, "of the limiter"
     for secret in (TOKEN, KEY, SECRET_WORDS):
         assert secret not in told + logs
         assert secret.encode() not in traced.received

@@ -20,8 +20,9 @@ import yaml
 from documents import TOP, blocks
 from endpoint import WRONG_KEY, Answer, Broken, Endpoint, Hang, Response, Status, rate_limited
 from served import Served, until
-from world import TOWN, World, prompt_of, python
+from world import TOWN, World, know, prompt_of, python
 
+from graphrag_ray.ask import Index
 from graphrag_ray.commands.serve import _problem
 from graphrag_ray.purge import collect
 from graphrag_ray.service import asking
@@ -156,6 +157,13 @@ def test_a_body_that_is_no_json_or_too_large_is_refused(town: World, serve: Star
     # A page of a browser can send this to another address without being asked.
     simple = client.post("/query", content=b'{"question": "x"}', headers={"Content-Type": "text/plain"})
     assert simple.status_code == 400
+    # As `curl -d hello` sends it.
+    form = client.post(
+        "/query", content=b"hello", headers={"Content-Type": "application/x-www-form-urlencoded"}
+    )
+    assert '-d \'{"question": ' in form.json()["error"]["message"] and "hello" not in form.text
+    chat = client.post("/v1/chat/completions", content=b"[1", headers={"Content-Type": "application/json"})
+    assert '"messages": [{"role": "user"' in chat.json()["error"]["message"]
     large = client.post("/query", json={"question": "x" * 1_000})
     assert large.status_code == 413 and large.json()["error"]["code"] == "request_too_large"
 
@@ -165,6 +173,16 @@ def test_a_body_that_is_no_json_or_too_large_is_refused(town: World, serve: Star
     headers = {"Content-Type": "application/json"}
     assert client.post("/query", content=endless(), headers=headers).status_code == 413
     assert client.get("/nowhere").json()["error"]["code"] == "http_error"
+
+
+def test_whoever_comes_without_a_question_is_told_what_there_is(town: World, serve: Start):
+    served = serve()
+    told = served.client.get("/").json()
+    assert {*told["POST"], *told["GET"], "/"} == {*PATHS}
+    for path, body in told["POST"].items():
+        assert served.client.post(path, json=body).status_code == 200
+    for method, path in (("GET", "/query"), ("GET", "/nowhere"), ("POST", "/index")):
+        assert "GET / tells what there is" in served.client.request(method, path).json()["error"]["message"]
 
 
 def test_the_service_says_what_it_serves_and_how_it_is(town: World, serve: Start):
@@ -356,11 +374,28 @@ def test_a_bug_is_told_logged_and_counted_as_such(
     monkeypatch.setattr(asking, "_replied", fail)
     answer = served.ask(THEMES)
     assert answer.status_code == 500 and "DAVE" not in answer.text
+    assert re.search("its log says how, under question=[0-9a-f]{24}", answer.json()["error"]["message"])
     assert list(served.stream(THEMES))[-1][1]["status"] == 500
     assert served.measured("questions_total") == {'{method="global",replica="",status="500"}': 2}
     bugs = [r for r in caplog.records if r.exc_info]
     # Ours, which leave out what an exception quotes; none of the server, which would tell it.
     assert {r.name for r in bugs} == {"graphrag_ray.service.asking"} and len(bugs) == 2
+
+
+def test_a_paid_answer_is_given_whatever_fails_beside_it(
+    town: World, serve: Start, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(*given: object) -> None:
+        raise ZeroDivisionError("as DAVE wrote")
+
+    served = serve()
+    for name in ("sources", "numbers", "cited"):
+        monkeypatch.setattr(Index, name, fail)
+    answer = served.ask(THEMES, sources=True)
+    assert answer.status_code == 200 and answer.json()["text"]
+    failed = [note for note in answer.json()["notes"] if "ZeroDivisionError (service/asking.py:" in note]
+    assert len(failed) == 3 and "as DAVE wrote" not in answer.text
+    assert "answer" in dict(served.stream(THEMES))
 
 
 def test_of_what_others_raise_at_a_snapshot_only_the_type_is_told(
@@ -407,8 +442,7 @@ def test_a_question_keeps_its_connections_through_two_changes_of_the_snapshot(to
     grown(town)
     until(lambda: live.now().number == 2)
     assert live.now().connections is connections
-    limits = {"max_in_flight": 3, "base_url": town.endpoint.base_url, "api_key_env": None}
-    town.changes = {"models": {"default": {"provider": "openai", "model": "m", "endpoints": [limits]}}}
+    know(town.endpoint, "m", max_in_flight=3)
     town.write({"ferry.txt": "ZOE sailed with XENIA."})
     town.index(communities={"small_component": 1})
     until(lambda: live.now().number == 3)

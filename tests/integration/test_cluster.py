@@ -93,3 +93,25 @@ def test_workers_have_the_event_loop_of_asyncio(on_ray: None):
 
     worker = ray.remote(num_cpus=0)(Worker).remote()
     assert ray.get(worker.event_loop.remote()).startswith("asyncio.")
+
+
+def test_a_private_cluster_takes_a_token_whatever_the_environment_says(tmp_path: Path):
+    """Replicas of Ray Serve listen on all interfaces."""
+    script = """
+import os
+import ray
+from graphrag_ray.distributed.cluster import connected
+with connected():
+    mode = ray.remote(lambda: os.environ["RAY_AUTH_MODE"]).remote()
+    print(os.environ["RAY_AUTH_MODE"], ray.get(mode))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=True,
+        env={**os.environ, "RAY_AUTH_MODE": "disabled", "HOME": str(tmp_path)},
+    )
+    assert done.stdout.split() == ["token", "token"]
+    assert (tmp_path / ".ray" / "auth_token").exists()

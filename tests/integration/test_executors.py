@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from endpoint import BROKEN, TOO_LONG, WRONG_KEY, Answer, Endpoint
+from endpoint import BROKEN, TOO_LONG, WRONG_KEY, Answer, Endpoint, unsupported
 from listed import Listed
 
 from graphrag_ray import logs
 from graphrag_ray.engine import stopping
 from graphrag_ray.engine.executor import Executor, RowSource
-from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.gateways import Models, connected_to
 from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.work import Row, Work, outcomes
 from graphrag_ray.errors import BudgetSpent, CorruptPart, Interrupted, LockLost, ModelRefused, TooManyFailures
+from graphrag_ray.llm.accounting import quirks_in
 from graphrag_ray.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.settings import Budget
 from graphrag_ray.settings_file import parse_settings
 from graphrag_ray.steps.compact import compact
+from graphrag_ray.steps.describe import _assemble
 from graphrag_ray.steps.run import Run
 from graphrag_ray.store import compaction, locks
 from graphrag_ray.store.files import Store
@@ -31,6 +36,7 @@ from graphrag_ray.store.journal import JournalIndex, JournalWriter
 from graphrag_ray.store.parts import read_table
 from graphrag_ray.store.rows import JournalRow
 from graphrag_ray.terminal.progress import Observer
+from graphrag_ray.unforeseen import told
 
 CALL = CallParameters("default", "m")
 Make = Callable[..., Executor]
@@ -97,27 +103,30 @@ def test_map_writes_the_parts_of_each_input_in_its_place(make: Make):
     assert read_table(executor.store, parts)["n"].to_pylist() == [0, 1, 2, 5, 6]
 
 
+def test_a_bug_in_a_step_is_told_with_its_place_in_the_code(make: Make):
+    no_parts: Any = [("entity", [7], [])]
+    with pytest.raises(AttributeError) as caught:
+        make().map("describe", partial(_assemble, "o200k_base"), no_parts)
+    assert re.search(r"\(store/\w+\.py:\d+\)$", told(caught.value))
+
+
 def test_equal_tables_are_stored_once(make: Make):
     executor = make()
     one, two = executor.map("step", numbers, [range(3), range(3)])
     assert one == two and len(executor.store.list("tables/numbers")) == 1
 
 
-@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("partitions", [1, 3, 17])  # 17: more than plain tasks are used for
 def test_shuffle_brings_each_partition_together(make: Make, partitions: int):
     executor = make()
 
     def rows(store: Store, x: range) -> Iterator[pa.Table]:
-        for table in by_parity(store, x):
-            if partitions == 1:
-                yield table.set_column(1, "partition", pa.array([0] * table.num_rows, pa.int32()))
-            else:
-                yield table
+        of = pa.array([v % partitions for v in x], pa.int32())
+        yield pa.table({"n": list(x), "partition": of})
 
     written = executor.shuffle("step", rows, [range(10), range(10, 30)], total, partitions)
     sums = [read_table(executor.store, w["totals"])["sum"].to_pylist() for w in written]
-    expected = [[sum(range(30))]] if partitions == 1 else [[sum(range(k, 30, 3))] for k in range(3)]
-    assert sums == expected
+    assert sums == [[sum(range(k, 30, partitions))] for k in range(partitions)]
 
 
 def test_the_parts_of_a_journal_are_merged_in_pieces_and_damaged_ones_set_aside(
@@ -258,10 +267,12 @@ def test_an_error_that_is_no_item_s_fault_ends_the_sweep_as_itself(make: Make):
         sweep(make(), ["a", "torn", "b"])
 
 
-def test_a_bug_of_ours_ends_the_sweep_with_its_own_words(make: Make):
-    with pytest.raises(ZeroDivisionError) as raised:
-        sweep(make(), ["a", "bug", "b"])
-    assert str(raised.value) == "seven by nothing"
+def test_an_item_on_which_we_fail_ourselves_ends_nothing_but_itself_in_any_run(make: Make):
+    executor = make()
+    for _ in range(2):
+        ended = sweep(executor, ["a", "bug", "b"]).outcomes
+        assert [ended[i].status for i in range(3)] == ["complete", "retry", "complete"]
+        assert "ZeroDivisionError: seven by nothing" in ended[1].error and ended[1].attempts == 1
 
 
 def test_a_sweep_after_one_that_was_broken_off_has_all_places_again(make: Make, endpoint: Endpoint):
@@ -366,3 +377,26 @@ def test_calls_are_accounted_by_stage_and_model(make: Make):
     done = executor.sweep(WORK, source, JournalIndex.load(executor.store, "echo"))
     totals = done.accounts.by_stage["echo", "m"]
     assert totals.calls == 4 and totals.prompt_tokens > 0 and totals.cost_usd is None
+
+
+def test_what_an_endpoint_refuses_is_learned_once_and_known_to_the_next_run(make: Make, endpoint: Endpoint):
+    refused = "temperature"
+
+    def respond(body: dict[str, Any]) -> Any:
+        return unsupported(refused) if refused in body else body["messages"][-1]["content"].upper()
+
+    def refusals() -> int:
+        return sum(refused in body for body in endpoint.bodies())
+
+    endpoint.respond = respond
+    executor = make()
+    sweep(executor, [f"item {i}" for i in range(60)])
+    # Each worker's first request goes alone: nobody else is refused with it.
+    assert 1 <= refusals() <= 4
+    before, learned = refusals(), executor.spending.before.to_dict()
+    sweep(executor, [f"more {i}" for i in range(20)])
+    assert refusals() == before
+    assert learned["quirks"] == {"m": {endpoint.base_url: [refused]}}
+    executor.models = replace(executor.models, quirks=quirks_in(learned))
+    (client,) = connected_to(executor.models, "default")
+    assert client.quirks == {refused}

@@ -152,6 +152,21 @@ def fatal_sum(rows: pa.Table) -> dict[str, pa.Table]:
     return {"sums": pa.table({"sum": [sum(rows["n"].to_pylist())]})}
 
 
-def test_a_shuffle_whose_reduction_kills_ends_and_says_which_partition(executor: RayExecutor):
-    with pytest.raises(ProcessDied, match="step merge cannot do partition 1 of 2"):
-        executor.shuffle("merge", by_parity, [[1, 2], [12, 13, 14]], fatal_sum, 2)
+def fatal_after(store: Store, x: list[int]) -> Iterator[pa.Table]:
+    yield from by_parity(store, x)
+    if 13 in x:
+        os._exit(9)
+
+
+@pytest.mark.parametrize("partitions", [2, 17])
+def test_a_shuffle_whose_inputs_kill_ends_and_says_so(executor: RayExecutor, partitions: int):
+    with pytest.raises(ProcessDied, match="3 processes that worked on it died"):
+        executor.shuffle("merge", fatal_after, [[1, 2], [12, 13, 14]], fatal_sum, partitions)
+
+
+@pytest.mark.parametrize("partitions", [2, 17])  # 17: more than plain tasks are used for
+def test_a_shuffle_whose_reduction_kills_ends_and_says_which_partition(
+    executor: RayExecutor, partitions: int
+):
+    with pytest.raises(ProcessDied, match=f"step merge cannot do partition 1 of {partitions}"):
+        executor.shuffle("merge", by_parity, [[1, 2], [12, 13, 14]], fatal_sum, partitions)

@@ -317,7 +317,7 @@ def test_an_index_of_the_demo_corpus_is_built_with_it(endpoint: Running, tmp_pat
     assert set(stats["by_kind"]) == KINDS
     assert stats["answered_twice"]["bodies"] == 0
     assert stats["by_kind"]["glean_check"]["answered"] == stats["by_kind"]["extract"]["answered"]
-    answer = open_index(str(tmp_path)).ask("What happened to the harbour?")
+    answer = open_index(str(tmp_path), settings=settings).ask("What happened to the harbour?")
     assert answer.found
     assert answer.references
     assert not answer.dropped_references

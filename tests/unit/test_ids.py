@@ -65,12 +65,19 @@ def test_a_community_is_its_members_in_any_order(some: list[str]) -> None:
         ("Ul\u00adla\u200b\x07", "ULLA"),
         ("Straße", "STRASSE"),
         ("O'Brien", "O'BRIEN"),
+        (f"A&#{'0' * 5_000}66;C&#{'9' * 5_000};D&#{'9' * 20}", "ABC\ufffdD\ufffd"),
         (" \n\"' ", ""),
         ("", ""),
     ],
 )
 def test_an_entity_key_folds_what_is_not_the_name(name: str, key: str) -> None:
     assert ids.entity_key(name) == key
+
+
+def test_marks_beyond_what_any_language_has_are_no_part_of_a_name() -> None:
+    assert ids.entity_key("e" + "\u0301" * 40) == ids.entity_key("e" + "\u0301" * ids.MAX_MARKS)
+    assert ids.entity_key("x" + "&#817;&#769;" * 5_000) == ids.entity_key("x" + "\u0331\u0301" * 15)
+    assert ids.bounded_marks("a" + "\u0316\u0301" * 20, "?") == "a" + "\u0316\u0301" * 15 + "?" * 10
 
 
 @given(NAME)

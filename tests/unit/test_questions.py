@@ -53,6 +53,14 @@ def test_a_question_has_the_id_of_its_row_where_there_is_one(read):
     assert [p.id for p in numbered] == ["41", "42"]
 
 
+def test_half_a_surrogate_pair_in_a_question_is_asked_and_its_answer_is_written(read, tmp_path):
+    (posed,) = read("q.jsonl", '{"id": "n\\ud83d", "question": "Who \\ud83d?"}\n')
+    assert posed == Posed("n\ufffd", "Who \ufffd?")
+    file = AnswersFile.at(str(tmp_path / "answers.parquet"), {})
+    file.write([failed_row(posed, "global", "no")])
+    assert pq.read_table(tmp_path / "answers.parquet")["question"].to_pylist() == ["Who \ufffd?"]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "fault"),
     [

@@ -43,6 +43,12 @@ def test_text_that_looks_like_a_heading_stays_in_its_record():
     assert len(parse_sections(context)["Entities"]) == 1
 
 
+def test_a_field_of_any_length_is_read_back():
+    text = "word, " * 40_000
+    (row,) = parse_sections(heading("Sources", ["id", "text"]) + line([1, text]))["Sources"]
+    assert row["text"] == text.strip()
+
+
 def test_what_stands_outside_of_sections_is_no_record():
     assert parse_sections("a preamble\n") == {}
     assert parse_sections("a,b\n" + heading("Claims", ["id"]) + line([1]))["Claims"] == [{"id": "1"}]
@@ -135,7 +141,17 @@ PIECES = st.lists(
 
 @given(PIECES)
 def test_every_reference_left_points_to_a_record_of_the_context(text):
-    resolved, cited, dropped = resolve_references(text, NUMBERING)
+    resolved, cited, _ = resolve_references(text, NUMBERING)
     assert {(r.section, r.id) for r in references_in(resolved)} <= {(r.section, r.id) for r in cited}
     assert {(r.section, r.id) for r in cited} <= {(section, id_) for (section, _), id_ in NUMBERING.items()}
-    assert dropped >= 0
+
+
+@given(st.lists(st.lists(st.tuples(st.sampled_from([*SECTIONS, "Birds"]), st.integers(0, 12)), min_size=1)))
+def test_every_item_is_cited_or_counted_as_dropped(references: list[list[tuple[str, int]]]):
+    written = (f"[Data: {'; '.join(f'{section} ({n})' for section, n in one)}]" for one in references)
+    _, cited, dropped = resolve_references(" and ".join(written), NUMBERING)
+    named = [item for one in references for item in one]
+    assert cited == list(
+        dict.fromkeys(Reference(s, NUMBERING[s, n]) for s, n in named if (s, n) in NUMBERING)
+    )
+    assert dropped == sum(item not in NUMBERING for item in named)

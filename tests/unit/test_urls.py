@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from linear_time import too_slow
 
 from graphrag_ray.urls import display_url, without_secrets
 
@@ -34,3 +35,12 @@ def test_a_password_is_not_told_where_it_stands_without_its_address():
 def test_what_holds_no_address_stays_as_it_is():
     told = "std::vector a@b.c? 1 // 2 memory:///x, http://host:1/v1#"
     assert without_secrets(told, "/a/path") == told.removesuffix("#")
+
+
+@pytest.mark.parametrize("unit", ["a", "a.", "::a", "a:", "://", "a://", "@", "::"])
+def test_a_text_is_searched_for_addresses_in_a_time_that_grows_with_it(unit: str):
+    assert not too_slow(without_secrets, lambda n: unit * n, 10_000)
+
+
+def test_an_address_behind_a_long_word_is_found():
+    assert "hidden" not in without_secrets("x" * 100 + "https://me:hidden@host/a")

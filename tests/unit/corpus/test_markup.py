@@ -1,9 +1,12 @@
 """HTML to readable text."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphrag_ray.corpus.bounded_markup import ORDINARY_TAGS, bounded, is_ordinary
 from graphrag_ray.corpus.markup import declared_charset, read_html
 
 
@@ -95,3 +98,73 @@ def test_no_markup_is_too_broken(parts: list[str]) -> None:
     text = read_html("".join(parts)).text
     assert text == text.strip() or "<pre>" in parts
     assert text.count("a b") == parts.count("a b ")
+
+
+@pytest.mark.parametrize(
+    "odd", ["<?php echo 1 ?>", "<?mso x?>", "<!x>", "</>", "<![CDATA[x]]>", "<!-- x -->", "<?"]
+)
+def test_instructions_declarations_and_comments_are_no_text(odd: str) -> None:
+    assert read_html(f"{odd}<html>{odd}<body>{odd}<p>Ulla</p>{odd}").text == "Ulla"
+
+
+PIECES = [
+    *(
+        "<div>",
+        "</div>",
+        "<p>",
+        "</p>",
+        "<b>",
+        "</b>",
+        "<li>",
+        "<ul>",
+        "</ul>",
+        "<span x='>'>",
+        "</span>",
+        "<br/>",
+    ),
+    *(
+        "w1",
+        "w2 ",
+        " w3",
+        "a < b",
+        "&lt;p>",
+        "<!-- w4 -->",
+        "<?w5 ?>",
+        "<h1>",
+        "</h1>",
+        "<a href=w6>",
+        "</a>",
+    ),
+    *(
+        "<script>w7</script>",
+        "<table><tr><td>w8</table>",
+        "<svg>w9</svg>",
+        "<textarea><b>w10</textarea>",
+        "\n",
+    ),
+]
+PLAIN = (
+    '<!doctype html><head><title>A <b>&amp;</b></title><meta name="date" content="1999 <b>">'
+    "<script>if (a < b) x('<div>')</script><style>p > a {}</style></head><body class='x>y'>"
+    "<nav><b>no</b></nav><h1>Net <i>Loft</i></h1><p>a < b<p>2<!-- <div> --><ul><li>one<li>two<ul><li>3</ul>"
+    "</ul><textarea><b></textarea><table><tr><td>A<td><font color=red>B</font></table>"
+    "<svg><title>t</title><path d=x /><text>no</text></svg><math><mi>x</mi></math><pre>\n a\n  b</pre>"
+    "<xmp><p>&amp;</xmp><br/>c<hr><select><option>o</select>d<p>e<?x y?>f"
+)
+
+
+def test_a_page_that_is_bounded_says_the_same() -> None:
+    plain, bounded = read_html(PLAIN), read_html(PLAIN + "<p>" * ORDINARY_TAGS)
+    assert not is_ordinary(PLAIN + "<p>" * ORDINARY_TAGS)
+    assert bounded == plain
+
+
+@given(st.lists(st.sampled_from(PIECES)).map("".join))
+def test_no_text_of_a_page_is_lost_by_bounding_it(html: str) -> None:
+    words = re.findall(r"\bw\d+", read_html(html).text)
+    assert re.findall(r"\bw\d+", read_html(bounded(html, frozenset(("div", "p", "li")))).text) == words
+
+
+def test_what_lies_deeper_than_any_browser_goes_is_still_read() -> None:
+    page = read_html("<div>" * 5_000 + "deep" + "</div>" * 5_000 + "<p>after")
+    assert page.text == "deep\n\nafter"

@@ -84,7 +84,7 @@ def test_every_command_stands_in_the_readme():
     used = {one.words[0] for one in typed() if one.words} | set(
         re.findall(r"^\| `graphrag-ray (\w+)", (TOP / "README.md").read_text("utf-8"), re.MULTILINE)
     )
-    assert set(COMMANDS) <= used
+    assert {name for names in COMMANDS.values() for name in names} <= used
 
 
 def test_the_jobs_that_pages_submit_are_there():
@@ -124,7 +124,31 @@ def test_the_settings_reference_is_that_of_the_settings():
     assert made.stdout == written, "run: python docs/settings_reference.py > docs/settings.md"
 
 
-def test_every_key_that_a_page_sets_exists():
+def keys_named(page: Path) -> set[str]:
+    """Settings that a page names in its text or commands, as `a.b`; one name for all models and stages."""
+    from graphrag_ray.settings import Settings
+
+    sections = "|".join(Settings.model_fields)
+    text = page.read_text("utf-8")
+    code = [*re.findall(r"`([^`\n]+)`", FENCED.sub("", text)), *shell_lines(text)]
+    named = {key for line in code for key in re.findall(rf"(?<![\w./:@-])(?:{sections})(?:\.[\w*]+)+", line)}
+    plain = {re.sub(r"^(models|stages)\.\w+", r"\1.*", key) for key in named}
+    plain = {re.sub(r"\.endpoints\.\w+\b", ".endpoints", key) for key in plain}
+    return {key for key in plain if not key.endswith((".py", ".txt", ".md"))}
+
+
+def test_every_key_that_a_page_names_exists():
+    from graphrag_ray.settings import Settings
+    from graphrag_ray.settings_text import setting_keys
+
+    keys = {".".join(key) for key in setting_keys(Settings)}
+    known = keys | {"models.*", "stages.*", *(f"{key.split('.')[0]}.*" for key in keys)}
+    named = {page: keys_named(page) for page in PAGES}
+    assert sum(map(len, named.values())) > 50
+    assert {str(page): wrong for page, found in named.items() if (wrong := found - known)} == {}
+
+
+def test_every_value_that_a_page_sets_can_be_set():
     from graphrag_ray.settings_file import load_settings
 
     online = ["models.default={provider: openai, model: m}"]
@@ -160,17 +184,19 @@ def test_messages_that_the_operating_guide_quotes_are_those_of_the_program():
 
 def test_settings_that_a_page_shows_are_settings():
     from graphrag_ray.settings import Settings
-    from graphrag_ray.settings_file import parse_settings
+    from graphrag_ray.settings_text import validated
+    from graphrag_ray.user_settings import UserSettings
 
     shown = [
         content
         for page in PAGES
         for block in blocks(page.read_text("utf-8"), {"yaml"})
-        if isinstance(content := yaml.safe_load(block), dict) and set(content) <= set(Settings.model_fields)
+        if isinstance(content := yaml.safe_load(block), dict) and set(content) & set(Settings.model_fields)
     ]
     assert len(shown) >= 3
     for content in shown:
-        parse_settings(content)
+        of_user = "models" in content and "default" not in content["models"]
+        validated(UserSettings if of_user else Settings, content)
 
 
 def test_calls_in_the_page_on_costs_are_those_that_were_measured():

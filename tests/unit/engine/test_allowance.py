@@ -151,3 +151,11 @@ def test_a_request_that_was_never_answered_is_taken_off_the_budget():
     dollars.note(call)
     with pytest.raises(PermanentCallError, match="not sent"):
         dollars.admit(request(100, 100), last=False)
+
+
+def test_a_call_may_come_to_its_thoughts_as_well():
+    call = CallParameters("default", "m", 0.0, 100, reasoning_tokens=1000)
+    asked = ChatRequest("map", (Message("user", "word"),), call)
+    assert allowance(budget_tokens=5000).admit(asked, last=False).tokens > 1100
+    narrow = PRICED.model_copy(update={"context_window": 500})
+    assert allowance(model=narrow, budget_tokens=5000).admit(asked, last=False).tokens == 500

@@ -139,6 +139,24 @@ def test_a_dialogue_that_gives_up_is_refused_with_its_reason():
     assert driver.send([ChatReply("…")]) == Refused("still no JSON")
 
 
+def test_a_dialogue_is_told_no_thoughts_and_goes_on_from_the_reply_as_it_came():
+    said = "<think>hm</think>\nNo."
+    asked: list[ChatRequest] = []
+
+    def one() -> Generator[Any, Any, str]:
+        first = request("Any?")
+        reply = yield first
+        asked.append(first.followed_by(reply, "again", "Sure?"))
+        return str(reply.text)
+
+    assert run(one(), lambda _: ChatReply(said)) == "No."
+    sent, recorded = asked[0].messages[1], Message("assistant", said)
+    assert sent.content == "No."
+    # Journals that are older hold the hash of a conversation with thoughts in it.
+    before = (asked[0].messages[0], recorded, asked[0].messages[2])
+    assert asked[0].hash == ChatRequest("again", before, CALL).hash
+
+
 def test_a_bug_on_one_reply_fails_that_item_and_not_the_run():
     def buggy() -> Generator[Any, Any, int]:
         reply = yield request("x")

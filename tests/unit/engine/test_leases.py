@@ -227,23 +227,23 @@ def test_a_run_goes_on_while_few_items_fail():
     watch = FailureWatch(0.5)
     for i in range(100):
         watch.note("failed" if i % 2 else "complete", "500")
-    assert not watch.tripped
+    assert not watch.tripped()
 
 
 def test_a_run_stops_when_most_of_the_first_items_fail():
     watch = FailureWatch(0.5)
     for _ in range(19):
         watch.note("failed", "garbage")
-    assert not watch.tripped
+    assert not watch.tripped()
     watch.note("failed", "garbage")
-    assert watch.tripped
+    assert watch.tripped()
     assert "20 of the first 20" in watch.message("extract") and "garbage" in watch.message("extract")
 
 
 def test_a_sweep_that_failed_in_passing_is_not_built_on_however_few_its_items():
     watch = FailureWatch(0.5)
     watch.note("retry", "connection refused")
-    assert not watch.tripped and watch.in_vain
+    assert not watch.tripped() and watch.in_vain
     assert "tried again" in watch.message("extract")
     before = FailureWatch(0.5, fresh=False)
     before.note("retry", "connection refused")
@@ -253,4 +253,4 @@ def test_a_sweep_that_failed_in_passing_is_not_built_on_however_few_its_items():
 def test_a_few_items_that_failed_for_good_are_rows_and_stop_nothing():
     watch = FailureWatch(0.5)
     watch.note("failed", "400")
-    assert not watch.tripped and not watch.in_vain
+    assert not watch.tripped() and not watch.in_vain

@@ -87,8 +87,8 @@ def test_an_unmatched_subject_is_kept_and_counted(play, spec):
     assert result.unmatched == 1
 
 
-def test_a_blocked_subject_drops_the_claim_and_a_blocked_object_becomes_none(play, spec):
-    by_subject = replace(spec, key=without({"ACME"}))
+def test_a_blocked_subject_drops_the_claim_and_a_blocked_object_becomes_none(play, prompts, spec):
+    by_subject = claims_spec(prompts, parse_settings({}), without({"ACME"}))
     result, _ = play(claims(CHUNK, NAMES, by_subject), [reply_of(claim())])
     assert (result.claims, result.blocked, result.unusable) == ((), 1, 0)
     by_object = replace(spec, key=without({"ALICE"}))

@@ -1,8 +1,7 @@
-import time
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from linear_time import too_slow
 
 from graphrag_ray.extract.records import (
     COMPLETION,
@@ -12,13 +11,13 @@ from graphrag_ray.extract.records import (
     parse_claims,
     parse_date,
     parse_records,
-    spoken,
 )
 
 D = FIELD
 ALICE = f'("entity"{D}ALICE{D}PERSON{D}Alice leads Acme.)'
 ACME = f'("entity"{D}ACME{D}ORGANIZATION{D}Acme makes mills.)'
 LEADS = f'("relationship"{D}ALICE{D}ACME{D}Alice leads Acme.{D}9)'
+VAGUE = f'("relationship"{D}ALICE{D}ACME{D}Alice leads Acme.{D}very strong)'
 
 
 def joined(*records, end=f"\n{COMPLETION}"):
@@ -102,9 +101,6 @@ def test_a_reply_truncated_right_after_an_inner_parenthesis_is_incomplete():
             id="chatter",
         ),
         pytest.param(joined(ALICE, ACME) + "\n" + joined(LEADS), id="completed twice"),
-        pytest.param(
-            f"<think>\nThe form is {ALICE}\n</think>\n\n" + joined(ALICE, ACME, LEADS), id="thinking"
-        ),
     ],
 )
 def test_records_survive_what_models_do_to_the_form(reply):
@@ -143,6 +139,19 @@ def test_delimiters_braces_and_parentheses_in_a_description_do_no_harm(descripti
         records = parse_records(reply)
         assert description in [e.description for e in records.entities]
         assert records.unusable == 0
+
+
+@pytest.mark.parametrize("form", ["**{}**", "`{}`", '"{}"', "“{}”", "'{}'", "‘{}’", "«{}»"])
+def test_quotes_and_emphasis_around_a_whole_field_are_taken_off(form):
+    fields = [form.format(field) for field in ("ALICE", "PERSON", "Alice leads Acme.")]
+    (entity,) = parse_records(joined(f'("entity"{D}{D.join(fields)})')).entities
+    assert (entity.name, entity.type, entity.description) == ("ALICE", "PERSON", "Alice leads Acme.")
+    assert parse_records(joined(f'("entity"{D}{form.format("")}{D}PERSON{D}nobody)')).unusable == 1
+
+
+def test_a_record_that_nothing_closes_ends_with_its_paragraph():
+    reply = f"entity{D}ALICE{D}PERSON{D}Alice leads Acme.\n\nI hope that this helps."
+    assert parse_records(reply).entities[0].description == "Alice leads Acme."
 
 
 def test_a_description_of_several_lines_becomes_one():
@@ -201,25 +210,35 @@ def test_a_missing_strength_leaves_the_description_whole():
     assert (records.relationships[0].strength, records.unreadable_strengths) == (1.0, 1)
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        f'("entity"{D}BOB{D}PERSON)',
-        f'("entity"{D}{D}PERSON{D}nobody)',
-        f'("relationship"{D}BOB{D}ACME)',
-        f'("relationship"{D}{D}ACME{D}nobody did{D}4)',
-        f'("person"{D}BOB{D}PERSON{D}Bob)',
-        f"(BOB{D}PERSON{D}Bob)",
-        '("entity", "BOB", "PERSON", "Bob")',
-        f'("claim"{D}BOB{D}NONE{D}X{D}TRUE{D}NONE{D}NONE{D}Bob{D}Bob)',
-        f"BOB{D}PERSON{D}Bob",
-    ],
-)
+BAD = [
+    f'("entity"{D}BOB{D}PERSON)',
+    f'("entity"{D}{D}PERSON{D}nobody)',
+    f'("relationship"{D}BOB{D}ACME)',
+    f'("relationship"{D}{D}ACME{D}nobody did{D}4)',
+    f'("person"{D}BOB{D}PERSON{D}Bob)',
+    f"(BOB{D}PERSON{D}Bob)",
+    '("entity", "BOB", "PERSON", "Bob")',
+    f'("claim"{D}BOB{D}NONE{D}X{D}TRUE{D}NONE{D}NONE{D}Bob{D}Bob)',
+    f"BOB{D}PERSON{D}Bob",
+]
+
+
+@pytest.mark.parametrize("bad", BAD)
 def test_what_is_meant_as_a_record_and_is_none_is_counted(bad):
     for reply in (joined(ALICE, bad, ACME), joined(bad, ALICE, ACME), joined(ALICE, ACME, bad)):
         records = parse_records(reply)
         assert (names(records), records.unusable) == (["ALICE", "ACME"], 1)
         assert [e.description for e in records.entities] == ["Alice leads Acme.", "Acme makes mills."]
+
+
+@given(st.lists(st.sampled_from([ALICE, ACME, LEADS, VAGUE, *BAD])))
+def test_every_record_is_read_or_counted_as_unusable(pieces):
+    """Also several bad ones, and whatever stands beside them."""
+    records = parse_records(joined(*pieces))
+    assert len(records.entities) == pieces.count(ALICE) + pieces.count(ACME)
+    assert len(records.relationships) == pieces.count(LEADS) + pieces.count(VAGUE)
+    assert (records.unusable, records.complete) == (sum(p in BAD for p in pieces), True)
+    assert records.unreadable_strengths == pieces.count(VAGUE)
 
 
 def test_only_a_clean_empty_reply_is_an_answer_without_records():
@@ -229,14 +248,6 @@ def test_only_a_clean_empty_reply_is_an_answer_without_records():
     assert not parse_records("").is_answer
     assert not parse_records("I cannot help with that.").is_answer
     assert not parse_records(f'("entity"{D}BOB)\n{COMPLETION}').is_answer
-    assert not parse_records(f"<think>perhaps {ALICE} and").is_answer
-
-
-def test_reasoning_is_taken_off_with_and_without_its_opening_tag():
-    assert spoken("<think>a\nb</think>\n\nNO") == "\n\nNO"
-    assert spoken("so the answer is\n</think>\nNO") == "NO"
-    assert spoken("<think>cut off") == ""
-    assert spoken("a text that names </think> in passing") == "a text that names </think> in passing"
 
 
 @pytest.mark.parametrize(
@@ -244,9 +255,7 @@ def test_reasoning_is_taken_off_with_and_without_its_opening_tag():
     ["#", "(", ")", "\n", " ", RECORD, COMPLETION, D, "\n(", '("entity"', f'("entity"{D}', "entity", "-\n"],
 )
 def test_a_degenerate_reply_is_read_in_linear_time(unit):
-    before = time.process_time()
-    parse_records(unit * (200_000 // len(unit)))
-    assert time.process_time() - before < 2.0
+    assert not too_slow(parse_records, lambda n: unit * (n // len(unit)), 50_000)
 
 
 SAFE = (
@@ -282,9 +291,8 @@ PIECES = st.lists(
 @settings(max_examples=150)
 @given(PIECES, st.booleans())
 def test_no_reply_makes_the_parser_fail(reply, truncated):
-    for parsed in (parse_records(reply, truncated=truncated), parse_claims(reply, truncated=truncated)):
-        assert parsed.unusable >= 0
-    for e in parse_records(reply).entities:
+    parse_claims(reply, truncated=truncated)
+    for e in parse_records(reply, truncated=truncated).entities:
         assert e.name
         assert "\n" not in e.description
 
@@ -324,15 +332,15 @@ def claim(
 
 
 def test_a_claim_is_read_with_its_fields():
-    parsed = parse_claims(joined(claim()))
+    parsed = parse_claims(joined(claim(end="2015-01")))
     (c,) = parsed.claims
     assert (c.subject, c.object, c.type, c.status) == ("ACME", "ALICE", "DISMISSAL", "TRUE")
-    assert (c.start_date, c.end_date) == ("2014-06-11", None)
+    assert (c.start_date, c.end_date) == ("2014-06-11", "2015-01")
     assert (c.description, c.source_text) == ("Acme dismissed Alice.", "Acme dismissed Alice.")
     assert (parsed.unusable, parsed.unreadable_fields, parsed.complete) == (0, 0, True)
 
 
-@pytest.mark.parametrize("nothing", ["NONE", "none", "", "N/A", "null"])
+@pytest.mark.parametrize("nothing", ["NONE", "none", "", "N/A", "null", "unknown"])
 def test_a_claim_without_object_or_quote_says_so(nothing):
     (c,) = parse_claims(joined(claim(obj=nothing, quote=nothing))).claims
     assert (c.object, c.source_text) == (NONE, "")
@@ -381,3 +389,6 @@ def test_a_claim_with_too_few_fields_is_counted_and_a_truncated_one_too():
     assert parse_claims(joined(claim(), f'("claim"{D}ACME{D}ALICE)')).unusable == 1
     parsed = parse_claims(joined(claim(), claim()[:-10], end=""))
     assert (len(parsed.claims), parsed.unusable) == (1, 1)
+    bare = claim().strip("()")
+    assert len(parse_claims(bare).claims) == 1
+    assert parse_claims(bare, truncated=True).unusable == 1, "nothing says that it is whole"

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-import time
 from contextlib import suppress
 
 import igraph
@@ -340,14 +339,13 @@ def test_edges_inside_any_community_are_a_range(graph, options):
         }
 
 
+@pytest.mark.timeout(60)
 def test_a_hundred_thousand_edges_take_seconds():
     rng = np.random.default_rng(0)
     source = rng.integers(0, 30_000, 100_000)
     target = np.where(rng.random(100_000) < 0.8, source // 100 * 100 + rng.integers(0, 100, 100_000), 0)
     target = np.where(target == 0, rng.integers(0, 30_000, 100_000), np.minimum(target, 29_999))
-    began = time.process_time()
     h = communities(30_000, source, target, np.ones(100_000), DEFAULT)
     order, _ = edge_order(h, source, target)
-    assert time.process_time() - began < 15
     assert len(order) == 100_000
     assert h.sizes()[h.at_level(0)].sum() == h.sizes()[h.at_level(h.n_levels - 1)].sum() == 30_000

@@ -87,7 +87,8 @@ def test_an_empty_body_still_makes_a_message(body):
         ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
         ({"x-ratelimit-reset-tokens": "6m0s", "x-ratelimit-remaining-tokens": "0"}, 360.0),
         ({"x-ratelimit-reset-requests": "20ms"}, 0.02),
-        ({"x-ratelimit-reset-requests": "1h2m3.5s"}, 3723.5),
+        ({"x-ratelimit-reset-requests": "1h2m3.5s"}, 600.0),
+        ({"retry-after": "86400"}, 86400.0),
         ({"x-ratelimit-reset-requests": str(int(NOW + 30))}, 30.0),
         ({"x-ratelimit-reset-requests": str(int((NOW + 30) * 1000))}, 30.0),
         (
@@ -109,6 +110,17 @@ def test_an_empty_body_still_makes_a_message(body):
 def test_how_long_to_wait_is_read_from_every_header_that_says_it(headers, seconds):
     found = retry_after_s(headers, NOW)
     assert found == (None if seconds is None else pytest.approx(seconds))
+
+
+@pytest.mark.parametrize("status", [408, 429, 503])
+def test_an_endpoint_that_asks_for_a_long_wait_is_as_good_as_gone(status):
+    error = failure_of(Refusal.read(status, "maintenance"), "http://host/v1", 86400.0)
+    assert isinstance(error, FatalCallError) and "asks to wait 24 h" in str(error)
+    assert failure_of(Refusal.read(status, "busy"), "http://host/v1", 590.0).retry_after_s == 590.0
+
+
+def test_an_endpoint_that_sends_us_elsewhere_is_not_followed():
+    assert isinstance(failure_of(Refusal(307, "http://other/v1"), "http://host/v1"), FatalCallError)
 
 
 def test_errors_keep_what_they_know_through_pickling():

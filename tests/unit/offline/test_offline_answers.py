@@ -105,6 +105,51 @@ def test_a_name_of_ordinary_words_counts_as_a_whole():
     assert "world cup" in question.mark(["world", "cup"])
 
 
+@pytest.mark.parametrize(
+    ("question", "verbs", "things"),
+    [
+        ("How did Azure's growth develop?", ("develop",), {"azure", "growth"}),
+        ("Who opposed the harbour loan?", ("oppos",), {"harbour", "loan"}),
+        ("How did the harbour plan change?", ("change",), {"harbour", "plan"}),
+        ("What does the bank plan for Denholm?", ("plan",), {"bank", "denholm"}),
+        ("What is said of the plan?", (), {"plan"}),
+    ],
+)
+def test_the_verbs_of_a_question_weigh_less_than_what_it_is_about(question, verbs, things):
+    read = read_question(question)
+    assert {v[:4] for v in read.verbs} == {v[:4] for v in verbs}
+    assert {t[:4] for t in read.things} == {t[:4] for t in things}
+
+
+SOURCES = (
+    "OPERATOR: Thank you for the question about Azure growth. "
+    "MARA VENN: Azure growth was 31 percent, since developers moved their work. "
+    "During this call we make forward-looking statements, and growth is among the risks. "
+    "The greatest risks of the business are late deliveries. Our developers develop tools for developers."
+)
+
+
+def answered(question):
+    context = heading("Sources", ("id", "text")) + line([1, SOURCES])
+    said = ask("answer", question=question, context=context, max_tokens="1000", response_type="a paragraph")
+    return quoted(said.partition(MARK)[0])
+
+
+def test_an_answer_is_about_the_things_of_a_question_and_not_about_its_verb():
+    first, *_ = answered("How did Azure's growth develop?")
+    assert first == "Azure growth was 31 percent, since developers moved their work."
+
+
+def test_no_label_of_a_speaker_is_quoted():
+    assert not any("VENN" in quote or "OPERATOR" in quote for quote in answered("What of Azure growth?"))
+
+
+def test_legal_notices_and_courtesies_come_last():
+    first, *_ = answered("What are the risks of growth?")
+    assert first == "The greatest risks of the business are late deliveries."
+    assert stands_alone("Thank you, and good evening, everybody.") < 0.2
+
+
 def test_no_sentence_is_in_an_answer_twice_nor_more_than_two_of_a_report():
     found = mapped("What topics are discussed?")
     said = quoted(found.text)

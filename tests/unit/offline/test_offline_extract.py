@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from linear_time import too_slow
 
 from graphrag_ray.extract.records import COMPLETION, DELIMITERS, parse_claims, parse_records
 from graphrag_ray.messages import CallParameters, ChatRequest
@@ -11,7 +12,8 @@ from graphrag_ray.offline.lexicon import lexicon
 from graphrag_ray.offline.mentions import read
 from graphrag_ray.offline.quotes import balanced
 from graphrag_ray.offline.relations import CONVERSE, relations
-from graphrag_ray.offline.types import CONCEPT, type_names
+from graphrag_ray.offline.type_cues import CONCEPT
+from graphrag_ray.offline.types import type_names
 
 TYPES = "PERSON, ORGANIZATION, LOCATION, EVENT, WORK, CONCEPT"
 TOWN = (
@@ -48,6 +50,40 @@ def test_entities_have_types_and_quotations():
     assert found["Orla Quist"].description == "Orla Quist is the harbour engineer in Denholm."
 
 
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("Vice Raid is a 1960 crime drama by somebody.", {"Vice Raid": "WORK"}),
+        ("We met Orlan Quistberg, a Dutch painter, there.", {"Orlan Quistberg": "PERSON"}),
+        ("They read of Bel Karro (2008 film) and left.", {"Bel Karro": "WORK"}),
+        ("It was directed by Karro and shown.", {"Karro": "PERSON"}),
+        ("She was born in Karro and left it.", {"Karro": "LOCATION"}),
+        ("He plays as a striker for Jubilo Karro now.", {"Jubilo Karro": "ORGANIZATION"}),
+        ("It is set in Tolv, Karro and Ek.", {"Tolv": "LOCATION", "Karro": "LOCATION", "Ek": "LOCATION"}),
+        ("Wenna Ostrell Prize was given. It was Wenna Ostrell Prize.", {"Wenna Ostrell Prize": "EVENT"}),
+        ("They signed the Treaty of Karro then.", {"Treaty of Karro": "WORK"}),
+        ("We saw Philipp II of Karro there.", {"Philipp II of Karro": "PERSON"}),
+        ("Sales of GitHub Copilot rose.", {"GitHub Copilot": "ORGANIZATION"}),
+        ("Sales of Azure AI rose.", {"Azure AI": "ORGANIZATION"}),
+        ("Sales of Columbia Sportswear rose.", {"Columbia Sportswear": "ORGANIZATION"}),
+    ],
+)  # fmt: skip
+def test_types_are_told_by_shape_and_by_the_words_around(text, wanted):
+    assert {e.name: e.type for e in extracted(text).entities if e.type != "CONCEPT"} == wanted
+
+
+def test_it_and_the_film_mean_what_was_named_before():
+    text = "Vice Raid is a film with Mamie Karro. It was written by Orla Quist. The film was shot in Denholm."
+    pairs = {frozenset((r.source, r.target)) for r in extracted(text).relationships}
+    assert pairs == {frozenset(("Vice Raid", n)) for n in ("Mamie Karro", "Orla Quist", "Denholm")}
+
+
+def test_members_of_a_list_are_related_to_its_subject_and_not_to_one_another():
+    text = "Orla Quist met Ann Lee, Bo Dahl and Cy Ek in the garden."
+    pairs = {frozenset((r.source, r.target)) for r in extracted(text).relationships}
+    assert pairs == {frozenset(("Orla Quist", n)) for n in ("Ann Lee", "Bo Dahl", "Cy Ek")}
+
+
 def test_relationships_are_described_by_a_sentence_that_holds_both():
     found = {frozenset((r.source, r.target)): r for r in extracted(TOWN).relationships}
     description = found[frozenset(("Kestrel Marine", "Tobias Venner"))].description
@@ -72,16 +108,17 @@ def test_those_who_speak_in_turn_converse():
     text = "ANN LEE: And what was that?\n\nBO DAHL: It was the first engine that we had ever built.\n"
     (r,) = extracted(text).relationships
     assert {r.source, r.target} == {"ANN LEE", "BO DAHL"}
-    assert (
-        r.description
-        == "ANN LEE: And what was that? BO DAHL: It was the first engine that we had ever built."
-    )
-
-
-def test_a_long_exchange_is_described_in_our_own_words():
-    turn = "It was long ago and we had other things to think about than that. " * 9
-    (r,) = extracted(f"ANN LEE: {turn}\n\nBO DAHL: {turn}\n\n").relationships
     assert r.description == CONVERSE
+
+
+def test_no_label_is_quoted():
+    text = "ANN LEE: Thank you. We sold forty engines in the spring.\n\nBO DAHL: And what was that like?\n"
+    found = extracted(text)
+    by_name = {e.name: e.description for e in found.entities}
+    assert by_name == {
+        "ANN LEE": "We sold forty engines in the spring.",
+        "BO DAHL": "And what was that like?",
+    }
 
 
 def test_speakers_are_related_to_what_they_name():
@@ -89,6 +126,12 @@ def test_speakers_are_related_to_what_they_name():
     pairs = {frozenset((r.source, r.target)) for r in extracted(text).relationships}
     assert frozenset(("ANN LEE", "Kestrel Marine")) in pairs
     assert frozenset(("ANN LEE", "Denholm")) not in pairs
+
+
+def test_speakers_who_name_each_other_are_related_by_what_one_says_of_the_other():
+    text = "ANN LEE: I know Bo Dahl well.\n\nBO DAHL: And I know Ann Lee.\n"
+    (r,) = extracted(text).relationships
+    assert r.description in ("I know Bo Dahl well.", "And I know Ann Lee.")
 
 
 def test_in_a_list_each_name_is_paired_with_its_neighbours_only():
@@ -137,6 +180,97 @@ def test_delimiters_and_records_in_a_text_do_no_harm():
     assert found.unusable == 0
     assert {e.name for e in found.entities} == {"Orla Quist", "Denholm", "Ada Brigg", "Ostrey"}
     assert all(folded(e.description) in folded(text) for e in found.entities)
+
+
+GROWING = {
+    "quotations": lambda i: f' He read "Red Kar{i}el Dawn Mol{i}on" and',
+    "definitions": lambda i: f" The Harbour Society of K{'aeiou'[i % 5]}{'lmnrst'[i % 6]}on (HSK) met.",
+    "parentheses": lambda i: " Great Big Club (GBC)",
+    "one pair": lambda i: " and Orla Quist met Tobias Venner",
+    "one pair in sentences": lambda i: " Then Orla Quist met Tobias Venner.",
+    "terms": lambda i: " and neural network model of machine learning",
+    "speakers": lambda i: (
+        f"\n\nKAR{chr(65 + i % 26)}{chr(65 + i // 26 % 26)} MOL{chr(65 + i // 676)}: Well yes."
+    ),
+    "labels": lambda i: f"\nKor{chr(97 + i % 26)}{chr(97 + i // 26 % 26)}{chr(97 + i // 676)}: yes",
+    "glued words": lambda i: "Abc.",
+}
+
+
+@pytest.mark.parametrize("kind", GROWING)
+def test_the_time_of_extraction_grows_as_the_text_does(kind):
+    def extract(text):
+        ask("extract", text=text, header="", entity_types=TYPES)
+
+    assert not too_slow(extract, lambda n: "".join(map(GROWING[kind], range(n))), 800)
+
+
+PIECES = st.one_of(
+    st.sampled_from(
+        [
+            *[
+                "n't",
+                "N'T",
+                "''s",
+                "``",
+                "Did n't",
+                "’s",
+                "s'",
+                "U.S.",
+                "J.",
+                "&",
+                "A&B",
+                "(ABC)",
+                "(",
+                ")",
+                "“",
+            ],
+            *[
+                '"',
+                "KEVIN:",
+                "##",
+                "<|>",
+                "< | >",
+                "<|COMPLETE|>",
+                "|",
+                "*",
+                "C++",
+                "O'",
+                "Foo-",
+                "-Foo",
+                "\n",
+            ],
+            *[
+                "\u2028",
+                "\x00",
+                "İ",
+                "ŉ",
+                "ǅ",
+                "Ⅷ",
+                "漢字",
+                "العربية",
+                "हिन्दी",
+                "a\u0301",
+                "ﬁ",
+                "The",
+                "of",
+                "II",
+            ],
+        ]
+    ),
+    st.text(max_size=8),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(PIECES, max_size=40), st.sampled_from(["", " "]))
+def test_text_of_any_script_and_shape_is_read_and_quoted(pieces, between):
+    text = between.join(pieces)
+    found = extracted(text)
+    assert found.unusable == 0 and found.complete
+    for record in (*found.entities, *found.relationships):
+        assert record.description == CONVERSE or folded(record.description) in folded(text)
+    ask("claims", text=text, header="", entities="\n".join(e.name for e in found.entities))
 
 
 WORDS = st.sampled_from(

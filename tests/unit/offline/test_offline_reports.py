@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphrag_ray.ids import entity_key
 from graphrag_ray.messages import CallParameters, ChatRequest
 from graphrag_ray.offline import answer
 from graphrag_ray.offline.units import JOIN, MARK, is_balanced, join_pieces, pieces, quoted, report_parts
@@ -89,6 +90,13 @@ def test_the_title_names_members_as_the_corpus_writes_them():
     assert draft(context()).title == "Kestrel Marine, Denholm, Orla Quist"
     acronyms = draft(context({"NASA": "They flew with NASA twice.", "X": "There was an X on it all."}, {}))
     assert set(acronyms.title.split(", ")) == {"NASA", "X"}
+
+
+@pytest.mark.parametrize("name", ["Yasemin Dalkılıç", "İrşadi Aksun", "Weiß am Strauß", "Ole’s Yard"])
+def test_a_name_is_written_with_the_letters_that_the_corpus_has(name):
+    title = entity_key(name.replace("’", "'"))
+    text = f"Once upon a time {name} went from Straße to Straße, and came back."
+    assert draft(context({title: text}, {})).title == name.replace("’", "'")
 
 
 def test_the_rating_grows_with_the_community_and_stays_in_range():

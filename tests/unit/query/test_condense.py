@@ -8,7 +8,7 @@ from graphrag_ray.engine.drive import run
 from graphrag_ray.messages import ChatReply
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.query.answer import Answer
-from graphrag_ray.query.condense import NOT_REWRITTEN, condense, following, history
+from graphrag_ray.query.condense import MAX_CHARACTERS, MAX_TURNS, NOT_REWRITTEN, condense, following, history
 from graphrag_ray.query.method import Dialogues, Given, Question, Ran
 from graphrag_ray.records import parse_sections
 from graphrag_ray.settings import Settings
@@ -67,6 +67,18 @@ def test_what_does_not_fit_is_the_oldest():
 def test_a_conversation_keeps_its_budget_and_its_form(turns, budget):
     shown = history(turns, budget, tokens)
     assert tokens(shown) <= budget and len(parse_sections(shown).get("Conversation", [])) <= len(turns)
+
+
+def test_of_a_conversation_only_so_much_is_looked_at():
+    looked: list[int] = []
+
+    def count(text: str) -> int:
+        looked.append(len(text))
+        return 1
+
+    history([("a" * 1_000_000, "b" * 1_000_000)] * 500, 2_000, count)
+    assert max(looked) <= MAX_TURNS * (2 * MAX_CHARACTERS + 10)
+    assert len(looked) <= MAX_TURNS * 20
 
 
 def test_a_long_answer_is_shown_without_its_end():

@@ -92,6 +92,21 @@ def test_a_relevant_report_below_which_none_is_relevant_is_read_itself():
     assert selected(snapshot({10, 20, 11}))[1] == {20, 11}
 
 
+@pytest.mark.parametrize(("rating", "relevant"), [(0, False), (0.5, False), (1, True), (2, True), (5, True)])
+def test_a_report_of_some_use_is_relevant(rating: float, relevant: bool):
+    """11 and what lies below it are rated so."""
+
+    def answer(request: Request) -> Reply:
+        told = toy_model.answer(request)
+        assert isinstance(told, ChatReply)
+        return ChatReply(told.text.replace('"rating": 4', f'"rating": {rating}'))
+
+    snap = snapshot({11, 22, 32}, answer=answer)
+    found, read = selected(snap)
+    assert read == ({32} if relevant else set())
+    assert set(found.rated.relevant.values()) == ({rating} if relevant else set())
+
+
 def test_nothing_below_the_last_level_is_rated():
     snap = snapshot({10, 20, 30})
     assert selected(snap, max_level=1)[1] == {20}

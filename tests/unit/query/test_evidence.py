@@ -81,3 +81,10 @@ def test_evidence_lies_inside_its_chunk_and_does_not_overlap(said, texts):
     assert all(0 <= f.start < f.end <= len(texts[f.text]) and 0 < f.share <= 1.0001 for f in found)
     spans = sorted((f.text, f.start, f.end) for f in found)
     assert all(a[0] < b[0] or a[2] <= b[1] for a, b in pairwise(spans))
+
+
+def test_texts_without_words_are_no_evidence():
+    said = ["The mayor rejected the harbour loan for ever."]
+    assert evidence(said, ["… --- !!!", " ", ""]) == ([], [0.0, 0.0, 0.0])
+    found, _ = evidence(said, ["*** ", *CHUNKS])
+    assert [f.text for f in found] == [2]

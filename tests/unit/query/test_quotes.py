@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +28,32 @@ def test_without_a_name_the_first_sentence_is_quoted():
 def test_a_name_over_a_line_break_counts():
     text = "Nothing. Mara\nVenn sang."
     assert text[slice(*best_sentence(text, ["MARA VENN"]))] == "Mara\nVenn sang."
+
+
+@pytest.mark.parametrize(
+    ("chunk", "quote"),
+    [
+        ("9 and $10.1 billion. Azure grew by 31%.", "Azure grew by 31%."),
+        ("000 customers came. “We did,” he said.", "“We did,” he said."),
+        ("eration with Hale ended.", "with Hale ended."),
+        ("Azure grew. It did.", "Azure grew."),
+        ("天气很好。我们走吧。", "天气很好。"),
+    ],
+)
+def test_a_quote_from_inside_a_document_begins_with_a_whole_sentence_or_word(chunk, quote):
+    assert chunk[slice(*best_sentence(chunk, [], is_start=False))] == quote
+
+
+def test_a_sentence_that_holds_the_names_is_quoted_though_its_start_is_missing():
+    text = "ooned since Mara Venn left. It rained."
+    assert text[slice(*best_sentence(text, ["MARA VENN"], is_start=False))] == "since Mara Venn left."
+
+
+def test_a_long_sentence_is_cut_after_a_word():
+    text = "Azure earned $30,000,000 " * 40
+    start, end = best_sentence(text, [])
+    assert MAX_QUOTE_CHARACTERS - 20 < end - start <= MAX_QUOTE_CHARACTERS
+    assert text[end] == " "
 
 
 @given(st.text(alphabet="ab .!\n", max_size=900), st.lists(st.text(alphabet="ab", max_size=3), max_size=3))

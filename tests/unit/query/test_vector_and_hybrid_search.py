@@ -120,6 +120,11 @@ def test_lists_are_fused_by_reciprocal_rank():
     assert fused([]) == [] and fused([[], [d]]) == [d]
 
 
+def test_what_two_lists_agree_on_comes_before_the_first_of_one():
+    a, b, c, d, agreed = (("text_unit", x) for x in "abcde")
+    assert fused([[a, b, agreed], [c, d, agreed]])[0] == agreed
+
+
 @given(st.lists(st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8), max_size=4))
 def test_what_is_before_another_in_all_lists_is_before_it_in_the_fused_one(lists: list[list[str]]):
     order = fused([[("entity", x) for x in ranking] for ranking in lists])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from graphrag_ray import schema
 from graphrag_ray.errors import UsageError
-from graphrag_ray.query.where import among, columns, fulfilled, parse, within
+from graphrag_ray.query.where import MAX_CHARACTERS, MAX_CONDITIONS, among, columns, fulfilled, parse, within
 
 
 def document(path: str, title: str = "", date: str | None = None, **metadata: Any) -> dict[str, Any]:
@@ -90,6 +90,20 @@ def test_what_is_no_condition_is_named_with_the_shape_it_needs(text: str):
         parse(text)
 
 
+@pytest.mark.parametrize("text", ["title=" + "x" * MAX_CHARACTERS, " " * 1_000_000 + "title=x"])
+def test_a_condition_that_is_too_long_is_refused_and_not_repeated(text: str):
+    with pytest.raises(UsageError, match="characters; 4,000 at most") as refused:
+        parse(text)
+    assert len(str(refused.value)) < 200
+
+
+def test_so_many_conditions_can_be_met_together_and_no_more():
+    snap = Snapshot({"documents": LIBRARY})
+    assert snap.run(within(["title=Minutes"] * MAX_CONDITIONS)) == {"a/x.txt-1", "a/x.txt-2"}
+    with pytest.raises(UsageError, match="101 conditions; 100 at most"):
+        snap.run(within(["title=Minutes"] * (MAX_CONDITIONS + 1)))
+
+
 def test_an_order_needs_a_number_or_a_date():
     with pytest.raises(UsageError, match="'title>=M': 'M' is neither a number nor a date such as 2023"):
         parse("title>=M")
@@ -136,9 +150,22 @@ def test_a_date_that_is_coarser_than_the_bound_is_compared_as_far_as_it_goes(sig
     assert "".join(chosen(f"date{sign}2023-05", library=library)) == paths
 
 
-def test_metadata_that_is_no_object_is_none():
-    odd = {**document("a/x.txt"), "raw_data": "[1, 2]"}
+@pytest.mark.parametrize("metadata", ["[1, 2]", "{", '{"year": ' + '{"a":' * 900 + "1" + "}" * 901])
+def test_metadata_that_is_no_object_is_none(metadata: str):
+    odd = {**document("a/y.txt"), "raw_data": metadata}
     assert chosen("year=2019", library=[odd, LIBRARY[0]]) == ["x"]
+
+
+def test_values_in_lists_of_lists_are_found_however_deep():
+    odd = {**document("a/y.txt"), "raw_data": '{"year": ' + "[" * 900 + "2019" + "]" * 900 + "}"}
+    assert chosen("year=2019", library=[odd, LIBRARY[0]]) == ["y", "x"]
+    with pytest.raises(UsageError, match="no document has"):
+        chosen("year" + ".a" * 1_000 + "=1")
+
+
+@pytest.mark.parametrize("written", ["Feb 1e1000 99999999999999", "9" * 5_000, "March " * 50])
+def test_what_only_looks_like_a_date_is_none(written: str):
+    assert chosen("date>=2000", library=[document("a/y.txt", date=written), LIBRARY[0]]) == ["x"]
 
 
 def test_chunks_of_the_chosen_documents_are_what_counts():

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from linear_time import too_slow
 
 from graphrag_ray.query.numbers import shown_to_people
 from graphrag_ray.query.score import without_scores
@@ -99,7 +100,7 @@ def test_a_reply_that_was_cut_off_shows_no_half_of_a_reference(made):
     assert shown_to_people(text.strip(), NUMBER).startswith("".join(shown(list(reply))))
 
 
-@pytest.mark.parametrize("letter", ["[", "<", " ", "*", "[Data: "])
-def test_hostile_text_takes_no_longer_than_other_text(letter):
-    """Ends at all."""
-    assert final(letter * 40_000).startswith("".join(shown([letter * 200] * 200)))
+@pytest.mark.parametrize("piece", ["[", "<", " ", "\n", "*", " *\n", "[Data: ", "a", "<ANSWER HELPFULNESS>"])
+@pytest.mark.parametrize("start", ["", "[Data: "])
+def test_a_reply_in_many_pieces_takes_four_times_as_long_as_a_quarter_of_it(start, piece):
+    assert not too_slow(shown, lambda n: [start, *[piece] * n], 5_000)

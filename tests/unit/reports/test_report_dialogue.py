@@ -134,7 +134,7 @@ def test_ratings_are_read_as_numbers_or_text_and_kept_within_bounds(written: Any
     assert draft.rating == rating
 
 
-@pytest.mark.parametrize("written", [None, "high", True, [7], float("nan")])
+@pytest.mark.parametrize("written", [None, "high", True, [7], float("nan"), 10**309, "1" + "0" * 309])
 def test_a_rating_that_is_no_number_is_a_problem(written: Any) -> None:
     problem = parse_report(good(rating=written))
     assert isinstance(problem, Problem)
@@ -173,9 +173,11 @@ def test_a_reply_truncated_between_findings_keeps_them_all() -> None:
     assert len(draft.findings) == 3
 
 
-@pytest.mark.parametrize("end", ["Because 0", "It feeds"])
-def test_a_reply_truncated_before_it_is_a_report_is_asked_for_again(end: str) -> None:
-    cut = ChatReply(good()[: good().index(end) + 6], finish_reason="length")
+@pytest.mark.parametrize(
+    "start", [good()[: good().index(e) + 6] for e in ("Because 0", "It feeds")] + ['{"report": {']
+)
+def test_a_reply_truncated_before_it_is_a_report_is_asked_for_again(start: str) -> None:
+    cut = ChatReply(start, finish_reason="length")
     found, requests = drive(report(CONTEXT, SPEC), cut, good())
     assert "cut off" in requests[1].messages[-1].content
     assert len(found.findings) == 6
@@ -198,6 +200,15 @@ def test_any_reply_is_a_draft_or_a_problem(text: str, finish_reason: str) -> Non
         assert draft.title
         assert 0 <= draft.rating <= 10
         assert 1 <= len(draft.findings) <= 10
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 309, "1" + "0" * 5_000, "1e999", "NaN", "-Infinity"])
+def test_a_number_that_nothing_can_hold_is_asked_for_again(number: str) -> None:
+    found, requests = drive(
+        report(CONTEXT, SPEC), good().replace('"rating": 6.5', f'"rating": {number}'), good()
+    )
+    assert "`rating` must be a number" in requests[1].messages[-1].content
+    assert len(found.findings) == 6
 
 
 def test_deeply_nested_nonsense_is_a_problem_not_a_crash() -> None:

@@ -10,7 +10,7 @@ import pytest
 from graphrag_ray.messages import CallParameters
 from graphrag_ray.prompts import Prompt
 from graphrag_ray.settings import Chunking
-from graphrag_ray.steps.run import Result, _fingerprint, spec_key
+from graphrag_ray.steps.run import Result, fingerprint_of, spec_key
 from graphrag_ray.store.parts import Part
 
 
@@ -28,7 +28,7 @@ RESULT = Result({"entities": [[Part("tables/entities/part-1", 3, 100)], []]}, {"
 
 def test_counts_beside_the_tables_do_not_matter():
     other = Result(RESULT.tables, {"odd replies": 2}, final=False)
-    assert _fingerprint([RESULT]) == _fingerprint([other])
+    assert fingerprint_of([RESULT]) == fingerprint_of([other])
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_counts_beside_the_tables_do_not_matter():
     ],
 )
 def test_other_tables_matter(other: Result):
-    assert _fingerprint([RESULT]) != _fingerprint([other])
+    assert fingerprint_of([RESULT]) != fingerprint_of([other])
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_other_tables_matter(other: Result):
     ],
 )
 def test_prompts_models_and_parameters_matter(other: Spec):
-    assert _fingerprint(spec_key(Spec(PROMPT, CALL))) != _fingerprint(spec_key(other))
+    assert fingerprint_of(spec_key(Spec(PROMPT, CALL))) != fingerprint_of(spec_key(other))
 
 
 def test_functions_of_a_specification_are_left_out():
@@ -62,4 +62,4 @@ def test_functions_of_a_specification_are_left_out():
 
 
 def test_settings_matter():
-    assert _fingerprint([Chunking()]) != _fingerprint([Chunking(size=300)])
+    assert fingerprint_of([Chunking()]) != fingerprint_of([Chunking(size=300)])

@@ -378,3 +378,62 @@ def test_a_store_in_a_forked_or_spawned_process_opens_its_own_connection(tmp_pat
     code = "import pickle, sys; print(pickle.load(open(sys.argv[1], 'rb')).read('x').decode(), end='')"
     assert run_python(code, pickled).communicate(timeout=60)[0] == "1"
     assert Path(pickled).stat().st_size < 300
+
+
+@pytest.fixture
+def outside(tmp_path):
+    """A folder that is none of the index's, with a file in it."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter").write_bytes(b"dear")
+    return tmp_path / "mine"
+
+
+def test_nothing_is_listed_written_or_deleted_through_a_link(tmp_path, outside):
+    store = Store(str(tmp_path / "index"))
+    store.write("work/a", b"1")
+    (tmp_path / "index" / "tables").symlink_to(outside)
+    for act in (
+        store.list,
+        lambda: store.list("tables"),
+        store.leftovers,
+        lambda: store.delete("tables/letter"),
+        lambda: store.write("tables/new", b""),
+        lambda: store.write("tables/below/new", b""),
+        lambda: store.create("tables/new", b""),
+    ):
+        with pytest.raises(StoreError, match=r"tables.* symbolic link"):
+            act()
+    assert [path.name for path in outside.iterdir()] == ["letter"]
+    assert [info.path for info in store.list("work")] == ["work/a"]
+
+
+def test_of_a_link_to_a_file_the_link_is_deleted(tmp_path, outside):
+    store = Store(str(tmp_path / "index"))
+    store.write("tables/a", b"1")
+    (tmp_path / "index" / "tables" / "b").symlink_to(outside / "letter")
+    assert [info.path for info in store.list("tables")] == ["tables/a", "tables/b"]
+    store.delete("tables/b")
+    store.write("tables/b", b"2")
+    assert (outside / "letter").read_bytes() == b"dear" and store.read("tables/b") == b"2"
+
+
+def test_a_folder_that_is_a_link_as_a_whole_is_a_store(tmp_path, outside):
+    (tmp_path / "index").symlink_to(outside)
+    store = Store(str(tmp_path / "index"))
+    store.write("tables/a", b"1")
+    assert store.create("b", b"2") and [i.path for i in store.list()] == ["b", "letter", "tables/a"]
+    store.delete("tables/a")
+    store.delete("letter")
+    assert [i.path for i in store.list()] == ["b"]
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_or_a_device_is_not_read(tmp_path):
+    store = Store(str(tmp_path))
+    os.mkfifo(tmp_path / "CURRENT")
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    for path in ("CURRENT", "endless"):
+        with pytest.raises(StoreError, match="no regular file"):
+            store.read(path)
+        with pytest.raises(StoreError, match="no regular file"):
+            store.read_range(path, 0, 10)

@@ -85,6 +85,15 @@ def test_a_living_writer_keeps_others_out_by_real_heartbeats(store, other_proces
     assert acquire(store).epoch == 2
 
 
+def test_whoever_asks_first_is_told_of_a_living_writer_and_waits_for_no_other(store, other_process):
+    with pytest.raises(LockHeld, match=f"process {other_process.pid} on .*another run"):
+        locks.check_free(store)
+    other_process.send_signal(signal.SIGSTOP)
+    clock = Clock()
+    locks.check_free(store, clock=clock, sleep=clock.sleep)
+    assert clock.seconds <= 2 * locks.BEAT_S + 0.2  # `acquire` waits for longer, and takes over
+
+
 def test_a_stopped_writer_is_taken_over_and_finds_its_lock_lost(store, other_process):
     other_process.send_signal(signal.SIGSTOP)
     with locks.acquire(store, stale_s=0.3, poll_s=0.05) as lock:

@@ -203,3 +203,20 @@ def test_sizes_of_rows_are_close_to_those_in_memory():
     rng = np.random.default_rng(1)
     big = table([(int(n), "x" * int(size)) for n, size in rng.integers(0, [4, 500], (2000, 2))])
     assert parts._row_bytes(big).sum() == pytest.approx(big.nbytes, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        (pa.table({"id": pa.array([b"\xff\xfe"], pa.binary()).view(pa.string())}), "UTF8"),
+        (pa.table({"id": [["a"]]}), "is damaged"),
+    ],
+    ids=["no text", "another type"],
+)
+def test_a_table_of_anything_with_the_right_hash_is_damage(store, table, told):
+    part = parts.write_part(store, "t", table)
+    with pytest.raises(CorruptPart, match=told) as caught:
+        parts.read_table(store, [part], ["id"], pa.schema([("id", pa.string())]))
+    assert caught.value.path == part.path
+    with pytest.raises(CorruptPart, match=r"is damaged.*again with --verify"):
+        parts.read_rows(store, part, ["id"], "other", pa.array(["a"]))

@@ -31,12 +31,12 @@ FULL = manifest(
     tables={"entities": [Part("tables/entities/part-0.parquet", 5, 99)], "claims": []},
     counts={"entities": 5},
     settings={"chunking": {"size": 600}},
-    steps={"extract": "abc"},
-    usage={"extract": {"calls": 7}},
+    steps={"extract": {"fingerprint": "abc", "tables": {}, "counts": {}}},
+    usage={"stages": [], "spans": {"extract": {"ms": 7}}},
     next_human_readable_id={"entities": 5},
     hierarchies=["leiden"],
     notes={"offline": "made without a model"},
-    run={"id": "r1", "seconds": 1.5},
+    run={"id": "r1", "seconds": {"extract": 1.5}},
 )
 
 

@@ -1,24 +1,21 @@
-"""The service without Ray, by clients that mean no good and over models and storage that fail."""
+"""A client that means no good, against the service in this process (section F of the threat model in
+docs/security.md): nothing that it sends makes the service fail, wait, talk at length or forget other clients.
+"""
 
 from __future__ import annotations
 
 import json
 import socket
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
-import openai
 import pytest
 import toy_model
-from endpoint import NO_QUOTA, Drop, Endpoint, rate_limited
+from endpoint import Endpoint
 from served import Served, until
-from world import TOWN, Command, World
+from world import TOWN, World, know
 
-from graphrag_ray import patience
-from graphrag_ray.commands.serve import _problem
 from graphrag_ray.errors import UsageError
 from graphrag_ray.service.access import find_token
 from graphrag_ray.service.faults import MOST_CHARACTERS
@@ -27,6 +24,7 @@ from graphrag_ray.service.options import ServiceOptions
 THEMES = "What are the THEMES?"
 CHAT = "/v1/chat/completions"
 USER = {"role": "user", "content": THEMES}
+JSON = {"Content-Type": "application/json"}
 Start = Callable[..., Served]
 
 
@@ -41,7 +39,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture
 def serve(town: World) -> Iterator[Start]:
-    town.endpoint.respond = toy_model.respond
+    know(town.endpoint, "m", "e", max_in_flight=16)
     made: list[Served] = []
 
     def start(token: str | None = None, **options: Any) -> Served:
@@ -69,22 +67,33 @@ QUERIES = [
     (b'{"question":' * 50_000 + b"1" + b"}" * 50_000, "parsing"),
     (query('"x": ' + "[" * 900 + "]" * 900), "x: Extra"),
     (query(f'"{"x" * 100_000}": 1'), "xxx"),
-    (query('"\\ud800": 1'), "unicode"),
+    (query('"\\ud800": 1'), "takes a JSON object"),
     (query('"budget_tokens": 1' + "0" * 5_000), "parsing"),
     (query('"max_seconds": NaN'), "max_seconds"),
     (query('"budget_usd": -1e308'), "budget_usd"),
     (query('"level": 1' + "0" * 3_000), "there is no level"),
     (query('"level": "C²"'), "there is no level"),
     (query('"level": true, "method": "\\u0000"'), "there is no method"),
-    (query('"method": "text", "where": ["path~' + "*a" * 20_000 + '"]'), "no document fulfils"),
+    (query('"level": "' + " " * 500_000 + '"'), "there is no level"),
+    (query('"method": "text", "where": ["path~' + "*a" * 1_900 + '"]'), "no document fulfils"),
+    (query('"method": "text", "where": ["' + " " * 500_000 + '"]'), "where.0: String should have at most"),
+    (query('"method": "text", "where": ["' + " " * 3_900 + '"]'), "write it as NAME=VALUE"),
+    (query('"where": [' + '"a=b",' * 50_000 + '"a=b"]'), "where: List should have at most 100 items"),
+    (query('"where": [' + "1," * 300_000 + "1]"), "where.0: Input should be a valid string"),
     (query('"history": [[]]'), "history.0"),
+    (query('"history": [' + "{}," * 200_000 + "{}]"), "history.0.question: Field required"),
+    (query('"history": [' + '{"question":"","answer":""},' * 30_000 + "{}]"), "at most 1000 items"),
+    (query(",".join(f'"{n}": 1' for n in range(80_000))), "keys; 100 at most"),
     (b'{"question": "\xff\xfe"}', "parsing"),
     (b'{"question": {"question": "x"}}', "question"),
-    (b'"What?"', "dictionary"),
-    (b"", "required"),
+    (b'"What?"', "takes a JSON object"),
+    (b"", "takes a JSON object"),
 ]
 CHATS = [
     (chat(n=100), "n must be 1"),
+    (chat(messages=[0] * 300_000), "messages.0"),
+    (chat(messages=[USER] * 15_000), "at most 10000 items"),
+    (chat(messages=[{"role": "user", "content": [0] * 300_000}]), "messages.0.content"),
     (chat(messages=[]), "messages"),
     (chat(messages=[{"role": "user", "content": []}]), "the question is empty"),
     (chat(messages=[{"role": "user", "content": [[["x"]]]}]), "messages.0.content"),
@@ -102,10 +111,9 @@ CHATS = [
 
 def test_no_body_makes_the_service_fail_or_talk_at_length(town: World, serve: Start):
     client, asked = serve().client, town.asked()
-    headers = {"Content-Type": "application/json"}
     for path, bodies in (("/query", QUERIES), (CHAT, CHATS)):
         for body, said in bodies:
-            answer = client.post(path, content=body, headers=headers)
+            answer = client.post(path, content=body, headers=JSON)
             error = answer.json()["error"]
             assert answer.status_code in (400, 404) and said in error["message"], (body[:80], answer.text)
             assert len(error["message"]) <= MOST_CHARACTERS >= len(error["param"] or "")
@@ -117,13 +125,10 @@ def test_no_body_makes_the_service_fail_or_talk_at_length(town: World, serve: St
         "\ud800 THEMES",
     ):
         assert (
-            client.post("/query", content=json.dumps({"question": strange}), headers=headers).status_code
-            == 200
+            client.post("/query", content=json.dumps({"question": strange}), headers=JSON).status_code == 200
         )
     # What clients of the protocol leave open, they send as null.
-    assert (
-        client.post(CHAT, content=chat(stream=None, tools=None, n=None), headers=headers).status_code == 200
-    )
+    assert client.post(CHAT, content=chat(stream=None, tools=None, n=None), headers=JSON).status_code == 200
 
 
 def test_a_body_that_does_not_come_is_not_waited_for_and_holds_nobody_up(town: World, serve: Start):
@@ -166,109 +171,6 @@ def test_a_wrong_token_may_hold_any_bytes_and_the_right_one_may_not(town: World,
             find_token(ServiceOptions(root="x"), {"GRAPHRAG_RAY_TOKEN": token})
 
 
-# models that fail
-
-
-def test_a_model_that_refused_is_asked_again_after_a_while(
-    town: World, serve: Start, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(patience, "REFUSED_FOR_S", 1.0)
-    served = serve()
-    town.endpoint.respond = lambda body: NO_QUOTA
-    asked = town.asked()
-    for _ in range(3):
-        refused = served.ask(THEMES)
-        assert refused.status_code == 503 and refused.json()["error"]["code"] == "model_refused"
-    assert town.asked() < asked + 3
-    town.endpoint.respond = toy_model.respond
-    while served.ask(THEMES).status_code == 503:  # for as long as a test may take
-        pass
-    assert served.ask(THEMES).json()["found"]
-
-
-def test_an_answer_of_which_every_call_failed_is_an_error(town: World, serve: Start):
-    town.endpoint.respond = lambda body: Drop()
-    served = serve(max_seconds=60)
-    with ThreadPoolExecutor(3) as pool:
-        alone = pool.submit(served.ask, THEMES)
-        streamed = pool.submit(lambda: list(served.stream(THEMES)))
-        client = openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
-        asking: Any = {"model": "graphrag-ray", "messages": [USER]}
-        chatted = pool.submit(client.chat.completions.create, **asking)
-        error = alone.result()
-        assert error.status_code == 503 and error.json()["error"]["code"] == "not_answered"
-        assert "every call failed" in error.json()["error"]["message"]
-        name, told = streamed.result()[-1]
-        assert name == "error" and told["status"] == 503
-        with pytest.raises(openai.InternalServerError, match="every call failed"):
-            chatted.result()
-    failed = served.measured("questions_total")['{method="global",replica="",status="503"}']
-    assert failed == 3
-
-
-def test_a_question_that_429s_keep_from_its_end_says_so(town: World, serve: Start):
-    town.endpoint.respond = lambda body: rate_limited("1")
-    late = serve(max_seconds=2.5).ask(THEMES)
-    assert late.status_code == 504 and late.json()["error"]["code"] == "timeout"
-    assert "429, too many requests" in late.json()["error"]["message"]
-
-
-# what its operator forgot
-
-
-def test_a_service_without_the_key_of_its_model_says_so_before_it_is_asked(
-    town: World, serve: Start, caplog: pytest.LogCaptureFixture
-):
-    endpoint = f"{{base_url: '{town.endpoint.base_url}', api_key_env: NO_SUCH_KEY}}"
-    served = serve(overrides=(f"models.default.endpoints=[{endpoint}]",))
-    health = served.client.get("/healthz")
-    assert health.status_code == 503 and health.json() == {"status": "no key of a model"}
-    assert "NO_SUCH_KEY is not set" in served.client.get("/index").json()["problem"]
-    assert "NO_SUCH_KEY is not set" in _problem(served.service.options, served.url)
-    assert "NO_SUCH_KEY is not set" in caplog.text
-    assert served.ask(THEMES).status_code == 503
-
-
-def test_a_model_that_writes_no_answer_may_lack_its_key(town: World, serve: Start):
-    endpoint = f"[{{base_url: '{town.endpoint.base_url}', api_key_env: NO_SUCH_KEY}}]"
-    builder = f"models.builder={{provider: openai, model: m, endpoints: {endpoint}}}"
-    served = serve(overrides=(builder, "stages.extract.model=builder"))
-    assert served.client.get("/healthz").status_code == 200 and served.ask(THEMES).status_code == 200
-    assert served.client.get("/index").json()["problem"] == ""
-
-
-def test_a_key_that_comes_later_is_found(town: World, serve: Start, tmp_path: Path):
-    key = tmp_path / "key"
-    endpoint = f"[{{base_url: '{town.endpoint.base_url}', api_key_env: null, api_key_file: '{key}'}}]"
-    served = serve(overrides=(f"models.default.endpoints={endpoint}",), follow_s=0.05)
-    assert served.client.get("/healthz").status_code == 503
-    assert served.ask(THEMES).status_code == 503, "a question opened connections without a key"
-    live = served.service.live
-    before = live.now().connections
-    before.questions += 1  # as if that question were under way still
-    key.write_text("key-that-came-later")
-    until(lambda: served.client.get("/healthz").status_code == 200)
-    assert served.ask(THEMES).status_code == 200
-    after = live.now().connections
-    assert after is not before and after.questions == 0 and before in live._retired
-    before.questions -= 1
-    until(lambda: before not in live._retired)
-
-
-def test_a_budget_in_dollars_without_a_price_is_a_fault_of_the_service_and_not_of_who_asks(
-    town: World, serve: Start, run: Command
-):
-    told = "query.budget_usd is set, but the price of a model is unknown"
-    served = serve(overrides=("query.budget_usd=0.1",))
-    assert served.client.get("/healthz").status_code == 503
-    answer = served.ask(THEMES)
-    assert answer.status_code == 503 and told in answer.json()["error"]["message"]
-    refused = run("serve", "--root", town.root, "--budget-usd", "0.1")
-    assert refused.exit_code == 2 and told in refused.output
-    priced = ("models.default.price.input_usd_per_mtok=1", "models.default.price.output_usd_per_mtok=1")
-    assert serve(overrides=("query.budget_usd=0.1", *priced)).ask(THEMES).status_code == 200
-
-
 # pages of others
 
 
@@ -289,3 +191,84 @@ def test_scripts_of_a_page_may_ask_where_its_origin_is_named(town: World, serve:
     other = named.client.options(CHAT, headers=before | {"Origin": "https://evil.example.org"})
     assert "Access-Control-Allow-Origin" not in other.headers
     assert "Access-Control-Allow-Origin" not in serve().client.get("/index", headers=page).headers
+
+
+# requests that are none
+
+
+def raw(served: Served, *pieces: bytes) -> bytes:
+    """What the service answers to bytes as they are."""
+    with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2]))) as one:
+        one.settimeout(60)
+        answered = b""
+        try:
+            for piece in pieces:
+                one.sendall(piece)
+            while piece := one.recv(65_536):
+                answered += piece
+        except (ConnectionResetError, BrokenPipeError):
+            pass
+        return answered
+
+
+HEAD = b"POST /query HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+
+
+def test_a_body_that_never_ends_is_cut_at_its_most(town: World, serve: Start):
+    served = serve(max_body_bytes=100_000)
+    chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+    endless = raw(served, HEAD + b"Transfer-Encoding: chunked\r\n\r\n", *[chunk] * 50)
+    assert endless == b"" or endless.startswith(b"HTTP/1.1 413 ")  # closed while more was sent
+    said = raw(served, HEAD + b"Content-Length: 9" + b"9" * 18 + b"\r\n\r\n{")
+    assert said.split(b" ")[1] in (b"400", b"413")
+    assert served.ask(THEMES).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS, to a port without
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        b"GET /v1/models/%00%ff/../../etc/passwd HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 500_000 + b"\r\nConnection: close\r\n\r\n",
+        HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        HEAD + b"Content-Length: -1\r\n\r\n",
+    ],
+    ids=["tls", "version", "bytes", "path", "long path", "long header", "two lengths", "negative"],
+)
+def test_what_is_no_request_is_refused_and_the_next_one_answered(town: World, serve: Start, request_: bytes):
+    served = serve()
+    answered = raw(served, request_)
+    assert answered == b"" or 400 <= int(answered.split(b" ")[1]) < 500, answered[:200]
+    assert b"Traceback" not in answered
+    assert served.client.get("/healthz").status_code == 200
+
+
+def test_a_body_counts_as_what_it_is_whatever_it_calls_itself(town: World, serve: Start):
+    client, asked = serve().client, town.asked()
+    for type_ in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "\u00e9", ""):
+        answer = client.post(
+            "/query", content=json.dumps({"question": THEMES}), headers={"Content-Type": type_.encode()}
+        )
+        assert answer.status_code == 400, type_
+    assert town.asked() == asked, "a page of others can send these without being asked first"
+    twice = client.post("/query", content=f'{{"question": "", "question": "{THEMES}"}}', headers=JSON)
+    assert twice.status_code == 200 and twice.json()["question"] == THEMES
+
+
+def test_no_text_ends_an_event_of_a_stream_or_makes_one(town: World, serve: Start):
+    question = "THEMES\r\n\r\nevent: error\ndata: {}\x00\x1b[2J\u2028\u0085"
+    with serve().client.stream("POST", "/query", json={"question": question, "stream": True}) as got:
+        names = [line for line in got.read().split(b"\n") if line.startswith(b"event: ")]
+    assert b"event: error" not in names and names[-1] == b"event: answer"
+
+
+def test_streams_that_are_left_give_their_places_back(town: World, serve: Start):
+    served = serve(max_running=2, max_waiting=2)
+    body = json.dumps({"question": THEMES, "stream": True}).encode()
+    for _ in range(50):
+        with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2]))) as one:
+            one.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    until(lambda: served.ask(THEMES).status_code == 200)

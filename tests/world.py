@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import toy_model
+import yaml
 from click.testing import Result
 from endpoint import Endpoint, Status
 
@@ -85,6 +87,7 @@ class World:
         self.changes: dict[str, Any] = {}
         self.observer = Silent()
         self.input.mkdir(parents=True, exist_ok=True)
+        know(endpoint, "m", "e", max_in_flight=16)
 
     @property
     def store(self) -> Store:
@@ -160,6 +163,14 @@ class World:
     def forget(self) -> None:
         """An empty root again."""
         shutil.rmtree(self.root, ignore_errors=True)
+
+
+def know(endpoint: Endpoint, *models: str, **more: Any) -> None:
+    """This test's user knows models at an endpoint, without a key."""
+    path = Path(os.environ["GRAPHRAG_RAY_SETTINGS"])
+    at = {"endpoints": [{"base_url": endpoint.base_url, "api_key_env": None, **more}]}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump({"models": dict.fromkeys(models, at)}))
 
 
 def chain(n: int) -> dict[str, str]:

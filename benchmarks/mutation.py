@@ -1,0 +1,56 @@
+"""How many small faults, put into a pure room at random, its unit tests notice.
+
+    python benchmarks/mutation.py graph             # 150 mutants of the room, chosen by a fixed seed
+    python benchmarks/mutation.py graph --sample 0  # all of them: up to an hour or two
+
+mutmut copies the package and its tests to mutants/ (some minutes, once), changes one expression of a function
+at a time and runs the tests that reach it. It does not change the constants of a module. This prints a diff
+for each mutant that survived, then how many were caught. A survivor is a behaviour that no test holds, or a
+change that makes no difference: judge it before writing a test. Delete mutants/ after larger changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import subprocess
+import sys
+
+MUTMUT = [sys.executable, "-m", "mutmut"]
+CAUGHT = ("killed", "timeout", "segfault")
+
+
+def verdicts(room: str) -> dict[str, str]:
+    """Name of each mutant of the room -> what mutmut says of it; empty before its first run."""
+    told = subprocess.run([*MUTMUT, "results", "--all", "true"], capture_output=True, text=True, check=False)
+    lines = (line.strip().partition(": ") for line in told.stdout.splitlines())
+    return {name: verdict for name, _, verdict in lines if name.startswith(f"graphrag_ray.{room}.")}
+
+
+def run(names: list[str]) -> None:
+    command = [*MUTMUT, "run", *names, "--max-children", "1"]
+    subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("room")
+    parser.add_argument("--sample", type=int, default=150, help="mutants to try; 0: all")
+    parser.add_argument("--seed", type=int, default=14)
+    options = parser.parse_args()
+    if not verdicts(options.room):
+        run(["graphrag_ray.no_such_mutant"])  # Makes the mutants.
+    names = sorted(verdicts(options.room))
+    if 0 < options.sample < len(names):
+        names = sorted(random.Random(options.seed).sample(names, options.sample))
+    run(names)
+    found = verdicts(options.room)
+    survivors = [name for name in names if found[name] not in CAUGHT]
+    for name in survivors:
+        subprocess.run([*MUTMUT, "show", name], check=False)
+    caught = len(names) - len(survivors)
+    print(f"{options.room}: {caught} of {len(names)} mutants caught ({caught / max(len(names), 1):.0%})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""What an update will ask models for, told before it asks: chunks exactly, what follows from them about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphrag_ray import schema
+from graphrag_ray.steps.changes import rows_compared
+from graphrag_ray.steps.run import Result, Run
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parts import Part, read_part, read_table
+from graphrag_ray.wording import plural
+
+KINDS = {"added": "new", "changed": "changed", "removed": "removed"}
+
+
+def tell_ahead(run: Run, corpus: Result) -> None:
+    """A line for people, where documents of the parent snapshot changed and its tables are whole."""
+    parent = run.parent
+    changed = {told: corpus.counts.get(kind, 0) for kind, told in KINDS.items()}
+    if parent is None or not any(changed.values()) or run.damaged:
+        return
+    earlier = Result.from_json(parent.steps["read"]).parts("text_units")
+    units = rows_compared(run, "text_units", earlier, corpus.parts("text_units"))
+    before = sum(part.rows for part in parent.parts("text_units"))
+    touched = units["added"] + units["removed"]
+    elements = np.concatenate([_instances(run, parent.parts(name)) for name in ("entities", "relationships")])
+    several = elements[elements > 1]  # what is told of once needs no summary
+    communities = _chunks(run, parent.parts("communities"))
+    run.observer.note(
+        told(
+            changed,
+            units["added"],
+            round(expected(several, before, touched)),
+            round(expected(communities, before, touched)),
+            len(communities),
+        )
+    )
+
+
+def expected(chunks_of: npt.NDArray[np.int64], chunks: int, touched: int) -> float:
+    """How many of some sets of chunks hold at least one of those that came or went, where these are like any
+    others. chunks_of: the sizes of the sets; chunks: there are, touched: of them."""
+    if not chunks:
+        return 0.0
+    share = np.minimum(chunks_of / chunks, 1.0)
+    return float((1.0 - (1.0 - share) ** touched).sum())
+
+
+def told(changed: Mapping[str, int], chunks: int, descriptions: int, reports: int, of: int) -> str:
+    documents = ", ".join(f"{n:,} {kind}" for kind, n in changed.items() if n)
+    return (
+        f"Documents: {documents}. To come: at most {plural(chunks, 'chunk')} to extract, at most some "
+        f"{descriptions:,} descriptions, and about {reports:,} of {of:,} reports, which rest on what changed."
+    )
+
+
+def _instances(run: Run, parts: list[Part]) -> npt.NDArray[np.int64]:
+    table = read_table(run.store, parts, ["n_instances"], schema.ENTITIES)
+    return np.asarray(table["n_instances"].to_numpy(), dtype=np.int64)
+
+
+def _chunks(run: Run, parts: list[Part]) -> npt.NDArray[np.int64]:
+    """Of each community, how many chunks it rests on."""
+    tables = run.executor.stream("ahead", _lengths, parts)
+    lengths = [table["n"].to_numpy() for table in tables]
+    return np.concatenate(lengths) if lengths else np.zeros(0, dtype=np.int64)
+
+
+def _lengths(store: Store, part: Part) -> Iterator[pa.Table]:
+    lists = read_part(store, part, ["text_unit_ids"])["text_unit_ids"]
+    yield pa.table({"n": pc.list_value_length(lists).cast(pa.int64())})

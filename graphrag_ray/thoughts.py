@@ -1,0 +1,100 @@
+"""The thoughts that some models write before a reply, or within it: where they begin and end. Pure.
+
+`spoken` takes them off a whole reply, `Speech` off one that comes in pieces. Both are linear.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_CLOSING = {
+    **{f"<{word}>": f"</{word}>" for word in ("think", "thinking", "thought", "reasoning", "seed:think")},
+    "[think]": "[/think]",
+    "◁think▷": "◁/think▷",
+    "<|start_thinking|>": "<|end_thinking|>",
+    "<|begin_of_thought|>": "<|end_of_thought|>",
+    "<|channel|>analysis<|message|>": "<|channel|>final<|message|>",
+}
+"""The closing tag of each opening one, in lower case; models write them in any."""
+
+
+def _one_of(tags: Iterable[str]) -> str:
+    return "|".join(map(re.escape, tags))
+
+
+_OPEN, _CLOSE = _one_of(_CLOSING), _one_of(_CLOSING.values())
+_OPENED = re.compile(rf"\s*({_OPEN})", re.IGNORECASE)
+_CLOSED = {tag: re.compile(re.escape(closing), re.IGNORECASE) for tag, closing in _CLOSING.items()}
+_ANY_CLOSED = re.compile(_CLOSE, re.IGNORECASE)
+# A text may speak of tags: within it they count only at the start of a line, closing ones also at its end.
+_OPENED_WITHIN = re.compile(rf"^[ \t]*(?:{_OPEN})", re.IGNORECASE | re.MULTILINE)
+_CLOSED_WITHIN = re.compile(rf"^[ \t]*(?:{_CLOSE})|(?:{_CLOSE})[ \t]*$", re.IGNORECASE | re.MULTILINE)
+_LONGEST = max(map(len, [*_CLOSING, *_CLOSING.values()]))
+
+
+def spoken(text: str) -> str:
+    """A reply without its thoughts; the same text where it has none.
+
+    Thoughts stand between tags at the start of the reply or of a line. Those at the start may lack the
+    opening tag, which some chat templates hold, or the closing one, where they were cut off: then nothing
+    is left.
+    """
+    if not _ANY_CLOSED.search(text):  # as nearly always
+        return "" if _OPENED.match(text) else text
+    begun = _after_thoughts(text)
+    if begun < 0:
+        return ""
+    kept: list[str] = []
+    end = begun
+    while closed := _CLOSED_WITHIN.search(text, end):
+        opened, end = _OPENED_WITHIN.search(text, end, closed.start()), closed.end()
+        if opened:
+            kept.append(text[begun : opened.start()])
+            begun = end
+        elif begun == 0:
+            begun = end
+    return "".join([*kept, text[begun:]]).lstrip() if begun else text
+
+
+def _after_thoughts(text: str) -> int:
+    """Where a reply goes on after the thoughts that it begins with; -1: they never end."""
+    at = 0
+    while opened := _OPENED.match(text, at):
+        closed = _CLOSED[opened[1].lower()].search(text, opened.end())
+        if closed is None:
+            return -1
+        at = closed.end()
+    return at
+
+
+class Speech:
+    """Takes the pieces of a reply and gives those that are no thoughts, as far as one knows while it is
+    written: thoughts that it begins with are held back. What else is none of the text is known at its end."""
+
+    def __init__(self, opened: bool = False) -> None:
+        """opened: the reply is taken to begin inside thoughts; where it does not, nothing is given."""
+        self._ends: re.Pattern[str] | None = _ANY_CLOSED if opened else None
+        self._held = ""
+        self._speaks = False
+
+    def add(self, piece: str) -> str:
+        if self._speaks:
+            return piece
+        self._held += piece
+        while True:
+            if self._ends is not None:
+                closed = self._ends.search(self._held)
+                if closed is None:
+                    self._held = self._held[-_LONGEST:]
+                    return ""
+                self._ends, self._held = None, self._held[closed.end() :]
+            self._held = self._held.lstrip()
+            opened = _OPENED.match(self._held)
+            if opened is None:
+                break
+            self._ends, self._held = _CLOSED[opened[1].lower()], self._held[opened.end() :]
+        if any(tag.startswith(self._held.lower()) for tag in _CLOSING):
+            return ""
+        self._speaks = True
+        return self._held

@@ -1,0 +1,129 @@
+"""An update keeps reports that little of it concerns, says what it will write, and forgets what is gone."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+
+import pytest
+from comparing import by_id
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from machine import Machine, Small, machine
+from world import everything
+
+from graphrag_ray.purge import collect
+from graphrag_ray.store.gc import Options
+
+NAMES = ["ANNA", "BERT", "CORA", "DIRK", "EDNA", "FRED", "GINA", "HANS", "INGE", "JOHN", "KATE", "LARS"]
+SECTION_TABLES = {"Entities": "entities", "Relationships": "relationships", "Reports": "community_reports"}
+MARK = re.compile(r"mark\d+")
+
+
+def entangled(numbers: range) -> dict[str, str]:
+    """Documents that all name the same people, each with a word of its own."""
+    found = {}
+    for n in numbers:
+        dice = random.Random(n)
+        people = dice.sample(NAMES, len(NAMES))
+        found[f"{n:03}"] = " ".join(f"{a} met {b} at mark{n}." for a, b in pairwise(people))
+    return found
+
+
+@pytest.fixture
+def computer() -> Iterator[Machine]:
+    with machine() as made:
+        yield made
+
+
+@pytest.fixture
+def world(computer: Machine) -> Iterator[Small]:
+    with Small() as made:
+        made.changes |= {
+            "communities": {"max_size": 4, "small_component": 1},
+            "reports": {"keep_below": 0.05},
+        }
+        yield made
+
+
+def update(world: Small, documents: Mapping[str, str], **changes: object) -> tuple[int, int]:
+    """Reports that were written, and that were kept."""
+    world.hold(dict(documents))
+    manifest = world.index(allow_deletes=True, **changes).manifest
+    return manifest.run["asked"].get("report", 0), manifest.steps["reports"]["counts"].get("kept_reports", 0)
+
+
+def contents(world: Small) -> dict[str, str]:
+    return {r["id"]: r["full_content"] for r in world.table("community_reports")}
+
+
+def test_a_document_that_changes_every_context_a_little_has_no_report_written_again(world: Small):
+    written, kept = update(world, entangled(range(40)))
+    assert written > 1 and kept == 0
+    before = contents(world)
+    assert update(world, entangled(range(41))) == (0, written)
+    assert contents(world) == before
+    assert update(world, entangled(range(41)), reports={"keep_below": 0})[0] == written
+
+
+def test_small_updates_add_up(world: Small):
+    update(world, entangled(range(40)))
+    written = [update(world, entangled(range(41 + n)))[0] for n in range(4)]
+    assert written[0] == 0 and sum(written) > 0, "each brings a fortieth, and 5% may differ"
+
+
+def test_what_stands_stands_in_every_later_run_and_needs_nothing_of_the_journal(
+    world: Small, computer: Machine
+):
+    update(world, entangled(range(40)))
+    update(world, entangled(range(41)))
+    before, asked = contents(world), len(computer.asked)
+    assert not world.index(verify=True).committed
+    collect(world.store, Options(keep=1, grace_s=0.0), journal=True, delete=True)
+    assert not world.index().committed and contents(world) == before
+    update(world, {**entangled(range(41)), "other": "ZORA sang to YURI."})
+    assert before.items() <= contents(world).items()
+    assert sum("ZORA" in text for text in contents(world).values()) and len(computer.asked) > asked
+
+
+def test_everything_is_written_as_from_scratch_where_that_is_asked_for(world: Small):
+    update(world, entangled(range(40)))
+    update(world, entangled(range(41)))
+    world.index(reset_communities=True)
+    reset = everything(world.open())
+    world.forget()
+    world.index()
+    assert by_id(reset) == by_id(everything(world.open()))
+
+
+def test_an_update_says_what_it_will_write_before_it_asks(world: Small):
+    update(world, entangled(range(40)))
+    assert not any("To come" in note for note in world.observer.notes)
+    changed = {**entangled(range(1, 41)), "005": "ANNA met BERT at last."}
+    update(world, changed)
+    (told,) = [note for note in world.observer.notes if "To come" in note]
+    assert told.startswith("Documents: 1 new, 1 changed, 1 removed. To come: at most 2 chunks to extract, ")
+
+
+histories = st.lists(st.sets(st.integers(0, 11), min_size=1, max_size=9), min_size=2, max_size=4)
+
+
+@given(histories, st.sampled_from([0.1, 0.3, 0.5]))
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_no_report_tells_of_a_document_that_is_gone_or_cites_what_is_not_there(
+    history: list[set[int]], below: float
+):
+    with machine(), Small() as world:
+        world.changes |= {
+            "communities": {"max_size": 3, "small_component": 1},
+            "reports": {"keep_below": below},
+        }
+        for held in history:
+            every = entangled(range(12))
+            update(world, {name: every[name] for name in (f"{n:03}" for n in held)})
+            known = {s: {row["id"] for row in world.table(t)} for s, t in SECTION_TABLES.items()}
+            for report in world.table("community_reports"):
+                assert set(MARK.findall(report["full_content"])) <= {f"mark{n}" for n in held}
+                assert all(r["id"] in known[r["section"]] for r in report["references"])

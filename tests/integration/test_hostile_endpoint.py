@@ -1,0 +1,316 @@
+"""What an endpoint may send, and what we make of it: nothing of it harms a run, and little is believed.
+
+Each case is bytes of a real server on loopback. The bounds are on what it could send before we hung up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from hostile_server import HostileServer, answer, begins, dripping, forever
+
+from graphrag_ray import settings
+from graphrag_ray.errors import CallError, FatalCallError, PermanentCallError, TransientCallError
+from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.llm.client import connect
+from graphrag_ray.llm.failures import GaveUp, OnlyThoughts
+from graphrag_ray.llm.gateway import Gateway
+from graphrag_ray.llm.limiter import LocalLimiter
+from graphrag_ray.messages import CallParameters, ChatReply, ChatRequest, EmbeddingRequest, Message, Request
+
+CALL = CallParameters("default", "m", max_output_tokens=200)
+CHAT = ChatRequest("map", (Message("user", "Say hello."),), CALL)
+MOST_SENT = 16 << 20
+"""Bytes: what we read, and what the sockets between us hold."""
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.text = ""
+
+    def begins(self) -> None:
+        self.text = ""
+
+    def piece(self, text: str) -> None:
+        self.text += text
+
+
+class Asked:
+    """What came of some requests to an endpoint that says this. `heard`: of streams."""
+
+    def __init__(
+        self,
+        says: Callable[[dict[str, Any]], Iterable[bytes]],
+        *requests: Request,
+        stream: bool = False,
+        max_attempts: int = 1,
+        **model: Any,
+    ) -> None:
+        self.accounts, self.heard = Accounts(), Heard()
+        with HostileServer(says) as self.server:
+            at = settings.Endpoint(base_url=self.server.base_url, api_key_env=None, max_in_flight=50)
+            given = {"model": "m", "timeout_s": 5.0, "price": settings.Price(input_usd_per_mtok=1)} | model
+            one = settings.Model(provider="openai", endpoints=(at,), **given)
+            self.results = asyncio.run(self._all(one, requests or (CHAT,), stream, max_attempts))
+            self.sent, self.bodies = self.server.sent, self.server.asked
+        self.result = self.results[0]
+
+    async def _all(
+        self, model: settings.Model, requests: Iterable[Request], stream: bool, max_attempts: int
+    ) -> list[Any]:
+        models = {"default": model}
+        gateway = Gateway(
+            models,
+            LocalLimiter(models, 64),
+            {"default": connect(model, {})},
+            offline=lambda request: ChatReply(""),
+            offline_embed=lambda requests: [],
+            max_attempts=max_attempts,
+            on_call=self.accounts.add,
+            rng=random.Random(3),
+        )
+
+        async def one(request: Request) -> Any:
+            try:
+                return (await gateway.answer(request, "stage", self.heard if stream else None)).reply
+            except CallError as e:
+                return e
+
+        try:
+            return await asyncio.gather(*map(one, requests))
+        finally:
+            await gateway.close()
+
+
+def chat(text: object, finish: str = "stop", usage: object = None, **message: Any) -> dict[str, Any]:
+    choice = {"message": {"content": text, **message}, "finish_reason": finish}
+    return {"choices": [choice], **({} if usage is None else {"usage": usage})}
+
+
+def event(text: str, finish: str | None = None) -> bytes:
+    data = {"choices": [{"delta": {"content": text}, "finish_reason": finish}]}
+    return b"data: " + json.dumps(data).encode() + b"\n\n"
+
+
+# Size and time
+
+
+def test_a_few_bytes_that_unpack_to_gigabytes_are_not_unpacked():
+    packed = gzip.compress(b" " * (1 << 24))
+    for encoding in ("gzip", "br", "nonsense"):
+        asked = Asked(lambda body, named=encoding: answer(packed, Content_Encoding=named))
+        assert isinstance(asked.result, GaveUp) and "which was not asked for" in str(asked.result)
+
+
+@pytest.mark.parametrize("status", ["200 OK", "400 Bad Request", "503 Busy", "307 Elsewhere"])
+@pytest.mark.parametrize("length", ["99999999999", ""])
+def test_a_body_without_an_end_is_read_up_to_what_a_reply_could_have(status, length):
+    head = f"HTTP/1.1 {status}\r\n" + (f"Content-Length: {length}\r\n" if length else "") + "\r\n"
+    asked = Asked(lambda body: (piece for part in ([head.encode()], forever(b"[")) for piece in part))
+    assert isinstance(asked.result, GaveUp) and "that it could need" in str(asked.result)
+    assert asked.sent < MOST_SENT
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [b"data: ", b"x", b"\n", b": hm\n", b"data: x\n", b"data: {}\n\n", event("hm "), event("<think>")],
+)
+def test_a_stream_without_an_end_is_read_up_to_what_a_reply_could_have(piece):
+    asked = Asked(
+        lambda body: (p for part in ([begins("text/event-stream")], forever(piece)) for p in part),
+        stream=True,
+    )
+    assert isinstance(asked.result, GaveUp)
+    assert asked.sent < MOST_SENT
+
+
+@pytest.mark.parametrize("piece", [b"x", b"X-More: hm\r\n", b"Set-Cookie: a=b\r\n"])
+def test_headers_without_an_end_are_not_read(piece):
+    asked = Asked(lambda body: (p for part in ([b"HTTP/1.1 200 OK\r\n"], forever(piece)) for p in part))
+    assert isinstance(asked.result, GaveUp)
+    assert asked.sent < MOST_SENT
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nX-More: ", begins(), begins("text/event-stream")])
+def test_what_comes_drop_by_drop_is_given_up_after_the_time_of_a_call(head):
+    asked = Asked(
+        lambda body: (p for part in ([head], dripping(b" ")) for p in part),
+        stream=b"event-stream" in head,
+        timeout_s=0.5,
+    )
+    assert isinstance(asked.result, GaveUp) and "did not answer in time" in str(asked.result)
+
+
+@pytest.mark.parametrize(
+    "said", [b"[" * 200_000, b'{"a":' * 100_000, b"9" * 200_000, b"\xff" * 1000, b'"\\ud800']
+)
+def test_json_that_breaks_readers_is_no_reply(said):
+    assert isinstance(Asked(lambda body: answer(said)).result, GaveUp)
+    stream = [begins("text/event-stream"), b"data: ", said, b"\n\n"]
+    assert isinstance(Asked(lambda body: stream, stream=True).result, GaveUp)
+
+
+# Where a request goes
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("same_host", [True, False])
+def test_a_prompt_follows_no_redirect(status, same_host):
+    with HostileServer(lambda body: answer(chat("stolen"))) as other:
+        where = "/v2/chat/completions" if same_host else f"{other.base_url}/chat/completions"
+        asked = Asked(lambda body: answer(b"", f"{status} Elsewhere", Location=where), max_attempts=4)
+        assert isinstance(asked.result, FatalCallError) and "base_url" in str(asked.result)
+        assert len(asked.bodies) == 1 and not other.asked
+
+
+@pytest.mark.parametrize("wait", ["86400", "99999999999999999999", "Fri, 31 Dec 9999 23:59:59 GMT"])
+@pytest.mark.parametrize("status", ["408 Late", "429 Slow", "503 Busy"])
+def test_nobody_sleeps_for_a_day(status, wait):
+    asked = Asked(lambda body: answer(b"{}", status, Retry_After=wait), max_attempts=4)
+    assert isinstance(asked.result, FatalCallError) and "asks to wait" in str(asked.result)
+    assert len(asked.bodies) == 1
+
+
+# What a reply says
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"prompt_tokens": 999_999_999, "completion_tokens": 5},
+        {"prompt_tokens": 10, "completion_tokens": 999_999_999},
+        {"prompt_tokens": -5, "completion_tokens": 5},
+        {"prompt_tokens": True, "completion_tokens": True},
+        {"prompt_tokens": "10", "completion_tokens": "5"},
+        {"prompt_tokens": float("nan"), "completion_tokens": float("inf")},
+        {"prompt_tokens": 10.5},
+        {"prompt_tokens": 10**400},
+        {"prompt_tokens": None},
+        [1, 2],
+        "many",
+    ],
+)
+def test_tokens_that_make_no_sense_are_counted_by_ourselves_and_that_is_told_once(usage):
+    asked = Asked(lambda body: answer(chat("Hello.", usage=usage)), CHAT, CHAT, CHAT)
+    assert [r.usage.reported for r in asked.results] == [False] * 3
+    assert asked.accounts.total.total_tokens < 100
+    assert list(asked.accounts.quirks["m"].values()) == [["usage"]]
+
+
+def test_tokens_of_unseen_thoughts_are_believed_up_to_the_limit_that_was_sent():
+    usage = {"prompt_tokens": 10, "completion_tokens": 190}
+    assert Asked(lambda body: answer(chat("Hi.", usage=usage))).result.usage.completion_tokens == 190
+
+
+def test_halves_of_characters_are_replaced_before_anything_keeps_them():
+    said = b'{"choices": [{"message": {"content": "a \\ud83d b \\udc00"}, "finish_reason": "stop"}]}'
+    assert Asked(lambda body: answer(said)).result.text == "a \ufffd b \ufffd"
+    refused = b'{"error": {"message": "no \\ud83d", "code": "\\udc00"}}'
+    error = Asked(lambda body: answer(refused, "400 Bad")).result
+    assert isinstance(error, PermanentCallError) and str(error).encode()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": None, "reasoning_content": "hm"},
+        {"content": "", "reasoning": "hm"},
+        {"content": "<think>hm"},
+        {"content": "<think>hm</think>\n"},
+    ],
+)
+def test_thoughts_that_take_the_whole_limit_get_room_once_and_are_a_failure_then(message):
+    text = message.pop("content")
+    asked = Asked(lambda body: answer(chat(text, "length", **message)), max_attempts=3)
+    assert [body["max_tokens"] for body in asked.bodies] == [200, 200 + 8192]
+    assert isinstance(asked.result, OnlyThoughts) and asked.result.next_run
+    assert "models.default.reasoning_tokens" in str(asked.result)
+    assert asked.accounts.total.prompt_tokens > 10, "both were paid for"
+    fixed = Asked(lambda body: answer(chat(text, "length", **message)), reasoning_tokens=0)
+    assert isinstance(fixed.result, OnlyThoughts) and len(fixed.bodies) == 1
+
+
+def test_one_word_gets_room_too_where_the_model_turns_out_to_think():
+    def says(body: dict[str, Any]) -> list[bytes]:
+        enough = body["max_tokens"] > 1000
+        return answer(chat("Y" if enough else None, "stop" if enough else "length", reasoning_content="hm"))
+
+    check = ChatRequest("glean_check", (Message("user", "Any?"),), CALL, response="yes_no")
+    asked = Asked(says, check)
+    assert asked.result.text == "Y" and len(asked.bodies) == 2
+
+
+def test_thoughts_are_not_heard_in_a_stream():
+    pieces = ["<th", "ink>se", "cret</thi", "nk>\n", "The ferry", " was sold."]
+    stream = [begins("text/event-stream"), *map(event, pieces), event("", "stop"), b"data: [DONE]\n\n"]
+    asked = Asked(lambda body: stream, stream=True)
+    assert asked.heard.text == "The ferry was sold."
+    assert asked.result.without_thoughts.text == "The ferry was sold."
+
+
+def test_a_stream_that_begins_inside_thoughts_is_held_back_from_the_second_on():
+    pieces = ["secret\n</think>\n", "Sold."]
+    stream = [begins("text/event-stream"), *map(event, pieces), event("", "stop")]
+    asked = Asked(lambda body: stream, CHAT, stream=True)
+    assert asked.result.without_thoughts.text == "Sold." and "opened" in str(asked.accounts.quirks)
+    known = Asked(lambda body: stream, stream=True, model="deepseek-r1")
+    assert known.heard.text == "Sold."
+
+
+# Embeddings
+
+TEXTS = [EmbeddingRequest(text, CALL) for text in ("a", "b", "c")]
+
+
+def vectors(*numbered: tuple[object, object]) -> dict[str, Any]:
+    return {"data": [{"index": i, "embedding": v} for i, v in numbered]}
+
+
+GOOD = [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        vectors((0, GOOD), (1, GOOD)),
+        vectors((0, GOOD), (1, GOOD), (1, GOOD)),
+        vectors((0, GOOD), (1, GOOD), (-1, GOOD)),
+        vectors((0, GOOD), (1, GOOD), (7, GOOD)),
+        vectors((False, GOOD), (True, GOOD), (2, GOOD)),
+        vectors((0, GOOD), (1, GOOD), ("2", GOOD)),
+        vectors((0, GOOD), (1, GOOD), (2, [1.0])),
+        vectors((0, GOOD), (1, GOOD), (2, [])),
+        vectors((0, GOOD), (1, GOOD), (2, [1.0, 1e999])),
+        vectors((0, GOOD), (1, GOOD), (2, "AAAA")),
+        vectors((0, GOOD), (1, GOOD), (2, None)),
+        {"data": {"0": GOOD}},
+        {"data": 3},
+    ],
+)
+def test_anything_but_one_embedding_a_text_is_none(said):
+    results = Asked(lambda body: answer(said), *TEXTS).results
+    assert all(isinstance(r, TransientCallError) for r in results)
+
+
+def test_an_embedding_of_zeros_fails_its_text_and_no_other():
+    def says(body: dict[str, Any]) -> list[bytes]:
+        return answer(vectors(*((i, [0.0, 0.0] if t == "b" else GOOD) for i, t in enumerate(body["input"]))))
+
+    asked = Asked(says, *TEXTS)
+    assert [isinstance(r, PermanentCallError) for r in asked.results] == [False, True, False]
+    assert np.frombuffer(asked.results[2].vector, "<f4").tolist() == GOOD
+
+
+def test_embeddings_of_other_lengths_than_before_stop_the_run():
+    def says(body: dict[str, Any]) -> list[bytes]:
+        return answer(vectors(*((i, GOOD * len(body["input"])) for i in range(len(body["input"])))))
+
+    asked = Asked(says, *TEXTS, embedding_batch=2)
+    assert any(isinstance(r, FatalCallError) and "dimensions" in str(r) for r in asked.results)

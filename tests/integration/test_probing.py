@@ -1,0 +1,104 @@
+"""What is wrong with an endpoint is told before anything else takes its time."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from endpoint import BROKEN, NO_QUOTA, NO_SUCH_MODEL, Endpoint, Hang
+
+from graphrag_ray.engine import probing
+from graphrag_ray.engine.gateways import Models, connected_to
+from graphrag_ray.engine.probing import GOES_ON, probe, probed
+from graphrag_ray.errors import FatalCallError, ModelRefused
+from graphrag_ray.llm import client
+from graphrag_ray.settings_file import parse_settings
+
+STAGES = ("extract", "report")
+
+
+def asking(*urls, model="m", **more):
+    endpoints = [{"base_url": url, "api_key_env": "MY_KEY", "max_in_flight": 2} for url in urls]
+    return parse_settings(
+        {"models": {"default": {"provider": "openai", "model": model, "endpoints": endpoints} | more}}
+    )
+
+
+def found(*urls, **more):
+    settings = asking(*urls, **more)
+    return probe(Models.of(settings), settings, STAGES)
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch):
+    monkeypatch.setenv("MY_KEY", "sk-right-one")
+
+
+@pytest.fixture
+def nobody():
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
+
+
+def test_an_endpoint_that_lists_the_model_is_asked_for_nothing_else():
+    with Endpoint(key="sk-right-one") as endpoint:
+        assert found(endpoint.base_url) == [] and endpoint.requests == []
+
+
+def test_where_the_model_is_not_listed_one_token_is_asked_for():
+    with Endpoint(key="sk-right-one", lists=()) as endpoint:
+        assert found(endpoint.base_url) == []
+        (body,) = endpoint.bodies()
+        assert body["max_tokens"] == 1
+        settings = asking(endpoint.base_url)
+        assert probe(Models.of(settings), settings, ["embed"]) == [], "the offline engine is not probed"
+
+
+def test_a_wrong_key_is_told_with_the_name_of_its_variable_and_without_the_key():
+    with Endpoint(key="sk-another") as endpoint:
+        (problem,) = found(endpoint.base_url)
+    assert problem.final and "401" in problem.why and "MY_KEY" in problem.why
+    assert "sk-right-one" not in problem.why and str(problem).startswith("models.default: ")
+
+
+@pytest.mark.parametrize("fault", [NO_SUCH_MODEL, NO_QUOTA])
+def test_a_model_that_is_not_there_or_not_paid_for_is_told(fault):
+    with Endpoint(lambda body: fault, lists=()) as endpoint:
+        (problem,) = found(endpoint.base_url)
+    assert problem.final and fault.message in problem.why
+
+
+@pytest.mark.parametrize("fault", [BROKEN, Hang()])
+def test_an_endpoint_that_may_answer_in_a_minute_is_no_problem(fault, monkeypatch):
+    monkeypatch.setattr(client, "PROBE_S", 0.5)
+    with Endpoint(lambda body: fault, lists=()) as endpoint:
+        assert found(endpoint.base_url) == []
+
+
+def test_an_endpoint_that_is_not_there_is_told(nobody):
+    (problem,) = found(nobody)
+    assert not problem.final and nobody in problem.why
+
+
+def test_where_nothing_is_kept_a_run_without_any_endpoint_ends_at_once(nobody):
+    settings, said = asking(nobody), []
+    with pytest.raises(ModelRefused, match=nobody):
+        probed(Models.of(settings), settings, STAGES, may_reuse=False, say=said.append)
+    models = probed(Models.of(settings), settings, STAGES, may_reuse=True, say=said.append)
+    assert nobody in said[0] and said[1] == GOES_ON
+    (unusable,) = connected_to(models, "default")
+    assert isinstance(unusable, FatalCallError), "the first request that is needed ends the run"
+
+
+def test_one_endpoint_of_two_is_enough(nobody):
+    with Endpoint(key="sk-another") as wrong, Endpoint() as right:
+        settings, said = asking(nobody, wrong.base_url, right.base_url), []
+        models = probed(Models.of(settings), settings, STAGES, may_reuse=False, say=said.append)
+        kinds = [isinstance(c, FatalCallError) for c in connected_to(models, "default")]
+    assert len(said) == 2 and kinds == [False, True, False], "one that is not there may come back"
+
+
+def test_a_run_that_asks_offline_probes_nothing():
+    settings = parse_settings({})
+    assert probing.probe(Models.of(settings), settings, STAGES) == []

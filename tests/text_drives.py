@@ -1,0 +1,380 @@
+"""Every way by which text from outside reaches the pure rooms, as a function of one text.
+
+`DRIVES` holds them by room. The tests that fuzz and time them (`tests/unit/test_any_text.py`) also see to it
+that every public function of these rooms that takes text is reached by one.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from driving import COUNT, Snapshot
+
+from graphrag_ray import records
+from graphrag_ray.corpus.boundaries import character_end, last_character_end
+from graphrag_ray.corpus.chunks import chunk
+from graphrag_ray.corpus.decode import codec_of_bom, codec_of_head, decode
+from graphrag_ray.corpus.document import Document
+from graphrag_ray.corpus.parse import documents_in, segments_of
+from graphrag_ray.corpus.rows import is_json_array, json_line
+from graphrag_ray.corpus.stretches import jsonl_is_split, jsonl_segments, lines_of
+from graphrag_ray.corpus.tables import documents_table, text_units_table
+from graphrag_ray.corpus.tokens import count, count_many, offsets
+from graphrag_ray.errors import GraphRagError
+from graphrag_ray.extract.claims import claims, claims_spec
+from graphrag_ray.extract.dialogue import Chunk, extract, extract_spec
+from graphrag_ray.extract.records import DELIMITERS, parse_claims, parse_date, parse_records
+from graphrag_ray.forecast.assumptions import parse_assumptions
+from graphrag_ray.forecast.corpus import ChunkCounter
+from graphrag_ray.forecast.sample import sample_graph
+from graphrag_ray.graph.claims import claim_rows
+from graphrag_ray.graph.descriptions import describe, describe_spec, layer
+from graphrag_ray.graph.merge import Unit, entity_instance_rows, relationship_instance_rows
+from graphrag_ray.graph.names import parse_names
+from graphrag_ray.ids import entity_key, stable_id
+from graphrag_ray.messages import CallParameters, ChatReply, ChatRequest
+from graphrag_ray.offline import answer as offline_answer
+from graphrag_ray.offline.embed import embed_many
+from graphrag_ray.offline.prune_names import weak_names
+from graphrag_ray.offline.questions import why_nothing
+from graphrag_ray.prompts import PLACEHOLDERS, load_prompts
+from graphrag_ray.query import condense, methods, where
+from graphrag_ray.query.evidence import evidence, passages
+from graphrag_ray.query.method import Question
+from graphrag_ray.query.quotes import best_sentence
+from graphrag_ray.query.written import Written
+from graphrag_ray.reports import context as contexts
+from graphrag_ray.reports.dialogue import full_content, report, report_spec
+from graphrag_ray.search.words import words
+from graphrag_ray.settings import Chunking, Input
+from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.urls import display_url, without_secrets
+
+Drive = Callable[[str], Any]
+
+SETTINGS = parse_settings({"models": {"default": {"provider": "openai", "model": "gpt-4o-mini"}}})
+PROMPTS = load_prompts()
+VOCABULARY = "cl100k_base"
+NUMBERING = {(section, n): f"{section}{n}" for section in records.SECTIONS for n in range(1, 4)}
+
+
+def plainly(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def quietly(run: Callable[[], Any]) -> Any:
+    """What comes of it; None where it raises an error of ours, which somebody handles."""
+    try:
+        return run()
+    except GraphRagError:
+        return None
+
+
+def played(dialogue: Generator[Any, Any, Any], text: str, ended: str = "stop") -> Any:
+    """The result of a dialogue whose every reply is this text."""
+    try:
+        request = next(dialogue)
+        while True:
+            replies = ChatReply(text, ended)
+            request = dialogue.send([replies] * len(request) if isinstance(request, list) else replies)
+    except StopIteration as stop:
+        return stop.value
+    except GraphRagError:
+        return None
+
+
+# corpus
+
+
+def document_of(text: str) -> Document:
+    return Document("a.txt", "", text, text or " ", None, {"author": text})
+
+
+def read_as(name: str, wrap: Callable[[str], str | bytes] = str) -> Drive:
+    """Documents of a file that holds the text, and their tables."""
+
+    def drive(text: str) -> Any:
+        data = wrap(text)
+        data = plainly(data) if isinstance(data, str) else data
+        found = list(documents_in(name, io.BytesIO(data), Input(strip_pattern=r"\s*#")))
+        documents = [d for d in found if isinstance(d, Document)]
+        return found, documents_table(documents)
+
+    return drive
+
+
+def in_json(text: str) -> str:
+    return json.dumps({"text": text, "title": text, text: [text]}) + "\n" + text + "\n"
+
+
+def in_parquet(text: str) -> bytes:
+    out = io.BytesIO()
+    whole = text.encode("utf-8", "replace").decode()
+    pq.write_table(pa.table({"text": [whole, None], "title": [whole, whole]}), out)
+    return out.getvalue()
+
+
+def in_stretches(text: str) -> Any:
+    data = plainly(text)
+    quietly(lambda: segments_of(io.BytesIO(in_parquet(text)), Input()))
+    jsonl_segments(lines_of(data), 0, 100)
+    return jsonl_is_split(data, "text"), is_json_array(data), json_line(data, "utf-8")
+
+
+def decoded(text: str) -> Any:
+    found = [decode(text.encode(codec, "replace")) for codec in ("utf-8", "utf-16", "cp1252", "shift_jis")]
+    return [*found, decode(plainly(text), "utf-7"), codec_of_bom(plainly(text)), codec_of_head(plainly(text))]
+
+
+def cut(text: str) -> Any:
+    small = Chunking(size=60, overlap=10, min_new_tokens=20, prepend=("title", "date"))
+    whole = Chunking(size="document")
+    tables = [text_units_table(document_of(text), options, VOCABULARY) for options in (small, whole)]
+    return tables, chunk(text, small, VOCABULARY, text[:50])
+
+
+def counted(text: str) -> Any:
+    return count(text, VOCABULARY), count_many([text, text[1:]], VOCABULARY), offsets(text, VOCABULARY)
+
+
+# extract, graph
+
+
+def extraction_of(text: str) -> Any:
+    spec = extract_spec(PROMPTS, SETTINGS)
+    found = [played(extract(Chunk(text, text), spec), text, ended) for ended in ("stop", "length")]
+    return [f for f in found if f]
+
+
+def claims_of(text: str) -> Any:
+    spec = claims_spec(PROMPTS, SETTINGS)
+    found = [played(claims(Chunk(text), [text, "ACME"], spec), text, ended) for ended in ("stop", "length")]
+    return [f for f in found if f]
+
+
+def merged(text: str) -> Any:
+    """What is written of a text's records, with the text itself for a name and a description."""
+    told = text.replace("<|>", "")
+    reply = f'("entity"<|>{told}<|>{told}<|>{told})##\n("relationship"<|>{told}<|>B<|>{told}<|>3)##\n' + text
+    unit = Unit("unit", "document", 0)
+    found = [(unit, e) for e in (*extraction_of(text), *extraction_of(reply))]
+    instances = entity_instance_rows(found)
+    return (
+        *(instances, weak_names(instances, {}), relationship_instance_rows(found).table),
+        claim_rows(
+            [(unit, c) for c in claims_of(f'("claim"<|>A<|>B<|>C<|>TRUE<|>2014<|>NONE<|>{told}<|>{told})')]
+        ),
+    )
+
+
+def described(text: str) -> Any:
+    spec = describe_spec(PROMPTS, SETTINGS)
+    pieces = [text, text[::2], *text.split("\n")]
+    layer(pieces, 50, lambda t: offsets(t, VOCABULARY).tolist())
+    return [played(describe("entity", text, pieces, spec), text, ended) for ended in ("stop", "length")]
+
+
+def names_of(text: str) -> Any:
+    names = quietly(lambda: parse_names(text, text))
+    return [f(text) for f in (names.key, names.resolve)] if names else None
+
+
+# reports, query
+
+
+def shown_records(text: str) -> list[contexts.Record]:
+    claim = {"id": "c", "subject_id": text, "object_id": text, "type": text, "status": text}
+    claim |= {"start_date": None, "end_date": text, "description": text}
+    return [
+        contexts.report_record("r", text, text),
+        contexts.entity("e", text, text),
+        contexts.relationship("x", text, text[1:], text),
+        contexts.claim_of(claim),
+        contexts.source("s", text),
+    ]
+
+
+def rendered(text: str) -> Any:
+    shown = shown_records(text)
+    found = [contexts.render(shown, budget, COUNT) for budget in (60, 2_000)]
+    return found, [records.parse_sections(f.text) for f in found], contexts.fit(shown[0], 20, COUNT)
+
+
+def reported(text: str) -> Any:
+    context = contexts.Context(text, NUMBERING, 1)
+    spec = report_spec(SETTINGS, PROMPTS)
+    found = [played(report(context, spec), text, ended) for ended in ("stop", "length")]
+    return found, [full_content(f) for f in found if f]
+
+
+def referred(text: str) -> Any:
+    resolved = records.resolve_references(text, NUMBERING)
+    shown = (
+        records.render_references(text, {}.get),
+        records.references_in(text),
+        records.strip_references(text),
+    )
+    return resolved, shown, records.parse_sections(text), records.line([text, 1])
+
+
+def tables_of(text: str) -> dict[str, list[dict[str, Any]]]:
+    ids = {
+        "id": "r",
+        "human_readable_id": 1,
+        "text_unit_ids": ["r"],
+        "entity_ids": ["r"],
+        "document_ids": ["r"],
+    }
+    told = {
+        "text": text,
+        "title": text,
+        "description": text,
+        "full_content": text,
+        "summary": text,
+        "path": text,
+    }
+    ends = {"source": text, "target": text, "source_id": "r", "target_id": "r", "entity_id": "r"}
+    placed = {"community": 0, "level": 0, "parent": -1, "hierarchy": "leiden", "n_tokens": 9, "degree": 1}
+    other = {
+        "text_unit_id": "r",
+        "raw_data": json.dumps({"author": text}),
+        "rank": 1.0,
+        "weight": 1.0,
+        "combined_degree": 2,
+    }
+    row = ids | told | ends | placed | other
+    names = ("text_units", "documents", "entities", "relationships", "communities", "community_reports")
+    return {name: [row] for name in (*names, "entity_instances", "relationship_instances")}
+
+
+def asked(method: str, **query: Any) -> Drive:
+    """A question to an index that holds the text everywhere, whose models answer with it."""
+
+    def drive(text: str) -> Any:
+        snapshot = Snapshot(tables_of(text), lambda search: ["r"], lambda request: ChatReply(text))
+        question = Question(text, history=((text, text),))
+        search = condense.following(methods.method(method))
+        answer = quietly(lambda: snapshot.run(search(question, online(snapshot.given(**query)))))
+        return answer.as_dict() if answer else None
+
+    return drive
+
+
+def online(given: Any) -> Any:
+    """The same settings, whose models are asked over HTTP: so conversations are condensed."""
+    from dataclasses import replace
+
+    settings = given.settings.model_copy(update={"models": SETTINGS.models})
+    return replace(given, settings=settings)
+
+
+def conditions(text: str) -> None:
+    quietly(lambda: methods.check(text, text, [text]))
+    quietly(lambda: methods.method(text))
+    documents = pa.table(
+        {"path": [text], "title": [text], "creation_date": [text], "raw_data": [json.dumps({"a": text})]}
+    )
+    for condition in (text, f"metadata.a={text}", f"a>={text}", f"{text}=a", f"title~{text}"):
+        parsed = quietly(lambda condition=condition: where.parse(condition))
+        if parsed and set(where.columns([parsed])) <= set(documents.column_names):
+            quietly(lambda parsed=parsed: where.fulfilled([parsed], documents))
+
+
+def evidenced(text: str) -> Any:
+    said = [s for cited in passages(text + " [Data: Reports (1)]").values() for s in cited]
+    found = evidence([text, *said], [text, "“A.” " + text]), evidence(said, [text[::-1]])
+    return found, best_sentence(text, [text[:9], "ACME"])
+
+
+def streamed(text: str) -> str:
+    """As pieces of a reply come: of one character, then of a hundred."""
+    number = {records.Reference(section, id_): 1 for (section, _), id_ in NUMBERING.items()}
+    written = Written(NUMBERING, number)
+    return "".join(written.add(text[at : at + 100]) for at in range(0, len(text), 100))
+
+
+# offline, forecast
+
+
+def offline(prompt: str) -> Drive:
+    """The offline engine's reply to a prompt that is filled with the text; contexts are written by us."""
+
+    def drive(text: str) -> str:
+        variables = dict.fromkeys(PLACEHOLDERS[prompt], text) | DELIMITERS
+        if "context" in variables:
+            variables["context"] = contexts.render(shown_records(text), 10_000, COUNT).text
+        if "answers" in variables:
+            heading = records.heading("Answers", ("id", "score", "answer"))
+            variables["answers"] = heading + records.line([1, 50, text])
+        variables |= {"max_tokens": "500", "n_follow_ups": "3", "entity_types": "person, concept"}
+        variables |= {"kind": "entity"}
+        return offline_answer(ChatRequest(prompt, (), CallParameters("default", "offline-1"), variables)).text
+
+    return drive
+
+
+def forecast_of(text: str) -> Any:
+    counter = ChunkCounter(extract_spec(PROMPTS, SETTINGS), SETTINGS, 3, None)
+    counter.add(document_of(text))
+    return counter.corpus, sample_graph(extraction_of(text), VOCABULARY, True, 3.84)
+
+
+DRIVES: Mapping[str, Mapping[str, Drive]] = {
+    "corpus": {
+        "txt": read_as("a.txt"),
+        "md": read_as("a.md"),
+        "html": read_as("a.html"),
+        "html, marked up": read_as("a.html", lambda t: f"<html><body><div>{t}</div><p>{t}<table>{t}"),
+        "html, many tags": read_as("a.html", lambda t: "<i>" * 1_100 + t),
+        "jsonl": read_as("a.jsonl"),
+        "jsonl, well formed": read_as("a.jsonl", in_json),
+        "csv": read_as("a.csv"),
+        "csv with a header": read_as("a.csv", lambda t: f'id,text,title\n1,{t},x\n2,"{t}",y\n'),
+        "parquet": read_as("a.parquet", in_parquet),
+        "parquet, damaged": read_as("a.parquet", lambda t: b"PAR1" + plainly(t) + b"PAR1"),
+        "name": lambda t: list(documents_in(t, io.BytesIO(b"x"), Input())),
+        "stretches": in_stretches,
+        "decode": decoded,
+        "characters": lambda t: (character_end(t, 0), last_character_end(t, 0, len(t))),
+        "chunks": cut,
+        "tokens": counted,
+    },
+    "extract": {
+        "records": lambda t: [parse_records(t, truncated=cut_off) for cut_off in (False, True)],
+        "claims": lambda t: [parse_claims(t, truncated=cut_off) for cut_off in (False, True)],
+        "date": parse_date,
+        "extraction": extraction_of,
+        "claims dialogue": claims_of,
+    },
+    "graph": {"merge": merged, "describe": described, "names": names_of},
+    "reports": {"context": rendered, "report": reported},
+    "query": {
+        **{f"{name} search": asked(name) for name in methods.FILES},
+        "dynamic selection": asked("global", dynamic=True),
+        "scored points": asked("global", map_protocol="points"),
+        "where": conditions,
+        "evidence": evidenced,
+        "streamed": streamed,
+    },
+    "offline": {
+        **{
+            prompt: offline(prompt)
+            for prompt in PLACEHOLDERS
+            if prompt not in ("extract_examples", "correct")
+        },
+        "embed": lambda t: embed_many([t, t[:9]]),
+        "why nothing": why_nothing,
+    },
+    "forecast": {"counter": forecast_of, "assumptions": lambda t: quietly(lambda: parse_assumptions([t]))},
+    "what they share": {
+        "references": referred,
+        "ids": lambda t: (entity_key(t), stable_id("entity", t)),
+        "addresses": lambda t: (display_url(t), without_secrets(t), without_secrets(t, "http://u:p@h/?k=v")),
+        "words": words,
+    },
+}

@@ -1,0 +1,183 @@
+"""An error that nobody foresaw is the failure of one item, at which every run looks again for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphrag_ray.engine.feed import Feed, label, started
+from graphrag_ray.engine.leases import FailureWatch
+from graphrag_ray.engine.work import Answer, Asking, Outcome, Row, Work, begin, outcomes, run_item
+from graphrag_ray.errors import StoreError
+from graphrag_ray.messages import CallParameters, ChatReply, ChatRequest, Message
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.journal import JournalIndex, JournalWriter
+from graphrag_ray.store.retries import unanswered
+from graphrag_ray.unforeseen import REPORT_IT
+
+CALL = CallParameters("default", "m")
+ERRORS: Sequence[BaseException] = (ZeroDivisionError("by nothing"), MemoryError(), RecursionError("too deep"))
+
+
+def request(text: str) -> ChatRequest:
+    return ChatRequest("p", (Message("user", text),), CALL)
+
+
+def dialogue(read: Callable[[str], Any] = str.upper) -> Callable[[Store, Row], Generator[Any, Any, Any]]:
+    """Asks for the text, and reads the reply."""
+
+    def start(store: Store, row: Row) -> Generator[Any, Any, Any]:
+        reply = yield request(row["text"])
+        return read(reply.text)
+
+    return start
+
+
+def fails(error: BaseException) -> Callable[..., Any]:
+    def do(*given: Any) -> Any:
+        raise error
+
+    return do
+
+
+class Bench:
+    """Runs items on a store. asked: the requests that were sent."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = Store(str(folder))
+        self.asked: list[str] = []
+        self.answer: Callable[[str], str] = lambda text: f"re: {text}"
+
+    def run(self, start: Callable[..., Any], *texts: str) -> list[Outcome[Any]]:
+        work: Work[Any] = Work("echo", start, lambda row: (row["text"], ""))
+        index = JournalIndex.load(self.store, "echo")
+        writer = JournalWriter(self.store, "echo", f"w{len(self.asked)}-{id(start)}")
+
+        async def ask(request: Any, stage: str) -> Answer:
+            self.asked.append(request.messages[0].content)
+            return Answer(ChatReply(self.answer(self.asked[-1])))
+
+        async def run_all() -> list[Outcome[Any]]:
+            asking = Asking(ask, writer, index.now)
+            begun = begin(work, self.store, index, [{"text": t} for t in texts])
+            return [await run_item("echo", driver, rows, asking) for driver, rows in begun]
+
+        done = asyncio.run(run_all())
+        writer.flush()
+        return done
+
+    def replayed(self, start: Callable[..., Any], *texts: str) -> list[Outcome[Any]]:
+        work: Work[Any] = Work("echo", start, lambda row: (row["text"], ""))
+        index = JournalIndex.load(self.store, "echo")
+        return [o for _, o in outcomes(work, self.store, index, [{"text": t} for t in texts])]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_an_item_that_cannot_be_started_fails_alone(bench: Bench, error: BaseException):
+    def start(store: Store, row: Row) -> Any:
+        return (fails(error) if row["text"] == "bad" else dialogue())(store, row)
+
+    bad, good = bench.run(start, "bad", "good")
+    assert good.status == "complete" and bad.status == "retry" and len(bad.key) == 64
+    assert type(error).__name__ in bad.error and "engine/work.py:" in bad.error and not bad.known
+    (again,) = bench.replayed(start, "bad")
+    assert (again.key, again.status, again.error) == (bad.key, bad.status, bad.error)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_replies_stand_where_reading_them_fails_and_the_next_version_reads_them_for_nothing(
+    bench: Bench, error: BaseException
+):
+    (failed,) = bench.run(dialogue(fails(error)), "a")
+    assert failed.status == "retry" and type(error).__name__ in failed.error
+    (repaired,) = bench.replayed(dialogue(), "a")
+    assert (repaired.status, repaired.result) == ("complete", "RE: A") and bench.asked == ["a"]
+
+
+def test_a_bug_that_is_still_there_is_no_news(bench: Bench):
+    (first,) = bench.run(dialogue(fails(ERRORS[0])), "a")
+    journalled = JournalIndex.load(bench.store, "echo").all_rows([first.key])
+    (again,) = bench.run(dialogue(fails(ERRORS[0])), "a")
+    assert again.known and not first.known and again.last_at == first.last_at
+    assert JournalIndex.load(bench.store, "echo").all_rows([first.key]) == journalled
+    (rows,) = unanswered(bench.store, "echo").values()
+    assert first.error in [r.error for r in rows]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_an_error_on_the_way_to_the_model_is_tried_again_by_the_next_run(bench: Bench, error: BaseException):
+    bench.answer = fails(error)
+    (failed,) = bench.run(dialogue(), "a")
+    assert failed.status == "retry" and type(error).__name__ in failed.error
+    (again,) = bench.run(dialogue(), "a")
+    assert again.known, "the same, once more"
+    bench.answer = str.upper
+    assert [o.result for o in bench.run(dialogue(), "a")] == ["A"]
+
+
+def test_a_request_that_cannot_be_hashed_fails_its_item_alone(bench: Bench):
+    bad, good = bench.run(dialogue(), "half a pair: \ud800", "good")
+    assert bad.status == "retry" and "TypeError" in bad.error and good.status == "complete"
+
+
+def test_a_reply_that_no_table_could_hold_is_read_as_it_is_kept(bench: Bench):
+    bench.answer = lambda text: "half \ud83d of a pair"
+    read: list[str] = []
+    (done,) = bench.run(dialogue(read.append), "a")
+    assert done.status == "complete" and read == ["half \ufffd of a pair"]
+    bench.replayed(dialogue(read.append), "a")
+    assert read[0] == read[1] and bench.asked == ["a"]
+
+
+def test_storage_that_fails_is_no_item_s_failure(bench: Bench):
+    for start in (fails(StoreError("no storage")), dialogue(fails(StoreError("no storage")))):
+        with pytest.raises(StoreError, match="no storage"):
+            bench.run(start, "a")
+
+
+def test_what_is_wished_to_end_ends(bench: Bench):
+    bench.answer = fails(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(dialogue(), "a")
+
+
+@given(st.integers(20, 60), st.integers(1, 19))
+def test_items_that_failed_before_do_not_end_the_next_run(known: int, news: int):
+    watch = FailureWatch(0.5)
+    for number in range(known + news):
+        watch.note("retry", "a bug", known=number < known)
+    assert not watch.tripped()
+    watch.note("retry", "a bug")
+    assert watch.tripped() == (news + 1 >= watch.at_least)
+
+
+def test_dialogues_of_a_question_that_fail_before_they_ask_are_told_apart(tmp_path: Path):
+    store = Store(str(tmp_path))
+    feed = Feed(Work("echo", started, label), store, JournalIndex.load(store, "echo"))
+
+    def broken(name: str) -> Generator[Any, Any, str]:
+        raise ValueError(name)
+        yield
+
+    found = asyncio.run(feed.ask(0, "question 1", [lambda: broken("one"), lambda: broken("two")]))
+    assert [("one" in o.error, "two" in o.error) for o in found] == [(True, False), (False, True)]
+    assert feed.waiting == 0
+
+
+def test_bugs_come_first_and_are_too_many_only_where_what_was_begun_cannot_outweigh_them():
+    watch = FailureWatch(0.5)
+    for _ in range(25):
+        watch.note("retry", f"{REPORT_IT}: MemoryError")
+    assert not watch.tripped(running=50) and watch.tripped(running=10) and watch.tripped()
+    assert not watch.in_vain, "it was no endpoint that failed"

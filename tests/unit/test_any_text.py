@@ -1,0 +1,184 @@
+"""Text that nobody here chose, through every public function of the pure rooms that takes text.
+
+No text brings an error that is not ours, or leaves what cannot be stored, and none takes more than about
+linear time. `make fuzz` is the second tier: as many rounds as one likes, on passages of real corpora too.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import gc
+import importlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+from hostile_text import GROWING, TOP, texts
+from hypothesis import HealthCheck, given, seed, settings
+from linear_time import too_slow
+from text_drives import DRIVES, Drive
+
+ROUNDS = int(os.environ.get("GRAPHRAG_RAY_FUZZ_ROUNDS", "0"))
+"""Of the second tier, for each room; 0: the first tier, which draws the same texts in every run."""
+FIRST_ROUNDS = 60
+BLOCK = 1_000
+"""Rounds after which Hypothesis begins anew: what it remembers of earlier ones takes memory."""
+
+PURE = [room for room in DRIVES if (TOP / "graphrag_ray" / room).is_dir()]
+OF_TEXT = ("str", "bytes", "BinaryIO")
+
+
+# errors
+
+
+def storable(value: Any) -> None:
+    """Raises UnicodeEncodeError where a text inside a result cannot be written anywhere."""
+    if isinstance(value, str):
+        value.encode()
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            storable(getattr(value, field.name))
+    elif isinstance(value, Mapping):
+        storable([*value.keys(), *value.values()])
+    elif isinstance(value, list | tuple | set | frozenset):
+        for item in value:
+            storable(item)
+
+
+def through(drives: Mapping[str, Drive], rounds: int, block: int) -> None:
+    """Texts through every drive. An error says which one raised it, and Hypothesis the shortest such text."""
+
+    @seed(block)
+    @settings(max_examples=rounds, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(texts(real=block > 0))
+    def send(text: str) -> None:
+        for name, drive in drives.items():
+            try:
+                storable(drive(text))
+            except Exception as e:
+                e.add_note(f"drive: {name}")
+                raise
+
+    send()
+
+
+@pytest.mark.timeout(0 if ROUNDS else 240)
+@pytest.mark.parametrize("room", DRIVES)
+def test_no_text_brings_an_error_that_is_not_ours(room: str):
+    if not ROUNDS:
+        through(DRIVES[room], FIRST_ROUNDS, 0)
+    for block in range(1, 1 + -(-ROUNDS // BLOCK)):
+        through(DRIVES[room], min(BLOCK, ROUNDS), block)
+
+
+# time
+
+SMALL = 4_000 if ROUNDS else 1_000
+SHARE = 1 if ROUNDS else 4
+"""The first tier takes one of so many of the repetitions, others for the next drive."""
+OWN = ("graph: names",)
+"""Drives of files that only an index's owner writes. These are YAML, and its parser takes quadratic time."""
+
+
+def timed() -> list[Any]:
+    named = ((f"{room}: {name}", drive) for room, drives in DRIVES.items() for name, drive in drives.items())
+    mine = [(name, drive) for name, drive in named if name not in OWN]
+    return [pytest.param(drive, GROWING[i % SHARE :: SHARE], id=name) for i, (name, drive) in enumerate(mine)]
+
+
+@pytest.mark.timeout(0 if ROUNDS else 240)
+@pytest.mark.parametrize(("drive", "units"), timed())
+def test_a_text_that_is_four_times_as_long_takes_about_four_times_as_long(drive: Drive, units: list[str]):
+    drive("Warm.")
+    slow = [
+        f"{unit!r} × {told}"
+        for unit in units
+        if (told := too_slow(drive, unit.__mul__, max(1, SMALL // len(unit))))
+    ]
+    assert not slow, "; ".join(slow)
+
+
+# that nothing is left out
+
+
+def functions_of_text() -> Iterator[tuple[str, CodeType]]:
+    """Public functions and methods of the pure rooms with a parameter in whose type a text occurs."""
+    for room in PURE:
+        for path in sorted((TOP / "graphrag_ray" / room).glob("*.py")):
+            module = importlib.import_module(f"graphrag_ray.{room}.{path.stem}".removesuffix(".__init__"))
+            for node in ast.parse(path.read_text("utf-8")).body:
+                inside = node.body if isinstance(node, ast.ClassDef) else [node]
+                owner = getattr(module, node.name) if isinstance(node, ast.ClassDef) else module
+                for one in inside:
+                    if isinstance(one, ast.FunctionDef) and not one.name.startswith("_") and _takes_text(one):
+                        found = getattr(owner, one.name)
+                        code = getattr(found, "__wrapped__", found).__code__
+                        yield f"{room}/{path.name}: {getattr(node, 'name', '')}.{one.name}", code
+
+
+def _takes_text(function: ast.FunctionDef) -> bool:
+    arguments = [*function.args.args, *function.args.kwonlyargs]
+    types = [
+        node.id
+        for argument in arguments
+        if argument.annotation
+        for node in ast.walk(argument.annotation)
+        if isinstance(node, ast.Name)
+    ]
+    return any(name in OF_TEXT for name in types)
+
+
+SAMPLE = (
+    "# The mill\n\nANN LEE: Did “Kestrel Marine” (KM) found the <b>mill</b> in Denholm in March 2014? "
+    "BO DAHL: It did, said Orla Quist. [Data: Reports (1)] Neural networks learn. A neural network is old.\n"
+)
+REPLIES = (
+    SAMPLE,
+    '("entity"<|>ORLA QUIST<|>PERSON<|>She leads.)##("relationship"<|>A<|>B<|>They met.<|>3)##<|COMPLETE|>',
+    '("claim"<|>ACME<|>NONE<|>FOUNDING<|>TRUE<|>2014-03<|>NONE<|>Founded.<|>“Founded.”)<|COMPLETE|>',
+    '{"title": "T", "summary": "S [Data: Entities (1)]", "rating": 5, "rating_explanation": "R", "findings": '
+    '[{"summary": "F", "explanation": "E"}], "answer": "A", "score": 50, "follow_ups": [{"question": "Q?", '
+    '"score": 1}], "points": [{"description": "P", "score": 9}], "ratings": [{"id": 1, "rating": 4}]}',
+    "<ANSWER_HELPFULNESS> 80 </ANSWER_HELPFULNESS> The mill [Data: Reports (1)].",
+    "ALICE: [ANN, BO]",
+    "path=a*",
+    "reply_tokens=1.5",
+)
+NOT_REACHED = {
+    "graph/batches.py": "hashes of ours",
+    "query/methods.py": "names of methods",
+    "reports/kept.py": "ids of chunks",
+    "forecast/assumptions.py": "names of assumptions",
+    "forecast/forecast.py": "names of settings and prompts",
+    "forecast/graph.py": "kinds of records, and prompts",
+    "forecast/stages.py": "names of stages, and prompts",
+}
+"""Files with functions whose text cannot come from outside."""
+
+
+def test_every_function_that_takes_text_is_reached_by_a_drive():
+    wanted = dict(functions_of_text())
+    reached: set[CodeType] = set()
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call":
+            reached.add(frame.f_code)
+
+    for cached in (o for o in gc.get_objects() if isinstance(o, functools._lru_cache_wrapper)):
+        if getattr(cached, "__module__", "").startswith("graphrag_ray"):
+            cached.cache_clear()
+    sys.setprofile(note)
+    try:
+        for drives in DRIVES.values():
+            for drive in drives.values():
+                for reply in REPLIES:
+                    drive(reply)
+    finally:
+        sys.setprofile(None)
+    missed = [name for name, code in wanted.items() if code not in reached]
+    assert {name for name in missed if name.partition(":")[0] not in NOT_REACHED} == set()

@@ -1,0 +1,94 @@
+"""What others wrote (replies, questions, conditions, the corpus) is read in linear time, whatever it is."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from linear_time import too_slow
+
+from graphrag_ray import records
+from graphrag_ray.errors import GraphRagError
+from graphrag_ray.inspection import find
+from graphrag_ray.query import condense, entries, levels, mentions, score, where
+from graphrag_ray.reports import context, parse
+from graphrag_ray.search import words
+from graphrag_ray.service import chat_api
+
+NUMBERING = {("Entities", 1): "e1"}
+LEVELS = levels.Levels(*(np.zeros(1, np.int64) for _ in range(5)))
+MESSAGE = chat_api.Message(role="user", content="What?")
+
+
+def conversation(text: str) -> object:
+    answer = chat_api.Message(role="assistant", content=text)
+    return chat_api._conversation([MESSAGE, answer, MESSAGE])
+
+
+READERS: dict[str, Callable[[str], object]] = {
+    "resolve_references": lambda text: records.resolve_references(text, NUMBERING),
+    "strip_references": records.strip_references,
+    "parse_sections": records.parse_sections,
+    "clean": context.clean,
+    "without_open_reference": context.without_open_reference,
+    "parse_scored": score.parse_scored,
+    "without_scores": score.without_scores,
+    "report": parse.parse_report,
+    "cut report": lambda text: parse.parse_report(text, "length"),
+    "entries": lambda text: entries.entries(text, "points"),
+    "cut entries": lambda text: entries.entries(text, "points", "length"),
+    "number": lambda text: entries.number(text, 100),
+    "condition": where.parse,
+    "date": where._date,
+    "level": lambda text: LEVELS.parse(text, 1),
+    "history": lambda text: condense.history([(text, text)] * 3, 2_000, lambda shown: len(shown) // 4),
+    "conversation": conversation,
+    "inspected": find._LEVEL_AND_NUMBER.fullmatch,
+    "mentions": mentions.mentions,
+    "words": words.words,
+}
+BEGINNINGS = (
+    "",
+    "[Data:",
+    "[Data: Entities",
+    "x <",
+    "<ANSWER",
+    "<ANSWER_HELPFULNESS>1",
+    "{",
+    '{"points": [',
+    "1",
+)
+UNITS = (
+    " ",
+    "\n",
+    "\u2003",
+    "\xa0",
+    "a",
+    "1",
+    "[",
+    "]",
+    "}",
+    "(",
+    "<",
+    "[Data:",
+    "[Data: a (1",
+    "=",
+    "*a",
+    "_",
+)
+SMALL = 16_000
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", READERS)
+def test_it_is_read_in_linear_time(name: str):
+    def read(text: str) -> None:
+        with contextlib.suppress(GraphRagError):
+            READERS[name](text)
+
+    for beginning in BEGINNINGS:
+        for unit in UNITS:
+            told = too_slow(read, lambda n, b=beginning, u=unit: f"{b}{u * (n // len(u))}x", SMALL)  # type: ignore[misc]
+            assert not told, (beginning, unit, told)
