@@ -316,6 +316,12 @@ class Graph(_Strict):
     min_log_likelihood: float = 3.84
     """A relationship below this log-likelihood ratio is chance (Dunning 1993; 3.84 is p = .05)."""
 
+    @field_validator("prune", mode="before")
+    @classmethod
+    def _as_yaml_reads_it(cls, value: Any) -> Any:
+        """YAML takes `on` and `off` for true and false."""
+        return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
 
 class Communities(_Strict):
     """Paper 3.1.4."""

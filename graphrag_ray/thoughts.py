@@ -30,6 +30,9 @@ _ANY_CLOSED = re.compile(_CLOSE, re.IGNORECASE)
 # A text may speak of tags: within it they count only at the start of a line, closing ones also at its end.
 _OPENED_WITHIN = re.compile(rf"^[ \t]*(?:{_OPEN})", re.IGNORECASE | re.MULTILINE)
 _CLOSED_WITHIN = re.compile(rf"^[ \t]*(?:{_CLOSE})|(?:{_CLOSE})[ \t]*$", re.IGNORECASE | re.MULTILINE)
+# Nobody who speaks of a tag writes it between a sentence and the next word without a space or a quotation mark.
+_CLOSED_AMID = re.compile(rf"(?<=[\w.,:;!?…)])(?:{_CLOSE})(?=[\w*#(\[-])", re.IGNORECASE)
+_ANY_OPENED = re.compile(_OPEN, re.IGNORECASE)
 _LONGEST = max(map(len, [*_CLOSING, *_CLOSING.values()]))
 
 
@@ -37,14 +40,15 @@ def spoken(text: str) -> str:
     """A reply without its thoughts; the same text where it has none.
 
     Thoughts stand between tags at the start of the reply or of a line. Those at the start may lack the
-    opening tag, which some chat templates hold, or the closing one, where they were cut off: then nothing
-    is left.
+    opening tag, which some chat templates hold. Thoughts without a closing tag were cut off: they reach to the
+    end.
     """
-    if not _ANY_CLOSED.search(text):  # as nearly always
-        return "" if _OPENED.match(text) else text
+    if not _ANY_OPENED.search(text) and not _ANY_CLOSED.search(text):  # as nearly always
+        return text
     begun = _after_thoughts(text)
     if begun < 0:
         return ""
+    begun = begun or _after_bare_thoughts(text)
     kept: list[str] = []
     end = begun
     while closed := _CLOSED_WITHIN.search(text, end):
@@ -54,7 +58,23 @@ def spoken(text: str) -> str:
             begun = end
         elif begun == 0:
             begun = end
-    return "".join([*kept, text[begun:]]).lstrip() if begun else text
+    cut_off = _OPENED_WITHIN.search(text, end)
+    kept.append(text[begun : cut_off.start() if cut_off else len(text)])
+    return "".join(kept).lstrip() if begun or cut_off else text
+
+
+def is_open_from_the_start(reply: str) -> bool:
+    """Whether a reply begins with thoughts without their opening tag."""
+    text = spoken(reply)
+    return text != reply and reply.endswith(text) and not _OPENED.match(reply)
+
+
+def _after_bare_thoughts(text: str) -> int:
+    """Where thoughts end that no tag opened and that end in the middle of a line; 0 where there are none."""
+    closed = _CLOSED_AMID.search(text)
+    if closed is None or _ANY_OPENED.search(text, 0, closed.start()):
+        return 0
+    return 0 if _CLOSED_WITHIN.search(text, 0, closed.start()) else closed.end()
 
 
 def _after_thoughts(text: str) -> int:

@@ -250,7 +250,7 @@ def described(endpoint: Endpoint) -> str:
 
 def _how_to_say_it(name: str, model: Model, named: list[Endpoint]) -> str:
     url = named[0].base_url if named else "http://HOST:PORT/v1"
-    key = named[0].api_key_env if named else "VARIABLE"
+    key = "VARIABLE" if not named or named[0].api_key_env else None  # never what a stranger may have named
     begin = f"models.{name}.endpoints.0"
     words = ["--base-url", url] if name == "default" else ["--set", f"{begin}.base_url={url}"]
     short = name == "default" and key

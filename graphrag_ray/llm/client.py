@@ -50,7 +50,7 @@ from graphrag_ray.messages import (
 )
 from graphrag_ray.model_families import THOUGHT_TOKENS, family_of
 from graphrag_ray.settings import Endpoint, Model
-from graphrag_ray.thoughts import Speech, spoken
+from graphrag_ray.thoughts import Speech, is_open_from_the_start, spoken
 from graphrag_ray.urls import display_url
 
 T = TypeVar("T")
@@ -193,14 +193,14 @@ class EndpointClient:
     ) -> ChatReply:
         limit, window = _limit_of(body) or self._model.context_window, self._model.context_window
         read = read_chat(reply, request, counted, self._count, self.where, limit, window)
-        text, learned = spoken(read.text), set()
+        learned = set()
         if reply.get("usage") and not read.usage.reported:
             learned.add(USAGE)
         if has_thoughts(reply, read.text):
             learned.add(THINKS)
-        if text != read.text and Speech().add(read.text) and read.text.endswith(text):
+        if is_open_from_the_start(read.text):
             learned.add(OPENED)
-        cut = read.finish_reason == "length" and not text.strip()
+        cut = read.finish_reason == "length" and not spoken(read.text).strip()
         if cut and "logit_bias" in body:
             learned |= {"logit_bias", THINKS}
         elif cut and request.response == "yes_no":

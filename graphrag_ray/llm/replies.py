@@ -6,7 +6,6 @@ Pure. A body is what the endpoint sent, decoded from JSON.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -103,7 +102,7 @@ def read_embeddings(
     try:
         data = _in_order(body["data"])
         vectors = [_vector(d["embedding"]) for d in data]
-    except (KeyError, IndexError, TypeError, ValueError, binascii.Error):
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
         raise TransientCallError(f"{where} answered without embeddings: {str(body)[:200]}") from None
     lengths = {v.size for v in vectors}
     if len(vectors) != len(requests) or len(lengths) != 1 or 0 in lengths:
@@ -215,4 +214,5 @@ def _is_count(value: Any) -> TypeGuard[int]:
 def _vector(value: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
     if isinstance(value, str):
         return np.frombuffer(base64.b64decode(value, validate=True), dtype="<f4")
-    return np.asarray(value, dtype="<f4").reshape(-1)
+    with np.errstate(over="ignore"):  # an infinity is told by whoever looks at it
+        return np.asarray(value, dtype="<f4").reshape(-1)

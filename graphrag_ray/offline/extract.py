@@ -44,6 +44,8 @@ def relationship_rows(reading: Reading) -> list[tuple[str, ...]]:
 
 def without(value: str, *delimiters: str) -> str:
     """The longest balanced part of a value without a delimiter, or what is read as one."""
+    if "<" not in value and not any(d in value for d in delimiters if d):  # as nearly always
+        return value
     parts = [value]
     for delimiter in filter(None, delimiters):
         parts = [p for part in parts for p in part.split(delimiter)]

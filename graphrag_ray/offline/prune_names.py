@@ -9,6 +9,7 @@ Descriptions are quotations, so the casing of the corpus can be read in them.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
@@ -16,7 +17,8 @@ from itertools import groupby
 import pyarrow as pa
 
 _LOWER = re.compile(r"(?<![^\W_])[^\W\d_A-Z]+(?![^\W_])")
-_IN_SENTENCE = re.compile(r"[^\W_][^“\"(\[:.?!]*$")
+_BREAK = re.compile(r"[“\"(\[:.?!]")
+_WORD = re.compile(r"[^\W_]")
 
 
 def lower_case_words(descriptions: Iterable[str | None]) -> Counter[str]:
@@ -47,11 +49,19 @@ def weak_names(instances: pa.Table, in_lower: Mapping[str, int]) -> pa.Array:
 def _as_name(title: str, descriptions: Sequence[str]) -> int:
     """How many descriptions write a word as a name."""
     pattern = re.compile(rf"(?<![^\W_]){re.escape(title)}(?![^\W_])", re.IGNORECASE)
-    return sum(any(_is_name(m, d) for m in pattern.finditer(d)) for d in descriptions)
+    return sum(_holds_name(pattern, d) for d in descriptions)
 
 
-def _is_name(match: re.Match[str], description: str) -> bool:
-    word = match.group()
-    if len(word) > 1 and word.isupper():
-        return True
-    return word != word.lower() and _IN_SENTENCE.search(description, 0, match.start()) is not None
+def _holds_name(pattern: re.Pattern[str], description: str) -> bool:
+    """Whether a word stands somewhere in capitals, or with one where no sentence, quotation or parenthesis
+    begins."""
+    opened = [m.end() for m in _BREAK.finditer(description)]
+    for match in pattern.finditer(description):
+        word, start = match.group(), match.start()
+        if len(word) > 1 and word.isupper():
+            return True
+        before = bisect_right(opened, start)
+        begins = opened[before - 1] if before else 0
+        if word != word.lower() and _WORD.search(description, begins, start):
+            return True
+    return False

@@ -16,6 +16,7 @@ from graphrag_ray.offline.sentences import fold
 MAX_QUOTE_CHARS = 480
 """A longer sentence is cut at a clause, around what it is quoted for."""
 
+_PAIRS = [re.compile(r"(?P<opening>“)|”"), re.compile(r"(?P<opening>\()|\)")]
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _COPULA = re.compile(
     r"['’]?s?\)?,? (?:is|was|are|were|has been|became|remains) (?:a|an|the|one of|my|our|his|her|known)\b"
@@ -69,25 +70,26 @@ def balanced(text: str) -> str:
     before = None
     while text != before:  # a cut at one kind of mark may leave half a pair of the other
         before = text
-        for pair in ("“”", "()"):
-            if pair[0] in text or pair[1] in text:
-                text = _balanced(text, *pair)
+        for pair in _PAIRS:
+            text = _balanced(text, pair)
     return text
 
 
-def _balanced(text: str, opening: str, closing: str) -> str:
+def _balanced(text: str, pair: re.Pattern[str]) -> str:
     opened: list[int] = []
     cuts = [-1]
-    for at, character in enumerate(text):
-        if character == opening:
-            opened.append(at)
-        elif character == closing and opened:
+    for mark in pair.finditer(text):
+        if mark.lastgroup == "opening":
+            opened.append(mark.start())
+        elif opened:
             opened.pop()
-        elif character == closing:
-            cuts.append(at)
+        else:
+            cuts.append(mark.start())
     cuts = sorted([*cuts, *opened, len(text)])
+    if len(cuts) == 2:
+        return text
     start, end = max(pairwise(cuts), key=lambda c: c[1] - c[0])
-    return text[start + 1 : end].strip() if len(cuts) > 2 else text
+    return text[start + 1 : end].strip()
 
 
 def _is_label(reading: Reading, place: tuple[int, int, int]) -> bool:

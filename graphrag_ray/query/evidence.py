@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from graphrag_ray.corpus.boundaries import sentences
 from graphrag_ray.query.quotes import quotable, quoted, shortened
@@ -98,9 +100,11 @@ def evidence(
     best.sort(key=lambda f: -f.share)
     kept: list[Found] = []
     for found in [*verbatim, *best]:
+        if not found.verbatim and len(kept) >= MAX_FOUND:
+            break
         if not any(f.text == found.text and f.start < found.end and found.start < f.end for f in kept):
             kept.append(found)
-    return kept[: max(MAX_FOUND, sum(f.verbatim for f in kept))], shares
+    return kept, shares
 
 
 def can_be_found(quotation: str) -> bool:
@@ -153,32 +157,36 @@ def _overlap(
             if own := frozenset(_words(text[start:end])):
                 spans.append((number, start, end))
                 words.append(own)
-    idf = _idf(words)
+    shares = np.zeros(len(texts))
+    if not words:
+        return [], shares.tolist()
+    holding: defaultdict[str, list[int]] = defaultdict(list)
+    for place, own in enumerate(words):
+        for word in own:
+            holding[word].append(place)
+    places = {word: np.array(at) for word, at in holding.items()}
+    idf = {w: math.log((1 + len(words)) / len(at)) for w, at in places.items()}
     unknown = math.log(1 + len(words))
-    mean = sum(map(len, words)) / len(words) if words else 1.0
-    found, shares = [], [0.0] * len(texts)
+    numbers, lengths = np.array([number for number, _, _ in spans]), np.array([len(own) for own in words])
+    by_chance = 0.75 + 0.25 * lengths / lengths.mean()  # a long sentence shares words by chance
+    found = []
     for passage in said:
-        wanted = set(_words(passage))
+        wanted = sorted(set(_words(passage)))
         total = sum(idf.get(w, unknown) for w in wanted)
         if len(wanted) < MIN_WORDS or not total:
             continue
-        best: tuple[float, float, int] | None = None
-        for place, (number, _, _) in enumerate(spans):
-            share = sum(idf[w] for w in wanted & words[place]) / total
-            shares[number] = max(shares[number], share)
-            worth = share / (0.75 + 0.25 * len(words[place]) / mean)  # a long sentence shares words by chance
-            if share >= MIN_SHARE and (best is None or worth > best[0]):
-                best = (worth, share, place)
-        if best:
-            number, start, end = spans[best[2]]
+        share = np.zeros(len(words))
+        for word in wanted:
+            if word in places:
+                share[places[word]] += idf[word]
+        share /= total
+        np.maximum.at(shares, numbers, share)
+        best = int(np.argmax(np.where(share >= MIN_SHARE, share / by_chance, -1.0)))
+        if share[best] >= MIN_SHARE:
+            number, start, end = spans[best]
             end = shortened(texts[number], start, end)
-            found.append(Found(number, start, end, passage, verbatim=False, share=best[1]))
-    return found, shares
-
-
-def _idf(words: Sequence[frozenset[str]]) -> Mapping[str, float]:
-    frequency = Counter(w for sentence in words for w in sentence)
-    return {w: math.log((1 + len(words)) / n) for w, n in frequency.items()}
+            found.append(Found(number, start, end, passage, verbatim=False, share=float(share[best])))
+    return found, shares.tolist()
 
 
 def _words(text: str) -> list[str]:

@@ -30,6 +30,8 @@ ASKED: Mapping[str, tuple[str, ...]] = {
 }
 """Name -> stages whose models it asks, beside those of `stages`."""
 
+MOST_TOLD = 100
+"""Characters of a condition that a message repeats."""
 WITH_LEVELS = ("global", "local", "drift")
 """Methods that read reports of a level."""
 WITH_CONDITIONS = ("vector", "hybrid", "local", "text")
@@ -56,7 +58,7 @@ def check(name: str, level: str | int | None, where: Sequence[str]) -> None:
         raise UsageError(f"{name} search has no levels; {_listed(WITH_LEVELS)} search have")
     if where and name not in WITH_CONDITIONS:
         raise UsageError(
-            f"{name} search cannot be restricted to some documents ({where[0]!r}): "
+            f"{name} search cannot be restricted to some documents ({where[0][:MOST_TOLD]!r}): "
             f"{_listed(WITH_CONDITIONS)} search can"
         )
 

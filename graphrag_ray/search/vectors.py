@@ -92,6 +92,7 @@ def check(shard: VectorShard) -> None:
             raise ValueError("a vector is longer than 1")
     if shard.graph is not None:
         graph_file.check(shard.graph.raw)
+        shard.graph.open()
 
 
 def unit(vectors: Floats) -> Floats:
@@ -134,13 +135,20 @@ class _Graph:
     _index: Any = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def open(self) -> None:
+        """Raises ValueError for what usearch does not take."""
+        from usearch.index import Index  # exact search does without it
+
+        try:
+            self._index = Index.restore(self.raw.data, view=True, enable_key_lookups=False)
+        except RuntimeError as e:
+            raise ValueError(f"usearch does not open it: {e}") from e
+
     def nearest(self, wanted: Floats, count: int) -> Rows:
         """Places of about the `count` nearest vectors, in no order."""
         with self._lock:
             if self._index is None:
-                from usearch.index import Index  # exact search does without it
-
-                self._index = Index.restore(self.raw.data, view=True, enable_key_lookups=False)
+                self.open()
             self._index.expansion_search = count
             return np.asarray(self._index.search(wanted, count, threads=1).keys, dtype=np.int64)
 

@@ -137,7 +137,7 @@ def test_a_package_that_is_not_there_is_told_with_the_extra_that_brings_it(
 ):
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, protocol, raising=False)
-    message = rf"{protocol}:// needs a package.*pip install 'graphrag-ray\[{extra}\]'"
+    message = rf"{protocol}:// needs a package.*pip install '\.\[{extra}\]'"
     with pytest.raises(SettingsError, match=message):
         Store(f"{protocol}://bucket/index").list()
     with pytest.raises(InputError, match=message):
