@@ -31,7 +31,7 @@ from graphrag_ray.engine.leases import FailureWatch
 from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.stopping import Stop
 from graphrag_ray.engine.work import Outcome, Row, Work, killed_row, outcome_of
-from graphrag_ray.errors import GraphRagError, ModelRefused, TooManyFailures
+from graphrag_ray.errors import GraphRagError, TooManyFailures
 from graphrag_ray.llm.accounting import Accounts, InFlight
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
@@ -194,7 +194,7 @@ class RaySweep(Generic[T]):
             sweep.reissued = reissued + news.reissued
             self._note(news)
             if news.fatal:
-                raise ModelRefused(news.fatal)
+                raise news.fatal.refusal()
             over = self._closed and news.open == 0
             running = 0 if over else max(0, news.open - news.waiting)
             if self.watch.tripped(running) or (over and self.watch.in_vain):

@@ -35,7 +35,7 @@ from graphrag_ray.engine.leases import FailureWatch
 from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.stopping import Stop
 from graphrag_ray.engine.work import BEGUN_TOGETHER, Asking, Outcome, Row, Work, begin, run_item
-from graphrag_ray.errors import FatalCallError, GraphRagError, ModelRefused, RunStopped, TooManyFailures
+from graphrag_ray.errors import FatalCallError, GraphRagError, RunStopped, TooManyFailures
 from graphrag_ray.llm.accounting import Accounts, InFlight
 from graphrag_ray.llm.limiter import Limiter, LocalLimiter
 from graphrag_ray.messages import Dialogue
@@ -262,7 +262,7 @@ def _result(task: asyncio.Task[Outcome[T]]) -> Outcome[T]:
     try:
         return task.result()
     except FatalCallError as e:
-        raise ModelRefused(str(e)) from e
+        raise e.refusal() from e
 
 
 class _Forgotten:
@@ -284,7 +284,7 @@ async def run_dialogues(
     try:
         return await together(running)
     except FatalCallError as e:
-        raise ModelRefused(str(e)) from e
+        raise e.refusal() from e
 
 
 async def together(running: Iterable[Coroutine[Any, Any, R]]) -> list[R]:

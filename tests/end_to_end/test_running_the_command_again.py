@@ -88,12 +88,12 @@ def test_a_key_that_is_missing_is_told_before_ray_is_started(
     assert "MY_KEY is not set" in result.stderr and socket.gethostname() in result.stderr
 
 
-def test_a_base_url_that_is_no_address_is_told_before_ray_is_started(
-    run: Command, world: World, no_ray: None
+def test_a_base_url_that_is_no_address_is_told_and_not_that_it_lacks_a_key(
+    run: Command, world: World, no_ray: None, monkeypatch: pytest.MonkeyPatch
 ):
     world.write(TOWN)
-    more = ["--set", "models.default.endpoints.0.api_key_env=null"]
-    result = run(*index_command(world)[:4], "--model", "m", "--base-url", "localhost:8000", *more)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    result = run(*index_command(world)[:4], "--model", "m", "--base-url", "localhost:8000")
     assert result.exit_code == 2 and "'localhost:8000' is not an address" in result.stderr
 
 
