@@ -209,7 +209,8 @@ class Coordinator:
 
     @once
     async def leave(self, worker: str, incarnation: int, report: Report) -> None:
-        """A worker's last word: what is left is for others, who read first what it journalled."""
+        """A worker's last word: what is left is for others, who read first what it journalled. Where the
+        sweep is over, it is for the next run."""
         self._note(worker, incarnation, report)
         if self._book.is_current(worker, incarnation):
             self._let_go(worker)

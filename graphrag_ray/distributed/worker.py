@@ -145,7 +145,7 @@ class _WorkerSweep:
                 if last.end == End.LEFT:
                     await self._hand_back_unasked()
                 await gate.drain(last.drain_s, self.writer.flush)
-                if last.end == End.LEFT:
+                if last.end == End.LEFT or (last.end == End.OVER and (self.unflushed or self.journalled)):
                     with suppress(RayActorError):
                         await self._leave()
             except Exception:
