@@ -116,7 +116,6 @@ def _on_ray(
     private = will_be_private(address)
     first = _check(input_url, store, settings, here=private)
     observer.checked(settings)
-    _remember(store, settings, observer)
     models = Models.of(settings, *_usages(store))
     if private:
         reusable = bool(store.list("work"))
@@ -130,6 +129,7 @@ def _on_ray(
         with observer.waiting("starting Ray" if private else "connecting to Ray"):
             held.enter_context(connected(address))
         fit = set() if private else check_nodes(store, [first] if first else [])
+        _remember(store, settings, observer)
         executor = RayExecutor(
             store,
             models,
@@ -150,7 +150,8 @@ def _on_ray(
 
 
 def _remember(store: Store, settings: Settings, observer: Observer) -> None:
-    """Where the models are is kept on this machine, since no snapshot keeps it."""
+    """Where the models are is kept on this machine, since no snapshot keeps it. When nothing refuses the run
+    any more: what was a mistake shall not be known to the next."""
     try:
         if kept := remember(store.url, settings):
             observer.note(f"How the models of this index are reached is kept for later commands, in {kept}.")

@@ -21,11 +21,13 @@
     │   │   └── Terminated             stopped by SIGTERM: exit code 143
     │   ├── TooManyFailures            the share of failed items passed max_failed_fraction
     │   └── ModelRefused               the endpoint refuses us as a whole (key, model, quota)
+    │       └── NotConfigured          there is no way to any endpoint of a model: exit code 2
     └── CallError                      one request to a model failed
         ├── TransientCallError         worth another attempt (408, 409, 425, 429, 5xx, connection, time-out)
         ├── PermanentCallError         this request will never succeed (400, too long, content filter)
         │   └── DoesNotFit             it would, with a larger window or limit in the settings
         └── FatalCallError             no request will succeed (401, 403, unknown model, quota)
+            └── NoWay                  none can be sent: no address, no key, or no header can hold it
 
     DialogueFailed                     a dialogue cannot use its model's replies; the item fails for good
 
@@ -118,6 +120,10 @@ class TooManyFailures(RunStopped): ...
 class ModelRefused(RunStopped): ...
 
 
+class NotConfigured(ModelRefused):
+    exit_code = 2
+
+
 class CallError(GraphRagError):
     """One request failed. `status` is the HTTP status, or None where there was no answer."""
 
@@ -150,7 +156,15 @@ class DoesNotFit(PermanentCallError):
     next_run = True
 
 
-class FatalCallError(CallError): ...
+class FatalCallError(CallError):
+    def refusal(self) -> ModelRefused:
+        """What a run or question ends with."""
+        return ModelRefused(str(self))
+
+
+class NoWay(FatalCallError):
+    def refusal(self) -> ModelRefused:
+        return NotConfigured(str(self))
 
 
 class DialogueFailed(GraphRagError): ...

@@ -125,7 +125,8 @@ def _read(
     if not counter.corpus.documents and unreadable:
         shown = "; ".join(f"{u.path}: {u.reason}" for u in unreadable[:5])
         raise InputError(f"none of the {len(unreadable)} files of INPUT could be read: {shown}")
-    corpus = replace(counter.corpus, files=len(files), unreadable=len(unreadable))
+    faults = sum(not u.empty for u in unreadable)
+    corpus = replace(counter.corpus, files=len(files), unreadable=faults)
     if len(chosen) == len(files):
         return corpus
     return corpus.scaled(sum(f.size for f in chosen) / sum(f.size for f in files))

@@ -73,11 +73,13 @@ class Unreadable:
 
     row     as in Document; "" for a whole file, or all of it from some row on
     reason  what is wrong and, where it is not obvious, what to do
+    empty   a whole file without a character: nothing is wrong with it, unless it held something before
     """
 
     path: str
     row: str
     reason: str
+    empty: bool = False
 
     @property
     def id(self) -> str:

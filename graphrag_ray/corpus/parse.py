@@ -29,6 +29,7 @@ EXTENSIONS = frozenset((*_TEXTS, *_PAGES, *OPENERS))
 _BLOCK_BYTES = 1 << 20
 _MAX_COLUMNS_TOLD = 50
 _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*)")
+_NO_HEADER = "empty: no header row"
 _FENCE = re.compile(r" {0,3}(```|~~~)")
 
 
@@ -73,9 +74,8 @@ def _text_file(path: str, extension: str, stream: BinaryIO, options: settings.In
         return Unreadable(path, "", decoded.reason)
     text, title, date = clean(decoded.text), None, None
     if not text.strip():
-        return Unreadable(
-            path, "", "empty: no character but white space. If it should be, remove it from INPUT"
-        )
+        why = "empty: no character but white space. If it should be, remove it from INPUT"
+        return Unreadable(path, "", why, empty=True)
     if extension in _PAGES:
         page = read_html(text)
         # a page can write a carriage return as an entity
@@ -130,7 +130,7 @@ def _table_file(
 ) -> Iterator[Document | Unreadable]:
     table = OPENERS[extension](stream, options.text_column)
     if fault := _fault_of(table, options):
-        yield Unreadable(path, "", fault)
+        yield Unreadable(path, "", fault, empty=fault == _NO_HEADER and extension == ".csv")
         return
     assert isinstance(table, Table)
     rows = table.rows if table.columns is not None else _with_text_column(table.rows, options)
@@ -139,7 +139,7 @@ def _table_file(
         empty = False
         yield _document_of(path, row, options, seen)
     if empty:
-        yield Unreadable(path, "", "empty: no rows")
+        yield Unreadable(path, "", "empty: no rows", empty=extension == ".jsonl")
 
 
 def _fault_of(table: Table | NotText, options: settings.Input) -> str:
@@ -198,7 +198,7 @@ def _with_text_column(rows: Iterator[Row], options: settings.Input) -> Iterator[
 def _missing_column(columns: list[str], options: settings.Input) -> str:
     """Why a table with these columns cannot be read; "" where it can."""
     if not columns:
-        return "empty: no header row"
+        return _NO_HEADER
     told = ", ".join(columns[:_MAX_COLUMNS_TOLD])
     for key, column in (("text_column", options.text_column), ("id_column", options.id_column)):
         if column is not None and column not in columns:

@@ -20,6 +20,7 @@ from graphrag_ray.distributed.once import Answers, once
 from graphrag_ray.engine.gateways import DRAIN_S
 from graphrag_ray.engine.leases import LeaseBook
 from graphrag_ray.engine.work import Outcome, Row
+from graphrag_ray.errors import FatalCallError
 from graphrag_ray.llm.accounting import Accounts, InFlight
 
 LONG_POLL_S = 0.25
@@ -44,7 +45,7 @@ class Exchange:
     in_flight: InFlight
     reissued: int
     accounts: Accounts
-    fatal: str | None
+    fatal: FatalCallError | None
     lag_s: float = 0.0
 
 
@@ -57,7 +58,7 @@ class Report:
     accounts: Accounts = field(default_factory=Accounts)
     running: int = 0
     in_flight: InFlight = field(default_factory=InFlight)
-    fatal: str | None = None
+    fatal: FatalCallError | None = None
     lag_s: float = 0.0
 
 
@@ -100,7 +101,7 @@ class Coordinator:
         self._accounts: dict[str, Accounts] = {}
         self._in_flight: dict[str, InFlight] = {}
         self._unjournalled_since: dict[str, float] = {}
-        self._fatal: str | None = None
+        self._fatal: FatalCallError | None = None
         self._drain_s = DRAIN_S
         self._closed = False
         self._affordable: int | None = None
@@ -208,7 +209,8 @@ class Coordinator:
 
     @once
     async def leave(self, worker: str, incarnation: int, report: Report) -> None:
-        """A worker's last word: what is left is for others, who read first what it journalled."""
+        """A worker's last word: what is left is for others, who read first what it journalled. Where the
+        sweep is over, it is for the next run."""
         self._note(worker, incarnation, report)
         if self._book.is_current(worker, incarnation):
             self._let_go(worker)
@@ -275,7 +277,7 @@ class Coordinator:
     async def stop(self, drain_s: float) -> None:
         """No more leases: the driver ends the sweep early. drain_s: how long workers wait for calls in
         flight."""
-        self._fatal = self._fatal or "stopped"
+        self._fatal = self._fatal or FatalCallError("stopped")
         self._drain_s = drain_s
         self._items.set()
 

@@ -31,7 +31,7 @@ from graphrag_ray.engine.leases import FailureWatch
 from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.stopping import Stop
 from graphrag_ray.engine.work import Outcome, Row, Work, killed_row, outcome_of
-from graphrag_ray.errors import GraphRagError, ModelRefused, TooManyFailures
+from graphrag_ray.errors import GraphRagError, RunStopped, TooManyFailures
 from graphrag_ray.llm.accounting import Accounts, InFlight
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
@@ -146,11 +146,13 @@ class RaySweep(Generic[T]):
             ray.kill(coordinator.actor)  # it may live, out of our reach: its workers are to end
             _wait_for(list(self._runs), DRAIN_S)
             raise
-        except BaseException:
+        except BaseException as e:
             drain_s = 0.0 if self.stop.twice else self.stop.grace_s
             with suppress(RayError):
                 coordinator.get("stop", drain_s, within_s=ACCOUNTED_WITHIN_S)
             _wait_for(list(self._runs), drain_s)
+            if isinstance(e, RunStopped):
+                self._count_the_rest(coordinator)
             raise
         finally:
             with suppress(RayError):  # it died: what was last heard of counts
@@ -194,7 +196,7 @@ class RaySweep(Generic[T]):
             sweep.reissued = reissued + news.reissued
             self._note(news)
             if news.fatal:
-                raise ModelRefused(news.fatal)
+                raise news.fatal.refusal()
             over = self._closed and news.open == 0
             running = 0 if over else max(0, news.open - news.waiting)
             if self.watch.tripped(running) or (over and self.watch.in_vain):
@@ -243,6 +245,11 @@ class RaySweep(Generic[T]):
                 self.work.turns,
             )
         )
+
+    def _count_the_rest(self, coordinator: Line) -> None:
+        """What came back after the sweep was told to stop is journalled: people are told of it, too."""
+        with suppress(RayError):
+            self._note(coordinator.get("exchange", [], True, 0, 0.0, within_s=ACCOUNTED_WITHIN_S))
 
     def _give_up(self, given_up: list[tuple[int, Row, int]]) -> list[tuple[int, Outcome[T]]]:
         """Journal items that kill whoever works on them, as failures."""

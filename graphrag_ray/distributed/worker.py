@@ -98,7 +98,7 @@ class _WorkerSweep:
         self.running: dict[int, asyncio.Task[None]] = {}
         self.unflushed: list[tuple[int, Outcome[Any]]] = []
         self.journalled: list[tuple[int, Outcome[Any]]] = []
-        self.fatal: str | None = None
+        self.fatal: FatalCallError | None = None
         self.error: Exception | None = None
         self.last_loss = 0
         self.reading: tuple[int, asyncio.Future[JournalIndex]] | None = None
@@ -145,7 +145,7 @@ class _WorkerSweep:
                 if last.end == End.LEFT:
                     await self._hand_back_unasked()
                 await gate.drain(last.drain_s, self.writer.flush)
-                if last.end == End.LEFT:
+                if last.end == End.LEFT or (last.end == End.OVER and (self.unflushed or self.journalled)):
                     with suppress(RayActorError):
                         await self._leave()
             except Exception:
@@ -301,7 +301,7 @@ class _WorkerSweep:
             driver, rows = (await begun)[place]
             outcome = await run_item(self.work.name, driver, rows, asking)
         except FatalCallError as e:
-            self.fatal = self.fatal or str(e)
+            self.fatal = self.fatal or e
             return
         except Exception as e:  # noqa: BLE001 - raised again by the loop: a lease must not hang for ever
             self.error = self.error or e

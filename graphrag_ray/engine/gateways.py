@@ -268,7 +268,7 @@ def connected_to(
     clients = connect(model, os.environ, ask_key, models.force_yes_no, known)
     logs.hide(c.key.get_secret_value() for c in clients if isinstance(c, EndpointClient) and c.key)
     why = {i: FatalCallError(told) for (model_name, i), told in models.refused.items() if model_name == name}
-    return [why.get(i, client) for i, client in enumerate(clients)]
+    return [c if isinstance(c, FatalCallError) else why.get(i, c) for i, c in enumerate(clients)]
 
 
 def _offline(request: Request) -> Reply:

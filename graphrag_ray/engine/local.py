@@ -35,7 +35,7 @@ from graphrag_ray.engine.leases import FailureWatch
 from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.stopping import Stop
 from graphrag_ray.engine.work import BEGUN_TOGETHER, Asking, Outcome, Row, Work, begin, run_item
-from graphrag_ray.errors import FatalCallError, GraphRagError, ModelRefused, RunStopped, TooManyFailures
+from graphrag_ray.errors import FatalCallError, GraphRagError, RunStopped, TooManyFailures
 from graphrag_ray.llm.accounting import Accounts, InFlight
 from graphrag_ray.llm.limiter import Limiter, LocalLimiter
 from graphrag_ray.messages import Dialogue
@@ -153,6 +153,7 @@ class _LocalSweep(Generic[T]):
                 await self._loop(asking, keeper)
             except RunStopped:
                 await gate.drain(self.executor.stop.grace_s, writer.flush)
+                self._count_the_rest()
                 raise
             except GraphRagError:
                 await gate.drain()
@@ -221,14 +222,23 @@ class _LocalSweep(Generic[T]):
                 self.taken += 1
 
     def _note(self, number: int, outcome: Outcome[T]) -> None:
-        failed = outcome.status != "complete"
-        self.sweep.finished += 1
-        self.sweep.failed += failed
-        self.sweep.turns += outcome.turns
+        self._count(outcome)
         self.watch.note(outcome.status, outcome.error, outcome.known)
         self.unflushed.append((number, outcome))
         if self.watch.tripped(len(self.running)):
             raise TooManyFailures(self.watch.message(self.work.name))
+
+    def _count(self, outcome: Outcome[T]) -> None:
+        self.sweep.finished += 1
+        self.sweep.failed += outcome.status != "complete"
+        self.sweep.turns += outcome.turns
+
+    def _count_the_rest(self) -> None:
+        """What came back after the sweep was told to stop is journalled: people are told of it, too."""
+        for task in self.running:
+            if task.done() and not task.cancelled() and task.exception() is None:
+                self._count(task.result())
+        self._show()
 
     async def _item(
         self, begun: asyncio.Future[list[tuple[Driver[T], list[JournalRow]]]], place: int, asking: Asking
@@ -241,6 +251,9 @@ class _LocalSweep(Generic[T]):
         finished, self.unflushed = self.unflushed, []
         for number, outcome in finished:
             self.source.finished(number, outcome)
+        self._show()
+
+    def _show(self) -> None:
         seconds = time.monotonic() - self.started_at
         self.executor.on_progress(
             Progress(
@@ -262,7 +275,7 @@ def _result(task: asyncio.Task[Outcome[T]]) -> Outcome[T]:
     try:
         return task.result()
     except FatalCallError as e:
-        raise ModelRefused(str(e)) from e
+        raise e.refusal() from e
 
 
 class _Forgotten:
@@ -284,7 +297,7 @@ async def run_dialogues(
     try:
         return await together(running)
     except FatalCallError as e:
-        raise ModelRefused(str(e)) from e
+        raise e.refusal() from e
 
 
 async def together(running: Iterable[Coroutine[Any, Any, R]]) -> list[R]:

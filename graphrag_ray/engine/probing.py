@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from graphrag_ray.engine.gateways import Models, connected_to
-from graphrag_ray.errors import CallError, FatalCallError, ModelRefused
+from graphrag_ray.errors import CallError, FatalCallError, ModelRefused, NotConfigured
 from graphrag_ray.settings import Settings
 
 GOES_ON = "What is kept is used all the same; the first request that is needed ends the run."
@@ -40,7 +40,8 @@ def probed(models: Models, settings: Settings, stages: Iterable[str], may_reuse:
     names = {p.model for p in problems}
     lost = {n for n in names if sum(p.model == n for p in problems) == len(models.by_name[n].endpoints)}
     if lost and not may_reuse:
-        raise ModelRefused("; ".join(map(str, problems)))
+        tried = any(p.asked for p in problems if p.model in lost)
+        raise (ModelRefused if tried else NotConfigured)("; ".join(map(str, problems)))
     for problem in problems:
         say(str(problem))
     if lost:

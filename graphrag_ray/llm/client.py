@@ -20,7 +20,7 @@ from openai import RequestOptions
 from pydantic import SecretStr
 
 from graphrag_ray.errors import CallError, FatalCallError, PermanentCallError, TransientCallError
-from graphrag_ray.llm.connection import BYTES_BESIDE, check_address, check_headers, most_bytes, openai_client
+from graphrag_ray.llm.connection import BYTES_BESIDE, check_headers, most_bytes, openai_client
 from graphrag_ray.llm.failures import (
     BrokenOff,
     OnlyThoughts,
@@ -86,9 +86,7 @@ class EndpointClient:
     ) -> None:
         """force_yes_no: force the reply of yes_no requests by logit bias; None: only where the
         vocabulary is known to be the model's. quirks: what was learned before, by endpoint.
-        Raises FatalCallError for a base_url that is no address, and
-        for a key or header that cannot be sent."""
-        check_address(endpoint.base_url)
+        Raises NoWay for a key or header that cannot be sent."""
         check_headers(endpoint, key)
         self.where = display_url(endpoint.base_url)
         self.price = price_of(model, endpoint)
@@ -361,8 +359,8 @@ def connect(
     force_yes_no: bool | None = None,
     quirks: Mapping[str, Collection[str]] | None = None,
 ) -> tuple[EndpointClient | FatalCallError, ...]:
-    """A client for each of a model's endpoints, in their order; the error for one that has no key or
-    no address.
+    """A client for each of a model's endpoints, in their order; the error for one that has no
+    key, or none that can be sent.
 
     Reads key files and may wait for `ask_key`: not for an event loop.
     """

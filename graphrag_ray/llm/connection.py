@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextvars import ContextVar
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from urllib.parse import urlsplit
 
 import httpx2
 import openai
 from pydantic import SecretStr
 
-from graphrag_ray.errors import FatalCallError
+from graphrag_ray.errors import NoWay
 from graphrag_ray.llm.failures import Unanswered
 from graphrag_ray.settings import Endpoint, Model
 from graphrag_ray.urls import display_url
@@ -31,26 +30,13 @@ BYTES_BESIDE = 1 << 18
 """For what stands around a reply, and for an error."""
 
 
-def check_address(url: str) -> None:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise FatalCallError(
-            f"base_url {display_url(url)!r} is not an address: write http(s)://host[:port]/v1"
-        )
-    if parts.username is not None:
-        raise FatalCallError(
-            f"base_url of {display_url(url)} holds a user or password: put the key into an environment "
-            "variable, and its name into api_key_env"
-        )
-
-
 def check_headers(endpoint: Endpoint, key: SecretStr | None) -> None:
     given = {f"header {name}": value for name, value in endpoint.headers.items()}
     if key is not None:
         given["key"] = key.get_secret_value()
     for what, value in given.items():
         if not (value.isascii() and value.isprintable()):
-            raise FatalCallError(
+            raise NoWay(
                 f"the {what} for {display_url(endpoint.base_url)} cannot be sent: only printable ASCII can"
             )
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
-from graphrag_ray.errors import FatalCallError
+from graphrag_ray.errors import FatalCallError, NoWay
 from graphrag_ray.llm.accounting import CallRecord, InFlight
 from graphrag_ray.llm.lane import Called, Lane, Runtime
 from graphrag_ray.llm.limiter import Limiter
@@ -107,7 +107,7 @@ class Gateway:
         name = request.call.model
         lane = self._lanes.get(name)
         if lane and lane.model.unknown:
-            raise FatalCallError(f"this machine does not know where the model {lane.model.model!r} is")
+            raise NoWay(f"this machine does not know where the model {lane.model.model!r} is")
         if isinstance(request, EmbeddingRequest):
             packer = self._packers[name] if lane else self._offline_packer
             called = await packer.add(request, stage)

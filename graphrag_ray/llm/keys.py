@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from pydantic import SecretStr
 
-from graphrag_ray.errors import FatalCallError
+from graphrag_ray.errors import NoWay
 from graphrag_ray.settings import Endpoint
 from graphrag_ray.urls import display_url
 
@@ -32,7 +32,7 @@ def find_key(
     """The endpoint's key; None for an endpoint that names none.
 
     Looked for in this node's environment, then in the key file, then `ask(variable name)`. Reads a
-    file and may wait for `ask`: not for an event loop. Raises FatalCallError naming the variable, the
+    file and may wait for `ask`: not for an event loop. Raises NoWay naming the variable, the
     file and this node when it is nowhere.
     """
     variable, path = endpoint.api_key_env, endpoint.api_key_file
@@ -51,7 +51,7 @@ def find_key(
     name = variable or str(path)
     if ask is not None and (found := (ask(name) or "").strip()):
         return SecretStr(found)
-    raise FatalCallError(
+    raise NoWay(
         f"no key for {display_url(endpoint.base_url)}: {name} {problem} on {socket.gethostname()}; "
         "set it there; for an endpoint without a key: --api-key-env null, or `api_key_env: null` in settings"
     )

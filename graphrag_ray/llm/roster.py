@@ -52,7 +52,7 @@ class Roster:
         left = [i for i in range(len(self._names)) if i not in self._dropped]
         if not left:
             last, _ = list(self._dropped.values())[-1]
-            raise FatalCallError(str(last), status=last.status)
+            raise type(last)(str(last), status=last.status)
         return left
 
     def has(self, endpoint: int) -> bool:

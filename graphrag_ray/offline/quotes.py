@@ -11,7 +11,7 @@ import re
 from itertools import pairwise
 
 from graphrag_ray.offline.mentions import Reading, Thing
-from graphrag_ray.offline.sentences import fold
+from graphrag_ray.offline.sentences import fold, has_cells
 
 MAX_QUOTE_CHARS = 480
 """A longer sentence is cut at a clause, around what it is quoted for."""
@@ -129,6 +129,7 @@ def _worth(reading: Reading, place: tuple[int, int, int]) -> float:
         worth += 1.5
     worth += min(3, len(reading.in_sentence.get(index, ()))) * 0.3
     worth += 0.6 * (start - sentence.start < 0.3 * size)
+    worth -= 4.0 * has_cells(text[sentence.start : sentence.end])  # less than any sentence is worth
     worth -= 2.0 * (not sentence.whole) + 0.7 * (text[sentence.end - 1] == "?")
     worth -= 0.5 * (_FILLER.match(text[sentence.start : sentence.start + 12]) is not None)
     return worth

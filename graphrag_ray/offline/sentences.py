@@ -15,7 +15,9 @@ MAX_HEADING = 90
 MAX_ACRONYM = 4
 
 _LINE = re.compile(r"[^\n]+")
-_MARKUP = re.compile(r"[ \t]*(?:#{1,6}[ \t]+|[-*•>+][ \t]+|\d{1,3}[.)][ \t]+|\|[ \t]*)?[*_]{0,3}")
+_MARKUP = re.compile(
+    r"[ \t]*(?:#{1,6}[ \t]+|[-*•>+][ \t]+(?:\[[ xX]\][ \t]+)?|\d{1,3}[.)][ \t]+|\|[ \t]*)?[*_]{0,3}"
+)
 _LABEL = re.compile(
     r"[ \t]*[*_]{0,2}(?P<name>[^\W\d_][\w.'’&-]*(?:[ \t]+[^\W\d_][\w.'’&-]*){0,4})[*_]{0,2}"
     r"[ \t]*(?:\([^()\n]{1,30}\)[ \t]*)?:[*_]{0,2}(?=[ \t]|$)"
@@ -57,6 +59,11 @@ class Script:
 def fold(text: str) -> str:
     """White space folded: how a quoted sentence is written, and how it is compared with its source."""
     return " ".join(text.split())
+
+
+def has_cells(sentence: str) -> bool:
+    """Whether it is a row of a Markdown table, or names beside one another: a stroke stands by itself."""
+    return " | " in sentence
 
 
 def split_sentences(text: str, lexicon: Lexicon) -> list[str]:

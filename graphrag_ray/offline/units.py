@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from graphrag_ray.offline.relations import CONVERSE
-from graphrag_ray.offline.sentences import fold
+from graphrag_ray.offline.sentences import fold, has_cells
 from graphrag_ray.query.quotes import quoted
 from graphrag_ray.records import write_reference
 
@@ -87,10 +87,12 @@ def is_balanced(text: str) -> bool:
 @lru_cache(maxsize=1 << 14)
 def stands_alone(text: str) -> float:
     """0–1, how much a quotation means out of its place: legal notices, courtesies, questions, what a speaker
-    says to another, headings, fragments and what points back (he, this, but) mean little (Paice 1990,
-    "Constructing literature abstracts by computer")."""
+    says to another, headings, rows of tables, fragments and what points back (he, this, but) mean little
+    (Paice 1990, "Constructing literature abstracts by computer")."""
     if _BOILERPLATE.search(text) or _PLEASANTRY.match(text):
         return 0.1
+    if has_cells(text):
+        return 0.2
     worth = 0.6 if "?" in text else 1.0
     if _LABELLED.match(text) or text[-1:] not in _ENDS:
         worth *= 0.6

@@ -20,6 +20,10 @@ from graphrag_ray.wording import plural
 MAX_DELETED_FRACTION = 0.10
 NAMES_TOLD = 3
 
+EMPTY = "empty"
+"""In the place of a failure's kind, while it is read: a file that holds nothing. It is a failure only where
+the parent snapshot has a document of it, which somebody may have lost."""
+
 _KEPT = re.compile(r"; its version of snapshot (\d+) is kept$")
 
 _Some: TypeAlias = tuple[list[Part], list[Part], pa.Array]
@@ -151,14 +155,24 @@ def _told_kept(run: Run, failed: pa.Table, kept: pa.Table, old: Result) -> tuple
             # The number of the first run that failed stays: otherwise each run would be a change.
             told = since.get((path, item))
             row["error"] += f"; its version of snapshot {told[1] if told else run.parent.number} is kept"
+            row["kind"] = "permanent"
             n += 1
     return pa.Table.from_pylist(rows, schema=schema.FAILURES), n
 
 
 def _one_table(run: Run, tables: dict[str, list[list[Part]]], failed: pa.Table) -> None:
-    """Failures as one group: which file stood beside which is no change."""
+    """Failures as one group: which file stood beside which is no change. What is merely empty is told."""
+    if empty := failed.filter(pc.equal(failed["kind"], EMPTY))["document"].to_pylist():
+        run.observer.note(_told_empty(empty))
+    failed = failed.filter(pc.not_equal(failed["kind"], EMPTY))
     written = run.executor.map("read", _just, [failed]) if failed.num_rows else []
     tables["failures"] = [w.get("failures", []) for w in written]
+
+
+def _told_empty(paths: Sequence[str]) -> str:
+    named = f"{min(paths)}{', …' if len(paths) > 1 else ''}"
+    holds = "holds" if len(paths) == 1 else "hold"
+    return f"{plural(len(paths), 'empty file')} {holds} nothing to read ({named})"
 
 
 def _just(store: Store, failed: pa.Table) -> Iterator[Mapping[str, pa.Table]]:

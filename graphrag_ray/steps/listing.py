@@ -50,12 +50,14 @@ class InputFile:
 @dataclass(frozen=True)
 class Listing:
     """files: by path; others: how many files of each unknown extension; indexes: other indexes below INPUT,
-    whose files are left out, and likewise what batches and caches keep; base: the folder that the paths are
-    relative to, as a hash: its address may hold a password, and this is kept."""
+    whose files are left out, and likewise what batches and caches keep; own: where in INPUT the index itself
+    lies, whose files are left out too, "" where it does not; base: the folder that the paths are relative to,
+    as a hash: its address may hold a password, and this is kept."""
 
     files: list[InputFile]
     others: Mapping[str, int]
     indexes: Sequence[str]
+    own: str
     base: str
 
 
@@ -104,6 +106,7 @@ def look_at(input_url: str, index_url: str = "", options: Mapping[str, Any] | No
         sorted(files, key=lambda f: f.path),
         others,
         _told(indexes, own, base),
+        _name(own.rstrip("/"), base, alone=False) if own.startswith(f"{root.rstrip('/')}/") else "",
         stable_id("input", display_url(fs.unstrip_protocol(base))),
     )
 

@@ -32,7 +32,7 @@ from graphrag_ray.graph.batches import stable_batches, stable_stream
 from graphrag_ray.ids import document_id, stable_id
 from graphrag_ray.llm.accounting import Accounts, InFlight
 from graphrag_ray.settings import Settings
-from graphrag_ray.steps.keep import inputs_of, keep_and_count, pairs_of
+from graphrag_ray.steps.keep import EMPTY, inputs_of, keep_and_count, pairs_of
 from graphrag_ray.steps.listing import InputFile, look_at, skipped_indexes
 from graphrag_ray.steps.pieces import Piece, pieces_of, read_stretch, wants_ranges
 from graphrag_ray.steps.run import Result, Run, by_input, rows_of
@@ -82,6 +82,8 @@ def _read(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Result:
         run.observer.note(_skipped(listing.others))
     if listing.indexes:
         run.observer.note(f"{skipped_indexes(listing.indexes)}: what they keep is no document of INPUT")
+    if listing.own:
+        run.observer.note(f"The index lies in INPUT ({listing.own}): its own files are not read.")
     limit = _split_bytes(sum(f.size for f in files))
     pieces = pieces_of(run, files, options, limit)
     splits = stable_batches([p.rank for p in pieces], [p.size for p in pieces], limit)
@@ -283,7 +285,7 @@ def _failures(unreadable: Sequence[Unreadable]) -> pa.Table:
             "stage": "read",
             "item": u.row or u.path,
             "document": u.path,
-            "kind": "permanent",
+            "kind": EMPTY if u.empty else "permanent",
             "error": u.reason,
             "attempts": 1,
             "first_at": "",

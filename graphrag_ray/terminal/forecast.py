@@ -50,6 +50,8 @@ def _print_stages(out: Console, found: Forecast) -> None:
         table.add_column(name, justify="left" if name in ("stage", "model", "") else "right")
     for s in found.stages:
         table.add_row(s.volume.stage, s.model_id, *_numbers(vars_of(s)), _remark(s))
+    if found.totals["seconds"] is not None:  # where no call's time is known, neither is what it adds to
+        table.add_row("no calls", *[""] * 5, _time(found.own_s), "Ray's start, reading, tables")
     table.add_row("total", "", *_numbers(found.totals), "", style="bold")
     out.print(table)
     if found.totals["cost_usd"] is None:
@@ -71,7 +73,7 @@ def vars_of(stage: StageForecast) -> dict[str, Any]:
 def _numbers(row: Mapping[str, Any]) -> list[str]:
     counts = [_count(row[c]) for c in ("calls", "prompt_tokens", "completion_tokens")]
     seconds = row["seconds"]
-    return [*counts, _money(row["cost_usd"]), "no model" if seconds is None else _time(seconds)]
+    return [*counts, _money(row["cost_usd"]), "unknown" if seconds is None else _time(seconds)]
 
 
 def _remark(s: StageForecast) -> str:

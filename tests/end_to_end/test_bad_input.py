@@ -31,8 +31,6 @@ from graphrag_ray.steps.run import Run
 from graphrag_ray.store.parts import read_table
 
 UNREADABLE = {
-    "empty.txt": b"",
-    "blank.md": b" \n\t\n",
     "binary.txt": bytes(range(256)) * 40,
     "picture.html": b"\x89PNG\r\n\x1a\n" + bytes(2000),
     "not-parquet.parquet": b"PAR1 this is not a table PAR1",
@@ -92,6 +90,7 @@ def test_an_index_inside_its_own_input_does_not_read_itself(world: World):
     world.write(TOWN)
     world.root = world.input / "index"
     world.index(chunking={"size": 12, "overlap": 4, "min_new_tokens": 2})
+    assert "The index lies in INPUT (index): its own files are not read." in world.observer.notes
     again = world.index(chunking={"size": 12, "overlap": 4, "min_new_tokens": 2})
     assert not again.committed and again.manifest.counts["documents"] == len(TOWN)
     world.input, before = world.root, world.input
@@ -123,11 +122,35 @@ def test_files_that_are_no_text_are_failures_and_the_others_are_indexed(world: W
     done = world.index()
     found = failures(world)
     assert set(found) == set(UNREADABLE) and done.failed == len(UNREADABLE)
-    assert "empty" in found["empty.txt"] and "empty" in found["blank.md"]
     assert "binary" in found["binary.txt"] and "binary" in found["picture.html"]
     assert "no column 'text'; the columns are: name, age" in found["no-text-column.csv"]
     assert {f["stage"] for f in world.table("failures")} == {"read"}
     assert {e["title"] for e in world.table("entities")} == set(expected_entities(TOWN.values()))
+
+
+def test_an_empty_file_is_told_and_is_no_failure(world: World):
+    world.write(TOWN | {"empty.txt": b"", "blank.md": b" \n\t\n"})
+    done = world.index()
+    assert done.failed == 0 and failures(world) == {}
+    told = "2 empty files hold nothing to read (blank.md, …)"
+    assert told in world.observer.notes and done.manifest.counts["documents"] == len(TOWN)
+    assert not world.index().committed
+
+
+def test_a_file_that_was_emptied_is_a_failure_for_as_long_as_its_document_is_kept(world: World):
+    world.write(TOWN)
+    world.index()
+    world.write({"harbour.txt": b""})
+    for _ in range(2):
+        assert world.index().failed == 1
+        assert "its version of snapshot 1 is kept" in failures(world)["harbour.txt"]
+    assert {f["kind"] for f in world.table("failures")} == {"permanent"}
+
+
+def test_an_input_of_empty_files_is_refused_with_the_reason(world: World):
+    world.write({"empty.txt": b""})
+    with pytest.raises(InputError, match=r"the one file of INPUT cannot be read: empty.txt: empty"):
+        world.index()
 
 
 def test_a_file_that_cannot_be_opened_is_a_failure(world: World):
@@ -140,7 +163,7 @@ def test_a_file_that_cannot_be_opened_is_a_failure(world: World):
 
 def test_an_input_of_which_nothing_can_be_read_is_refused_with_the_reasons(world: World):
     world.write(UNREADABLE)
-    with pytest.raises(InputError, match=r"none of the 6 files of INPUT could be read: .*binary"):
+    with pytest.raises(InputError, match=r"none of the 4 files of INPUT could be read: .*binary"):
         world.index()
 
 

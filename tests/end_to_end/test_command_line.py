@@ -241,6 +241,14 @@ def test_a_budget_that_suffices_changes_nothing(run: Command, world: World):
     assert run(*index_command(world, "--set", "budget.max_total_tokens=10000000")).exit_code == 0
 
 
+def test_a_question_without_its_key_returns_2_as_a_run_does(
+    run: Command, town: World, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    result = run("query", "Who is DAVE?", "--root", town.root, "--model", "m", "--api-key-env", "NO_SUCH_KEY")
+    assert result.exit_code == 2 and "NO_SUCH_KEY is not set" in result.stderr
+
+
 def test_a_refused_key_returns_1(run: Command, world: World):
     world.write(TOWN)
     world.endpoint.respond = lambda body: WRONG_KEY

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ def test_the_offline_engine_costs_nothing_and_has_no_time(world: World):
     found = json.loads(run(world.input, "--json").stdout)
     assert found["total"]["cost_usd"] == 0 and found["total"]["seconds"] is None
     shown = run(world.input).stdout
-    assert "costs nothing" in shown and "no model" in shown
+    assert "costs nothing" in shown and "unknown" in shown and "no calls" not in shown
 
 
 def test_claims_are_a_stage_only_where_they_are_wanted(world: World):
@@ -144,6 +145,15 @@ def test_the_table_names_stages_assumptions_and_their_sources(world: World):
     shown = run(world.input, *model_options(world), *PRICE).stdout
     for said in ("6 files", "extract", "first turns exact", "total", "$", "glean_yes", "assumed", "--root"):
         assert said in shown
+
+
+def test_the_time_that_no_call_takes_is_named_so_that_the_total_is_its_column_s_sum(world: World):
+    world.write(TOWN)
+    found = estimated(world, "--assume", "own_s=77")
+    timed = [s["seconds"] for s in found["stages"].values() if s["seconds"] is not None]
+    assert found["total"]["seconds"] == pytest.approx(sum(timed) + 77)
+    shown = run(world.input, *model_options(world), "--assume", "own_s=77").stdout
+    assert re.search(r"^no calls +77 s +Ray's start, reading, tables *$", shown, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

@@ -88,12 +88,12 @@ def test_a_key_that_is_missing_is_told_before_ray_is_started(
     assert "MY_KEY is not set" in result.stderr and socket.gethostname() in result.stderr
 
 
-def test_a_base_url_that_is_no_address_is_told_before_ray_is_started(
-    run: Command, world: World, no_ray: None
+def test_a_base_url_that_is_no_address_is_told_and_not_that_it_lacks_a_key(
+    run: Command, world: World, no_ray: None, monkeypatch: pytest.MonkeyPatch
 ):
     world.write(TOWN)
-    more = ["--set", "models.default.endpoints.0.api_key_env=null"]
-    result = run(*index_command(world)[:4], "--model", "m", "--base-url", "localhost:8000", *more)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    result = run(*index_command(world)[:4], "--model", "m", "--base-url", "localhost:8000")
     assert result.exit_code == 2 and "'localhost:8000' is not an address" in result.stderr
 
 
@@ -112,6 +112,22 @@ def test_a_key_that_is_missing_where_the_run_can_do_without_stops_nothing(
     monkeypatch.setattr(cluster, "will_be_private", lambda address: True)
     world.write(TOWN)
     assert run(*index_command(world, *unused)).exit_code == 0
+
+
+def test_how_models_are_reached_is_kept_of_a_run_that_goes_on_alone(
+    run: Command, world: World, own_settings: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(cluster, "will_be_private", lambda address: True)
+    world.write(TOWN)
+    own_settings.unlink()  # which knows the way to the world's endpoint
+    kept = own_settings.with_name("reached.json")
+    command = index_command(world)
+    nowhere = [str(part).replace(world.endpoint.base_url, "http://127.0.0.1:9/v1") for part in command]
+    result = run(*nowhere)
+    assert result.exit_code == 1 and "http://127.0.0.1:9/v1" in result.stderr
+    assert not kept.exists() and not world.root.exists()
+    result = run(*command)
+    assert result.exit_code == 0 and world.endpoint.base_url in kept.read_text()
 
 
 def test_on_a_cluster_the_nodes_have_the_keys_and_those_that_were_asked_get_workers(
@@ -172,7 +188,7 @@ def test_files_of_other_kinds_are_told(run: Command, world: World):
 
 
 def test_a_file_that_cannot_be_read_today_says_which_version_is_kept(run: Command, world: World):
-    world.write(TOWN | {"never.txt": b""})
+    world.write(TOWN | {"never.txt": b"\0\1" * 99})
     assert run(*index_command(world)).exit_code == 3
     world.write({"mill.txt": bytes(range(256)) * 9})
     result = run(*index_command(world))
@@ -196,7 +212,7 @@ def test_a_row_that_cannot_be_read_is_told_with_its_number(run: Command, world: 
 
 
 def test_quiet_tells_failed_items_on_stderr(run: Command, world: World):
-    world.write(TOWN | {"empty.txt": b""})
+    world.write(TOWN | {"binary.txt": b"\0\1" * 99})
     result = run(*index_command(world, "--quiet"))
     assert (result.exit_code, result.stdout) == (3, "")
     assert result.stderr.startswith("graphrag-ray: 1 item failed: ") and result.stderr.count("\n") == 1
@@ -204,7 +220,7 @@ def test_quiet_tells_failed_items_on_stderr(run: Command, world: World):
 
 def test_a_document_that_moved_to_another_input_repeats_no_step(world: World, tmp_path: Path):
     texts = {f"{i:03}.txt": f"ALICE met BOB, for the time number {i}." for i in range(10)}
-    world.write(texts | {"bad.txt": b""})
+    world.write(texts | {"bad.txt": b"\0\1" * 99})
     world.index()
     (world.input / "bad.txt").unlink()
     (world.input / "003.txt").unlink()

@@ -17,7 +17,7 @@ from listed import Listed
 
 from graphrag_ray import logs
 from graphrag_ray.engine import stopping
-from graphrag_ray.engine.executor import Executor, RowSource
+from graphrag_ray.engine.executor import Executor, Progress, RowSource
 from graphrag_ray.engine.gateways import Models, connected_to
 from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.engine.spending import Spending
@@ -199,7 +199,12 @@ def label(row: Row) -> tuple[str, str]:
     return row["text"], ""
 
 
+def one_turn(store: Store, row: Row) -> Generator[Any, Any, str]:
+    return (yield ChatRequest("p", (Message("user", row["text"]),), CALL)).text
+
+
 WORK = Work("echo", two_turns, label, returns=True)
+ONCE = Work("echo", one_turn, label, returns=True)
 
 
 def sweep(executor: Executor, texts: list[str]) -> Listed:
@@ -308,6 +313,22 @@ def test_calls_that_are_given_up_at_the_end_are_counted_as_paid(
         executor.sweep(WORK, Stopped(list("abcdefgh")), JournalIndex.load(executor.store, "echo"))
     paid = executor.spending.before.total
     assert paid.unanswered == 8 and paid.prompt_tokens > 0
+
+
+def test_what_comes_back_after_a_sweep_was_told_to_stop_counts_as_done(make: Make, endpoint: Endpoint):
+    class Stopped(Listed):
+        def take(self) -> list[Row] | None:
+            if endpoint.in_flight >= 8:
+                executor.stop.told = signal.SIGINT
+            return super().take() or []
+
+    endpoint.respond = lambda body: Answer("late", delay_s=1.0)
+    executor: Any = make()
+    glimpses: list[Progress] = []
+    executor.on_progress = glimpses.append
+    with pytest.raises(Interrupted):
+        executor.sweep(ONCE, Stopped(list("abcdefgh")), JournalIndex.load(executor.store, "echo"))
+    assert glimpses[-1].done == compaction.totals(executor.store, "echo").done == 8
 
 
 def test_a_request_that_did_not_fit_is_sent_once_it_does(make: Make, endpoint: Endpoint):

@@ -330,14 +330,6 @@ def test_a_missing_key_names_its_variable_and_this_node():
     assert endpoint.requests == []
 
 
-@pytest.mark.parametrize("url", ["ftp://host/v1", "127.0.0.1:8000/v1", "http://"])
-def test_what_is_no_address_is_refused_before_anything_is_sent(url):
-    error = World(settings.Endpoint(base_url=url)).run_one(chat())
-    assert isinstance(error, FatalCallError)
-    assert "base_url" in str(error)
-    assert "pass@" not in str(error)
-
-
 def test_an_endpoint_without_a_key_gets_no_authorization():
     with Endpoint() as endpoint:
         described = settings.Endpoint(

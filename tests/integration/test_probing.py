@@ -10,7 +10,7 @@ from endpoint import BROKEN, NO_QUOTA, NO_SUCH_MODEL, Endpoint, Hang
 from graphrag_ray.engine import probing
 from graphrag_ray.engine.gateways import Models, connected_to
 from graphrag_ray.engine.probing import GOES_ON, probe, probed
-from graphrag_ray.errors import FatalCallError, ModelRefused
+from graphrag_ray.errors import FatalCallError, ModelRefused, NotConfigured, NoWay
 from graphrag_ray.llm import client
 from graphrag_ray.settings_file import parse_settings
 
@@ -89,6 +89,16 @@ def test_where_nothing_is_kept_a_run_without_any_endpoint_ends_at_once(nobody):
     assert nobody in said[0] and said[1] == GOES_ON
     (unusable,) = connected_to(models, "default")
     assert isinstance(unusable, FatalCallError), "the first request that is needed ends the run"
+
+
+def test_a_model_without_any_key_is_wrong_usage_and_not_a_refusal(nobody, monkeypatch):
+    monkeypatch.delenv("MY_KEY")
+    settings, said = asking(nobody), []
+    with pytest.raises(NotConfigured, match="MY_KEY is not set"):
+        probed(Models.of(settings), settings, STAGES, may_reuse=False, say=said.append)
+    models = probed(Models.of(settings), settings, STAGES, may_reuse=True, say=said.append)
+    (unusable,) = connected_to(models, "default")
+    assert isinstance(unusable, NoWay)
 
 
 def test_one_endpoint_of_two_is_enough(nobody):

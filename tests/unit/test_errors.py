@@ -35,5 +35,6 @@ def test_every_error_is_drawn_in_the_tree_of_the_module(kind):
 def test_exit_codes_mean_what_the_command_line_promises():
     codes = {kind.__name__: kind.exit_code for kind in ALL}
     assert codes["SettingsError"] == codes["DeletionRefused"] == 2
+    assert codes["NotConfigured"] == 2, "as of a run that is refused for it before it begins"
     assert codes["BudgetSpent"] == 4
     assert codes["ModelRefused"] == codes["LockHeld"] == codes["TooManyFailures"] == 1

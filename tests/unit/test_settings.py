@@ -55,6 +55,25 @@ def test_a_secret_in_the_settings_is_refused_and_not_repeated(place, secret):
     assert "sk-" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "url", ["host:8000/v1", "localhost", "ftp://host/v1", "http://", "http:/host/v1", "http://host:port/v1"]
+)
+def test_a_base_url_that_is_no_address_is_told_with_what_it_should_look_like(url: str):
+    online = ["models.default.provider=openai", "models.default.model=m"]
+    told = r"endpoints\.0\.base_url: .* is not an address: write http://host:port/v1"
+    with pytest.raises(SettingsError, match=told) as caught:
+        load_settings(None, [*online, f"models.default.endpoints.0.base_url={url}"])
+    assert repr(url) in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["me:sk-secret@host/v1", "http://me:sk-se/cret@host/v1"])
+def test_a_base_url_that_is_no_address_and_holds_a_password_is_not_repeated(url: str):
+    online = ["models.default.provider=openai", "models.default.model=m"]
+    with pytest.raises(SettingsError, match="is not an address") as caught:
+        load_settings(None, [*online, f"models.default.endpoints.0.base_url={url}"])
+    assert "sk-" not in str(caught.value) and "cret" not in str(caught.value)
+
+
 @pytest.mark.parametrize("place", ["prompts_dir", "names.aliases_file", "names.block_file"])
 def test_an_address_that_snapshots_would_keep_with_its_password_is_refused(place: str):
     with pytest.raises(SettingsError, match=f"{place}.*holds a password") as caught:

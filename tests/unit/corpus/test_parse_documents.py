@@ -59,6 +59,27 @@ def test_a_markdown_title_is_its_first_heading(text: str, title: str) -> None:
     assert document("notes.md", text.encode()).title == title
 
 
+@pytest.mark.parametrize("path", ["a.txt", "a.md", "a.html", "a.csv", "a.jsonl"])
+@pytest.mark.parametrize("data", [b"", b"\xef\xbb\xbf", b" \r\n\t\n"])
+def test_a_file_without_a_character_is_empty_and_no_fault(path: str, data: bytes) -> None:
+    found = read(path, data)
+    assert isinstance(found, Unreadable) and found.empty and "empty" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("path", "data"),
+    [
+        ("a.html", b"<script>x()</script>"),
+        ("a.csv", b"text,k\n"),
+        ("a.parquet", b""),
+        ("a.txt", b"\0\1\2" * 9),
+    ],
+)
+def test_what_yields_nothing_of_something_is_a_fault(path: str, data: bytes) -> None:
+    found = read(path, data)
+    assert isinstance(found, Unreadable) and not found.empty
+
+
 def test_what_the_strip_pattern_matches_at_the_start_is_not_text() -> None:
     name = r"[^\n]*\.txt\s"
     assert (

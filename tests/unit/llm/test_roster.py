@@ -2,7 +2,7 @@ import logging
 
 import pytest
 
-from graphrag_ray.errors import FatalCallError
+from graphrag_ray.errors import FatalCallError, NoWay
 from graphrag_ray.llm.roster import LONGEST_REST_S, REST_AFTER_FAILURES, Roster
 
 
@@ -86,6 +86,14 @@ def test_when_the_last_one_is_dropped_the_run_ends_with_its_reason():
     with pytest.raises(FatalCallError, match="no quota") as caught:
         r.usable(0.0, 1)
     assert caught.value.status == 429
+
+
+def test_that_there_was_no_way_at_all_is_told_from_a_refusal():
+    r = roster()
+    r.drop(0, NoWay("no key"))
+    r.drop(1, NoWay("no key either"))
+    with pytest.raises(NoWay, match="no key either"):
+        r.usable(0.0, 1)
 
 
 def test_whoever_lives_longer_than_a_refusal_tries_again():

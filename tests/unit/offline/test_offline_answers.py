@@ -291,6 +291,7 @@ def test_a_question_without_an_answer_is_told_which_words_were_missed():
         "But we dug last month under the old jetty.",
         "Varnmouth Courier, books page, 28 October 2017",
         "that the plan was refused on every ground.",
+        "Dame Ottoline Revell | refused the plan | 2018.",
     ],
 )
 def test_what_means_little_out_of_its_place_counts_less(text):

@@ -50,6 +50,20 @@ def test_entities_have_types_and_quotations():
     assert found["Orla Quist"].description == "Orla Quist is the harbour engineer in Denholm."
 
 
+def test_a_row_of_a_table_is_quoted_where_no_sentence_names_the_thing_alone():
+    table = "| Name | Office |\n| --- | --- |\n| Orla Quist | harbour engineer of Denholm, since 2011 |\n"
+    found = {e.name: e.description for e in extracted(f"{table}\nI saw Orla Quist in a boat.").entities}
+    assert found["Orla Quist"] == "I saw Orla Quist in a boat."
+    alone = {e.name: e.description for e in extracted(table).entities}
+    assert "Orla Quist" in alone["Orla Quist"]
+
+
+@pytest.mark.parametrize("box", ["[ ]", "[x]", "[X]"])
+def test_the_box_of_a_task_is_not_quoted(box):
+    found = {e.name: e.description for e in extracted(f"- {box} Orla Quist repairs the lighthouse.").entities}
+    assert found["Orla Quist"] == "Orla Quist repairs the lighthouse."
+
+
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
