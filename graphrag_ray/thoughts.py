@@ -30,7 +30,7 @@ _ANY_CLOSED = re.compile(_CLOSE, re.IGNORECASE)
 # A text may speak of tags: within it they count only at the start of a line, closing ones also at its end.
 _OPENED_WITHIN = re.compile(rf"^[ \t]*(?:{_OPEN})", re.IGNORECASE | re.MULTILINE)
 _CLOSED_WITHIN = re.compile(rf"^[ \t]*(?:{_CLOSE})|(?:{_CLOSE})[ \t]*$", re.IGNORECASE | re.MULTILINE)
-# Nobody who speaks of a tag writes it between a sentence and the next word without a space or a quotation mark.
+# Nobody who speaks of a tag puts it between a sentence and the next word without a space or a quotation mark.
 _CLOSED_AMID = re.compile(rf"(?<=[\w.,:;!?…)])(?:{_CLOSE})(?=[\w*#(\[-])", re.IGNORECASE)
 _ANY_OPENED = re.compile(_OPEN, re.IGNORECASE)
 _LONGEST = max(map(len, [*_CLOSING, *_CLOSING.values()]))
@@ -40,8 +40,8 @@ def spoken(text: str) -> str:
     """A reply without its thoughts; the same text where it has none.
 
     Thoughts stand between tags at the start of the reply or of a line. Those at the start may lack the
-    opening tag, which some chat templates hold. Thoughts without a closing tag were cut off: they reach to the
-    end.
+    opening tag, which some chat templates hold. Thoughts without a closing tag were cut off: they reach to
+    the end.
     """
     if not _ANY_OPENED.search(text) and not _ANY_CLOSED.search(text):  # as nearly always
         return text

@@ -165,7 +165,11 @@ def merged(text: str) -> Any:
     found = [(unit, e) for e in (*extraction_of(text), *extraction_of(reply))]
     instances = entity_instance_rows(found)
     return (
-        *(instances, weak_names(instances, {}), relationship_instance_rows(found).table),
+        *(
+            instances,
+            weak_names(instances, {w.lower(): 9 for w in instances["title"].to_pylist()}),
+            relationship_instance_rows(found).table,
+        ),
         claim_rows(
             [(unit, c) for c in claims_of(f'("claim"<|>A<|>B<|>C<|>TRUE<|>2014<|>NONE<|>{told}<|>{told})')]
         ),

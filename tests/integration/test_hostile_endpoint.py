@@ -264,6 +264,13 @@ def test_a_stream_that_begins_inside_thoughts_is_held_back_from_the_second_on():
     assert known.heard.text == "Sold."
 
 
+def test_a_reply_that_shows_its_opening_tag_holds_no_later_stream_back():
+    pieces = ["<think>secret</think>", "\nSold."]
+    stream = [begins("text/event-stream"), *map(event, pieces), event("", "stop")]
+    asked = Asked(lambda body: stream, stream=True)
+    assert asked.heard.text == "Sold." and "opened" not in str(asked.accounts.quirks)
+
+
 # Embeddings
 
 TEXTS = [EmbeddingRequest(text, CALL) for text in ("a", "b", "c")]
@@ -288,9 +295,12 @@ GOOD = [1.0, 2.0]
         vectors((0, GOOD), (1, GOOD), (2, [1.0])),
         vectors((0, GOOD), (1, GOOD), (2, [])),
         vectors((0, GOOD), (1, GOOD), (2, [1.0, 1e999])),
+        vectors((0, GOOD), (1, GOOD), (2, [1.0, 10**400])),
+        vectors((0, GOOD), (1, GOOD), (2, [1.0, 1e39])),
         vectors((0, GOOD), (1, GOOD), (2, "AAAA")),
         vectors((0, GOOD), (1, GOOD), (2, None)),
         {"data": {"0": GOOD}},
+        {"data": {"0": {"index": 0, "embedding": GOOD}}},
         {"data": 3},
     ],
 )

@@ -155,6 +155,13 @@ def test_values_that_make_no_sense_are_explained(bad, says):
     assert says in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("written", "prune"), [("on", "on"), ("off", "off"), ('"on"', "on"), ("auto", "auto")]
+)
+def test_on_and_off_mean_what_they_say_though_yaml_takes_them_for_true_and_false(written: str, prune: str):
+    assert load_settings(None, [f"graph.prune={written}"]).graph.prune == prune
+
+
 def test_a_file_that_is_no_mapping_or_no_yaml_is_named(tmp_path: Path):
     for text in ("- a\n", "a: [\n", "\x00"):
         (tmp_path / "s.yaml").write_text(text)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.thoughts import Speech, spoken
+from graphrag_ray.thoughts import Speech, is_open_from_the_start, spoken
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,8 @@ from graphrag_ray.thoughts import Speech, spoken
         "◁think▷hm◁/think▷NO",
         "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>NO",
         "<reasoning>hm</reasoning>NO",
+        "so the answer is clear.</think>NO",
+        "hm\n</think>NO",
     ],
 )
 def test_thoughts_before_a_reply_are_none_of_it(reply):
@@ -42,6 +44,8 @@ def test_thoughts_without_a_reply_leave_nothing(reply):
         "  NO\n",
         "they <think> so",
         "a <think>b</think> c",
+        "write <think>b</think>c",
+        "it ends with `</think>` or “</think>”, they say",
         "[thin",
         "",
     ],
@@ -53,6 +57,23 @@ def test_a_text_that_speaks_of_tags_is_left_as_it_is(reply):
 def test_thoughts_within_a_reply_are_taken_out_of_it():
     assert spoken("One.\n<think>hm</think>\nTwo.\n<think>hm</think>\nThree.") == "One.\n\nTwo.\n\nThree."
     assert spoken("<think>hm</think>A line that ends in </think>\nis text.").endswith("\nis text.")
+
+
+def test_thoughts_within_a_reply_that_were_cut_off_reach_to_its_end():
+    assert spoken("One.\n<think>hm") == "One.\n"
+    assert spoken("One.\n<think>hm</think>\nTwo.\n<think>hm") == "One.\n\nTwo.\n"
+
+
+@pytest.mark.parametrize("reply", ["hm\n</think>\nNO", "hm.</think>NO", "hm</think>"])
+def test_a_reply_may_begin_inside_thoughts(reply):
+    assert is_open_from_the_start(reply)
+
+
+@pytest.mark.parametrize(
+    "reply", ["<think>hm</think>\nNO", "NO", "<think>hm", "One.\n<think>hm</think>\nTwo."]
+)
+def test_a_reply_that_shows_the_opening_tag_does_not_begin_inside_thoughts(reply):
+    assert not is_open_from_the_start(reply)
 
 
 PARTS = ("<think>", "</think>", "[THINK]", "[/think]", "\n", " ", "ab", "<", "<thi", "◁think▷", "no.")

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pyarrow as pa
+from linear_time import too_slow
 
 from graphrag_ray.ids import entity_id
 from graphrag_ray.offline import embed_many
@@ -25,6 +26,14 @@ def test_a_word_the_corpus_writes_in_lower_case_is_no_name():
         ("DENHOLM", "Another breakthrough came in Denholm."),
     ]
     assert weak(rows) == {"BREAKTHROUGH"}
+
+
+def test_a_word_that_begins_every_sentence_is_looked_at_in_linear_time():
+    def looked_at(text: str) -> None:
+        weak([("FOO", text), ("BAR", "A foo.")])
+
+    assert weak([("FOO", ". Foo" * 9), ("BAR", "A foo and a Bar.")]) == {"FOO"}
+    assert not too_slow(looked_at, ". Foo".__mul__, 2_000)
 
 
 def test_a_word_written_as_a_name_in_mid_sentence_stays():

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
+from linear_time import too_slow
 
 from graphrag_ray.query.evidence import MAX_FOUND, evidence, passages
 from graphrag_ray.records import Reference
@@ -81,6 +82,13 @@ def test_evidence_lies_inside_its_chunk_and_does_not_overlap(said, texts):
     assert all(0 <= f.start < f.end <= len(texts[f.text]) and 0 < f.share <= 1.0001 for f in found)
     spans = sorted((f.text, f.start, f.end) for f in found)
     assert all(a[0] < b[0] or a[2] <= b[1] for a, b in pairwise(spans))
+
+
+def test_many_sentences_under_many_passages_take_linear_time():
+    def found(sentences: list[str]) -> None:
+        evidence(sentences, [" ".join(sentences)])
+
+    assert not too_slow(found, lambda n: [f"Name{i} Surname met Other{i} Person." for i in range(n)], 400)
 
 
 def test_texts_without_words_are_no_evidence():

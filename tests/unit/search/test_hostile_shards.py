@@ -95,6 +95,12 @@ def test_a_graph_that_leads_out_of_itself_is_refused(at: int, by: bytes, told: s
         graph_file.check(np.frombuffer(graph_of((at, by)), np.uint8))
 
 
+def test_a_graph_of_another_version_of_usearch_is_refused():
+    raw = pa.array(np.frombuffer(graph_of((7, b"\xff\xff")), np.uint8))
+    with pytest.raises(ValueError, match="usearch does not open it"):
+        searched(vectors, packed({"ids": pa.array(IDS), "graph": raw}).to_pybytes())
+
+
 def ints(*values: int) -> pa.Array:
     return pa.array(values, pa.int64())
 
