@@ -200,7 +200,7 @@ def settings_before(store: Store, parent: Manifest | None) -> Mapping[str, Any] 
 def _failures(run: Run, results: Results) -> pa.Table:
     """Every item without a result, with the path of its document instead of the document's id."""
     r, corpus = results, results.corpus
-    steps = [corpus, r.extracted, r.claimed, r.described, r.reports, r.embedded]
+    steps = [corpus, r.extracted, r.claimed, r.described, r.reports, r.embedded, r.searchable]
     parts = [p for step in steps for p in step.parts("failures")]
     table = read_table(run.store, parts, None, schema.FAILURES)
     if not table.num_rows:

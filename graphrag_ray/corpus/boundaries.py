@@ -19,12 +19,13 @@ MAX_WORD = 64
 _LOOK_AHEAD = 8
 _MAX_CLUSTER = 64
 
-_STOPS = ".!?…‽؟۔।॥።။។。！？｡"
-_FULL_WIDTH = "。！？｡"
-"""White space does not follow these."""
-_CLOSERS = "\"'”’»)\\]」』）】》〉"
-_GAP = re.compile(rf"[{_FULL_WIDTH}]++[{_FULL_WIDTH}{_CLOSERS}]*+\s*+|(?<!\s)\s++")
-_AFTER_STOP = re.compile(rf"[{_STOPS}][{_STOPS}{_CLOSERS}]*+\Z")
+STOPS = ".!?…‽؟۔।॥።။។。！？｡"
+FULL_WIDTH = "。！？｡"
+"""Of these, those that white space does not follow."""
+CLOSERS = "\"'”’»)\\]」』）】》〉"
+"""What may stand behind them; for a set of a regular expression."""
+_GAP = re.compile(rf"[{FULL_WIDTH}]++[{FULL_WIDTH}{CLOSERS}]*+\s*+|(?<!\s)\s++")
+_AFTER_STOP = re.compile(rf"[{STOPS}][{STOPS}{CLOSERS}]*+\Z")
 _INITIALS = re.compile(r"(?:\w\.)*\w")
 _ABBREVIATIONS = frozenset(
     "approx apr aug bros ca capt cf co col corp dec dept dr ed eds esp est etc feb fig figs gen gov hon inc "  # noqa: SIM905

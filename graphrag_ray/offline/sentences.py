@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
+from graphrag_ray.corpus.boundaries import CLOSERS, FULL_WIDTH, STOPS
 from graphrag_ray.offline.lexicon import Lexicon
 
 SHORT_LINE = 45
@@ -22,7 +23,13 @@ _LABEL = re.compile(
     r"[ \t]*[*_]{0,2}(?P<name>[^\W\d_][\w.'’&-]*(?:[ \t]+[^\W\d_][\w.'’&-]*){0,4})[*_]{0,2}"
     r"[ \t]*(?:\([^()\n]{1,30}\)[ \t]*)?:[*_]{0,2}(?=[ \t]|$)"
 )
-_BOUNDARY = re.compile(r"[.!?…]{1,8}[\"”’'»)\]*_]*\s+(?=[\"“‘'«(\[*_–—-]*\s?[A-Z0-9À-ÞА-Я])")
+_CAPITALS = "A-ZÀ-ÞΆ-ΩЀ-Я"
+_NO_CASE = "\u0590-\u109f\u1200-\u137f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3"
+"""Letters of scripts without capitals."""
+_BOUNDARY = re.compile(
+    rf"[{FULL_WIDTH}]{{1,8}}[{CLOSERS}]*\s*"
+    rf"|[{STOPS}]{{1,8}}[{CLOSERS}*_]*\s+(?=[\"“‘'«(\[*_–—-]*\s?[{_CAPITALS}0-9{_NO_CASE}])"
+)
 _WORD_BEFORE = re.compile(r"([^\W_](?:[\w.&'’-]*[^\W_])?)$")
 _FIRST_WORD = re.compile(r"[^\W\d_]{2,}")
 _HEADING_WORD = re.compile(r"[^\W\d_][^\W_]{3,}|[A-Z]+")
@@ -54,6 +61,11 @@ class Turn:
 class Script:
     sentences: list[Sentence]
     turns: list[Turn]
+
+
+def is_opening(character: str) -> bool:
+    """Whether a sentence may begin with a letter: a capital, or one of a script that has none."""
+    return character.isalpha() and not character.islower()
 
 
 def fold(text: str) -> str:
@@ -102,9 +114,9 @@ def read_script(text: str, lexicon: Lexicon) -> Script:
 
 def _mark_fragments(text: str, sentences: list[Sentence]) -> list[Sentence]:
     """The first and the last sentence may be cut by the edge of the chunk."""
-    if sentences and not text[sentences[0].start].isupper():
+    if sentences and not is_opening(text[sentences[0].start]):
         sentences[0] = replace(sentences[0], whole=False)
-    if sentences and text[: sentences[-1].end].rstrip("\"”’')]*_ ")[-1:] not in ".!?…:":
+    if sentences and text[: sentences[-1].end].rstrip("\"”’')]*_ ")[-1:] not in f"{STOPS}:":
         sentences[-1] = replace(sentences[-1], whole=False)
     return sentences
 

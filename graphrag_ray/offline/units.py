@@ -16,8 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from graphrag_ray.corpus.boundaries import STOPS
 from graphrag_ray.offline.relations import CONVERSE
-from graphrag_ray.offline.sentences import fold, has_cells
+from graphrag_ray.offline.sentences import fold, has_cells, is_opening
 from graphrag_ray.query.quotes import quoted
 from graphrag_ray.records import write_reference
 
@@ -28,7 +29,7 @@ MARK = "Written without a language model: what stands in quotation marks is quot
 _JOIN = re.compile(r"\s*\[…\]\s*")
 _MARKS = re.compile("[“”]")
 _CUT = "…"
-_ENDS = frozenset('.!?…”"’)')
+_ENDS = frozenset(STOPS + '”"’)」』')
 _LABELLED = re.compile(r"[A-Z][A-Z.'’ -]+: ")
 _POINTS_BACK = re.compile(r"(?:But|And|So|Then|He|She|It|They|This|That|These|Those|His|Her|Its|Their)\b")
 _BOILERPLATE = re.compile(
@@ -98,7 +99,7 @@ def stands_alone(text: str) -> float:
         worth *= 0.6
     if _POINTS_BACK.match(text):
         worth *= 0.8
-    return worth if text[:1].isupper() or text[:1].isdigit() else worth * 0.7
+    return worth if is_opening(text[:1]) or text[:1].isdigit() else worth * 0.7
 
 
 def units_of(sections: Mapping[str, Sequence[Mapping[str, str]]]) -> list[Unit]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +28,7 @@ import pyarrow as pa
 from graphrag_ray.search.arrays import check_ids, packed, unpacked
 from graphrag_ray.search.ranking import Found, best, named, places_of
 from graphrag_ray.search.words import words
+from graphrag_ray.unforeseen import is_unforeseen
 
 K1, B = 1.2, 0.75
 """Lucene's: how soon a word's repetitions stop to count, how much a record's length does."""
@@ -47,11 +48,27 @@ class KeywordShard:
     scores: npt.NDArray[np.float32]
 
 
-def build(ids: Sequence[str], texts: Sequence[str]) -> pa.Buffer:
-    """The bytes of a shard: the same for the same records, whatever their order."""
+def build(
+    ids: Sequence[str], texts: Sequence[str], failed: Callable[[str, BaseException], object] | None = None
+) -> pa.Buffer:
+    """The bytes of a shard: the same for the same records, whatever their order.
+
+    failed: told the id of a text that cannot be read, and why, which is a bug; it is then found by no word.
+    None: the error is raised
+    """
+
+    def words_at(place: int) -> list[str]:
+        try:
+            return words(texts[place])
+        except Exception as e:
+            if failed is None or not is_unforeseen(e):
+                raise
+            failed(ids[place], e)
+            return []
+
     order = sorted(range(len(ids)), key=ids.__getitem__)
     numbers: dict[str, int] = {}
-    rows = [array("i", [numbers.setdefault(w, len(numbers)) for w in words(texts[i])]) for i in order]
+    rows = [array("i", [numbers.setdefault(w, len(numbers)) for w in words_at(i)]) for i in order]
     hashes = _hashes(list(numbers))
     by_hash = np.argsort(hashes)
     data, records, starts = _matrix(len(numbers), rows)

@@ -81,7 +81,8 @@ def finish(
         for kind in schema.EMBEDDINGS:
             done.tables[f"embeddings_{kind}"] = results.embedded.parts(f"embeddings_{kind}")
         for name in results.searchable.tables:
-            done.tables[name] = results.searchable.parts(name)
+            if name != "failures":
+                done.tables[name] = results.searchable.parts(name)
         _write_one(run, done, "failures", failures)
         return Result()
 

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
 from graphrag_ray import schema
+from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.ids import stable_id
 from graphrag_ray.search import keyword, vectors
@@ -25,7 +26,7 @@ from graphrag_ray.steps.embed import ids_of_reports, load_texts, written_texts
 from graphrag_ray.steps.run import Result, Run
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parts import Part, read_table
+from graphrag_ray.store.parts import Part, read_table, write_parts
 
 By: TypeAlias = Literal["keyword", "vector"]
 
@@ -36,7 +37,10 @@ EXACT_BYTES = 512 << 20
 """Embeddings of a kind that are gone through one by one for a question; above, a graph tells the nearest:
 see "Search" in benchmarks/RESULTS.md."""
 
-_MADE = pa.schema([("table", pa.string()), ("at", pa.int64()), ("path", pa.string()), ("bytes", pa.int64())])
+_FAILED = pa.struct([("id", pa.string()), ("error", pa.string())])
+_MADE = pa.schema(
+    [("at", pa.int64()), ("path", pa.string()), ("bytes", pa.int64()), ("failed", pa.list_(_FAILED))]
+)
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class _Shard:
 def index_for_search(
     run: Run, corpus: Result, described: Result, reports: Result, embedded: Result, ids: list[str]
 ) -> Result:
-    """Tables search_<kind>_keyword and, where there are embeddings, search_<kind>_vector.
+    """Tables search_<kind>_keyword and, where there are embeddings, search_<kind>_vector; failures.
 
     ids: of the communities, by number in the hierarchy
     """
@@ -78,14 +82,20 @@ def index_for_search(
         missing = [
             (at, shard) for at, shard in enumerate(shards) if shard.made_from not in known[shard.table]
         ]
+        failed: list[dict[str, Any]] = []
         for made in run.executor.stream("search", _make, missing):
             for row in made.to_pylist():
-                known[row["table"]][shards[row["at"]].made_from] = row["path"], row["bytes"]
+                shard = shards[row["at"]]
+                known[shard.table][shard.made_from] = row["path"], row["bytes"]
+                failed += [_failure(shard.kind, **f) for f in row["failed"]]
         tables: dict[str, list[list[Part]]] = {name: [] for name in kinds}
         for shard in shards:
             path, n_bytes = known[shard.table][shard.made_from]
             tables[shard.table].append([Part(path, sum(p.rows for p in shard.parts), n_bytes)])
-        return Result(tables, {"shards": len(shards)})
+        if failed:
+            rows = pa.Table.from_pylist(sorted(failed, key=lambda f: f["item"]), schema=schema.FAILURES)
+            tables["failures"] = [write_parts(run.store, "failures", [rows])]
+        return Result(tables, {"shards": len(shards)}, final=not failed)
 
     return run.step("search", [texts, ids, embedded], compute)
 
@@ -110,8 +120,16 @@ def _shards(
     return found
 
 
+def _failure(kind: str, id: str, error: str) -> dict[str, Any]:
+    """A row of the failures table; the next run tries again."""
+    about = dict.fromkeys(("document", "first_at", "last_at", "key"), "")
+    item = f"{kind} {id}: found by no word"
+    return {"stage": "search", "item": item, "kind": "transient", "error": error, "attempts": 1, **about}
+
+
 def _make(store: Store, x: tuple[int, _Shard]) -> Iterator[pa.Table]:
     at, shard = x
+    failed: list[dict[str, str]] = []
     if shard.by == "vector":
         table = read_table(store, shard.parts, ["id", "vector"]).combine_chunks()
         matrix = table["vector"].combine_chunks().flatten().to_numpy().reshape(table.num_rows, -1)
@@ -119,11 +137,15 @@ def _make(store: Store, x: tuple[int, _Shard]) -> Iterator[pa.Table]:
     else:
         report_ids = shard.report_ids() if shard.report_ids else None
         table = pa.concat_tables(load_texts(store, (shard.kind, list(shard.parts), report_ids)))
-        data = keyword.build(table["id"].to_pylist(), [text or "" for text in table["text"].to_pylist()])
-    part = blobs.write(store, shard.table, shard.made_from, data, table.num_rows)
-    yield pa.Table.from_pylist(
-        [{"table": shard.table, "at": at, "path": part.path, "bytes": part.bytes}], schema=_MADE
-    )
+        texts = [text or "" for text in table["text"].to_pylist()]
+        data = keyword.build(
+            table["id"].to_pylist(), texts, lambda id_, e: failed.append({"id": id_, "error": note_bug(e)})
+        )
+    # Under another name where a text failed: the next run is to make it anew.
+    made_from = stable_id(shard.made_from, "incomplete") if failed else shard.made_from
+    part = blobs.write(store, shard.table, made_from, data, table.num_rows)
+    made = {"at": at, "path": part.path, "bytes": part.bytes, "failed": failed}
+    yield pa.Table.from_pylist([made], schema=_MADE)
 
 
 @cache

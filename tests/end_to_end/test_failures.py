@@ -13,6 +13,7 @@ from world import REJECTED, TOWN, Command, World, index_command, prompt_of
 
 from graphrag_ray import offline
 from graphrag_ray.cli import main
+from graphrag_ray.search import keyword
 
 
 @pytest.fixture(params=["local", "ray"])
@@ -75,7 +76,7 @@ def test_an_item_that_failed_for_good_is_asked_again_once_it_is_put_back(command
 def stumbles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Words at which the offline engine fails, as a bug of it would make it."""
     at: list[str] = []
-    extract, embed = offline._ANSWERS["extract"], offline.embed_many
+    extract, embed, words = offline._ANSWERS["extract"], offline.embed_many, keyword.words
 
     def stumbling(variables: Mapping[str, str]) -> str:
         if any(word in variables["text"] for word in at):
@@ -87,7 +88,13 @@ def stumbles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise MemoryError
         return embed(texts)
 
+    def wording(text: str) -> list[str]:
+        if any(word in text for word in at):
+            raise KeyError(text)
+        return words(text)
+
     monkeypatch.setitem(offline._ANSWERS, "extract", stumbling)
+    monkeypatch.setattr(keyword, "words", wording)
     monkeypatch.setattr(offline, "embed_many", embedding)
     return at
 
@@ -105,7 +112,8 @@ def test_what_our_own_engine_stumbles_at_is_an_item_in_every_run_until_it_is_rep
     assert all("internal error, please report it: " in f["error"] for f in found)
     extract = next(f for f in found if f["stage"] == "extract")
     assert extract["document"].endswith(".txt") and "(offline/__init__.py:" in extract["error"]
-    assert {f["stage"] for f in found} == {"extract", "embed"} and {f["kind"] for f in found} == {"transient"}
+    assert {f["stage"] for f in found} == {"extract", "embed", "search"}
+    assert {f["kind"] for f in found} == {"transient"}
 
     again = run(*line)
     assert again.exit_code == 3 and "Nothing has changed" in again.stdout, "no news, and no end of the run"

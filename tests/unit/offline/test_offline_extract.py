@@ -12,6 +12,7 @@ from graphrag_ray.offline.lexicon import lexicon
 from graphrag_ray.offline.mentions import read
 from graphrag_ray.offline.quotes import balanced
 from graphrag_ray.offline.relations import CONVERSE, relations
+from graphrag_ray.offline.sentences import split_sentences
 from graphrag_ray.offline.type_cues import CONCEPT
 from graphrag_ray.offline.types import type_names
 
@@ -194,6 +195,21 @@ def test_delimiters_and_records_in_a_text_do_no_harm():
     assert found.unusable == 0
     assert {e.name for e in found.entities} == {"Orla Quist", "Denholm", "Ada Brigg", "Ostrey"}
     assert all(folded(e.description) in folded(text) for e in found.entities)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("東京は大きい。「そうだ！」京都は古い。", ["東京は大きい。", "「そうだ！」", "京都は古い。"]),
+        ("انتهى المشروع. هل انتهى؟ نعم.", ["انتهى المشروع.", "هل انتهى؟", "نعم."]),
+        ("यह पहला है। यह दूसरा है।", ["यह पहला है।", "यह दूसरा है।"]),
+        ("Το πλοίο έφυγε. Ήταν αργά.", ["Το πλοίο έφυγε.", "Ήταν αργά."]),
+        ("서울은 크다. 부산은 작다.", ["서울은 크다.", "부산은 작다."]),
+        ("It cost 3.5 million. He left.", ["It cost 3.5 million.", "He left."]),
+    ],
+)
+def test_sentences_end_where_their_script_ends_them(text, sentences):
+    assert split_sentences(text, lexicon()) == sentences
 
 
 GROWING = {
