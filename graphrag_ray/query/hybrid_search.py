@@ -1,4 +1,4 @@
-"""Hybrid search: keywords (BM25) and embeddings, each list by its own measure, fused by rank.
+"""Hybrid search: keywords (BM25) and embeddings, each list by its own measure, fused by score.
 
 Over chunks, and over entities, relationships and reports as `query.hybrid_over` asks: all lists become one,
 and what stands first in it fills one context.

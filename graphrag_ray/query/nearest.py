@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -11,8 +11,6 @@ from graphrag_ray.query.method import Given, Hit, Kind, Search
 from graphrag_ray.query.record_rows import records_from, rows_for
 from graphrag_ray.reports.context import Context, Record
 
-RRF_K = 60
-"""What keeps the first ranks of one list from deciding alone (Cormack et al. 2009)."""
 USUAL_CHUNK_TOKENS = 600
 MIN_HITS = 32
 
@@ -22,17 +20,22 @@ Found: TypeAlias = tuple[Kind, str]
 def nearest(
     searches: Sequence[Search], given: Given, within: Collection[str] | None = None
 ) -> Generator[Any, Any, Context]:
-    """A context of at most query.context_tokens with what the searches find, their lists fused by rank.
+    """A context of at most query.context_tokens with what the searches find, their lists fused by score.
 
     searches  their `k` is set here: as many hits as it takes to fill the context
     within    ids of the only chunks that count
     """
-    budget = given.settings.query.context_tokens
+    query = given.settings.query
+    budget = query.context_tokens
+    weights = {"vector": query.hybrid_vector_weight, "keyword": 1 - query.hybrid_vector_weight}
     k = max(MIN_HITS, 2 * budget // USUAL_CHUNK_TOKENS)
     known: dict[Found, Record] = {}
     while True:
         lists: list[list[Hit]] = yield tuple(replace(s, k=k) for s in searches)
-        order = fused([[(s.kind, hit.id) for hit in hits] for s, hits in zip(searches, lists, strict=True)])
+        order = fused(
+            [{(s.kind, hit.id): hit.score for hit in hits} for s, hits in zip(searches, lists, strict=True)],
+            [weights[s.by] for s in searches],
+        )
         missing: dict[Kind, list[str]] = {}
         for kind, id_ in order:
             if (kind, id_) not in known:
@@ -46,13 +49,17 @@ def nearest(
         k *= 4
 
 
-def fused(lists: Sequence[Sequence[Found]]) -> list[Found]:
-    """One ranking of several: reciprocal rank fusion (Cormack, Clarke and Büttcher 2009), k = 60.
+def fused(lists: Sequence[Mapping[Found, float]], weights: Sequence[float]) -> list[Found]:
+    """One ranking of several lists with scores: their convex combination (Bruch, Gai and Ingber 2023, "An
+    Analysis of Fusion Functions for Hybrid Retrieval"), each list brought to 0–1 first, 0 where it lacks a
+    record.
 
     Ties go to what stands first in the earlier list.
     """
-    score: dict[Found, float] = {}
-    for ranking in lists:
-        for rank, found in enumerate(ranking, start=1):
-            score[found] = score.get(found, 0.0) + 1 / (RRF_K + rank)
-    return sorted(score, key=lambda found: -score[found])
+    sums: dict[Found, float] = {}
+    for scores, weight in zip(lists, weights, strict=True):
+        low, high = min(scores.values(), default=0.0), max(scores.values(), default=0.0)
+        for found, score in scores.items():
+            share = (score - low) / (high - low) if high > low else 1.0
+            sums[found] = sums.get(found, 0.0) + weight * share
+    return sorted(sums, key=lambda found: -sums[found])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from itertools import permutations
 from typing import Any
@@ -16,7 +17,7 @@ from graphrag_ray.ids import entity_id, report_id
 from graphrag_ray.query import hybrid_search, vector_search
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.query.method import Dialogues, Question, Search
-from graphrag_ray.query.nearest import fused, nearest
+from graphrag_ray.query.nearest import Found, fused, nearest
 from graphrag_ray.query.one_context import PHASE
 from graphrag_ray.records import Reference, parse_sections
 
@@ -113,32 +114,49 @@ def test_an_empty_index_holds_nothing_and_asks_no_model(way: Any):
     assert not answer.found and not any(isinstance(n, Dialogues) for n in snap.needs)
 
 
-def test_lists_are_fused_by_reciprocal_rank():
-    a, b, c, d = (("text_unit", x) for x in "abcd")
-    assert fused([[a, b, c], [c, a, d]]) == [a, c, b, d]
-    assert fused([[a], [b]]) == [a, b]
-    assert fused([]) == [] and fused([[], [d]]) == [d]
+def of(**scores: float) -> dict[Found, float]:
+    return {("text_unit", name): score for name, score in scores.items()}
+
+
+def names(order: list[Found]) -> str:
+    return "".join(name for _, name in order)
+
+
+def test_lists_are_fused_by_their_scores_each_brought_to_one_scale():
+    words, near = of(a=30.0, b=20.0, c=10.0), of(d=0.9, a=0.8, c=0.4)
+    assert names(fused([words, near], [0.5, 0.5])) == "adbc", "a 1 + .8, d 1, b .5, c 0"
+    assert names(fused([words, near], [0.1, 0.9])) == "dabc"
+    assert names(fused([words, near], [1.0, 0.0])) == "abcd"
+
+
+def test_lists_without_a_difference_or_without_anything_are_fused_too():
+    assert names(fused([of(a=2.0, b=2.0), of(b=0.1)], [0.5, 0.5])) == "ba"
+    assert fused([], []) == [] and names(fused([{}, of(d=1.0)], [0.5, 0.5])) == "d"
 
 
 def test_what_two_lists_agree_on_comes_before_the_first_of_one():
-    a, b, c, d, agreed = (("text_unit", x) for x in "abcde")
-    assert fused([[a, b, agreed], [c, d, agreed]])[0] == agreed
+    agreed = fused([of(a=9.0, b=8.0, e=7.0, x=1.0), of(c=9.0, d=8.0, e=7.0, y=1.0)], [0.5, 0.5])
+    assert names(agreed)[0] == "e"
 
 
-@given(st.lists(st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8), max_size=4))
-def test_what_is_before_another_in_all_lists_is_before_it_in_the_fused_one(lists: list[list[str]]):
-    order = fused([[("entity", x) for x in ranking] for ranking in lists])
-    assert len(order) == len(set(order)) == len({x for ranking in lists for x in ranking})
-    names = [x for _, x in order]
-    for x, y in permutations(names, 2):
-        if all(y not in r or (x in r and r.index(x) < r.index(y)) for r in lists):
-            assert names.index(x) < names.index(y)
+SCORES = st.dictionaries(st.sampled_from("abcdefgh"), st.floats(-1, 60), max_size=8)
+
+
+@given(st.lists(st.tuples(SCORES, st.floats(0.1, 1)), max_size=4))
+def test_what_is_above_another_in_all_lists_that_hold_it_is_before_it_in_the_fused_one(
+    lists: list[tuple[dict[str, float], float]],
+):
+    order = names(fused([of(**scores) for scores, _ in lists], [weight for _, weight in lists]))
+    assert sorted(order) == sorted({x for scores, _ in lists for x in scores})
+    for x, y in permutations(order, 2):
+        if all(y not in scores or scores.get(x, -math.inf) > scores[y] + 1e-6 for scores, _ in lists):
+            assert order.index(x) < order.index(y)
 
 
 def test_hybrid_search_reads_what_both_lists_have_in_front():
     snap = Snapshot(corpus(), lambda s: ["t1", "t2", "t3"] if s.by == "vector" else ["t3", "t9"])
     answer = ask(snap, hybrid_search, "What did ALICE do?")
-    assert [r.id for r in answer.contexts[0].records] == ["t3", "t1", "t2", "t9"]
+    assert [r.id for r in answer.contexts[0].records] == ["t1", "t3", "t2", "t9"]
     assert [(s.kind, s.by) for s in searches(snap)] == [("text_unit", "vector"), ("text_unit", "keyword")]
     assert answer.method == "hybrid"
 
