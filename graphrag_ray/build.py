@@ -150,8 +150,8 @@ def _on_ray(
 
 
 def _remember(store: Store, settings: Settings, observer: Observer) -> None:
-    """Where the models are is kept on this machine, since no snapshot keeps it. When nothing refuses the run
-    any more: what was a mistake shall not be known to the next."""
+    """Where the models are is kept on this machine, since no snapshot keeps it. Once they have answered: what
+    was a mistake shall not be known to the next run."""
     try:
         if kept := remember(store.url, settings):
             observer.note(f"How the models of this index are reached is kept for later commands, in {kept}.")

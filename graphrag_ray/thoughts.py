@@ -28,10 +28,10 @@ _OPENED = re.compile(rf"\s*({_OPEN})", re.IGNORECASE)
 _CLOSED = {tag: re.compile(re.escape(closing), re.IGNORECASE) for tag, closing in _CLOSING.items()}
 _ANY_CLOSED = re.compile(_CLOSE, re.IGNORECASE)
 # A text may speak of tags: within it they count only at the start of a line, closing ones also at its end.
-_OPENED_WITHIN = re.compile(rf"^[ \t]*(?:{_OPEN})", re.IGNORECASE | re.MULTILINE)
+_OPENED_WITHIN = re.compile(rf"^[ \t]*({_OPEN})", re.IGNORECASE | re.MULTILINE)
 _CLOSED_WITHIN = re.compile(rf"^[ \t]*(?:{_CLOSE})|(?:{_CLOSE})[ \t]*$", re.IGNORECASE | re.MULTILINE)
-# Nobody who speaks of a tag puts it between a sentence and the next word without a space or a quotation mark.
-_CLOSED_AMID = re.compile(rf"(?<=[\w.,:;!?…)])(?:{_CLOSE})(?=[\w*#(\[-])", re.IGNORECASE)
+# Between a sentence and the next word, without a space: a text that speaks of a tag rarely puts it so.
+_CLOSED_AMID = re.compile(rf"(?<=[\w.,:;!?…])(?:{_CLOSE})(?=[\w*#\[-])", re.IGNORECASE)
 _ANY_OPENED = re.compile(_OPEN, re.IGNORECASE)
 _LONGEST = max(map(len, [*_CLOSING, *_CLOSING.values()]))
 
@@ -41,40 +41,50 @@ def spoken(text: str) -> str:
 
     Thoughts stand between tags at the start of the reply or of a line. Those at the start may lack the
     opening tag, which some chat templates hold. Thoughts without a closing tag were cut off: they reach to
-    the end.
+    the end. What stands in code is text.
     """
     if not _ANY_OPENED.search(text) and not _ANY_CLOSED.search(text):  # as nearly always
         return text
     begun = _after_thoughts(text)
     if begun < 0:
         return ""
-    begun = begun or _after_bare_thoughts(text)
+    begun = begun or _after_unopened(text)
     kept: list[str] = []
-    end = begun
-    while closed := _CLOSED_WITHIN.search(text, end):
-        opened, end = _OPENED_WITHIN.search(text, end, closed.start()), closed.end()
-        if opened:
+    at, ticks = begun, 0
+    while opened := _OPENED_WITHIN.search(text, at):
+        ticks += text.count("`", at, opened.start())
+        at = opened.end()
+        if ticks % 2 == 0:
+            closed = _CLOSED[opened[1].lower()].search(text, at)
             kept.append(text[begun : opened.start()])
-            begun = end
-        elif begun == 0:
-            begun = end
-    cut_off = _OPENED_WITHIN.search(text, end)
-    kept.append(text[begun : cut_off.start() if cut_off else len(text)])
-    return "".join(kept).lstrip() if begun or cut_off else text
+            begun = at = closed.end() if closed else len(text)
+    return "".join([*kept, text[begun:]]).lstrip() if begun else text
 
 
 def is_open_from_the_start(reply: str) -> bool:
-    """Whether a reply begins with thoughts without their opening tag."""
-    text = spoken(reply)
-    return text != reply and reply.endswith(text) and not _OPENED.match(reply)
+    """Whether a reply surely begins with thoughts without their opening tag."""
+    return not _OPENED.match(reply) and bool(_closed_at_an_edge(reply))
 
 
-def _after_bare_thoughts(text: str) -> int:
-    """Where thoughts end that no tag opened and that end in the middle of a line; 0 where there are none."""
-    closed = _CLOSED_AMID.search(text)
-    if closed is None or _ANY_OPENED.search(text, 0, closed.start()):
+def _after_unopened(text: str) -> int:
+    """Where thoughts end that the text begins with and no tag opened; 0 where there are none."""
+    edge = _closed_at_an_edge(text)
+    amid = _CLOSED_AMID.search(text, 0, edge or len(text))
+    if amid and not _ANY_OPENED.search(text, 0, amid.start()) and not _is_code(text, amid.start()):
+        return amid.end()
+    return edge
+
+
+def _closed_at_an_edge(text: str) -> int:
+    """The end of the first closing tag, where it begins or ends a line and nothing opened it; else 0."""
+    closed = _CLOSED_WITHIN.search(text)
+    if closed is None or _OPENED_WITHIN.search(text, 0, closed.start()) or _is_code(text, closed.start()):
         return 0
-    return 0 if _CLOSED_WITHIN.search(text, 0, closed.start()) else closed.end()
+    return closed.end()
+
+
+def _is_code(text: str, place: int) -> bool:
+    return text.count("`", 0, place) % 2 == 1
 
 
 def _after_thoughts(text: str) -> int:

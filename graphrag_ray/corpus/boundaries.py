@@ -22,10 +22,11 @@ _MAX_CLUSTER = 64
 STOPS = ".!?…‽؟۔।॥።။។。！？｡"
 FULL_WIDTH = "。！？｡"
 """Of these, those that white space does not follow."""
-CLOSERS = "\"'”’»)\\]」』）】》〉"
-"""What may stand behind them; for a set of a regular expression."""
-_GAP = re.compile(rf"[{FULL_WIDTH}]++[{FULL_WIDTH}{CLOSERS}]*+\s*+|(?<!\s)\s++")
-_AFTER_STOP = re.compile(rf"[{STOPS}][{STOPS}{CLOSERS}]*+\Z")
+CLOSERS = "\"'”’»)]」』）】》〉"
+"""What may stand behind them."""
+_CLOSING = re.escape(CLOSERS)
+_GAP = re.compile(rf"[{FULL_WIDTH}]++[{FULL_WIDTH}{_CLOSING}]*+\s*+|(?<!\s)\s++")
+_AFTER_STOP = re.compile(rf"[{STOPS}][{STOPS}{_CLOSING}]*+\Z")
 _INITIALS = re.compile(r"(?:\w\.)*\w")
 _ABBREVIATIONS = frozenset(
     "approx apr aug bros ca capt cf co col corp dec dept dr ed eds esp est etc feb fig figs gen gov hon inc "  # noqa: SIM905

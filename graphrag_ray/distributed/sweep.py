@@ -152,7 +152,7 @@ class RaySweep(Generic[T]):
                 coordinator.get("stop", drain_s, within_s=ACCOUNTED_WITHIN_S)
             _wait_for(list(self._runs), drain_s)
             if isinstance(e, RunStopped):
-                self._count_the_rest(coordinator)
+                self._count_the_rest(coordinator, before)
             raise
         finally:
             with suppress(RayError):  # it died: what was last heard of counts
@@ -246,10 +246,15 @@ class RaySweep(Generic[T]):
             )
         )
 
-    def _count_the_rest(self, coordinator: Line) -> None:
-        """What came back after the sweep was told to stop is journalled: people are told of it, too."""
-        with suppress(RayError):
-            self._note(coordinator.get("exchange", [], True, 0, 0.0, within_s=ACCOUNTED_WITHIN_S))
+    def _count_the_rest(self, coordinator: Line, before: Accounts) -> None:
+        """What came back after the sweep was told to stop is journalled: people are told of it, too.
+
+        before: what earlier coordinators accounted for
+        """
+        with suppress(RayError, GraphRagError):  # what stopped the sweep is what it ends with
+            news = coordinator.get("exchange", [], True, 0, 0.0, within_s=ACCOUNTED_WITHIN_S)
+            self.sweep.accounts = Accounts.merged([before, news.accounts])
+            self._note(news)
 
     def _give_up(self, given_up: list[tuple[int, Row, int]]) -> list[tuple[int, Outcome[T]]]:
         """Journal items that kill whoever works on them, as failures."""

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -238,7 +239,8 @@ class _LocalSweep(Generic[T]):
         for task in self.running:
             if task.done() and not task.cancelled() and task.exception() is None:
                 self._count(task.result())
-        self._show()
+        with suppress(GraphRagError):  # what stopped the sweep is what it ends with
+            self._show()
 
     async def _item(
         self, begun: asyncio.Future[list[tuple[Driver[T], list[JournalRow]]]], place: int, asking: Asking

@@ -23,12 +23,14 @@ _LABEL = re.compile(
     r"[ \t]*[*_]{0,2}(?P<name>[^\W\d_][\w.'’&-]*(?:[ \t]+[^\W\d_][\w.'’&-]*){0,4})[*_]{0,2}"
     r"[ \t]*(?:\([^()\n]{1,30}\)[ \t]*)?:[*_]{0,2}(?=[ \t]|$)"
 )
-_CAPITALS = "A-ZÀ-ÞΆ-ΩЀ-Я"
+_CAPITALS = "A-ZÀ-ÞΆ-ΩЀ-Я\u0531-\u0556" + "".join(c for c in map(chr, range(0x100, 0x250)) if c.isupper())
 _NO_CASE = "\u0590-\u109f\u1200-\u137f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3"
 """Letters of scripts without capitals."""
+_PARENTHESES = re.compile(r"\([^()]*\)")
+_CLOSING = re.escape(CLOSERS)
 _BOUNDARY = re.compile(
-    rf"[{FULL_WIDTH}]{{1,8}}[{CLOSERS}]*\s*"
-    rf"|[{STOPS}]{{1,8}}[{CLOSERS}*_]*\s+(?=[\"“‘'«(\[*_–—-]*\s?[{_CAPITALS}0-9{_NO_CASE}])"
+    rf"[{FULL_WIDTH}]{{1,8}}[{_CLOSING}]*\s*"
+    rf"|[{STOPS}]{{1,8}}[{_CLOSING}*_]*\s+(?=[\"“‘'«(\[*_–—-]*\s?[{_CAPITALS}0-9{_NO_CASE}])"
 )
 _WORD_BEFORE = re.compile(r"([^\W_](?:[\w.&'’-]*[^\W_])?)$")
 _FIRST_WORD = re.compile(r"[^\W\d_]{2,}")
@@ -74,8 +76,9 @@ def fold(text: str) -> str:
 
 
 def has_cells(sentence: str) -> bool:
-    """Whether it is a row of a Markdown table, or names beside one another: a stroke stands by itself."""
-    return " | " in sentence
+    """Whether it is a row of a Markdown table, or names beside one another: a stroke stands by itself, and
+    not within parentheses, as in P(A | B)."""
+    return " | " in sentence and " | " in _PARENTHESES.sub("", sentence)
 
 
 def split_sentences(text: str, lexicon: Lexicon) -> list[str]:
@@ -116,7 +119,7 @@ def _mark_fragments(text: str, sentences: list[Sentence]) -> list[Sentence]:
     """The first and the last sentence may be cut by the edge of the chunk."""
     if sentences and not is_opening(text[sentences[0].start]):
         sentences[0] = replace(sentences[0], whole=False)
-    if sentences and text[: sentences[-1].end].rstrip("\"”’')]*_ ")[-1:] not in f"{STOPS}:":
+    if sentences and text[: sentences[-1].end].rstrip(f"{CLOSERS}*_ ")[-1:] not in f"{STOPS}:":
         sentences[-1] = replace(sentences[-1], whole=False)
     return sentences
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from graphrag_ray.corpus.boundaries import STOPS
+from graphrag_ray.corpus.boundaries import CLOSERS, STOPS
 from graphrag_ray.offline.relations import CONVERSE
 from graphrag_ray.offline.sentences import fold, has_cells, is_opening
 from graphrag_ray.query.quotes import quoted
@@ -29,7 +29,7 @@ MARK = "Written without a language model: what stands in quotation marks is quot
 _JOIN = re.compile(r"\s*\[…\]\s*")
 _MARKS = re.compile("[“”]")
 _CUT = "…"
-_ENDS = frozenset(STOPS + '”"’)」』')
+_ENDS = frozenset(STOPS + CLOSERS)
 _LABELLED = re.compile(r"[A-Z][A-Z.'’ -]+: ")
 _POINTS_BACK = re.compile(r"(?:But|And|So|Then|He|She|It|They|This|That|These|Those|His|Her|Its|Their)\b")
 _BOILERPLATE = re.compile(

@@ -26,6 +26,7 @@ MIN_SHARE = 0.25
 """Of a passage's words, by weight: with less in common a sentence is no evidence."""
 MIN_WORDS = 3
 """A shorter quotation is a term, and stands in many places."""
+DIGITS = 12
 MAX_FOUND = 5
 """For one record. Quotations that were found as they stand are never left out."""
 
@@ -181,7 +182,8 @@ def _overlap(
                 share[places[word]] += idf[word]
         share /= total
         np.maximum.at(shares, numbers, share)
-        best = int(np.argmax(np.where(share >= MIN_SHARE, share / by_chance, -1.0)))
+        # Rounded, so that sentences that are equal but for the order of a sum are equal.
+        best = int(np.argmax(np.where(share >= MIN_SHARE, (share / by_chance).round(DIGITS), -1.0)))
         if share[best] >= MIN_SHARE:
             number, start, end = spans[best]
             end = shortened(texts[number], start, end)

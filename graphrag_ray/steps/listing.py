@@ -106,7 +106,7 @@ def look_at(input_url: str, index_url: str = "", options: Mapping[str, Any] | No
         sorted(files, key=lambda f: f.path),
         others,
         _told(indexes, own, base),
-        _name(own.rstrip("/"), base, alone=False) if own.startswith(f"{root.rstrip('/')}/") else "",
+        _name(own.rstrip("/"), base, alone=False) if _is_inside(own, root) else "",
         stable_id("input", display_url(fs.unstrip_protocol(base))),
     )
 
@@ -116,6 +116,12 @@ def skipped_indexes(indexes: Sequence[str]) -> str:
     more = ", …" if len(indexes) > INDEXES_TOLD else ""
     named = ", ".join(indexes[:INDEXES_TOLD])
     return f"{plural(len(indexes), 'index', 'indexes')} skipped ({named}{more})"
+
+
+def _is_inside(own: str, root: str) -> bool:
+    """Whether the index's own folder lies below INPUT."""
+    folder = f"{root.rstrip('/')}/"
+    return own.startswith(folder) and own != folder
 
 
 def _told(indexes: Collection[str], own: str, base: str) -> list[str]:

@@ -46,6 +46,9 @@ def test_thoughts_without_a_reply_leave_nothing(reply):
         "a <think>b</think> c",
         "write <think>b</think>c",
         "it ends with `</think>` or “</think>”, they say",
+        "Use `(.+)</think>(.+)` and group 2.",
+        "`done</think>Answer` is what it writes",
+        "So it looks:\n```\n<think>plan</think>Answer\n```\nThat is all.",
         "[thin",
         "",
     ],
@@ -64,13 +67,27 @@ def test_thoughts_within_a_reply_that_were_cut_off_reach_to_its_end():
     assert spoken("One.\n<think>hm</think>\nTwo.\n<think>hm") == "One.\n\nTwo.\n"
 
 
-@pytest.mark.parametrize("reply", ["hm\n</think>\nNO", "hm.</think>NO", "hm</think>"])
+def test_thoughts_within_a_reply_may_end_in_the_middle_of_a_line():
+    assert spoken("One.\n<think>hm</think>Two.\nThree.") == "One.\nTwo.\nThree."
+    channels = "<|channel|>analysis<|message|>hm<|channel|>final<|message|>"
+    assert spoken(f"One.\n{channels}Two.") == "One.\nTwo."
+
+
+@pytest.mark.parametrize("reply", ["hm\n</think>\nNO", "hm</think>\nNO", "hm</think>"])
 def test_a_reply_may_begin_inside_thoughts(reply):
     assert is_open_from_the_start(reply)
 
 
 @pytest.mark.parametrize(
-    "reply", ["<think>hm</think>\nNO", "NO", "<think>hm", "One.\n<think>hm</think>\nTwo."]
+    "reply",
+    [
+        "<think>hm</think>\nNO",
+        "NO",
+        "<think>hm",
+        "One.\n<think>hm</think>\nTwo.",
+        "a group.</think>b",
+        "`x\n</think>`",
+    ],
 )
 def test_a_reply_that_shows_the_opening_tag_does_not_begin_inside_thoughts(reply):
     assert not is_open_from_the_start(reply)
