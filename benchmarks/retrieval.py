@@ -23,7 +23,6 @@ from typing import Any
 from graphrag_ray import open_index
 from graphrag_ray.ask import Index
 from graphrag_ray.search import keyword
-from graphrag_ray.search.ranking import merged
 
 METHODS = ("keyword", "vector", "hybrid", "local")
 CUTS = (5, 10)
@@ -50,9 +49,7 @@ def read_questions(corpus: Path, documents: Sequence[Mapping[str, Any]]) -> list
 
 
 def by_keyword(index: Index, question: str) -> list[str]:
-    wanted = keyword.asked(question)
-    shards = index.searcher.keyword_shards("text_unit")
-    return [id_ for id_, _ in merged((keyword.search(s, wanted, MOST) for s in shards), MOST)]
+    return [id_ for id_, _ in keyword.search(index.searcher.keyword_shards("text_unit"), question, MOST)]
 
 
 def by_method(method: str) -> Callable[[Index, str], list[str]]:

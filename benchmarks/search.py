@@ -77,12 +77,16 @@ def ways(records: Records, questions: Records) -> list[Way]:
             return vectors.build(records.ids[rows.start : rows.stop], records.vectors(rows), graph)
 
         asked = list(vectors.unit(questions.vectors(range(QUESTIONS))))
-        return Way(name, build, vectors.read, vectors.search, asked)
+
+        def search(shards: Sequence[Any], wanted: Any, k: int) -> list[Found]:
+            return merged((vectors.search(shard, wanted, k) for shard in shards), k)
+
+        return Way(name, build, vectors.read, search, asked)
 
     def by_keyword(rows: range) -> pa.Buffer:
-        return keyword.build(records.ids[rows.start : rows.stop], records.texts(rows))
+        return keyword.build(records.ids[rows.start : rows.stop], records.texts(rows), "english")
 
-    asked = [keyword.asked(text) for text in questions.texts(range(QUESTIONS))]
+    asked = questions.texts(range(QUESTIONS))
     found = Way("keyword", by_keyword, keyword.read, keyword.search, asked)
     return [by_vector("exact", False), by_vector("graph", True), found]
 
@@ -101,7 +105,7 @@ def measured(way: Way, size: int, folder: Path, truth: list[list[Found]] | None)
         shards.append(way.read(pa.memory_map(str(path)).read_buffer()))
 
     def ask(question: Any, k: int) -> list[Found]:
-        return merged((way.search(shard, question, k) for shard in shards), k)
+        return way.search(shards, question, k)
 
     found = [ask(question, 100) for question in way.asked]
     ms = []

@@ -185,9 +185,7 @@ def _by_vector(searcher: Searcher, need: Search, wanted: Floats) -> list[Found]:
 
 
 def _by_keyword(searcher: Searcher, need: Search) -> list[Found]:
-    wanted, among = keyword.asked(need.text), _ids(need)
-    shards = searcher.keyword_shards(need.kind)
-    return merged((keyword.search(shard, wanted, need.k, among) for shard in shards), need.k)
+    return keyword.search(searcher.keyword_shards(need.kind), need.text, need.k, _ids(need))
 
 
 def _ids(need: Search) -> pa.Array | None:

@@ -394,6 +394,37 @@ class Embeddings(_Strict):
     """Longer texts are cut before embedding."""
 
 
+Language: TypeAlias = Literal[
+    "arabic",
+    "danish",
+    "dutch",
+    "english",
+    "finnish",
+    "french",
+    "german",
+    "greek",
+    "hindi",
+    "hungarian",
+    "indonesian",
+    "italian",
+    "norwegian",
+    "polish",
+    "portuguese",
+    "romanian",
+    "russian",
+    "spanish",
+    "swedish",
+    "turkish",
+]
+"""Those whose words Snowball stems, and whose texts we can tell (`search/languages.py`)."""
+
+
+class Search(_Strict):
+    language: Language | Literal["auto", "none"] = "auto"
+    """Of the corpus: keyword search finds a word in its other forms. auto: told by its function words; none:
+    words are compared by their first letters."""
+
+
 Searched: TypeAlias = Literal["text_unit", "entity", "relationship", "community_report"]
 """What is embedded and can be searched."""
 
@@ -527,6 +558,7 @@ class Settings(_Strict):
     communities: Communities = Communities()
     reports: Reports = Reports()
     embeddings: Embeddings = Embeddings()
+    search: Search = Search()
     query: Query = Query()
     run: OfMachine[Run] = Run()
     budget: OfMachine[Budget] = Budget()

@@ -1,19 +1,20 @@
 """The words of a text, in any script, as keyword search counts them: the same for records and questions.
 
-Words are case-folded and brought into Unicode NFKC. Of a word longer than six letters its first six are a
-word too: the plainest of all stemmers and the only one that fits most languages (McNamee and Mayfield 2004,
-"Character n-gram tokenization for European language text retrieval"); unlike there the whole word counts
-beside it, so that a rare name is nearer than what only begins like it. Scripts that put no spaces between
-words (Chinese, Japanese, Thai, Khmer, …), and Korean, whose particles cling to words, are read as their
-characters and pairs of neighbours, as Lucene's CJK analysis does it.
+Words are case-folded, brought into Unicode NFKC, and stemmed by Snowball (Porter 1980, "An algorithm for
+suffix stripping"; snowballstem.org) in the language of the corpus. Where that is not known, a word of six
+letters or more counts as itself and by its first six: the plainest of all stemmers and the only one that fits
+most languages (McNamee and Mayfield 2004, "Character n-gram tokenization for European language text
+retrieval"). Scripts that put no spaces between words (Chinese, Japanese, Thai, Khmer, …), and Korean, whose
+particles cling to words, are read as their characters and pairs of neighbours, as Lucene's CJK analysis does.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
+from typing import Any
 
 STEM = 6
 MAX_WORD = 64
@@ -35,16 +36,25 @@ _PUNCTUATION = "“”‘’–—…"
 _RUN = re.compile(f"[{_UNSPACED}]")
 
 
-def words(text: str) -> list[str]:
-    """All words in order, each as often as it occurs."""
-    return [word for written in _written(text) for word in _read(written)]
+def words(text: str, language: str = "") -> list[str]:
+    """All words in order, each as often as it occurs. language: of `languages.WORDS`; "": not known."""
+    return [word for written in _written(text) for word in _read(written, language)]
 
 
 @lru_cache(maxsize=1 << 16)
-def _read(written: str) -> tuple[str, ...]:
+def _read(written: str, language: str) -> tuple[str, ...]:
     if written > "\u0e00" and _RUN.match(written):
         return (*written, *map("".join, pairwise(written)))
-    return (written, written[:STEM] + _PREFIX_MARK) if len(written) > STEM else (written,)
+    if language:
+        return (_stemmer(language).stemWord(written),)
+    return (written, written[:STEM] + _PREFIX_MARK) if len(written) >= STEM else (written,)
+
+
+@cache
+def _stemmer(language: str) -> Any:
+    import Stemmer
+
+    return Stemmer.Stemmer(language, 0)  # `_read` remembers already
 
 
 def _written(text: str) -> list[str]:

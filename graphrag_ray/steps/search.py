@@ -22,14 +22,17 @@ from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.ids import stable_id
 from graphrag_ray.search import keyword, vectors
+from graphrag_ray.search.languages import common_language
 from graphrag_ray.steps.embed import ids_of_reports, load_texts, written_texts
 from graphrag_ray.steps.run import Result, Run
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parts import Part, read_table, write_parts
+from graphrag_ray.store.parts import Part, read_part, read_table, write_parts
 
 By: TypeAlias = Literal["keyword", "vector"]
 
+LOOKED_AT_PARTS, LOOKED_AT_CHUNKS = 16, 64
+"""By which the language of the corpus is told."""
 SHARD_ROWS = 131_072
 SHARD_BYTES: Mapping[By, int] = {"keyword": 48 << 20, "vector": 128 << 20}
 """Of a shard's parts as they are stored. A shard takes some 1 GB of memory while it is made."""
@@ -45,7 +48,7 @@ _MADE = pa.schema(
 
 @dataclass(frozen=True)
 class _Shard:
-    """made_from: a hash of all that it depends on; report_ids: see `load_texts`."""
+    """made_from: a hash of all that it depends on; report_ids: see `load_texts`; language: of its words."""
 
     kind: str
     by: By
@@ -53,6 +56,7 @@ class _Shard:
     report_ids: Callable[[], pa.Array] | None
     graph: bool
     made_from: str
+    language: str
 
     @property
     def table(self) -> str:
@@ -69,12 +73,14 @@ def index_for_search(
     texts = written_texts(corpus, described, reports)
 
     def compute() -> Result:
+        language = _language(run, corpus)
         report_ids = run.executor.share(ids_of_reports(ids))
         named = {"community_report": stable_id("report ids", *ids)}
         shards: list[_Shard] = []
         for kind in schema.EMBEDDINGS:
             of_reports = report_ids if kind in named else None
-            shards += _shards(kind, "keyword", texts[kind], [named.get(kind, "")], of_reports)
+            depends_on = [named.get(kind, ""), language]
+            shards += _shards(kind, "keyword", texts[kind], depends_on, of_reports, language)
             shards += _shards(kind, "vector", embedded.tables.get(f"embeddings_{kind}", []))
         ways: list[By] = ["keyword", "vector"] if embedded.tables else ["keyword"]
         kinds = [schema.search_table(kind, by) for kind in schema.EMBEDDINGS for by in ways]
@@ -97,7 +103,19 @@ def index_for_search(
             tables["failures"] = [write_parts(run.store, "failures", [rows])]
         return Result(tables, {"shards": len(shards)}, final=not failed)
 
-    return run.step("search", [texts, ids, embedded], compute)
+    return run.step("search", [texts, ids, embedded, run.settings.search], compute)
+
+
+def _language(run: Run, corpus: Result) -> str:
+    """In which keyword search stems words; "": in none. Told by the first chunks of some parts, which are
+    spread over the corpus."""
+    asked = run.settings.search.language
+    if asked != "auto":
+        return "" if asked == "none" else asked
+    parts = corpus.parts("text_units")
+    some = parts[:: max(1, len(parts) // LOOKED_AT_PARTS)][:LOOKED_AT_PARTS]
+    tables = [read_part(run.store, part, ["text"]).slice(0, LOOKED_AT_CHUNKS) for part in some]
+    return common_language(text for table in tables for text in table["text"].to_pylist())
 
 
 def _shards(
@@ -106,6 +124,7 @@ def _shards(
     groups: Sequence[Sequence[Part]],
     depends_on: Sequence[str] = (),
     report_ids: Callable[[], pa.Array] | None = None,
+    language: str = "",
 ) -> list[_Shard]:
     """A part that is larger than a shard is one by itself; no rows, no shard."""
     parts = [part for group in groups for part in group if part.rows]
@@ -116,7 +135,7 @@ def _shards(
     for batch in stable_batches([part.path for part in parts], sizes, limit):
         own = [parts[i] for i in batch]
         made_from = stable_id("search", kind, by, str(graph), _code(), *depends_on, *(p.path for p in own))
-        found.append(_Shard(kind, by, own, report_ids, graph, made_from))
+        found.append(_Shard(kind, by, own, report_ids, graph, made_from, language))
     return found
 
 
@@ -139,7 +158,10 @@ def _make(store: Store, x: tuple[int, _Shard]) -> Iterator[pa.Table]:
         table = pa.concat_tables(load_texts(store, (shard.kind, list(shard.parts), report_ids)))
         texts = [text or "" for text in table["text"].to_pylist()]
         data = keyword.build(
-            table["id"].to_pylist(), texts, lambda id_, e: failed.append({"id": id_, "error": note_bug(e)})
+            table["id"].to_pylist(),
+            texts,
+            shard.language,
+            lambda id_, e: failed.append({"id": id_, "error": note_bug(e)}),
         )
     # Under another name where a text failed: the next run is to make it anew.
     made_from = stable_id(shard.made_from, "incomplete") if failed else shard.made_from
@@ -154,6 +176,6 @@ def _code() -> str:
     digest = hashlib.sha256()
     for path in sorted(Path(keyword.__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
-    for library in ("bm25s", "usearch"):
+    for library in ("PyStemmer", "usearch"):
         digest.update(version(library).encode())
     return digest.hexdigest()

@@ -31,7 +31,7 @@ def searched(of: Any, data: bytes) -> None:
     shard = of.read(pa.py_buffer(data))
     of.check(shard)
     if of is keyword:
-        keyword.search(shard, keyword.asked("word3 and 7"), 5)
+        keyword.search([shard], "word3 and 7", 5)
     elif shard.dimensions == len(WANTED):
         vectors.search(shard, WANTED, 5)
         if shard.graph is not None:
@@ -113,8 +113,12 @@ def ints(*values: int) -> pa.Array:
         ({"records": pa.array([0, 1, 2], pa.int32())}, "of no record"),
         ({"records": pa.array([0, -1, 1], pa.int32())}, "of no record"),
         ({"words": pa.array([3, 2, 1], pa.uint64())}, "not in order"),
-        ({"scores": pa.array([1, float("nan"), 1], pa.float32())}, "no number"),
-        ({"scores": pa.array([1], pa.float32())}, "different lengths"),
+        ({"counts": pa.array([1, 0, 1], pa.uint16())}, "less than once"),
+        ({"lengths": pa.array([-1, 2], pa.int32())}, "less than no word"),
+        ({"lengths": pa.array([2], pa.int32())}, "different lengths"),
+        ({"counts": pa.array([1], pa.uint16())}, "different lengths"),
+        ({"language": pa.array(list(b"elvish"), pa.uint8())}, "no known language"),
+        ({"language": pa.array([255], pa.uint8())}, "utf-8"),
         ({"ids": pa.array(["a", None], pa.string())}, "an id is missing"),
         ({"ids": ints(1, 2)}, "of other types"),
         ({"records": ints(0, 1, 1)}, "of other types"),
@@ -127,11 +131,28 @@ def test_postings_that_lead_out_of_a_shard_are_refused(changes: dict[str, pa.Arr
         "words": pa.array([1, 2, 3], pa.uint64()),
         "ends": ints(1, 2, 3),
         "records": pa.array([0, 1, 1], pa.int32()),
-        "scores": pa.array([1, 1, 1], pa.float32()),
+        "counts": pa.array([1, 1, 1], pa.uint16()),
+        "lengths": pa.array([1, 2], pa.int32()),
+        "language": pa.array(list(b"english"), pa.uint8()),
     }
     searched(keyword, packed(sound).to_pybytes())
     with pytest.raises(ValueError, match=told):
         searched(keyword, packed(sound | changes).to_pybytes())
+
+
+@pytest.mark.parametrize(
+    ("scores", "told"), [([1, float("nan"), 1], "no number"), ([1], "different lengths")]
+)
+def test_scores_of_a_shard_of_an_earlier_version_are_looked_at_too(scores: list[float], told: str):
+    before = {
+        "ids": pa.array(["a", "b"], pa.string()),
+        "words": pa.array([1, 2, 3], pa.uint64()),
+        "ends": ints(1, 2, 3),
+        "records": pa.array([0, 1, 1], pa.int32()),
+        "scores": pa.array(scores, pa.float32()),
+    }
+    with pytest.raises(ValueError, match=told):
+        searched(keyword, packed(before).to_pybytes())
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 7.0])

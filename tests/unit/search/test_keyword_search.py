@@ -8,15 +8,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.search import keyword
+from graphrag_ray.search.arrays import packed
 from graphrag_ray.search.words import MAX_WORD, words
 
 TEXTS = st.dictionaries(st.text("abcdef", min_size=1), st.text(max_size=200), min_size=1, max_size=20)
 
 
-def found(texts: dict[str, str], question: str, k: int = 10, among: list[str] | None = None) -> list[str]:
-    shard = keyword.read(keyword.build(list(texts), list(texts.values())))
+def shard_of(texts: dict[str, str], language: str = "") -> keyword.KeywordShard:
+    shard = keyword.read(keyword.build(list(texts), list(texts.values()), language))
+    keyword.check(shard)
+    return shard
+
+
+def found(
+    texts: dict[str, str],
+    question: str,
+    k: int = 10,
+    among: list[str] | None = None,
+    language: str = "",
+) -> list[str]:
     only = None if among is None else pa.array(among, pa.string())
-    return [id_ for id_, _ in keyword.search(shard, keyword.asked(question), k, only)]
+    return [id_ for id_, _ in keyword.search([shard_of(texts, language)], question, k, only)]
 
 
 def test_the_record_that_holds_the_rarer_words_comes_first():
@@ -51,6 +63,63 @@ def test_words_are_found_in_any_script(text: str, question: str):
 def test_a_whole_word_is_nearer_than_one_that_begins_like_it():
     texts = {"a": "a microscope on the table", "b": "the microphone of a table", "c": "on a table microsoft"}
     assert found(texts, "Microsoft")[0] == "c"
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "question"),
+    [
+        ("english", "the policy of the innovators", "policies innovator"),
+        ("english", "one planet", "planets"),
+        ("german", "die Häuser der Städte", "Haus Stadt"),
+        ("french", "des chevaux nationaux", "national"),
+        ("russian", "в городах и сёлах", "город"),
+        ("english", "東京都庁に行きました", "東京"),
+        ("", "one planet", "planets"),
+    ],
+)
+def test_a_word_is_found_in_its_other_forms(language: str, text: str, question: str):
+    assert found({"a": "nothing", "b": text}, question, language=language) == ["b"]
+
+
+def test_a_stem_counts_once():
+    texts = {"a": "developers and more words", "b": "develop and more words"}
+    shard = shard_of(texts, "english")
+    (a, b) = keyword.search([shard], "development", 2)
+    assert a[1] == b[1]
+
+
+def test_what_is_rare_in_the_corpus_counts_as_rare_in_a_shard_where_it_is_common():
+    mills = shard_of({f"m{i}": "mill and water" for i in range(9)} | {"m9": "mill, and a bridge in passing"})
+    others = shard_of({f"o{i}": f"bridge and ferry {i}" for i in range(90)})
+    alone = [id_ for id_, _ in keyword.search([mills], "bridge mill", 1)]
+    assert alone == ["m9"]
+    (first, *_) = keyword.search([mills, others], "water bridge", 3)
+    assert first[0].startswith("m") and first[0] != "m9", "bridges are common in the corpus, and water is not"
+
+
+@given(TEXTS, st.text(max_size=50), st.integers(1, 4))
+def test_into_how_many_shards_records_are_put_changes_nothing(texts: dict[str, str], question: str, n: int):
+    together = keyword.search([shard_of(texts)], question, 10)
+    ids = list(texts)
+    apart = keyword.search([shard_of({i: texts[i] for i in ids[at::n]}) for at in range(n)], question, 10)
+    assert [id_ for id_, _ in apart] == [id_ for id_, _ in together]
+    assert [score for _, score in apart] == pytest.approx([score for _, score in together])
+
+
+def test_a_shard_of_an_earlier_version_is_searched_by_the_scores_that_it_holds():
+    hashes = keyword._asked("mill river", "")
+    before = packed(
+        {
+            "ids": pa.array(["a", "b"], pa.string()),
+            "words": pa.array(hashes),
+            "ends": pa.array([1, 3], pa.int64()),
+            "records": pa.array([0, 0, 1], pa.int32()),
+            "scores": pa.array([0.5, 0.25, 2.0], pa.float32()),
+        }
+    )
+    shard = keyword.read(before)
+    keyword.check(shard)
+    assert keyword.search([shard], "the mill by the river", 5) == [("b", 2.0), ("a", 0.75)]
 
 
 def test_equal_records_come_in_the_order_of_their_ids():
