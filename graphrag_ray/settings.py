@@ -493,6 +493,9 @@ IndexingPrompt: TypeAlias = Literal[
     "extract", "extract_examples", "glean_check", "glean", "claims", "describe", "report", "correct"
 ]
 """Prompts that an index is made with: changed, its models are asked again."""
+LANGUAGE_OF_TEXT = "the language of the text"
+LANGUAGE_OF_QUESTION = "the language of the question"
+
 BUNDLED = "bundled"
 """In the place of prompts_dir: the prompts of the package."""
 
@@ -531,8 +534,9 @@ class Settings(_Strict):
     run: OfMachine[Run] = Run()
     budget: OfMachine[Budget] = Budget()
     storage: OfMachine[Storage] = Storage()
-    output_language: str = "the language of the text"
-    """In which descriptions, reports and answers are written, in words for the model."""
+    output_language: str = LANGUAGE_OF_TEXT
+    """In which descriptions, reports and answers are written, in words for the model. Where it is the
+    default, answers are written in the language of the question."""
     prompts_dir: OfMachine[KeptPlace] = None
     """A folder with edited prompts (`graphrag-ray init` writes one); what it lacks is as if it were null.
     null: an index goes on with the prompts that it was made with, a new one and all questions take those of
@@ -565,6 +569,11 @@ class Settings(_Strict):
         said = before.get("chunking") if before is not None else {"boundaries": "sentence"}
         kept = "sentence" if isinstance(said, Mapping) and said.get("boundaries") == "sentence" else "token"
         return self.model_copy(update={"chunking": self.chunking.model_copy(update={"boundaries": kept})})
+
+    @property
+    def answer_language(self) -> str:
+        """In which answers are written: they have no text whose language could be meant."""
+        return LANGUAGE_OF_QUESTION if self.output_language == LANGUAGE_OF_TEXT else self.output_language
 
     def kept(self) -> dict[str, Any]:
         """What a snapshot keeps of them: what the index is, without what is this machine's."""

@@ -352,6 +352,6 @@ def spec_of(
         call=settings.call(stage, max_tokens),
         response_type=settings.query.response_type,
         knowledge=_GENERAL_KNOWLEDGE if settings.query.general_knowledge else "",
-        language=settings.output_language,
+        language=settings.answer_language,
         max_tokens=max_tokens,
     )
