@@ -323,6 +323,10 @@ class Descriptions(_Strict):
     max_output_tokens: Annotated[int, Field(gt=0)] = 500
     batch_tokens: Annotated[int, Field(gt=0)] = 6_000
     """Instances summarised in one call; more are reduced as a tree."""
+    alike: Literal["once", "each"] | None = None
+    """Descriptions that differ by quotation marks, the case of the first letter or a full stop at the end.
+    once: read as one, and where there is no other, no model is asked; each: as former versions did. null: as
+    the index was made, a new one once."""
 
 
 class Graph(_Strict):
@@ -569,6 +573,17 @@ class Settings(_Strict):
         said = before.get("chunking") if before is not None else {"boundaries": "sentence"}
         kept = "sentence" if isinstance(said, Mapping) and said.get("boundaries") == "sentence" else "token"
         return self.model_copy(update={"chunking": self.chunking.model_copy(update={"boundaries": kept})})
+
+    def with_descriptions_of(self, before: Mapping[str, Any] | None) -> Settings:
+        """Settings that say how often like descriptions are read: as these do, else as the index before did.
+
+        before: as for `with_chunks_of`. What was asked in another way would be asked, and paid for, again.
+        """
+        if self.descriptions.alike is not None:
+            return self
+        said = before.get("descriptions") if before is not None else {"alike": "once"}
+        kept = "once" if isinstance(said, Mapping) and said.get("alike") == "once" else "each"
+        return self.model_copy(update={"descriptions": self.descriptions.model_copy(update={"alike": kept})})
 
     @property
     def answer_language(self) -> str:
