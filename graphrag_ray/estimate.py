@@ -81,7 +81,8 @@ def estimate(
     spec = extract_spec(prompts, settings, load_names(settings).key)
     store = Store(root, settings.storage.of(root)) if root is not None else None
     if store is not None:
-        settings = settings.with_chunks_of(settings_before(store, readable(store)[0]))
+        before = settings_before(store, readable(store)[0])
+        settings = settings.with_chunks_of(before).with_descriptions_of(before)
     journal = JournalIndex.load(store, "extract") if store is not None else None
     counter = ChunkCounter(spec, settings, sample, journal.is_done if journal else None)
     corpus = _read(input_url, root or "", settings, counter, read_bytes)

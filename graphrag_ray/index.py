@@ -106,7 +106,8 @@ def index(
         run = Run(executor, settings, {}, None, observer, lock=lock, afresh=afresh)
         run.parent = parent_of(run, add)
         run.settings = with_contents(settings, run.parent, observer)
-        run.settings = run.settings.with_chunks_of(settings_before(store, run.parent))
+        before = settings_before(store, run.parent)
+        run.settings = run.settings.with_chunks_of(before).with_descriptions_of(before)
         run.prompts = load_prompts(settings.prompts_dir, run.settings.prompts)
         names = load_names(run.settings)
         if told := tell_unfinished(store, JOURNALS):

@@ -76,8 +76,8 @@ class Prompt:
         """The messages with every placeholder replaced in one pass."""
         messages = []
         if self.system:
-            messages.append(Message("system", _fill(self.system, variables)))
-        messages.append(Message("user", _fill(self.user, variables)))
+            messages.append(Message("system", self._filled(self.system, variables)))
+        messages.append(Message("user", self._filled(self.user, variables)))
         return tuple(messages)
 
     @property
@@ -89,7 +89,13 @@ class Prompt:
 
     def text(self, variables: Mapping[str, str]) -> str:
         """The user part alone, filled: for later turns of a conversation."""
-        return _fill(self.user, variables)
+        return self._filled(self.user, variables)
+
+    def _filled(self, template: str, variables: Mapping[str, str]) -> str:
+        # Not for prompts of an index: every byte of these decides which replies are in the journal.
+        if self.name not in get_args(IndexingPrompt):
+            template = _without_empty(template, variables)
+        return _PLACEHOLDER.sub(lambda m: variables[m.group(1)], template)
 
 
 def parse_prompt(name: str, text: str, where: str = "") -> Prompt:
@@ -165,5 +171,11 @@ def bundled_prompts() -> Path:
     return installed if installed.is_dir() else Path(__file__).parent.parent / "prompts"
 
 
-def _fill(template: str, variables: Mapping[str, str]) -> str:
-    return _PLACEHOLDER.sub(lambda m: variables[m.group(1)], template)
+def _without_empty(template: str, variables: Mapping[str, str]) -> str:
+    """Without the placeholders whose values are empty, the blanks beside them, and lines of nothing else."""
+    for name in {n for n in _PLACEHOLDER.findall(template) if not variables[n]}:
+        slot = rf"\{{{name}\}}"
+        alone = rf"^[ \t]*+(?:[-*•][ \t]*+)?{slot}[ \t]*+(?:\n|\Z)"
+        first, later = rf"^{slot}[ \t]*+", rf"(?<![ \t])[ \t]*+{slot}"
+        template = re.sub(f"{alone}|{first}|{later}", "", template, flags=re.MULTILINE)
+    return template

@@ -7,8 +7,14 @@ A context shows numbered records in sections, each line one record of a CSV tabl
     1,MARA VENN,"Mayor of the town, …"
 
 Numbers are local to the context (1…n per section), so that no cached reply depends on what else is in
-the index; `References` turns a model's `[Data: Entities (1, 4)]` into string ids at once. Line breaks
+the index; `resolve_references` turns a model's `[Data: Entities (1, 4)]` into string ids at once. Line breaks
 inside a field are folded, so no text of the corpus can look like a heading or another record.
+
+Small models write references in forms of their own, and all of these are read:
+
+    [Data: Reports 1, 2]   [Data: Reports (1); 2]   anything in square brackets that begins with "Data:"
+    [Reports: 1]  [Data Reports (1)]  (Data: Reports (1))   only known sections, each followed by numbers
+    ［Data：Reports（1）］  【Data: Reports (1)】              full-width marks
 """
 
 from __future__ import annotations
@@ -27,10 +33,57 @@ MAX_REFERENCE_IDS = 5
 """At most so many ids are listed in one reference, then "+more" (paper E.2)."""
 
 _HEADING = re.compile(r"^-----([A-Za-z]+)-----$")
-# Possessive repetitions, and starts that only one place can be: linear on replies of nothing but spaces.
-_REFERENCE = re.compile(r"(?<![ \t])([ \t]*+)\[\s*+Data:([^\[\]]*+)\]", re.IGNORECASE)
 _CONTROL = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
-_PART = re.compile(r"(?<![A-Za-z])([A-Za-z]++)\s*+\(([^()]*+)\)")
+
+# Possessive repetitions, and starts that only one place can be: linear on any text.
+_SECTION_NAMES = ("reports", "entities", "relationships", "claims", "sources")
+_NAME = r"(?:reports?|entit(?:y|ies)|relationships?|claims?|sources?)\b"
+_OPEN, _CLOSE, _NO_SQUARE = r"[\[［【]\s*+", r"[\]］】]", r"[^\[\]［］【】]*+"
+_ROUND, _CLOSE_ROUND = r"[(（]", r"[)）]"
+_DATA = r"Data\s*+[:：]"
+_MARKS = r"\s\d,;.、，；&#*+…–\-"
+_GROUP = rf"{_ROUND}(?:[{_MARKS}]++|(?:and|more|ids?|nos?)\b)*+"
+_ITEMS = rf"(?:[{_MARKS}:：]++|(?:{_NAME}|(?:and|more|ids?|nos?)\b)|{_GROUP}{_CLOSE_ROUND})*+"
+_LEAD = r"[\s:：#*]*+"
+_NUMBER_FOLLOWS = rf"(?={_ROUND}?[\s#*]*+\d)"
+_NUMBERED = rf"{_NAME}{_LEAD}{_NUMBER_FOLLOWS}{_ITEMS}"
+_WITH_DATA = rf"{_OPEN}{_DATA}({_NO_SQUARE}){_CLOSE}|{_ROUND}\s*+{_DATA}\s*+({_NUMBERED}){_CLOSE_ROUND}"
+_WITHOUT_DATA = rf"{_OPEN}((?:Data\s++)?{_NUMBERED}){_CLOSE}"
+_BLANKS = r"(?<![ \t])([ \t]*+)"
+
+REFERENCE = re.compile(rf"{_BLANKS}(?:{_WITH_DATA}|{_WITHOUT_DATA})", re.IGNORECASE)
+"""A reference in any form, with the blanks before it."""
+
+_NAMED = re.compile(rf"{_BLANKS}(?:{_WITH_DATA})", re.IGNORECASE)
+_UNNAMED = re.compile(_WITHOUT_DATA, re.IGNORECASE)
+_NAMED_START = re.compile(rf"[\[［【](?=\s*+{_DATA})", re.IGNORECASE)
+_ROUND_NAMED = re.compile(rf"({_ROUND}\s*+Data\s*+)[:：](?=\s*+{_NUMBERED}{_CLOSE_ROUND})", re.IGNORECASE)
+_START = re.compile(rf"[\[［【(（]\s*+(?:Data|{_NAME})", re.IGNORECASE)
+"""What every reference begins with, in any form: most texts hold none, and this is found fast."""
+_TOKEN = re.compile(r"[()（）]|[^\s,;:、，；：&()（）]++")
+_AROUND = "#*_`.…\"'“”"
+"""Marks around a number or name that say nothing."""
+_NO_ITEMS = frozenset(("", "+", "+more", "more", "and", "id", "ids", "no", "nos", "data"))
+
+
+def _beginnings(word: str) -> str:
+    """A pattern for every beginning of a word, the empty one too."""
+    return "".join(f"(?:{letter}" for letter in word) + ")?" * len(word)
+
+
+_NAME_BEGINS = "(?:" + "|".join(_beginnings(name) for name in (*_SECTION_NAMES, "entity")) + ")"
+_ITEMS_BEGIN = rf"{_NUMBER_FOLLOWS}{_ITEMS}(?:{_GROUP})?[a-z]{{0,16}}"
+_UNFINISHED = re.compile(
+    rf"(?:{_OPEN}(?:{_DATA}{_NO_SQUARE}|(?:Data\s++)?{_NAME}{_LEAD}{_ITEMS_BEGIN})"
+    rf"|{_ROUND}\s*+{_DATA}\s*+{_NAME}{_LEAD}{_ITEMS_BEGIN})\Z",
+    re.IGNORECASE,
+)
+_NAME_GOES_ON = rf"(?:{_NAME_BEGINS}|{_NAME}{_LEAD}(?:{_ROUND}?[\s#*]*+|{_ITEMS_BEGIN}))"
+_MAY_BECOME = re.compile(
+    rf"(?:{_OPEN}(?:{_beginnings('data')}|{_DATA}{_NO_SQUARE}|(?:Data\s++)?{_NAME_GOES_ON}|Data\s*+)"
+    rf"|{_ROUND}\s*+(?:{_beginnings('data')}|Data\s*+|{_DATA}\s*+{_NAME_GOES_ON}))\Z",
+    re.IGNORECASE,
+)
 
 
 def heading(section: str, columns: Sequence[str]) -> str:
@@ -84,8 +137,8 @@ def resolve_references(
 
     numbering: (section, local number) -> id for every record that was in the context.
     Returns the text with `[Data: Entities (<id>, <id>)]`, the distinct references in order of their
-    first appearance, and how many cited numbers were not in the context (these are taken out; an
-    empty reference goes altogether).
+    first appearance, and how much was cited that is not in the context: each such number, and each name
+    without a number. These are taken out; an empty reference goes altogether, and counts once.
     """
     cited: dict[Reference, None] = {}
     dropped = 0
@@ -120,7 +173,8 @@ def references_in(text: str) -> list[Reference]:
     found: dict[Reference, None] = {}
 
     def collect(section: str, items: list[str]) -> list[str]:
-        found.update(dict.fromkeys(Reference(section, i) for i in items))
+        if section:
+            found.update(dict.fromkeys(Reference(section, i) for i in items))
         return items
 
     _map_references(text, collect)
@@ -129,7 +183,33 @@ def references_in(text: str) -> list[Reference]:
 
 def strip_references(text: str) -> str:
     """The text without its references, for contexts in which their numbers would mean nothing."""
-    return _REFERENCE.sub("", text)
+    return REFERENCE.sub("", text)
+
+
+def harmless(text: str) -> str:
+    """Text that was not written as an answer, without anything that would be read as a reference.
+
+    What calls itself "Data:" goes. What only looks like one, "[Source 3]" in a paper, keeps its words and
+    gets round brackets. An opening that is left over loses its bracket, for what follows could close it.
+    """
+    if not _START.search(text):
+        return text
+    text = _NAMED.sub("", _UNNAMED.sub(r"(\1)", text))
+    # What is taken out may bring together what was apart.
+    text = _UNNAMED.sub(r"(\1)", _NAMED_START.sub("(", text))
+    return _ROUND_NAMED.sub(r"\1", text)
+
+
+def without_unfinished(text: str) -> str:
+    """The text of a reply that was cut off, without a reference that is not closed."""
+    found = _UNFINISHED.search(text)
+    return text[: found.start()].rstrip() if found else text
+
+
+def may_become_reference(text: str) -> int | None:
+    """Where the end of a text begins that is a reference once more follows; None where there is none."""
+    found = _MAY_BECOME.search(text)
+    return found.start() if found else None
 
 
 def write_reference(by_section: Mapping[str, Iterable[str | int]]) -> str:
@@ -146,18 +226,42 @@ def write_reference(by_section: Mapping[str, Iterable[str | int]]) -> str:
 def _map_references(text: str, replace: Callable[[str, list[str]], list[str]]) -> str:
     def one(match: re.Match[str]) -> str:
         sections: dict[str, dict[str, None]] = {}
-        for part in _PART.finditer(match.group(2)):
-            name = _section(part.group(1))
-            items = [i.strip() for i in re.split(r"[,;]", part.group(2))]
-            items = [i for i in items if i and i.lower() != "+more"]
-            kept = replace(name, items) if name else replace("", items)
+        for name, items in _parts(match.group(2) or match.group(3) or match.group(4) or ""):
+            kept = replace(name, items)
             if name and kept:
                 sections.setdefault(name, {}).update(dict.fromkeys(kept))
         written = write_reference(sections)
         # The space before a reference goes with it; no other is touched, since text may be a quotation.
         return match.group(1) + written if written else ""
 
-    return _REFERENCE.sub(one, text)
+    return REFERENCE.sub(one, text)
+
+
+def _parts(body: str) -> list[tuple[str, list[str]]]:
+    """What a reference names, in order: a section of SECTIONS and its items. "" as the section: of none that
+    is known, or a name without an item, which stands for itself."""
+    parts: list[tuple[str, list[str]]] = []
+    name, section, items = "", "", []
+    inside = False
+    for token in _TOKEN.findall(body):
+        if token in "()（）":
+            inside = token in "(（"
+            continue
+        word = token.strip(_AROUND)
+        if word.lower() in _NO_ITEMS:
+            continue
+        known = _section(word) if word.isalpha() else None
+        if not known and (inside or not word.isalpha()):
+            items.append(word)
+            continue
+        if name and (items or section):
+            parts.append((section, items) if items else ("", [name]))
+        name, section, items = word, known or "", []
+    if items:
+        parts.append((section, items))
+    elif name or not parts:
+        parts.append(("", [name]))
+    return parts
 
 
 @lru_cache(maxsize=1024)

@@ -323,6 +323,10 @@ class Descriptions(_Strict):
     max_output_tokens: Annotated[int, Field(gt=0)] = 500
     batch_tokens: Annotated[int, Field(gt=0)] = 6_000
     """Instances summarised in one call; more are reduced as a tree."""
+    alike: Literal["once", "each"] | None = None
+    """Descriptions that differ by quotation marks, the case of the first letter or a full stop at the end.
+    once: read as one, and where there is no other, no model is asked; each: as former versions did. null: as
+    the index was made, a new one once."""
 
 
 class Graph(_Strict):
@@ -524,6 +528,9 @@ IndexingPrompt: TypeAlias = Literal[
     "extract", "extract_examples", "glean_check", "glean", "claims", "describe", "report", "correct"
 ]
 """Prompts that an index is made with: changed, its models are asked again."""
+LANGUAGE_OF_TEXT = "the language of the text"
+LANGUAGE_OF_QUESTION = "the language of the question"
+
 BUNDLED = "bundled"
 """In the place of prompts_dir: the prompts of the package."""
 
@@ -563,8 +570,9 @@ class Settings(_Strict):
     run: OfMachine[Run] = Run()
     budget: OfMachine[Budget] = Budget()
     storage: OfMachine[Storage] = Storage()
-    output_language: str = "the language of the text"
-    """In which descriptions, reports and answers are written, in words for the model."""
+    output_language: str = LANGUAGE_OF_TEXT
+    """In which descriptions, reports and answers are written, in words for the model. Where it is the
+    default, answers are written in the language of the question."""
     prompts_dir: OfMachine[KeptPlace] = None
     """A folder with edited prompts (`graphrag-ray init` writes one); what it lacks is as if it were null.
     null: an index goes on with the prompts that it was made with, a new one and all questions take those of
@@ -597,6 +605,22 @@ class Settings(_Strict):
         said = before.get("chunking") if before is not None else {"boundaries": "sentence"}
         kept = "sentence" if isinstance(said, Mapping) and said.get("boundaries") == "sentence" else "token"
         return self.model_copy(update={"chunking": self.chunking.model_copy(update={"boundaries": kept})})
+
+    def with_descriptions_of(self, before: Mapping[str, Any] | None) -> Settings:
+        """Settings that say how often like descriptions are read: as these do, else as the index before did.
+
+        before: as for `with_chunks_of`. What was asked in another way would be asked, and paid for, again.
+        """
+        if self.descriptions.alike is not None:
+            return self
+        said = before.get("descriptions") if before is not None else {"alike": "once"}
+        kept = "once" if isinstance(said, Mapping) and said.get("alike") == "once" else "each"
+        return self.model_copy(update={"descriptions": self.descriptions.model_copy(update={"alike": kept})})
+
+    @property
+    def answer_language(self) -> str:
+        """In which answers are written: they have no text whose language could be meant."""
+        return LANGUAGE_OF_QUESTION if self.output_language == LANGUAGE_OF_TEXT else self.output_language
 
     def kept(self) -> dict[str, Any]:
         """What a snapshot keeps of them: what the index is, without what is this machine's."""

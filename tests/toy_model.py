@@ -26,7 +26,7 @@ def _pattern(prompt: Prompt) -> re.Pattern[str]:
     def group(part: str) -> str:
         name = part[1:-1]
         if not re.fullmatch(r"\{[a-z][a-z0-9_]*\}", part):
-            return re.escape(part)
+            return re.sub(r"\\ $", " ?", re.escape(part))  # it goes with an empty value
         if name in seen:
             return rf"(?P={name})"
         seen.add(name)

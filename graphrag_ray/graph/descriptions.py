@@ -2,8 +2,8 @@
 
 What fits one call is summarised in one; more is reduced as a tree, layer by layer:
 
-    texts = distinct(descriptions)
-    while len(parts := layer(texts, spec.batch_tokens, token_ends)) > 1:
+    texts = descriptions
+    while len(parts := layer(texts, spec.batch_tokens, token_ends, spec.alike_once)) > 1:
         texts = [result of describe(kind, name, part, spec) for part in parts]   # in order
     result of describe(kind, name, parts[0], spec)
 """
@@ -22,19 +22,23 @@ from graphrag_ray.messages import CallParameters, ChatReply, ChatRequest, Dialog
 from graphrag_ray.prompts import Prompt
 from graphrag_ray.settings import Settings
 
+_MARKS = dict.fromkeys(map(ord, '"“”„‟«»'), None) | dict.fromkeys(map(ord, "‘’"), "'")
+
 TokenEnds = Callable[[str], Sequence[int]]
 """A text -> the character offset at which each of its tokens ends (`corpus.tokens.offsets`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DescribeSpec:
-    """max_output_tokens: of one summary, told to the model; batch_tokens: of the descriptions in a call."""
+    """max_output_tokens: of one summary, told to the model; batch_tokens: of the descriptions in a call;
+    alike_once: those that differ by marks alone are read as one."""
 
     prompt: Prompt
     call: CallParameters
     language: str
     max_output_tokens: int
     batch_tokens: int
+    alike_once: bool = False
 
 
 def describe_spec(prompts: Mapping[str, Prompt], settings: Settings) -> DescribeSpec:
@@ -45,23 +49,40 @@ def describe_spec(prompts: Mapping[str, Prompt], settings: Settings) -> Describe
         language=settings.output_language,
         max_output_tokens=call.max_output_tokens or settings.descriptions.max_output_tokens,
         batch_tokens=settings.descriptions.batch_tokens,
+        alike_once=settings.descriptions.alike == "once",
     )
 
 
-def distinct(descriptions: Sequence[str]) -> list[str]:
-    """Each description once, at its first place, white space folded, without empty ones."""
-    return list(dict.fromkeys(text for d in descriptions if (text := " ".join(d.split()))))
+def distinct(descriptions: Sequence[str], alike_once: bool = False) -> list[str]:
+    """Each description once, at its first place, white space folded, without empty ones.
+
+    alike_once: also those that say the same but for quotation marks, the case of the first letter and a full
+    stop at the end, as the first of them is written
+    """
+    folded = dict.fromkeys(text for d in descriptions if (text := " ".join(d.split())))
+    if not alike_once:
+        return list(folded)
+    first: dict[str, str] = {}
+    for text in folded:
+        first.setdefault(_said(text), text)
+    return list(first.values())
+
+
+def _said(text: str) -> str:
+    """Alike for descriptions that differ by marks alone; the text itself where it is nothing but marks."""
+    plain = text.translate(_MARKS).rstrip(" .。")
+    return plain[:1].lower() + plain[1:] or text
 
 
 def describe(
     kind: Literal["entity", "relationship"], name: str, descriptions: Sequence[str], spec: DescribeSpec
 ) -> Dialogue[str]:
-    """Yields one ChatRequest "describe", or none where at most one description is distinct.
+    """Yields one ChatRequest "describe", or none where at most one description is distinct (`distinct`).
 
     variables["descriptions"] holds one description a line. A reply cut off at its limit loses the
     unfinished sentence. Raises DialogueFailed for an empty reply and for a content filter.
     """
-    texts = distinct(descriptions)
+    texts = distinct(descriptions, spec.alike_once)
     if len(texts) < 2:
         return texts[0] if texts else ""
     variables = {
@@ -82,7 +103,9 @@ def describe(
     return text
 
 
-def layer(descriptions: Sequence[str], batch_tokens: int, token_ends: TokenEnds) -> list[list[str]]:
+def layer(
+    descriptions: Sequence[str], batch_tokens: int, token_ends: TokenEnds, alike_once: bool = False
+) -> list[list[str]]:
     """The batches of one layer of the tree, at least one; one means that the next call is the last.
 
     A description longer than half a batch is cut there, at the end of a token. Any two then fit together,
@@ -90,7 +113,7 @@ def layer(descriptions: Sequence[str], batch_tokens: int, token_ends: TokenEnds)
     """
     half = max(1, batch_tokens // 2)
     texts, counts = [], []
-    for description in distinct(descriptions):
+    for description in distinct(descriptions, alike_once):
         ends = token_ends(description)
         too_long = len(ends) > half
         texts.append(description[: ends[half - 1]] if too_long else description)

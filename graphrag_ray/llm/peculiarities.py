@@ -18,6 +18,8 @@ from graphrag_ray.model_families import Family
 
 YES_NO_TOKENS = 8
 """Room for a one-word answer that is not forced to one token."""
+YES, NO = "Y", "N"
+"""The two answers that a yes_no request asks for; tested against the prompt."""
 
 _REFUSED = re.compile(
     r"unsupported|not support|n't support|unrecogni[sz]ed|unknown|unexpected|not permitted|not allowed"
@@ -170,10 +172,10 @@ def _without_system(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 
 @lru_cache(maxsize=8)
 def yes_no_bias(vocabulary: str) -> dict[str, int]:
-    """logit_bias 100 for every way of writing yes and no that is one token (paper A.2)."""
+    """logit_bias 100 for every way of writing YES and NO that is one token (paper A.2)."""
     import quicktok
 
     encoding = quicktok.get_encoding(vocabulary)
-    words = [space + form for w in ("yes", "no") for form in (w, w.title(), w.upper()) for space in ("", " ")]
+    words = [space + form for word in (YES, NO) for form in (word, word.lower()) for space in ("", " ")]
     ids = [encoding.encode_ordinary(word) for word in words]
     return {str(i[0]): 100 for i in ids if len(i) == 1}

@@ -20,7 +20,7 @@ import numpy as np
 
 from graphrag_ray.corpus.boundaries import sentences
 from graphrag_ray.query.quotes import quotable, quoted, shortened
-from graphrag_ray.records import Reference, references_in
+from graphrag_ray.records import REFERENCE, Reference, references_in
 
 MIN_SHARE = 0.25
 """Of a passage's words, by weight: with less in common a sentence is no evidence."""
@@ -30,7 +30,6 @@ DIGITS = 12
 MAX_FOUND = 5
 """For one record. Quotations that were found as they stand are never left out."""
 
-_MARKER = re.compile(r"\[\s*Data:[^\[\]]*\]", re.IGNORECASE)
 _PARAGRAPH = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*•]|\d+[.)]|#+)\s)")
 _HEADING = re.compile(r"^[^\S\n]*(?:[-*•]\s+)?\*\*[^*\n]+\*\*:?|^[^\S\n]*#+ [^\n]*", re.MULTILINE)
 _STRAIGHT = re.compile(r'"([^"\n]+)"')
@@ -62,7 +61,7 @@ def passages(answer: str) -> dict[Reference, list[str]]:
     """Each record that an answer cites, by the number that it shows -> what it says with reference to it."""
     found: dict[Reference, list[str]] = {}
     at, before = 0, ""
-    for marker in _MARKER.finditer(answer):
+    for marker in REFERENCE.finditer(answer):
         said = _last_paragraph(answer[at : marker.start()])
         before = said if _words(said) else before  # a reference next to another is to the same passage
         at = marker.end()

@@ -31,7 +31,6 @@ from graphrag_ray.reports.context import (
     fold,
     longest_start,
     record_tokens,
-    without_open_reference,
     write,
 )
 from graphrag_ray.reports.parse import Problem
@@ -276,7 +275,7 @@ class _Answers:
 
 def _shortened(answer: MapAnswer, sheet: _Answers, context_tokens: int) -> MapAnswer:
     def start_of(text: str) -> MapAnswer:
-        return replace(answer, text=without_open_reference(text) + "…")
+        return replace(answer, text=records.without_unfinished(text) + "…")
 
     return start_of(longest_start(answer.text, lambda text: sheet.fits(start_of(text), context_tokens)))
 
@@ -304,7 +303,7 @@ def resolved(
     """Text with string ids, what it cites, how many cited numbers were unknown, whether it was cut off."""
     truncated = reply.finish_reason == "length"
     if truncated:
-        text = without_open_reference(text)
+        text = records.without_unfinished(text)
     out, references, dropped = records.resolve_references(text, numbering)
     return out.strip(), tuple(references), dropped, truncated
 
@@ -353,6 +352,6 @@ def spec_of(
         call=settings.call(stage, max_tokens),
         response_type=settings.query.response_type,
         knowledge=_GENERAL_KNOWLEDGE if settings.query.general_knowledge else "",
-        language=settings.output_language,
+        language=settings.answer_language,
         max_tokens=max_tokens,
     )

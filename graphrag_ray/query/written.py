@@ -11,9 +11,8 @@ import re
 from collections.abc import Mapping
 
 from graphrag_ray.query.numbers import shown_to_people
-from graphrag_ray.records import Reference, resolve_references
+from graphrag_ray.records import Reference, may_become_reference, resolve_references
 
-_OPEN_REFERENCE = re.compile(r"\[\s*(?:D(?:a(?:t(?:a(?::[^\[\]]*)?)?)?)?)?", re.IGNORECASE)
 _SCORE = re.compile(r"<\s{0,8}/?\s{0,8}ANSWER[\s_]{0,8}HELPFULNESS", re.IGNORECASE)
 _SCORE_LETTERS = "answerhelpfulness"
 _LONGEST_SCORE = 48
@@ -65,10 +64,9 @@ def _decided(text: str) -> int:
     """How many characters of a text mean the same whatever follows."""
     if score := _score_from(text):
         text = text[: score - 1].rstrip(_EMPHASIS)
-    opened = text.rfind("[")
-    is_short = opened >= len(text) - _LONGEST_REFERENCE
-    if opened >= 0 and is_short and _OPEN_REFERENCE.fullmatch(text, opened):
-        text = text[:opened]
+    tail = max(0, len(text) - _LONGEST_REFERENCE)
+    if (opened := may_become_reference(text[tail:])) is not None:
+        text = text[: tail + opened]
     # A reference takes the blanks before it with it, a score the marks.
     return min(len(text.rstrip(" \t")), len(text.rstrip(_EMPHASIS)))
 

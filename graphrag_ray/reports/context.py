@@ -34,9 +34,7 @@ SEPARATE = (
 """First line of a context whose entities are not connected by its relationships, where it fits."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]+")
-_REFERENCE_START = re.compile(r"\[(?=\s*Data:)", re.IGNORECASE)
 _SCORE_TAG_START = re.compile(r"<(?=\s*+(?:/\s*+)?ANSWER[\s_]*+HELPFULNESS)", re.IGNORECASE)
-_OPEN_REFERENCE = re.compile(r"\[\s*Data:[^\[\]]*\Z", re.IGNORECASE)
 _GAP = " " * 16
 _LONG_GAP = re.compile(rf"[ \t\xa0]{{{len(_GAP)},}}")
 _CUT = "…"
@@ -120,15 +118,14 @@ def shown_content(full_content: str) -> str:
 def clean(text: str) -> str:
     """Text of the corpus, or written from it, made harmless inside a prompt.
 
-    Control characters and line breaks become spaces, references go, and what remains of the opening of
-    a reference or of the map prompt's score tag loses its bracket.
+    Control characters and line breaks become spaces, nothing is left that would be read as a reference, and
+    the opening of the map prompt's score tag loses its bracket.
     """
     # Control characters first: they could hide a reference until records.line folds them.
     # Long gaps (tables, ASCII art) say nothing.
     if not text.isprintable() or _GAP in text:
         text = _LONG_GAP.sub(" ", fold(text))
-    if "[" in text:
-        text = _REFERENCE_START.sub("(", records.strip_references(text))
+    text = records.harmless(text)
     return _SCORE_TAG_START.sub("(", text) if "<" in text else text
 
 
@@ -208,13 +205,7 @@ def longest_start(text: str, fits: Callable[[str], bool]) -> str:
             low = middle
         else:
             high = middle - 1
-    return without_open_reference(text[:low]).rstrip()
-
-
-def without_open_reference(text: str) -> str:
-    """The text of a reply that was cut off, without a reference that is not closed."""
-    found = _OPEN_REFERENCE.search(text)
-    return text[: found.start()].rstrip() if found else text
+    return records.without_unfinished(text[:low]).rstrip()
 
 
 def _record(section: str, id_: str, *fields: str) -> Record:

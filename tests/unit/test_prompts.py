@@ -197,7 +197,32 @@ def test_the_report_shown_is_json_with_the_keys_of_the_paper(prompts):
     assert [list(f) for f in shown["findings"]] == [["summary", "explanation"]]
 
 
+def test_an_empty_value_leaves_no_gap_in_the_prompts_of_questions():
+    prompt = parse_prompt(
+        "answer",
+        "Use it. {knowledge} Be brief.\n- {knowledge}\n{knowledge} So. {knowledge}\n"
+        "{question}|{context}|{response_type}|{language}|{max_tokens}",
+    )
+    filled_in = {**dict.fromkeys(PLACEHOLDERS["answer"], "x"), "knowledge": ""}
+    assert prompt.fill(filled_in)[0].content == "Use it. Be brief.\nSo.\nx|x|x|x|x"
+    said = prompt.fill({**filled_in, "knowledge": "K."})[0].content
+    assert said == "Use it. K. Be brief.\n- K.\nK. So. K.\nx|x|x|x|x"
+
+
+def test_an_empty_value_moves_nothing_in_the_prompts_of_an_index():
+    prompt = parse_prompt("correct", "Wrong: {problem} Again.")
+    assert prompt.fill({"problem": ""})[0].content == "Wrong:  Again."
+
+
 ANSWERS = ["map", "map_points", "reduce", "answer", "drift_primer", "drift_local"]
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_bundled_prompt_of_a_question_has_no_gap_where_general_knowledge_is_not_wanted(prompts, name):
+    text = filled(prompts[name], knowledge="")
+    assert not re.search(r"\S[ \t]{2,}\S|[ \t]$", text, re.MULTILINE)
+
+
 """Prompts whose replies are answers, or become parts of one."""
 
 

@@ -4,8 +4,10 @@ from hypothesis import strategies as st
 
 from graphrag_ray.records import (
     MAX_REFERENCE_IDS,
+    REFERENCE,
     SECTIONS,
     Reference,
+    harmless,
     heading,
     line,
     parse_sections,
@@ -13,6 +15,7 @@ from graphrag_ray.records import (
     render_references,
     resolve_references,
     strip_references,
+    without_unfinished,
     write_reference,
 )
 
@@ -76,6 +79,88 @@ def test_sections_are_known_in_singular_plural_and_any_case(written, section):
     assert resolve_references(written, NUMBERING)[1] == [Reference(section, section[0].lower() + "1")]
 
 
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("[Data: Reports 1, 2]", "[Data: Reports (r1, r2)]"),
+        ("[Data: Reports: 1, 2]", "[Data: Reports (r1, r2)]"),
+        ("[Data: Reports (1); 2]", "[Data: Reports (r1, r2)]"),
+        ("[Data: Reports (1), (2)]", "[Data: Reports (r1, r2)]"),
+        ("[Data: Reports (1 2)]", "[Data: Reports (r1, r2)]"),
+        ("[Data: Reports 1 and 2, +more]", "[Data: Reports (r1, r2)]"),
+        ("[Data: Reports 1, Entities 3]", "[Data: Reports (r1); Entities (e3)]"),
+        ("[Data: Reports #1, #2]", "[Data: Reports (r1, r2)]"),
+        ("[Data: Reports ids 1, 2.]", "[Data: Reports (r1, r2)]"),
+        ("[Data : Report 1]", "[Data: Reports (r1)]"),
+        ("[Data: (Reports 1; Claim 2)]", "[Data: Reports (r1); Claims (c2)]"),
+        ("[Reports: 1]", "[Data: Reports (r1)]"),
+        ("[Reports (1, 2, +more); Source 3]", "[Data: Reports (r1, r2); Sources (s3)]"),
+        ("[Report 1]", "[Data: Reports (r1)]"),
+        ("[Data Reports (1)]", "[Data: Reports (r1)]"),
+        ("(Data: Reports (1))", "[Data: Reports (r1)]"),
+        ("(Data: Reports 1, 2; Entity (3))", "[Data: Reports (r1, r2); Entities (e3)]"),
+        ("［Data：Reports（1，2）］", "[Data: Reports (r1, r2)]"),
+        ("【Data: Reports (1、2)】", "[Data: Reports (r1, r2)]"),
+        ("（Data：Reports 1）", "[Data: Reports (r1)]"),
+        ("【Reports：1】", "[Data: Reports (r1)]"),
+    ],
+)
+def test_references_are_read_as_small_models_write_them(written, read):
+    assert resolve_references(f"Sold {written}.", NUMBERING)[::2] == (f"Sold {read}.", 0)
+
+
+@pytest.mark.parametrize(
+    ("written", "text", "dropped"),
+    [
+        ("[Data: Reports 77, 1]", " [Data: Reports (r1)]", 1),
+        ("[Reports: 77]", "", 1),
+        ("(Data: Reports (77, 78))", "", 2),
+        ("[Data: Reports (1); Entities]", " [Data: Reports (r1)]", 1),
+        ("[Data: 1, 2]", "", 2),
+        ("[Data: Birds 1; Reports 2]", " [Data: Reports (r2)]", 1),
+        ("[Data: see the appendix]", "", 1),
+        ("[Data: Reports (+more)]", "", 1),
+        ("[Data:]", "", 1),
+    ],
+)
+def test_nothing_of_a_reference_is_deleted_uncounted(written, text, dropped):
+    assert resolve_references(f"Sold {written}.", NUMBERING)[::2] == (f"Sold{text}.", dropped)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(see Reports 1)",
+        "(Reports 1, 2)",
+        "[Reports: quarterly]",
+        "[Reports]",
+        "[Reports: 3 of 4 were lost]",
+        "(Data: IMF 2019)",
+        "(Data: Reports of 2019)",
+        "[Database 1]",
+        "[Reporters: 2]",
+        "[1, 2]",
+    ],
+)
+def test_ordinary_text_in_brackets_is_no_reference(text):
+    assert resolve_references(f"So {text}.", NUMBERING) == (f"So {text}.", [], 0)
+
+
+@pytest.mark.parametrize(
+    "half",
+    [
+        "[Data: Rep",
+        "[Reports: 1",
+        "[Reports: 1; Ent",
+        "(Data: Reports (1",
+        "(Data: Reports (1), 2",
+        "【Data：",
+    ],
+)
+def test_half_a_reference_is_taken_off_a_reply_that_was_cut_off(half):
+    assert without_unfinished(f"Sold {half}") == "Sold"
+
+
 def test_what_was_not_in_the_context_is_taken_out_and_counted():
     text, cited, dropped = resolve_references(
         "A [Data: Entities (1, 77); Claims (99)] b [Data: Birds (1)].", NUMBERING
@@ -134,7 +219,32 @@ def test_a_written_reference_lists_at_most_five_ids():
 
 PIECES = st.lists(
     st.sampled_from(
-        ["[Data: ", "Entities (", "1", "77", "²", ", ", ")", "; ", "Reports (2)", "]", " a.", "+more", "["]
+        [
+            "[Data: ",
+            "Entities (",
+            "1",
+            "77",
+            "²",
+            ", ",
+            ")",
+            "; ",
+            "Reports (2)",
+            "]",
+            " a.",
+            "+more",
+            "[",
+            "(Data: ",
+            "Data",
+            "【",
+            "】",
+            "Reports ",
+            "Source: 3",
+            "（",
+            "：",
+            "[Report 4]",
+            "rts",
+            "[Repo",
+        ]
     )
 ).map("".join)
 
@@ -144,6 +254,11 @@ def test_every_reference_left_points_to_a_record_of_the_context(text):
     resolved, cited, _ = resolve_references(text, NUMBERING)
     assert {(r.section, r.id) for r in references_in(resolved)} <= {(r.section, r.id) for r in cited}
     assert {(r.section, r.id) for r in cited} <= {(section, id_) for (section, _), id_ in NUMBERING.items()}
+
+
+@given(PIECES)
+def test_nothing_that_is_made_harmless_is_read_as_a_reference(text):
+    assert not REFERENCE.search(harmless(text))
 
 
 @given(st.lists(st.lists(st.tuples(st.sampled_from([*SECTIONS, "Birds"]), st.integers(0, 12)), min_size=1)))

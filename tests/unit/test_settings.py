@@ -316,3 +316,19 @@ def test_a_model_that_is_known_to_think_has_room_for_it_beside_the_limit_of_its_
 def test_an_index_keeps_its_chunks_unless_others_are_asked_for(given, before, kept):
     settings = parse_settings({"chunking": {"boundaries": given}})
     assert settings.with_chunks_of(before).kept()["chunking"]["boundaries"] == kept
+
+
+@pytest.mark.parametrize(
+    ("given", "before", "kept"),
+    [
+        (None, None, "once"),
+        (None, {"descriptions": {"batch_tokens": 6000}}, "each"),
+        (None, {}, "each"),
+        (None, {"descriptions": {"alike": "once"}}, "once"),
+        ("once", {"descriptions": {"batch_tokens": 6000}}, "once"),
+        ("each", None, "each"),
+    ],
+)
+def test_an_index_goes_on_to_read_like_descriptions_as_it_did(given, before, kept):
+    settings = parse_settings({"descriptions": {"alike": given}})
+    assert settings.with_descriptions_of(before).kept()["descriptions"]["alike"] == kept

@@ -120,7 +120,7 @@ def test_a_glean_check_is_answered_as_asked_or_as_forced() -> None:
     turn = [*_messages("extract"), ("assistant", "x"), *_messages("glean_check")]
     assert [_reply(turn, yes=y) for y in (0.0, 1.0)] == ["N", "Y"]
     forced = [_reply(turn, yes=y, logit_bias=yes_no_bias("o200k_base")) for y in (0.0, 1.0)]
-    assert [f.strip().lower() for f in forced] == ["no", "yes"]
+    assert [f.strip() for f in forced] == ["N", "Y"]
     assert [count(f, "o200k_base") for f in forced] == [1, 1]
     share = sum(_reply(turn, seed=s) == "Y" for s in range(400)) / 400
     assert 0.4 < share < 0.6

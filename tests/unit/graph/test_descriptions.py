@@ -1,5 +1,6 @@
 import pickle
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -9,6 +10,7 @@ from graphrag_ray.errors import DialogueFailed
 from graphrag_ray.graph.descriptions import batches, describe, describe_spec, distinct, layer
 from graphrag_ray.messages import ChatReply
 from graphrag_ray.prompts import PLACEHOLDERS, load_prompts
+from graphrag_ray.settings import Settings
 from graphrag_ray.settings_file import parse_settings
 
 
@@ -30,6 +32,29 @@ def summary(dialogue, reply):
 
 def test_distinct_folds_white_space_and_keeps_the_order_of_first_places():
     assert distinct(["b  c", "a", "b\nc ", "", "  ", "a"]) == ["b c", "a"]
+
+
+ALIKE = ["Bob bakes “rye”.", 'bob bakes "rye"', "Bob  bakes rye.", "«Bob bakes rye»"]
+
+
+def test_descriptions_that_differ_by_marks_alone_are_one():
+    assert distinct([*ALIKE, "Bob bakes Rye."], alike_once=True) == [ALIKE[0], "Bob bakes Rye."]
+    assert distinct(["He’s in.", "he's in"], alike_once=True) == ["He’s in."]
+    assert distinct(["“”", ".", "..."], alike_once=True) == ["“”", ".", "..."]
+
+
+def test_descriptions_that_differ_by_marks_alone_need_no_model(spec):
+    once = replace(spec, alike_once=True)
+    assert layer(ALIKE, 100, token_ends, alike_once=True) == [[ALIKE[0]]]
+    with pytest.raises(StopIteration) as stop:
+        next(describe("entity", "BOB", ALIKE, once))
+    assert stop.value.value == ALIKE[0]
+
+
+def test_an_index_that_asked_for_each_of_them_goes_on_to_ask_the_same(spec):
+    assert not describe_spec(load_prompts(), Settings()).alike_once
+    _, request = summary(describe("entity", "BOB", ALIKE, spec), "Bob bakes.")
+    assert request.variables["descriptions"].splitlines() == distinct(ALIKE) and len(distinct(ALIKE)) == 4
 
 
 @pytest.mark.parametrize("descriptions", [["Bob is a baker."], ["Bob is a baker.", " Bob is\na baker. ", ""]])

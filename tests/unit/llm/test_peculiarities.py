@@ -1,9 +1,12 @@
+import re
+
 import pytest
 
 from graphrag_ray.llm.failures import Refusal
-from graphrag_ray.llm.peculiarities import YES_NO_TOKENS, Peculiarities, told, yes_no_bias
+from graphrag_ray.llm.peculiarities import NO, YES, YES_NO_TOKENS, Peculiarities, told, yes_no_bias
 from graphrag_ray.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.model_families import family_of
+from graphrag_ray.prompts import load_prompts
 
 CALL = CallParameters("default", "m", temperature=0.0)
 SCHEMA = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -168,12 +171,18 @@ def test_no_temperature_sends_none():
 
 
 @pytest.mark.parametrize("vocabulary", ["cl100k_base", "o200k_base"])
-def test_the_bias_is_on_single_tokens_that_say_yes_or_no(vocabulary):
+def test_the_bias_is_on_single_tokens_that_the_prompt_asks_for(vocabulary):
     import quicktok
 
     bias = yes_no_bias(vocabulary)
     decode = quicktok.get_encoding(vocabulary).decode
     words = {decode([int(token)]) for token in bias}
-    assert {"Yes", "No", " yes", " no"} <= words
-    assert {w.strip().lower() for w in words} == {"yes", "no"}
+    assert {"Y", "N", " Y", " N"} <= words
+    assert {w.strip().upper() for w in words} == {YES, NO}
     assert set(bias.values()) == {100}
+
+
+def test_what_is_forced_is_what_the_gleaning_question_asks_for():
+    question = load_prompts()["glean_check"].user.splitlines()[-1]
+    assert f"{YES} if any are missing, {NO} if none are" in question
+    assert not re.search(r"\b(yes|no)\b", question, re.IGNORECASE)

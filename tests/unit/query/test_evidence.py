@@ -32,6 +32,13 @@ def test_a_passage_is_what_stands_before_the_reference_in_its_paragraph():
     }
 
 
+def test_a_passage_ends_before_a_reference_in_any_form():
+    assert passages("He said no [Reports: 4]. The boats went (Data: Reports (9)).") == {
+        Reference("Reports", "4"): ["He said no"],
+        Reference("Reports", "9"): [". The boats went"],
+    }
+
+
 def test_a_reference_on_a_line_of_its_own_belongs_to_the_paragraph_before_it():
     assert passages("The boats were sold.\n\n[Data: Reports (1)]\n") == {
         Reference("Reports", "1"): ["The boats were sold."]

@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 
 from graphrag_ray import records
 from graphrag_ray.errors import DialogueFailed, SettingsError
+from graphrag_ray.extract.claims import claims_spec
+from graphrag_ray.extract.dialogue import extract_spec
+from graphrag_ray.graph.descriptions import describe_spec
 from graphrag_ray.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.prompts import load_prompts, parse_prompt
 from graphrag_ray.query import map_reduce
@@ -26,6 +29,7 @@ from graphrag_ray.query.map_reduce import (
 from graphrag_ray.query.score import Scored, parse_scored
 from graphrag_ray.records import Reference
 from graphrag_ray.reports.context import Context, Record, report_record
+from graphrag_ray.reports.dialogue import report_spec
 from graphrag_ray.reports.parse import Problem
 from graphrag_ray.reports.plan import MIN_CONTEXT_TOKENS
 from graphrag_ray.settings import Settings
@@ -326,6 +330,25 @@ def test_replaying_a_map_dialogue_gives_the_same_requests_and_result(replies: li
             return str(failure)
 
     assert run() == run()
+
+
+@pytest.mark.parametrize("way", ["map", "map_points", "reduce", "answer", "drift_primer", "drift_local"])
+def test_an_answer_is_written_in_the_language_of_the_question_unless_another_is_set(way: str) -> None:
+    prompts = load_prompts()
+    kept = Settings.model_validate(Settings().kept())  # as a snapshot hands them on
+    for made_with in (Settings(), kept):
+        spoken = map_reduce.spec_of("map", made_with, prompts, 100, way).language
+        assert spoken == "the language of the question"
+    wanted = Settings.model_validate({"output_language": "Norwegian"})
+    assert map_reduce.spec_of("map", wanted, prompts, 100, way).language == "Norwegian"
+
+
+def test_what_an_index_asks_keeps_its_words_for_the_language() -> None:
+    # Other words would be other requests, and their replies paid for again.
+    prompts, settings = load_prompts(), Settings()
+    specs = [make(prompts, settings) for make in (extract_spec, claims_spec, describe_spec)]
+    specs.append(report_spec(settings, prompts))
+    assert {made.language for made in specs} == {"the language of the text"}
 
 
 def test_general_knowledge_is_mentioned_only_when_it_is_wanted() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from graphrag_ray.errors import UsageError
 from graphrag_ray.ids import entity_id, report_id
+from graphrag_ray.messages import ChatReply
 from graphrag_ray.query import hybrid_search, vector_search
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.query.method import Dialogues, Question, Search
@@ -62,6 +63,14 @@ def test_the_nearest_chunks_fill_the_context_in_their_order():
     assert used.records == tuple(Reference("Sources", f"t{i}") for i in range(n)) and 5 < n < 20
     assert 850 < used.n_tokens <= 1000 and used.left_out == 0 and used.phase == PHASE
     assert answer.found and answer.references == used.records[:3] and "[Data: Sources (1)]" in answer.text
+
+
+@pytest.mark.parametrize("reference", ["[Data: Sources 1, 2]", "[Sources: 1]", "(Data: Sources (2))"])
+def test_an_answer_that_cites_in_a_form_of_its_own_is_found(reference):
+    snap = Snapshot(corpus(), by_number, lambda request: ChatReply(f"ALICE wrote {reference}."))
+    answer = ask(snap, vector_search, "What did ALICE do?")
+    assert answer.found and answer.references and answer.dropped_references == 0
+    assert "[Data: Sources (" in answer.text
 
 
 def test_one_call_is_made_and_its_text_is_the_answer():
