@@ -33,6 +33,7 @@ from graphrag_ray.query.condense import following
 from graphrag_ray.query.levels import Units
 from graphrag_ray.query.method import Given, Method, Need, Question, Ran, Rows, Search
 from graphrag_ray.query.numbers import numbered, shown_in
+from graphrag_ray.query.unfound import unfound
 from graphrag_ray.query.written import Written
 from graphrag_ray.reading import Kept, Reader
 from graphrag_ray.records import Reference
@@ -274,7 +275,8 @@ class Index:
         if self._replies:
             await asyncio.to_thread(self._replies.settle)
         about_snapshot = self._notes(None if answer.found else question.text)
-        notes = (*answer.notes, *about_snapshot, *self._of_cache(*asker.kept))
+        missed = unfound(answer, restricted=bool(question.where))
+        notes = (*answer.notes, *missed, *about_snapshot, *self._of_cache(*asker.kept))
         phases = _phases(asker.accounts, failed)
         if telling:
             telling.end(answer.text)

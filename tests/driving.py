@@ -44,6 +44,7 @@ class Snapshot:
         """As for a snapshot with embeddings of everything. query: settings of that section."""
         n_rows = {name: len(rows) for name, rows in self.tables.items()}
         embedded = {f"embeddings_{kind}": 1 for kind in schema.EMBEDDINGS}
+        embedded |= {schema.search_table(kind, "keyword"): 1 for kind in schema.EMBEDDINGS}
         settings = parse_settings({"query": query})
         return Given(settings, load_prompts(), COUNT, embedded | n_rows)
 

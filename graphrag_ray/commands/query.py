@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphrag_ray.errors import FAILED_ITEMS, SettingsError, SnapshotRemoved, UsageError
-from graphrag_ray.query.methods import stages
+from graphrag_ray.query.methods import WITH_DYNAMIC, stages
 from graphrag_ray.settings_file import load_storage
 from graphrag_ray.terminal import console
 from graphrag_ray.terminal.misread import Misread
@@ -96,7 +96,8 @@ def query(
 
     global reads all reports of one level; local what stands around the entities that the question is near;
     vector the nearest chunks; hybrid the chunks that both keywords and embeddings find; text all chunks;
-    drift the nearest reports, then what stands around the questions that they raise.
+    drift the nearest reports, then what stands around the questions that they raise; auto is local for a rare
+    name, hybrid for a passage, number or date, else global.
 
     A batch keeps every reply in the folder OUT.work, or in --cache: killed, it is continued by the same
     command; asked again, it costs nothing. However it ends, also refused, OUT.work/outcome.json tells how
@@ -120,7 +121,7 @@ def query(
             raise UsageError(
                 "--batch needs --out, a .parquet file; --out, --ray and --address are for --batch"
             )
-        if short["dynamic"] and method != "global":
+        if short["dynamic"] and method not in WITH_DYNAMIC:
             raise UsageError(
                 f"--dynamic selects the reports of global search; {method} search has no use for it"
             )

@@ -1,14 +1,16 @@
 """What stands around the entities that a question is near, in the order of Microsoft GraphRAG's local search
-(as its documentation describes it): what comes first is shown first, what does not fit is left out.
+(as its documentation describes it), except for chunks: what comes first is shown first, what does not fit is
+left out.
 
-Entities come in by falling nearness; `place` is theirs: entity id -> 0, 1, …
+Entities come in by falling priority; `place` is theirs: entity id -> 0, 1, …
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -59,24 +61,71 @@ def claims_in_order(rows: Iterable[Row], place: Mapping[str, int], per_entity: i
 
 
 def chunks_in_order(
-    entities: Sequence[Row], relationships: Iterable[Row], within: Collection[str] | None
+    entities: Sequence[Row],
+    relationships: Iterable[Row],
+    named: Collection[str],
+    near: Mapping[str, int],
+    within: Collection[str] | None,
+    most: int,
 ) -> list[str]:
-    """Ids of the chunks that name the entities: by the first entity named, then by how many of its
-    relationships the chunk states, then as they stand in the corpus.
+    """Ids of the first `most` chunks that hold some of the entities: first those that hold most of the named
+    ones; among these the entities take turns, each with its chunk that is nearest to the question.
 
-    entities: id, text_unit_ids; relationships: all of theirs; source_id, target_id, text_unit_ids
-    within: the only chunks that count; None: all
+    entities       id, text_unit_ids; by falling priority
+    relationships  all of theirs: source_id, target_id, text_unit_ids
+    named          ids of the entities that the question names
+    near           places of the chunks that are nearest to the question; the others of an entity follow by
+                   how many of its relationships they state, then as they stand in the corpus
+    within         the only chunks that count; None: all
+
+    Takes time in proportion to the lists of ids, and log(most) a chunk.
     """
-    stated: dict[str, Counter[str]] = {e["id"]: Counter() for e in entities}
+    stated = _stated({e["id"] for e in entities}, relationships)
+    chunks = {e["id"]: [c for c in e["text_unit_ids"] if within is None or c in within] for e in entities}
+    held = Counter(c for id_ in chunks.keys() & set(named) for c in set(chunks[id_]))
+    by_held: dict[int, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for id_, own in chunks.items():
+        for chunk in own:
+            by_held[held[chunk]][id_].append(chunk)
+    chosen: dict[str, None] = {}
+    for n in sorted(by_held, reverse=True):
+        lists = by_held[n].items()
+        for chunk in by_turns(_nearest_first(own, near, stated[id_], most) for id_, own in lists):
+            chosen[chunk] = None
+            if len(chosen) == most:
+                return list(chosen)
+    return list(chosen)
+
+
+def by_turns(lists: Iterable[Sequence[str]]) -> Iterator[str]:
+    """What the lists hold, once each: by turns the next of each list that was not yet taken."""
+    taken: set[str] = set()
+    waiting = [iter(one) for one in lists]
+    while waiting:
+        going = []
+        for rest in waiting:
+            found = next((id_ for id_ in rest if id_ not in taken), None)
+            if found is not None:
+                taken.add(found)
+                going.append(rest)
+                yield found
+        waiting = going
+
+
+def _nearest_first(
+    chunks: Iterable[str], near: Mapping[str, int], stated: Mapping[str, int], most: int
+) -> list[str]:
+    far = len(near)
+    return nsmallest(most, chunks, key=lambda c: (near.get(c, far), -stated[c]))
+
+
+def _stated(entities: Collection[str], relationships: Iterable[Row]) -> dict[str, Counter[str]]:
+    """How many relationships of each entity a chunk states."""
+    stated: dict[str, Counter[str]] = {id_: Counter() for id_ in entities}
     for row in relationships:
         for end in {row["source_id"], row["target_id"]} & stated.keys():
             stated[end].update(row["text_unit_ids"])
-    chosen: dict[str, None] = {}
-    for entity in entities:
-        own = stated[entity["id"]]
-        mine = [c for c in entity["text_unit_ids"] if within is None or c in within]
-        chosen.update(dict.fromkeys(sorted(mine, key=lambda c: -own[c])))
-    return list(chosen)
+    return stated
 
 
 @dataclass(frozen=True, slots=True)

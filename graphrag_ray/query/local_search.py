@@ -2,9 +2,10 @@
 
 The way of Microsoft GraphRAG's documentation, since the paper has none: entities found by their embeddings
 lead to their relationships and claims, to the reports on their communities and to their chunks; each of
-text, reports and the rest has a share of the context. Two departures: entities that the question names
-literally are taken first, and a report is one of a level (the entity's finest community down to it that has
-a report), not of all levels above it too.
+text, reports and the rest has a share of the context. Three departures: entities that the question names
+literally are taken first; a report is one of a level (the entity's finest community down to it that has
+a report), not of all levels above it too; and chunks come by how many of the named entities they hold and
+how near they are to the question, so that an entity that is everywhere does not take all of the text.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ from graphrag_ray.query.local_ranking import (
     memberships,
     relationships_in_order,
 )
-from graphrag_ray.query.mentions import mentions
-from graphrag_ray.query.method import Given, Kind, Method, Question, Rows, Search
+from graphrag_ray.query.mentions import mentions, rarest_first
+from graphrag_ray.query.method import By, Given, Hit, Kind, Method, Question, Rows, Search
+from graphrag_ray.query.nearest import fused
 from graphrag_ray.query.one_context import answered, read
 from graphrag_ray.query.record_rows import records_from, rows_for
 from graphrag_ray.query.where import among, within
 from graphrag_ray.reports.context import Context, Record, claim_of
+from graphrag_ray.schema import search_table
 
 NAME = "local"
 HIERARCHY = "leiden"
@@ -42,6 +45,10 @@ DEFAULT_LEVEL = 2
 """The level that Microsoft GraphRAG's command line reads; the finest of an index that has fewer."""
 MIN_CHUNK_TOKENS = 32
 """No more chunks are looked at than fill a context if none is shorter; the others count as left out."""
+
+MOST_AMONG = 10_000
+"""Where the entities have more chunks, the nearest are looked for in the whole corpus: a list of the chunks
+of an entity that is everywhere takes longer to search by than to do without."""
 
 ENTITIES = ["id", "text_unit_ids"]
 EDGES = ["id", "source_id", "target_id", "combined_degree", "weight", "text_unit_ids"]
@@ -69,10 +76,10 @@ def context_for(
     chunks   ids of the only ones that count (see where.py): nothing that others say is shown then
     """
     check_embedded(given, NAME, ["entity"])
-    near = yield from _near(text, given, chunks)
+    near, named = yield from _near(text, given, chunks)
     around = yield from _around([e["id"] for e in near], chunks)
     elements = yield from _elements(near, around, given, chunks)
-    sources, left_out = yield from _sources(near, around, given, chunks)
+    sources, left_out = yield from _sources(text, near, named, around, given, chunks)
     reports = [] if chunks is not None else (yield from _reports(near, around, finest, given))
     query = given.settings.query
     shares = [
@@ -92,8 +99,11 @@ def finest_level(level: str | int | None) -> Generator[Any, Any, int]:
     return levels(communities, without_reports, HIERARCHY).parse(level, 0)
 
 
-def _near(text: str, given: Given, chunks: Collection[str] | None) -> Generator[Any, Any, list[Row]]:
-    """Entities that the question names, then those whose embeddings are nearest to its own."""
+def _near(
+    text: str, given: Given, chunks: Collection[str] | None
+) -> Generator[Any, Any, tuple[list[Row], list[str]]]:
+    """Entities that the question names, then those whose embeddings are nearest to its own; and the ids of
+    the named ones."""
     possible = yield from among("entity", chunks)
     could_be = mentions(text)
     k = given.settings.query.local_entities
@@ -102,11 +112,12 @@ def _near(text: str, given: Given, chunks: Collection[str] | None) -> Generator[
         Search("entity", "vector", text, k, possible),
     )
     known = _by_id(rows)
-    named = known.keys() if possible is None else known.keys() & set(possible)
-    order = dict.fromkeys([*could_be.named(named)[:k], *(hit.id for hit in hits)])
+    counted = known.keys() if possible is None else known.keys() & set(possible)
+    named = rarest_first(could_be, {id_: len(known[id_]["text_unit_ids"]) for id_ in counted})[:k]
+    order = dict.fromkeys([*named, *(hit.id for hit in hits)])
     rest = yield Rows("entities", ENTITIES, [id_ for id_ in order if id_ not in known])
     known |= _by_id(rest)
-    return [known[id_] for id_ in order if id_ in known]
+    return [known[id_] for id_ in order if id_ in known], named
 
 
 @dataclass(frozen=True)
@@ -153,19 +164,48 @@ def _elements(
 
 
 def _sources(
-    near: Sequence[Row], around: _Around, given: Given, chunks: Collection[str] | None
+    text: str,
+    near: Sequence[Row],
+    named: Collection[str],
+    around: _Around,
+    given: Given,
+    chunks: Collection[str] | None,
 ) -> Generator[Any, Any, tuple[list[Record], int]]:
     """The chunks that may fit, in order; and how many were not looked up: their texts lie in as many places
     of a large corpus, so no more of them are read than fill a context."""
     budget = given.settings.query.context_tokens
-    found = chunks_in_order(near, around.edges, chunks)
-    sizes = _by_id((yield Rows("text_units", ["id", "n_tokens"], found[: budget // MIN_CHUNK_TOKENS])))
+    most = max(1, budget // MIN_CHUNK_TOKENS)
+    held = {c for e in near for c in e["text_unit_ids"] if chunks is None or c in chunks}
+    places = yield from _nearest(text, held, chunks, most, given)
+    found = chunks_in_order(near, around.edges, named, places, chunks, most)
+    sizes = _by_id((yield Rows("text_units", ["id", "n_tokens"], found)))
     order = [id_ for id_ in found if id_ in sizes]
     ends = accumulate(sizes[id_]["n_tokens"] for id_ in order)
     # Half as many more: the tokens are those of the model that extracted, whose vocabulary may be another.
     looked_up = order[: 1 + sum(end <= 1.5 * budget for end in ends)]
     rows = yield rows_for("text_unit", looked_up)
-    return _in_order(looked_up, records_from("text_unit", rows, given)), len(found) - len(looked_up)
+    return _in_order(looked_up, records_from("text_unit", rows, given)), len(held) - len(looked_up)
+
+
+def _nearest(
+    text: str, held: Collection[str], chunks: Collection[str] | None, most: int, given: Given
+) -> Generator[Any, Any, dict[str, int]]:
+    """Places of those of the held chunks that keywords and embeddings find, fused as in hybrid search; of
+    an index that lacks one, by the other."""
+    few = len(held) <= MOST_AMONG
+    ids = sorted(held) if few else None if chunks is None else sorted(chunks)
+    ways: list[By] = []
+    if held and given.n_rows.get("embeddings_text_unit"):
+        ways.append("vector")
+    if held and search_table("text_unit", "keyword") in given.n_rows:
+        ways.append("keyword")
+    lists: list[list[Hit]] = yield tuple(Search("text_unit", by, text, most, ids) for by in ways)
+    weight = given.settings.query.hybrid_vector_weight
+    order = fused(
+        [{hit.id: hit.score for hit in hits} for hits in lists],
+        [weight if by == "vector" else 1 - weight for by in ways],
+    )
+    return {id_: place for place, id_ in enumerate(id_ for id_ in order if id_ in held)}
 
 
 def _reports(

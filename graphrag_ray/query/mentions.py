@@ -44,11 +44,38 @@ class Mentions:
         ]
         return list(dict.fromkeys(own))
 
-    def _is_name(self, start: int, end: int) -> bool:
+    def as_names(self, known: Collection[str]) -> list[str]:
+        """Those of `named` that cannot be words that only happen to be a name as well (data, church): names
+        of several words, with a digit, with a capital that does not begin the question, or in a script
+        without capitals."""
+        return [
+            id_
+            for id_ in self.named(known)
+            if any(len(_WORD.findall(self._text(s))) > 1 or self._is_written(*s) for s in self.spans[id_])
+        ]
+
+    def _text(self, span: tuple[int, int]) -> str:
+        return self.question[slice(*span)]
+
+    def _is_written(self, start: int, end: int) -> bool:
+        """Whether a stretch is written as names are, where the script allows to tell."""
         text = self.question[start:end]
-        written = any(c.isdigit() or c != c.lower() for c in text) and self.question[:start].strip()
-        without_case = text.lower() == text.upper()
-        return bool(written) or without_case or len(text) >= MIN_PLAIN
+        capital = any(c.isdigit() or c != c.lower() for c in text) and self.question[:start].strip()
+        return bool(capital) or text.lower() == text.upper()
+
+    def _is_name(self, start: int, end: int) -> bool:
+        return self._is_written(start, end) or end - start >= MIN_PLAIN
+
+
+def rarest_first(could_be: Mentions, frequency: Mapping[str, int]) -> list[str]:
+    """Ids of the entities that a question names: those that are surely names (`as_names`), then the others;
+    in both, those that stand in the fewest chunks first, then as the question has them.
+
+    frequency: chunks of each entity that is known
+    """
+    sure = could_be.as_names(frequency)
+    rest = [id_ for id_ in could_be.named(frequency) if id_ not in sure]
+    return [*sorted(sure, key=frequency.__getitem__), *sorted(rest, key=frequency.__getitem__)]
 
 
 def mentions(question: str) -> Mentions:

@@ -26,6 +26,9 @@ Kind: TypeAlias = Searched
 """What can be searched: the kinds of `schema.EMBEDDINGS`."""
 
 
+By: TypeAlias = Literal["vector", "keyword"]
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Rows of a table, in its order.
@@ -48,7 +51,7 @@ class Search:
     """
 
     kind: Kind
-    by: Literal["vector", "keyword"]
+    by: By
     text: str
     k: int
     among: Sequence[str] | None = None

@@ -17,6 +17,7 @@ FILES: Mapping[str, str] = {
     "vector": "vector_search",
     "hybrid": "hybrid_search",
     "drift": "drift_search",
+    "auto": "auto_search",
 }
 """Name -> module of this room whose function `search` it is."""
 
@@ -27,6 +28,7 @@ ASKED: Mapping[str, tuple[str, ...]] = {
     "vector": ("embed", "answer"),
     "hybrid": ("embed", "answer"),
     "drift": ("embed", "drift", "reduce"),
+    "auto": ("embed", "answer", "map", "reduce"),
 }
 """Name -> stages whose models it asks, beside those of `stages`."""
 
@@ -34,7 +36,9 @@ MOST_TOLD = 100
 """Characters of a condition that a message repeats."""
 WITH_LEVELS = ("global", "local", "drift")
 """Methods that read reports of a level."""
-WITH_CONDITIONS = ("vector", "hybrid", "local", "text")
+WITH_DYNAMIC = ("global", "auto")
+"""Methods that may select reports by rating them, where the settings say so."""
+WITH_CONDITIONS = ("vector", "hybrid", "local", "text", "auto")
 """Methods that read chunks, so that conditions on documents can restrict them."""
 
 
@@ -48,7 +52,7 @@ def method(name: str) -> Callable[[Question, Given], Method]:
 
 def stages(name: str, dynamic: bool = False, following: bool = False) -> list[str]:
     """The stages whose models a question asks. following: it leans on earlier ones."""
-    more = [*(["rate"] if dynamic and name == "global" else []), *(["condense"] if following else [])]
+    more = [*(["rate"] if dynamic and name in WITH_DYNAMIC else []), *(["condense"] if following else [])]
     return [*ASKED[name], *more]
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from graphrag_ray.query.filling import Share, fill
 from graphrag_ray.query.method import Given, Hit, Kind, Search
 from graphrag_ray.query.record_rows import records_from, rows_for
 from graphrag_ray.reports.context import Context, Record
+
+T = TypeVar("T")
 
 USUAL_CHUNK_TOKENS = 600
 MIN_HITS = 32
@@ -49,14 +51,14 @@ def nearest(
         k *= 4
 
 
-def fused(lists: Sequence[Mapping[Found, float]], weights: Sequence[float]) -> list[Found]:
+def fused(lists: Sequence[Mapping[T, float]], weights: Sequence[float]) -> list[T]:
     """One ranking of several lists with scores: their convex combination (Bruch, Gai and Ingber 2023, "An
     Analysis of Fusion Functions for Hybrid Retrieval"), each list brought to 0–1 first, 0 where it lacks a
     record.
 
     Ties go to what stands first in the earlier list.
     """
-    sums: dict[Found, float] = {}
+    sums: dict[T, float] = {}
     for scores, weight in zip(lists, weights, strict=True):
         low, high = min(scores.values(), default=0.0), max(scores.values(), default=0.0)
         for found, score in scores.items():

@@ -136,7 +136,7 @@ def way_options(f: Callable[..., Any]) -> Callable[..., Any]:
                 type=click.Choice(list(methods.FILES)),
                 default=methods.DEFAULT,
                 show_default=True,
-                help="How the answer is found.",
+                help="How the answer is found; auto: by the question.",
             ),
             click.option(
                 "--level",

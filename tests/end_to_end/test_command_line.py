@@ -493,6 +493,8 @@ def test_a_question_without_an_answer_in_the_index_says_so(run: Command, world: 
     run(*index_command(world))
     result = run("query", "Who is NOBODY ?", "--root", world.root)
     assert result.exit_code == 0 and "Nothing in the index answers this question." in result.stdout
+    shown = " ".join(result.stdout.split())
+    assert "Read by global search: 1 report of C0." in shown and "Try --method local" in shown
 
 
 def test_a_question_may_be_written_without_quotation_marks(run: Command, world: World):

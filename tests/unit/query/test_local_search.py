@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -15,12 +16,13 @@ from graphrag_ray.errors import LevelNotFound, UsageError
 from graphrag_ray.ids import entity_id, report_id
 from graphrag_ray.query.local_ranking import (
     Membership,
+    by_turns,
     chunks_in_order,
     claims_in_order,
     communities_in_order,
     relationships_in_order,
 )
-from graphrag_ray.query.local_search import context_for, finest_level, search
+from graphrag_ray.query.local_search import MOST_AMONG, context_for, finest_level, search
 from graphrag_ray.query.method import Question, Rows, Search
 from graphrag_ray.records import parse_sections
 
@@ -142,7 +144,7 @@ def test_only_as_many_as_asked_are_looked_up():
     snap = snapshot(near=("ALICE", "BOB", "CAROL"))
     sections = shown(snap, "Who is who?", local_entities=2)
     assert [r["entity"] for r in sections["Entities"]] == ["ALICE", "BOB"]
-    (asked,) = [n for n in snap.needs if isinstance(n, Search)]
+    (asked,) = [n for n in snap.needs if isinstance(n, Search) and n.kind == "entity"]
     assert (asked.kind, asked.by, asked.text, asked.k) == ("entity", "vector", "Who is who?", 2)
 
 
@@ -205,11 +207,66 @@ def test_claims_follow_their_entities_and_are_capped_for_each():
     assert [c["id"] for c in claims_in_order(rows, place, 2)] == ["b2", "b1", "a1"]
 
 
-def test_chunks_follow_their_entity_and_then_how_many_of_its_relationships_they_state():
+def test_chunks_of_an_entity_that_are_not_near_follow_by_how_many_of_its_relationships_they_state():
     near = [person("ALICE", "t1", "t2", "t3"), person("BOB", "t9", "t2", "t1")]
     rows = [edge("ALICE", "BOB", chunks=("t3", "t2")), edge("ALICE", "CAROL", chunks=("t3",))]
-    assert chunks_in_order(near, rows, None) == ["t3", "t2", "t1", "t9"]
-    assert chunks_in_order(near, rows, {"t1", "t9"}) == ["t1", "t9"]
+    assert chunks_in_order(near[:1], rows, (), {}, None, 9) == ["t3", "t2", "t1"]
+    assert chunks_in_order(near, rows, (), {}, None, 9) == ["t3", "t2", "t1", "t9"]
+    assert chunks_in_order(near, rows, (), {}, {"t1", "t9"}, 9) == ["t1", "t9"]
+    assert chunks_in_order(near[:1], rows, (), {"t1": 0}, None, 9) == ["t1", "t3", "t2"]
+
+
+def test_chunks_that_hold_several_named_entities_come_first_then_the_entities_take_turns():
+    rare, hub, other = person("RARE", "r1", "r2"), person("HUB", "h1", "h2", "h3", "r2"), person("P", "p1")
+    named = [rare["id"], hub["id"]]
+    order = chunks_in_order([rare, hub, other], [], named, {"h2": 0, "p1": 1}, None, 9)
+    assert order == ["r2", "r1", "h2", "h1", "h3", "p1"]
+    assert chunks_in_order([rare, hub, other], [], (), {"h2": 0, "p1": 1}, None, 4) == [
+        "r1",
+        "h2",
+        "p1",
+        "r2",
+    ]
+
+
+@st.composite
+def corpora(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[str], dict[str, int]]:
+    """Entities with chunks of a corpus of twelve, ids of some of them, places of some chunks."""
+    chunks = [f"t{i}" for i in range(12)]
+    lists = draw(st.lists(st.lists(st.sampled_from(chunks), unique=True), min_size=1, max_size=5))
+    entities = [person(f"P{i}", *own) for i, own in enumerate(lists)]
+    named = draw(st.lists(st.sampled_from([e["id"] for e in entities]), unique=True))
+    near = draw(st.lists(st.sampled_from(chunks), unique=True))
+    return entities, named, {c: n for n, c in enumerate(near)}
+
+
+@given(corpora(), st.integers(1, 15))
+def test_fewer_chunks_are_the_first_of_all_and_each_chunk_of_an_entity_is_there_once(corpus, most: int):
+    entities, named, near = corpus
+    all_ = chunks_in_order(entities, [], named, near, None, 99)
+    assert sorted(all_) == sorted({c for e in entities for c in e["text_unit_ids"]})
+    assert chunks_in_order(entities, [], named, near, None, most) == all_[:most]
+
+
+@given(corpora())
+def test_no_chunk_stands_before_one_that_holds_more_named_entities_or_is_nearer_and_of_the_same(corpus):
+    entities, named, near = corpus
+    order = chunks_in_order(entities, [], named, near, None, 99)
+    of = {c: {e["id"] for e in entities if c in e["text_unit_ids"]} for c in order}
+    held = [len(of[c] & set(named)) for c in order]
+    assert held == sorted(held, reverse=True)
+    for before, after in combinations(order, 2):
+        if of[before] == of[after]:
+            assert near.get(before, 99) <= near.get(after, 99)
+
+
+@given(st.lists(st.lists(st.integers(0, 30).map(str), unique=True), max_size=6))
+def test_no_list_waits_for_more_than_one_of_each_other(lists: list[list[str]]):
+    order = list(by_turns(lists))
+    assert sorted(order) == sorted({id_ for one in lists for id_ in one})
+    for n in range(max(map(len, lists), default=0)):
+        soon = set(order[: len(lists) * (n + 1)])
+        assert all(one[n] in soon for one in lists if n < len(one))
 
 
 def test_communities_that_hold_most_of_the_entities_come_first_then_by_rank():
@@ -275,6 +332,45 @@ def test_no_more_texts_are_read_than_fill_a_context():
     read = [n.ids for n in snap.needs if isinstance(n, Rows) and "text" in n.columns]
     assert [len(ids) for ids in read] == [16] and context.left_out >= 490
     assert context.n_tokens > 900, "what the others leave is for chunks"
+
+
+def hub(n: int) -> Snapshot:
+    """ALICE stands in n chunks, QUANTUM COMPUTING in some of the last; searches find the latter."""
+    ids, topic = [f"x{i}" for i in range(n)], [f"x{n - 1}", f"x{n - 3}"]
+    tables = town() | {
+        "entities": [person("ALICE", *ids), person("QUANTUM COMPUTING", *topic)],
+        "text_units": [{"id": i, "text": f"Text {i}. " * 20, "n_tokens": 100} for i in ids],
+    }
+    return Snapshot(tables, lambda search: topic[::-1] if search.kind == "text_unit" else [])
+
+
+def test_the_rarer_name_comes_first_and_its_chunks_before_those_of_one_that_is_everywhere():
+    sections = shown(hub(300), "What did Alice say about quantum computing?", context_tokens=2000)
+    assert [r["entity"] for r in sections["Entities"]] == ["QUANTUM COMPUTING", "ALICE"]
+    assert [r["text"][:9] for r in sections["Sources"]][:3] == ["Text x297", "Text x299", "Text x0. "]
+
+
+def test_the_nearest_chunks_are_looked_for_among_those_of_the_entities_unless_these_are_many():
+    few, many = hub(300), hub(MOST_AMONG + 1)
+    for snap in (few, many):
+        sections = shown(snap, "What did Alice say about quantum computing?", context_tokens=320)
+        assert sections["Sources"][0]["text"].startswith("Text x")
+    asked = [[n for n in s.needs if isinstance(n, Search) and n.kind == "text_unit"] for s in (few, many)]
+    assert [{s.by for s in searches} for searches in asked] == [{"vector", "keyword"}] * 2
+    assert {(len(s.among or ()), s.k) for s in asked[0]} == {(300, 10)}
+    assert {(s.among, s.k) for s in asked[1]} == {(None, 10)}
+    sized = [n for n in many.needs if isinstance(n, Rows) and "n_tokens" in n.columns]
+    assert [len(n.ids or ()) for n in sized] == [10]
+
+
+def test_an_index_without_one_of_the_searches_is_asked_by_the_other():
+    for lacks, left in (("search_text_unit_keyword", {"vector"}), ("embeddings_text_unit", {"keyword"})):
+        snap = hub(20)
+        asked = snap.given()
+        object.__setattr__(asked, "n_rows", {k: v for k, v in asked.n_rows.items() if k != lacks})
+        snap.run(context_for("What did Alice say about quantum computing?", asked))
+        searches = [n for n in snap.needs if isinstance(n, Search) and n.kind == "text_unit"]
+        assert {n.by for n in searches} == left
 
 
 def test_an_index_without_entities_holds_nothing_and_asks_no_model():

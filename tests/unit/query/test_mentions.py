@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.ids import entity_id, entity_key
-from graphrag_ray.query.mentions import mentions
+from graphrag_ray.query.mentions import mentions, rarest_first
 
 
 def named(question: str, *names: str) -> list[str]:
@@ -59,6 +59,29 @@ def test_names_of_any_shape_and_script_are_found(question: str, name: str):
     assert named(question, name) == [name]
 
 
+@pytest.mark.parametrize(
+    ("question", "names"),
+    [
+        ("What did Kevin Scott say about data and the church?", ["Kevin Scott"]),
+        ("what did kevin scott say about data and the church?", ["Kevin Scott"]),
+        ("Data and the Church of 3M: what is it?", ["Church", "3M"]),
+        ("李娜做了什么？", ["李娜"]),
+        ("Kevin said what?", []),
+    ],
+)
+def test_a_word_in_small_letters_may_be_a_name_by_chance(question: str, names: list[str]):
+    by_id = {entity_id(entity_key(n)): n for n in ["Kevin Scott", "Kevin", "Data", "Church", "3M", "李娜"]}
+    assert [by_id[id_] for id_ in mentions(question).as_names(by_id)] == names
+
+
+def test_rarer_names_come_first_and_words_that_may_be_none_last():
+    frequency = {"Kevin Scott": 900, "Mara Venn": 3, "Sorley": 3, "Data": 1, "Church": 2, "Unasked": 1}
+    by_id = {entity_id(entity_key(n)): n for n in frequency}
+    asked = mentions("Did Kevin Scott, Mara Venn or Sorley give the church their data?")
+    order = rarest_first(asked, {id_: frequency[n] for id_, n in by_id.items()})
+    assert [by_id[id_] for id_ in order] == ["Mara Venn", "Sorley", "Kevin Scott", "Data", "Church"]
+
+
 def test_a_question_of_a_hundred_thousand_characters_is_read_as_far_as_its_bound():
     assert named("Alice " + "blah " * 20_000 + "Robert", "Alice", "Robert") == ["Alice"]
 
@@ -70,4 +93,6 @@ def test_every_stretch_lies_in_the_question_and_is_the_name_it_stands_for(questi
         assert all(
             entity_id(entity_key(question[a:b])) == id_ and 0 <= a < b <= len(question) for a, b in spans
         )
-    assert set(found.named(found.spans)) <= found.spans.keys()
+    named = found.named(found.spans)
+    assert set(named) <= found.spans.keys() and set(found.as_names(found.spans)) <= set(named)
+    assert sorted(rarest_first(found, dict.fromkeys(found.spans, 1))) == sorted(named)
