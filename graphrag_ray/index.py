@@ -52,6 +52,12 @@ from graphrag_ray.version import __version__
 
 JOURNALS = ("extract", "claims", "describe", "report", "embed")
 
+WITHOUT_TITLES = (
+    "Chunks of this index are embedded without the titles and dates of their documents, and stay so: "
+    "keywords find these, vectors do not. --set embeddings.with_titles=true embeds those chunks anew whose "
+    "texts do not begin with their titles"
+)
+
 
 @dataclass(frozen=True)
 class Indexed:
@@ -107,6 +113,8 @@ def index(
         run.parent = parent_of(run, add)
         run.settings = with_contents(settings, run.parent, observer)
         before = settings_before(store, run.parent)
+        if run.settings.lacks_titles_of(before):
+            observer.note(WITHOUT_TITLES)
         run.settings = run.settings.with_chunks_of(before).with_descriptions_of(before)
         run.prompts = load_prompts(settings.prompts_dir, run.settings.prompts)
         names = load_names(run.settings)

@@ -396,6 +396,10 @@ class Embeddings(_Strict):
     """A name under `models:`; when that name is absent, the offline embedding is used."""
     max_tokens: Annotated[int, Field(gt=0)] = 8_000
     """Longer texts are cut before embedding."""
+    with_titles: bool | None = None
+    """Chunks are embedded with the title and date of their documents above them, so that vectors find what
+    only these tell apart (keywords do in any case). null: as the index has them; a new one does. A change
+    embeds anew the chunks of documents whose titles are not in their texts, and no more."""
 
 
 Language: TypeAlias = Literal[
@@ -596,15 +600,28 @@ class Settings(_Strict):
         return self
 
     def with_chunks_of(self, before: Mapping[str, Any] | None) -> Settings:
-        """Settings that say where chunks end: as these do, else as those of the index before did.
+        """Settings that say where chunks end, and whether they are embedded with titles: as these do, else as
+        those of the index before did.
 
         before: what its snapshot, or the record of its last run, keeps; None: there was none
         """
-        if self.chunking.boundaries is not None:
-            return self
-        said = before.get("chunking") if before is not None else {"boundaries": "sentence"}
-        kept = "sentence" if isinstance(said, Mapping) and said.get("boundaries") == "sentence" else "token"
-        return self.model_copy(update={"chunking": self.chunking.model_copy(update={"boundaries": kept})})
+        chunking, embeddings = self.chunking, self.embeddings
+        if chunking.boundaries is None:
+            said = "sentence" if before is None else _said_in(before, "chunking", "boundaries")
+            kept = "sentence" if said == "sentence" else "token"
+            chunking = chunking.model_copy(update={"boundaries": kept})
+        if embeddings.with_titles is None:
+            embedded = before is not None and _said_in(before, "embeddings", "enabled") is not False
+            titles = not embedded or _said_in(before or {}, "embeddings", "with_titles") is True
+            embeddings = embeddings.model_copy(update={"with_titles": titles})
+        return self.model_copy(update={"chunking": chunking, "embeddings": embeddings})
+
+    def lacks_titles_of(self, before: Mapping[str, Any] | None) -> bool:
+        """Whether the index before embeds chunks without titles since it knew of no other way, and these
+        settings leave that as it is."""
+        kept = self.with_chunks_of(before).embeddings
+        unsaid = before is not None and _said_in(before, "embeddings", "with_titles") is None
+        return unsaid and kept.enabled and kept.with_titles is False and self.embeddings.with_titles is None
 
     def with_descriptions_of(self, before: Mapping[str, Any] | None) -> Settings:
         """Settings that say how often like descriptions are read: as these do, else as the index before did.
@@ -663,6 +680,12 @@ class Settings(_Strict):
             reasoning_effort=own.reasoning_effort or model.reasoning_effort,
             reasoning_tokens=model.room_to_think if own.reasoning_tokens is None else own.reasoning_tokens,
         )
+
+
+def _said_in(kept: Mapping[str, Any], section: str, key: str) -> Any:
+    """What kept settings, which a stranger may have written, say; None: nothing."""
+    found = kept.get(section)
+    return found.get(key) if isinstance(found, Mapping) else None
 
 
 def of_index(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from graphrag_ray.corpus.parse import documents_in, segments_of
 from graphrag_ray.corpus.rows import is_json_array, json_line
 from graphrag_ray.corpus.stretches import jsonl_is_split, jsonl_segments, lines_of
 from graphrag_ray.corpus.tables import documents_table, text_units_table
+from graphrag_ray.corpus.titles import header, label, own_title
 from graphrag_ray.corpus.tokens import count, count_many, offsets
 from graphrag_ray.errors import GraphRagError
 from graphrag_ray.extract.claims import claims, claims_spec
@@ -89,6 +90,13 @@ def played(dialogue: Generator[Any, Any, Any], text: str, ended: str = "stop") -
 
 
 # corpus
+
+
+def titled(text: str) -> Any:
+    """A title, a date, a path, a row and a text, each of which is the text."""
+    names = ((text, text, "a.txt", ""), (text, None, text, text), (text[:9], text, "a.txt", ""))
+    told = [f(*name, text) for f in (header, label) for name in names]
+    return told, [header(text, text, text, text, ""), own_title(text, text, text)]
 
 
 def document_of(text: str) -> Document:
@@ -346,6 +354,7 @@ DRIVES: Mapping[str, Mapping[str, Drive]] = {
         "decode": decoded,
         "characters": lambda t: (character_end(t, 0), last_character_end(t, 0, len(t))),
         "chunks": cut,
+        "titles": titled,
         "tokens": counted,
     },
     "extract": {

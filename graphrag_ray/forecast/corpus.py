@@ -12,6 +12,7 @@ import numpy as np
 from graphrag_ray.corpus.chunks import chunk as cut
 from graphrag_ray.corpus.document import Document
 from graphrag_ray.corpus.tables import header_of
+from graphrag_ray.corpus.titles import header as title_header
 from graphrag_ray.corpus.tokens import count_many, vocabulary_for
 from graphrag_ray.extract.dialogue import Chunk, ExtractSpec, extract
 from graphrag_ray.forecast.sample import Mask
@@ -120,7 +121,7 @@ class ChunkCounter:
             prompt_tokens=c.prompt_tokens + total,
             passage_tokens=c.passage_tokens + total - len(sent) * self._fixed.empty,
             embed_tokens=c.embed_tokens
-            + self._embed_tokens([texts[i] for i in new], [found[i].n_tokens for i in new]),
+            + self._embed_tokens(document, [texts[i] for i in new], [found[i].n_tokens for i in new]),
             too_long=c.too_long + len(new) - len(sent),
             repeated=c.repeated + len(found) - len(new),
             answered=c.answered + int(done.sum()),
@@ -145,11 +146,16 @@ class ChunkCounter:
             return None
         return vocabulary_for(model.model, model.tokenizer).name
 
-    def _embed_tokens(self, texts: list[str], counted: list[int]) -> int:
+    def _embed_tokens(self, document: Document, texts: list[str], counted: list[int]) -> int:
+        """Of texts of a document, and of its title and date above each."""
         if self._embed_vocabulary is None or not texts:
             return 0
         same = self._embed_vocabulary == self._vocabulary
         sizes = np.asarray(counted) if same else count_many(texts, self._embed_vocabulary)
+        if self._settings.embeddings.with_titles is not False:
+            about = (document.title, document.date, document.path, document.row)
+            headers = [title_header(*about, text) for text in texts]
+            sizes = sizes + count_many(headers, self._embed_vocabulary)
         return int(np.minimum(sizes, self._settings.embeddings.max_tokens).sum())
 
 

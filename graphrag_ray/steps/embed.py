@@ -6,21 +6,23 @@ took four times as long as to make it anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray import schema
+from graphrag_ray.corpus.titles import header
 from graphrag_ray.embedding import Embedder
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Outcome, Row, Work
 from graphrag_ray.ids import report_id
 from graphrag_ray.messages import Dialogue
 from graphrag_ray.reports.context import shown_content
+from graphrag_ray.steps.keep import pairs_of
 from graphrag_ray.steps.run import (
     ROWS_AT_ONCE,
     Result,
@@ -34,12 +36,28 @@ from graphrag_ray.steps.run import (
 )
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
-from graphrag_ray.store.parts import Part, read_part
+from graphrag_ray.store.parts import Part, read_part, read_table
 
 PART_ROWS = 8_192
 """Vectors in a stored part: 8 to 50 MB."""
 
 TEXTS = pa.schema([("id", pa.string()), ("kind", pa.string()), ("text", pa.large_string())])
+_TITLES = ["id", "title", "creation_date", "path", "row"]
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Parts that hold the texts of records of a kind.
+
+    documents    of chunks: parts that hold their documents, whose titles and dates are said above them;
+                 none: nothing is said
+    report_ids   of reports, by number of their communities in the hierarchy
+    """
+
+    kind: str
+    parts: Sequence[Part]
+    documents: Sequence[Part] = ()
+    report_ids: pa.Array | None = None
 
 
 def embed_all(run: Run, corpus: Result, described: Result, reports: Result, ids: list[str]) -> Result:
@@ -52,18 +70,20 @@ def embed_all(run: Run, corpus: Result, described: Result, reports: Result, ids:
         return Result()
     embedder = Embedder.of(run.settings)
     work = _work(embedder)
+    texts = written_texts(corpus, described, reports, with_titles=bool(options.with_titles))
 
     def compute() -> Result:
-        inputs: list[Any] = []
         report_ids = ids_of_reports(ids)
-        for kind, groups in written_texts(corpus, described, reports).items():
-            inputs += [
-                (kind, group, report_ids if kind == "community_report" else None) for group in groups if group
-            ]
+        inputs = [
+            replace(x, report_ids=report_ids if kind == "community_report" else None)
+            for kind, groups in texts.items()
+            for x in groups
+            if x.parts
+        ]
         if run.settings.model(embedder.call.model).provider == "offline":
             collect = partial(_embed_here, embedder)
         else:
-            index = run.sweep_rows(work, load_texts, inputs, rows_of([group for _, group, _ in inputs]))
+            index = run.sweep_rows(work, load_texts, inputs, rows_of([x.parts for x in inputs]))
             collect = partial(_collect, work, index)
         written = run.executor.map("embed", collect, inputs)
         names = [f"embeddings_{kind}" for kind in schema.EMBEDDINGS]
@@ -71,18 +91,42 @@ def embed_all(run: Run, corpus: Result, described: Result, reports: Result, ids:
         counts = {"embeddings": sum(p.rows for name in names for g in tables[name] for p in g)}
         return Result(tables, counts, not passing(run.store, tables))
 
-    depends_on = [written_texts(corpus, described, reports), ids, options, embedder]
+    depends_on = [texts, ids, options, embedder]
     return run.step("embed", depends_on, compute, work.name)
 
 
-def written_texts(corpus: Result, described: Result, reports: Result) -> dict[str, list[list[Part]]]:
-    """By kind, the parts that hold the texts of its records."""
-    return {
+def written_texts(
+    corpus: Result, described: Result, reports: Result, *, with_titles: bool
+) -> dict[str, list[Texts]]:
+    """By kind, in groups, the parts that hold the texts of its records.
+
+    with_titles: chunks are read with what is said of their documents above them
+    """
+    groups: Mapping[str, Sequence[Sequence[Part]]] = {
         "entity": described.tables["entities"],
         "relationship": described.tables["relationships"],
         "text_unit": corpus.tables["text_units"],
         "community_report": reports.tables["reports"],
     }
+    found = {kind: [Texts(kind, group) for group in groups_] for kind, groups_ in groups.items()}
+    if with_titles:
+        documents = corpus.tables["documents"]
+        found["text_unit"] = [
+            replace(x, documents=of) for x, of in zip(found["text_unit"], documents, strict=True)
+        ]
+    return found
+
+
+def by_part(groups: Sequence[Texts]) -> list[Texts]:
+    """The parts one by one; of chunks, each with no more documents than it takes."""
+    found = []
+    for x in groups:
+        if not x.documents:
+            found += [replace(x, parts=[part]) for part in x.parts]
+            continue
+        for documents, parts in pairs_of(list(x.documents), list(x.parts)):
+            found += [replace(x, parts=[part], documents=documents) for part in parts]
+    return found
 
 
 def ids_of_reports(ids: list[str]) -> pa.Array:
@@ -102,20 +146,42 @@ def _label(row: Row) -> tuple[str, str]:
     return f"{row['kind']} {row['id']}", ""
 
 
-def load_texts(store: Store, x: tuple[str, list[Part], pa.Array | None]) -> Iterator[pa.Table]:
-    """Kind, id and text of the records that some parts of a kind hold; report_ids: for reports."""
-    kind, parts, report_ids = x
-    for part in parts:
+def load_texts(store: Store, x: Texts) -> Iterator[pa.Table]:
+    """Kind, id and text of the records that some parts of a kind hold."""
+    kind = x.kind
+    documents = _titles(store, x.documents)
+    for part in x.parts:
         table = read_part(store, part)
         if kind == "community_report":
-            assert report_ids is not None
-            id_ = report_ids.take(table["number"].combine_chunks())
+            assert x.report_ids is not None
+            id_ = x.report_ids.take(table["number"].combine_chunks())
             text = pa.array([shown_content(t) for t in table["full_content"].to_pylist()], pa.string())
         else:
             id_ = table["id"]
-            text = table["text"] if kind == "text_unit" else _element_text(kind, table)
+            text = _chunk_text(table, documents) if kind == "text_unit" else _element_text(kind, table)
         columns = [id_, pa.array([kind] * table.num_rows, pa.string()), text.cast(pa.large_string())]
         yield pa.table(columns, schema=TEXTS)
+
+
+def _titles(store: Store, documents: Sequence[Part]) -> dict[str, tuple[str | None, str | None, str, str]]:
+    """By id of a document: title, date, path, row."""
+    if not documents:
+        return {}
+    rows = read_table(store, documents, _TITLES, schema.DOCUMENTS).to_pylist()
+    return {r["id"]: (r["title"], r["creation_date"], r["path"] or "", r["row"] or "") for r in rows}
+
+
+def _chunk_text(
+    table: pa.Table, documents: Mapping[str, tuple[str | None, str | None, str, str]]
+) -> pa.Array | pa.ChunkedArray:
+    """The texts of chunks, below what is said of their documents."""
+    if not documents:
+        return table["text"]
+    texts, of = table["text"].to_pylist(), table["document_id"].to_pylist()
+    return pa.array(
+        [header(*documents[d], t) + t if d in documents else t for d, t in zip(of, texts, strict=True)],
+        pa.large_string(),
+    )
 
 
 def _element_text(kind: str, table: pa.Table) -> pa.ChunkedArray:
@@ -130,22 +196,20 @@ def _collect(
     work: Work[bytes],
     index: Callable[[], JournalIndex],
     store: Store,
-    x: tuple[str, list[Part], pa.Array | None],
+    x: Texts,
 ) -> Iterator[Tables]:
     done: list[tuple[str, bytes]] = []
     for batch in replayed(work, index(), store, load_texts(store, x)):
         yield {"failures": failure_rows("embed", work, batch)}
         done += [(row["id"], o.result) for row, o in batch if o.status == "complete" and o.result]
         if len(done) >= PART_ROWS:
-            yield _vectors(x[0], done)
+            yield _vectors(x.kind, done)
             done = []
     if done:
-        yield _vectors(x[0], done)
+        yield _vectors(x.kind, done)
 
 
-def _embed_here(
-    embedder: Embedder, store: Store, x: tuple[str, list[Part], pa.Array | None]
-) -> Iterator[Tables]:
+def _embed_here(embedder: Embedder, store: Store, x: Texts) -> Iterator[Tables]:
     from graphrag_ray.offline import embed_many  # not read where a model embeds
 
     def embedded(rows: pa.Table) -> list[bytes]:
@@ -164,10 +228,10 @@ def _embed_here(
             if failed:
                 yield {"failures": failure_rows("embed", _work(embedder), failed)}
             if len(done) >= PART_ROWS:
-                yield _vectors(x[0], done)
+                yield _vectors(x.kind, done)
                 done = []
     if done:
-        yield _vectors(x[0], done)
+        yield _vectors(x.kind, done)
 
 
 def _vectors(kind: str, done: list[tuple[str, bytes]]) -> Tables:

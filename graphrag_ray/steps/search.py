@@ -3,13 +3,15 @@
 An index is made of shards, each over some consecutive parts of a table. A shard that was made before from the
 same parts is found by its name and not made again, also after a run that was killed; so of a corpus that
 grows only the shards are made where something is new.
+
+The title and date of its document are words of a chunk, too.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -18,12 +20,13 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 
 from graphrag_ray import schema
+from graphrag_ray.corpus import titles
 from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.ids import stable_id
 from graphrag_ray.search import keyword, vectors
 from graphrag_ray.search.languages import common_language
-from graphrag_ray.steps.embed import ids_of_reports, load_texts, written_texts
+from graphrag_ray.steps.embed import Texts, by_part, ids_of_reports, load_texts, written_texts
 from graphrag_ray.steps.run import Result, Run
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
@@ -48,11 +51,12 @@ _MADE = pa.schema(
 
 @dataclass(frozen=True)
 class _Shard:
-    """made_from: a hash of all that it depends on; report_ids: see `load_texts`; language: of its words."""
+    """made_from: a hash of all that it depends on. texts: each of one part, of a shard by vector too.
+    report_ids: see `Texts`; language: of its words."""
 
     kind: str
     by: By
-    parts: Sequence[Part]
+    texts: Sequence[Texts]
     report_ids: Callable[[], pa.Array] | None
     graph: bool
     made_from: str
@@ -62,6 +66,10 @@ class _Shard:
     def table(self) -> str:
         return schema.search_table(self.kind, self.by)
 
+    @property
+    def parts(self) -> list[Part]:
+        return [part for x in self.texts for part in x.parts]
+
 
 def index_for_search(
     run: Run, corpus: Result, described: Result, reports: Result, embedded: Result, ids: list[str]
@@ -70,7 +78,7 @@ def index_for_search(
 
     ids: of the communities, by number in the hierarchy
     """
-    texts = written_texts(corpus, described, reports)
+    texts = written_texts(corpus, described, reports, with_titles=True)
 
     def compute() -> Result:
         language = _language(run, corpus)
@@ -81,7 +89,8 @@ def index_for_search(
             of_reports = report_ids if kind in named else None
             depends_on = [named.get(kind, ""), language]
             shards += _shards(kind, "keyword", texts[kind], depends_on, of_reports, language)
-            shards += _shards(kind, "vector", embedded.tables.get(f"embeddings_{kind}", []))
+            vectors_of = [Texts(kind, group) for group in embedded.tables.get(f"embeddings_{kind}", [])]
+            shards += _shards(kind, "vector", vectors_of)
         ways: list[By] = ["keyword", "vector"] if embedded.tables else ["keyword"]
         kinds = [schema.search_table(kind, by) for kind in schema.EMBEDDINGS for by in ways]
         known = {name: blobs.made(run.store, name) for name in kinds}
@@ -121,20 +130,22 @@ def _language(run: Run, corpus: Result) -> str:
 def _shards(
     kind: str,
     by: By,
-    groups: Sequence[Sequence[Part]],
+    groups: Sequence[Texts],
     depends_on: Sequence[str] = (),
     report_ids: Callable[[], pa.Array] | None = None,
     language: str = "",
 ) -> list[_Shard]:
     """A part that is larger than a shard is one by itself; no rows, no shard."""
-    parts = [part for group in groups for part in group if part.rows]
+    texts = [x for x in by_part(groups) if x.parts[0].rows]
+    parts = [x.parts[0] for x in texts]
     graph = by == "vector" and sum(part.bytes for part in parts) > EXACT_BYTES
     limit = SHARD_BYTES[by]
     sizes = [max(part.bytes, part.rows * limit // SHARD_ROWS) for part in parts]
     found = []
     for batch in stable_batches([part.path for part in parts], sizes, limit):
-        own = [parts[i] for i in batch]
-        made_from = stable_id("search", kind, by, str(graph), _code(), *depends_on, *(p.path for p in own))
+        own = [texts[i] for i in batch]
+        paths = [part.path for x in own for part in (*x.parts, *x.documents)]
+        made_from = stable_id("search", kind, by, str(graph), _code(), *depends_on, *paths)
         found.append(_Shard(kind, by, own, report_ids, graph, made_from, language))
     return found
 
@@ -155,7 +166,8 @@ def _make(store: Store, x: tuple[int, _Shard]) -> Iterator[pa.Table]:
         data = vectors.build(table["id"].to_pylist(), matrix, shard.graph)
     else:
         report_ids = shard.report_ids() if shard.report_ids else None
-        table = pa.concat_tables(load_texts(store, (shard.kind, list(shard.parts), report_ids)))
+        tables = (t for x in shard.texts for t in load_texts(store, replace(x, report_ids=report_ids)))
+        table = pa.concat_tables(tables)
         texts = [text or "" for text in table["text"].to_pylist()]
         data = keyword.build(
             table["id"].to_pylist(),
@@ -174,7 +186,7 @@ def _make(store: Store, x: tuple[int, _Shard]) -> Iterator[pa.Table]:
 def _code() -> str:
     """What a shard depends on beside its records: our code, and the libraries that make it."""
     digest = hashlib.sha256()
-    for path in sorted(Path(keyword.__file__).parent.glob("*.py")):
+    for path in (*sorted(Path(keyword.__file__).parent.glob("*.py")), Path(titles.__file__)):
         digest.update(path.read_bytes())
     for library in ("PyStemmer", "usearch"):
         digest.update(version(library).encode())

@@ -117,7 +117,7 @@ def test_what_is_added_touches_no_part_of_what_is_kept(
     in_all = LocalExecutor.map
 
     def counted(self: LocalExecutor, step: str, fn: Any, inputs: Sequence[Any], *more: Any) -> Any:
-        kept.extend(len(ids) for *_, ids in inputs if step == "keep")
+        kept.extend(len(x[-1]) for x in inputs if step == "keep")
         return in_all(self, step, fn, inputs, *more)
 
     def documents() -> set[str]:

@@ -332,3 +332,22 @@ def test_an_index_keeps_its_chunks_unless_others_are_asked_for(given, before, ke
 def test_an_index_goes_on_to_read_like_descriptions_as_it_did(given, before, kept):
     settings = parse_settings({"descriptions": {"alike": given}})
     assert settings.with_descriptions_of(before).kept()["descriptions"]["alike"] == kept
+
+
+@pytest.mark.parametrize(
+    ("given", "before", "kept", "told"),
+    [
+        (None, None, True, False),
+        (None, {"embeddings": {"enabled": True}}, False, True),
+        (None, {}, False, True),
+        (None, {"embeddings": {"enabled": False}}, True, False),
+        (None, {"embeddings": {"with_titles": True}}, True, False),
+        (None, {"embeddings": {"with_titles": False}}, False, False),
+        (True, {"embeddings": {}}, True, False),
+        (False, None, False, False),
+    ],
+)
+def test_an_index_keeps_its_embeddings_unless_others_are_asked_for(given, before, kept, told):
+    settings = parse_settings({"embeddings": {"with_titles": given}})
+    assert settings.with_chunks_of(before).kept()["embeddings"]["with_titles"] is kept
+    assert settings.lacks_titles_of(before) is told

@@ -1,0 +1,93 @@
+"""What is said of a document above each of its chunks, where they are searched and shown: its title and date.
+
+The same words do not stand there twice: a title with which the chunk's text begins is left out. A title
+that is only the file's name is said, since the name may be all that tells documents apart; for search its
+parts are said too. One that only counts the rows of a table says nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+
+MAX_TITLE = 300
+"""Characters of a title or a date that are said: a title can be a paragraph by mistake."""
+
+_MARKS = "#*_=-> \t\n\r"
+"""What may stand before a title at the start of a text."""
+_NOT_WORD = re.compile(r"[\W_]+")
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z0-9])")
+_AFTER_DIGIT = re.compile(r"(?<=[0-9])(?=[A-Z])")
+_ISO = re.compile(r"(?<!\d)([12]\d{3})[-_.](\d{2})(?:[-_.](\d{2}))?(?!\d)", re.ASCII)
+_MONTHS = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
+
+
+def own_title(title: str | None, path: str, row: str) -> str:
+    """A title that says more than where the document is; "" where it is made of the file's name."""
+    name = PurePosixPath(path)
+    made = (name.name, name.stem, f"{name.stem} {row}", "")
+    folded = _folded(title)
+    return "" if folded in map(_folded, made) else folded
+
+
+def label(title: str | None, date: str | None, path: str, row: str, text: str = "") -> str:
+    """Title and date in one line, `Minutes (2023-09-14)`, for a context. text: of the chunk."""
+    said, day = _said(title, path, row, text), _folded(date)
+    return f"{said} ({day})" if said and day else said or day
+
+
+def header(title: str | None, date: str | None, path: str, row: str, text: str) -> str:
+    """The lines above a chunk's text where it is embedded and indexed by keywords; "" where there are none.
+
+    Parts of file names, and dates in words, are said beside them, since questions name these.
+    """
+    said = _said(title, path, row, text)
+    if said and not own_title(title, path, row):
+        said = " ".join([said, *_parts(said)])
+    lines = [_with_words(line) for line in (said, _folded(date)) if line]
+    return "\n".join([*lines, "", ""]) if lines else ""
+
+
+def _said(title: str | None, path: str, row: str, text: str) -> str:
+    folded = _folded(title)
+    if not folded or _counts_rows(folded, path, row) or _begins_with(text, folded):
+        return ""
+    return folded
+
+
+def _counts_rows(title: str, path: str, row: str) -> bool:
+    return row.isdecimal() and title == _folded(f"{PurePosixPath(path).stem} {row}")
+
+
+def _begins_with(text: str, title: str) -> bool:
+    """Whether the text begins with the title, but for white space, capitals and marks of a heading."""
+    start = _folded(text[: 2 * MAX_TITLE].lstrip(_MARKS))
+    after = start[len(title) : len(title) + 1]
+    return start[: len(title)].casefold() == title.casefold() and not after.isalnum()
+
+
+def _parts(name: str) -> list[str]:
+    """What is written together in a file's name. TranscriptFY24Q1: Transcript, FY24Q1, FY24, Q1."""
+    found: list[str] = []
+    for word in _NOT_WORD.split(name):
+        for part in _CAMEL.split(word):
+            found += dict.fromkeys([part, *_AFTER_DIGIT.split(part)])
+    words = set(_NOT_WORD.split(name))
+    return [part for part in dict.fromkeys(found) if part not in words]
+
+
+def _with_words(line: str) -> str:
+    """2023-09-14: 2023-09-14 (14 September 2023); a line without such a date as it is."""
+    found = _ISO.search(line)
+    if not found or not 1 <= int(found[2]) <= len(_MONTHS):
+        return line
+    day = f"{int(found[3])} " if found[3] else ""
+    return f"{line} ({day}{_MONTHS[int(found[2]) - 1]} {found[1]})"
+
+
+def _folded(text: str | None) -> str:
+    folded = " ".join((text or "").split())
+    return folded if len(folded) <= MAX_TITLE else folded[: MAX_TITLE - 1].rstrip() + "…"
