@@ -7,7 +7,7 @@ What scores 0, and what a question about the whole gets, is decided in questions
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +36,8 @@ _RATED = re.compile(r"rated (\d+(?:\.\d)?) of 10")
 _HELPFUL = "<ANSWER_HELPFULNESS> {} </ANSWER_HELPFULNESS>"
 _CITED = re.compile(r"\s*(\[Data:[^\[\]]*\])")
 _SOURCE = re.compile(r"Source \d+")
-"""The title of a chunk: its number in one context, which means nothing in another."""
+"""The title of a chunk of whose document nothing is said: its number in one context, which means nothing in
+another."""
 _TITLE = re.compile(r"\*\*([^*]+)\*\*:")
 _TITLES: Mapping[str, str] = {
     "Entities": "{entity}",
@@ -93,7 +94,8 @@ def _matching(question: Question, reports: Sequence[_Report], room: int) -> _Mat
     titles = [frozenset(question.mark(content_stems(r.title))) for r in reports]
     in_report = [title.union(*s) for title, s in zip(titles, stems, strict=True)]
     sentences = [s for of_report in stems for s in of_report]
-    if not sentences or not question.concerns(stems, titles):
+    said = [_with_title(question, *x) for x in zip(reports, titles, stems, strict=True)]
+    if not sentences or not question.concerns(said, titles):
         return None
     shares = np.array([question.coverage(s) for s in in_report])
     owner = [i for i, s in enumerate(stems) for _ in s]
@@ -103,6 +105,16 @@ def _matching(question: Question, reports: Sequence[_Report], room: int) -> _Mat
     chosen = _spread(relevance, sentences, owner, MAX_MAP_QUOTES)
     kept = _within(chosen, [len(texts[i]) for i in chosen], room)
     return _Matching([(owner[i], texts[i]) for i in kept], [sentences[i] for i in kept], shares)
+
+
+def _with_title(
+    question: Question, record: _Report, title: frozenset[str], sentences: Sequence[Sequence[str]]
+) -> Sequence[Collection[str]]:
+    """Its sentences; those of a document that share a word with the question, with the words of its title,
+    since each is said where the title says."""
+    if record.section != "Sources" or _SOURCE.fullmatch(record.title):
+        return sentences
+    return [s if question.terms.keys().isdisjoint(s) else title.union(s) for s in sentences]
 
 
 def _relevance(
@@ -174,7 +186,8 @@ def records_of(context: str) -> list[_Report]:
         out.append(_Report("Reports", row["id"], title, tuple(dict.fromkeys(found)), rating))
     for row in sections.get("Sources", ()):
         said = dict.fromkeys(_sentences(row.get("text")))
-        out.append(_Report("Sources", row["id"], f"Source {row['id']}", tuple(said), 5.0))
+        title = row.get("document") or f"Source {row['id']}"
+        out.append(_Report("Sources", row["id"], title, tuple(said), 5.0))
     for section, title in _TITLES.items():
         for row in sections.get(section, ()):
             said = dict.fromkeys(_sentences(row.get("description")))
@@ -204,7 +217,7 @@ def context_answer(variables: Mapping[str, str]) -> str:
     quotes = [
         _Quote(
             text,
-            "" if records[n].section == "Sources" else records[n].title.replace("*", ""),
+            "" if _SOURCE.fullmatch(records[n].title) else records[n].title.replace("*", ""),
             _all(holders[text.casefold()]),
             0,
         )

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from graphrag_ray.query.answer import ContextUsed
 from graphrag_ray.query.budget import Most, check_room, reading, refuse_beyond, showing
@@ -29,7 +28,7 @@ from graphrag_ray.query.map_reduce import pack
 from graphrag_ray.query.method import Dialogues, Given, Kind, Ran
 from graphrag_ray.query.numbers import shown_in
 from graphrag_ray.query.rating import RATED_TOGETHER, RELEVANT_FROM, Ratings, rate_reports, rate_spec
-from graphrag_ray.query.record_rows import records_from, rows_for
+from graphrag_ray.query.record_rows import looked_up
 
 Ints = npt.NDArray[np.int64]
 
@@ -117,8 +116,7 @@ def _rate_level(
     query, spec = given.settings.query, rate_spec(given.settings, given.prompts)
     with_report = frontier[known.report[frontier] >= 0]
     place_of = {ids[known.report[place]]: int(place) for place in with_report}
-    table: pa.Table = yield rows_for(KIND, list(place_of))
-    records = records_from(KIND, table, given)
+    records = (yield from looked_up({KIND: list(place_of)}, given))[KIND]
     packed = pack(records.values(), query.context_tokens, query.seed, given.count, RATED_TOGETHER)
     ran: list[Ran[Ratings]] = yield Dialogues(
         "rate", [partial(rate_reports, question, context, spec) for context in packed]

@@ -33,7 +33,7 @@ from graphrag_ray.query.mentions import mentions, rarest_first
 from graphrag_ray.query.method import By, Given, Hit, Kind, Method, Question, Rows, Search
 from graphrag_ray.query.nearest import fused
 from graphrag_ray.query.one_context import answered, read
-from graphrag_ray.query.record_rows import records_from, rows_for
+from graphrag_ray.query.record_rows import looked_up
 from graphrag_ray.query.where import among, within
 from graphrag_ray.reports.context import Context, Record, claim_of
 from graphrag_ray.schema import search_table
@@ -154,11 +154,8 @@ def _elements(
     edges = relationships_in_order(around.edges, place, query.local_relationships)
     claims = claims_in_order(around.claims, place, query.local_claims)
     ids: dict[Kind, list[str]] = {"entity": list(place), "relationship": [e["id"] for e in edges]}
-    tables = yield tuple(rows_for(kind, ids[kind], chunks) for kind in ids)
-    entities, related = (
-        _in_order(ids[kind], records_from(kind, table, given, chunks))
-        for kind, table in zip(ids, tables, strict=True)
-    )
+    known = yield from looked_up(ids, given, chunks)
+    entities, related = (_in_order(ids[kind], known[kind]) for kind in ids)
     by_turns = zip_longest(related, map(claim_of, claims))
     return [*entities, *(record for pair in by_turns for record in pair if record)]
 
@@ -182,9 +179,9 @@ def _sources(
     order = [id_ for id_ in found if id_ in sizes]
     ends = accumulate(sizes[id_]["n_tokens"] for id_ in order)
     # Half as many more: the tokens are those of the model that extracted, whose vocabulary may be another.
-    looked_up = order[: 1 + sum(end <= 1.5 * budget for end in ends)]
-    rows = yield rows_for("text_unit", looked_up)
-    return _in_order(looked_up, records_from("text_unit", rows, given)), len(held) - len(looked_up)
+    chosen = order[: 1 + sum(end <= 1.5 * budget for end in ends)]
+    known = yield from looked_up({"text_unit": chosen}, given)
+    return _in_order(chosen, known["text_unit"]), len(held) - len(chosen)
 
 
 def _nearest(
@@ -216,7 +213,8 @@ def _reports(
     ranks = _by_id((yield Rows("community_reports", ["id", "rank"], list(report.values()))))
     rank = {c: ranks[id_]["rank"] for c, id_ in report.items() if id_ in ranks}
     ids = [report[c] for c in communities_in_order(found, rank)]
-    return _in_order(ids, records_from("community_report", (yield rows_for("community_report", ids)), given))
+    known = yield from looked_up({"community_report": ids}, given)
+    return _in_order(ids, known["community_report"])
 
 
 def _in_order(ids: Sequence[str], records: Mapping[str, Record]) -> list[Record]:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from graphrag_ray.query.filling import Share, fill
 from graphrag_ray.query.method import Given, Hit, Kind, Search
-from graphrag_ray.query.record_rows import records_from, rows_for
+from graphrag_ray.query.record_rows import looked_up
 from graphrag_ray.reports.context import Context, Record
 
 T = TypeVar("T")
@@ -42,9 +42,8 @@ def nearest(
         for kind, id_ in order:
             if (kind, id_) not in known:
                 missing.setdefault(kind, []).append(id_)
-        tables = yield tuple(rows_for(kind, ids, within) for kind, ids in missing.items())
-        for kind, table in zip(missing, tables, strict=True):
-            known |= {(kind, id_): r for id_, r in records_from(kind, table, given, within).items()}
+        read = yield from looked_up(missing, given, within)
+        known |= {(kind, id_): record for kind, of_kind in read.items() for id_, record in of_kind.items()}
         context = fill([Share([known[f] for f in order if f in known])], budget, given.count)
         if context.left_out or all(len(hits) < k for hits in lists):
             return replace(context, left_out=0)  # a hit that did not fit is just not among the nearest

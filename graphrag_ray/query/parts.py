@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
-
 from graphrag_ray.errors import GraphRagError
 from graphrag_ray.query.answer import Answer, ContextUsed
 from graphrag_ray.query.budget import check_room
@@ -30,7 +28,7 @@ from graphrag_ray.query.map_reduce import (
 from graphrag_ray.query.method import Dialogues, Given, Kind, Ran
 from graphrag_ray.query.numbers import numbered, shown_in, shown_to_people
 from graphrag_ray.query.points import mapper
-from graphrag_ray.query.record_rows import records_from, rows_for
+from graphrag_ray.query.record_rows import looked_up
 from graphrag_ray.records import Reference
 
 UNREADABLE = "No part of the index could be read for this question: every call failed."
@@ -82,8 +80,7 @@ def read(question: str, given: Given, wanted: ToRead) -> Generator[Any, Any, Rea
     answers: list[MapAnswer] = []
     errors: list[str] = []
     for ids in batches(wanted, query.seed, BATCH_TOKENS):
-        table: pa.Table = yield rows_for(wanted.kind, ids)
-        records = records_from(wanted.kind, table, given)
+        records = (yield from looked_up({wanted.kind: ids}, given))[wanted.kind]
         packed = pack(records.values(), query.context_tokens, query.seed, given.count)
         ran: list[Ran[tuple[MapAnswer, ...]]] = yield Dialogues(
             "map", [partial(asked, question, context, spec) for context in packed]

@@ -1,20 +1,30 @@
 """Rows of the snapshot as records of a context, for every kind of thing that can be looked up.
 
 Where only some chunks count (`--where`), an entity or relationship is told by what these chunks said of it,
-not by its description, which was written from all.
+not by its description, which was written from all. A chunk is told with the title and date of its document.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import pyarrow as pa
-
+from graphrag_ray.corpus.titles import label
 from graphrag_ray.query.embedded import TABLE_OF
 from graphrag_ray.query.method import Given, Kind, Rows
-from graphrag_ray.reports.context import Record, entity, relationship, report_record, source
+from graphrag_ray.reports.context import (
+    Count,
+    Record,
+    entity,
+    longest_start,
+    relationship,
+    report_record,
+    source,
+)
+
+LABEL_TOKENS = 40
+"""Of title and date of a chunk's document, at most."""
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -29,7 +39,7 @@ class _Shown:
 
 
 _SHOWN: Mapping[Kind, _Shown] = {
-    "text_unit": _Shown(("text",), lambda r: source(r["id"], r["text"])),
+    "text_unit": _Shown(("text", "document_id"), lambda r: source(r["id"], r["text"], r.get("document", ""))),
     "entity": _Shown(
         ("title", "description"),
         lambda r: entity(r["id"], r["title"], r["description"]),
@@ -46,24 +56,58 @@ _SHOWN: Mapping[Kind, _Shown] = {
 }
 
 
-def rows_for(kind: Kind, ids: Sequence[str], within: Collection[str] | None = None) -> Rows:
-    """What has to be read for the records of these ids. within: ids of the only chunks that count."""
+def looked_up(
+    wanted: Mapping[Kind, Sequence[str]], given: Given, within: Collection[str] | None = None
+) -> Generator[Any, Any, dict[Kind, dict[str, Record]]]:
+    """By kind and id, the records of these ids. within: ids of the only chunks that count."""
+    tables = yield tuple(_rows_for(kind, ids, within) for kind, ids in wanted.items())
+    found: dict[Kind, dict[str, Record]] = {}
+    for kind, table in zip(wanted, tables, strict=True):
+        rows = table.to_pylist()
+        if kind == "text_unit":
+            rows = yield from _with_documents(rows, given.count)
+        found[kind] = _records_from(kind, rows, given, within)
+    return found
+
+
+def _with_documents(rows: Sequence[Row], count: Count) -> Generator[Any, Any, list[Row]]:
+    """Rows of chunks with what is said of their documents, cut to LABEL_TOKENS."""
+    ids = dict.fromkeys(row["document_id"] for row in rows if row["document_id"])
+    if not ids:
+        return list(rows)
+    table = yield Rows("documents", ["id", "title", "creation_date", "path", "row"], list(ids))
+    of = {
+        d["id"]: (d["title"], d["creation_date"], d["path"] or "", d["row"] or "") for d in table.to_pylist()
+    }
+    about = [label(*of[r["document_id"]], r["text"]) if r["document_id"] in of else "" for r in rows]
+    short = {text: _shortened(text, count) for text in set(about)}
+    return [{**row, "document": short[text]} for row, text in zip(rows, about, strict=True)]
+
+
+def _shortened(text: str, count: Count) -> str:
+    if count(text) <= LABEL_TOKENS:
+        return text
+    return longest_start(text, lambda start: count(start) <= LABEL_TOKENS)
+
+
+def _rows_for(kind: Kind, ids: Sequence[str], within: Collection[str] | None = None) -> Rows:
+    """What has to be read for the records of these ids."""
     shown = _SHOWN[kind]
     if within is None or not shown.instances:
         return Rows(TABLE_OF[kind], ["id", *shown.columns], ids)
     return Rows(shown.instances, [f"{kind}_id", "text_unit_id", *shown.columns], ids, by=f"{kind}_id")
 
 
-def records_from(
-    kind: Kind, rows: pa.Table, given: Given, within: Collection[str] | None = None
+def _records_from(
+    kind: Kind, rows: Sequence[Row], given: Given, within: Collection[str] | None
 ) -> dict[str, Record]:
-    """By id, the records of the rows that `rows_for` asked for."""
+    """By id, the records of the rows that `_rows_for` asked for."""
     shown = _SHOWN[kind]
     if within is None or not shown.instances:
-        return {row["id"]: shown.record(row) for row in rows.to_pylist()}
+        return {row["id"]: shown.record(row) for row in rows}
     limit = given.settings.descriptions.max_output_tokens
     told: dict[str, list[Row]] = {}
-    for row in rows.to_pylist():
+    for row in rows:
         if row["text_unit_id"] in within:
             told.setdefault(row[f"{kind}_id"], []).append(row)
     return {

@@ -5,10 +5,13 @@ With conditions on documents, all of the text of those that fulfil them.
 
 from __future__ import annotations
 
+import numpy as np
+
 from graphrag_ray.errors import UsageError
 from graphrag_ray.query.budget import reading, refuse_beyond
 from graphrag_ray.query.method import Given, Method, Question, Rows
 from graphrag_ray.query.parts import ToRead, answered, read
+from graphrag_ray.query.record_rows import LABEL_TOKENS
 from graphrag_ray.query.recounted import recounted
 from graphrag_ray.query.where import among, within
 
@@ -25,7 +28,8 @@ def search(question: Question, given: Given) -> Method:
     if not chunks.num_rows:
         raise UsageError("there is no text to read: none of the documents has any")
     chunks = yield from recounted("text_unit", chunks, given)
-    refuse_beyond(reading(question.text, given, chunks["n_tokens"]), given.settings.query, ADVICE)
+    most = reading(question.text, given, np.add(chunks["n_tokens"].to_numpy(), LABEL_TOKENS))
+    refuse_beyond(most, given.settings.query, ADVICE)
     wanted = ToRead("text_unit", chunks["id"].to_pylist(), chunks["n_tokens"].to_pylist())
     what = yield from read(question.text, given, wanted)
     return (yield from answered(question.text, NAME, "chunks", what))

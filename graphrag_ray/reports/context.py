@@ -23,7 +23,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "Entities": ("id", "entity", "description"),
     "Relationships": ("id", "source", "target", "description"),
     "Claims": ("id", "subject", "object", "type", "status", "start_date", "end_date", "description"),
-    "Sources": ("id", "text"),
+    "Sources": ("id", "document", "text"),
 }
 """Columns of each section, in the order in which sections are shown."""
 
@@ -104,9 +104,10 @@ def report_record(id_: str, title: str, full_content: str) -> Record:
     return _record("Reports", id_, title, shown_content(full_content))
 
 
-def source(id_: str, text: str) -> Record:
-    """A chunk of the corpus, for ways of answering that read the source itself."""
-    return _record("Sources", id_, text)
+def source(id_: str, text: str, document: str = "") -> Record:
+    """A chunk of the corpus, for ways of answering that read the source itself. document: what is said of
+    its document."""
+    return _record("Sources", id_, document, text)
 
 
 def shown_content(full_content: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -58,6 +59,33 @@ def test_a_file_is_found_by_a_part_of_its_name(world: World):
     world.index(models=OFFLINE)
     for asked in ("TranscriptFY24Q1", "FY24Q1", "FY24 Q1"):
         assert first(world, f"What about the dues in {asked}?", "hybrid") == "TranscriptFY24Q1"
+
+
+# what a model and people are shown
+
+
+@pytest.mark.parametrize("method", ["hybrid", "vector", "local", "text"])
+def test_a_model_reads_of_which_document_each_passage_is(world: World, method: str):
+    minutes(world)
+    world.index()
+    asked = world.asked()
+    world.open().ask("What did the HARBOUR Board hear?", method=method)
+    shown = [b["messages"][-1]["content"] for b in world.endpoint.bodies()[asked:]]
+    assert any("Minutes of September (2023-09-14)" in text for text in shown) or method == "local"
+
+
+@pytest.mark.parametrize("method", ["hybrid", "text"])
+def test_a_title_is_named_beside_a_quotation_and_never_quoted(world: World, method: str):
+    minutes(world)
+    world.index(models=OFFLINE)
+    opened = world.open()
+    answer = opened.ask("What did the Harbour Board hear in September?", method=method)
+    assert "**Minutes of September (2023-09-14)**: “" in answer.text
+    texts = {row["title"]: row["text"] for row in ROWS}
+    evidence = [e for s in opened.sources(answer.references, answer) for e in s.evidence]
+    assert evidence and all(texts[e["title"]][e["start"] : e["end"]] == e["quote"] for e in evidence)
+    quoted = re.findall("“(.*?)”", answer.text)
+    assert quoted and all(quote in MINUTES for quote in quoted)
 
 
 # an index that was made before

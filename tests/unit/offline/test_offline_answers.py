@@ -359,3 +359,12 @@ def test_a_follow_up_question_is_answered_and_scored_by_the_users():
 def test_what_was_a_number_in_one_context_is_no_title_of_an_answer():
     text = reduced("Why did the eels die?", [(90, "**Source 7**: “The eels died.” [Data: Sources (3)]")])
     assert text.startswith("“The eels died.” [Data: Sources (3)]")
+
+
+def test_a_title_says_where_its_sentences_belong_and_is_not_quoted():
+    chunks = heading("Sources", ("id", "document", "text"))
+    chunks += line([1, "Minutes of March (2023-03-14)", "The board heard the sailors on eels."])
+    chunks += line([2, "Minutes of September (2023-09-14)", "The board heard the fishermen on eels."])
+    said = ask("answer", question="Whom did the board hear in September?", context=chunks, max_tokens="500")
+    assert said.startswith("**Minutes of September (2023-09-14)**: “The board heard the fishermen on eels.”")
+    assert "“Minutes" not in said
