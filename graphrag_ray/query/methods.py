@@ -40,6 +40,8 @@ WITH_DYNAMIC = ("global", "auto")
 """Methods that may select reports by rating them, where the settings say so."""
 WITH_CONDITIONS = ("vector", "hybrid", "local", "text", "auto")
 """Methods that read chunks, so that conditions on documents can restrict them."""
+INSTEAD: Mapping[str, str] = {"global": "text", "drift": "local"}
+"""What answers most alike, of those that conditions can restrict."""
 
 
 def method(name: str) -> Callable[[Question, Given], Method]:
@@ -63,7 +65,8 @@ def check(name: str, level: str | int | None, where: Sequence[str]) -> None:
     if where and name not in WITH_CONDITIONS:
         raise UsageError(
             f"{name} search cannot be restricted to some documents ({where[0][:MOST_TOLD]!r}): "
-            f"{_listed(WITH_CONDITIONS)} search can"
+            f"{_listed(WITH_CONDITIONS)} search can. Its reports are written from many documents; nearest to "
+            f"it under the same conditions is {INSTEAD[name]} search (--method {INSTEAD[name]})"
         )
 
 

@@ -143,8 +143,8 @@ def test_what_a_method_cannot_do_is_refused(town: World):
     opened = town.open()
     with pytest.raises(
         UsageError,
-        match=r"global search cannot be restricted .*'path~\*'\): "
-        r"vector, hybrid, local, text and auto search can",
+        match=r"global search cannot be restricted .*'path~\*'\): vector, hybrid, local, text and auto "
+        r"search can\. .*--method text",
     ):
         opened.ask("What?", where=["path~*"])
     with pytest.raises(UsageError, match="vector search has no levels; global, local and drift search have"):
