@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from graphrag_ray.corpus.titles import label, own_title
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.query.evidence import Found, evidence, passages
 from graphrag_ray.query.numbers import TABLE_OF
@@ -49,7 +50,8 @@ _Rest: TypeAlias = dict[str, dict[str, None]]
 class Source:
     """A cited record and what it rests on: plain values for JSON.
 
-    record            section, id, human_readable_id, name (see `named`), and some columns of its table
+    record            section, id, human_readable_id, name (see `named`), and some columns of its table; of a
+                      chunk also title and date of its document
     entities          with relationships and claims: what a report was written from; the ends of a
                       relationship; the subject of a claim; and the record itself where it is one
     chunks            document, row, place ("file" or "file, row 3": a row's id or number), title, date and
@@ -82,7 +84,8 @@ class Cited:
 
 def named(references: Iterable[Reference], read: Read) -> list[Cited]:
     """The cited records that the snapshot holds, section by section, each in the order of the references:
-    by the title of a report or entity, the ends of a relationship, what a claim says, the place of a chunk.
+    by the title of a report or entity, the ends of a relationship, what a claim says, the title, date and
+    place of a chunk.
     """
     wanted = list(references)
     out = []
@@ -256,6 +259,7 @@ def _source(
     documents: Mapping[str, Mapping[str, Any]],
 ) -> Source:
     row = rows[reference.section][reference.id]
+    of_chunk = reference.section == "Sources"
     own = {
         section: [r for id_, r in rows[section].items() if id_ in rest.get(section, ())]
         for section in _ELEMENTS
@@ -269,6 +273,7 @@ def _source(
             "human_readable_id": row["human_readable_id"],
             "name": _name(reference.section, row, documents),
             **{column: row[column] for column in _SHOWN[reference.section]},
+            **({c: documents[row["document_id"]][c] for c in ("title", "date")} if of_chunk else {}),
         },
         entities=_plain("Entities", own["Entities"]),
         relationships=_plain("Relationships", own["Relationships"]),
@@ -300,8 +305,17 @@ def _name(section: str, row: Mapping[str, Any], documents: Mapping[str, Mapping[
     if section == "Claims":
         return str(row["description"])
     if section == "Sources":
-        return f"{documents[row['document_id']]['place']}, characters {row['start']}–{row['end']}"
+        return _name_of_chunk(row, documents[row["document_id"]])
     return str(row["title"])
+
+
+def _name_of_chunk(row: Mapping[str, Any], document: Mapping[str, Any]) -> str:
+    """`Minutes (2023-09-14): minutes.csv, row 9, characters 0–80`; without a title that only repeats the
+    file's name."""
+    title = own_title(document["title"], document["document"], document["row"])
+    about = label(title, document["date"], document["document"], document["row"])
+    where = f"{document['place']}, characters {row['start']}–{row['end']}"
+    return f"{about}: {where}" if about else where
 
 
 def _documents(units: Rows, read: Read) -> dict[str, dict[str, Any]]:

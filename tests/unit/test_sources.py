@@ -120,7 +120,7 @@ def test_every_chunk_stands_at_its_place_in_its_document():
         ("Entities", "eBOB", "BOB"),
         ("Relationships", "ab", "ALICE – BOB"),
         ("Claims", "c1", "ALICE asked"),
-        ("Sources", "t2", f"b.csv, row 4, characters 20–{20 + len(TEXTS['t2'])}"),
+        ("Sources", "t2", f"d2 (2020): b.csv, row 4, characters 20–{20 + len(TEXTS['t2'])}"),
     ],
 )
 def test_a_record_has_a_name_that_people_know(section: str, id_: str, name: str):
@@ -128,6 +128,17 @@ def test_a_record_has_a_name_that_people_know(section: str, id_: str, name: str)
     source = found(section, id_)
     assert (cited.section, cited.name) == (section, name) == (source.record["section"], source.record["name"])
     assert cited.number == source.record["human_readable_id"]
+
+
+def test_a_chunk_of_a_file_without_a_title_is_named_by_the_file(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(TABLES, "documents", [document("d1", "minutes/d1.txt")])
+    (cited,) = named([Reference("Sources", "t1")], read)
+    assert cited.name == f"minutes/d1.txt, characters 10–{10 + len(TEXTS['t1'])}"
+
+
+def test_a_cited_chunk_says_title_and_date_of_its_document():
+    record = found("Sources", "t2").record
+    assert (record["title"], record["date"]) == ("d2", "2020") and "title" not in found("Claims", "c1").record
 
 
 def test_cited_records_are_listed_section_by_section_and_those_that_are_gone_are_not():
