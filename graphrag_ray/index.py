@@ -54,8 +54,8 @@ JOURNALS = ("extract", "claims", "describe", "report", "embed")
 
 WITHOUT_TITLES = (
     "Chunks of this index are embedded without the titles and dates of their documents, and stay so: "
-    "keywords find these, vectors do not. --set embeddings.with_titles=true embeds those chunks anew whose "
-    "texts do not begin with their titles"
+    "keywords find these, vectors do not. --set embeddings.with_titles=true embeds all chunks anew but those "
+    "of documents without a date whose texts begin with their titles"
 )
 
 

@@ -399,7 +399,7 @@ class Embeddings(_Strict):
     with_titles: bool | None = None
     """Chunks are embedded with the title and date of their documents above them, so that vectors find what
     only these tell apart (keywords do in any case). null: as the index has them; a new one does. A change
-    embeds anew the chunks of documents whose titles are not in their texts, and no more."""
+    embeds all chunks anew but those of documents without a date whose texts begin with their titles."""
 
 
 Language: TypeAlias = Literal[
