@@ -88,10 +88,10 @@ def stumbles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise MemoryError
         return embed(texts)
 
-    def wording(text: str) -> list[str]:
+    def wording(text: str, language: str) -> list[str]:
         if any(word in text for word in at):
             raise KeyError(text)
-        return words(text)
+        return words(text, language)
 
     monkeypatch.setitem(offline._ANSWERS, "extract", stumbling)
     monkeypatch.setattr(keyword, "words", wording)
