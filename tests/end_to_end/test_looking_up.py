@@ -254,7 +254,7 @@ def test_an_answer_on_the_command_line_lists_what_it_cites_and_what_it_took(
     assert result.exit_code == 0, result.output
     assert f"\n[{way} search, " in result.stdout and " tokens of context, " in result.stdout
     assert "\nSources cited:\n" in result.stdout
-    assert re.search(r"\nSource 7: letters.jsonl, row 3, characters 0–17\n", result.stdout)
+    assert re.search(r"\nSource 7: The last: letters.jsonl, row 3, characters 0–17\n", result.stdout)
     assert "\n  letters.jsonl, row 3, character 0: “DAVE forgot ERIN.”\n" in result.stdout
     if way == "local":
         assert "\nEntities cited:\n" in result.stdout and "\nRelationship " in result.stdout
