@@ -132,8 +132,9 @@ def _without(passage: str, quotes: Sequence[str]) -> str:
 def _find(quote: str, texts: Sequence[str], normal: Sequence[str]) -> tuple[int, int, int] | None:
     """(chunk, start, end) of the first place where a quotation stands, but for white space, capitals and
     the form of quotation marks; where it stands nowhere, of its longest part between omissions."""
-    parts = sorted((p.strip(" ,;.:") for p in _OMISSION.split(quote)), key=len, reverse=True)
-    for wanted in [quote, *(p for p in parts[:1] if can_be_found(p))]:
+    longest = max((p.strip() for p in _OMISSION.split(quote)), key=len)
+    parts = dict.fromkeys((longest, longest.strip(" ,;.:")))
+    for wanted in [quote, *filter(can_be_found, parts)]:
         key = _normal(wanted)
         pattern = r"\s+".join("".join(_ALIKE.get(c, re.escape(c)) for c in w) for w in wanted.split())
         for number, text in enumerate(normal):

@@ -91,6 +91,13 @@ def test_evidence_lies_inside_its_chunk_and_does_not_overlap(said, texts):
     assert all(a[0] < b[0] or a[2] <= b[1] for a, b in pairwise(spans))
 
 
+def test_a_quotation_with_an_omission_at_its_end_is_found_with_its_full_stop():
+    (found, *_), _ = evidence(
+        ["“The mayor rejected the harbour loan. […]”"], ["The mayor rejected the harbour loan. So."]
+    )
+    assert (found.start, found.end, found.verbatim) == (0, 36, True)
+
+
 def test_many_sentences_under_many_passages_take_little_time():
     def found(sentences: list[str]) -> None:
         evidence(sentences, [" ".join(sentences)])
