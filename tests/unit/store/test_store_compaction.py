@@ -118,7 +118,7 @@ class Together(InMemory):
 
     def in_company(self, path, do):
         if self.shut and "~" not in path:
-            self.gate.wait(timeout=10)
+            self.gate.wait(timeout=60)
         return do(path)
 
 
