@@ -427,7 +427,7 @@ Language: TypeAlias = Literal[
 """Those whose words Snowball stems, and whose texts we can tell (`search/languages.py`)."""
 
 
-class Search(_Strict):
+class SearchIndexes(_Strict):
     language: Language | Literal["auto", "none"] = "auto"
     """Of the corpus: keyword search finds a word in its other forms. auto: told by its function words; none:
     words are compared by their first letters."""
@@ -569,7 +569,7 @@ class Settings(_Strict):
     communities: Communities = Communities()
     reports: Reports = Reports()
     embeddings: Embeddings = Embeddings()
-    search: Search = Search()
+    search: SearchIndexes = SearchIndexes()
     query: Query = Query()
     run: OfMachine[Run] = Run()
     budget: OfMachine[Budget] = Budget()
