@@ -37,7 +37,7 @@ _EXACT = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedEntity:
     """An entity that a question names for sure (`Mentions.as_names`). chunks: how many it stands in."""
 
     title: str
@@ -59,7 +59,7 @@ def search(question: Question, given: Given) -> Method:
     rows = {row["id"]: row for row in (yield Rows("entities", columns, list(could_be.spans))).to_pylist()}
     order = rarest_first(could_be, {id_: len(row["text_unit_ids"]) for id_, row in rows.items()})
     sure = set(could_be.as_names(rows))
-    named = [Named(rows[id_]["title"], len(rows[id_]["text_unit_ids"])) for id_ in order if id_ in sure]
+    named = [NamedEntity(rows[id_]["title"], len(rows[id_]["text_unit_ids"])) for id_ in order if id_ in sure]
     has = given.n_rows
     chosen = route(
         question.text,
@@ -76,7 +76,7 @@ def search(question: Question, given: Given) -> Method:
 
 def route(
     text: str,
-    named: Sequence[Named],
+    named: Sequence[NamedEntity],
     n_chunks: int,
     *,
     restricted: bool = False,

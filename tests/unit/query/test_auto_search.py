@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from graphrag_ray.errors import UsageError
 from graphrag_ray.ids import entity_id, report_id
 from graphrag_ray.query import auto_search, methods
-from graphrag_ray.query.auto_search import FEW_CHUNKS, RARE_SHARE, Named, asks_for_a_place, route
+from graphrag_ray.query.auto_search import FEW_CHUNKS, RARE_SHARE, NamedEntity, asks_for_a_place, route
 from graphrag_ray.query.method import Question
 
 
@@ -51,7 +51,7 @@ def test_what_is_asked_of_the_whole_asks_for_no_passage(question: str):
 
 
 def test_a_rare_name_goes_before_all_and_one_that_is_everywhere_counts_for_nothing():
-    hub, rare = Named("HUB", 900), Named("RARE", 3)
+    hub, rare = NamedEntity("HUB", 900), NamedEntity("RARE", 3)
     chosen = route("How many ships has Rare, and has Hub?", [rare, hub], 1000)
     assert (chosen.method, chosen.why) == (
         "local",
@@ -64,7 +64,7 @@ def test_a_rare_name_goes_before_all_and_one_that_is_everywhere_counts_for_nothi
 @given(st.integers(1, 2000), st.integers(0, 20_000))
 def test_rare_is_what_stands_in_few_chunks_or_in_a_small_share_of_all(chunks: int, n: int):
     rare = chunks <= FEW_CHUNKS or chunks <= RARE_SHARE * n
-    assert route("What of it?", [Named("IT", chunks)], n).method == ("local" if rare else "global")
+    assert route("What of it?", [NamedEntity("IT", chunks)], n).method == ("local" if rare else "global")
 
 
 def test_reports_are_not_read_under_conditions():
@@ -73,7 +73,7 @@ def test_reports_are_not_read_under_conditions():
 
 
 def test_no_search_is_chosen_that_the_index_cannot_do():
-    rare = [Named("RARE", 1)]
+    rare = [NamedEntity("RARE", 1)]
     assert route("How much is it?", rare, 9, local=False).method == "hybrid"
     assert route("How much is it?", rare, 9, local=False, hybrid=False).method == "global"
 
