@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 S3_TESTS := tests/integration/test_object_store.py tests/end_to_end/test_on_object_storage.py
 export RAY_USAGE_STATS_ENABLED ?= 0
 
-.PHONY: demo test test-s3 fuzz corpora mutation check format install clean
+.PHONY: demo test test-again test-s3 fuzz corpora mutation check format install clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("graphrag-ray needs Python 3.11 or later; set PYTHON=/path/to/python3.11") if sys.version_info < (3, 11) else None'
@@ -28,6 +28,10 @@ demo: install
 ## Two processes: many tests wait for servers, processes and kills. Each keeps whole files to itself.
 test: install
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20
+
+## Those that failed last time, one after the other; an error where none did.
+test-again: install
+	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
 ## The tests over object storage, on a real S3 server: Ceph's gateway, from Debian's packages.
 test-s3: install

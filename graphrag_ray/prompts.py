@@ -36,15 +36,35 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "claims": frozenset(
         {"claim_description", "entities", "language", "header", "text", "field", "record", "completion"}
     ),
-    "describe": frozenset({"kind", "name", "descriptions", "language", "max_tokens"}),
-    "report": frozenset({"role", "rating_criterion", "context", "language", "max_tokens"}),
-    "map": frozenset({"question", "context", "response_type", "knowledge", "language", "max_tokens"}),
-    "map_points": frozenset({"question", "context", "response_type", "knowledge", "language", "max_tokens"}),
-    "rate": frozenset({"question", "context", "max_tokens"}),
-    "reduce": frozenset({"question", "answers", "response_type", "knowledge", "language", "max_tokens"}),
-    "answer": frozenset({"question", "context", "response_type", "knowledge", "language", "max_tokens"}),
+    "describe": frozenset({"kind", "name", "descriptions", "language", "max_tokens", "max_words"}),
+    "report": frozenset(
+        {"about", "role", "rating_criterion", "context", "language", "max_tokens", "max_words"}
+    ),
+    "map": frozenset(
+        {"about", "question", "context", "response_type", "knowledge", "language", "max_tokens", "max_words"}
+    ),
+    "map_points": frozenset(
+        {"about", "question", "context", "response_type", "knowledge", "language", "max_tokens", "max_words"}
+    ),
+    "rate": frozenset({"about", "question", "context", "max_tokens", "max_words"}),
+    "reduce": frozenset(
+        {"question", "answers", "response_type", "knowledge", "language", "max_tokens", "max_words"}
+    ),
+    "answer": frozenset(
+        {"question", "context", "response_type", "knowledge", "language", "max_tokens", "max_words"}
+    ),
     "drift_primer": frozenset(
-        {"question", "context", "n_follow_ups", "response_type", "knowledge", "language", "max_tokens"}
+        {
+            "about",
+            "question",
+            "context",
+            "n_follow_ups",
+            "response_type",
+            "knowledge",
+            "language",
+            "max_tokens",
+            "max_words",
+        }
     ),
     "drift_local": frozenset(
         {
@@ -56,12 +76,22 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
             "knowledge",
             "language",
             "max_tokens",
+            "max_words",
         }
     ),
     "condense": frozenset({"history", "question"}),
     "correct": frozenset({"problem"}),
 }
-"""Every prompt and the placeholders it must have, all of them and no others."""
+"""Every prompt and the placeholders that it has: all but OPTIONAL, and no others."""
+
+OPTIONAL = frozenset({"about", "max_tokens", "max_words"})
+"""Placeholders that a prompt may lack: those of earlier versions, which an index keeps, lack some."""
+
+
+def reply_lengths(max_tokens: int) -> dict[str, str]:
+    """How long a reply may be: the limit at which it is cut, in tokens, and the words to ask for. At three
+    words to four tokens, these leave a quarter of the limit for an end."""
+    return {"max_tokens": str(max_tokens), "max_words": str(max(1, max_tokens * 9 // 16))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +123,8 @@ class Prompt:
 
     def _filled(self, template: str, variables: Mapping[str, str]) -> str:
         # Not for prompts of an index: every byte of these decides which replies are in the journal.
-        if self.name not in get_args(IndexingPrompt):
-            template = _without_empty(template, variables)
+        indexing = self.name in get_args(IndexingPrompt)
+        template = _without_empty(template, variables, OPTIONAL if indexing else None)
         return _PLACEHOLDER.sub(lambda m: variables[m.group(1)], template)
 
 
@@ -103,7 +133,7 @@ def parse_prompt(name: str, text: str, where: str = "") -> Prompt:
     known = PLACEHOLDERS[name]
     found = set(_PLACEHOLDER.findall(text))
     at = where or f"prompt {name!r}"
-    if missing := sorted(known - found):
+    if missing := sorted(known - found - OPTIONAL):
         raise PromptError(f"{at}: missing placeholder {', '.join('{' + m + '}' for m in missing)}")
     if unknown := sorted(found - known):
         has = ", ".join("{" + k + "}" for k in sorted(known)) or "none"
@@ -171,9 +201,13 @@ def bundled_prompts() -> Path:
     return installed if installed.is_dir() else Path(__file__).parent.parent / "prompts"
 
 
-def _without_empty(template: str, variables: Mapping[str, str]) -> str:
-    """Without the placeholders whose values are empty, the blanks beside them, and lines of nothing else."""
-    for name in {n for n in _PLACEHOLDER.findall(template) if not variables[n]}:
+def _without_empty(template: str, variables: Mapping[str, str], only: frozenset[str] | None) -> str:
+    """Without the placeholders whose values are empty, the blanks beside them, and lines of nothing else.
+
+    only: these placeholders; None: all
+    """
+    slots = set(_PLACEHOLDER.findall(template))
+    for name in sorted(n for n in (slots if only is None else slots & only) if not variables[n]):
         slot = rf"\{{{name}\}}"
         alone = rf"^[ \t]*+(?:[-*•][ \t]*+)?{slot}[ \t]*+(?:\n|\Z)"
         first, later = rf"^{slot}[ \t]*+", rf"(?<![ \t])[ \t]*+{slot}"

@@ -19,7 +19,7 @@ from graphrag_ray.forecast.replies import MIN_CALLS, Floats, Replies
 from graphrag_ray.forecast.sample import SampleGraph
 from graphrag_ray.graph.descriptions import describe_spec
 from graphrag_ray.llm.sizes import PACK_TOKENS, TOKENS_PER_MESSAGE, text_size
-from graphrag_ray.prompts import Prompt
+from graphrag_ray.prompts import Prompt, reply_lengths
 from graphrag_ray.reports.dialogue import report_spec
 from graphrag_ray.settings import Settings
 
@@ -144,7 +144,7 @@ def describing(basis: Basis, kinds: Mapping[str, Named], graph: SampleGraph) -> 
     raw: list[Floats] = []
     trees: list[tuple[Floats, float]] = []
     for kind, found in kinds.items():
-        variables = {**empty, "kind": kind, "max_tokens": str(spec.max_output_tokens)}
+        variables = {**empty, "kind": kind, **reply_lengths(spec.max_output_tokens)}
         const = basis.messages("describe", "describe", variables) + found.title_tokens
         line = found.description_tokens + 1
         names = graph.entities if kind == "entity" else graph.relationships
@@ -194,7 +194,8 @@ def reporting(
             "rating_criterion": spec.rating_criterion,
             "context": "",
             "language": spec.language,
-            "max_tokens": str(spec.max_tokens),
+            "about": "",
+            **reply_lengths(spec.max_tokens),
         },
     )
     limit = min(spec.max_tokens, spec.call.max_output_tokens or spec.max_tokens)

@@ -19,7 +19,7 @@ from typing import Literal
 from graphrag_ray.errors import DialogueFailed
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.messages import CallParameters, ChatReply, ChatRequest, Dialogue
-from graphrag_ray.prompts import Prompt
+from graphrag_ray.prompts import Prompt, reply_lengths
 from graphrag_ray.settings import Settings
 
 _MARKS = dict.fromkeys(map(ord, '"“”„‟«»'), None) | dict.fromkeys(map(ord, "‘’"), "'")
@@ -90,7 +90,7 @@ def describe(
         "name": name,
         "descriptions": "\n".join(texts),
         "language": spec.language,
-        "max_tokens": str(spec.max_output_tokens),
+        **reply_lengths(spec.max_output_tokens),
     }
     reply: ChatReply = yield ChatRequest("describe", spec.prompt.fill(variables), spec.call, variables)
     if reply.finish_reason == "content_filter":

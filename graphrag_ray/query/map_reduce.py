@@ -20,7 +20,7 @@ from typing import Any
 from graphrag_ray import records
 from graphrag_ray.errors import DialogueFailed, SettingsError
 from graphrag_ray.messages import CallParameters, ChatReply, ChatRequest, Dialogue
-from graphrag_ray.prompts import Prompt
+from graphrag_ray.prompts import Prompt, reply_lengths
 from graphrag_ray.query.score import parse_scored, without_scores
 from graphrag_ray.reports.context import (
     COLUMNS,
@@ -315,7 +315,8 @@ def variables_of(question: str, spec: AnswerSpec) -> dict[str, str]:
         "response_type": spec.response_type,
         "knowledge": spec.knowledge,
         "language": spec.language,
-        "max_tokens": str(spec.max_tokens),
+        "about": "",
+        **reply_lengths(spec.max_tokens),
     }
 
 

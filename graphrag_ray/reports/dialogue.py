@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from graphrag_ray import records
 from graphrag_ray.errors import DialogueFailed
 from graphrag_ray.messages import CallParameters, ChatReply, ChatRequest, Dialogue
-from graphrag_ray.prompts import Prompt
+from graphrag_ray.prompts import Prompt, reply_lengths
 from graphrag_ray.reports.context import Context, shown_content
 from graphrag_ray.reports.parse import REPORT_SCHEMA, Draft, Problem, parse_report
 from graphrag_ray.settings import Settings
@@ -73,7 +73,8 @@ def report(context: Context, spec: ReportSpec) -> Dialogue[Report]:
         "rating_criterion": spec.rating_criterion,
         "context": context.text,
         "language": spec.language,
-        "max_tokens": str(spec.max_tokens),
+        "about": "",
+        **reply_lengths(spec.max_tokens),
     }
     request = ChatRequest(
         prompt="report",

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from graphrag_ray.errors import PromptError
 from graphrag_ray.extract.dialogue import examples_text
 from graphrag_ray.extract.records import COMPLETION, DELIMITERS, FIELD, parse_claims, parse_records
-from graphrag_ray.prompts import PLACEHOLDERS, bundled_prompts, load_prompts, parse_prompt
+from graphrag_ray.prompts import PLACEHOLDERS, bundled_prompts, load_prompts, parse_prompt, reply_lengths
 from graphrag_ray.query.drift import STEP_SCHEMA
 from graphrag_ray.query.points import POINTS_SCHEMA
 from graphrag_ray.query.rating import RATING_SCHEMA
@@ -95,6 +95,25 @@ def test_a_misspelt_prompt_file_is_refused_and_other_files_are_left_alone(tmp_pa
     (tmp_path / "extarct.txt").write_text("mine")
     with pytest.raises(PromptError, match=r"extarct\.txt is no prompt; did you mean extract\.txt\?"):
         load_prompts(tmp_path)
+
+
+def test_a_prompt_of_an_earlier_version_may_lack_what_later_ones_brought():
+    text = "{role} {rating_criterion} {context} {language}"
+    assert parse_prompt("report", text).user == text
+    with pytest.raises(PromptError, match=r"missing placeholder \{role\}"):
+        parse_prompt("report", "{rating_criterion} {context} {language} {about} {max_words}")
+
+
+def test_an_optional_placeholder_that_is_empty_leaves_no_gap_in_a_prompt_of_an_index():
+    prompt = parse_prompt("report", "{role} {rating_criterion} {language}.\n\n{about}\n{context}\n")
+    values = {"role": "A", "rating_criterion": "", "language": "B", "context": "C", "about": ""}
+    assert prompt.text(values) == "A  B.\n\nC"
+    assert prompt.text({**values, "about": "Mills."}) == "A  B.\n\nMills.\nC"
+
+
+def test_the_words_asked_for_leave_a_quarter_of_the_limit_of_a_reply():
+    assert reply_lengths(2_000) == {"max_tokens": "2000", "max_words": "1125"}
+    assert reply_lengths(1)["max_words"] == "1"
 
 
 # The bundled prompts

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from graphrag_ray.errors import DialogueFailed
 from graphrag_ray.messages import CallParameters, ChatReply, ChatRequest, Dialogue
-from graphrag_ray.prompts import load_prompts, parse_prompt
+from graphrag_ray.prompts import PLACEHOLDERS, load_prompts, parse_prompt
 from graphrag_ray.records import Reference, references_in
 from graphrag_ray.reports.context import Context, report_record
 from graphrag_ray.reports.dialogue import Report, ReportSpec, context_text, full_content, report, report_spec
@@ -74,7 +74,7 @@ def test_the_request_carries_the_context_the_variables_and_the_schema() -> None:
     assert request.response == "json"
     assert request.messages[0].content == "a clerk weight English 900"
     assert request.messages[1].content == CONTEXT.text
-    assert set(request.variables) == {"role", "rating_criterion", "context", "language", "max_tokens"}
+    assert set(request.variables) == PLACEHOLDERS["report"]
     assert set(request.schema["required"]) == set(GOOD)
 
 
