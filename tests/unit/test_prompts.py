@@ -11,6 +11,7 @@ from graphrag_ray.extract.records import COMPLETION, DELIMITERS, FIELD, parse_cl
 from graphrag_ray.prompts import PLACEHOLDERS, bundled_prompts, load_prompts, parse_prompt, reply_lengths
 from graphrag_ray.query.drift import STEP_SCHEMA
 from graphrag_ray.query.points import POINTS_SCHEMA
+from graphrag_ray.query.quotes import quotes_in
 from graphrag_ray.query.rating import RATING_SCHEMA
 from graphrag_ray.records import SECTIONS, references_in
 
@@ -173,7 +174,9 @@ def test_the_example_of_the_claims_prompt_is_what_the_parser_reads(prompts):
     parsed = parse_claims(reply.split("the reply is:\n")[1])
     assert [c.status for c in parsed.claims] == ["TRUE", "SUSPECTED"]
     assert [c.start_date for c in parsed.claims] == ["2009-02-09", None]
-    assert all(c.source_text in reply.split("the reply is:\n")[0] for c in parsed.claims)
+    quotes = [quote for c in parsed.claims for quote in quotes_in(c.source_text)]
+    assert len(quotes) > len(parsed.claims), "one claim shows how several quotes are written"
+    assert all(quote in reply.split("the reply is:\n")[0] for quote in quotes)
     assert (parsed.unusable, parsed.unreadable_fields, parsed.complete) == (0, 0, True)
 
 
