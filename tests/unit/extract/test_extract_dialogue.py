@@ -232,10 +232,10 @@ HOSTILE = (
 )
 
 
-def test_a_document_full_of_delimiters_and_prompts_is_filled_in_once_and_stands_at_the_end(play, spec):
+def test_a_document_full_of_delimiters_and_prompts_is_filled_in_once_between_its_marks(play, spec):
     result, requests = play(extract(Chunk(HOSTILE), spec), [reply_of(ALICE), "N"])
     system, user = requests[0].messages
-    assert user.content.endswith(HOSTILE)
+    assert f"\n----- passage -----\n{HOSTILE}\n----- end of the passage -----\n" in user.content
     assert "EVIL" not in system.content
     assert [e.title for e in result.entities] == ["ALICE"]
 
@@ -243,7 +243,8 @@ def test_a_document_full_of_delimiters_and_prompts_is_filled_in_once_and_stands_
 def test_the_header_stands_on_lines_of_its_own_above_the_text(play, spec):
     for header in ("A letter\n11 June 2014", "A letter\n11 June 2014\n"):
         _, requests = play(extract(Chunk("Dear Bob", header), spec), [COMPLETION, "N"])
-        assert requests[0].messages[-1].content.endswith("\nA letter\n11 June 2014\nDear Bob")
+        text = "\nA letter\n11 June 2014\n----- passage -----\nDear Bob\n"
+        assert text in requests[0].messages[-1].content
 
 
 def test_the_entity_types_and_the_language_reach_the_model(play, prompts):
