@@ -31,7 +31,7 @@ CHAT_KINDS = (
 _STARTS = (
     ("Write the records of the passage below", "extract"),
     ("Compare your records with the passage once more", "glean_check"),
-    ("MANY entities and relationships of the passage are missing", "glean"),
+    ("So some are missing", "glean"),
     ("Write the claims that the passage below makes", "claims"),
     ("Write the report on the community whose data follow", "report"),
     ("Your last reply could not be used", "correct"),

@@ -244,6 +244,12 @@ def test_the_records_asked_for_have_the_fields_that_the_parser_reads(prompts):
     assert f'("claim"{FIELD}{FIELD.join(fields)})' in filled(prompts["claims"])
 
 
+def test_gleaning_asks_for_no_generic_nouns_and_may_find_nothing(prompts):
+    for name in ("glean_check", "glean"):
+        assert "generic nouns" in filled(prompts[name])
+    assert f"the whole reply is {COMPLETION}" in filled(prompts["glean"])
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [("extract", "passage of text"), ("claims", "passage of text")],

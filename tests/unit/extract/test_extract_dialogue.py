@@ -113,6 +113,11 @@ def test_any_other_word_ends_the_gleaning_and_is_counted(play, spec, word):
     assert len(result.entities) == 1
 
 
+def test_a_gleaning_that_finds_nothing_is_no_odd_reply(play, spec):
+    result, _ = play(extract(CHUNK, spec), [reply_of(ALICE), "Y", COMPLETION])
+    assert (len(result.entities), result.odd_glean_replies, result.unusable) == (1, 0, 0)
+
+
 def test_a_truncated_first_reply_loses_nothing_of_what_was_gleaned(play, spec):
     truncated = ChatReply(reply_of(ALICE, ACME[:-5], end=""), "length")
     result, _ = play(extract(CHUNK, spec), [truncated, "Y", reply_of(ACME, LEADS)])
