@@ -82,7 +82,7 @@ def _ours(kind: str) -> str:
         "----- passage -----\n",
         "glean_check": "Compare your records with the passage once more",
         "glean": "So some are missing",
-        "describe": "The descriptions, one a line, reach to the end of this message:\n\n",
+        "describe": "The text to merge, one description a line, to the end of this message:\n\n",
         "report": "Write the report on the community whose data follow:\n\n",
     }[kind]
 

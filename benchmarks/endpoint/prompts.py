@@ -45,7 +45,7 @@ def kind_of(text: str) -> str:
     for start, kind in _STARTS:
         if text.startswith(start):
             return kind
-    if text.startswith(_DESCRIBE) and "The descriptions, one a line" in text:
+    if text.startswith(_DESCRIBE) and "The text to merge, one description a line" in text:
         return "describe"
     if text.startswith("# Question"):
         if "<ANSWER_HELPFULNESS>" in text:

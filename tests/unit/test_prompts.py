@@ -252,7 +252,7 @@ def test_gleaning_asks_for_no_generic_nouns_and_may_find_nothing(prompts):
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("extract", "passage of text"), ("claims", "passage of text")],
+    [("extract", "passage of text"), ("claims", "passage of text"), ("describe", "The text to merge")],
 )
 def test_the_language_of_the_text_is_that_of_something_called_text(prompts, name, text):
     assert text in filled(prompts[name])

@@ -80,7 +80,7 @@ def test_several_descriptions_are_summarised_in_one_request(spec):
     assert request.call.max_output_tokens == 123
     prompt = "".join(m.content for m in request.messages)
     assert "relationship: BOB / ACME" in prompt
-    assert "123 tokens" in prompt
+    assert "69 words" in prompt
 
 
 @pytest.mark.parametrize("reply", ["", " \n", ChatReply("Bob is", "content_filter")])
