@@ -49,6 +49,9 @@ VARIABLES = {
     "descriptions": "Mara Venn is mayor.\nMara Venn has a plan for the harbour.",
     "context": CONTEXT,
     "max_tokens": "500",
+    "max_words": "280",
+    "about": "What the corpus is about: mills.",
+    "titles": "- Minutes of March\n- Minutes of May",
     "question": "What now?",
     "answers": heading("Answers", ("id", "score", "answer"))
     + line([1, 80, "So it is [Data: Reports (1, 2)]."]),
