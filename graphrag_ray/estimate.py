@@ -82,7 +82,7 @@ def estimate(
     store = Store(root, settings.storage.of(root)) if root is not None else None
     if store is not None:
         before = settings_before(store, readable(store)[0])
-        settings = settings.with_chunks_of(before).with_descriptions_of(before)
+        settings = settings.with_chunks_of(before).with_descriptions_of(before).with_reports_of(before)
     journal = JournalIndex.load(store, "extract") if store is not None else None
     counter = ChunkCounter(spec, settings, sample, journal.is_done if journal else None)
     corpus = _read(input_url, root or "", settings, counter, read_bytes)

@@ -37,6 +37,7 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
         {"claim_description", "entities", "language", "header", "text", "field", "record", "completion"}
     ),
     "describe": frozenset({"kind", "name", "descriptions", "language", "max_tokens", "max_words"}),
+    "about": frozenset({"titles", "entities", "language", "max_tokens", "max_words"}),
     "report": frozenset(
         {"about", "role", "rating_criterion", "context", "language", "max_tokens", "max_words"}
     ),
@@ -109,6 +110,11 @@ class Prompt:
             messages.append(Message("system", self._filled(self.system, variables)))
         messages.append(Message("user", self._filled(self.user, variables)))
         return tuple(messages)
+
+    @property
+    def placeholders(self) -> frozenset[str]:
+        """Those that it has."""
+        return frozenset(_PLACEHOLDER.findall(f"{self.system}\n{self.user}"))
 
     @property
     def source(self) -> str:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
-from graphrag_ray.messages import CallParameters
+from graphrag_ray.messages import CallParameters, whole
 from graphrag_ray.model_families import THOUGHT_TOKENS, family_of
 from graphrag_ray.storage_options import protocol_of, secret_options
 from graphrag_ray.urls import is_url
@@ -44,6 +44,16 @@ def _no_password(place: str | None) -> str | None:
     if place is not None and is_url(place) and ":" in urlsplit(place).netloc.rpartition("@")[0]:
         raise ValueError("the address holds a password: copy what it names to a folder or an object store")
     return place
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]+")
+MAX_ABOUT = 1_000
+
+
+def as_about(text: str) -> str:
+    """A text on what a corpus is about as it is kept: one paragraph of at most MAX_ABOUT characters."""
+    folded = " ".join(_CONTROL.sub(" ", whole(text[: 8 * MAX_ABOUT])).split())
+    return folded if len(folded) <= MAX_ABOUT else folded[: MAX_ABOUT - 1].rstrip() + "…"
 
 
 class _Machine:
@@ -261,6 +271,13 @@ class Input(_Strict):
         return self
 
 
+class Corpus(_Strict):
+    about: Annotated[str, AfterValidator(as_about)] | None = None
+    """What the corpus is about, in a sentence or two (1,000 characters count), by which reports are rated and
+    read. null: as the index has it; a new one asks the model that writes reports once, and no update asks
+    again. Another text asks for all reports anew. "": nothing is said."""
+
+
 class Chunking(_Strict):
     """Paper 3.1.1: 600 tokens with 100 overlap."""
 
@@ -378,6 +395,11 @@ class Communities(_Strict):
         return self
 
 
+ROLE = "an analyst who reads a corpus for others"
+_ROLE_BEFORE = "an analyst who reads a knowledge graph for somebody who must decide"
+"""Of indexes of former versions: it stands in their requests."""
+
+
 class Reports(_Strict):
     """Paper 3.1.5, E.2."""
 
@@ -385,8 +407,9 @@ class Reports(_Strict):
     """Below 256 a context may not hold one edge with its two ends."""
     max_output_tokens: Annotated[int, Field(gt=0)] = 2_000
     """Of a report."""
-    role: str = "an analyst who reads a knowledge graph for somebody who must decide"
-    """Who writes the reports, in words for the model."""
+    role: str | None = None
+    """Who writes the reports, and for whom, in words for the model. null: as the index was made, a new one by
+    an analyst who reads for others."""
     rating_criterion: str = "the impact severity of the community on what the corpus is about"
     """What a report's rating is about, in words for the model."""
     max_claims_per_entity: Annotated[int, Field(ge=0)] = 10
@@ -567,6 +590,7 @@ class Settings(_Strict):
         Stage,
     ] = {}
     input: Input = Input()
+    corpus: Corpus = Corpus()
     chunking: Chunking = Chunking()
     extraction: Extraction = Extraction()
     claims: Claims = Claims()
@@ -644,6 +668,23 @@ class Settings(_Strict):
         unsaid = {name: value for name, value in kept.items() if getattr(given, name) is None}
         return self.model_copy(update={"descriptions": given.model_copy(update=unsaid)})
 
+    def with_reports_of(self, before: Mapping[str, Any] | None) -> Settings:
+        """Settings that say who writes reports, and what the corpus is about: as these do, else as the index
+        before did.
+
+        before: as for `with_chunks_of`
+        """
+        told = self if self.corpus.about is not None else self.with_about(about_in(before or {}))
+        role = self.reports.role
+        if role is None:
+            said = _said_in(before, "reports", "role") if before is not None else ROLE
+            role = said if isinstance(said, str) else _ROLE_BEFORE
+        reports = self.reports.model_copy(update={"role": role})
+        return told.model_copy(update={"reports": reports})
+
+    def with_about(self, text: str | None) -> Settings:
+        return self.model_copy(update={"corpus": Corpus(about=text)})
+
     @property
     def answer_language(self) -> str:
         """In which answers are written: they have no text whose language could be meant."""
@@ -665,7 +706,9 @@ class Settings(_Strict):
         return (self.storage if same else self.storage.model_copy(update={"options": {}})).of(input_url)
 
     def model_name(self, stage: str) -> str:
-        """The logical model of a stage. For "embed": embeddings.model where configured, else "offline"."""
+        """The logical model of a stage. For "about" that of "report"; for "embed": embeddings.model where
+        configured, else "offline"."""
+        stage = "report" if stage == "about" else stage
         own = self.stages.get(stage)  # type: ignore[call-overload]
         if own is not None and own.model is not None:
             return str(own.model)
@@ -690,6 +733,12 @@ class Settings(_Strict):
             reasoning_effort=own.reasoning_effort or model.reasoning_effort,
             reasoning_tokens=model.room_to_think if own.reasoning_tokens is None else own.reasoning_tokens,
         )
+
+
+def about_in(kept: Mapping[str, Any]) -> str | None:
+    """What the corpus is about, as kept settings say, which a stranger may have written."""
+    said = _said_in(kept, "corpus", "about")
+    return as_about(said) if isinstance(said, str) else None
 
 
 def _said_in(kept: Mapping[str, Any], section: str, key: str) -> Any:

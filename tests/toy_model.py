@@ -24,6 +24,9 @@ def _pattern(prompt: Prompt) -> re.Pattern[str]:
     seen: set[str] = set()
 
     def group(part: str) -> str:
+        if part == "{about}\n" and "about" not in seen:  # a line of its own, which goes with an empty value
+            seen.add("about")
+            return "(?:(?P<about>[^\n]*)\n)?"
         name = part[1:-1]
         if not re.fullmatch(r"\{[a-z][a-z0-9_]*\}", part):
             return re.sub(r"\\ $", " ?", re.escape(part))  # it goes with an empty value
@@ -32,7 +35,7 @@ def _pattern(prompt: Prompt) -> re.Pattern[str]:
         seen.add(name)
         return f"(?P<{name}>.*?)"
 
-    pieces = re.split(r"(\{[a-z][a-z0-9_]*\})", prompt.user)
+    pieces = re.split(r"((?<=\n)\{about\}\n|\{[a-z][a-z0-9_]*\})", prompt.user)
     return re.compile("".join(group(p) for p in pieces), re.DOTALL)
 
 
@@ -94,6 +97,10 @@ def answer_claims(variables: dict[str, str]) -> str:
 
 def answer_describe(variables: dict[str, str]) -> str:
     return f"{variables['name']}: " + " / ".join(sorted(variables["descriptions"].split("\n")))[:400]
+
+
+def answer_about(variables: dict[str, str]) -> str:
+    return f"Letters between people such as {NAME.findall(variables['entities'])[0]}."
 
 
 def answer_report(variables: dict[str, str]) -> str:

@@ -15,6 +15,7 @@ CHAT_KINDS = (
     "glean",
     "claims",
     "describe",
+    "about",
     "report",
     "map",
     "map_points",
@@ -33,6 +34,7 @@ _STARTS = (
     ("Compare your records with the passage once more", "glean_check"),
     ("So some are missing", "glean"),
     ("Write the claims that the passage below makes", "claims"),
+    ("Say what the corpus is about", "about"),
     ("Write the report on the community whose data follow", "report"),
     ("Your last reply could not be used", "correct"),
 )

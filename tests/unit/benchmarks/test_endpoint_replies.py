@@ -50,6 +50,8 @@ VARIABLES = {
     "context": CONTEXT,
     "max_tokens": "500",
     "max_words": "281",
+    "about": "What the corpus is about: mills.",
+    "titles": "- Minutes of March\n- Minutes of May",
     "question": "What now?",
     "answers": heading("Answers", ("id", "score", "answer"))
     + line([1, 80, "So it is [Data: Reports (1, 2)]."]),
