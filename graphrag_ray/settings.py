@@ -319,6 +319,10 @@ class Names(_Strict):
     """The text of such a file, where none is named. A snapshot keeps that of the file it was made with."""
 
 
+JOINED_TOKENS = 100
+"""Of a new index: some three sentences."""
+
+
 class Descriptions(_Strict):
     max_output_tokens: Annotated[int, Field(gt=0)] = 500
     batch_tokens: Annotated[int, Field(gt=0)] = 6_000
@@ -327,6 +331,9 @@ class Descriptions(_Strict):
     """Descriptions that differ by quotation marks, the case of the first letter or a full stop at the end.
     once: read as one, and where there is no other, no model is asked; each: as former versions did. null: as
     the index was made, a new one once."""
+    joined_tokens: Annotated[int, Field(ge=0)] | None = None
+    """Two or three descriptions that together have at most so many tokens are put one after the other, and no
+    model is asked. 0: a model is asked wherever two differ. null: as the index was made, a new one 100."""
 
 
 class Graph(_Strict):
@@ -621,15 +628,18 @@ class Settings(_Strict):
         return unsaid and kept.enabled and kept.with_titles is False and self.embeddings.with_titles is None
 
     def with_descriptions_of(self, before: Mapping[str, Any] | None) -> Settings:
-        """Settings that say how often like descriptions are read: as these do, else as the index before did.
+        """Settings that say which descriptions need no model: as these do, else as the index before did.
 
         before: as for `with_chunks_of`. What was asked in another way would be asked, and paid for, again.
         """
-        if self.descriptions.alike is not None:
-            return self
-        said = before.get("descriptions") if before is not None else {"alike": "once"}
-        kept = "once" if isinstance(said, Mapping) and said.get("alike") == "once" else "each"
-        return self.model_copy(update={"descriptions": self.descriptions.model_copy(update={"alike": kept})})
+        given = self.descriptions
+        kept: dict[str, Any] = {"alike": "once", "joined_tokens": JOINED_TOKENS}
+        if before is not None:
+            tokens = _said_in(before, "descriptions", "joined_tokens")
+            kept["alike"] = "once" if _said_in(before, "descriptions", "alike") == "once" else "each"
+            kept["joined_tokens"] = tokens if isinstance(tokens, int) and tokens >= 0 else 0
+        unsaid = {name: value for name, value in kept.items() if getattr(given, name) is None}
+        return self.model_copy(update={"descriptions": given.model_copy(update=unsaid)})
 
     @property
     def answer_language(self) -> str:

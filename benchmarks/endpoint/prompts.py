@@ -31,7 +31,7 @@ CHAT_KINDS = (
 _STARTS = (
     ("Write the records of the passage below", "extract"),
     ("Compare your records with the passage once more", "glean_check"),
-    ("MANY entities and relationships of the passage are missing", "glean"),
+    ("So some are missing", "glean"),
     ("Write the claims that the passage below makes", "claims"),
     ("Write the report on the community whose data follow", "report"),
     ("Your last reply could not be used", "correct"),
@@ -45,7 +45,7 @@ def kind_of(text: str) -> str:
     for start, kind in _STARTS:
         if text.startswith(start):
             return kind
-    if text.startswith(_DESCRIBE) and "The descriptions, one a line" in text:
+    if text.startswith(_DESCRIBE) and "The text to merge, one description a line" in text:
         return "describe"
     if text.startswith("# Question"):
         if "<ANSWER_HELPFULNESS>" in text:

@@ -49,6 +49,7 @@ VARIABLES = {
     "descriptions": "Mara Venn is mayor.\nMara Venn has a plan for the harbour.",
     "context": CONTEXT,
     "max_tokens": "500",
+    "max_words": "281",
     "question": "What now?",
     "answers": heading("Answers", ("id", "score", "answer"))
     + line([1, 80, "So it is [Data: Reports (1, 2)]."]),
