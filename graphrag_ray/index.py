@@ -88,6 +88,7 @@ def index(
     allow_deletes: bool = False,
     reset_communities: bool = False,
     verify: bool = False,
+    new_prompts: bool = False,
     now: Callable[[], float] = time.time,
 ) -> Indexed:
     """Bring the index in `executor.store` up to date with INPUT, and commit a snapshot.
@@ -97,6 +98,7 @@ def index(
     reset_communities   partition the graph afresh, not from the parent snapshot's communities, and write all
                         reports again whose context changed
     verify          read every stored part first, however many there are; damaged ones are made anew
+    new_prompts     take the prompts of the package, not those that the index was made with
 
     Raises InputError, SettingsError, PromptError, DeletionRefused before anything is spent; RunStopped
     when a run must not go on (what was answered is kept); StoreError.
@@ -112,8 +114,8 @@ def index(
         afresh = frozenset({"communities", "reports"}) if reset_communities else frozenset()
         run = Run(executor, settings, {}, None, observer, lock=lock, afresh=afresh)
         run.parent = parent_of(run, add)
-        run.settings = with_contents(settings, run.parent, observer)
         before = settings_before(store, run.parent)
+        run.settings = with_contents(settings, before, observer, new_prompts)
         if run.settings.lacks_titles_of(before):
             observer.note(WITHOUT_TITLES)
         run.settings = (

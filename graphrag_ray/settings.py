@@ -565,9 +565,6 @@ IndexingPrompt: TypeAlias = Literal[
 LANGUAGE_OF_TEXT = "the language of the text"
 LANGUAGE_OF_QUESTION = "the language of the question"
 
-BUNDLED = "bundled"
-"""In the place of prompts_dir: the prompts of the package."""
-
 
 class Settings(_Strict):
     root: OfMachine[str | None] = None
@@ -610,8 +607,8 @@ class Settings(_Strict):
     default, answers are written in the language of the question."""
     prompts_dir: OfMachine[KeptPlace] = None
     """A folder with edited prompts (`graphrag-ray init` writes one); what it lacks is as if it were null.
-    null: an index goes on with the prompts that it was made with, a new one and all questions take those of
-    the package. bundled: those of the package, also for an index that was made with others."""
+    null: an index goes on with the prompts that it was made with until `index --new-prompts`; a new one and
+    all questions take those of the package."""
     prompts: dict[IndexingPrompt, Annotated[str, Field(max_length=100_000)]] = {}
     """Texts of prompts. Written by snapshots: those that the index was made with."""
 

@@ -83,7 +83,7 @@ def test_a_folder_of_ones_own_replaces_only_the_prompts_it_has(tmp_path):
 
 
 def test_a_folder_that_is_none_and_a_file_that_is_no_text_are_said(tmp_path):
-    with pytest.raises(PromptError, match=r"not a folder.*--set prompts_dir=bundled"):
+    with pytest.raises(PromptError, match=r"not a folder.*graphrag-ray init"):
         load_prompts(tmp_path / "absent")
     (tmp_path / "map.txt").write_bytes(b"\xff\xfe\xff")
     with pytest.raises(PromptError, match=r"map\.txt"):
