@@ -144,7 +144,9 @@ def test_chosen_metadata_are_found_and_shown_wherever_titles_are(world: World):
     speakers = ["Thackwell", "Ogilvie", "Penhaligon", "Maddern"]
     minutes(world, [{"text": "ALICE met BOB.", "chair": {"name": name}} for name in speakers])
     by_words = {"hybrid_vector_weight": 0.0}
-    world.index(chunking={"prepend": ["chair.name"]}, query=by_words, **world.embedding)
+    world.index(chunking={"prepend": ["chair.name", "auhtor"]}, query=by_words, **world.embedding)
+    told = "names auhtor, which none of the first 4 documents has; columns of their metadata: chair"
+    assert told in "".join(world.observer.notes)
     above = "chair.name: Ogilvie\n\nALICE met BOB."
     assert above in embedded(world)
     assert any(above in b["messages"][-1]["content"] for b in world.endpoint.bodies())
