@@ -28,7 +28,7 @@ from graphrag_ray.llm.sizes import guessed_vocabularies
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.settings import Settings
 from graphrag_ray.steps.about import tell_about
-from graphrag_ray.steps.ahead import tell_ahead
+from graphrag_ray.steps.ahead import tell_ahead, tell_unknown_columns
 from graphrag_ray.steps.changes import changes
 from graphrag_ray.steps.communities import HIERARCHY, Layout, find_communities, load_layout
 from graphrag_ray.steps.compact import FEW, MANY, compact
@@ -156,6 +156,7 @@ def _build(run: Run, given: _Given, record: Recorder) -> Indexed:
     store, parent = run.store, run.parent
     number = snapshots.next_number(store)
     corpus = read(run, given.input_url, add=given.add, allow_deletes=given.allow_deletes)
+    tell_unknown_columns(run, corpus)
     tell_ahead(run, corpus)
     derived = derive(run, corpus, given.names)
     results = derived.results

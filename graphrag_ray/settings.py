@@ -292,8 +292,25 @@ class Chunking(_Strict):
     tokens, but for the last one; token: wherever a token ends, also inside of words and numbers. null: as the
     index has them; a new one has sentences. A change makes all chunks anew that are no whole documents, and
     asks a model again."""
-    prepend: tuple[Literal["title", "date"], ...] = ()
-    """Document fields written above each chunk, within the budget."""
+    prepend: tuple[str, ...] | Literal["auto"] | None = None
+    """What is said of its document above each chunk where a model extracts, within `size`: title, date, and
+    columns of the metadata by name. These columns are said in search, contexts and sources, too, as title and
+    date are in any case. auto: date and title, but no title that is the file's name or that the chunk begins
+    with. null: as the index has it, a new one auto. A change asks a model again about each chunk that it
+    concerns."""
+
+    @field_validator("prepend", mode="before")
+    @classmethod
+    def _words(cls, value: Any) -> Any:
+        if isinstance(value, str) and value != "auto":
+            return [word.strip() for word in value.split(",")]
+        return value
+
+    @property
+    def prepended_metadata(self) -> tuple[str, ...]:
+        """The columns of the metadata that `prepend` names."""
+        named = self.prepend if isinstance(self.prepend, tuple) else ()
+        return tuple(n.removeprefix("metadata.") for n in named if n not in ("title", "date"))
 
     @model_validator(mode="after")
     def _overlap_below_size(self) -> Chunking:
@@ -427,9 +444,10 @@ class Embeddings(_Strict):
     max_tokens: Annotated[int, Field(gt=0)] = 8_000
     """Longer texts are cut before embedding."""
     with_titles: bool | None = None
-    """Chunks are embedded with the title and date of their documents above them, so that vectors find what
-    only these tell apart (keywords do in any case). null: as the index has them; a new one does. A change
-    embeds all chunks anew but those of documents without a date whose texts begin with their titles."""
+    """Chunks are embedded with the title and date of their documents above them, and what else
+    `chunking.prepend` names, so that vectors find what only these tell apart (keywords do in any case). null:
+    as the index has them; a new one does. A change embeds all chunks anew but those of documents without a
+    date whose texts begin with their titles."""
 
 
 Language: TypeAlias = Literal[
@@ -628,8 +646,8 @@ class Settings(_Strict):
         return self
 
     def with_chunks_of(self, before: Mapping[str, Any] | None) -> Settings:
-        """Settings that say where chunks end, and whether they are embedded with titles: as these do, else as
-        those of the index before did.
+        """Settings that say where chunks end, what a model reads above them, and whether they are embedded
+        with titles: as these do, else as those of the index before did.
 
         before: what its snapshot, or the record of its last run, keeps; None: there was none
         """
@@ -638,6 +656,10 @@ class Settings(_Strict):
             said = "sentence" if before is None else _said_in(before, "chunking", "boundaries")
             kept = "sentence" if said == "sentence" else "token"
             chunking = chunking.model_copy(update={"boundaries": kept})
+        if chunking.prepend is None:
+            said = "auto" if before is None else _said_in(before, "chunking", "prepend")
+            fields = tuple(x for x in said if isinstance(x, str)) if isinstance(said, list | tuple) else ()
+            chunking = chunking.model_copy(update={"prepend": said if said == "auto" else fields})
         if embeddings.with_titles is None:
             embedded = before is not None and _said_in(before, "embeddings", "enabled") is not False
             titles = not embedded or _said_in(before or {}, "embeddings", "with_titles") is True
