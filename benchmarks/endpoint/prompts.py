@@ -21,6 +21,7 @@ CHAT_KINDS = (
     "rate",
     "reduce",
     "answer",
+    "drift_hypothesis",
     "drift_primer",
     "drift_local",
     "condense",
@@ -34,6 +35,7 @@ _STARTS = (
     ("MANY entities and relationships of the passage are missing", "glean"),
     ("Write the claims that the passage below makes", "claims"),
     ("Write the report on the community whose data follow", "report"),
+    ("# The question to write a report's paragraph for", "drift_hypothesis"),
     ("Your last reply could not be used", "correct"),
 )
 NEW_QUESTION = "# The new question"
