@@ -470,6 +470,9 @@ class Query(_Strict):
     drift_hypothesis: bool = True
     """drift: have a paragraph written that might answer the question, and look for reports near both; one
     short call more. The offline engine writes none."""
+    neighbours: Annotated[int, Field(ge=0)] = 3
+    """vector, hybrid, local, drift: so many chunks at the front bring the chunks after and before them in
+    their documents, where the context has room left. 0: none."""
     hybrid_over: Annotated[tuple[Searched, ...], Field(min_length=1)] = ("text_unit",)
     """What hybrid search looks through; lists of several kinds become one. On a command line: a,b."""
     hybrid_vector_weight: Annotated[float, Field(ge=0, le=1)] = 0.5

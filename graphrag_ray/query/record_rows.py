@@ -65,12 +65,12 @@ def looked_up(
     for kind, table in zip(wanted, tables, strict=True):
         rows = table.to_pylist()
         if kind == "text_unit":
-            rows = yield from _with_documents(rows, given.count)
+            rows = yield from with_documents(rows, given.count)
         found[kind] = _records_from(kind, rows, given, within)
     return found
 
 
-def _with_documents(rows: Sequence[Row], count: Count) -> Generator[Any, Any, list[Row]]:
+def with_documents(rows: Sequence[Row], count: Count) -> Generator[Any, Any, list[Row]]:
     """Rows of chunks with what is said of their documents, cut to LABEL_TOKENS."""
     ids = dict.fromkeys(row["document_id"] for row in rows if row["document_id"])
     if not ids:
