@@ -54,6 +54,7 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "answer": frozenset(
         {"question", "context", "response_type", "knowledge", "language", "max_tokens", "max_words"}
     ),
+    "drift_hypothesis": frozenset({"about", "question", "language", "max_tokens", "max_words"}),
     "drift_primer": frozenset(
         {
             "about",
@@ -70,6 +71,7 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "drift_local": frozenset(
         {
             "question",
+            "asked",
             "follow_up",
             "context",
             "n_follow_ups",
@@ -85,8 +87,9 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
 }
 """Every prompt and the placeholders that it has: all but OPTIONAL, and no others."""
 
-OPTIONAL = frozenset({"about", "max_tokens", "max_words"})
-"""Placeholders that a prompt may lack: those of earlier versions, which an index keeps, lack some."""
+OPTIONAL = frozenset({"about", "asked", "max_tokens", "max_words"})
+"""Placeholders that a prompt may lack: those of earlier versions lack some, and an index or a folder may keep
+these."""
 
 
 def reply_lengths(max_tokens: int) -> dict[str, str]:

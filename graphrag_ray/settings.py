@@ -490,11 +490,11 @@ class Query(_Strict):
 
     context_tokens: Annotated[int, Field(gt=0)] = 8_000
     """Of the data in one context, without the prompt around it."""
-    response_type: str = "multiple paragraphs"
-    """Form and length of an answer, in words for the model."""
+    response_type: str = "as long as the question needs"
+    """Form and length of an answer, in words for the model, such as `a list of five points`."""
     seed: int = 20_240_424
-    max_map_tokens: Annotated[int, Field(gt=0)] = 1_000
-    """Of a reply in the map phase."""
+    max_map_tokens: Annotated[int, Field(gt=0)] = 1_500
+    """Of a reply in the map phase, and of a step of drift."""
     max_reduce_tokens: Annotated[int, Field(gt=0)] = 2_000
     """Of the answer itself."""
     general_knowledge: bool = False
@@ -515,6 +515,12 @@ class Query(_Strict):
     """drift: rounds of follow-up questions."""
     drift_breadth: Annotated[int, Field(gt=0)] = 3
     """drift: follow-up questions of a round."""
+    drift_hypothesis: bool = True
+    """drift: have a paragraph written that might answer the question, and look for reports near both; one
+    short call more. The offline engine writes none."""
+    neighbours: Annotated[int, Field(ge=0)] = 3
+    """vector, hybrid, local, drift: so many chunks at the front bring the chunks after and before them in
+    their documents, where the context has room left. 0: none."""
     hybrid_over: Annotated[tuple[Searched, ...], Field(min_length=1)] = ("text_unit",)
     """What hybrid search looks through; lists of several kinds become one. On a command line: a,b."""
     hybrid_vector_weight: Annotated[float, Field(ge=0, le=1)] = 0.5

@@ -154,6 +154,10 @@ def answer_rate(variables: dict[str, str]) -> str:
     return json.dumps({"ratings": ratings})
 
 
+def answer_drift_hypothesis(variables: dict[str, str]) -> str:
+    return f"{variables['question']} They met, and somebody wrote."
+
+
 def answer_drift_primer(variables: dict[str, str]) -> str:
     return _step(variables, "Reports", 40)
 

@@ -22,6 +22,7 @@ CHAT_KINDS = (
     "rate",
     "reduce",
     "answer",
+    "drift_hypothesis",
     "drift_primer",
     "drift_local",
     "condense",
@@ -36,6 +37,7 @@ _STARTS = (
     ("Write the claims that the passage below makes", "claims"),
     ("Say what the corpus is about", "about"),
     ("Write the report on the community whose data follow", "report"),
+    ("# The question to write a report's paragraph for", "drift_hypothesis"),
     ("Your last reply could not be used", "correct"),
 )
 NEW_QUESTION = "# The new question"

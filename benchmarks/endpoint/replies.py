@@ -254,6 +254,7 @@ _WRITERS: Mapping[str, Callable[[str, Random], str]] = {
     "rate": _rate,
     "reduce": _reduce,
     "answer": _answer,
+    "drift_hypothesis": lambda text, rng: prose.lorem(80, rng),
     "drift_primer": _step,
     "drift_local": _step,
     "condense": lambda text, rng: text.rpartition(NEW_QUESTION)[2].strip(),
