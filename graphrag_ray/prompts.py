@@ -37,6 +37,7 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
         {"claim_description", "entities", "language", "header", "text", "field", "record", "completion"}
     ),
     "describe": frozenset({"kind", "name", "descriptions", "language", "max_tokens", "max_words"}),
+    "about": frozenset({"titles", "entities", "language", "max_tokens", "max_words"}),
     "report": frozenset(
         {"about", "role", "rating_criterion", "context", "language", "max_tokens", "max_words"}
     ),
@@ -53,6 +54,7 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "answer": frozenset(
         {"question", "context", "response_type", "knowledge", "language", "max_tokens", "max_words"}
     ),
+    "drift_hypothesis": frozenset({"about", "question", "language", "max_tokens", "max_words"}),
     "drift_primer": frozenset(
         {
             "about",
@@ -69,6 +71,7 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "drift_local": frozenset(
         {
             "question",
+            "asked",
             "follow_up",
             "context",
             "n_follow_ups",
@@ -84,8 +87,9 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
 }
 """Every prompt and the placeholders that it has: all but OPTIONAL, and no others."""
 
-OPTIONAL = frozenset({"about", "max_tokens", "max_words"})
-"""Placeholders that a prompt may lack: those of earlier versions, which an index keeps, lack some."""
+OPTIONAL = frozenset({"about", "asked", "max_tokens", "max_words"})
+"""Placeholders that a prompt may lack: those of earlier versions lack some, and an index or a folder may keep
+these."""
 
 
 def reply_lengths(max_tokens: int) -> dict[str, str]:
@@ -109,6 +113,11 @@ class Prompt:
             messages.append(Message("system", self._filled(self.system, variables)))
         messages.append(Message("user", self._filled(self.user, variables)))
         return tuple(messages)
+
+    @property
+    def placeholders(self) -> frozenset[str]:
+        """Those that it has."""
+        return frozenset(_PLACEHOLDER.findall(f"{self.system}\n{self.user}"))
 
     @property
     def source(self) -> str:

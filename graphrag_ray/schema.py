@@ -53,7 +53,7 @@ TEXT_UNITS = _table(
     ("position", pa.int64()),  # 0, 1, … within the document
     ("start", pa.int64()),  # character offset into documents.text
     ("end", pa.int64()),
-    ("header", pa.string()),  # title and date as prepended for the model; "" by default
+    ("header", pa.string()),  # what stands of its document above it for the model that extracts; or ""
 )
 
 ENTITY_INSTANCES = _table(

@@ -24,6 +24,9 @@ def _pattern(prompt: Prompt) -> re.Pattern[str]:
     seen: set[str] = set()
 
     def group(part: str) -> str:
+        if part == "{about}\n" and "about" not in seen:  # a line of its own, which goes with an empty value
+            seen.add("about")
+            return "(?:(?P<about>[^\n]*)\n)?"
         name = part[1:-1]
         if not re.fullmatch(r"\{[a-z][a-z0-9_]*\}", part):
             return re.sub(r"\\ $", " ?", re.escape(part))  # it goes with an empty value
@@ -32,7 +35,7 @@ def _pattern(prompt: Prompt) -> re.Pattern[str]:
         seen.add(name)
         return f"(?P<{name}>.*?)"
 
-    pieces = re.split(r"(\{[a-z][a-z0-9_]*\})", prompt.user)
+    pieces = re.split(r"((?<=\n)\{about\}\n|\{[a-z][a-z0-9_]*\})", prompt.user)
     return re.compile("".join(group(p) for p in pieces), re.DOTALL)
 
 
@@ -98,6 +101,10 @@ def answer_describe(variables: dict[str, str]) -> str:
     return f"{variables['name']}: " + " / ".join(sorted(variables["descriptions"].split("\n")))[:400]
 
 
+def answer_about(variables: dict[str, str]) -> str:
+    return f"Letters between people such as {NAME.findall(variables['entities'])[0]}."
+
+
 def answer_report(variables: dict[str, str]) -> str:
     sections = parse_sections(variables["context"])
     entities, reports = sections.get("Entities", []), sections.get("Reports", [])
@@ -145,6 +152,10 @@ def answer_rate(variables: dict[str, str]) -> str:
         for r in reports
     ]
     return json.dumps({"ratings": ratings})
+
+
+def answer_drift_hypothesis(variables: dict[str, str]) -> str:
+    return f"{variables['question']} They met, and somebody wrote."
 
 
 def answer_drift_primer(variables: dict[str, str]) -> str:

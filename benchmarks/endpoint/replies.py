@@ -130,6 +130,11 @@ def _describe(text: str, rng: Random) -> str:
     return " ".join(out)
 
 
+def _about(text: str, rng: Random) -> str:
+    titles = _between(text, "one a line:\n\n", "\n\nNames with")
+    return f"Documents on record, among them {prose.words(prose.clean(titles), 40)}."
+
+
 def _report(text: str, rng: Random) -> str:
     sections = _sections(text)
     entities, reports = sections.get("Entities", []), sections.get("Reports", [])
@@ -242,12 +247,14 @@ _WRITERS: Mapping[str, Callable[[str, Random], str]] = {
     "extract": _extract,
     "claims": _claims,
     "describe": _describe,
+    "about": _about,
     "report": _report,
     "map": _map,
     "map_points": _map_points,
     "rate": _rate,
     "reduce": _reduce,
     "answer": _answer,
+    "drift_hypothesis": lambda text, rng: prose.lorem(80, rng),
     "drift_primer": _step,
     "drift_local": _step,
     "condense": lambda text, rng: text.rpartition(NEW_QUESTION)[2].strip(),

@@ -20,6 +20,7 @@ from graphrag_ray.forecast.sample import SampleGraph
 from graphrag_ray.graph.descriptions import JOINED_TEXTS, describe_spec
 from graphrag_ray.llm.sizes import PACK_TOKENS, TOKENS_PER_MESSAGE, text_size
 from graphrag_ray.prompts import Prompt, reply_lengths
+from graphrag_ray.reports.about import ENTITIES_TOKENS, TITLES_TOKENS, about_spec, is_to_be_told
 from graphrag_ray.reports.dialogue import report_spec
 from graphrag_ray.settings import Settings
 
@@ -30,6 +31,9 @@ KEPT_OF_DESCRIPTIONS = 0.7
 """Of several descriptions' tokens, what the one has that replaces them: all of it, said once."""
 KEPT_OF_REPORT_LIMIT = 0.6
 """Of the tokens that a report may have, what it has."""
+ABOUT_TOKENS = 60.0
+"""Of what is said of the corpus as a whole."""
+TITLE_TOKENS = 12.0
 OFFLINE_REPORT_TOKENS = 440.0
 """Of a report of the offline engine: its mean on the podcast corpus of the paper."""
 SHOWN_OF_REPORT = 0.85
@@ -176,6 +180,16 @@ def describing(basis: Basis, kinds: Mapping[str, Named], graph: SampleGraph) -> 
     return basis.volume("describe", items, calls, prompt, calls * reply, depth if items else 0.0), reply
 
 
+def telling(basis: Basis, entities: Named) -> Volume:
+    """The one call that says what the corpus is about."""
+    spec = about_spec(basis.settings, basis.prompts)
+    empty = {"titles": "", "entities": "", "language": spec.language, **reply_lengths(spec.max_tokens)}
+    lines = entities.size.distinct * (entities.title_tokens + entities.description_tokens)
+    material = min(TITLES_TOKENS, basis.corpus.documents * TITLE_TOKENS) + min(ENTITIES_TOKENS, lines)
+    reply = basis.reply("about", ABOUT_TOKENS, "assumed")
+    return basis.volume("about", 1.0, 1.0, basis.messages("about", "about", empty) + material, reply)
+
+
 def reporting(
     basis: Basis,
     entities: Named,
@@ -198,10 +212,12 @@ def reporting(
             "rating_criterion": spec.rating_criterion,
             "context": "",
             "language": spec.language,
-            "about": "",
+            "about": spec.about,
             **reply_lengths(spec.max_tokens),
         },
     )
+    if is_to_be_told(basis.settings, basis.prompts):
+        const += round(ABOUT_TOKENS)
     limit = min(spec.max_tokens, spec.call.max_output_tokens or spec.max_tokens)
     guess, source = KEPT_OF_REPORT_LIMIT * limit, f"{KEPT_OF_REPORT_LIMIT:g} of the limit, assumed"
     if basis.offline("report"):

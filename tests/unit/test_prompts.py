@@ -265,7 +265,9 @@ def test_entities_are_asked_for_before_relationships(prompts):
 
 def test_the_report_shown_is_json_with_the_keys_of_the_paper(prompts):
     text = filled(prompts["report"])
-    shown = json.loads(text[text.index("{\n") : text.index("\n}\n") + 2])
+    example = text[text.index("{\n") : text.index("\n}\n") + 2]
+    assert '"rating": …,' in example, "a number would be copied"
+    shown = json.loads(example.replace("…", "1"))
     assert list(shown) == ["title", "summary", "rating", "rating_explanation", "findings"]
     assert [list(f) for f in shown["findings"]] == [["summary", "explanation"]]
 
@@ -333,6 +335,24 @@ def test_goal_and_form_stand_before_and_after_the_data(prompts, name):
         assert re.search("modal verbs", part, re.IGNORECASE)
         assert re.search("at most 5", part, re.IGNORECASE) and "+more" in part
         assert re.search(r"\[Data: \w+", part) or "References kept" in part
+
+
+@pytest.mark.parametrize("name", ["map", "map_points", "drift_primer", "drift_local"])
+def test_the_scale_of_a_score_has_anchors(prompts, name):
+    text = filled(prompts[name])
+    assert all(f"{anchor}: " in text for anchor in (20, 50, 80, 100))
+
+
+@pytest.mark.parametrize("name", sorted(set(ANSWERS) - {"reduce", "drift_primer"}))
+def test_what_tells_like_documents_apart_is_said_where_passages_are_shown(prompts, name):
+    assert filled(prompts[name]).count("`document`") >= 2
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_the_ids_of_a_reference_are_limited_in_the_same_words(prompts, name):
+    system, user = prompts[name].system, prompts[name].user
+    rule = 'in one reference at most 5 ids of each table, the most relevant ones, then "+more"'
+    assert rule in system.lower() and 'at most 5 ids of each table and then "+more"' in user
 
 
 def test_the_question_and_the_scale_stand_before_and_after_what_is_rated(prompts):
