@@ -23,8 +23,9 @@ from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.index import index
 from graphrag_ray.messages import ChatReply, ChatRequest
-from graphrag_ray.prompts import load_prompts
-from graphrag_ray.query import condense
+from graphrag_ray.prompts import PLACEHOLDERS, load_prompts
+from graphrag_ray.query import condense, drift
+from graphrag_ray.query.answer import Answer
 from graphrag_ray.settings import Settings
 from graphrag_ray.settings_file import parse_settings
 from graphrag_ray.store.files import Store
@@ -66,12 +67,14 @@ SHOWN: Mapping[str, str] = {
     "glean": "The turn after a yes.",
     "claims": "Statements about the entities of one chunk, where `claims.enabled` is true.",
     "describe": "One description from those that several chunks give of an entity or a relationship.",
+    "about": "What the corpus is about: asked once, before the first report.",
     "report": "The report on one community.",
     "map": "Global search: what one context of reports says on a question.",
     "map_points": "The same as scored points, with `query.map_protocol: points`.",
     "reduce": "Global search: the answer, from what the contexts say.",
     "rate": "Global search with `--dynamic`: which reports are worth reading.",
     "answer": "Vector, hybrid and local search: the answer from one context.",
+    "drift_hypothesis": "DRIFT search: a text that finds the reports nearest to an answer.",
     "drift_primer": "DRIFT search: a first answer from reports, and what to look up.",
     "drift_local": "DRIFT search: the answer to one of these follow-up questions.",
     "condense": "A question that leans on the conversation before it, written out.",
@@ -90,6 +93,8 @@ class _Nobody:
 
 def main() -> None:
     requests = asked()
+    if lacking := PLACEHOLDERS.keys() - {"extract_examples"} - ({r.prompt for r in requests} & SHOWN.keys()):
+        raise SystemExit(f"docs/prompts.py does not show: {', '.join(sorted(lacking))}")
     print(INTRODUCTION)
     for name, about in SHOWN.items():
         print(f"\n## {name}\n\n{about}\n")
@@ -102,6 +107,7 @@ def asked() -> list[ChatRequest]:
     with TemporaryDirectory() as root, heard() as requests:
         executor = LocalExecutor(Store(root), Models.of(settings), settings.run.max_failed_fraction)
         index(INPUT, executor, settings, _Nobody())
+        built = open_index(root).settings
         for method, changes in (
             ("global", {}),
             ("global", {"map_protocol": "points"}),
@@ -109,11 +115,10 @@ def asked() -> list[ChatRequest]:
             ("local", {}),
             ("drift", {}),
         ):
-            query = settings.query.model_copy(update=changes)
-            answer = open_index(root, settings=settings.model_copy(update={"query": query})).ask(
-                QUESTION, method=method
-            )
-        requests.append(condensing(settings, [(QUESTION, answer.text)]))
+            query = built.query.model_copy(update=changes)
+            opened = open_index(root, settings=built.model_copy(update={"query": query}))
+            answer = opened.ask(QUESTION, method=method)
+        requests.extend(not_asked_offline(built, answer))
     return requests
 
 
@@ -131,15 +136,18 @@ def heard() -> Iterator[list[ChatRequest]]:
         yield requests
 
 
-def condensing(settings: Settings, turns: Sequence[tuple[str, str]]) -> ChatRequest:
-    """The offline engine is not asked to write a question out."""
-    shown = condense.history(turns, condense.HISTORY_TOKENS, lambda text: len(text) // 4)
+def not_asked_offline(settings: Settings, answer: Answer) -> Iterator[ChatRequest]:
+    """What only a language model is asked, after an answer."""
+    prompts = load_prompts()
+    shown = condense.history([(QUESTION, answer.text)], condense.HISTORY_TOKENS, lambda text: len(text) // 4)
     call = settings.call(condense.STAGE, condense.MAX_OUTPUT_TOKENS)
-    state = Driver(condense.condense(FOLLOW_UP, shown, load_prompts()[condense.STAGE], call)).state
-    assert isinstance(state, Open)
-    (request,) = state.requests
-    assert isinstance(request, ChatRequest)
-    return request
+    for dialogue in (
+        condense.condense(FOLLOW_UP, shown, prompts[condense.STAGE], call),
+        drift.hypothesis(QUESTION, drift.drift_spec(drift.HYPOTHESIS, settings, prompts)),
+    ):
+        state = Driver(dialogue).state
+        assert isinstance(state, Open)
+        yield from (request for request in state.requests if isinstance(request, ChatRequest))
 
 
 def middle(requests: Sequence[ChatRequest]) -> ChatRequest:

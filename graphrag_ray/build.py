@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from graphrag_ray.engine.gateways import Models
@@ -15,7 +16,6 @@ from graphrag_ray.engine.stopping import Stop, listening
 from graphrag_ray.errors import FatalCallError, SettingsError
 from graphrag_ray.index import Indexed, settings_before
 from graphrag_ray.index import index as run_index
-from graphrag_ray.prompts import load_prompts
 from graphrag_ray.settings import OFFLINE_MODEL_ID, Settings, Storage, of_index
 from graphrag_ray.settings_file import load_settings, storage_of
 from graphrag_ray.steps.contents import require_paths
@@ -72,11 +72,8 @@ def build_index(
     """
     observer = observer or _observer(progress)
     settled = _settled(root, settings, storage, new_prompts)
-    store = Store(root, settled.storage.of(root))
-    before = settings_before(store, readable(store)[0])
-    if cost := cost_of_prompts(store, settled, indexing_stages(settled), before, new_prompts):
-        (agree if agree and new_prompts else observer.note)(cost)
-    with _on_ray(input_url, root, settled, observer, address) as executor:
+    agreed = partial(_agreed, settled, new_prompts, (new_prompts and agree) or observer.note)
+    with _on_ray(input_url, root, settled, observer, address, agreed) as executor:
         return run_index(
             input_url,
             executor,
@@ -114,12 +111,24 @@ def _settled(
     return settings.model_copy(update={"storage": storage_of(settings, storage)})
 
 
+def _agreed(settings: Settings, new_prompts: bool, agree: Callable[[str], object], store: Store) -> None:
+    """What other prompts cost is told. Raises PromptError, and what `agree` raises."""
+    before = settings_before(store, readable(store)[0])
+    if cost := cost_of_prompts(store, settings, indexing_stages(settings), before, new_prompts):
+        agree(cost)
+
+
 @contextmanager
 def _on_ray(
-    input_url: str, root: str, settings: Settings, observer: Observer, address: str | None
+    input_url: str,
+    root: str,
+    settings: Settings,
+    observer: Observer,
+    address: str | None,
+    agreed: Callable[[Store], None],
 ) -> Iterator[RayExecutor]:
     """An executor on Ray for as long as the block lasts, in which signals stop it; what can be wrong is
-    looked for before Ray is started."""
+    looked for before Ray is started. agreed: raises where the owner of the index does not want it so."""
     # Ray is imported here: it takes a second, and this module is read for its names.
     from graphrag_ray.distributed.cluster import connected, will_be_private
     from graphrag_ray.distributed.executor import RayExecutor
@@ -129,6 +138,7 @@ def _on_ray(
     locks.check_free(store)
     private = will_be_private(address)
     first = _check(input_url, store, settings, here=private)
+    agreed(store)
     observer.checked(settings)
     models = Models.of(settings, *_usages(store))
     if private:
@@ -174,7 +184,7 @@ def _remember(store: Store, settings: Settings, observer: Observer) -> None:
 
 
 def _check(input_url: str, store: Store, settings: Settings, here: bool) -> str | None:
-    """What is wrong with prices, prompts, INPUT and keys is told before Ray takes its seconds.
+    """What is wrong with prices, INPUT and keys is told before Ray takes its seconds.
 
     here: the workers will have this process's environment. Returns the path of a file of a local INPUT.
     """
@@ -183,7 +193,6 @@ def _check(input_url: str, store: Store, settings: Settings, here: bool) -> str 
         before = before_of(store)
         require_known(settings, asked, before.settings if before else None)
     check_prices(settings.budget, Models.of(settings))
-    load_prompts(settings.prompts_dir, settings.prompts)
     first = list_input(input_url, store.url, settings.input_options(input_url, store.url))[0].url
     if here:
         check_endpoints(settings)

@@ -103,7 +103,7 @@ def index(
     Raises InputError, SettingsError, PromptError, DeletionRefused before anything is spent; RunStopped
     when a run must not go on (what was answered is kept); StoreError.
     """
-    load_prompts(settings.prompts_dir, settings.prompts)
+    load_prompts(settings.prompts_dir, None if new_prompts else settings.prompts)
     load_names(settings)
     for guessed in guessed_vocabularies(settings.models):
         observer.note(guessed)

@@ -164,7 +164,8 @@ def load_prompts(
     prompts = {}
     for name in PLACEHOLDERS:
         if name not in own and kept and name in kept:
-            prompts[name] = parse_prompt(name, kept[name], f"prompt {name!r} that the index was made with")
+            where = f"prompt {name!r} that the index was made with (--new-prompts takes the package's)"
+            prompts[name] = parse_prompt(name, kept[name], where)
             continue
         place = own.get(name) or str(bundled_prompts() / f"{name}.txt")
         try:

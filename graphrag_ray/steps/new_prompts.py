@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
+from graphrag_ray.errors import PromptError
 from graphrag_ray.llm.accounting import Totals
 from graphrag_ray.llm.pricing import cost_pico_usd, dearest_price
 from graphrag_ray.messages import Usage
-from graphrag_ray.prompts import kept_prompts, load_prompts
+from graphrag_ray.prompts import kept_prompts, parse_prompt
 from graphrag_ray.settings import OFFLINE_MODEL_ID, Settings
 from graphrag_ray.steps.contents import prompts_before, prompts_for
 from graphrag_ray.store import compaction
@@ -36,7 +38,8 @@ def cost_of_prompts(
     stages: those that a run asks; before, new_prompts: as for `contents.prompts_for`
     Raises PromptError, SettingsError, StoreError.
     """
-    changed = _changed(settings, before, new_prompts) if before is not None else []
+    ours = kept_prompts(prompts_for(settings, before, new_prompts))
+    changed = _changed(ours, before, new_prompts) if before is not None else []
     concerned = [s for s in stages if any(s in CONCERNED.get(name, {s}) for name in changed)]
     found = {stage: _taken(store, settings, stage) for stage in concerned}
     taken = {stage: totals for stage, totals in found.items() if totals.calls}
@@ -54,14 +57,19 @@ def cost_of_prompts(
     )
 
 
-def _changed(settings: Settings, before: Mapping[str, Any], new_prompts: bool) -> list[str]:
+def _changed(ours: Mapping[str, str], before: Mapping[str, Any], new_prompts: bool) -> list[str]:
     """Names of the prompts that are not those of the index."""
-    ours = kept_prompts(prompts_for(settings, before, new_prompts))
-    theirs = kept_prompts(load_prompts(None, prompts_before(before)))
     if before.get("prompts_dir") and not before.get("prompts"):
         # Of an earlier version, which kept the path of its owner's prompts, not their texts.
         return list(ours) if new_prompts else []
-    return [name for name, text in ours.items() if text != theirs[name]]
+    theirs = prompts_before(before)
+    return [name for name, text in ours.items() if text != _as_kept(name, theirs.get(name, ""))]
+
+
+def _as_kept(name: str, text: str) -> str:
+    with suppress(PromptError):  # one that cannot be used any more is another one
+        return parse_prompt(name, text).source
+    return ""
 
 
 def _taken(store: Store, settings: Settings, stage: str) -> Totals:

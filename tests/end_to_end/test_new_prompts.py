@@ -182,3 +182,22 @@ def test_a_forecast_goes_by_the_prompts_of_the_index_or_by_new_ones(
         return stages["extract"]["left"]["calls"]
 
     assert to_extract() == 0 and to_extract("--new-prompts") >= len(TOWN)
+
+
+def test_new_prompts_replace_those_that_cannot_be_used_any_more(run: Command, world: World):
+    world.write(TOWN)
+    run(*index_command(world))
+    rewrite(world.root, lambda settings: settings["prompts"].update(report="Of another {version}."))
+    refused = run(*index_command(world))
+    assert refused.exit_code == 2 and "--new-prompts" in refused.stderr
+    assert run(*index_command(world), "--new-prompts", "--yes").exit_code == 0
+
+
+def test_what_is_wrong_with_the_command_is_told_before_a_cost_is_to_be_confirmed(
+    run: Command, world: World, package: Path
+):
+    world.write(TOWN)
+    run(*index_command(world))
+    improve(package, "extract")
+    refused = run("index", world.root.parent / "absent", *index_command(world)[2:], "--new-prompts")
+    assert refused.exit_code == 2 and "absent" in refused.stderr and "--yes" not in refused.stderr
