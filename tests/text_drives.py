@@ -48,9 +48,10 @@ from graphrag_ray.query import condense, methods, where
 from graphrag_ray.query.evidence import evidence, passages
 from graphrag_ray.query.method import Question
 from graphrag_ray.query.quotes import best_sentence
+from graphrag_ray.query.rating import with_below
 from graphrag_ray.query.written import Written
 from graphrag_ray.reports import context as contexts
-from graphrag_ray.reports.about import about, about_line, about_spec, entity_lines, title_lines
+from graphrag_ray.reports.about import about, about_line, about_spec, entity_lines, is_to_be_told, title_lines
 from graphrag_ray.reports.dialogue import full_content, report, report_spec
 from graphrag_ray.search.words import words
 from graphrag_ray.settings import Chunking, Input, as_about
@@ -215,7 +216,9 @@ def shown_records(text: str) -> list[contexts.Record]:
 def rendered(text: str) -> Any:
     shown = shown_records(text)
     found = [contexts.render(shown, budget, COUNT) for budget in (60, 2_000)]
-    return found, [records.parse_sections(f.text) for f in found], contexts.fit(shown[0], 20, COUNT)
+    rated = contexts.render([with_below(shown[0], [text, text[1:]], COUNT)], 2_000, COUNT)
+    read = [records.parse_sections(f.text) for f in (*found, rated)]
+    return found, rated, read, contexts.fit(shown[0], 20, COUNT)
 
 
 def reported(text: str) -> Any:
@@ -231,7 +234,8 @@ def told_of(text: str) -> Any:
     found = [
         played(about(titles, entities, about_spec(SETTINGS, PROMPTS)), text, e) for e in ("stop", "length")
     ]
-    return found, about_line(SETTINGS.with_about(as_about(text)), PROMPTS["report"])
+    settings = SETTINGS.with_about(as_about(text))
+    return found, about_line(settings, PROMPTS["report"]), is_to_be_told(settings, PROMPTS)
 
 
 def referred(text: str) -> Any:
