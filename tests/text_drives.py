@@ -49,6 +49,7 @@ from graphrag_ray.query import condense, methods, where
 from graphrag_ray.query.evidence import evidence, passages
 from graphrag_ray.query.method import Question
 from graphrag_ray.query.quotes import best_sentence
+from graphrag_ray.query.rating import with_below
 from graphrag_ray.query.written import Written
 from graphrag_ray.reports import context as contexts
 from graphrag_ray.reports.about import about, about_line, about_spec, entity_lines, is_to_be_told, title_lines
@@ -216,7 +217,9 @@ def shown_records(text: str) -> list[contexts.Record]:
 def rendered(text: str) -> Any:
     shown = shown_records(text)
     found = [contexts.render(shown, budget, COUNT) for budget in (60, 2_000)]
-    return found, [records.parse_sections(f.text) for f in found], contexts.fit(shown[0], 20, COUNT)
+    rated = contexts.render([with_below(shown[0], [text, text[1:]], COUNT)], 2_000, COUNT)
+    read = [records.parse_sections(f.text) for f in (*found, rated)]
+    return found, rated, read, contexts.fit(shown[0], 20, COUNT)
 
 
 def reported(text: str) -> Any:

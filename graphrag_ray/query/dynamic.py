@@ -23,11 +23,20 @@ import numpy.typing as npt
 
 from graphrag_ray.query.answer import ContextUsed
 from graphrag_ray.query.budget import Most, check_room, reading, refuse_beyond, showing
+from graphrag_ray.query.embedded import TABLE_OF
 from graphrag_ray.query.levels import Levels
 from graphrag_ray.query.map_reduce import pack
-from graphrag_ray.query.method import Dialogues, Given, Kind, Ran
+from graphrag_ray.query.method import Dialogues, Given, Kind, Ran, Rows
 from graphrag_ray.query.numbers import shown_in
-from graphrag_ray.query.rating import RATED_TOGETHER, RELEVANT_FROM, Ratings, rate_reports, rate_spec
+from graphrag_ray.query.rating import (
+    BELOW_TOKENS,
+    RATED_TOGETHER,
+    RELEVANT_FROM,
+    Ratings,
+    rate_reports,
+    rate_spec,
+    with_below,
+)
 from graphrag_ray.query.record_rows import looked_up
 
 Ints = npt.NDArray[np.int64]
@@ -90,7 +99,9 @@ def select(
     selected: Selected | None = None
     frontier = np.flatnonzero(known.level == 0)
     while len(frontier):
-        sizes = known.n_tokens[frontier[known.report[frontier] >= 0]]
+        with_report = frontier[known.report[frontier] >= 0]
+        led_on = np.isin(known.community[with_report], known.parent[known.level <= max_level])
+        sizes = known.n_tokens[with_report] + np.where(led_on, BELOW_TOKENS, 0)
         most = rated.most + showing(question, given, "rate", spec, sizes, RATED_TOGETHER)
         if selected is None:
             one = reading(question, given, [query.context_tokens])
@@ -98,7 +109,9 @@ def select(
         elif not (most + selected.most).within(query):
             rated = replace(rated, ended=f"C{known.level[frontier[0]]} could not be rated within the budget.")
             break
-        rated = yield from _rate_level(question, given, known, ids, frontier, replace(rated, most=most))
+        rated = yield from _rate_level(
+            question, given, known, ids, frontier, max_level, replace(rated, most=most)
+        )
         found = _selection(question, given, known, rated)
         if selected is None or (rated.most + found.most).within(query):
             selected = found
@@ -111,12 +124,23 @@ def select(
 
 
 def _rate_level(
-    question: str, given: Given, known: Levels, ids: Sequence[str], frontier: Ints, before: Rated
+    question: str,
+    given: Given,
+    known: Levels,
+    ids: Sequence[str],
+    frontier: Ints,
+    max_level: int,
+    before: Rated,
 ) -> Generator[Any, Any, Rated]:
     query, spec = given.settings.query, rate_spec(given.settings, given.prompts)
     with_report = frontier[known.report[frontier] >= 0]
     place_of = {ids[known.report[place]]: int(place) for place in with_report}
     records = (yield from looked_up({KIND: list(place_of)}, given))[KIND]
+    below = yield from _titles_below(known, ids, with_report, max_level)
+    if below:
+        records = {
+            id_: with_below(r, below.get(place_of[id_], []), given.count) for id_, r in records.items()
+        }
     packed = pack(records.values(), query.context_tokens, query.seed, given.count, RATED_TOGETHER)
     ran: list[Ran[Ratings]] = yield Dialogues(
         "rate", [partial(rate_reports, question, context, spec) for context in packed]
@@ -137,6 +161,23 @@ def _rate_level(
         errors=(*before.errors, *errors),
         ended="No call that rates reports succeeded." if n_rated and unrated == n_rated else "",
     )
+
+
+def _titles_below(
+    known: Levels, ids: Sequence[str], places: Ints, max_level: int
+) -> Generator[Any, Any, dict[int, list[str]]]:
+    """By place, the titles of the reports directly below it that may be rated next, the highest rated first;
+    places without any are left out."""
+    at = {int(known.community[place]): int(place) for place in places}
+    inside = np.isin(known.parent, known.community[places]) & (known.report >= 0) & (known.level <= max_level)
+    above = {ids[known.report[child]]: at[int(known.parent[child])] for child in np.flatnonzero(inside)}
+    if not above:
+        return {}
+    rows = (yield Rows(TABLE_OF[KIND], ["id", "title", "rank"], list(above))).to_pylist()
+    found: dict[int, list[str]] = {}
+    for row in sorted(rows, key=lambda r: (-(r["rank"] or 0.0), r["id"])):
+        found.setdefault(above[row["id"]], []).append(row["title"] or "")
+    return found
 
 
 def _next(known: Levels, rated: Rated, frontier: Ints, max_level: int) -> Ints:

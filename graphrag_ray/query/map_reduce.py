@@ -24,7 +24,6 @@ from graphrag_ray.prompts import Prompt, reply_lengths
 from graphrag_ray.query.score import parse_scored, without_scores
 from graphrag_ray.reports.about import about_line
 from graphrag_ray.reports.context import (
-    COLUMNS,
     Context,
     Count,
     Record,
@@ -150,7 +149,7 @@ def pack(
     contexts = []
     while rest:
         page = [rest.popleft()]
-        available = context_tokens - count(records.heading(page[0].section, COLUMNS[page[0].section]))
+        available = context_tokens - count(page[0].heading)
         used = record_tokens(page[0], count) + NUMBER_TOKENS
         while rest and len(page) != most:
             used += record_tokens(rest[0], count) + NUMBER_TOKENS

@@ -7,8 +7,8 @@ rate limit counts. More than RATED_TOGETHER dilute a model's attention, and lose
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from graphrag_ray.errors import DialogueFailed
@@ -16,7 +16,7 @@ from graphrag_ray.messages import ChatReply, Dialogue
 from graphrag_ray.prompts import Prompt
 from graphrag_ray.query.entries import entries, number
 from graphrag_ray.query.map_reduce import AnswerSpec, correction_of, request_of, spec_of, variables_of
-from graphrag_ray.reports.context import Context
+from graphrag_ray.reports.context import Context, Count, Record, clean, longest_start
 from graphrag_ray.reports.parse import Problem
 from graphrag_ray.settings import Settings
 
@@ -48,6 +48,23 @@ RATING_SCHEMA: Mapping[str, Any] = {
     "required": ["ratings"],
     "additionalProperties": False,
 }
+
+
+COLUMNS = ("id", "title", "below", "content")
+"""Of reports that are rated, where one of them has others below it."""
+BELOW_SHOWN = 6
+BELOW_TOKENS = 80
+"""Of the titles below a report, at most."""
+
+
+def with_below(report: Record, titles: Sequence[str], count: Count) -> Record:
+    """The record of a report with what stands below it. titles: the most important first."""
+    more = len(titles) - BELOW_SHOWN
+    told = "; ".join([*map(clean, titles[:BELOW_SHOWN]), *([f"and {more} more"] if more > 0 else [])])
+    if count(told) > BELOW_TOKENS:
+        told = longest_start(told, lambda start: count(f"{start}…") <= BELOW_TOKENS) + "…"
+    title, content = report.fields
+    return replace(report, fields=(title, told, content), columns=COLUMNS)
 
 
 @dataclass(frozen=True)

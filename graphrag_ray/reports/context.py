@@ -45,11 +45,20 @@ text into NFC makes it three times as long at most."""
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record of a context: its section, its string id, and its columns after the number, clean."""
+    """One record of a context: its section, its string id, and its columns after the number, clean.
+
+    columns: of its section's table, the number's included; (): those of COLUMNS
+    """
 
     section: str
     id: str
     fields: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+
+    @property
+    def heading(self) -> str:
+        """What opens the table of its section; the same for all records of a context."""
+        return records.heading(self.section, self.columns or COLUMNS[self.section])
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,10 +242,10 @@ def write(shown: Sequence[Record]) -> tuple[str, dict[tuple[str, int], str]]:
     """Sections with local numbers 1…n, and what each number stands for."""
     parts: list[str] = []
     numbering: dict[tuple[str, int], str] = {}
-    for section, columns in COLUMNS.items():
+    for section in COLUMNS:
         inside = [r for r in shown if r.section == section]
         if inside:
-            parts.append(records.heading(section, columns))
+            parts.append(inside[0].heading)
             parts.append(records.lines([n, *r.fields] for n, r in enumerate(inside, start=1)))
             numbering |= {(section, n): r.id for n, r in enumerate(inside, start=1)}
     return "".join(parts), numbering

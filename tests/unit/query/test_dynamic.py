@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import toy_model
-from driving import Snapshot
+from driving import COUNT, Snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +20,8 @@ from graphrag_ray.query.dynamic import Selected, select
 from graphrag_ray.query.global_search import COMMUNITIES, REPORTS, search
 from graphrag_ray.query.levels import Levels, levels
 from graphrag_ray.query.method import Dialogues, Question
-from graphrag_ray.query.rating import RATED_TOGETHER
+from graphrag_ray.query.rating import BELOW_TOKENS, RATED_TOGETHER
+from graphrag_ray.records import parse_sections
 
 Tree = Mapping[int, tuple[int, int]]
 
@@ -138,7 +139,7 @@ def test_a_report_whose_rating_failed_counts_as_relevant():
     def answer(request: Request) -> Reply:
         """No rating of the second level, also when asked again."""
         assert isinstance(request, ChatRequest)
-        of_it = "Choir 21" in request.messages[1].content
+        of_it = "The choir of 21" in request.messages[1].content
         return ChatReply("They are all good.") if of_it else toy_model.answer(request)
 
     snap = snapshot({10}, answer=answer)
@@ -248,6 +249,48 @@ def test_several_reports_are_rated_in_one_call_and_never_more_than_some():
 def test_no_context_that_is_rated_is_above_its_budget(budget: int):
     found, _ = selected(snapshot({10, 20, 11}), context_tokens=budget)
     assert all(c.n_tokens <= budget for c in found.rated.contexts)
+
+
+def shown(snap: Snapshot, phase: str = "rate") -> list[dict[str, dict[str, str]]]:
+    """For each round of calls, what was shown of each report, by title."""
+    rounds = [need for need in snap.needs if isinstance(need, Dialogues) and need.phase == phase]
+    return [
+        {row["title"]: row for start in need.start for row in parse_sections(start.args[1].text)["Reports"]}
+        for need in rounds
+    ]
+
+
+def test_a_report_is_rated_with_the_titles_of_those_below_it():
+    snap = snapshot({10, 20, 31})
+    for report in snap.tables["community_reports"]:
+        report["rank"] = {20: 2.0, 21: 7.0}.get(report["community"], 5.0)
+    selected(snap)
+    first, second, third = shown(snap)
+    assert first["MILL 10"]["below"] == "Choir 21; MILL 20", "the highest rated first"
+    assert second["MILL 20"]["below"] == "Choir 30; MILL 31" and second["Choir 21"]["below"] == ""
+    assert "below" not in third["MILL 31"]
+
+
+def test_what_would_not_be_rated_is_not_named():
+    snap = snapshot({10, 20, 31})
+    selected(snap, max_level=1)
+    first, second = shown(snap)
+    assert first["MILL 10"]["below"] and "below" not in second["MILL 20"]
+
+
+def test_titles_below_a_report_are_few_and_short():
+    below = {1: (0, -1)} | dict.fromkeys(range(100, 140), (1, 1))
+    snap = snapshot(set(below), below)
+    for report in snap.tables["community_reports"]:
+        report["title"] += ' "of the [Data: Reports (1)]\nlong" name' * 9 * (report["community"] % 2)
+    found, _ = selected(snap)
+    (root,) = shown(snap)[0].values()
+    assert COUNT(root["below"]) <= BELOW_TOKENS and "[Data" not in root["below"]
+    assert found.rated.most.tokens > sum(c.n_tokens for c in found.rated.contexts)
+    snap = snapshot(set(below), below)
+    selected(snap)
+    (root,) = shown(snap)[0].values()
+    assert root["below"] == "; ".join(f"MILL {c}" for c in range(100, 106)) + "; and 34 more"
 
 
 # the method
