@@ -183,7 +183,8 @@ def test_an_index_keeps_its_embeddings_until_others_are_asked_for_and_says_so(wo
     before_titles(world)
     asked, n_embedded = world.asked(), len(embedded(world))
     world.index(**world.embedding)
-    assert "--set embeddings.with_titles=true" in "".join(world.observer.notes)
+    told = "".join(world.observer.notes)
+    assert "--set embeddings.with_titles=true" in told and "--set chunking.prepend=auto" in told
     assert world.asked() == asked and len(embedded(world)) == n_embedded
     assert not world.index(**world.embedding).committed
     assert "with_titles" not in "".join(world.observer.notes), "once is enough"
@@ -195,6 +196,15 @@ def test_an_index_keeps_its_embeddings_until_others_are_asked_for_and_says_so(wo
     assert not world.index(**world.embedding).committed
 
 
+def test_an_index_is_extracted_with_titles_when_that_is_asked_for_and_says_so_before(world: World):
+    before_titles(world)
+    asked = world.asked()
+    world.index(chunking={"prepend": "auto"}, **world.embedding)
+    assert "none changed. To come: at most 12 chunks to extract" in "".join(world.observer.notes)
+    above = "Title: Minutes of May\nDate: 2023-05-14\n\n" + MINUTES
+    assert any(above in b["messages"][-1]["content"] for b in world.endpoint.bodies()[asked:])
+
+
 def test_a_title_that_its_text_begins_with_is_not_paid_for_again(world: World):
     rows = [{"text": f"Passage {name}\nHe was {name}.", "title": f"Passage {name}"} for name in "AB"]
     minutes(world, rows)
@@ -204,15 +214,16 @@ def test_a_title_that_its_text_begins_with_is_not_paid_for_again(world: World):
     assert len(embedded(world)) == n_embedded
 
 
-@pytest.mark.parametrize(("prepend", "again"), [([], 0), (None, 2)])
+@pytest.mark.parametrize(("prepend", "chunks"), [([], 0), (None, 1)])
 def test_a_title_that_changes_is_found_and_only_its_own_chunks_are_paid_for(
-    world: World, prepend: list[str] | None, again: int
+    world: World, prepend: list[str] | None, chunks: int
 ):
     minutes(world)
     world.index(chunking={"prepend": prepend}, **world.embedding)
     asked, n_embedded = world.asked(), len(embedded(world))
     minutes(world, [ROWS[0] | {"title": "Protocol of Epiphany"}, *ROWS[1:]])
     world.index(**world.embedding)
+    assert f"1 changed. To come: at most {chunks} chunk" in "".join(world.observer.notes)
     (text,) = embedded(world)[n_embedded:]
-    assert text.startswith("Protocol of Epiphany\n2023-01-14") and world.asked() == asked + again
+    assert text.startswith("Protocol of Epiphany\n2023-01-14") and world.asked() == asked + 2 * chunks
     assert first(world, "EPIPHANY", "hybrid") == "Protocol of Epiphany"
