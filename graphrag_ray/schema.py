@@ -127,7 +127,7 @@ COVARIATES = _table(
     ("status", pa.string()),  # TRUE, FALSE or SUSPECTED
     ("start_date", pa.string()),
     ("end_date", pa.string()),
-    ("source_text", pa.string()),  # quotes from the text unit
+    ("source_text", pa.string()),  # quotes from the text unit, " […] " between several
     ("text_unit_id", pa.string()),  # the first that states it
     # ours
     ("subject_entity_id", pa.string()),  # null where no entity has the subject's key

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
-from graphrag_ray.messages import CallParameters
+from graphrag_ray.messages import CallParameters, whole
 from graphrag_ray.model_families import THOUGHT_TOKENS, family_of
 from graphrag_ray.storage_options import protocol_of, secret_options
 from graphrag_ray.urls import is_url
@@ -44,6 +44,16 @@ def _no_password(place: str | None) -> str | None:
     if place is not None and is_url(place) and ":" in urlsplit(place).netloc.rpartition("@")[0]:
         raise ValueError("the address holds a password: copy what it names to a folder or an object store")
     return place
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]+")
+MAX_ABOUT = 1_000
+
+
+def as_about(text: str) -> str:
+    """A text on what a corpus is about as it is kept: one paragraph of at most MAX_ABOUT characters."""
+    folded = " ".join(_CONTROL.sub(" ", whole(text[: 8 * MAX_ABOUT])).split())
+    return folded if len(folded) <= MAX_ABOUT else folded[: MAX_ABOUT - 1].rstrip() + "…"
 
 
 class _Machine:
@@ -261,6 +271,13 @@ class Input(_Strict):
         return self
 
 
+class Corpus(_Strict):
+    about: Annotated[str, AfterValidator(as_about)] | None = None
+    """What the corpus is about, in a sentence or two (1,000 characters count), by which reports are rated and
+    read. null: as the index has it; a new one asks the model that writes reports once, and no update asks
+    again. Another text asks for all reports anew. "": nothing is said."""
+
+
 class Chunking(_Strict):
     """Paper 3.1.1: 600 tokens with 100 overlap."""
 
@@ -336,6 +353,10 @@ class Names(_Strict):
     """The text of such a file, where none is named. A snapshot keeps that of the file it was made with."""
 
 
+JOINED_TOKENS = 100
+"""Of a new index: some three sentences."""
+
+
 class Descriptions(_Strict):
     max_output_tokens: Annotated[int, Field(gt=0)] = 500
     batch_tokens: Annotated[int, Field(gt=0)] = 6_000
@@ -344,6 +365,9 @@ class Descriptions(_Strict):
     """Descriptions that differ by quotation marks, the case of the first letter or a full stop at the end.
     once: read as one, and where there is no other, no model is asked; each: as former versions did. null: as
     the index was made, a new one once."""
+    joined_tokens: Annotated[int, Field(ge=0)] | None = None
+    """Two or three descriptions that together have at most so many tokens are put one after the other, and no
+    model is asked. 0: a model is asked wherever two differ. null: as the index was made, a new one 100."""
 
 
 class Graph(_Strict):
@@ -388,6 +412,11 @@ class Communities(_Strict):
         return self
 
 
+ROLE = "an analyst who reads a corpus for others"
+_ROLE_BEFORE = "an analyst who reads a knowledge graph for somebody who must decide"
+"""Of indexes of former versions: it stands in their requests."""
+
+
 class Reports(_Strict):
     """Paper 3.1.5, E.2."""
 
@@ -395,8 +424,9 @@ class Reports(_Strict):
     """Below 256 a context may not hold one edge with its two ends."""
     max_output_tokens: Annotated[int, Field(gt=0)] = 2_000
     """Of a report."""
-    role: str = "an analyst who reads a knowledge graph for somebody who must decide"
-    """Who writes the reports, in words for the model."""
+    role: str | None = None
+    """Who writes the reports, and for whom, in words for the model. null: as the index was made, a new one by
+    an analyst who reads for others."""
     rating_criterion: str = "the impact severity of the community on what the corpus is about"
     """What a report's rating is about, in words for the model."""
     max_claims_per_entity: Annotated[int, Field(ge=0)] = 10
@@ -460,11 +490,11 @@ class Query(_Strict):
 
     context_tokens: Annotated[int, Field(gt=0)] = 8_000
     """Of the data in one context, without the prompt around it."""
-    response_type: str = "multiple paragraphs"
-    """Form and length of an answer, in words for the model."""
+    response_type: str = "as long as the question needs"
+    """Form and length of an answer, in words for the model, such as `a list of five points`."""
     seed: int = 20_240_424
-    max_map_tokens: Annotated[int, Field(gt=0)] = 1_000
-    """Of a reply in the map phase."""
+    max_map_tokens: Annotated[int, Field(gt=0)] = 1_500
+    """Of a reply in the map phase, and of a step of drift."""
     max_reduce_tokens: Annotated[int, Field(gt=0)] = 2_000
     """Of the answer itself."""
     general_knowledge: bool = False
@@ -485,6 +515,12 @@ class Query(_Strict):
     """drift: rounds of follow-up questions."""
     drift_breadth: Annotated[int, Field(gt=0)] = 3
     """drift: follow-up questions of a round."""
+    drift_hypothesis: bool = True
+    """drift: have a paragraph written that might answer the question, and look for reports near both; one
+    short call more. The offline engine writes none."""
+    neighbours: Annotated[int, Field(ge=0)] = 3
+    """vector, hybrid, local, drift: so many chunks at the front bring the chunks after and before them in
+    their documents, where the context has room left. 0: none."""
     hybrid_over: Annotated[tuple[Searched, ...], Field(min_length=1)] = ("text_unit",)
     """What hybrid search looks through; lists of several kinds become one. On a command line: a,b."""
     hybrid_vector_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
@@ -553,9 +589,6 @@ IndexingPrompt: TypeAlias = Literal[
 LANGUAGE_OF_TEXT = "the language of the text"
 LANGUAGE_OF_QUESTION = "the language of the question"
 
-BUNDLED = "bundled"
-"""In the place of prompts_dir: the prompts of the package."""
-
 
 class Settings(_Strict):
     root: OfMachine[str | None] = None
@@ -578,6 +611,7 @@ class Settings(_Strict):
         Stage,
     ] = {}
     input: Input = Input()
+    corpus: Corpus = Corpus()
     chunking: Chunking = Chunking()
     extraction: Extraction = Extraction()
     claims: Claims = Claims()
@@ -597,8 +631,8 @@ class Settings(_Strict):
     default, answers are written in the language of the question."""
     prompts_dir: OfMachine[KeptPlace] = None
     """A folder with edited prompts (`graphrag-ray init` writes one); what it lacks is as if it were null.
-    null: an index goes on with the prompts that it was made with, a new one and all questions take those of
-    the package. bundled: those of the package, also for an index that was made with others."""
+    null: an index goes on with the prompts that it was made with until `index --new-prompts`; a new one and
+    all questions take those of the package."""
     prompts: dict[IndexingPrompt, Annotated[str, Field(max_length=100_000)]] = {}
     """Texts of prompts. Written by snapshots: those that the index was made with."""
 
@@ -646,15 +680,35 @@ class Settings(_Strict):
         return unsaid and kept.enabled and kept.with_titles is False and self.embeddings.with_titles is None
 
     def with_descriptions_of(self, before: Mapping[str, Any] | None) -> Settings:
-        """Settings that say how often like descriptions are read: as these do, else as the index before did.
+        """Settings that say which descriptions need no model: as these do, else as the index before did.
 
         before: as for `with_chunks_of`. What was asked in another way would be asked, and paid for, again.
         """
-        if self.descriptions.alike is not None:
-            return self
-        said = before.get("descriptions") if before is not None else {"alike": "once"}
-        kept = "once" if isinstance(said, Mapping) and said.get("alike") == "once" else "each"
-        return self.model_copy(update={"descriptions": self.descriptions.model_copy(update={"alike": kept})})
+        given = self.descriptions
+        kept: dict[str, Any] = {"alike": "once", "joined_tokens": JOINED_TOKENS}
+        if before is not None:
+            tokens = _said_in(before, "descriptions", "joined_tokens")
+            kept["alike"] = "once" if _said_in(before, "descriptions", "alike") == "once" else "each"
+            kept["joined_tokens"] = tokens if isinstance(tokens, int) and tokens >= 0 else 0
+        unsaid = {name: value for name, value in kept.items() if getattr(given, name) is None}
+        return self.model_copy(update={"descriptions": given.model_copy(update=unsaid)})
+
+    def with_reports_of(self, before: Mapping[str, Any] | None) -> Settings:
+        """Settings that say who writes reports, and what the corpus is about: as these do, else as the index
+        before did.
+
+        before: as for `with_chunks_of`
+        """
+        told = self if self.corpus.about is not None else self.with_about(about_in(before or {}))
+        role = self.reports.role
+        if role is None:
+            said = _said_in(before, "reports", "role") if before is not None else ROLE
+            role = said if isinstance(said, str) else _ROLE_BEFORE
+        reports = self.reports.model_copy(update={"role": role})
+        return told.model_copy(update={"reports": reports})
+
+    def with_about(self, text: str | None) -> Settings:
+        return self.model_copy(update={"corpus": Corpus(about=text)})
 
     @property
     def answer_language(self) -> str:
@@ -677,7 +731,9 @@ class Settings(_Strict):
         return (self.storage if same else self.storage.model_copy(update={"options": {}})).of(input_url)
 
     def model_name(self, stage: str) -> str:
-        """The logical model of a stage. For "embed": embeddings.model where configured, else "offline"."""
+        """The logical model of a stage. For "about" that of "report"; for "embed": embeddings.model where
+        configured, else "offline"."""
+        stage = "report" if stage == "about" else stage
         own = self.stages.get(stage)  # type: ignore[call-overload]
         if own is not None and own.model is not None:
             return str(own.model)
@@ -702,6 +758,12 @@ class Settings(_Strict):
             reasoning_effort=own.reasoning_effort or model.reasoning_effort,
             reasoning_tokens=model.room_to_think if own.reasoning_tokens is None else own.reasoning_tokens,
         )
+
+
+def about_in(kept: Mapping[str, Any]) -> str | None:
+    """What the corpus is about, as kept settings say, which a stranger may have written."""
+    said = _said_in(kept, "corpus", "about")
+    return as_about(said) if isinstance(said, str) else None
 
 
 def _said_in(kept: Mapping[str, Any], section: str, key: str) -> Any:

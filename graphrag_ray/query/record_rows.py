@@ -68,7 +68,7 @@ def looked_up(
     for kind, table in zip(wanted, tables, strict=True):
         rows = table.to_pylist()
         if kind == "text_unit":
-            rows = yield from _with_documents(rows, given)
+            rows = yield from with_documents(rows, given)
         found[kind] = _records_from(kind, rows, given, within)
     return found
 
@@ -78,7 +78,7 @@ def label_tokens(given: Given) -> int:
     return LABEL_TOKENS * (1 + len(given.settings.chunking.prepended_metadata))
 
 
-def _with_documents(rows: Sequence[Row], given: Given) -> Generator[Any, Any, list[Row]]:
+def with_documents(rows: Sequence[Row], given: Given) -> Generator[Any, Any, list[Row]]:
     """Rows of chunks with what is said of their documents."""
     columns, most = given.settings.chunking.prepended_metadata, label_tokens(given)
     ids = dict.fromkeys(row["document_id"] for row in rows if row["document_id"])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from endpoint import Respond
 from stored_index import rewrite
-from toy_model import recognise
+from toy_model import answer_extract, recognise
 from world import World, prompt_of
 
 OFFLINE = {"default": {"provider": "offline"}}
@@ -93,12 +93,17 @@ def test_what_is_read_as_a_whole_says_of_each_passage_when_it_was_so(world: Worl
 
 
 def remembering_all(respond: Respond) -> Respond:
-    """A model that leaves out nothing where it writes one description of many."""
+    """A model that tells of which document each thing is, and leaves out nothing where it writes one
+    description of many."""
 
     def remembers(body: dict[str, Any]) -> Any:
-        if prompt_of(body) != "describe":
+        if prompt_of(body) not in ("extract", "describe"):
             return respond(body)
-        return "; ".join(recognise(body["messages"][-1]["content"])[1]["descriptions"].split("\n"))
+        name, told = recognise(body["messages"][-1]["content"])
+        if name == "extract":
+            above = " ".join(told["header"].split())
+            return answer_extract({"text": f"{above} {told['text']}"})
+        return "; ".join(told["descriptions"].split("\n"))
 
     return remembers
 
@@ -149,7 +154,8 @@ def test_chosen_metadata_are_found_and_shown_wherever_titles_are(world: World):
     assert told in "".join(world.observer.notes)
     above = "chair.name: Ogilvie\n\nALICE met BOB."
     assert above in embedded(world)
-    assert any(above in b["messages"][-1]["content"] for b in world.endpoint.bodies())
+    extracted = [b["messages"][-1]["content"] for b in world.endpoint.bodies()]
+    assert any("\n\nchair.name: Ogilvie\n\n" in text for text in extracted)
 
     opened, asked = world.open(), world.asked()
     answer = opened.ask("What did Ogilvie hear of ALICE?", method="hybrid")
@@ -201,7 +207,7 @@ def test_an_index_is_extracted_with_titles_when_that_is_asked_for_and_says_so_be
     asked = world.asked()
     world.index(chunking={"prepend": "auto"}, **world.embedding)
     assert "none changed. To come: at most 12 chunks to extract" in "".join(world.observer.notes)
-    above = "Title: Minutes of May\nDate: 2023-05-14\n\n" + MINUTES
+    above = "\n\nTitle: Minutes of May\nDate: 2023-05-14\n\n"
     assert any(above in b["messages"][-1]["content"] for b in world.endpoint.bodies()[asked:])
 
 

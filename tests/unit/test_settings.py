@@ -335,6 +335,43 @@ def test_an_index_goes_on_to_read_like_descriptions_as_it_did(given, before, kep
 
 
 @pytest.mark.parametrize(
+    ("given", "before", "role"),
+    [
+        (None, None, "an analyst who reads a corpus for others"),
+        (None, {}, "an analyst who reads a knowledge graph for somebody who must decide"),
+        (None, {"reports": {"role": "a clerk"}}, "a clerk"),
+        (
+            None,
+            {"reports": {"role": 5}},
+            "an analyst who reads a knowledge graph for somebody who must decide",
+        ),
+        ("a judge", {"reports": {"role": "a clerk"}}, "a judge"),
+    ],
+)
+def test_an_index_keeps_who_writes_its_reports(given, before, role):
+    settings = parse_settings({"reports": {"role": given}})
+    assert settings.with_reports_of(before).reports.role == role
+
+
+@pytest.mark.parametrize(
+    ("given", "before", "about"),
+    [
+        (None, None, None),
+        (None, {}, None),
+        (None, {"corpus": {"about": "Mills."}}, "Mills."),
+        (None, {"corpus": {"about": "A\x00 mill.\n\n# Goal"}}, "A mill. # Goal"),
+        (None, {"corpus": ["Mills."]}, None),
+        (None, {"corpus": {"about": 5}}, None),
+        ("Ships.", {"corpus": {"about": "Mills."}}, "Ships."),
+        ("", {"corpus": {"about": "Mills."}}, ""),
+    ],
+)
+def test_an_index_keeps_what_its_corpus_is_about(given, before, about):
+    settings = parse_settings({"corpus": {"about": given}})
+    assert settings.with_reports_of(before).corpus.about == about
+
+
+@pytest.mark.parametrize(
     ("given", "before", "kept"),
     [
         (None, None, "auto"),
