@@ -25,22 +25,26 @@ KINDS = {"added": "new", "changed": "changed", "removed": "removed"}
 
 
 def tell_ahead(run: Run, corpus: Result) -> None:
-    """A line for people, where documents of the parent snapshot changed and its tables are whole."""
+    """A line for people, where documents of the parent snapshot changed, or what a model reads of them, and
+    its tables are whole."""
     parent = run.parent
     changed = {told: corpus.counts.get(kind, 0) for kind, told in KINDS.items()}
-    if parent is None or not any(changed.values()) or run.damaged:
+    if parent is None or run.damaged:
         return
     earlier = Result.from_json(parent.steps["read"]).parts("text_units")
     units = rows_compared(run, "text_units", earlier, corpus.parts("text_units"))
     before = sum(part.rows for part in parent.parts("text_units"))
-    touched = units["added"] + units["removed"]
+    asked = units["added"] + units["changed"]
+    touched = asked + units["removed"]
+    if not touched and not any(changed.values()):
+        return
     elements = np.concatenate([_instances(run, parent.parts(name)) for name in ("entities", "relationships")])
     several = elements[elements > 1]  # what is told of once needs no summary
     communities = _chunks(run, parent.parts("communities"))
     run.observer.note(
         told(
             changed,
-            units["added"],
+            asked,
             round(expected(several, before, touched)),
             round(expected(communities, before, touched)),
             len(communities),
@@ -72,7 +76,7 @@ def expected(chunks_of: npt.NDArray[np.int64], chunks: int, touched: int) -> flo
 
 
 def told(changed: Mapping[str, int], chunks: int, descriptions: int, reports: int, of: int) -> str:
-    documents = ", ".join(f"{n:,} {kind}" for kind, n in changed.items() if n)
+    documents = ", ".join(f"{n:,} {kind}" for kind, n in changed.items() if n) or "none changed"
     return (
         f"Documents: {documents}. To come: at most {plural(chunks, 'chunk')} to extract, at most some "
         f"{descriptions:,} descriptions, and about {reports:,} of {of:,} reports, which rest on what changed."

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from endpoint import Respond
 from stored_index import rewrite
-from toy_model import recognise
+from toy_model import answer_extract, recognise
 from world import World, prompt_of
 
 OFFLINE = {"default": {"provider": "offline"}}
@@ -93,12 +93,17 @@ def test_what_is_read_as_a_whole_says_of_each_passage_when_it_was_so(world: Worl
 
 
 def remembering_all(respond: Respond) -> Respond:
-    """A model that leaves out nothing where it writes one description of many."""
+    """A model that tells of which document each thing is, and leaves out nothing where it writes one
+    description of many."""
 
     def remembers(body: dict[str, Any]) -> Any:
-        if prompt_of(body) != "describe":
+        if prompt_of(body) not in ("extract", "describe"):
             return respond(body)
-        return "; ".join(recognise(body["messages"][-1]["content"])[1]["descriptions"].split("\n"))
+        name, told = recognise(body["messages"][-1]["content"])
+        if name == "extract":
+            above = " ".join(told["header"].split())
+            return answer_extract({"text": f"{above} {told['text']}"})
+        return "; ".join(told["descriptions"].split("\n"))
 
     return remembers
 
@@ -149,7 +154,8 @@ def test_chosen_metadata_are_found_and_shown_wherever_titles_are(world: World):
     assert told in "".join(world.observer.notes)
     above = "chair.name: Ogilvie\n\nALICE met BOB."
     assert above in embedded(world)
-    assert any(above in b["messages"][-1]["content"] for b in world.endpoint.bodies())
+    extracted = [b["messages"][-1]["content"] for b in world.endpoint.bodies()]
+    assert any("\n\nchair.name: Ogilvie\n\n" in text for text in extracted)
 
     opened, asked = world.open(), world.asked()
     answer = opened.ask("What did Ogilvie hear of ALICE?", method="hybrid")
@@ -183,7 +189,8 @@ def test_an_index_keeps_its_embeddings_until_others_are_asked_for_and_says_so(wo
     before_titles(world)
     asked, n_embedded = world.asked(), len(embedded(world))
     world.index(**world.embedding)
-    assert "--set embeddings.with_titles=true" in "".join(world.observer.notes)
+    told = "".join(world.observer.notes)
+    assert "--set embeddings.with_titles=true" in told and "--set chunking.prepend=auto" in told
     assert world.asked() == asked and len(embedded(world)) == n_embedded
     assert not world.index(**world.embedding).committed
     assert "with_titles" not in "".join(world.observer.notes), "once is enough"
@@ -195,6 +202,15 @@ def test_an_index_keeps_its_embeddings_until_others_are_asked_for_and_says_so(wo
     assert not world.index(**world.embedding).committed
 
 
+def test_an_index_is_extracted_with_titles_when_that_is_asked_for_and_says_so_before(world: World):
+    before_titles(world)
+    asked = world.asked()
+    world.index(chunking={"prepend": "auto"}, **world.embedding)
+    assert "none changed. To come: at most 12 chunks to extract" in "".join(world.observer.notes)
+    above = "\n\nTitle: Minutes of May\nDate: 2023-05-14\n\n"
+    assert any(above in b["messages"][-1]["content"] for b in world.endpoint.bodies()[asked:])
+
+
 def test_a_title_that_its_text_begins_with_is_not_paid_for_again(world: World):
     rows = [{"text": f"Passage {name}\nHe was {name}.", "title": f"Passage {name}"} for name in "AB"]
     minutes(world, rows)
@@ -204,15 +220,16 @@ def test_a_title_that_its_text_begins_with_is_not_paid_for_again(world: World):
     assert len(embedded(world)) == n_embedded
 
 
-@pytest.mark.parametrize(("prepend", "again"), [([], 0), (None, 2)])
+@pytest.mark.parametrize(("prepend", "chunks"), [([], 0), (None, 1)])
 def test_a_title_that_changes_is_found_and_only_its_own_chunks_are_paid_for(
-    world: World, prepend: list[str] | None, again: int
+    world: World, prepend: list[str] | None, chunks: int
 ):
     minutes(world)
     world.index(chunking={"prepend": prepend}, **world.embedding)
     asked, n_embedded = world.asked(), len(embedded(world))
     minutes(world, [ROWS[0] | {"title": "Protocol of Epiphany"}, *ROWS[1:]])
     world.index(**world.embedding)
+    assert f"1 changed. To come: at most {chunks} chunk" in "".join(world.observer.notes)
     (text,) = embedded(world)[n_embedded:]
-    assert text.startswith("Protocol of Epiphany\n2023-01-14") and world.asked() == asked + again
+    assert text.startswith("Protocol of Epiphany\n2023-01-14") and world.asked() == asked + 2 * chunks
     assert first(world, "EPIPHANY", "hybrid") == "Protocol of Epiphany"
