@@ -208,7 +208,7 @@ class Index:
         require_known(self.settings, stages, self.manifest.settings)
         given = self._given
         if query is not None:
-            given = replace(given, settings=self.settings.model_copy(update={"query": query}))
+            given = replace(given, settings=given.settings.model_copy(update={"query": query}))
         asked = Question(question, level, tuple(where), tuple(history))
         answered = partial(self._answered, search, asked, given)
         return traces.of_question(method, self.manifest.number, answered)
@@ -287,7 +287,7 @@ class Index:
         model = self.settings.model(self.settings.model_name("map"))
         vocabulary = vocabulary_for(model.model, model.tokenizer).name
         return Given(
-            self.settings,
+            self.settings.with_reports_of(self.manifest.settings),
             self.prompts or load_prompts(self.settings.prompts_dir),
             lru_cache(COUNTED)(lambda text: count(text, vocabulary)),
             {name: sum(p.rows for p in parts) for name, parts in self.manifest.tables.items()},
@@ -345,7 +345,7 @@ class Index:
 
     def cited(self, references: Iterable[Reference]) -> list[Cited]:
         """Section, short number and name of each cited record, section by section."""
-        return named(references, self._rows)
+        return named(references, self._rows, self.settings.chunking.prepended_metadata)
 
     def numbers(self, references: Iterable[Reference]) -> dict[Reference, int]:
         """The short number of each record; those that the snapshot does not hold are left out."""
@@ -368,7 +368,7 @@ class Index:
             self._check_there()
         contexts = answer.contexts if answer else ()
         shown = {r.id for used in contexts for r in used.records if r.section == "Sources"}
-        found = under(references, self._rows, shown=shown)
+        found = under(references, self._rows, shown=shown, columns=self.settings.chunking.prepended_metadata)
         return specific(found, answer) if answer else found
 
     def beside(self, answer: Answer, show: Callable[[], T], what: str) -> tuple[T | None, Answer]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +13,14 @@ from graphrag_ray.engine.probing import probe, probed
 from graphrag_ray.engine.spending import Spending, check_prices
 from graphrag_ray.engine.stopping import Stop, listening
 from graphrag_ray.errors import FatalCallError, SettingsError
-from graphrag_ray.index import Indexed
+from graphrag_ray.index import Indexed, settings_before
 from graphrag_ray.index import index as run_index
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.settings import OFFLINE_MODEL_ID, Settings, Storage, of_index
 from graphrag_ray.settings_file import load_settings, storage_of
 from graphrag_ray.steps.contents import require_paths
 from graphrag_ray.steps.listing import list_input
+from graphrag_ray.steps.new_prompts import cost_of_prompts
 from graphrag_ray.store import locks, runs
 from graphrag_ray.store.compaction import totals
 from graphrag_ray.store.files import Store
@@ -43,6 +44,8 @@ def build_index(
     allow_deletes: bool = False,
     reset_communities: bool = False,
     verify: bool = False,
+    new_prompts: bool = False,
+    agree: Callable[[str], object] | None = None,
     address: str | None = None,
     storage: Storage | Mapping[str, Any] | None = None,
 ) -> Indexed:
@@ -57,6 +60,9 @@ def build_index(
     allow_deletes   let documents go, or be replaced, where a run would refuse that
     reset_communities   partition the graph afresh, not from the communities that are there
     verify          read every stored part first; damaged ones are set aside and made anew
+    new_prompts     take the prompts of the package, or of the settings' `prompts_dir`, for all of the index,
+                    not those that it was made with. `observer` is told first what that costs
+    agree           told instead; what it raises ends this before anything is asked
     address         a Ray cluster; None: the one of this machine, else a private one
     storage         how index and INPUT are reached, as in settings.Storage; None: as the settings, else the
                     environment, say. It is not taken from a snapshot
@@ -65,7 +71,11 @@ def build_index(
     main thread, it ends with Interrupted on Ctrl-C and SIGTERM (`engine/stopping.py`).
     """
     observer = observer or _observer(progress)
-    settled = _settled(root, settings, storage)
+    settled = _settled(root, settings, storage, new_prompts)
+    store = Store(root, settled.storage.of(root))
+    before = settings_before(store, readable(store)[0])
+    if cost := cost_of_prompts(store, settled, indexing_stages(settled), before, new_prompts):
+        (agree if agree and new_prompts else observer.note)(cost)
     with _on_ray(input_url, root, settled, observer, address) as executor:
         return run_index(
             input_url,
@@ -76,6 +86,7 @@ def build_index(
             allow_deletes=allow_deletes,
             reset_communities=reset_communities,
             verify=verify,
+            new_prompts=new_prompts,
         )
 
 
@@ -86,7 +97,10 @@ def _observer(progress: bool | None) -> Observer:
 
 
 def _settled(
-    root: str, settings: Settings | Mapping[str, Any] | None, storage: Storage | Mapping[str, Any] | None
+    root: str,
+    settings: Settings | Mapping[str, Any] | None,
+    storage: Storage | Mapping[str, Any] | None,
+    new_prompts: bool,
 ) -> Settings:
     """Those given, or else those of what is there; with how storage is reached. Raises SettingsError."""
     if not isinstance(settings, Settings):
@@ -94,7 +108,7 @@ def _settled(
         if settings is None:
             before = before_of(Store(root, storage_of(None, storage).of(root)))
             settings = load_settings(None, (), of_index(before.settings) if before else None, Known.read(url))
-            require_paths(before.settings if before else {}, settings)
+            require_paths(before.settings if before else {}, settings, new_prompts=new_prompts)
         else:
             settings = load_settings(None, (), settings, Known.read(url))
     return settings.model_copy(update={"storage": storage_of(settings, storage)})

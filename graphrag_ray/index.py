@@ -27,7 +27,8 @@ from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.llm.sizes import guessed_vocabularies
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.settings import Settings
-from graphrag_ray.steps.ahead import tell_ahead
+from graphrag_ray.steps.about import tell_about
+from graphrag_ray.steps.ahead import tell_ahead, tell_unknown_columns
 from graphrag_ray.steps.changes import changes
 from graphrag_ray.steps.communities import HIERARCHY, Layout, find_communities, load_layout
 from graphrag_ray.steps.compact import FEW, MANY, compact
@@ -50,7 +51,7 @@ from graphrag_ray.store.snapshots import Manifest
 from graphrag_ray.urls import shown
 from graphrag_ray.version import __version__
 
-JOURNALS = ("extract", "claims", "describe", "report", "embed")
+JOURNALS = ("extract", "claims", "describe", "about", "report", "embed")
 
 WITHOUT_TITLES = (
     "Chunks of this index are embedded without the titles and dates of their documents, and stay so: "
@@ -87,6 +88,7 @@ def index(
     allow_deletes: bool = False,
     reset_communities: bool = False,
     verify: bool = False,
+    new_prompts: bool = False,
     now: Callable[[], float] = time.time,
 ) -> Indexed:
     """Bring the index in `executor.store` up to date with INPUT, and commit a snapshot.
@@ -96,6 +98,7 @@ def index(
     reset_communities   partition the graph afresh, not from the parent snapshot's communities, and write all
                         reports again whose context changed
     verify          read every stored part first, however many there are; damaged ones are made anew
+    new_prompts     take the prompts of the package, not those that the index was made with
 
     Raises InputError, SettingsError, PromptError, DeletionRefused before anything is spent; RunStopped
     when a run must not go on (what was answered is kept); StoreError.
@@ -111,11 +114,13 @@ def index(
         afresh = frozenset({"communities", "reports"}) if reset_communities else frozenset()
         run = Run(executor, settings, {}, None, observer, lock=lock, afresh=afresh)
         run.parent = parent_of(run, add)
-        run.settings = with_contents(settings, run.parent, observer)
         before = settings_before(store, run.parent)
+        run.settings = with_contents(settings, before, observer, new_prompts)
         if run.settings.lacks_titles_of(before):
             observer.note(WITHOUT_TITLES)
-        run.settings = run.settings.with_chunks_of(before).with_descriptions_of(before)
+        run.settings = (
+            run.settings.with_chunks_of(before).with_descriptions_of(before).with_reports_of(before)
+        )
         run.prompts = load_prompts(settings.prompts_dir, run.settings.prompts)
         names = load_names(run.settings)
         if told := tell_unfinished(store, JOURNALS):
@@ -151,6 +156,7 @@ def _build(run: Run, given: _Given, record: Recorder) -> Indexed:
     store, parent = run.store, run.parent
     number = snapshots.next_number(store)
     corpus = read(run, given.input_url, add=given.add, allow_deletes=given.allow_deletes)
+    tell_unknown_columns(run, corpus)
     tell_ahead(run, corpus)
     derived = derive(run, corpus, given.names)
     results = derived.results
@@ -162,6 +168,9 @@ def _build(run: Run, given: _Given, record: Recorder) -> Indexed:
     finished = finish(run, results, derived.layout, derived.ids, _iso(at)[:10], failures)
     counts = _counts(finished.tables, corpus, derived.communities, results.merged)
     changed = changes(run, finished.tables)
+    if results.about.parts("failures"):
+        # The reports were written without: with it, a later run would ask for all of them anew.
+        run.settings = run.settings.with_about("")
     manifest = _manifest(run, number, finished, counts, at, given.shown_input, changed)
     snapshots.commit(store, manifest, check=run.check)
     # Until the lock is let go, whoever watches sees a run that goes on; however this ends, it has committed.
@@ -193,10 +202,11 @@ def derive(run: Run, corpus: Result, names: Names) -> Derived:
     communities = find_communities(run, merged, described)
     layout = load_layout(run, merged, described, communities)
     ids = community_ids(layout)
+    about = tell_about(run, corpus, layout)
     reports = write_reports(run, corpus, communities, layout, ids)
     embedded = embed_all(run, corpus, described, reports, ids)
     searchable = index_for_search(run, corpus, described, reports, embedded, ids)
-    results = Results(corpus, extracted, claimed, merged, described, reports, embedded, searchable)
+    results = Results(corpus, extracted, claimed, merged, described, about, reports, embedded, searchable)
     return Derived(results, communities, layout, ids)
 
 
@@ -209,7 +219,7 @@ def settings_before(store: Store, parent: Manifest | None) -> Mapping[str, Any] 
 def _failures(run: Run, results: Results) -> pa.Table:
     """Every item without a result, with the path of its document instead of the document's id."""
     r, corpus = results, results.corpus
-    steps = [corpus, r.extracted, r.claimed, r.described, r.reports, r.embedded, r.searchable]
+    steps = [corpus, r.extracted, r.claimed, r.described, r.about, r.reports, r.embedded, r.searchable]
     parts = [p for step in steps for p in step.parts("failures")]
     table = read_table(run.store, parts, None, schema.FAILURES)
     if not table.num_rows:

@@ -18,7 +18,7 @@ from typing import Any, get_args
 
 from graphrag_ray.errors import PromptError
 from graphrag_ray.messages import Message
-from graphrag_ray.settings import BUNDLED, IndexingPrompt
+from graphrag_ray.settings import IndexingPrompt
 from graphrag_ray.text_files import names_in, read_text
 from graphrag_ray.urls import shown
 
@@ -37,6 +37,7 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
         {"claim_description", "entities", "language", "header", "text", "field", "record", "completion"}
     ),
     "describe": frozenset({"kind", "name", "descriptions", "language", "max_tokens", "max_words"}),
+    "about": frozenset({"titles", "entities", "language", "max_tokens", "max_words"}),
     "report": frozenset(
         {"about", "role", "rating_criterion", "context", "language", "max_tokens", "max_words"}
     ),
@@ -114,6 +115,11 @@ class Prompt:
         return tuple(messages)
 
     @property
+    def placeholders(self) -> frozenset[str]:
+        """Those that it has."""
+        return frozenset(_PLACEHOLDER.findall(f"{self.system}\n{self.user}"))
+
+    @property
     def source(self) -> str:
         """A text that is read as this prompt."""
         if self.system or _DIVIDER.search(self.user):
@@ -153,12 +159,11 @@ def load_prompts(
     directory: str | Path | None = None, kept: Mapping[Any, str] | None = None
 ) -> dict[str, Prompt]:
     """All prompts by name: from `directory`, a folder or a URL, where it has NAME.txt, else those that an
-    index keeps, else the bundled ones. "bundled": all of these. Driver only. Raises PromptError."""
-    bundled = str(directory) == BUNDLED
-    own = _own_prompts(str(directory)) if directory is not None and not bundled else {}
+    index keeps, else the bundled ones. Driver only. Raises PromptError."""
+    own = _own_prompts(str(directory)) if directory is not None else {}
     prompts = {}
     for name in PLACEHOLDERS:
-        if name not in own and not bundled and kept and name in kept:
+        if name not in own and kept and name in kept:
             prompts[name] = parse_prompt(name, kept[name], f"prompt {name!r} that the index was made with")
             continue
         place = own.get(name) or str(bundled_prompts() / f"{name}.txt")
@@ -175,6 +180,12 @@ def kept_prompts(prompts: Mapping[str, Prompt]) -> dict[str, str]:
     return {name: prompts[name].source for name in get_args(IndexingPrompt)}
 
 
+def earlier_prompts() -> dict[str, str]:
+    """The texts that indexes were made with before snapshots kept any. They had not changed until then."""
+    folder = Path(__file__).parent / "earlier_prompts"
+    return {path.stem: path.read_text("utf-8") for path in sorted(folder.glob("*.txt"))}
+
+
 def _own_prompts(folder: str) -> dict[str, str]:
     """Where the prompts of a folder are, by name."""
     try:
@@ -182,10 +193,7 @@ def _own_prompts(folder: str) -> dict[str, str]:
     except OSError as e:
         raise PromptError(f"cannot read prompts_dir {shown(folder)}: {e}") from e
     if names is None:
-        raise PromptError(
-            f"prompts_dir {shown(folder)} is not a folder; `graphrag-ray init` writes one, or --set "
-            f"prompts_dir={BUNDLED} for those of the package"
-        )
+        raise PromptError(f"prompts_dir {shown(folder)} is not a folder; `graphrag-ray init` writes one")
     found = {
         name.removesuffix(".txt"): posixpath.join(folder, name) for name in names if name.endswith(".txt")
     }

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
-from graphrag_ray.messages import CallParameters
+from graphrag_ray.messages import CallParameters, whole
 from graphrag_ray.model_families import THOUGHT_TOKENS, family_of
 from graphrag_ray.storage_options import protocol_of, secret_options
 from graphrag_ray.urls import is_url
@@ -44,6 +44,16 @@ def _no_password(place: str | None) -> str | None:
     if place is not None and is_url(place) and ":" in urlsplit(place).netloc.rpartition("@")[0]:
         raise ValueError("the address holds a password: copy what it names to a folder or an object store")
     return place
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]+")
+MAX_ABOUT = 1_000
+
+
+def as_about(text: str) -> str:
+    """A text on what a corpus is about as it is kept: one paragraph of at most MAX_ABOUT characters."""
+    folded = " ".join(_CONTROL.sub(" ", whole(text[: 8 * MAX_ABOUT])).split())
+    return folded if len(folded) <= MAX_ABOUT else folded[: MAX_ABOUT - 1].rstrip() + "…"
 
 
 class _Machine:
@@ -261,6 +271,13 @@ class Input(_Strict):
         return self
 
 
+class Corpus(_Strict):
+    about: Annotated[str, AfterValidator(as_about)] | None = None
+    """What the corpus is about, in a sentence or two (1,000 characters count), by which reports are rated and
+    read. null: as the index has it; a new one asks the model that writes reports once, and no update asks
+    again. Another text asks for all reports anew. "": nothing is said."""
+
+
 class Chunking(_Strict):
     """Paper 3.1.1: 600 tokens with 100 overlap."""
 
@@ -275,8 +292,25 @@ class Chunking(_Strict):
     tokens, but for the last one; token: wherever a token ends, also inside of words and numbers. null: as the
     index has them; a new one has sentences. A change makes all chunks anew that are no whole documents, and
     asks a model again."""
-    prepend: tuple[Literal["title", "date"], ...] = ()
-    """Document fields written above each chunk, within the budget."""
+    prepend: tuple[str, ...] | Literal["auto"] | None = None
+    """What is said of its document above each chunk where a model extracts, within `size`: title, date, and
+    columns of the metadata by name. These columns are said in search, contexts and sources, too, as title and
+    date are in any case. auto: date and title, but no title that is the file's name or that the chunk begins
+    with. null: as the index has it, a new one auto. A change asks a model again about each chunk that it
+    concerns."""
+
+    @field_validator("prepend", mode="before")
+    @classmethod
+    def _words(cls, value: Any) -> Any:
+        if isinstance(value, str) and value != "auto":
+            return [word.strip() for word in value.split(",")]
+        return value
+
+    @property
+    def prepended_metadata(self) -> tuple[str, ...]:
+        """The columns of the metadata that `prepend` names."""
+        named = self.prepend if isinstance(self.prepend, tuple) else ()
+        return tuple(n.removeprefix("metadata.") for n in named if n not in ("title", "date"))
 
     @model_validator(mode="after")
     def _overlap_below_size(self) -> Chunking:
@@ -319,6 +353,10 @@ class Names(_Strict):
     """The text of such a file, where none is named. A snapshot keeps that of the file it was made with."""
 
 
+JOINED_TOKENS = 100
+"""Of a new index: some three sentences."""
+
+
 class Descriptions(_Strict):
     max_output_tokens: Annotated[int, Field(gt=0)] = 500
     batch_tokens: Annotated[int, Field(gt=0)] = 6_000
@@ -327,6 +365,9 @@ class Descriptions(_Strict):
     """Descriptions that differ by quotation marks, the case of the first letter or a full stop at the end.
     once: read as one, and where there is no other, no model is asked; each: as former versions did. null: as
     the index was made, a new one once."""
+    joined_tokens: Annotated[int, Field(ge=0)] | None = None
+    """Two or three descriptions that together have at most so many tokens are put one after the other, and no
+    model is asked. 0: a model is asked wherever two differ. null: as the index was made, a new one 100."""
 
 
 class Graph(_Strict):
@@ -371,6 +412,11 @@ class Communities(_Strict):
         return self
 
 
+ROLE = "an analyst who reads a corpus for others"
+_ROLE_BEFORE = "an analyst who reads a knowledge graph for somebody who must decide"
+"""Of indexes of former versions: it stands in their requests."""
+
+
 class Reports(_Strict):
     """Paper 3.1.5, E.2."""
 
@@ -378,8 +424,9 @@ class Reports(_Strict):
     """Below 256 a context may not hold one edge with its two ends."""
     max_output_tokens: Annotated[int, Field(gt=0)] = 2_000
     """Of a report."""
-    role: str = "an analyst who reads a knowledge graph for somebody who must decide"
-    """Who writes the reports, in words for the model."""
+    role: str | None = None
+    """Who writes the reports, and for whom, in words for the model. null: as the index was made, a new one by
+    an analyst who reads for others."""
     rating_criterion: str = "the impact severity of the community on what the corpus is about"
     """What a report's rating is about, in words for the model."""
     max_claims_per_entity: Annotated[int, Field(ge=0)] = 10
@@ -397,9 +444,10 @@ class Embeddings(_Strict):
     max_tokens: Annotated[int, Field(gt=0)] = 8_000
     """Longer texts are cut before embedding."""
     with_titles: bool | None = None
-    """Chunks are embedded with the title and date of their documents above them, so that vectors find what
-    only these tell apart (keywords do in any case). null: as the index has them; a new one does. A change
-    embeds all chunks anew but those of documents without a date whose texts begin with their titles."""
+    """Chunks are embedded with the title and date of their documents above them, and what else
+    `chunking.prepend` names, so that vectors find what only these tell apart (keywords do in any case). null:
+    as the index has them; a new one does. A change embeds all chunks anew but those of documents without a
+    date whose texts begin with their titles."""
 
 
 Language: TypeAlias = Literal[
@@ -541,9 +589,6 @@ IndexingPrompt: TypeAlias = Literal[
 LANGUAGE_OF_TEXT = "the language of the text"
 LANGUAGE_OF_QUESTION = "the language of the question"
 
-BUNDLED = "bundled"
-"""In the place of prompts_dir: the prompts of the package."""
-
 
 class Settings(_Strict):
     root: OfMachine[str | None] = None
@@ -566,6 +611,7 @@ class Settings(_Strict):
         Stage,
     ] = {}
     input: Input = Input()
+    corpus: Corpus = Corpus()
     chunking: Chunking = Chunking()
     extraction: Extraction = Extraction()
     claims: Claims = Claims()
@@ -585,8 +631,8 @@ class Settings(_Strict):
     default, answers are written in the language of the question."""
     prompts_dir: OfMachine[KeptPlace] = None
     """A folder with edited prompts (`graphrag-ray init` writes one); what it lacks is as if it were null.
-    null: an index goes on with the prompts that it was made with, a new one and all questions take those of
-    the package. bundled: those of the package, also for an index that was made with others."""
+    null: an index goes on with the prompts that it was made with until `index --new-prompts`; a new one and
+    all questions take those of the package."""
     prompts: dict[IndexingPrompt, Annotated[str, Field(max_length=100_000)]] = {}
     """Texts of prompts. Written by snapshots: those that the index was made with."""
 
@@ -606,8 +652,8 @@ class Settings(_Strict):
         return self
 
     def with_chunks_of(self, before: Mapping[str, Any] | None) -> Settings:
-        """Settings that say where chunks end, and whether they are embedded with titles: as these do, else as
-        those of the index before did.
+        """Settings that say where chunks end, what a model reads above them, and whether they are embedded
+        with titles: as these do, else as those of the index before did.
 
         before: what its snapshot, or the record of its last run, keeps; None: there was none
         """
@@ -616,6 +662,10 @@ class Settings(_Strict):
             said = "sentence" if before is None else _said_in(before, "chunking", "boundaries")
             kept = "sentence" if said == "sentence" else "token"
             chunking = chunking.model_copy(update={"boundaries": kept})
+        if chunking.prepend is None:
+            said = "auto" if before is None else _said_in(before, "chunking", "prepend")
+            fields = tuple(x for x in said if isinstance(x, str)) if isinstance(said, list | tuple) else ()
+            chunking = chunking.model_copy(update={"prepend": said if said == "auto" else fields})
         if embeddings.with_titles is None:
             embedded = before is not None and _said_in(before, "embeddings", "enabled") is not False
             titles = not embedded or _said_in(before or {}, "embeddings", "with_titles") is True
@@ -630,15 +680,35 @@ class Settings(_Strict):
         return unsaid and kept.enabled and kept.with_titles is False and self.embeddings.with_titles is None
 
     def with_descriptions_of(self, before: Mapping[str, Any] | None) -> Settings:
-        """Settings that say how often like descriptions are read: as these do, else as the index before did.
+        """Settings that say which descriptions need no model: as these do, else as the index before did.
 
         before: as for `with_chunks_of`. What was asked in another way would be asked, and paid for, again.
         """
-        if self.descriptions.alike is not None:
-            return self
-        said = before.get("descriptions") if before is not None else {"alike": "once"}
-        kept = "once" if isinstance(said, Mapping) and said.get("alike") == "once" else "each"
-        return self.model_copy(update={"descriptions": self.descriptions.model_copy(update={"alike": kept})})
+        given = self.descriptions
+        kept: dict[str, Any] = {"alike": "once", "joined_tokens": JOINED_TOKENS}
+        if before is not None:
+            tokens = _said_in(before, "descriptions", "joined_tokens")
+            kept["alike"] = "once" if _said_in(before, "descriptions", "alike") == "once" else "each"
+            kept["joined_tokens"] = tokens if isinstance(tokens, int) and tokens >= 0 else 0
+        unsaid = {name: value for name, value in kept.items() if getattr(given, name) is None}
+        return self.model_copy(update={"descriptions": given.model_copy(update=unsaid)})
+
+    def with_reports_of(self, before: Mapping[str, Any] | None) -> Settings:
+        """Settings that say who writes reports, and what the corpus is about: as these do, else as the index
+        before did.
+
+        before: as for `with_chunks_of`
+        """
+        told = self if self.corpus.about is not None else self.with_about(about_in(before or {}))
+        role = self.reports.role
+        if role is None:
+            said = _said_in(before, "reports", "role") if before is not None else ROLE
+            role = said if isinstance(said, str) else _ROLE_BEFORE
+        reports = self.reports.model_copy(update={"role": role})
+        return told.model_copy(update={"reports": reports})
+
+    def with_about(self, text: str | None) -> Settings:
+        return self.model_copy(update={"corpus": Corpus(about=text)})
 
     @property
     def answer_language(self) -> str:
@@ -661,7 +731,9 @@ class Settings(_Strict):
         return (self.storage if same else self.storage.model_copy(update={"options": {}})).of(input_url)
 
     def model_name(self, stage: str) -> str:
-        """The logical model of a stage. For "embed": embeddings.model where configured, else "offline"."""
+        """The logical model of a stage. For "about" that of "report"; for "embed": embeddings.model where
+        configured, else "offline"."""
+        stage = "report" if stage == "about" else stage
         own = self.stages.get(stage)  # type: ignore[call-overload]
         if own is not None and own.model is not None:
             return str(own.model)
@@ -686,6 +758,12 @@ class Settings(_Strict):
             reasoning_effort=own.reasoning_effort or model.reasoning_effort,
             reasoning_tokens=model.room_to_think if own.reasoning_tokens is None else own.reasoning_tokens,
         )
+
+
+def about_in(kept: Mapping[str, Any]) -> str | None:
+    """What the corpus is about, as kept settings say, which a stranger may have written."""
+    said = _said_in(kept, "corpus", "about")
+    return as_about(said) if isinstance(said, str) else None
 
 
 def _said_in(kept: Mapping[str, Any], section: str, key: str) -> Any:

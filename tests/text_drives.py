@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -50,9 +51,10 @@ from graphrag_ray.query.method import Question
 from graphrag_ray.query.quotes import best_sentence
 from graphrag_ray.query.written import Written
 from graphrag_ray.reports import context as contexts
+from graphrag_ray.reports.about import about, about_line, about_spec, entity_lines, title_lines
 from graphrag_ray.reports.dialogue import full_content, report, report_spec
 from graphrag_ray.search.words import words
-from graphrag_ray.settings import Chunking, Input
+from graphrag_ray.settings import Chunking, Input, as_about
 from graphrag_ray.settings_file import parse_settings
 from graphrag_ray.urls import display_url, without_secrets
 
@@ -187,7 +189,7 @@ def merged(text: str) -> Any:
 def described(text: str) -> Any:
     spec = describe_spec(PROMPTS, SETTINGS)
     pieces = [text, text[::2], *text.split("\n")]
-    layer(pieces, 50, lambda t: offsets(t, VOCABULARY).tolist())
+    layer(pieces, replace(spec, batch_tokens=50, joined_tokens=20), lambda t: offsets(t, VOCABULARY).tolist())
     return [played(describe("entity", text, pieces, spec), text, ended) for ended in ("stop", "length")]
 
 
@@ -222,6 +224,15 @@ def reported(text: str) -> Any:
     spec = report_spec(SETTINGS, PROMPTS)
     found = [played(report(context, spec), text, ended) for ended in ("stop", "length")]
     return found, [full_content(f) for f in found if f]
+
+
+def told_of(text: str) -> Any:
+    """What the corpus is about, of titles and names as in the text, and where that is the reply."""
+    titles, entities = title_lines([text, text[1:]], COUNT), entity_lines([(text, text)], COUNT)
+    found = [
+        played(about(titles, entities, about_spec(SETTINGS, PROMPTS)), text, e) for e in ("stop", "length")
+    ]
+    return found, about_line(SETTINGS.with_about(as_about(text)), PROMPTS["report"])
 
 
 def referred(text: str) -> Any:
@@ -365,7 +376,7 @@ DRIVES: Mapping[str, Mapping[str, Drive]] = {
         "claims dialogue": claims_of,
     },
     "graph": {"merge": merged, "describe": described, "names": names_of},
-    "reports": {"context": rendered, "report": reported},
+    "reports": {"context": rendered, "report": reported, "about": told_of},
     "query": {
         **{f"{name} search": asked(name) for name in methods.FILES},
         "dynamic selection": asked("global", dynamic=True),

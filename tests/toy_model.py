@@ -1,4 +1,4 @@
-"""A model for tests: it recognises our bundled prompts and answers each by simple, known rules.
+"""A model for tests: it recognises our bundled prompts, and earlier ones, and answers each by simple rules.
 
 Names are words in capitals; two names in one sentence are related. So a test can say what an index of
 its texts must hold. It reads the messages only, as a model behind HTTP does.
@@ -12,18 +12,21 @@ from typing import Any
 
 from graphrag_ray.extract.records import COMPLETION, FIELD, RECORD
 from graphrag_ray.messages import ChatReply, ChatRequest, EmbeddingReply, EmbeddingRequest, Reply, Request
-from graphrag_ray.prompts import Prompt, load_prompts
+from graphrag_ray.prompts import Prompt, earlier_prompts, load_prompts
 from graphrag_ray.records import parse_sections
 
 NAME = re.compile(r"\b[A-Z]{3,}(?: [A-Z]{3,})*\b")
 
-_PROMPTS = load_prompts()
+_PROMPTS = (load_prompts(), load_prompts(None, earlier_prompts()))
 
 
 def _pattern(prompt: Prompt) -> re.Pattern[str]:
     seen: set[str] = set()
 
     def group(part: str) -> str:
+        if part == "{about}\n" and "about" not in seen:  # a line of its own, which goes with an empty value
+            seen.add("about")
+            return "(?:(?P<about>[^\n]*)\n)?"
         name = part[1:-1]
         if not re.fullmatch(r"\{[a-z][a-z0-9_]*\}", part):
             return re.sub(r"\\ $", " ?", re.escape(part))  # it goes with an empty value
@@ -32,16 +35,18 @@ def _pattern(prompt: Prompt) -> re.Pattern[str]:
         seen.add(name)
         return f"(?P<{name}>.*?)"
 
-    pieces = re.split(r"(\{[a-z][a-z0-9_]*\})", prompt.user)
+    pieces = re.split(r"((?<=\n)\{about\}\n|\{[a-z][a-z0-9_]*\})", prompt.user)
     return re.compile("".join(group(p) for p in pieces), re.DOTALL)
 
 
-_PATTERNS = {name: _pattern(p) for name, p in _PROMPTS.items() if name != "extract_examples"}
+_PATTERNS = [
+    (name, _pattern(p)) for prompts in _PROMPTS for name, p in prompts.items() if name != "extract_examples"
+]
 
 
 def recognise(text: str) -> tuple[str, dict[str, str]]:
     """The named prompt whose user part this is, and what its placeholders were filled with."""
-    for name, pattern in _PATTERNS.items():
+    for name, pattern in _PATTERNS:
         if match := pattern.fullmatch(text):
             return name, match.groupdict()
     raise ValueError(f"no bundled prompt reads like {text[:80]!r}")
@@ -94,6 +99,10 @@ def answer_claims(variables: dict[str, str]) -> str:
 
 def answer_describe(variables: dict[str, str]) -> str:
     return f"{variables['name']}: " + " / ".join(sorted(variables["descriptions"].split("\n")))[:400]
+
+
+def answer_about(variables: dict[str, str]) -> str:
+    return f"Letters between people such as {NAME.findall(variables['entities'])[0]}."
 
 
 def answer_report(variables: dict[str, str]) -> str:

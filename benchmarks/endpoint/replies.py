@@ -20,6 +20,7 @@ from .prompts import NEW_QUESTION, Messages, asked_first, kind_of
 from .tokens import words_of_bias
 
 PASSAGE = "----- passage -----\n"
+END = "\n----- end of the passage -----"
 FIELD = "<|>"
 CHARS_PER_ENTITY = 420
 PHRASES = 0.5
@@ -101,7 +102,7 @@ def _records(
 def _claims(text: str, rng: Random) -> str:
     record, completion = _delimiters(text)
     passage = _passage(text)
-    subjects = _between(text, "Entities, one a line:\n", "\n\nThe passage begins").split("\n")
+    subjects = _between(text, "Entities, one a line:\n", "\n\nThe material begins").split("\n")
     folded = passage.upper()
     out = []
     for subject in rng.sample(subjects, min(len(subjects), rng.randint(1, 4))):
@@ -127,6 +128,11 @@ def _describe(text: str, rng: Random) -> str:
         left -= 30
         out.append(told + ".")
     return " ".join(out)
+
+
+def _about(text: str, rng: Random) -> str:
+    titles = _between(text, "one a line:\n\n", "\n\nNames with")
+    return f"Documents on record, among them {prose.words(prose.clean(titles), 40)}."
 
 
 def _report(text: str, rng: Random) -> str:
@@ -241,6 +247,7 @@ _WRITERS: Mapping[str, Callable[[str, Random], str]] = {
     "extract": _extract,
     "claims": _claims,
     "describe": _describe,
+    "about": _about,
     "report": _report,
     "map": _map,
     "map_points": _map_points,
@@ -255,7 +262,8 @@ _WRITERS: Mapping[str, Callable[[str, Random], str]] = {
 
 
 def _passage(text: str) -> str:
-    return text.partition(PASSAGE)[2]
+    passage = text.partition(PASSAGE)[2]
+    return passage.rpartition(END)[0] or passage
 
 
 def _delimiters(text: str) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from graphrag_ray.terminal.options import (
 )
 from graphrag_ray.terminal.program import Command, root_option
 
-STAGES = ("read", "extract", "claims", "describe", "report", "embed", "search")
+STAGES = ("read", "extract", "claims", "describe", "about", "report", "embed", "search")
 
 
 @click.command(cls=Command)

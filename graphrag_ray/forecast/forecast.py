@@ -25,6 +25,7 @@ from graphrag_ray.forecast.replies import Replies, measured_latency, measured_sl
 from graphrag_ray.forecast.sample import SampleGraph, sample_graph
 from graphrag_ray.forecast.stages import Basis
 from graphrag_ray.prompts import Prompt
+from graphrag_ray.reports.about import is_to_be_told
 from graphrag_ray.settings import Settings
 
 TTFT_S, TOKENS_PER_S = 0.5, 60.0
@@ -146,7 +147,10 @@ def forecast(
     graph = _larger(reference, own)
     described, summary = stages.describing(basis, kinds, graph)
     reports, shape = stages.reporting(basis, entities, relationships, graph, own, summary)
-    volumes += [described, reports]
+    volumes.append(described)
+    if is_to_be_told(settings, prompts):
+        volumes.append(stages.telling(basis, entities))
+    volumes.append(reports)
     if settings.embeddings.enabled:
         volumes.append(stages.embedding(basis, kinds, reports, summary))
     latency = _latency(assume, learned, settings.run.hedge)

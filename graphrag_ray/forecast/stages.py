@@ -17,9 +17,10 @@ from graphrag_ray.forecast.graph import Named, lengths_of
 from graphrag_ray.forecast.hierarchy import Shape, shape_of
 from graphrag_ray.forecast.replies import MIN_CALLS, Floats, Replies
 from graphrag_ray.forecast.sample import SampleGraph
-from graphrag_ray.graph.descriptions import describe_spec
+from graphrag_ray.graph.descriptions import JOINED_TEXTS, describe_spec
 from graphrag_ray.llm.sizes import PACK_TOKENS, TOKENS_PER_MESSAGE, text_size
 from graphrag_ray.prompts import Prompt, reply_lengths
+from graphrag_ray.reports.about import ENTITIES_TOKENS, TITLES_TOKENS, about_spec, is_to_be_told
 from graphrag_ray.reports.dialogue import report_spec
 from graphrag_ray.settings import Settings
 
@@ -30,6 +31,9 @@ KEPT_OF_DESCRIPTIONS = 0.7
 """Of several descriptions' tokens, what the one has that replaces them: all of it, said once."""
 KEPT_OF_REPORT_LIMIT = 0.6
 """Of the tokens that a report may have, what it has."""
+ABOUT_TOKENS = 60.0
+"""Of what is said of the corpus as a whole."""
+TITLE_TOKENS = 12.0
 OFFLINE_REPORT_TOKENS = 440.0
 """Of a report of the offline engine: its mean on the podcast corpus of the paper."""
 SHOWN_OF_REPORT = 0.85
@@ -149,12 +153,16 @@ def describing(basis: Basis, kinds: Mapping[str, Named], graph: SampleGraph) -> 
         line = found.description_tokens + 1
         names = graph.entities if kind == "entity" else graph.relationships
         each = names.frequency * np.float64(found.manner.descriptions_per_pair * line)
-        several = np.minimum(each[names.frequency > 1], spec.batch_tokens)
+        of_several = names.frequency > 1
+        asked = of_several & ((names.frequency > JOINED_TEXTS) | (each > spec.joined_tokens))
+        share = asked.sum() / max(1, of_several.sum())
+        shown = names.frequency[asked].sum() / max(1, names.frequency[of_several].sum())
+        several = np.minimum(each[asked], spec.batch_tokens)
         raw.append(several)
         prompts.append(np.asarray(const + several, dtype=np.float64))
-        items += found.several
-        calls += found.several
-        prompt += found.several * const + found.descriptions_of_several * line
+        items += found.several * share
+        calls += found.several * share
+        prompt += found.several * share * const + found.descriptions_of_several * shown * line
         larger = found.size.chunks / max(1, names.n_chunks)
         trees.append((each * larger, const))
     kept = np.minimum(np.concatenate(raw) * KEPT_OF_DESCRIPTIONS, spec.max_output_tokens)
@@ -170,6 +178,16 @@ def describing(basis: Basis, kinds: Mapping[str, Named], graph: SampleGraph) -> 
         prompt += more * const + texts
     depth = 2.0 if calls > items else 1.0
     return basis.volume("describe", items, calls, prompt, calls * reply, depth if items else 0.0), reply
+
+
+def telling(basis: Basis, entities: Named) -> Volume:
+    """The one call that says what the corpus is about."""
+    spec = about_spec(basis.settings, basis.prompts)
+    empty = {"titles": "", "entities": "", "language": spec.language, **reply_lengths(spec.max_tokens)}
+    lines = entities.size.distinct * (entities.title_tokens + entities.description_tokens)
+    material = min(TITLES_TOKENS, basis.corpus.documents * TITLE_TOKENS) + min(ENTITIES_TOKENS, lines)
+    reply = basis.reply("about", ABOUT_TOKENS, "assumed")
+    return basis.volume("about", 1.0, 1.0, basis.messages("about", "about", empty) + material, reply)
 
 
 def reporting(
@@ -194,10 +212,12 @@ def reporting(
             "rating_criterion": spec.rating_criterion,
             "context": "",
             "language": spec.language,
-            "about": "",
+            "about": spec.about,
             **reply_lengths(spec.max_tokens),
         },
     )
+    if is_to_be_told(basis.settings, basis.prompts):
+        const += round(ABOUT_TOKENS)
     limit = min(spec.max_tokens, spec.call.max_output_tokens or spec.max_tokens)
     guess, source = KEPT_OF_REPORT_LIMIT * limit, f"{KEPT_OF_REPORT_LIMIT:g} of the limit, assumed"
     if basis.offline("report"):

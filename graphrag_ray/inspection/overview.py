@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from graphrag_ray.errors import UsageError
 from graphrag_ray.inspection.names import containing, fold, near
 from graphrag_ray.inspection.view import ENTITY, Record, View
+from graphrag_ray.settings import about_in
 from graphrag_ray.sources import place
 
 MAX_TEXT_CHARACTERS = 1_000
@@ -26,6 +27,7 @@ def overview(view: View) -> Record:
     return {
         "kind": "overview",
         "snapshot": view.reader.manifest.number,
+        "about": about_in(view.reader.manifest.settings) or "",
         "counts": counts,
         "communities": [known[number] for number in shown],
         "entities": view.largest("entities", ENTITY, "degree"),

@@ -2,6 +2,7 @@
 
     extract    sentences ─► capitalised runs ─► names, types, relations ─► the paper's tuples
     describe   quotations ─► LexRank, MMR ─► the best of them
+    about      titles, names ─► the first of them
     report     a context ─► LexRank, MMR ─► quotations by member
     map        reports ─► BM25, MMR ─► quotations with a score;  reduce merges them
 
@@ -15,6 +16,7 @@ from collections.abc import Callable, Mapping
 
 from graphrag_ray.errors import PermanentCallError
 from graphrag_ray.messages import ChatReply, ChatRequest, Usage
+from graphrag_ray.offline.about import about
 from graphrag_ray.offline.answers import context_answer, map_answer, reduce_answer
 from graphrag_ray.offline.claims import claim_records
 from graphrag_ray.offline.describe import description
@@ -33,6 +35,7 @@ _ANSWERS: Mapping[str, Callable[[Variables], str]] = {
     "glean": lambda variables: variables.get("completion", "<|COMPLETE|>"),
     "claims": claim_records,
     "describe": description,
+    "about": about,
     "report": write_report,
     "map": map_answer,
     "reduce": reduce_answer,

@@ -22,6 +22,7 @@ from graphrag_ray.errors import DialogueFailed, SettingsError
 from graphrag_ray.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.prompts import Prompt, reply_lengths
 from graphrag_ray.query.score import parse_scored, without_scores
+from graphrag_ray.reports.about import about_line
 from graphrag_ray.reports.context import (
     COLUMNS,
     Context,
@@ -53,6 +54,7 @@ class AnswerSpec:
     response_type   form and length of the final answer, in words
     knowledge       a sentence that allows general knowledge beside the data; "" where that is not wanted
     max_tokens      length that the prompt asks for; `call` holds the hard limit
+    about           a line on the corpus; "" where nothing is known
     """
 
     prompt: Prompt
@@ -62,6 +64,7 @@ class AnswerSpec:
     knowledge: str
     language: str
     max_tokens: int
+    about: str = ""
 
 
 def map_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
@@ -315,7 +318,7 @@ def variables_of(question: str, spec: AnswerSpec) -> dict[str, str]:
         "response_type": spec.response_type,
         "knowledge": spec.knowledge,
         "language": spec.language,
-        "about": "",
+        "about": spec.about,
         **reply_lengths(spec.max_tokens),
     }
 
@@ -347,12 +350,14 @@ def spec_of(
     stage: str, settings: Settings, prompts: Mapping[str, Prompt], max_tokens: int, prompt: str = ""
 ) -> AnswerSpec:
     """prompt: its name, where it is not that of the stage."""
+    chosen = prompts[prompt or stage]
     return AnswerSpec(
-        prompt=prompts[prompt or stage],
+        prompt=chosen,
         correct=prompts["correct"],
         call=settings.call(stage, max_tokens),
         response_type=settings.query.response_type,
         knowledge=_GENERAL_KNOWLEDGE if settings.query.general_knowledge else "",
         language=settings.answer_language,
         max_tokens=max_tokens,
+        about=about_line(settings, chosen),
     )

@@ -45,7 +45,7 @@ def _beside(chunks: Sequence[str], given: Given) -> Generator[Any, Any, list[Nei
         return []
     columns = ["id", "text", "document_id", "start", "end"]
     found = (yield Rows("text_units", columns, list(dict.fromkeys(w[0] for w in wanted)))).to_pylist()
-    by_id = {row["id"]: row for row in (yield from with_documents(found, given.count))}
+    by_id = {row["id"]: row for row in (yield from with_documents(found, given))}
     return [
         Neighbour(source(id_, text, by_id[id_].get("document", "")), chunk, before)
         for id_, chunk, before in wanted

@@ -9,9 +9,10 @@ from graphrag_ray import records
 from graphrag_ray.errors import DialogueFailed
 from graphrag_ray.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.prompts import Prompt, reply_lengths
+from graphrag_ray.reports.about import about_line
 from graphrag_ray.reports.context import Context, shown_content
 from graphrag_ray.reports.parse import REPORT_SCHEMA, Draft, Problem, parse_report
-from graphrag_ray.settings import Settings
+from graphrag_ray.settings import ROLE, Settings
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class ReportSpec:
 
     role                who writes; rating_criterion: what the rating 0–10 measures
     max_tokens          length that the prompt asks for; `call` holds the hard limit
+    about               a line on the corpus; "": its prompt has no place for it, or nothing is known
     """
 
     prompt: Prompt
@@ -29,6 +31,7 @@ class ReportSpec:
     rating_criterion: str
     language: str
     max_tokens: int
+    about: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,10 +59,11 @@ def report_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> ReportSpec
         prompt=prompts["report"],
         correct=prompts["correct"],
         call=settings.call("report", reports.max_output_tokens),
-        role=reports.role,
+        role=reports.role or ROLE,
         rating_criterion=reports.rating_criterion,
         language=settings.output_language,
         max_tokens=reports.max_output_tokens,
+        about=about_line(settings, prompts["report"]),
     )
 
 
@@ -73,7 +77,7 @@ def report(context: Context, spec: ReportSpec) -> Dialogue[Report]:
         "rating_criterion": spec.rating_criterion,
         "context": context.text,
         "language": spec.language,
-        "about": "",
+        "about": spec.about,
         **reply_lengths(spec.max_tokens),
     }
     request = ChatRequest(

@@ -20,7 +20,8 @@ import json_repair
 from graphrag_ray.messages import whole
 
 MAX_FINDINGS = 10
-"""5–10 are asked for (paper E.2); 1–10 are taken: another call would cost more than the missing ones."""
+"""The paper asks for 5–10 (E.2), our prompt for some 3 to 7; 1–10 are taken: another call would cost more
+than the missing ones."""
 
 REPORT_SCHEMA: Mapping[str, Any] = {
     "type": "object",

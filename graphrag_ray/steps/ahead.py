@@ -1,4 +1,6 @@
-"""What an update will ask models for, told before it asks: chunks exactly, what follows from them about."""
+"""What is told before models are asked: what an update will ask for, chunks exactly, what follows from them
+about; and columns that documents do not have.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray import schema
+from graphrag_ray.corpus.metadata import column, columns_of
 from graphrag_ray.steps.changes import rows_compared
 from graphrag_ray.steps.run import Result, Run
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
 from graphrag_ray.wording import plural
 
+MOST_TOLD = 20
+"""Columns that a message lists."""
 KINDS = {"added": "new", "changed": "changed", "removed": "removed"}
 
 
@@ -41,6 +46,20 @@ def tell_ahead(run: Run, corpus: Result) -> None:
             len(communities),
         )
     )
+
+
+def tell_unknown_columns(run: Run, corpus: Result) -> None:
+    """A line for people, where `chunking.prepend` names a column that none of the first documents has."""
+    names = run.settings.chunking.prepended_metadata
+    if not names or not (parts := corpus.parts("documents")):
+        return
+    rows = [columns_of(text) for text in read_part(run.store, parts[0], ["raw_data"])["raw_data"].to_pylist()]
+    if unknown := [name for name in names if all(column(row, name) is None for row in rows)]:
+        known = ", ".join(sorted({name for row in rows for name in row})[:MOST_TOLD]) or "none"
+        run.observer.note(
+            f"chunking.prepend names {', '.join(unknown)}, which none of the first {len(rows):,} documents "
+            f"has; columns of their metadata: {known}"
+        )
 
 
 def expected(chunks_of: npt.NDArray[np.int64], chunks: int, touched: int) -> float:

@@ -44,6 +44,7 @@ class Results:
     claimed: Result
     merged: Result
     described: Result
+    about: Result
     reports: Result
     embedded: Result
     searchable: Result

@@ -96,7 +96,8 @@ class Recorder:
     def write(self, **changes: Any) -> None:
         """The record with what has been done and spent by now. For steps, and whoever watches in between."""
         usage = self.run.executor.spending.before.to_dict()
-        self.record = replace(self.record, usage=usage, steps=self._steps(), **changes)
+        settings = self.run.settings.kept()
+        self.record = replace(self.record, usage=usage, steps=self._steps(), settings=settings, **changes)
         self.written = False
         try:
             runs.write(self.run.store, self.record)

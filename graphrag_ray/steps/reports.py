@@ -124,7 +124,7 @@ def write_reports(run: Run, corpus: Result, found: Result, layout: Layout, ids: 
     vocabulary = vocabulary_for(model.model, model.tokenizer).name
     budget = _Budget(options.context_tokens, vocabulary, options.keep_below)
     work = Work("report", partial(_start, spec, layout.blocks, budget), _label, returns=True)
-    asked_as = fingerprint_of(spec_key(spec))
+    asked_as = _asked_as(spec)
 
     def compute() -> Result:
         earlier = earlier_reports(run, corpus, layout, asked_as) if options.keep_below else None
@@ -155,6 +155,12 @@ def write_reports(run: Run, corpus: Result, found: Result, layout: Layout, ids: 
 
     depends_on = [found, spec_key(spec), options, vocabulary]
     return run.step("reports", depends_on, compute, work.name)
+
+
+def _asked_as(spec: ReportSpec) -> str:
+    """What a report must have been asked like to stand. Without `about` where there is none: those of former
+    versions knew of no such field."""
+    return fingerprint_of({k: v for k, v in spec_key(spec).items() if (k, v) != ("about", "")})
 
 
 def _settled(run: Run, work: Work[WrittenReport], plan: Callable[[], _ReportSource]) -> _ReportSource:

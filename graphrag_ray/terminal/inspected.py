@@ -35,6 +35,8 @@ def _overview(out: Console, found: Record, root: str) -> None:
         )
     )  # fmt: skip
     _line(out, f"Snapshot {found['snapshot']}: {held}")
+    if found["about"]:
+        _text(out, f"About: {found['about']}")
     _list(out, "Largest communities at C0", found["communities"], _community_line, totals["communities"])
     _list(out, "Best connected entities", found["entities"], _entity_line, totals["entities"])
     _list(out, "Documents with most chunks", found["documents"], _document_line, totals["documents"])

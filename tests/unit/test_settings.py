@@ -335,6 +335,68 @@ def test_an_index_goes_on_to_read_like_descriptions_as_it_did(given, before, kep
 
 
 @pytest.mark.parametrize(
+    ("given", "before", "role"),
+    [
+        (None, None, "an analyst who reads a corpus for others"),
+        (None, {}, "an analyst who reads a knowledge graph for somebody who must decide"),
+        (None, {"reports": {"role": "a clerk"}}, "a clerk"),
+        (
+            None,
+            {"reports": {"role": 5}},
+            "an analyst who reads a knowledge graph for somebody who must decide",
+        ),
+        ("a judge", {"reports": {"role": "a clerk"}}, "a judge"),
+    ],
+)
+def test_an_index_keeps_who_writes_its_reports(given, before, role):
+    settings = parse_settings({"reports": {"role": given}})
+    assert settings.with_reports_of(before).reports.role == role
+
+
+@pytest.mark.parametrize(
+    ("given", "before", "about"),
+    [
+        (None, None, None),
+        (None, {}, None),
+        (None, {"corpus": {"about": "Mills."}}, "Mills."),
+        (None, {"corpus": {"about": "A\x00 mill.\n\n# Goal"}}, "A mill. # Goal"),
+        (None, {"corpus": ["Mills."]}, None),
+        (None, {"corpus": {"about": 5}}, None),
+        ("Ships.", {"corpus": {"about": "Mills."}}, "Ships."),
+        ("", {"corpus": {"about": "Mills."}}, ""),
+    ],
+)
+def test_an_index_keeps_what_its_corpus_is_about(given, before, about):
+    settings = parse_settings({"corpus": {"about": given}})
+    assert settings.with_reports_of(before).corpus.about == about
+
+
+@pytest.mark.parametrize(
+    ("given", "before", "kept"),
+    [
+        (None, None, "auto"),
+        (None, {}, []),
+        (None, {"chunking": {"prepend": []}}, []),
+        (None, {"chunking": {"prepend": ["title", "author"]}}, ["title", "author"]),
+        (None, {"chunking": {"prepend": "auto"}}, "auto"),
+        (None, {"chunking": {"prepend": [1, {"of": "a stranger"}]}}, []),
+        ([], None, []),
+        ("auto", {"chunking": {"prepend": []}}, "auto"),
+        ("title, author", None, ["title", "author"]),
+    ],
+)
+def test_a_model_goes_on_to_read_above_chunks_what_it_did(given, before, kept):
+    settings = parse_settings({"chunking": {"prepend": given}})
+    assert settings.with_chunks_of(before).kept()["chunking"]["prepend"] == kept
+
+
+def test_columns_of_metadata_are_what_is_prepended_beside_title_and_date():
+    chunking = parse_settings({"chunking": {"prepend": ["author", "title", "metadata.date"]}}).chunking
+    assert chunking.prepended_metadata == ("author", "date")
+    assert parse_settings({"chunking": {"prepend": "auto"}}).chunking.prepended_metadata == ()
+
+
+@pytest.mark.parametrize(
     ("given", "before", "kept", "told"),
     [
         (None, None, True, False),

@@ -50,6 +50,8 @@ VARIABLES = {
     "context": CONTEXT,
     **reply_lengths(500),
     "about": "The harbour of Varnmouth.",
+    "titles": "- Minutes of March
+- Minutes of May",
     "asked": "Who opposed it?",
     "question": "What now?",
     "answers": heading("Answers", ("id", "score", "answer"))

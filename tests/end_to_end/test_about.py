@@ -1,0 +1,138 @@
+"""What the corpus is about is asked once, stands in the requests of reports and questions, and stays."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import toy_model
+from endpoint import BROKEN, Status
+from world import DEEP, REJECTED, TOWN, Command, World, model_options, prompt_of
+
+from graphrag_ray.errors import TooManyFailures
+from graphrag_ray.prompts import load_prompts
+from graphrag_ray.purge import collect
+from graphrag_ray.store.gc import Options
+
+ONE_TRY = {"flush_s": 0.1, "max_attempts": 1}
+ABOUT = "What the corpus is about: "
+
+
+@pytest.fixture
+def small(world: World) -> World:
+    """Documents, and no index yet."""
+    world.write(TOWN)
+    world.changes = DEEP
+    return world
+
+
+def said(world: World, start: int = 0) -> Counter[tuple[str, str]]:
+    """Prompts, with what they say of the corpus."""
+    found: Counter[tuple[str, str]] = Counter()
+    for body in world.endpoint.bodies()[start:]:
+        text = body["messages"][-1]["content"]
+        line = next((part for part in text.split("\n") if part.startswith(ABOUT)), "")
+        found[prompt_of(body), line.removeprefix(ABOUT)] += 1
+    return found
+
+
+def failing(prompt: str, fault: Status):
+    def respond(body: dict):
+        return fault if prompt_of(body) == prompt else toy_model.respond(body)
+
+    return respond
+
+
+def kept(world: World) -> str | None:
+    about: str | None = world.open().manifest.settings["corpus"]["about"]
+    return about
+
+
+def test_every_report_is_written_by_what_was_asked_first(small: World):
+    done = small.index()
+    text = kept(small)
+    assert text is not None and text.startswith("Letters between people")
+    assert said(small)["about", ""] == 1
+    assert said(small)["report", text] == done.manifest.counts["reports"]
+    assert done.manifest.usage["stages"] and "about" in {s["stage"] for s in done.manifest.usage["stages"]}
+    (asked,) = [b for b in small.endpoint.bodies() if prompt_of(b) == "about"]
+    assert "- council\n" in asked["messages"][-1]["content"]
+
+
+def test_an_update_asks_nothing_again_for_its_sake(small: World):
+    small.index()
+    text, asked = kept(small), small.asked()
+    small.write({"zoo.txt": "ZOE feeds YURI. YURI feeds ZOE."})
+    small.index()
+    news = said(small, asked)
+    assert kept(small) == text and news["about", ""] == 0
+    assert set(news) <= {("extract", ""), ("glean_check", ""), ("describe", ""), ("report", str(text))}
+    assert sum(news[key] for key in news if key[0] == "report") < len(small.table("community_reports"))
+    assert not small.index().committed
+
+
+def test_it_outlives_a_journal_that_keeps_only_what_is_needed(small: World):
+    small.index()
+    collect(small.store, Options(keep=1, grace_s=0.0), journal=True, delete=True)
+    asked = small.asked()
+    assert not small.index().committed and small.asked() == asked
+
+
+def test_the_settings_say_it_instead(small: World):
+    small.index(corpus={"about": "A  harbour\ntown."})
+    assert said(small)["about", ""] == 0 and ("report", "A harbour town.") in said(small)
+    asked = small.asked()
+    small.index()
+    assert small.asked() == asked and kept(small) == "A harbour town."
+    small.index(corpus={"about": "A town of letters."})
+    assert {name for name, _ in said(small, asked)} == {"report"} and kept(small) == "A town of letters."
+
+
+def test_nothing_is_asked_where_nothing_is_to_be_said(small: World):
+    small.index(corpus={"about": ""})
+    assert said(small)["about", ""] == 0 and said(small)["report", ""] > 0 and kept(small) == ""
+
+
+def test_an_index_whose_prompt_of_reports_has_no_place_for_it_asks_nothing(small: World):
+    prompts = {n: p.source for n, p in load_prompts().items() if n == "report"}
+    old = {"report": prompts["report"].replace("{about}\n", "")}
+    small.index(prompts=old)
+    assert kept(small) is None and "about" not in small.prompts()
+    asked = small.asked()
+    assert not small.index().committed and small.asked() == asked
+    small.index(corpus={"about": "A harbour town."})
+    assert small.asked() == asked, "questions alone are told"
+
+
+@pytest.mark.parametrize("fault", [REJECTED, BROKEN], ids=["permanent", "transient"])
+def test_a_failure_is_told_and_reports_are_written_without(small: World, fault: Status):
+    small.endpoint.respond = failing("about", fault)
+    done = small.index()
+    assert (
+        done.committed and done.failed == 1 and said(small)["report", ""] == done.manifest.counts["reports"]
+    )
+    assert [f["stage"] for f in small.table("failures")] == ["about"]
+    assert any("corpus.about" in note for note in small.observer.notes)
+    small.endpoint.respond = toy_model.respond
+    asked = small.asked()
+    assert not small.index().committed and small.asked() == asked, "reports would all be asked for anew"
+
+
+def test_a_run_that_was_stopped_goes_on_with_it(small: World):
+    small.endpoint.respond = failing("report", BROKEN)
+    with pytest.raises(TooManyFailures):
+        small.index(run=ONE_TRY)
+    small.endpoint.respond = toy_model.respond
+    asked = small.asked()
+    small.write({"zoo.txt": "ZOE feeds YURI."})
+    small.index()
+    assert said(small, asked)["about", ""] == 0 and kept(small)
+
+
+def test_inspect_shows_it_and_the_estimate_counts_it(run: Command, world: World):
+    world.write(TOWN)
+    options = ["--root", world.root, *model_options(world)]
+    assert "about" in run("estimate", world.input, *options).stdout
+    assert run("index", world.input, *options).exit_code == 0
+    assert "Letters between people" in run("inspect", "--root", world.root).stdout
+    assert '"stage":"about"' not in run("estimate", world.input, *options, "--json").stdout.replace(" ", "")
