@@ -24,7 +24,7 @@ from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.index import index
 from graphrag_ray.messages import ChatReply, ChatRequest
 from graphrag_ray.prompts import load_prompts
-from graphrag_ray.query import condense
+from graphrag_ray.query import condense, drift
 from graphrag_ray.settings import Settings
 from graphrag_ray.settings_file import parse_settings
 from graphrag_ray.store.files import Store
@@ -72,6 +72,7 @@ SHOWN: Mapping[str, str] = {
     "reduce": "Global search: the answer, from what the contexts say.",
     "rate": "Global search with `--dynamic`: which reports are worth reading.",
     "answer": "Vector, hybrid and local search: the answer from one context.",
+    "drift_hypothesis": "DRIFT search: a paragraph to find reports by.",
     "drift_primer": "DRIFT search: a first answer from reports, and what to look up.",
     "drift_local": "DRIFT search: the answer to one of these follow-up questions.",
     "condense": "A question that leans on the conversation before it, written out.",
@@ -113,7 +114,7 @@ def asked() -> list[ChatRequest]:
             answer = open_index(root, settings=settings.model_copy(update={"query": query})).ask(
                 QUESTION, method=method
             )
-        requests.append(condensing(settings, [(QUESTION, answer.text)]))
+        requests.extend(not_asked_offline(settings, [(QUESTION, answer.text)]))
     return requests
 
 
@@ -131,15 +132,20 @@ def heard() -> Iterator[list[ChatRequest]]:
         yield requests
 
 
-def condensing(settings: Settings, turns: Sequence[tuple[str, str]]) -> ChatRequest:
-    """The offline engine is not asked to write a question out."""
+def not_asked_offline(settings: Settings, turns: Sequence[tuple[str, str]]) -> Iterator[ChatRequest]:
+    """What the offline engine is not asked: to write a question out, and a paragraph that may answer it."""
+    prompts = load_prompts()
     shown = condense.history(turns, condense.HISTORY_TOKENS, lambda text: len(text) // 4)
     call = settings.call(condense.STAGE, condense.MAX_OUTPUT_TOKENS)
-    state = Driver(condense.condense(FOLLOW_UP, shown, load_prompts()[condense.STAGE], call)).state
-    assert isinstance(state, Open)
-    (request,) = state.requests
-    assert isinstance(request, ChatRequest)
-    return request
+    for dialogue in (
+        condense.condense(FOLLOW_UP, shown, prompts[condense.STAGE], call),
+        drift.hypothesis(QUESTION, drift.drift_spec(drift.HYPOTHESIS, settings, prompts)),
+    ):
+        state = Driver(dialogue).state
+        assert isinstance(state, Open)
+        (request,) = state.requests
+        assert isinstance(request, ChatRequest)
+        yield request
 
 
 def middle(requests: Sequence[ChatRequest]) -> ChatRequest:

@@ -50,8 +50,7 @@ VARIABLES = {
     "context": CONTEXT,
     **reply_lengths(500),
     "about": "The harbour of Varnmouth.",
-    "titles": "- Minutes of March
-- Minutes of May",
+    "titles": "- Minutes of March\n- Minutes of May",
     "asked": "Who opposed it?",
     "question": "What now?",
     "answers": heading("Answers", ("id", "score", "answer"))
