@@ -51,7 +51,7 @@ from graphrag_ray.query.method import Question
 from graphrag_ray.query.quotes import best_sentence
 from graphrag_ray.query.written import Written
 from graphrag_ray.reports import context as contexts
-from graphrag_ray.reports.about import about, about_line, about_spec, entity_lines, title_lines
+from graphrag_ray.reports.about import about, about_line, about_spec, entity_lines, is_to_be_told, title_lines
 from graphrag_ray.reports.dialogue import full_content, report, report_spec
 from graphrag_ray.search.words import words
 from graphrag_ray.settings import Chunking, Input, as_about
@@ -232,7 +232,8 @@ def told_of(text: str) -> Any:
     found = [
         played(about(titles, entities, about_spec(SETTINGS, PROMPTS)), text, e) for e in ("stop", "length")
     ]
-    return found, about_line(SETTINGS.with_about(as_about(text)), PROMPTS["report"])
+    settings = SETTINGS.with_about(as_about(text))
+    return found, about_line(settings, PROMPTS["report"]), is_to_be_told(settings, PROMPTS)
 
 
 def referred(text: str) -> Any:
