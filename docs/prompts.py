@@ -74,7 +74,7 @@ SHOWN: Mapping[str, str] = {
     "reduce": "Global search: the answer, from what the contexts say.",
     "rate": "Global search with `--dynamic`: which reports are worth reading.",
     "answer": "Vector, hybrid and local search: the answer from one context.",
-    "drift_hypothesis": "DRIFT search: a text that finds the reports nearest to an answer.",
+    "drift_hypothesis": "DRIFT search: a paragraph to find reports by.",
     "drift_primer": "DRIFT search: a first answer from reports, and what to look up.",
     "drift_local": "DRIFT search: the answer to one of these follow-up questions.",
     "condense": "A question that leans on the conversation before it, written out.",
