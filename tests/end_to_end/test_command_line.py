@@ -423,7 +423,7 @@ def test_status_as_json_holds_the_snapshot_the_journal_and_what_it_cost(run: Com
     assert told["counts"]["entities"] == 10 and told["created_at"].endswith("Z")
     journal = {j["stage"]: j for j in told["journal"]}
     assert (journal["extract"]["done"], journal["extract"]["turns"]) == (6, 12)
-    assert journal["describe"]["done"] == journal["describe"]["turns"] > 0
+    assert journal["report"]["done"] == journal["report"]["turns"] > 0
     usage = {u["stage"]: u for u in told["usage"]}
     assert usage["extract"]["cost_usd"] > 0 and told["run"]["input"] == str(world.input)
 
@@ -437,7 +437,7 @@ def test_status_of_an_index_without_a_snapshot_shows_the_work_in_progress(run: C
     result = run("status", "--root", world.root)
     assert result.exit_code == 0 and "no finished snapshot yet" in result.stdout
     told = json.loads(run("status", "--root", world.root, "--json").stdout)
-    assert told["snapshot"] is None and {j["stage"] for j in told["journal"]} == {"extract", "describe"}
+    assert told["snapshot"] is None and {j["stage"] for j in told["journal"]} == {"extract", "about"}
 
 
 def test_status_names_who_is_writing(run: Command, world: World):
