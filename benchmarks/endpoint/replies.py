@@ -257,7 +257,7 @@ _WRITERS: Mapping[str, Callable[[str, Random], str]] = {
     "drift_hypothesis": lambda text, rng: prose.lorem(80, rng),
     "drift_primer": _step,
     "drift_local": _step,
-    "condense": lambda text, rng: text.rpartition(NEW_QUESTION)[2].strip(),
+    "condense": lambda text, rng: text.rpartition(NEW_QUESTION)[2].partition("\n----- end of")[0].strip(),
 }
 
 
