@@ -2,32 +2,54 @@
 
     python benchmarks/retrieval.py ../shared/data/2wiki --root INDEX
     python benchmarks/retrieval.py ../shared/data/musique --root INDEX --methods hybrid local --half 1
+    python benchmarks/retrieval.py --known-items 100 --root INDEX
+    python benchmarks/retrieval.py --keywords questions.csv --root INDEX --methods hybrid local vector
 
 A corpus is a folder with `questions.jsonl`, whose rows hold `question` and `supporting_titles` or
 `supporting_ids`; INDEX holds its passages, made with `input.id_column=id`. Chunks count in the order in which
 they stand in the context; "keyword" and "vector" beside the methods are the bare lists that the index finds.
---half 0 takes the questions with even numbers, for tuning; --half 1 the others, for reporting. Asks the
-models of the index, so it is free where that is the offline engine. Measures, asserts nothing.
+--half 0 takes the questions with even numbers, for tuning; --half 1 the others, for reporting.
+
+--known-items makes questions of one hop: the first sentence of a document, drawn by a fixed seed, without the
+words of its title and those that many documents have; the document is to be found. --keywords takes any
+questions (a column question_text), and tells which share of their content words stands in what the context
+holds, and for how many questions all of them: words of four letters or more that stand in some chunk and in
+no more than half of all. They are compared by their English stems, then as they are written.
+
+Asks the models of the index, so it is free where that is the offline engine. The program is the one that
+PYTHONPATH names: an earlier one, with an index of its own, shows what has changed. Measures, asserts nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
+import random
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import Stemmer
+
 from graphrag_ray import open_index
 from graphrag_ray.ask import Index
-from graphrag_ray.search import keyword
 
 METHODS = ("keyword", "vector", "hybrid", "local")
-CUTS = (5, 10)
+CUTS = (1, 5, 10)
 ALL_WITHIN = 8
 MOST = 50
+SEED, RARE_SHARE, FEWEST_WORDS = 20_261_125, 0.1, 4
+TEXTS: Mapping[str, Sequence[str]] = {
+    "text_units": ("text",),
+    "entities": ("title", "description"),
+    "relationships": ("description",),
+    "community_reports": ("full_content",),
+}
 
 
 @dataclass(frozen=True)
@@ -48,7 +70,60 @@ def read_questions(corpus: Path, documents: Sequence[Mapping[str, Any]]) -> list
     return found
 
 
+def known_items(documents: Sequence[Mapping[str, Any]], n: int) -> list[Question]:
+    """The first sentences of n documents as questions."""
+    held = Counter(word for d in documents for word in content(d["text"]))
+    found: list[Question] = []
+    for d in random.Random(SEED).sample(list(documents), len(documents)):
+        body = d["text"].removeprefix(d["title"] or "").strip()
+        said = content(re.split(r"(?<=[.!?])\s", body, maxsplit=1)[0])
+        rest = said - content(d["title"] or "")
+        rest = {word for word in rest if held[word] <= RARE_SHARE * len(documents)}
+        if len(rest) >= FEWEST_WORDS and len(found) < n:
+            found.append(Question(" ".join(sorted(rest)), frozenset({d["row"]})))
+    return found
+
+
+def content(text: str, stem: Callable[[str], str] = str) -> set[str]:
+    """Words of four letters or more."""
+    return {stem(word) for word in re.findall(r"[^\W_]{4,}", text.casefold())}
+
+
+def keywords_held(index: Index, questions: Sequence[str], methods: Sequence[str]) -> None:
+    """Print which share of the content words of questions stands in their contexts."""
+    texts = {
+        row["id"]: " ".join(row[c] or "" for c in columns)
+        for table, columns in TEXTS.items()
+        for row in index.table(table, ["id", *columns]).to_pylist()
+    }
+    chunks = set(index.table("text_units", ["id"])["id"].to_pylist())
+    records = {
+        method: [
+            {r.id for c in index.ask(q, method=method).contexts for r in c.records} & texts.keys()
+            for q in questions
+        ]
+        for method in methods
+    }
+    print(f"{len(questions)} questions\n\n| | words | in the context | all of them |")
+    print("| --- | ---: | ---: | ---: |")
+    for how, stem in (("stems", Stemmer.Stemmer("english").stemWord), ("as written", str)):
+        words = {id_: content(text, stem) for id_, text in texts.items()}
+        held = Counter(word for id_ in chunks for word in words[id_])
+        wanted = [{w for w in content(q, stem) if 0 < held[w] <= len(chunks) / 2} for q in questions]
+        for method in methods:
+            pairs = [
+                (w, set().union(*(words[i] for i in ids)))
+                for w, ids in zip(wanted, records[method], strict=True)
+            ]
+            shares = [len(w & shown) / len(w) for w, shown in pairs if w]
+            whole = sum(share == 1 for share in shares)
+            print(f"| {method}, {how} | {sum(map(len, wanted)) / len(wanted):.1f} ", end="")
+            print(f"| {sum(shares) / len(shares):.3f} | {whole / len(shares):.3f} |")
+
+
 def by_keyword(index: Index, question: str) -> list[str]:
+    from graphrag_ray.search import keyword
+
     return [id_ for id_, _ in keyword.search(index.searcher.keyword_shards("text_unit"), question, MOST)]
 
 
@@ -80,20 +155,32 @@ def measured(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("corpus", type=Path)
+    parser.add_argument("corpus", type=Path, nargs="?")
     parser.add_argument("--root", required=True)
     parser.add_argument("--methods", nargs="*", default=METHODS)
     parser.add_argument("--half", type=int, choices=(0, 1))
+    parser.add_argument("--known-items", type=int, metavar="N")
+    parser.add_argument("--keywords", type=Path, metavar="CSV")
     options = parser.parse_args()
     index = open_index(options.root)
-    documents = index.table("documents", ["row", "title", "text_unit_ids"]).to_pylist()
+    if options.keywords:
+        with options.keywords.open(encoding="utf-8-sig", newline="") as file:
+            texts = [row["question_text"] for row in csv.DictReader(file)]
+        keywords_held(index, texts, options.methods)
+        return
+    documents = index.table("documents", ["row", "title", "text", "text_unit_ids"]).to_pylist()
     row_of = {chunk: d["row"] for d in documents for chunk in d["text_unit_ids"]}
-    questions = read_questions(options.corpus, documents)
+    if options.known_items:
+        questions = known_items(documents, options.known_items)
+    elif options.corpus:
+        questions = read_questions(options.corpus, documents)
+    else:
+        parser.error("name a corpus, --known-items or --keywords")
     if options.half is not None:
         questions = questions[options.half :: 2]
     cuts = " | ".join(f"recall@{cut}" for cut in CUTS)
     print(f"{len(questions)} questions\n\n| | {cuts} | all within {ALL_WITHIN} | ms |")
-    print("| --- | ---: | ---: | ---: | ---: |")
+    print("| --- |" + " ---: |" * (len(CUTS) + 2))
     for method in options.methods:
         read = by_keyword if method == "keyword" else by_method(method)
         *shares, ms = measured(read, index, questions, row_of)

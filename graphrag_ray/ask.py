@@ -345,7 +345,7 @@ class Index:
 
     def cited(self, references: Iterable[Reference]) -> list[Cited]:
         """Section, short number and name of each cited record, section by section."""
-        return named(references, self._rows)
+        return named(references, self._rows, self.settings.chunking.prepended_metadata)
 
     def numbers(self, references: Iterable[Reference]) -> dict[Reference, int]:
         """The short number of each record; those that the snapshot does not hold are left out."""
@@ -368,7 +368,7 @@ class Index:
             self._check_there()
         contexts = answer.contexts if answer else ()
         shown = {r.id for used in contexts for r in used.records if r.section == "Sources"}
-        found = under(references, self._rows, shown=shown)
+        found = under(references, self._rows, shown=shown, columns=self.settings.chunking.prepended_metadata)
         return specific(found, answer) if answer else found
 
     def beside(self, answer: Answer, show: Callable[[], T], what: str) -> tuple[T | None, Answer]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from graphrag_ray.engine.gateways import Models
@@ -13,13 +14,13 @@ from graphrag_ray.engine.probing import probe, probed
 from graphrag_ray.engine.spending import Spending, check_prices
 from graphrag_ray.engine.stopping import Stop, listening
 from graphrag_ray.errors import FatalCallError, SettingsError
-from graphrag_ray.index import Indexed
+from graphrag_ray.index import Indexed, settings_before
 from graphrag_ray.index import index as run_index
-from graphrag_ray.prompts import load_prompts
 from graphrag_ray.settings import OFFLINE_MODEL_ID, Settings, Storage, of_index
 from graphrag_ray.settings_file import load_settings, storage_of
 from graphrag_ray.steps.contents import require_paths
 from graphrag_ray.steps.listing import list_input
+from graphrag_ray.steps.new_prompts import cost_of_prompts
 from graphrag_ray.store import locks, runs
 from graphrag_ray.store.compaction import totals
 from graphrag_ray.store.files import Store
@@ -43,6 +44,8 @@ def build_index(
     allow_deletes: bool = False,
     reset_communities: bool = False,
     verify: bool = False,
+    new_prompts: bool = False,
+    agree: Callable[[str], object] | None = None,
     address: str | None = None,
     storage: Storage | Mapping[str, Any] | None = None,
 ) -> Indexed:
@@ -57,6 +60,9 @@ def build_index(
     allow_deletes   let documents go, or be replaced, where a run would refuse that
     reset_communities   partition the graph afresh, not from the communities that are there
     verify          read every stored part first; damaged ones are set aside and made anew
+    new_prompts     take the prompts of the package, or of the settings' `prompts_dir`, for all of the index,
+                    not those that it was made with. `observer` is told first what that costs
+    agree           told instead; what it raises ends this before anything is asked
     address         a Ray cluster; None: the one of this machine, else a private one
     storage         how index and INPUT are reached, as in settings.Storage; None: as the settings, else the
                     environment, say. It is not taken from a snapshot
@@ -65,8 +71,9 @@ def build_index(
     main thread, it ends with Interrupted on Ctrl-C and SIGTERM (`engine/stopping.py`).
     """
     observer = observer or _observer(progress)
-    settled = _settled(root, settings, storage)
-    with _on_ray(input_url, root, settled, observer, address) as executor:
+    settled = _settled(root, settings, storage, new_prompts)
+    agreed = partial(_agreed, settled, new_prompts, (new_prompts and agree) or observer.note)
+    with _on_ray(input_url, root, settled, observer, address, agreed) as executor:
         return run_index(
             input_url,
             executor,
@@ -76,6 +83,7 @@ def build_index(
             allow_deletes=allow_deletes,
             reset_communities=reset_communities,
             verify=verify,
+            new_prompts=new_prompts,
         )
 
 
@@ -86,7 +94,10 @@ def _observer(progress: bool | None) -> Observer:
 
 
 def _settled(
-    root: str, settings: Settings | Mapping[str, Any] | None, storage: Storage | Mapping[str, Any] | None
+    root: str,
+    settings: Settings | Mapping[str, Any] | None,
+    storage: Storage | Mapping[str, Any] | None,
+    new_prompts: bool,
 ) -> Settings:
     """Those given, or else those of what is there; with how storage is reached. Raises SettingsError."""
     if not isinstance(settings, Settings):
@@ -94,18 +105,30 @@ def _settled(
         if settings is None:
             before = before_of(Store(root, storage_of(None, storage).of(root)))
             settings = load_settings(None, (), of_index(before.settings) if before else None, Known.read(url))
-            require_paths(before.settings if before else {}, settings)
+            require_paths(before.settings if before else {}, settings, new_prompts=new_prompts)
         else:
             settings = load_settings(None, (), settings, Known.read(url))
     return settings.model_copy(update={"storage": storage_of(settings, storage)})
 
 
+def _agreed(settings: Settings, new_prompts: bool, agree: Callable[[str], object], store: Store) -> None:
+    """What other prompts cost is told. Raises PromptError, and what `agree` raises."""
+    before = settings_before(store, readable(store)[0])
+    if cost := cost_of_prompts(store, settings, indexing_stages(settings), before, new_prompts):
+        agree(cost)
+
+
 @contextmanager
 def _on_ray(
-    input_url: str, root: str, settings: Settings, observer: Observer, address: str | None
+    input_url: str,
+    root: str,
+    settings: Settings,
+    observer: Observer,
+    address: str | None,
+    agreed: Callable[[Store], None],
 ) -> Iterator[RayExecutor]:
     """An executor on Ray for as long as the block lasts, in which signals stop it; what can be wrong is
-    looked for before Ray is started."""
+    looked for before Ray is started. agreed: raises where the owner of the index does not want it so."""
     # Ray is imported here: it takes a second, and this module is read for its names.
     from graphrag_ray.distributed.cluster import connected, will_be_private
     from graphrag_ray.distributed.executor import RayExecutor
@@ -115,6 +138,7 @@ def _on_ray(
     locks.check_free(store)
     private = will_be_private(address)
     first = _check(input_url, store, settings, here=private)
+    agreed(store)
     observer.checked(settings)
     models = Models.of(settings, *_usages(store))
     if private:
@@ -160,7 +184,7 @@ def _remember(store: Store, settings: Settings, observer: Observer) -> None:
 
 
 def _check(input_url: str, store: Store, settings: Settings, here: bool) -> str | None:
-    """What is wrong with prices, prompts, INPUT and keys is told before Ray takes its seconds.
+    """What is wrong with prices, INPUT and keys is told before Ray takes its seconds.
 
     here: the workers will have this process's environment. Returns the path of a file of a local INPUT.
     """
@@ -169,7 +193,6 @@ def _check(input_url: str, store: Store, settings: Settings, here: bool) -> str 
         before = before_of(store)
         require_known(settings, asked, before.settings if before else None)
     check_prices(settings.budget, Models.of(settings))
-    load_prompts(settings.prompts_dir, settings.prompts)
     first = list_input(input_url, store.url, settings.input_options(input_url, store.url))[0].url
     if here:
         check_endpoints(settings)

@@ -23,9 +23,8 @@ from graphrag_ray.ids import stable_id
 from graphrag_ray.index import settings_before
 from graphrag_ray.llm.sizes import text_size
 from graphrag_ray.messages import ChatReply, ChatRequest, Request
-from graphrag_ray.prompts import load_prompts
 from graphrag_ray.settings import Settings
-from graphrag_ray.steps.contents import load_names
+from graphrag_ray.steps.contents import load_names, prompts_for
 from graphrag_ray.steps.listing import InputFile, list_input
 from graphrag_ray.steps.read import read_file
 from graphrag_ray.store import parquet
@@ -67,6 +66,7 @@ def estimate(
     sample: int = SAMPLE_CHUNKS,
     given: Mapping[str, float] | None = None,
     read_bytes: int | None = READ_BYTES,
+    new_prompts: bool = False,
 ) -> Forecast:
     """The forecast of `index` on INPUT.
 
@@ -74,14 +74,15 @@ def estimate(
     sample      chunks that the offline engine reads, for what is modelled
     given       assumptions to go by (`forecast.assumptions.KNOWN`)
     read_bytes  of a larger INPUT only a sample of its files is read; None: all of it
+    new_prompts as in `index`: not with the prompts that the index was made with
 
     Raises InputError, SettingsError, PromptError as `index` does; StoreError.
     """
-    prompts = load_prompts(settings.prompts_dir, settings.prompts)
-    spec = extract_spec(prompts, settings, load_names(settings).key)
     store = Store(root, settings.storage.of(root)) if root is not None else None
+    before = settings_before(store, readable(store)[0]) if store is not None else None
+    prompts = prompts_for(settings, before, new_prompts)
+    spec = extract_spec(prompts, settings, load_names(settings).key)
     if store is not None:
-        before = settings_before(store, readable(store)[0])
         settings = settings.with_chunks_of(before).with_descriptions_of(before).with_reports_of(before)
     journal = JournalIndex.load(store, "extract") if store is not None else None
     counter = ChunkCounter(spec, settings, sample, journal.is_done if journal else None)

@@ -28,7 +28,7 @@ from graphrag_ray.llm.sizes import guessed_vocabularies
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.settings import Settings
 from graphrag_ray.steps.about import tell_about
-from graphrag_ray.steps.ahead import tell_ahead
+from graphrag_ray.steps.ahead import tell_ahead, tell_unknown_columns
 from graphrag_ray.steps.changes import changes
 from graphrag_ray.steps.communities import HIERARCHY, Layout, find_communities, load_layout
 from graphrag_ray.steps.compact import FEW, MANY, compact
@@ -57,6 +57,11 @@ WITHOUT_TITLES = (
     "Chunks of this index are embedded without the titles and dates of their documents, and stay so: "
     "keywords find these, vectors do not. --set embeddings.with_titles=true embeds all chunks anew but those "
     "of documents without a date whose texts begin with their titles"
+)
+UNSEEN_TITLES = (
+    "The model that extracts reads neither, so reports cannot tell when something was so. --set "
+    "chunking.prepend=auto asks it again about each chunk whose document has a date, or a title of its own; "
+    "`estimate` with the same tells what that costs"
 )
 
 
@@ -88,6 +93,7 @@ def index(
     allow_deletes: bool = False,
     reset_communities: bool = False,
     verify: bool = False,
+    new_prompts: bool = False,
     now: Callable[[], float] = time.time,
 ) -> Indexed:
     """Bring the index in `executor.store` up to date with INPUT, and commit a snapshot.
@@ -97,11 +103,12 @@ def index(
     reset_communities   partition the graph afresh, not from the parent snapshot's communities, and write all
                         reports again whose context changed
     verify          read every stored part first, however many there are; damaged ones are made anew
+    new_prompts     take the prompts of the package, not those that the index was made with
 
     Raises InputError, SettingsError, PromptError, DeletionRefused before anything is spent; RunStopped
     when a run must not go on (what was answered is kept); StoreError.
     """
-    load_prompts(settings.prompts_dir, settings.prompts)
+    load_prompts(settings.prompts_dir, None if new_prompts else settings.prompts)
     load_names(settings)
     for guessed in guessed_vocabularies(settings.models):
         observer.note(guessed)
@@ -112,13 +119,16 @@ def index(
         afresh = frozenset({"communities", "reports"}) if reset_communities else frozenset()
         run = Run(executor, settings, {}, None, observer, lock=lock, afresh=afresh)
         run.parent = parent_of(run, add)
-        run.settings = with_contents(settings, run.parent, observer)
         before = settings_before(store, run.parent)
-        if run.settings.lacks_titles_of(before):
-            observer.note(WITHOUT_TITLES)
+        run.settings = with_contents(settings, before, observer, new_prompts)
+        lacks_titles = run.settings.lacks_titles_of(before)
         run.settings = (
             run.settings.with_chunks_of(before).with_descriptions_of(before).with_reports_of(before)
         )
+        if lacks_titles:
+            observer.note(WITHOUT_TITLES)
+            if not run.settings.chunking.prepend:
+                observer.note(UNSEEN_TITLES)
         run.prompts = load_prompts(settings.prompts_dir, run.settings.prompts)
         names = load_names(run.settings)
         if told := tell_unfinished(store, JOURNALS):
@@ -154,6 +164,7 @@ def _build(run: Run, given: _Given, record: Recorder) -> Indexed:
     store, parent = run.store, run.parent
     number = snapshots.next_number(store)
     corpus = read(run, given.input_url, add=given.add, allow_deletes=given.allow_deletes)
+    tell_unknown_columns(run, corpus)
     tell_ahead(run, corpus)
     derived = derive(run, corpus, given.names)
     results = derived.results

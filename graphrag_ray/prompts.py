@@ -18,7 +18,7 @@ from typing import Any, get_args
 
 from graphrag_ray.errors import PromptError
 from graphrag_ray.messages import Message
-from graphrag_ray.settings import BUNDLED, IndexingPrompt
+from graphrag_ray.settings import IndexingPrompt
 from graphrag_ray.text_files import names_in, read_text
 from graphrag_ray.urls import shown
 
@@ -54,6 +54,7 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "answer": frozenset(
         {"question", "context", "response_type", "knowledge", "language", "max_tokens", "max_words"}
     ),
+    "drift_hypothesis": frozenset({"about", "question", "language", "max_tokens", "max_words"}),
     "drift_primer": frozenset(
         {
             "about",
@@ -70,6 +71,7 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "drift_local": frozenset(
         {
             "question",
+            "asked",
             "follow_up",
             "context",
             "n_follow_ups",
@@ -85,8 +87,9 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
 }
 """Every prompt and the placeholders that it has: all but OPTIONAL, and no others."""
 
-OPTIONAL = frozenset({"about", "max_tokens", "max_words"})
-"""Placeholders that a prompt may lack: those of earlier versions, which an index keeps, lack some."""
+OPTIONAL = frozenset({"about", "asked", "max_tokens", "max_words"})
+"""Placeholders that a prompt may lack: those of earlier versions lack some, and an index or a folder may keep
+these."""
 
 
 def reply_lengths(max_tokens: int) -> dict[str, str]:
@@ -156,13 +159,13 @@ def load_prompts(
     directory: str | Path | None = None, kept: Mapping[Any, str] | None = None
 ) -> dict[str, Prompt]:
     """All prompts by name: from `directory`, a folder or a URL, where it has NAME.txt, else those that an
-    index keeps, else the bundled ones. "bundled": all of these. Driver only. Raises PromptError."""
-    bundled = str(directory) == BUNDLED
-    own = _own_prompts(str(directory)) if directory is not None and not bundled else {}
+    index keeps, else the bundled ones. Driver only. Raises PromptError."""
+    own = _own_prompts(str(directory)) if directory is not None else {}
     prompts = {}
     for name in PLACEHOLDERS:
-        if name not in own and not bundled and kept and name in kept:
-            prompts[name] = parse_prompt(name, kept[name], f"prompt {name!r} that the index was made with")
+        if name not in own and kept and name in kept:
+            where = f"prompt {name!r} that the index was made with (--new-prompts takes the package's)"
+            prompts[name] = parse_prompt(name, kept[name], where)
             continue
         place = own.get(name) or str(bundled_prompts() / f"{name}.txt")
         try:
@@ -178,6 +181,12 @@ def kept_prompts(prompts: Mapping[str, Prompt]) -> dict[str, str]:
     return {name: prompts[name].source for name in get_args(IndexingPrompt)}
 
 
+def earlier_prompts() -> dict[str, str]:
+    """The texts that indexes were made with before snapshots kept any. They had not changed until then."""
+    folder = Path(__file__).parent / "earlier_prompts"
+    return {path.stem: path.read_text("utf-8") for path in sorted(folder.glob("*.txt"))}
+
+
 def _own_prompts(folder: str) -> dict[str, str]:
     """Where the prompts of a folder are, by name."""
     try:
@@ -185,10 +194,7 @@ def _own_prompts(folder: str) -> dict[str, str]:
     except OSError as e:
         raise PromptError(f"cannot read prompts_dir {shown(folder)}: {e}") from e
     if names is None:
-        raise PromptError(
-            f"prompts_dir {shown(folder)} is not a folder; `graphrag-ray init` writes one, or --set "
-            f"prompts_dir={BUNDLED} for those of the package"
-        )
+        raise PromptError(f"prompts_dir {shown(folder)} is not a folder; `graphrag-ray init` writes one")
     found = {
         name.removesuffix(".txt"): posixpath.join(folder, name) for name in names if name.endswith(".txt")
     }

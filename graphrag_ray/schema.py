@@ -53,7 +53,7 @@ TEXT_UNITS = _table(
     ("position", pa.int64()),  # 0, 1, … within the document
     ("start", pa.int64()),  # character offset into documents.text
     ("end", pa.int64()),
-    ("header", pa.string()),  # title and date as prepended for the model; "" by default
+    ("header", pa.string()),  # what stands of its document above it for the model that extracts; or ""
 )
 
 ENTITY_INSTANCES = _table(
@@ -127,7 +127,7 @@ COVARIATES = _table(
     ("status", pa.string()),  # TRUE, FALSE or SUSPECTED
     ("start_date", pa.string()),
     ("end_date", pa.string()),
-    ("source_text", pa.string()),  # quotes from the text unit
+    ("source_text", pa.string()),  # quotes from the text unit, " […] " between several
     ("text_unit_id", pa.string()),  # the first that states it
     # ours
     ("subject_entity_id", pa.string()),  # null where no entity has the subject's key

@@ -292,8 +292,25 @@ class Chunking(_Strict):
     tokens, but for the last one; token: wherever a token ends, also inside of words and numbers. null: as the
     index has them; a new one has sentences. A change makes all chunks anew that are no whole documents, and
     asks a model again."""
-    prepend: tuple[Literal["title", "date"], ...] = ()
-    """Document fields written above each chunk, within the budget."""
+    prepend: tuple[str, ...] | Literal["auto"] | None = None
+    """What is said of its document above each chunk where a model extracts, within `size`: title, date, and
+    columns of the metadata by name. These columns are said in search, contexts and sources, too, as title and
+    date are in any case. auto: date and title, but no title that is the file's name or that the chunk begins
+    with. null: as the index has it, a new one auto. A change asks a model again about each chunk that it
+    concerns."""
+
+    @field_validator("prepend", mode="before")
+    @classmethod
+    def _words(cls, value: Any) -> Any:
+        if isinstance(value, str) and value != "auto":
+            return [word.strip() for word in value.split(",")]
+        return value
+
+    @property
+    def prepended_metadata(self) -> tuple[str, ...]:
+        """The columns of the metadata that `prepend` names."""
+        named = self.prepend if isinstance(self.prepend, tuple) else ()
+        return tuple(n.removeprefix("metadata.") for n in named if n not in ("title", "date"))
 
     @model_validator(mode="after")
     def _overlap_below_size(self) -> Chunking:
@@ -336,6 +353,10 @@ class Names(_Strict):
     """The text of such a file, where none is named. A snapshot keeps that of the file it was made with."""
 
 
+JOINED_TOKENS = 100
+"""Of a new index: some three sentences."""
+
+
 class Descriptions(_Strict):
     max_output_tokens: Annotated[int, Field(gt=0)] = 500
     batch_tokens: Annotated[int, Field(gt=0)] = 6_000
@@ -344,6 +365,9 @@ class Descriptions(_Strict):
     """Descriptions that differ by quotation marks, the case of the first letter or a full stop at the end.
     once: read as one, and where there is no other, no model is asked; each: as former versions did. null: as
     the index was made, a new one once."""
+    joined_tokens: Annotated[int, Field(ge=0)] | None = None
+    """Two or three descriptions that together have at most so many tokens are put one after the other, and no
+    model is asked. 0: a model is asked wherever two differ. null: as the index was made, a new one 100."""
 
 
 class Graph(_Strict):
@@ -420,9 +444,10 @@ class Embeddings(_Strict):
     max_tokens: Annotated[int, Field(gt=0)] = 8_000
     """Longer texts are cut before embedding."""
     with_titles: bool | None = None
-    """Chunks are embedded with the title and date of their documents above them, so that vectors find what
-    only these tell apart (keywords do in any case). null: as the index has them; a new one does. A change
-    embeds all chunks anew but those of documents without a date whose texts begin with their titles."""
+    """Chunks are embedded with the title and date of their documents above them, and what else
+    `chunking.prepend` names, so that vectors find what only these tell apart (keywords do in any case). null:
+    as the index has them; a new one does. A change embeds all chunks anew but those of documents without a
+    date whose texts begin with their titles."""
 
 
 Language: TypeAlias = Literal[
@@ -465,11 +490,11 @@ class Query(_Strict):
 
     context_tokens: Annotated[int, Field(gt=0)] = 8_000
     """Of the data in one context, without the prompt around it."""
-    response_type: str = "multiple paragraphs"
-    """Form and length of an answer, in words for the model."""
+    response_type: str = "as long as the question needs"
+    """Form and length of an answer, in words for the model, such as `a list of five points`."""
     seed: int = 20_240_424
-    max_map_tokens: Annotated[int, Field(gt=0)] = 1_000
-    """Of a reply in the map phase."""
+    max_map_tokens: Annotated[int, Field(gt=0)] = 1_500
+    """Of a reply in the map phase, and of a step of drift."""
     max_reduce_tokens: Annotated[int, Field(gt=0)] = 2_000
     """Of the answer itself."""
     general_knowledge: bool = False
@@ -490,6 +515,12 @@ class Query(_Strict):
     """drift: rounds of follow-up questions."""
     drift_breadth: Annotated[int, Field(gt=0)] = 3
     """drift: follow-up questions of a round."""
+    drift_hypothesis: bool = True
+    """drift: have a paragraph written that might answer the question, and look for reports near both; one
+    short call more. The offline engine writes none."""
+    neighbours: Annotated[int, Field(ge=0)] = 3
+    """vector, hybrid, local, drift: so many chunks at the front bring the chunks after and before them in
+    their documents, where the context has room left. 0: none."""
     hybrid_over: Annotated[tuple[Searched, ...], Field(min_length=1)] = ("text_unit",)
     """What hybrid search looks through; lists of several kinds become one. On a command line: a,b."""
     hybrid_vector_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
@@ -558,9 +589,6 @@ IndexingPrompt: TypeAlias = Literal[
 LANGUAGE_OF_TEXT = "the language of the text"
 LANGUAGE_OF_QUESTION = "the language of the question"
 
-BUNDLED = "bundled"
-"""In the place of prompts_dir: the prompts of the package."""
-
 
 class Settings(_Strict):
     root: OfMachine[str | None] = None
@@ -603,8 +631,8 @@ class Settings(_Strict):
     default, answers are written in the language of the question."""
     prompts_dir: OfMachine[KeptPlace] = None
     """A folder with edited prompts (`graphrag-ray init` writes one); what it lacks is as if it were null.
-    null: an index goes on with the prompts that it was made with, a new one and all questions take those of
-    the package. bundled: those of the package, also for an index that was made with others."""
+    null: an index goes on with the prompts that it was made with until `index --new-prompts`; a new one and
+    all questions take those of the package."""
     prompts: dict[IndexingPrompt, Annotated[str, Field(max_length=100_000)]] = {}
     """Texts of prompts. Written by snapshots: those that the index was made with."""
 
@@ -624,8 +652,8 @@ class Settings(_Strict):
         return self
 
     def with_chunks_of(self, before: Mapping[str, Any] | None) -> Settings:
-        """Settings that say where chunks end, and whether they are embedded with titles: as these do, else as
-        those of the index before did.
+        """Settings that say where chunks end, what a model reads above them, and whether they are embedded
+        with titles: as these do, else as those of the index before did.
 
         before: what its snapshot, or the record of its last run, keeps; None: there was none
         """
@@ -634,6 +662,10 @@ class Settings(_Strict):
             said = "sentence" if before is None else _said_in(before, "chunking", "boundaries")
             kept = "sentence" if said == "sentence" else "token"
             chunking = chunking.model_copy(update={"boundaries": kept})
+        if chunking.prepend is None:
+            said = "auto" if before is None else _said_in(before, "chunking", "prepend")
+            fields = tuple(x for x in said if isinstance(x, str)) if isinstance(said, list | tuple) else ()
+            chunking = chunking.model_copy(update={"prepend": said if said == "auto" else fields})
         if embeddings.with_titles is None:
             embedded = before is not None and _said_in(before, "embeddings", "enabled") is not False
             titles = not embedded or _said_in(before or {}, "embeddings", "with_titles") is True
@@ -648,15 +680,18 @@ class Settings(_Strict):
         return unsaid and kept.enabled and kept.with_titles is False and self.embeddings.with_titles is None
 
     def with_descriptions_of(self, before: Mapping[str, Any] | None) -> Settings:
-        """Settings that say how often like descriptions are read: as these do, else as the index before did.
+        """Settings that say which descriptions need no model: as these do, else as the index before did.
 
         before: as for `with_chunks_of`. What was asked in another way would be asked, and paid for, again.
         """
-        if self.descriptions.alike is not None:
-            return self
-        said = before.get("descriptions") if before is not None else {"alike": "once"}
-        kept = "once" if isinstance(said, Mapping) and said.get("alike") == "once" else "each"
-        return self.model_copy(update={"descriptions": self.descriptions.model_copy(update={"alike": kept})})
+        given = self.descriptions
+        kept: dict[str, Any] = {"alike": "once", "joined_tokens": JOINED_TOKENS}
+        if before is not None:
+            tokens = _said_in(before, "descriptions", "joined_tokens")
+            kept["alike"] = "once" if _said_in(before, "descriptions", "alike") == "once" else "each"
+            kept["joined_tokens"] = tokens if isinstance(tokens, int) and tokens >= 0 else 0
+        unsaid = {name: value for name, value in kept.items() if getattr(given, name) is None}
+        return self.model_copy(update={"descriptions": given.model_copy(update=unsaid)})
 
     def with_reports_of(self, before: Mapping[str, Any] | None) -> Settings:
         """Settings that say who writes reports, and what the corpus is about: as these do, else as the index

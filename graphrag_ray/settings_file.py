@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from graphrag_ray.errors import SettingsError
-from graphrag_ray.settings import BUNDLED, Settings, Storage
+from graphrag_ray.settings import Settings, Storage
 from graphrag_ray.settings_text import apply, read_mapping, validated
 from graphrag_ray.text_files import beside
 from graphrag_ray.user_settings import Known, read_user_settings
@@ -83,9 +83,7 @@ def _relative_to(file: str, data: dict[str, Any]) -> None:
     names, source = data.get("names"), data.get("input")
     paths = [(data, "root"), (source, "url"), (data, "prompts_dir")]
     for section, key in (*paths, (names, "aliases_file"), (names, "block_file")):
-        if not isinstance(section, dict) or (key, section.get(key)) == ("prompts_dir", BUNDLED):
-            continue
-        if section.get(key) and isinstance(section[key], str):
+        if isinstance(section, dict) and section.get(key) and isinstance(section[key], str):
             section[key] = beside(file, section[key])
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from graphrag_ray.corpus.metadata import columns_of, metadata_lines
 from graphrag_ray.corpus.titles import label, own_title
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.query.evidence import Found, evidence, passages
@@ -82,10 +83,10 @@ class Cited:
     name: str
 
 
-def named(references: Iterable[Reference], read: Read) -> list[Cited]:
+def named(references: Iterable[Reference], read: Read, columns: Sequence[str] = ()) -> list[Cited]:
     """The cited records that the snapshot holds, section by section, each in the order of the references:
     by the title of a report or entity, the ends of a relationship, what a claim says, the title, date and
-    place of a chunk.
+    place of a chunk. columns: of its document's metadata, which are said, too
     """
     wanted = list(references)
     out = []
@@ -94,17 +95,20 @@ def named(references: Iterable[Reference], read: Read) -> list[Cited]:
         rows = _read(section, ids, read, without=("references", "text_unit_ids", "text"))
         documents = _documents(rows, read) if section == "Sources" else {}
         out += [
-            Cited(section, rows[i]["human_readable_id"], _name(section, rows[i], documents))
+            Cited(section, rows[i]["human_readable_id"], _name(section, rows[i], documents, columns))
             for i in ids
             if i in rows
         ]
     return out
 
 
-def under(references: Iterable[Reference], read: Read, *, shown: Collection[str] = ()) -> list[Source]:
+def under(
+    references: Iterable[Reference], read: Read, *, shown: Collection[str] = (), columns: Sequence[str] = ()
+) -> list[Source]:
     """A Source for each reference to a record that the snapshot holds.
 
     shown: ids of chunks that the answer's contexts held; where a record has too many, these are read first
+    columns: as for `named`
     """
     wanted = list(references)
     rows = {"Reports": _reports([r.id for r in wanted if r.section == "Reports"], read)}
@@ -119,7 +123,9 @@ def under(references: Iterable[Reference], read: Read, *, shown: Collection[str]
     chunks = {r: _chunks_of(r, rest, rows, shown) for r, rest in rests.items()}
     rows["Sources"] = _read("Sources", [c for found in chunks.values() for c in found.first], read)
     documents = _documents(rows["Sources"], read)
-    return [_source(r, rests[r], rows, chunks[r], documents) for r in rests if r.id in rows[r.section]]
+    return [
+        _source(r, rests[r], rows, chunks[r], documents, columns) for r in rests if r.id in rows[r.section]
+    ]
 
 
 def specific(sources: Sequence[Source], answer: Answer) -> list[Source]:
@@ -257,6 +263,7 @@ def _source(
     rows: Mapping[str, Rows],
     chunks: _Chunks,
     documents: Mapping[str, Mapping[str, Any]],
+    columns: Sequence[str],
 ) -> Source:
     row = rows[reference.section][reference.id]
     of_chunk = reference.section == "Sources"
@@ -271,7 +278,7 @@ def _source(
             "section": reference.section,
             "id": reference.id,
             "human_readable_id": row["human_readable_id"],
-            "name": _name(reference.section, row, documents),
+            "name": _name(reference.section, row, documents, columns),
             **{column: row[column] for column in _SHOWN[reference.section]},
             **({c: documents[row["document_id"]][c] for c in ("title", "date")} if of_chunk else {}),
         },
@@ -299,21 +306,24 @@ def _chunk(
     }
 
 
-def _name(section: str, row: Mapping[str, Any], documents: Mapping[str, Mapping[str, Any]]) -> str:
+def _name(
+    section: str, row: Mapping[str, Any], documents: Mapping[str, Mapping[str, Any]], columns: Sequence[str]
+) -> str:
     if section == "Relationships":
         return f"{row['source']} – {row['target']}"
     if section == "Claims":
         return str(row["description"])
     if section == "Sources":
-        return _name_of_chunk(row, documents[row["document_id"]])
+        return _name_of_chunk(row, documents[row["document_id"]], columns)
     return str(row["title"])
 
 
-def _name_of_chunk(row: Mapping[str, Any], document: Mapping[str, Any]) -> str:
+def _name_of_chunk(row: Mapping[str, Any], document: Mapping[str, Any], columns: Sequence[str]) -> str:
     """`Minutes (2023-09-14): minutes.csv, row 9, characters 0–80`; without a title that only repeats the
     file's name."""
     title = own_title(document["title"], document["document"], document["row"])
-    about = label(title, document["date"], document["document"], document["row"])
+    more = metadata_lines(columns_of(document["metadata"]), columns)
+    about = label(title, document["date"], document["document"], document["row"], more=more)
     where = f"{document['place']}, characters {row['start']}–{row['end']}"
     return f"{about}: {where}" if about else where
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -189,7 +190,7 @@ def merged(text: str) -> Any:
 def described(text: str) -> Any:
     spec = describe_spec(PROMPTS, SETTINGS)
     pieces = [text, text[::2], *text.split("\n")]
-    layer(pieces, 50, lambda t: offsets(t, VOCABULARY).tolist())
+    layer(pieces, replace(spec, batch_tokens=50, joined_tokens=20), lambda t: offsets(t, VOCABULARY).tolist())
     return [played(describe("entity", text, pieces, spec), text, ended) for ended in ("stop", "length")]
 
 

@@ -1,4 +1,4 @@
-"""A model for tests: it recognises our bundled prompts and answers each by simple, known rules.
+"""A model for tests: it recognises our bundled prompts, and earlier ones, and answers each by simple rules.
 
 Names are words in capitals; two names in one sentence are related. So a test can say what an index of
 its texts must hold. It reads the messages only, as a model behind HTTP does.
@@ -12,12 +12,12 @@ from typing import Any
 
 from graphrag_ray.extract.records import COMPLETION, FIELD, RECORD
 from graphrag_ray.messages import ChatReply, ChatRequest, EmbeddingReply, EmbeddingRequest, Reply, Request
-from graphrag_ray.prompts import Prompt, load_prompts
+from graphrag_ray.prompts import Prompt, earlier_prompts, load_prompts
 from graphrag_ray.records import parse_sections
 
 NAME = re.compile(r"\b[A-Z]{3,}(?: [A-Z]{3,})*\b")
 
-_PROMPTS = load_prompts()
+_PROMPTS = (load_prompts(), load_prompts(None, earlier_prompts()))
 
 
 def _pattern(prompt: Prompt) -> re.Pattern[str]:
@@ -39,12 +39,14 @@ def _pattern(prompt: Prompt) -> re.Pattern[str]:
     return re.compile("".join(group(p) for p in pieces), re.DOTALL)
 
 
-_PATTERNS = {name: _pattern(p) for name, p in _PROMPTS.items() if name != "extract_examples"}
+_PATTERNS = [
+    (name, _pattern(p)) for prompts in _PROMPTS for name, p in prompts.items() if name != "extract_examples"
+]
 
 
 def recognise(text: str) -> tuple[str, dict[str, str]]:
     """The named prompt whose user part this is, and what its placeholders were filled with."""
-    for name, pattern in _PATTERNS.items():
+    for name, pattern in _PATTERNS:
         if match := pattern.fullmatch(text):
             return name, match.groupdict()
     raise ValueError(f"no bundled prompt reads like {text[:80]!r}")
@@ -150,6 +152,10 @@ def answer_rate(variables: dict[str, str]) -> str:
         for r in reports
     ]
     return json.dumps({"ratings": ratings})
+
+
+def answer_drift_hypothesis(variables: dict[str, str]) -> str:
+    return f"{variables['question']} They met, and somebody wrote."
 
 
 def answer_drift_primer(variables: dict[str, str]) -> str:

@@ -81,8 +81,8 @@ def _ours(kind: str) -> str:
         "relationships between them; ## between records and <|COMPLETE|> at the end.\n\n"
         "----- passage -----\n",
         "glean_check": "Compare your records with the passage once more",
-        "glean": "MANY entities and relationships of the passage are missing",
-        "describe": "The descriptions, one a line, reach to the end of this message:\n\n",
+        "glean": "So some are missing",
+        "describe": "The text to merge, one description a line, to the end of this message:\n\n",
         "report": "Write the report on the community whose data follow:\n\n",
     }[kind]
 

@@ -22,6 +22,7 @@ CHAT_KINDS = (
     "rate",
     "reduce",
     "answer",
+    "drift_hypothesis",
     "drift_primer",
     "drift_local",
     "condense",
@@ -32,10 +33,11 @@ CHAT_KINDS = (
 _STARTS = (
     ("Write the records of the passage below", "extract"),
     ("Compare your records with the passage once more", "glean_check"),
-    ("MANY entities and relationships of the passage are missing", "glean"),
+    ("So some are missing", "glean"),
     ("Write the claims that the passage below makes", "claims"),
     ("Say what the corpus is about", "about"),
     ("Write the report on the community whose data follow", "report"),
+    ("# The question to write a report's paragraph for", "drift_hypothesis"),
     ("Your last reply could not be used", "correct"),
 )
 NEW_QUESTION = "# The new question"
@@ -47,7 +49,7 @@ def kind_of(text: str) -> str:
     for start, kind in _STARTS:
         if text.startswith(start):
             return kind
-    if text.startswith(_DESCRIBE) and "The descriptions, one a line" in text:
+    if text.startswith(_DESCRIBE) and "The text to merge, one description a line" in text:
         return "describe"
     if text.startswith("# Question"):
         if "<ANSWER_HELPFULNESS>" in text:

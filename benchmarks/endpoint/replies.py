@@ -20,6 +20,7 @@ from .prompts import NEW_QUESTION, Messages, asked_first, kind_of
 from .tokens import words_of_bias
 
 PASSAGE = "----- passage -----\n"
+END = "\n----- end of the passage -----"
 FIELD = "<|>"
 CHARS_PER_ENTITY = 420
 PHRASES = 0.5
@@ -101,7 +102,7 @@ def _records(
 def _claims(text: str, rng: Random) -> str:
     record, completion = _delimiters(text)
     passage = _passage(text)
-    subjects = _between(text, "Entities, one a line:\n", "\n\nThe passage begins").split("\n")
+    subjects = _between(text, "Entities, one a line:\n", "\n\nThe material begins").split("\n")
     folded = passage.upper()
     out = []
     for subject in rng.sample(subjects, min(len(subjects), rng.randint(1, 4))):
@@ -253,6 +254,7 @@ _WRITERS: Mapping[str, Callable[[str, Random], str]] = {
     "rate": _rate,
     "reduce": _reduce,
     "answer": _answer,
+    "drift_hypothesis": lambda text, rng: prose.lorem(80, rng),
     "drift_primer": _step,
     "drift_local": _step,
     "condense": lambda text, rng: text.rpartition(NEW_QUESTION)[2].strip(),
@@ -260,7 +262,8 @@ _WRITERS: Mapping[str, Callable[[str, Random], str]] = {
 
 
 def _passage(text: str) -> str:
-    return text.partition(PASSAGE)[2]
+    passage = text.partition(PASSAGE)[2]
+    return passage.rpartition(END)[0] or passage
 
 
 def _delimiters(text: str) -> tuple[str, str]:

@@ -31,6 +31,11 @@ from graphrag_ray.terminal.program import Command
     help="Chunks that the offline engine reads; default: 1000.",
 )
 @click.option("--full", is_flag=True, help="Read all of INPUT, also where it is larger than 512 MB.")
+@click.option(
+    "--new-prompts",
+    is_flag=True,
+    help="As `index --new-prompts`: not with the prompts of the index at --root.",
+)
 @click.option("--assume", multiple=True, metavar="NAME=VALUE", help="Replace one of the assumptions printed.")
 @json_option
 def estimate(
@@ -40,6 +45,7 @@ def estimate(
     root: str | None,
     sample: int | None,
     full: bool,
+    new_prompts: bool,
     assume: tuple[str, ...],
     as_json: bool,
     **short: Any,
@@ -79,6 +85,7 @@ def estimate(
         sample=sample or SAMPLE_CHUNKS,
         given=given,
         read_bytes=None if full else READ_BYTES,
+        new_prompts=new_prompts,
     )
     if as_json:
         click.echo(console.as_json(found.as_dict()))

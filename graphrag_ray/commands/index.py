@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphrag_ray.errors import FAILED_ITEMS, SettingsError
+from graphrag_ray.errors import FAILED_ITEMS, SettingsError, UsageError
 from graphrag_ray.settings import Settings
 from graphrag_ray.terminal import console
 from graphrag_ray.terminal.misread import Misread
@@ -24,6 +24,7 @@ from graphrag_ray.terminal.options import (
 )
 from graphrag_ray.terminal.program import Command, root_option, root_otherwise
 from graphrag_ray.terminal.progress import Observer
+from graphrag_ray.terminal.safe import safe
 from graphrag_ray.urls import shown
 
 if TYPE_CHECKING:
@@ -61,6 +62,13 @@ def _misread(line: Misread) -> None:
     help="Read every stored part first; what is damaged is set aside and made anew. (Small indexes, and "
     "whatever is read, are checked without it.)",
 )
+@click.option(
+    "--new-prompts",
+    is_flag=True,
+    help="Take the prompts of the package, not those that the index was made with. What that costs is told "
+    "first, and has to be confirmed.",
+)
+@click.option("--yes", is_flag=True, help="Confirm what --new-prompts costs.")
 @click.option("--address", metavar="ADDRESS", help="A Ray cluster; without it, the one of this machine.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @json_option
@@ -73,6 +81,8 @@ def index(
     allow_deletes: bool,
     reset_communities: bool,
     verify: bool,
+    new_prompts: bool,
+    yes: bool,
     address: str | None,
     quiet: bool,
     as_json: bool,
@@ -97,7 +107,7 @@ def index(
     shown_input = shown(input_url) if input_url else None
     given = {"input": shown_input, "add": add, "allow_deletes": allow_deletes}
     with _attempt(root, config, overrides, given) as store:
-        settings = _settings(store, root, config, overrides, short, observer)
+        settings = _settings(store, root, config, overrides, short, observer, new_prompts)
         done = build_index(
             input_of(input_url, settings),
             root,
@@ -107,6 +117,8 @@ def index(
             allow_deletes=allow_deletes,
             reset_communities=reset_communities,
             verify=verify,
+            new_prompts=new_prompts,
+            agree=observer.note if yes else _agree,
             address=address,
         )
     if as_json:
@@ -145,6 +157,7 @@ def _settings(
     overrides: tuple[str, ...],
     short: Mapping[str, Any],
     observer: Observer,
+    new_prompts: bool,
 ) -> Settings:
     """Those given, or else those of what is there; people are told which. Raises UsageError."""
     from graphrag_ray.build import before_of, indexing_stages
@@ -164,7 +177,7 @@ def _settings(
         return settings_from(config, overrides, short, said if before else None, store.url)
 
     settings = confirmed(load, indexing_stages(load()), said, store.url)
-    require_paths(said, settings)
+    require_paths(said, settings, new_prompts=new_prompts)
     if parent:
         _tell_settings(observer, parent, settings, config)
     elif before is not None:
@@ -172,6 +185,15 @@ def _settings(
             "Settings of the run before this one, which was not finished (--config or --set change them)."
         )
     return settings
+
+
+def _agree(cost: str) -> None:
+    """Raises UsageError where nobody at a terminal agrees to it."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(f"{cost} Nothing was asked yet: --yes confirms it.")
+    click.echo(safe(cost), err=True)
+    if not click.confirm("Ask anew with the new prompts?", default=False, err=True):
+        raise UsageError("nothing was asked. Without --new-prompts the index goes on with its own prompts")
 
 
 def _tell_settings(observer: Observer, parent: Manifest, settings: Settings, config: str | None) -> None:

@@ -16,6 +16,8 @@ import pyarrow as pa
 from graphrag_ray import ids, schema, settings
 from graphrag_ray.corpus.chunks import chunk
 from graphrag_ray.corpus.document import Document, one_line
+from graphrag_ray.corpus.metadata import PREFIX, metadata_lines
+from graphrag_ray.corpus.titles import begins_with, own_title
 
 MAX_HEADER_FIELD = 300
 """Characters of a title or a date that a chunk's header shows: a title can be a paragraph by mistake."""
@@ -48,8 +50,7 @@ def text_units_table(document: Document, options: settings.Chunking, vocabulary:
     the same text: inserting a paragraph leaves the ids of the chunks it does not touch as they were.
     `human_readable_id` is 0 and the lists of ids are empty until a snapshot is written.
     """
-    header = header_of(document, options)
-    chunks = chunk(document.text, options, vocabulary, header)
+    chunks = chunk(document.text, options, vocabulary, header_of(document, options))
     texts = [document.text[c.start : c.end] for c in chunks]
     document_id = document.id
     seen: Counter[str] = Counter()
@@ -65,21 +66,29 @@ def text_units_table(document: Document, options: settings.Chunking, vocabulary:
         "position": range(len(chunks)),
         "start": [c.start for c in chunks],
         "end": [c.end for c in chunks],
-        "header": [header] * len(chunks),
+        "header": [header_of(document, options, text) for text in texts],
     }
     return _table(schema.TEXT_UNITS, len(chunks), columns)
 
 
-def header_of(document: Document, options: settings.Chunking) -> str:
-    """What is written above each chunk of a document: a line for each field of `options.prepend` that
-    the document has, then an empty line; "" where there is none."""
-    fields = {"title": ("Title", document.title), "date": ("Date", document.date)}
+def header_of(document: Document, options: settings.Chunking, text: str = "") -> str:
+    """What is written above a chunk of a document: a line for each field of `options.prepend` that the
+    document has, then an empty line; "" where there is none.
+
+    text: of the chunk; "": whatever it is
+    """
+    names, title = options.prepend or (), one_line(document.title)
+    if names == "auto":
+        names, title = ("title", "date"), own_title(title, document.path, document.row)
+        title = "" if title and begins_with(text, title) else title
+    fields = {"title": ("Title", title), "date": ("Date", one_line(document.date or ""))}
     lines = []
-    for name, value in (fields[key] for key in options.prepend):
-        folded = one_line(value or "")
-        if folded:
-            lines.append(f"{name}: {_shortened(folded)}\n")
-    return "".join(lines) + "\n" if lines else ""
+    for name in names:
+        if name not in fields:
+            lines.append(metadata_lines(document.metadata, [name.removeprefix(PREFIX)]))
+        elif value := fields[name][1]:
+            lines.append(f"{fields[name][0]}: {_shortened(value)}\n")
+    return "".join(lines) + "\n" if any(lines) else ""
 
 
 def _shortened(text: str) -> str:

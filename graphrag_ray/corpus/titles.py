@@ -1,4 +1,5 @@
-"""What is said of a document above each of its chunks, where they are searched and shown: its title and date.
+"""What is said of a document above each of its chunks, where they are searched and shown: its title and date,
+and the columns of its metadata that `chunking.prepend` names.
 
 The same words do not stand there twice: a title with which the chunk's text begins is left out. A title
 that is only the file's name is said, since the name may be all that tells documents apart; for search its
@@ -33,27 +34,32 @@ def own_title(title: str | None, path: str, row: str) -> str:
     return "" if folded in map(_folded, made) else folded
 
 
-def label(title: str | None, date: str | None, path: str, row: str, text: str = "") -> str:
-    """Title and date in one line, `Minutes (2023-09-14)`, for a context. text: of the chunk."""
+def label(title: str | None, date: str | None, path: str, row: str, text: str = "", more: str = "") -> str:
+    """Title and date in one line, `Minutes (2023-09-14); author: Mara Venn`, for a context.
+
+    text: of the chunk; more: lines of chosen metadata (`metadata.said`)
+    """
     said, day = _said(title, path, row, text), _folded(date)
-    return f"{said} ({day})" if said and day else said or day
+    about = f"{said} ({day})" if said and day else said or day
+    return "; ".join(filter(None, [about, *more.splitlines()]))
 
 
-def header(title: str | None, date: str | None, path: str, row: str, text: str) -> str:
+def header(title: str | None, date: str | None, path: str, row: str, text: str, more: str = "") -> str:
     """The lines above a chunk's text where it is embedded and indexed by keywords; "" where there are none.
 
-    Parts of file names, and dates in words, are said beside them, since questions name these.
+    Parts of file names, and dates in words, are said beside them, since questions name these. more: as for
+    `label`
     """
     said = _said(title, path, row, text)
     if said and not own_title(title, path, row):
         said = " ".join([said, *_parts(said)])
-    lines = [_with_words(line) for line in (said, _folded(date)) if line]
+    lines = [_with_words(line) for line in (said, _folded(date), *more.splitlines()) if line]
     return "\n".join([*lines, "", ""]) if lines else ""
 
 
 def _said(title: str | None, path: str, row: str, text: str) -> str:
     folded = _folded(title)
-    if not folded or _counts_rows(folded, path, row) or _begins_with(text, folded):
+    if not folded or _counts_rows(folded, path, row) or begins_with(text, folded):
         return ""
     return folded
 
@@ -62,7 +68,7 @@ def _counts_rows(title: str, path: str, row: str) -> bool:
     return row.isdecimal() and title == _folded(f"{PurePosixPath(path).stem} {row}")
 
 
-def _begins_with(text: str, title: str) -> bool:
+def begins_with(text: str, title: str) -> bool:
     """Whether the text begins with the title, but for white space, capitals and marks of a heading."""
     start = _folded(text[: 2 * MAX_TITLE].lstrip(_MARKS))
     after = start[len(title) : len(title) + 1]

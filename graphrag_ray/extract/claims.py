@@ -34,7 +34,7 @@ class ClaimRecord:
     type         upper case
     status       TRUE, FALSE or SUSPECTED
     start_date, end_date  ISO 8601, as exact as the text (2014, 2014-06, 2014-06-11); None where not given
-    source_text  quotes from the chunk, "" where none was given
+    source_text  quotes from the chunk, " […] " between several, "" where none was given
     """
 
     subject: str

@@ -11,6 +11,7 @@ import numpy as np
 
 from graphrag_ray.corpus.chunks import chunk as cut
 from graphrag_ray.corpus.document import Document
+from graphrag_ray.corpus.metadata import metadata_lines
 from graphrag_ray.corpus.tables import header_of
 from graphrag_ray.corpus.titles import header as title_header
 from graphrag_ray.corpus.tokens import count_many, vocabulary_for
@@ -96,18 +97,18 @@ class ChunkCounter:
 
     def add(self, document: Document) -> None:
         options = self._settings.chunking
-        header = header_of(document, options)
-        found = cut(document.text, options, self._vocabulary, header)
+        found = cut(document.text, options, self._vocabulary, header_of(document, options))
         texts = [document.text[c.start : c.end] for c in found]
-        new = self._new(header, texts)
-        requests = {i: _first_request(Chunk(texts[i], header), self._spec) for i in new}
+        chunks = [Chunk(text, header_of(document, options, text)) for text in texts]
+        new = self._new(chunks)
+        requests = {i: _first_request(chunks[i], self._spec) for i in new}
         sizes = {i: self._fixed.size(request) for i, request in requests.items()}
         window = self._model.context_window
         sent = [i for i, r in requests.items() if sizes[i] + output_limit(r, self._model) <= window]
         keys = [item_key(requests[i]) if self._done else "" for i in sent]
         done = self._done(keys) if self._done and keys else np.zeros(len(sent), dtype=np.bool_)
         for i, key, answered in zip(sent, keys, done.tolist(), strict=True):
-            item = Drawn(_rank(document.id, i), Chunk(texts[i], header), sizes[i], key)
+            item = Drawn(_rank(document.id, i), chunks[i], sizes[i], key)
             _draw(self.drawn, item, self._sample)
             if answered:
                 _draw(self.drawn_answered, item, self._sample)
@@ -129,11 +130,11 @@ class ChunkCounter:
             + sum(sizes[i] for i, answered in zip(sent, done.tolist(), strict=True) if answered),
         )
 
-    def _new(self, header: str, texts: list[str]) -> list[int]:
+    def _new(self, chunks: Sequence[Chunk]) -> list[int]:
         """The chunks that no earlier one is equal to, by 64 bits of a hash: a run asks about each once."""
         new = []
-        for i, text in enumerate(texts):
-            content = f"{header}\0{text}".encode("utf-8", "surrogatepass")
+        for i, chunk in enumerate(chunks):
+            content = f"{chunk.header}\0{chunk.text}".encode("utf-8", "surrogatepass")
             digest = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big")
             if digest not in self._seen:
                 self._seen.add(digest)
@@ -147,14 +148,15 @@ class ChunkCounter:
         return vocabulary_for(model.model, model.tokenizer).name
 
     def _embed_tokens(self, document: Document, texts: list[str], counted: list[int]) -> int:
-        """Of texts of a document, and of its title and date above each."""
+        """Of texts of a document, and of what is said of it above each."""
         if self._embed_vocabulary is None or not texts:
             return 0
         same = self._embed_vocabulary == self._vocabulary
         sizes = np.asarray(counted) if same else count_many(texts, self._embed_vocabulary)
         if self._settings.embeddings.with_titles is not False:
             about = (document.title, document.date, document.path, document.row)
-            headers = [title_header(*about, text) for text in texts]
+            more = metadata_lines(document.metadata, self._settings.chunking.prepended_metadata)
+            headers = [title_header(*about, text, more) for text in texts]
             sizes = sizes + count_many(headers, self._embed_vocabulary)
         return int(np.minimum(sizes, self._settings.embeddings.max_tokens).sum())
 

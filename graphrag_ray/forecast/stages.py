@@ -17,7 +17,7 @@ from graphrag_ray.forecast.graph import Named, lengths_of
 from graphrag_ray.forecast.hierarchy import Shape, shape_of
 from graphrag_ray.forecast.replies import MIN_CALLS, Floats, Replies
 from graphrag_ray.forecast.sample import SampleGraph
-from graphrag_ray.graph.descriptions import describe_spec
+from graphrag_ray.graph.descriptions import JOINED_TEXTS, describe_spec
 from graphrag_ray.llm.sizes import PACK_TOKENS, TOKENS_PER_MESSAGE, text_size
 from graphrag_ray.prompts import Prompt, reply_lengths
 from graphrag_ray.reports.about import ENTITIES_TOKENS, TITLES_TOKENS, about_spec, is_to_be_told
@@ -153,12 +153,16 @@ def describing(basis: Basis, kinds: Mapping[str, Named], graph: SampleGraph) -> 
         line = found.description_tokens + 1
         names = graph.entities if kind == "entity" else graph.relationships
         each = names.frequency * np.float64(found.manner.descriptions_per_pair * line)
-        several = np.minimum(each[names.frequency > 1], spec.batch_tokens)
+        of_several = names.frequency > 1
+        asked = of_several & ((names.frequency > JOINED_TEXTS) | (each > spec.joined_tokens))
+        share = asked.sum() / max(1, of_several.sum())
+        shown = names.frequency[asked].sum() / max(1, names.frequency[of_several].sum())
+        several = np.minimum(each[asked], spec.batch_tokens)
         raw.append(several)
         prompts.append(np.asarray(const + several, dtype=np.float64))
-        items += found.several
-        calls += found.several
-        prompt += found.several * const + found.descriptions_of_several * line
+        items += found.several * share
+        calls += found.several * share
+        prompt += found.several * share * const + found.descriptions_of_several * shown * line
         larger = found.size.chunks / max(1, names.n_chunks)
         trees.append((each * larger, const))
     kept = np.minimum(np.concatenate(raw) * KEPT_OF_DESCRIPTIONS, spec.max_output_tokens)

@@ -3,7 +3,7 @@
 What fits one call is summarised in one; more is reduced as a tree, layer by layer:
 
     texts = descriptions
-    while len(parts := layer(texts, spec.batch_tokens, token_ends, spec.alike_once)) > 1:
+    while len(parts := layer(texts, spec, token_ends)) > 1:
         texts = [result of describe(kind, name, part, spec) for part in parts]   # in order
     result of describe(kind, name, parts[0], spec)
 """
@@ -22,7 +22,11 @@ from graphrag_ray.messages import CallParameters, ChatReply, ChatRequest, Dialog
 from graphrag_ray.prompts import Prompt, reply_lengths
 from graphrag_ray.settings import Settings
 
+_ENDS = (*".!?…。！？।؟", *"\"'”’)]»」")
 _MARKS = dict.fromkeys(map(ord, '"“”„‟«»'), None) | dict.fromkeys(map(ord, "‘’"), "'")
+
+JOINED_TEXTS = 3
+"""So many descriptions at most are put one after the other instead of summarised: more repeat themselves."""
 
 TokenEnds = Callable[[str], Sequence[int]]
 """A text -> the character offset at which each of its tokens ends (`corpus.tokens.offsets`)."""
@@ -31,7 +35,8 @@ TokenEnds = Callable[[str], Sequence[int]]
 @dataclass(frozen=True, slots=True)
 class DescribeSpec:
     """max_output_tokens: of one summary, told to the model; batch_tokens: of the descriptions in a call;
-    alike_once: those that differ by marks alone are read as one."""
+    alike_once: those that differ by marks alone are read as one; joined_tokens: a few that together have at
+    most so many are put one after the other."""
 
     prompt: Prompt
     call: CallParameters
@@ -39,10 +44,12 @@ class DescribeSpec:
     max_output_tokens: int
     batch_tokens: int
     alike_once: bool = False
+    joined_tokens: int = 0
 
 
 def describe_spec(prompts: Mapping[str, Prompt], settings: Settings) -> DescribeSpec:
     call = settings.call("describe", settings.descriptions.max_output_tokens)
+    free = settings.model(settings.model_name("describe")).provider == "offline"
     return DescribeSpec(
         prompt=prompts["describe"],
         call=call,
@@ -50,6 +57,8 @@ def describe_spec(prompts: Mapping[str, Prompt], settings: Settings) -> Describe
         max_output_tokens=call.max_output_tokens or settings.descriptions.max_output_tokens,
         batch_tokens=settings.descriptions.batch_tokens,
         alike_once=settings.descriptions.alike == "once",
+        # The offline engine joins in its own way, and costs nothing.
+        joined_tokens=0 if free else settings.descriptions.joined_tokens or 0,
     )
 
 
@@ -103,22 +112,30 @@ def describe(
     return text
 
 
-def layer(
-    descriptions: Sequence[str], batch_tokens: int, token_ends: TokenEnds, alike_once: bool = False
-) -> list[list[str]]:
-    """The batches of one layer of the tree, at least one; one means that the next call is the last.
+def layer(descriptions: Sequence[str], spec: DescribeSpec, token_ends: TokenEnds) -> list[list[str]]:
+    """The batches of one layer of the tree, at least one; one means that the next call is the last, and one
+    of one text that there is no call.
 
-    A description longer than half a batch is cut there, at the end of a token. Any two then fit together,
-    so that a layer always has fewer batches than descriptions and the tree ends, whatever a model writes.
+    A few short descriptions are one text, one after the other: a call would write nearly the same. (The paper
+    has a model summarise them.) A description longer than half a batch is cut there, at the end of a token.
+    Any two then fit together, so that a layer always has fewer batches than descriptions and the tree ends,
+    whatever a model writes.
     """
-    half = max(1, batch_tokens // 2)
+    half = max(1, spec.batch_tokens // 2)
     texts, counts = [], []
-    for description in distinct(descriptions, alike_once):
+    for description in distinct(descriptions, spec.alike_once):
         ends = token_ends(description)
         too_long = len(ends) > half
         texts.append(description[: ends[half - 1]] if too_long else description)
         counts.append(half if too_long else len(ends))
-    return batches(texts, counts, max(2, batch_tokens)) or [[]]
+    if 1 < len(texts) <= JOINED_TEXTS and sum(counts) <= spec.joined_tokens:
+        return [[joined(texts)]]
+    return batches(texts, counts, max(2, spec.batch_tokens)) or [[]]
+
+
+def joined(descriptions: Sequence[str]) -> str:
+    """One after the other, each ended by a full stop where nothing else ends it."""
+    return " ".join(d if d.endswith(_ENDS) else f"{d}." for d in descriptions)
 
 
 def batches(descriptions: Sequence[str], n_tokens: Sequence[int], batch_tokens: int) -> list[list[str]]:

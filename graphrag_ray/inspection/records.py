@@ -19,6 +19,7 @@ from graphrag_ray.inspection.view import (
     best_connected,
     heaviest,
 )
+from graphrag_ray.query.quotes import quotes_in
 from graphrag_ray.sources import of_document
 
 _WEIGHED = ["id", "human_readable_id", "weight"]
@@ -64,7 +65,7 @@ def claim(view: View, name: str) -> Record:
     return {
         "kind": "claim",
         **row,
-        "chunks": view.chunks(units, [row["source_text"], row["subject_id"], row["object_id"]]),
+        "chunks": view.chunks(units, [*quotes_in(row["source_text"]), row["subject_id"], row["object_id"]]),
         "totals": {"chunks": len(units)},
     }
 

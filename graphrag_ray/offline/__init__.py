@@ -45,6 +45,7 @@ _ANSWERS: Mapping[str, Callable[[Variables], str]] = {
     "drift_primer": drift_primer,
     "drift_local": drift_local,
     "condense": lambda variables: variables["question"],
+    "drift_hypothesis": lambda variables: variables["question"],
 }
 
 

@@ -34,6 +34,11 @@ _EXACT = re.compile(
     r"\bexact (?:words?|wording|text)\b|\bword for word\b",
     re.IGNORECASE,
 )
+_PERIOD = re.compile(
+    r"\b(?:January|February|April|June|July|August|September|October|November|December|Q[1-4])\b"
+    r"|(?<=[a-z,] )(?:March|May)\b"
+)
+"""A month or a quarter: documents differ by them, reports are written from all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +91,8 @@ def route(
     """The way for a question, by the first rule that holds:
 
     1. it names an entity that is rare, in at most FEW_CHUNKS chunks or RARE_SHARE of all: local
-    2. it asks for a passage, a number or a date (English words for it, a quotation of QUOTED_WORDS words, or
-       a code of letters and digits): hybrid
+    2. it asks for a passage, a number or a date, or names a month or a quarter (English words for it, a
+       quotation of QUOTED_WORDS words, or a code of letters and digits): hybrid
     3. it is restricted to some documents, which reports are not: hybrid
     4. else: global
 
@@ -99,7 +104,7 @@ def route(
         where = f"{plural(rare.chunks, 'chunk')} of {n_chunks:,}"
         return Route("local", f"the question names {rare.title}, which stands in {where}")
     if hybrid and asks_for_a_place(text):
-        return Route("hybrid", "the question asks for a passage, a number or a date")
+        return Route("hybrid", "the question asks for a passage, a number or a date, or names a month")
     if restricted:
         return Route("hybrid", "conditions restrict it to some documents, which reports are not")
     return Route("global", "the question names nothing rare and asks for no passage, number or date")
@@ -109,4 +114,4 @@ def asks_for_a_place(text: str) -> bool:
     """Whether an answer stands in one passage, as far as the words tell."""
     quoted = [found for match in _QUOTED.finditer(text) for found in match.groups() if found]
     long_ = any(len(q.split()) >= QUOTED_WORDS for q in quoted)
-    return long_ or bool(_EXACT.search(text) or _CODE.search(text))
+    return long_ or any(marks.search(text) for marks in (_EXACT, _CODE, _PERIOD))

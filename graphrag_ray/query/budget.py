@@ -161,7 +161,7 @@ def contexts_at_most(lines: Ints, room: int, most: int | None = None) -> int:
 
 def instructions(question: str, spec: AnswerSpec, count: Count) -> int:
     """Tokens of a prompt without its data. Any data placeholder may be the spec's."""
-    empty = {"context": "", "answers": "", "follow_up": "", "n_follow_ups": ""}
+    empty = {"context": "", "answers": "", "asked": "", "follow_up": "", "n_follow_ups": ""}
     messages = spec.prompt.fill({**empty, **variables_of(question, spec)})
     return sum(count(m.content) + MESSAGE_TOKENS for m in messages)
 

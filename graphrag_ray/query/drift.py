@@ -1,4 +1,5 @@
-"""The dialogues of DRIFT search: a first answer from reports, and answers to follow-up questions."""
+"""The dialogues of DRIFT search: a paragraph that might answer the question, a first answer from reports, and
+answers to follow-up questions."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from graphrag_ray.reports.context import Context, clean
 from graphrag_ray.reports.parse import Problem
 from graphrag_ray.settings import Settings
 
-PRIMER, LOCAL = "drift_primer", "drift_local"
+HYPOTHESIS, PRIMER, LOCAL = "drift_hypothesis", "drift_primer", "drift_local"
+HYPOTHESIS_TOKENS = 250
 NO_ANSWER = "`answer` must be a text that is not empty, or `score` must be 0"
 
 STEP_SCHEMA: Mapping[str, Any] = {
@@ -73,8 +75,15 @@ class Draft:
 
 
 def drift_spec(prompt: str, settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
-    """prompt: PRIMER or LOCAL."""
-    return spec_of("drift", settings, prompts, settings.query.max_map_tokens, prompt)
+    """prompt: HYPOTHESIS, PRIMER or LOCAL."""
+    most = HYPOTHESIS_TOKENS if prompt == HYPOTHESIS else settings.query.max_map_tokens
+    return spec_of("drift", settings, prompts, most, prompt)
+
+
+def hypothesis(question: str, spec: AnswerSpec) -> Dialogue[str]:
+    """Ask for a paragraph that might answer the question; "" where the reply is empty."""
+    reply: ChatReply = yield request_of(HYPOTHESIS, variables_of(question, spec), spec)
+    return clean(reply.text).strip()
 
 
 def primer(question: str, context: Context, spec: AnswerSpec, n_follow_ups: int) -> Dialogue[Step]:
@@ -83,10 +92,16 @@ def primer(question: str, context: Context, spec: AnswerSpec, n_follow_ups: int)
 
 
 def looked_up(
-    question: str, follow_up: str, context: Context, spec: AnswerSpec, n_follow_ups: int
+    question: str,
+    follow_up: str,
+    context: Context,
+    spec: AnswerSpec,
+    n_follow_ups: int,
+    asked: Sequence[str] = (),
 ) -> Dialogue[Step]:
-    """Ask for the answer to a follow-up question. Raises DialogueFailed as `_step`."""
-    own = {"n_follow_ups": str(n_follow_ups), "follow_up": follow_up}
+    """Ask for the answer to a follow-up question. asked: those that were looked up, this one among them.
+    Raises DialogueFailed as `_step`."""
+    own = {"n_follow_ups": str(n_follow_ups), "follow_up": follow_up, "asked": "\n".join(asked)}
     return (yield from _step(LOCAL, question, context, spec, own))
 
 

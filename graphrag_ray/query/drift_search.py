@@ -2,10 +2,12 @@
 round by round, then one synthesis.
 
 After Microsoft Research, "Introducing DRIFT Search: combining global and local search methods to improve
-quality and efficiency" (October 2024): primer, follow-up, output hierarchy. Where we differ: the primer is
-one call over one full context of reports; a round asks the `drift_breadth` most promising of all questions
-that are open, also those of earlier rounds, so the number of calls is known: at most 2 + depth × breadth. The
-synthesis is the reduce call of global search over all answers by falling score.
+quality and efficiency" (October 2024): primer, follow-up, output hierarchy. The reports are those that are
+nearest to the question and a hypothetical answer to it (HyDE: Gao et al. 2022, "Precise Zero-Shot Dense
+Retrieval without Relevance Labels"). Where we differ: the primer is one call over one full context of
+reports; a round asks the `drift_breadth` most promising of all questions that are open, also those of earlier
+rounds, so the number of calls is known: at most 3 + depth × breadth. The synthesis is the reduce call of
+global search over all answers by falling score.
 """
 
 from __future__ import annotations
@@ -13,24 +15,42 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import accumulate
 from typing import Any
+
+import pyarrow as pa
 
 from graphrag_ray.errors import GraphRagError
 from graphrag_ray.query.answer import ContextUsed
 from graphrag_ray.query.budget import Most, asking, check_room, reducing, refuse_beyond
-from graphrag_ray.query.drift import LOCAL, PRIMER, FollowUp, Step, drift_spec, looked_up, primer
+from graphrag_ray.query.drift import (
+    HYPOTHESIS,
+    LOCAL,
+    PRIMER,
+    FollowUp,
+    Step,
+    drift_spec,
+    hypothesis,
+    looked_up,
+    primer,
+)
 from graphrag_ray.query.embedded import check_embedded
-from graphrag_ray.query.local_search import context_for, finest_level
+from graphrag_ray.query.global_search import COMMUNITIES, REPORTS
+from graphrag_ray.query.levels import is_auto, levels
+from graphrag_ray.query.local_search import DEFAULT_LEVEL, context_for
 from graphrag_ray.query.map_reduce import MapAnswer, reduce_answer, reduce_context, reduce_spec
 from graphrag_ray.query.method import Dialogues, Given, Method, Question, Ran, Search
 from graphrag_ray.query.nearest import nearest
 from graphrag_ray.query.numbers import shown_in
 from graphrag_ray.query.parts import Read, answered
 from graphrag_ray.reports.context import Context
+from graphrag_ray.settings import Settings
 
 NAME = "drift"
 MAX_FOLLOW_UP_TOKENS = 150
 """A longer one is no question; it is left out."""
+ASKED_TOKENS = 600
+"""Of the questions that were looked up, as a model is shown them: the newest."""
 ADVICE = "Raise the budget, or lower query.drift_depth or query.drift_breadth."
 
 
@@ -59,9 +79,10 @@ def search(question: Question, given: Given) -> Method:
     check_embedded(given, NAME, ["community_report", "entity"])
     query, text = given.settings.query, question.text
     _check(text, given)
-    finest = yield from finest_level(question.level)
+    finest, of_level = yield from _level(question.level)
     found = _Found(asked={_plain(text)})
-    reports = yield from nearest([Search("community_report", "vector", text, 0)], given)
+    wanted = yield from _wanted(text, given)
+    reports = yield from nearest([Search("community_report", "vector", wanted, 0, of_level)], given)
     if reports.numbering:
         spec = drift_spec(PRIMER, given.settings, given.prompts)
         ran = yield Dialogues("drift", [partial(primer, text, reports, spec, query.drift_breadth)])
@@ -76,15 +97,45 @@ def search(question: Question, given: Given) -> Method:
     return (yield from answered(text, NAME, "records", what, notes=notes))
 
 
+def _level(level: str | int | None) -> Generator[Any, Any, tuple[int, list[str]]]:
+    """The level that is asked for, else the usual one, and the ids of its reports; of an index that has fewer
+    levels, of its finest. Raises LevelNotFound."""
+    reports, communities = yield REPORTS, COMMUNITIES
+    known = levels(communities, reports)
+    finest = DEFAULT_LEVEL if is_auto(level) else known.parse(level, 0)
+    if not known.n_levels:
+        return finest, []
+    rows = known.at(min(finest, known.n_levels - 1)).rows
+    return finest, reports["id"].take(pa.array(rows)).to_pylist()
+
+
+def _wanted(text: str, given: Given) -> Generator[Any, Any, str]:
+    """What reports should be near: the question and, where it is written, a paragraph that may answer it."""
+    if not _has_hypothesis(given.settings):
+        return text
+    spec = drift_spec(HYPOTHESIS, given.settings, given.prompts)
+    (ran,) = yield Dialogues("drift", [partial(hypothesis, text, spec)])
+    return f"{text}\n\n{ran.result}" if ran.result else text
+
+
+def _has_hypothesis(settings: Settings) -> bool:
+    """The offline engine cannot write what it has not read."""
+    offline = settings.model(settings.model_name("drift")).provider == "offline"
+    return settings.query.drift_hypothesis and not offline
+
+
 def _check(text: str, given: Given) -> None:
     """Raises UsageError or BudgetSpent before anything is asked."""
     query, settings, prompts = given.settings.query, given.settings, given.prompts
     first, local = drift_spec(PRIMER, settings, prompts), drift_spec(LOCAL, settings, prompts)
     check_room(text, given, [first, reduce_spec(settings, prompts)])
-    check_room(text, given, [local], beside=2 * MAX_FOLLOW_UP_TOKENS)
+    beside = 2 * MAX_FOLLOW_UP_TOKENS + ASKED_TOKENS
+    check_room(text, given, [local], beside=beside)
     most = asking(text, given, "drift", first, 1, query.context_tokens) + reducing(text, given)
+    if _has_hypothesis(settings):
+        most += asking(text, given, "drift", drift_spec(HYPOTHESIS, settings, prompts), 1, 0)
     calls = query.drift_depth * query.drift_breadth
-    each = query.context_tokens + 2 * MAX_FOLLOW_UP_TOKENS
+    each = query.context_tokens + beside
     most += asking(text, given, "drift", local, calls, calls * each) if calls else Most()
     refuse_beyond(most, query, ADVICE)
 
@@ -101,12 +152,20 @@ def _round(
         context = yield from context_for(follow_up.question, given, finest=finest)
         if context.numbering:
             contexts[follow_up.question] = context
+    found.looked_up += contexts
+    asked = _newest(found.looked_up, given)
     ran = yield Dialogues(
         "drift",
-        [partial(looked_up, text, q, context, spec, breadth) for q, context in contexts.items()],
+        [partial(looked_up, text, q, context, spec, breadth, asked) for q, context in contexts.items()],
     )
-    found.looked_up += contexts
     _note(found, list(contexts), list(contexts.values()), ran, given)
+
+
+def _newest(questions: Sequence[str], given: Given) -> list[str]:
+    """The last of them, as many as fit into ASKED_TOKENS."""
+    ends = accumulate(given.count(f"{question}\n") for question in reversed(questions))
+    n = sum(end <= ASKED_TOKENS for end in ends)
+    return list(questions[len(questions) - n :])
 
 
 def _note(

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphrag_ray.corpus.boundaries import sentences
-from graphrag_ray.query.quotes import quotable, quoted, shortened
+from graphrag_ray.query.quotes import quotable, quoted, quotes_in, shortened
 from graphrag_ray.records import REFERENCE, Reference, references_in
 
 MIN_SHARE = 0.25
@@ -33,7 +33,6 @@ MAX_FOUND = 5
 _PARAGRAPH = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*•]|\d+[.)]|#+)\s)")
 _HEADING = re.compile(r"^[^\S\n]*(?:[-*•]\s+)?\*\*[^*\n]+\*\*:?|^[^\S\n]*#+ [^\n]*", re.MULTILINE)
 _STRAIGHT = re.compile(r'"([^"\n]+)"')
-_OMISSION = re.compile(r"\[(?:…|\.\.\.)\]|…|\.\.\.")
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+")
 _STEM = 6
 _ALIKE = {"'": "['’‘]", "’": "['’‘]", "‘": "['’‘]", '"': '["“”]', "“": '["“”]', "”": '["“”]'}
@@ -132,7 +131,7 @@ def _without(passage: str, quotes: Sequence[str]) -> str:
 def _find(quote: str, texts: Sequence[str], normal: Sequence[str]) -> tuple[int, int, int] | None:
     """(chunk, start, end) of the first place where a quotation stands, but for white space, capitals and
     the form of quotation marks; where it stands nowhere, of its longest part between omissions."""
-    longest = max((p.strip() for p in _OMISSION.split(quote)), key=len)
+    longest = max(quotes_in(quote), key=len, default="")
     parts = dict.fromkeys((longest, longest.strip(" ,;.:")))
     for wanted in [quote, *filter(can_be_found, parts)]:
         key = _normal(wanted)

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 
 from graphrag_ray import records
 from graphrag_ray.errors import SettingsError
-from graphrag_ray.reports.context import COLUMNS, Context, Count, Record, fit, write
+from graphrag_ray.reports.context import COLUMNS, Context, Count, Record, fit, record_tokens, write
 from graphrag_ray.reports.plan import MIN_CONTEXT_TOKENS, NUMBER_TOKENS, element_cap
 
 MIN_SHOWN_TOKENS = 16
 """A record is not cut below this: so little of it says nothing."""
+MIN_NEIGHBOUR_TOKENS = 100
+"""Nor a neighbour, whose document is named in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +30,27 @@ class Share:
     of: float = 1.0
 
 
-def fill(shares: Sequence[Share], budget: int, count: Count, left_out: int = 0) -> Context:
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A chunk that stands beside another, `of`, in a document; before: or after it."""
+
+    record: Record
+    of: str
+    before: bool
+
+
+def fill(
+    shares: Sequence[Share],
+    budget: int,
+    count: Count,
+    left_out: int = 0,
+    neighbours: Sequence[Neighbour] = (),
+) -> Context:
     """Write the records of all shares as a context of at most `budget` tokens.
 
-    shares     what the others leave goes to those that stand first
-    left_out   records that belong there and are in no share
+    shares      what the others leave goes to those that stand first
+    left_out    records that belong there and are in no share
+    neighbours  by falling priority: shown beside their chunks where all the others leave room
 
     A record that is longer than its share, or an entity, relationship or claim longer than `element_cap`,
     is cut at its end. Raises SettingsError for a budget too small.
@@ -45,7 +63,7 @@ def fill(shares: Sequence[Share], budget: int, count: Count, left_out: int = 0) 
     shown = [sheet.take(s.records, 0, int(s.of * budget)) for s in shares]
     for share, first in zip(shares, shown, strict=True):
         sheet.take(share.records, first, int(share.of * budget), anything_left=True)
-    return sheet.context(left_out + sum(len(s.records) for s in shares))
+    return sheet.context(left_out + sum(len(s.records) for s in shares), neighbours)
 
 
 class _Sheet:
@@ -76,7 +94,7 @@ class _Sheet:
             free -= cost
         return len(waiting)
 
-    def context(self, n_all: int) -> Context:
+    def context(self, n_all: int, neighbours: Sequence[Neighbour] = ()) -> Context:
         """What was taken, counted as a whole; n_all: records that could have been taken."""
         text, numbering = write(self._shown)
         n_tokens = self._count(text)
@@ -85,7 +103,32 @@ class _Sheet:
             text, numbering = write(self._shown)
             n_tokens = self._count(text)
         n_shown = len(self._shown)
+        for neighbour in neighbours:
+            self._put_beside(neighbour)
+        if len(self._shown) > n_shown:
+            text, numbering = write(self._shown)
+            n_tokens = self._count(text)
         return Context(text, numbering, n_tokens, n_all - n_shown, sum(self._cut[:n_shown]))
+
+    def _put_beside(self, neighbour: Neighbour) -> None:
+        """In reading order, where there is room: the chunk after, cut at its end, or the whole one before."""
+        record = neighbour.record
+        sources = {r.id: n for n, r in enumerate(self._shown) if r.section == "Sources"}
+        if record.id in sources or neighbour.of not in sources:
+            return
+        at = sources[neighbour.of] + (not neighbour.before)
+        excess = self._with(record, at) - self._budget
+        if excess > 0 and not neighbour.before:
+            limit = record_tokens(record, self._count) - excess
+            if limit >= MIN_NEIGHBOUR_TOKENS:
+                record = fit(record, limit, self._count)
+                excess = self._with(record, at) - self._budget
+        if excess <= 0:
+            self._shown.insert(at, record)
+
+    def _with(self, record: Record, at: int) -> int:
+        """Tokens of the context with this record at this place."""
+        return self._count(write([*self._shown[:at], record, *self._shown[at:]])[0])
 
     def _fitted(self, record: Record, room: int) -> Record | None:
         """The record, cut where it is too long for a context like this; None where nothing of it fits."""

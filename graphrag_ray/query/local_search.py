@@ -32,6 +32,7 @@ from graphrag_ray.query.local_ranking import (
 from graphrag_ray.query.mentions import mentions, rarest_first
 from graphrag_ray.query.method import By, Given, Hit, Kind, Method, Question, Rows, Search
 from graphrag_ray.query.nearest import fused
+from graphrag_ray.query.neighbours import with_neighbours
 from graphrag_ray.query.one_context import answered, read
 from graphrag_ray.query.record_rows import looked_up
 from graphrag_ray.query.where import among, within
@@ -87,7 +88,9 @@ def context_for(
         Share(elements, 1 - query.local_text_share - query.local_reports_share),
         Share(reports, query.local_reports_share),
     ]
-    return fill([s for s in shares if s.of > 0], query.context_tokens, given.count, left_out)
+    shares = [s for s in shares if s.of > 0]
+    context = fill(shares, query.context_tokens, given.count, left_out)
+    return (yield from with_neighbours(context, shares, given, left_out))
 
 
 def finest_level(level: str | int | None) -> Generator[Any, Any, int]:

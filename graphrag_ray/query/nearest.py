@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from graphrag_ray.query.filling import Share, fill
 from graphrag_ray.query.method import Given, Hit, Kind, Search
+from graphrag_ray.query.neighbours import with_neighbours
 from graphrag_ray.query.record_rows import looked_up
 from graphrag_ray.reports.context import Context, Record
 
@@ -22,7 +23,8 @@ Found: TypeAlias = tuple[Kind, str]
 def nearest(
     searches: Sequence[Search], given: Given, within: Collection[str] | None = None
 ) -> Generator[Any, Any, Context]:
-    """A context of at most query.context_tokens with what the searches find, their lists fused by score.
+    """A context of at most query.context_tokens with what the searches find, their lists fused by score; in
+    what room is left, the chunks beside the first ones.
 
     searches  their `k` is set here: as many hits as it takes to fill the context
     within    ids of the only chunks that count
@@ -44,8 +46,10 @@ def nearest(
                 missing.setdefault(kind, []).append(id_)
         read = yield from looked_up(missing, given, within)
         known |= {(kind, id_): record for kind, of_kind in read.items() for id_, record in of_kind.items()}
-        context = fill([Share([known[f] for f in order if f in known])], budget, given.count)
+        shares = [Share([known[f] for f in order if f in known])]
+        context = fill(shares, budget, given.count)
         if context.left_out or all(len(hits) < k for hits in lists):
+            context = yield from with_neighbours(context, shares, given)
             return replace(context, left_out=0)  # a hit that did not fit is just not among the nearest
         k *= 4
 

@@ -9,6 +9,7 @@ from graphrag_ray.corpus.boundaries import last_word_end, sentences
 
 _SPACE = re.compile(r"\s+")
 _MARKS = re.compile("[“”]")
+_OMISSION = re.compile(r"\[(?:…|\.\.\.)\]|…|\.\.\.")
 MAX_QUOTE_CHARACTERS = 400
 
 
@@ -45,6 +46,12 @@ def shortened(text: str, start: int, end: int) -> int:
     if end <= most:
         return end
     return start + len(text[start : last_word_end(text, start, most) or most].rstrip())
+
+
+def quotes_in(quotation: str) -> list[str]:
+    """What stands before, between and after the marks of omission of a quotation: each stands in the text by
+    itself."""
+    return [part for p in _OMISSION.split(quotation) if (part := p.strip())]
 
 
 def _begins_sentence(character: str) -> bool:

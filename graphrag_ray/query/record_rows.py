@@ -1,15 +1,18 @@
 """Rows of the snapshot as records of a context, for every kind of thing that can be looked up.
 
 Where only some chunks count (`--where`), an entity or relationship is told by what these chunks said of it,
-not by its description, which was written from all. A chunk is told with the title and date of its document.
+not by its description, which was written from all. A chunk is told with what is said of its document:
+title, date, and the columns of its metadata that `chunking.prepend` names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
+from graphrag_ray.corpus.metadata import columns_of, metadata_lines
 from graphrag_ray.corpus.titles import label
 from graphrag_ray.query.embedded import TABLE_OF
 from graphrag_ray.query.method import Given, Kind, Rows
@@ -24,7 +27,7 @@ from graphrag_ray.reports.context import (
 )
 
 LABEL_TOKENS = 40
-"""Of title and date of a chunk's document, at most."""
+"""Of title and date of a chunk's document, at most; as many more for each further column that is said."""
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -65,29 +68,41 @@ def looked_up(
     for kind, table in zip(wanted, tables, strict=True):
         rows = table.to_pylist()
         if kind == "text_unit":
-            rows = yield from _with_documents(rows, given.count)
+            rows = yield from with_documents(rows, given)
         found[kind] = _records_from(kind, rows, given, within)
     return found
 
 
-def _with_documents(rows: Sequence[Row], count: Count) -> Generator[Any, Any, list[Row]]:
-    """Rows of chunks with what is said of their documents, cut to LABEL_TOKENS."""
+def label_tokens(given: Given) -> int:
+    """Of what is said of a chunk's document, at most."""
+    return LABEL_TOKENS * (1 + len(given.settings.chunking.prepended_metadata))
+
+
+def with_documents(rows: Sequence[Row], given: Given) -> Generator[Any, Any, list[Row]]:
+    """Rows of chunks with what is said of their documents."""
+    columns, most = given.settings.chunking.prepended_metadata, label_tokens(given)
     ids = dict.fromkeys(row["document_id"] for row in rows if row["document_id"])
     if not ids:
         return list(rows)
-    table = yield Rows("documents", ["id", "title", "creation_date", "path", "row"], list(ids))
+    wanted = ["id", "title", "creation_date", "path", "row", *(["raw_data"] if columns else [])]
+    table = yield Rows("documents", wanted, list(ids))
     of = {
-        d["id"]: (d["title"], d["creation_date"], d["path"] or "", d["row"] or "") for d in table.to_pylist()
+        d["id"]: partial(
+            label,
+            *(d["title"], d["creation_date"], d["path"] or "", d["row"] or ""),
+            more=metadata_lines(columns_of(d["raw_data"]), columns) if columns else "",
+        )
+        for d in table.to_pylist()
     }
-    about = [label(*of[r["document_id"]], r["text"]) if r["document_id"] in of else "" for r in rows]
-    short = {text: _shortened(text, count) for text in set(about)}
+    about = [of[r["document_id"]](r["text"]) if r["document_id"] in of else "" for r in rows]
+    short = {text: _shortened(text, most, given.count) for text in set(about)}
     return [{**row, "document": short[text]} for row, text in zip(rows, about, strict=True)]
 
 
-def _shortened(text: str, count: Count) -> str:
-    if count(text) <= LABEL_TOKENS:
+def _shortened(text: str, most: int, count: Count) -> str:
+    if count(text) <= most:
         return text
-    return longest_start(text, lambda start: count(start) <= LABEL_TOKENS)
+    return longest_start(text, lambda start: count(start) <= most)
 
 
 def _rows_for(kind: Kind, ids: Sequence[str], within: Collection[str] | None = None) -> Rows:

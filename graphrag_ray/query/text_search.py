@@ -11,7 +11,7 @@ from graphrag_ray.errors import UsageError
 from graphrag_ray.query.budget import reading, refuse_beyond
 from graphrag_ray.query.method import Given, Method, Question, Rows
 from graphrag_ray.query.parts import ToRead, answered, read
-from graphrag_ray.query.record_rows import LABEL_TOKENS
+from graphrag_ray.query.record_rows import label_tokens
 from graphrag_ray.query.recounted import recounted
 from graphrag_ray.query.where import among, within
 
@@ -28,7 +28,7 @@ def search(question: Question, given: Given) -> Method:
     if not chunks.num_rows:
         raise UsageError("there is no text to read: none of the documents has any")
     chunks = yield from recounted("text_unit", chunks, given)
-    most = reading(question.text, given, np.add(chunks["n_tokens"].to_numpy(), LABEL_TOKENS))
+    most = reading(question.text, given, np.add(chunks["n_tokens"].to_numpy(), label_tokens(given)))
     refuse_beyond(most, given.settings.query, ADVICE)
     wanted = ToRead("text_unit", chunks["id"].to_pylist(), chunks["n_tokens"].to_pylist())
     what = yield from read(question.text, given, wanted)

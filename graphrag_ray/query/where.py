@@ -15,21 +15,19 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from graphrag_ray.corpus.metadata import PREFIX, as_texts, column, columns_of
 from graphrag_ray.errors import UsageError
 from graphrag_ray.query.method import Kind, Rows
 
 OWN: Mapping[str, str] = {"path": "path", "title": "title", "date": "creation_date"}
 """Names of a document's own fields, and their columns."""
-METADATA = "metadata."
 MAX_TOLD = 8
 """Values or names that a message lists."""
 MAX_TOLD_CHARACTERS = 60
@@ -112,7 +110,7 @@ def parse(text: str) -> Condition:
     if sign == "!" or not name:
         raise UsageError(f"condition {_short(text)!r}: {_SHAPE}")
     metadata = name not in OWN
-    condition = Condition(text, name.removeprefix(METADATA) if metadata else name, sign, value, metadata)
+    condition = Condition(text, name.removeprefix(PREFIX) if metadata else name, sign, value, metadata)
     if condition.ordered and _number(value) is None and not _ISO.fullmatch(value):
         raise UsageError(
             f"condition {_short(text)!r}: {value!r} is neither a number nor a date such as 2023, 2023-05 or "
@@ -130,7 +128,8 @@ def fulfilled(conditions: Sequence[Condition], documents: pa.Table) -> list[bool
     """[documents] whether each fulfils all conditions. documents: at least `columns`. Raises UsageError."""
     n = documents.num_rows
     chosen = [True] * n
-    metadata = _metadata(documents) if "raw_data" in documents.column_names else []
+    raw_data = documents["raw_data"].to_pylist() if "raw_data" in documents.column_names else []
+    metadata = [columns_of(text) for text in raw_data]
     for condition in conditions if n else ():
         values = _values(condition, documents, metadata)
         test = _test(condition)
@@ -146,25 +145,13 @@ def fulfilled(conditions: Sequence[Condition], documents: pa.Table) -> list[bool
     return chosen
 
 
-def _metadata(documents: pa.Table) -> list[dict[str, Any]]:
-    found = [_json(text) for text in documents["raw_data"].to_pylist()]
-    return [row if isinstance(row, dict) else {} for row in found]
-
-
-def _json(text: str | None) -> Any:
-    try:
-        return orjson.loads(text or "null")
-    except orjson.JSONDecodeError:
-        return None  # not written by us
-
-
 def _values(
     condition: Condition, documents: pa.Table, metadata: Sequence[Mapping[str, Any]]
 ) -> list[list[str]]:
     """[documents] their values, as texts: none, one, or those of a list."""
     if not condition.metadata:
         return [[] if v is None else [v] for v in documents[OWN[condition.name]].to_pylist()]
-    values = [_texts(_at(row, condition.name)) for row in metadata]
+    values = [as_texts(column(row, condition.name)) for row in metadata]
     if not any(values):
         names = sorted({name for row in metadata for name in row})
         more = f" and {len(names) - MAX_TOLD} more" if len(names) > MAX_TOLD else ""
@@ -174,32 +161,6 @@ def _values(
             f"{', '.join(OWN)}{has or '; they have no metadata'}"
         )
     return values
-
-
-def _at(row: Mapping[str, Any], name: str) -> Any:
-    """A column, or what a path such as author.name leads to inside of one."""
-    inner: Any = row
-    while isinstance(inner, dict):
-        first, dot, rest = name.partition(".")
-        if name in inner or not dot:
-            return inner.get(name)
-        inner, name = inner.get(first), rest
-    return None
-
-
-def _texts(value: Any) -> list[str]:
-    """A value as texts: several of a list, and of lists in it."""
-    texts, pending = [], [value]
-    while pending:
-        one = pending.pop()
-        if isinstance(one, list):
-            pending += reversed(one)
-        elif isinstance(one, str):
-            texts.append(one)
-        elif one is not None:
-            with suppress(orjson.JSONEncodeError):  # nested deeper than anybody would ask for
-                texts.append(orjson.dumps(one).decode())
-    return texts
 
 
 def _test(condition: Condition) -> Callable[[list[str]], bool]:

@@ -19,7 +19,7 @@ from graphrag_ray.prompts import Prompt
 from graphrag_ray.query.levels import Units
 from graphrag_ray.service.faults import no_snapshot
 from graphrag_ray.service.options import WRITING, ServiceOptions
-from graphrag_ray.settings import BUNDLED, Endpoint, Model, Settings
+from graphrag_ray.settings import Endpoint, Model, Settings
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.snapshots import Manifest, check_there, load, newest_number
 from graphrag_ray.user_settings import user_file
@@ -168,7 +168,7 @@ class Live:
         """Open and warm a snapshot, beside the event loop."""
         manifest: Manifest = load(self._store, number)
         settings = self._options.settings_of(manifest, self._given)
-        prompts = self._prompts if settings.prompts_dir in (None, BUNDLED) else None
+        prompts = self._prompts if settings.prompts_dir is None else None
         old = self._current
         if old is None:
             index = Index(self._store, manifest, settings, self._cache, prompts=prompts, followed=True)

@@ -22,15 +22,15 @@ from graphrag_ray.store.parts import Part, read_part
 
 CONTENT: Mapping[str, tuple[str, ...]] = {
     "documents": ("content_hash",),
-    "text_units": (),
+    "text_units": ("header",),
     "entities": ("type", "description", "frequency"),
     "relationships": ("description", "weight"),
     "covariates": ("status", "start_date", "end_date", "source_text"),
     "communities": (),
     "community_reports": ("title", "full_content", "rank"),
 }
-"""Tables that are compared, and the columns in which a row with the same id may differ. The id of a chunk or
-a community is a hash of all that it is: another one is a new one."""
+"""Tables that are compared, and the columns in which a row with the same id may differ. The id of a chunk is
+a hash of its text, that of a community of all that it is: another one is a new one."""
 
 PARTS_ON_DRIVER = 16
 """More parts are read by the executor."""

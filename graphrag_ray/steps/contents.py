@@ -7,19 +7,18 @@ from typing import Any
 
 from graphrag_ray.errors import SettingsError
 from graphrag_ray.graph.names import Names, parse_names
-from graphrag_ray.prompts import kept_prompts, load_prompts
-from graphrag_ray.settings import BUNDLED, Settings, of_index
+from graphrag_ray.prompts import Prompt, earlier_prompts, kept_prompts, load_prompts
 from graphrag_ray.settings import Names as NamesSettings
+from graphrag_ray.settings import Settings, of_index
 from graphrag_ray.settings_file import parse_settings
 from graphrag_ray.steps.run import Observer
-from graphrag_ray.store.snapshots import Manifest
 from graphrag_ray.text_files import read_text
 from graphrag_ray.urls import shown
 
 INSTEAD = {
-    "prompts_dir": f"prompts_dir={BUNDLED} for those of the package, at the price of asking everything anew",
-    "names.aliases_file": "names.aliases='' for none",
-    "names.block_file": "names.block='' for none",
+    "prompts_dir": "--new-prompts for those of the package, which tells first what that costs",
+    "names.aliases_file": "--set names.aliases='' for none",
+    "names.block_file": "--set names.block='' for none",
 }
 """Settings that are paths, and what else may be set."""
 
@@ -44,34 +43,59 @@ def _text(path: str | None, text: str | None) -> str:
         raise SettingsError(f"cannot read {shown(str(path))}: {e}") from e
 
 
-def with_contents(settings: Settings, parent: Manifest | None, observer: Observer) -> Settings:
-    """Settings that hold what their files hold. An index goes on with the prompts that it was made with,
-    whatever becomes of their files and of those of the package.
+def with_contents(
+    settings: Settings, before: Mapping[str, Any] | None, observer: Observer, new_prompts: bool = False
+) -> Settings:
+    """Settings that hold what their files hold. before, new_prompts: as for `prompts_for`.
 
     Raises PromptError, SettingsError.
     """
-    before = parent.settings if parent else {}
-    require_paths(before, settings, ["prompts_dir"])
-    kept = {**parse_settings({"prompts": of_index(before).get("prompts", {})}).prompts, **settings.prompts}
-    prompts = kept_prompts(load_prompts(settings.prompts_dir, kept))
+    require_paths(before or {}, settings, ["prompts_dir"], new_prompts)
+    prompts = kept_prompts(prompts_for(settings, before, new_prompts))
     without = kept_prompts(load_prompts(settings.prompts_dir))
     if others := [name for name, text in prompts.items() if text != without[name]]:
         observer.note(
             f"The index goes on with its own prompts; {', '.join(others)} differ from those of the package "
-            f"(--set prompts_dir={BUNDLED} takes these: what they change is paid for anew)."
+            "(--new-prompts takes these, and tells first what that costs)."
         )
     names = settings.names.model_copy(update=_texts_of(settings.names))
     return settings.model_copy(update={"prompts": prompts, "names": names})
 
 
-def require_paths(said: Mapping[str, Any], settings: Settings, keys: list[str] | None = None) -> None:
+def prompts_for(
+    settings: Settings, before: Mapping[str, Any] | None, new_prompts: bool = False
+) -> dict[str, Prompt]:
+    """All prompts. An index goes on with those that it was made with, whatever becomes of their files and of
+    the package's; a folder that the settings name replaces them.
+
+    before: settings as its snapshot, or the record of its last run, keeps them; None: there was none
+    new_prompts: those of the package replace them too
+    Raises PromptError, SettingsError.
+    """
+    kept = {} if new_prompts else prompts_before(before) | settings.prompts
+    return load_prompts(settings.prompts_dir, kept)
+
+
+def prompts_before(before: Mapping[str, Any] | None) -> dict[Any, str]:
+    """The texts that an index was made with, but those that lay in a folder of its owner."""
+    if before is None:
+        return {}
+    return earlier_prompts() | parse_settings({"prompts": of_index(before).get("prompts", {})}).prompts
+
+
+def require_paths(
+    said: Mapping[str, Any],
+    settings: Settings,
+    keys: list[str] | None = None,
+    new_prompts: bool = False,
+) -> None:
     """Raises SettingsError where an index of an earlier version names a file, which is not opened, and the
     settings name nothing in its place: without it, what was paid for would be paid for again.
 
     said: settings as that index keeps them
     """
     given = {
-        "prompts_dir": settings.prompts_dir or settings.prompts,
+        "prompts_dir": settings.prompts_dir or settings.prompts or new_prompts,
         "names.aliases_file": (settings.names.aliases_file, settings.names.aliases) != (None, None),
         "names.block_file": (settings.names.block_file, settings.names.block) != (None, None),
     }
@@ -82,5 +106,5 @@ def require_paths(said: Mapping[str, Any], settings: Settings, keys: list[str] |
         if place and not given[key]:
             raise SettingsError(
                 f"the index was made with {key} {str(place)[:200]!r}, and no path is taken from an index: "
-                f"name it again, --set {key}=…, or --set {INSTEAD[key]}"
+                f"name it again, --set {key}=…, or {INSTEAD[key]}"
             )

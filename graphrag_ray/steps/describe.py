@@ -58,12 +58,7 @@ def describe_all(run: Run, merged: Result) -> Result:
         groups = [(kind, group) for kind in KINDS for group in merged.tables[KINDS[kind]]]
         described: list[list[Part]] = [[] for _ in groups]
         texts = groups
-        split = partial(
-            layer,
-            batch_tokens=spec.batch_tokens,
-            token_ends=partial(_ends, vocabulary),
-            alike_once=spec.alike_once,
-        )
+        split = partial(layer, spec=spec, token_ends=partial(_ends, vocabulary))
         for _ in range(MAX_LAYERS):
             index = run.sweep_rows(work, partial(_load, split), texts)
             written = run.executor.map("describe", partial(_collect, work, index, split), texts)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray import schema
+from graphrag_ray.corpus.metadata import columns_of, metadata_lines
 from graphrag_ray.corpus.titles import header
 from graphrag_ray.embedding import Embedder
 from graphrag_ray.engine.executor import Tables
@@ -42,7 +43,7 @@ PART_ROWS = 8_192
 """Vectors in a stored part: 8 to 50 MB."""
 
 TEXTS = pa.schema([("id", pa.string()), ("kind", pa.string()), ("text", pa.large_string())])
-_TITLES = ["id", "title", "creation_date", "path", "row"]
+_ABOUT = ["id", "title", "creation_date", "path", "row"]
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,14 @@ class Texts:
 
     documents    of chunks: parts that hold their documents, whose titles and dates are said above them;
                  none: nothing is said
+    columns      of the documents' metadata, which are said, too
     report_ids   of reports, by number of their communities in the hierarchy
     """
 
     kind: str
     parts: Sequence[Part]
     documents: Sequence[Part] = ()
+    columns: tuple[str, ...] = ()
     report_ids: pa.Array | None = None
 
 
@@ -70,7 +73,8 @@ def embed_all(run: Run, corpus: Result, described: Result, reports: Result, ids:
         return Result()
     embedder = Embedder.of(run.settings)
     work = _work(embedder)
-    texts = written_texts(corpus, described, reports, with_titles=bool(options.with_titles))
+    columns = run.settings.chunking.prepended_metadata if options.with_titles else None
+    texts = written_texts(corpus, described, reports, columns)
 
     def compute() -> Result:
         report_ids = ids_of_reports(ids)
@@ -96,11 +100,11 @@ def embed_all(run: Run, corpus: Result, described: Result, reports: Result, ids:
 
 
 def written_texts(
-    corpus: Result, described: Result, reports: Result, *, with_titles: bool
+    corpus: Result, described: Result, reports: Result, columns: tuple[str, ...] | None
 ) -> dict[str, list[Texts]]:
     """By kind, in groups, the parts that hold the texts of its records.
 
-    with_titles: chunks are read with what is said of their documents above them
+    columns: of the documents' metadata, which are said above chunks beside title and date; None: nothing is
     """
     groups: Mapping[str, Sequence[Sequence[Part]]] = {
         "entity": described.tables["entities"],
@@ -109,10 +113,11 @@ def written_texts(
         "community_report": reports.tables["reports"],
     }
     found = {kind: [Texts(kind, group) for group in groups_] for kind, groups_ in groups.items()}
-    if with_titles:
+    if columns is not None:
         documents = corpus.tables["documents"]
         found["text_unit"] = [
-            replace(x, documents=of) for x, of in zip(found["text_unit"], documents, strict=True)
+            replace(x, documents=of, columns=columns)
+            for x, of in zip(found["text_unit"], documents, strict=True)
         ]
     return found
 
@@ -149,7 +154,7 @@ def _label(row: Row) -> tuple[str, str]:
 def load_texts(store: Store, x: Texts) -> Iterator[pa.Table]:
     """Kind, id and text of the records that some parts of a kind hold."""
     kind = x.kind
-    documents = _titles(store, x.documents)
+    headers = _headers(store, x)
     for part in x.parts:
         table = read_part(store, part)
         if kind == "community_report":
@@ -158,28 +163,34 @@ def load_texts(store: Store, x: Texts) -> Iterator[pa.Table]:
             text = pa.array([shown_content(t) for t in table["full_content"].to_pylist()], pa.string())
         else:
             id_ = table["id"]
-            text = _chunk_text(table, documents) if kind == "text_unit" else _element_text(kind, table)
+            text = _chunk_text(table, headers) if kind == "text_unit" else _element_text(kind, table)
         columns = [id_, pa.array([kind] * table.num_rows, pa.string()), text.cast(pa.large_string())]
         yield pa.table(columns, schema=TEXTS)
 
 
-def _titles(store: Store, documents: Sequence[Part]) -> dict[str, tuple[str | None, str | None, str, str]]:
-    """By id of a document: title, date, path, row."""
-    if not documents:
+def _headers(store: Store, x: Texts) -> dict[str, Callable[[str], str]]:
+    """By id of a document, what makes the header of a chunk's text."""
+    if not x.documents:
         return {}
-    rows = read_table(store, documents, _TITLES, schema.DOCUMENTS).to_pylist()
-    return {r["id"]: (r["title"], r["creation_date"], r["path"] or "", r["row"] or "") for r in rows}
+    names = [*_ABOUT, "raw_data"] if x.columns else _ABOUT
+    rows = read_table(store, x.documents, names, schema.DOCUMENTS).to_pylist()
+    return {
+        r["id"]: partial(
+            header,
+            *(r["title"], r["creation_date"], r["path"] or "", r["row"] or ""),
+            more=metadata_lines(columns_of(r["raw_data"]), x.columns) if x.columns else "",
+        )
+        for r in rows
+    }
 
 
-def _chunk_text(
-    table: pa.Table, documents: Mapping[str, tuple[str | None, str | None, str, str]]
-) -> pa.Array | pa.ChunkedArray:
+def _chunk_text(table: pa.Table, headers: Mapping[str, Callable[[str], str]]) -> pa.Array | pa.ChunkedArray:
     """The texts of chunks, below what is said of their documents."""
-    if not documents:
+    if not headers:
         return table["text"]
     texts, of = table["text"].to_pylist(), table["document_id"].to_pylist()
     return pa.array(
-        [header(*documents[d], t) + t if d in documents else t for d, t in zip(of, texts, strict=True)],
+        [headers[d](t) + t if d in headers else t for d, t in zip(of, texts, strict=True)],
         pa.large_string(),
     )
 

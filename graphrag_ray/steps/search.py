@@ -4,7 +4,7 @@ An index is made of shards, each over some consecutive parts of a table. A shard
 same parts is found by its name and not made again, also after a run that was killed; so of a corpus that
 grows only the shards are made where something is new.
 
-The title and date of its document are words of a chunk, too.
+What is said of its document (`corpus/titles.py`) are words of a chunk, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 
 from graphrag_ray import schema
-from graphrag_ray.corpus import titles
+from graphrag_ray.corpus import metadata, titles
 from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.ids import stable_id
@@ -78,16 +78,18 @@ def index_for_search(
 
     ids: of the communities, by number in the hierarchy
     """
-    texts = written_texts(corpus, described, reports, with_titles=True)
+    columns = run.settings.chunking.prepended_metadata
+    texts = written_texts(corpus, described, reports, columns)
 
     def compute() -> Result:
         language = _language(run, corpus)
         report_ids = run.executor.share(ids_of_reports(ids))
         named = {"community_report": stable_id("report ids", *ids)}
+        said = {"text_unit": columns}
         shards: list[_Shard] = []
         for kind in schema.EMBEDDINGS:
             of_reports = report_ids if kind in named else None
-            depends_on = [named.get(kind, ""), language]
+            depends_on = [named.get(kind, ""), language, *said.get(kind, ())]
             shards += _shards(kind, "keyword", texts[kind], depends_on, of_reports, language)
             vectors_of = [Texts(kind, group) for group in embedded.tables.get(f"embeddings_{kind}", [])]
             shards += _shards(kind, "vector", vectors_of)
@@ -186,7 +188,11 @@ def _make(store: Store, x: tuple[int, _Shard]) -> Iterator[pa.Table]:
 def _code() -> str:
     """What a shard depends on beside its records: our code, and the libraries that make it."""
     digest = hashlib.sha256()
-    for path in (*sorted(Path(keyword.__file__).parent.glob("*.py")), Path(titles.__file__)):
+    for path in (
+        *sorted(Path(keyword.__file__).parent.glob("*.py")),
+        Path(titles.__file__),
+        Path(metadata.__file__),
+    ):
         digest.update(path.read_bytes())
     for library in ("PyStemmer", "usearch"):
         digest.update(version(library).encode())

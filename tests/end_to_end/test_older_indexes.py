@@ -90,7 +90,7 @@ def test_the_prompts_of_the_package_are_taken_when_somebody_says_so(
     run: Command, root: Path, endpoint: Endpoint
 ):
     here = named(endpoint, "default", "embedding")
-    bundled = run("index", "input", "--root", root, *here, "--set", "prompts_dir=bundled")
+    bundled = run("index", "input", "--root", root, *here, "--new-prompts", "--yes")
     assert bundled.exit_code == 0 and endpoint.bodies(), "the edited prompt was that of reports"
     assert "Write plainly." not in str(open_index(str(root)).manifest.settings["prompts"])
 

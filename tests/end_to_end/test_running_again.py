@@ -78,10 +78,10 @@ def test_an_added_document_costs_only_its_own_chunks(world: World):
 
 def test_an_added_document_pays_again_for_the_descriptions_that_it_adds_to(world: World):
     world.write(TOWN)
-    world.index()
+    world.index(descriptions={"joined_tokens": 0})
     asked = world.asked()
     world.write({"zoo.txt": "JUDY feeds ALICE."})
-    world.index()
+    world.index(descriptions={"joined_tokens": 0})
     assert world.prompts(asked)["describe"] == 2, "JUDY's two, and ALICE's"
 
 
@@ -271,7 +271,7 @@ def test_a_failed_description_leaves_the_first_ones_and_is_summarised_by_the_nex
 
     world.write(TOWN)
     world.endpoint.respond = no_summaries
-    world.index(**NO_RETRIES)
+    world.index(**NO_RETRIES, descriptions={"joined_tokens": 0})
     alice = next(e for e in world.table("entities") if e["title"] == "ALICE")
     assert alice["description_failed"] and "CAROL thanked ALICE." in alice["description"]
     assert "ALICE" in {f["item"] for f in world.table("failures") if f["stage"] == "describe"}
@@ -365,7 +365,7 @@ def test_an_older_snapshot_stays_readable(world: World):
 
 def test_descriptions_that_differ_by_marks_alone_are_asked_for_where_an_index_did_so_before(world: World):
     world.write({"a.txt": "ALICE met BOB.", "b.txt": "ALICE met “BOB”."})
-    world.index(descriptions={"alike": "each"})
+    world.index(descriptions={"alike": "each", "joined_tokens": 0})
     asked = len(world.endpoint.requests)
     assert world.prompts()["describe"] == 3
     assert not world.index().committed and len(world.endpoint.requests) == asked
@@ -379,6 +379,16 @@ def test_a_new_index_asks_no_model_about_descriptions_that_differ_by_marks_alone
     world.write({"a.txt": "ALICE met BOB.", "b.txt": "ALICE met “BOB”."})
     world.index()
     assert "describe" not in world.prompts()
+
+
+def test_a_new_index_asks_no_model_about_a_few_short_descriptions(world: World):
+    world.write({"a.txt": "ALICE met BOB.", "b.txt": "ALICE saw BOB."})
+    world.index()
+    assert "describe" not in world.prompts()
+    (told,) = {e["description"] for e in world.table("entities")}
+    assert told in ("ALICE met BOB. ALICE saw BOB.", "ALICE saw BOB. ALICE met BOB.")
+    world.index(descriptions={"joined_tokens": 0})
+    assert world.prompts()["describe"] == 3
 
 
 def test_an_index_keeps_its_chunks_until_others_are_asked_for(world: World):

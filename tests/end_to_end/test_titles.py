@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from endpoint import Respond
 from stored_index import rewrite
-from world import World
+from toy_model import answer_extract, recognise
+from world import World, prompt_of
 
 OFFLINE = {"default": {"provider": "offline"}}
 MONTHS = (
@@ -29,13 +32,21 @@ def minutes(world: World, rows: list[dict[str, Any]] = ROWS) -> None:
     world.write({"minutes.jsonl": "\n".join(map(json.dumps, rows))})
 
 
-def first(world: World, question: str, method: str) -> str:
-    """The title of the document whose chunk stands first in the context."""
+def titles_of(world: World, chunks: Iterable[str]) -> list[str]:
+    """The titles of the documents that these chunks are of."""
+    title = {d["id"]: str(d["title"]) for d in world.table("documents")}
+    of = {u["id"]: title[u["document_id"]] for u in world.table("text_units")}
+    return [of[chunk] for chunk in chunks]
+
+
+def sources_of(world: World, question: str, method: str) -> list[str]:
+    """The titles of the documents whose chunks stand in the context, in order."""
     (used,) = world.open().ask(question, method=method).contexts
-    chunk = next(r.id for r in used.records if r.section == "Sources")
-    (unit,) = [u for u in world.table("text_units") if u["id"] == chunk]
-    (document,) = [d for d in world.table("documents") if d["id"] == unit["document_id"]]
-    return str(document["title"])
+    return titles_of(world, [r.id for r in used.records if r.section == "Sources"])
+
+
+def first(world: World, question: str, method: str) -> str:
+    return sources_of(world, question, method)[0]
 
 
 @pytest.mark.parametrize("method", ["hybrid", "vector", "local"])
@@ -51,6 +62,50 @@ def test_a_month_is_found_that_stands_only_in_a_date(world: World, method: str):
     minutes(world, [row | {"title": f"Minutes {n * 7 % 12}"} for n, row in enumerate(ROWS)])
     world.index(models=OFFLINE)
     assert first(world, "What did the Harbour Board hear in September 2023?", method) == "Minutes 8"
+
+
+CHANGED = "How did the dues of the harbour change from March to September?"
+
+
+@pytest.mark.parametrize("method", ["hybrid", "local", "auto"])
+def test_a_change_between_two_months_is_told_from_the_minutes_of_these(world: World, method: str):
+    minutes(world)
+    world.index(models=OFFLINE)
+    wanted = ["Minutes of March", "Minutes of September"]
+    assert sorted(sources_of(world, CHANGED, method)[:2]) == wanted
+    answer = world.open().ask(CHANGED, method=method)
+    cited = titles_of(world, [r.id for r in answer.references if r.section == "Sources"])
+    assert sorted(cited[:2]) == wanted
+
+
+@pytest.mark.parametrize("method", ["global", "drift", "text"])
+def test_what_is_read_as_a_whole_says_of_each_passage_when_it_was_so(world: World, method: str):
+    minutes(world, [row | {"text": f"ALICE set the dues for BOB at {n}."} for n, row in enumerate(ROWS)])
+    world.endpoint.respond = remembering_all(world.endpoint.respond)
+    world.index()
+    asked, opened = world.asked(), world.open()
+    answer = opened.ask("What did ALICE change from March to September?", method=method)
+    shown = "".join(b["messages"][-1]["content"] for b in world.endpoint.bodies()[asked:])
+    for n, month in ((2, "March"), (8, "September")):
+        assert re.search(rf"Minutes of {month}\W[^;\n]*ALICE set the dues for BOB at {n}\.", shown)
+    under = {c["title"] for s in opened.sources(answer.references, answer) for c in s.chunks}
+    assert {"Minutes of March", "Minutes of September"} <= under
+
+
+def remembering_all(respond: Respond) -> Respond:
+    """A model that tells of which document each thing is, and leaves out nothing where it writes one
+    description of many."""
+
+    def remembers(body: dict[str, Any]) -> Any:
+        if prompt_of(body) not in ("extract", "describe"):
+            return respond(body)
+        name, told = recognise(body["messages"][-1]["content"])
+        if name == "extract":
+            above = " ".join(told["header"].split())
+            return answer_extract({"text": f"{above} {told['text']}"})
+        return "; ".join(told["descriptions"].split("\n"))
+
+    return remembers
 
 
 def test_a_file_is_found_by_a_part_of_its_name(world: World):
@@ -90,13 +145,39 @@ def test_a_title_is_named_beside_a_quotation_and_never_quoted(world: World, meth
     assert "Minutes of September (2023-09-14): minutes.jsonl, row 9, characters 0–" in "".join(names)
 
 
+def test_chosen_metadata_are_found_and_shown_wherever_titles_are(world: World):
+    speakers = ["Thackwell", "Ogilvie", "Penhaligon", "Maddern"]
+    minutes(world, [{"text": "ALICE met BOB.", "chair": {"name": name}} for name in speakers])
+    by_words = {"hybrid_vector_weight": 0.0}
+    world.index(chunking={"prepend": ["chair.name", "auhtor"]}, query=by_words, **world.embedding)
+    told = "names auhtor, which none of the first 4 documents has; columns of their metadata: chair"
+    assert told in "".join(world.observer.notes)
+    above = "chair.name: Ogilvie\n\nALICE met BOB."
+    assert above in embedded(world)
+    extracted = [b["messages"][-1]["content"] for b in world.endpoint.bodies()]
+    assert any("\n\nchair.name: Ogilvie\n\n" in text for text in extracted)
+
+    opened, asked = world.open(), world.asked()
+    answer = opened.ask("What did Ogilvie hear of ALICE?", method="hybrid")
+    (used,) = answer.contexts
+    found = next(r.id for r in used.records if r.section == "Sources")
+    (unit,) = [u for u in world.table("text_units") if u["id"] == found]
+    assert unit["header"] == "chair.name: Ogilvie\n\n"
+    (body,) = world.endpoint.bodies()[asked:]
+    assert "1,chair.name: Ogilvie,ALICE met BOB." in body["messages"][-1]["content"]
+    cited = [c.name for c in opened.cited(answer.references) if c.section == "Sources"]
+    told = "chair.name: Ogilvie: minutes.jsonl, row 2, characters 0–14"
+    assert told in cited
+    assert told in [s.record["name"] for s in opened.sources(answer.references, answer)]
+
+
 # an index that was made before
 
 
 def before_titles(world: World) -> None:
-    """An index whose settings know nothing of titles, as those of earlier versions."""
+    """An index whose settings know nothing of titles but by choice, as those of earlier versions."""
     minutes(world)
-    world.index(embeddings={"with_titles": False}, **world.embedding)
+    world.index(chunking={"prepend": []}, embeddings={"with_titles": False}, **world.embedding)
     rewrite(world.root, lambda settings: settings["embeddings"].pop("with_titles"))
 
 
@@ -108,7 +189,8 @@ def test_an_index_keeps_its_embeddings_until_others_are_asked_for_and_says_so(wo
     before_titles(world)
     asked, n_embedded = world.asked(), len(embedded(world))
     world.index(**world.embedding)
-    assert "--set embeddings.with_titles=true" in "".join(world.observer.notes)
+    told = "".join(world.observer.notes)
+    assert "--set embeddings.with_titles=true" in told and "--set chunking.prepend=auto" in told
     assert world.asked() == asked and len(embedded(world)) == n_embedded
     assert not world.index(**world.embedding).committed
     assert "with_titles" not in "".join(world.observer.notes), "once is enough"
@@ -120,6 +202,15 @@ def test_an_index_keeps_its_embeddings_until_others_are_asked_for_and_says_so(wo
     assert not world.index(**world.embedding).committed
 
 
+def test_an_index_is_extracted_with_titles_when_that_is_asked_for_and_says_so_before(world: World):
+    before_titles(world)
+    asked = world.asked()
+    world.index(chunking={"prepend": "auto"}, **world.embedding)
+    assert "none changed. To come: at most 12 chunks to extract" in "".join(world.observer.notes)
+    above = "\n\nTitle: Minutes of May\nDate: 2023-05-14\n\n"
+    assert any(above in b["messages"][-1]["content"] for b in world.endpoint.bodies()[asked:])
+
+
 def test_a_title_that_its_text_begins_with_is_not_paid_for_again(world: World):
     rows = [{"text": f"Passage {name}\nHe was {name}.", "title": f"Passage {name}"} for name in "AB"]
     minutes(world, rows)
@@ -129,12 +220,16 @@ def test_a_title_that_its_text_begins_with_is_not_paid_for_again(world: World):
     assert len(embedded(world)) == n_embedded
 
 
-def test_a_title_that_changes_is_found_and_nothing_else_is_paid_for(world: World):
+@pytest.mark.parametrize(("prepend", "chunks"), [([], 0), (None, 1)])
+def test_a_title_that_changes_is_found_and_only_its_own_chunks_are_paid_for(
+    world: World, prepend: list[str] | None, chunks: int
+):
     minutes(world)
-    world.index(**world.embedding)
+    world.index(chunking={"prepend": prepend}, **world.embedding)
     asked, n_embedded = world.asked(), len(embedded(world))
     minutes(world, [ROWS[0] | {"title": "Protocol of Epiphany"}, *ROWS[1:]])
     world.index(**world.embedding)
+    assert f"1 changed. To come: at most {chunks} chunk" in "".join(world.observer.notes)
     (text,) = embedded(world)[n_embedded:]
-    assert text.startswith("Protocol of Epiphany\n2023-01-14") and world.asked() == asked
+    assert text.startswith("Protocol of Epiphany\n2023-01-14") and world.asked() == asked + 2 * chunks
     assert first(world, "EPIPHANY", "hybrid") == "Protocol of Epiphany"

@@ -372,6 +372,31 @@ def test_an_index_keeps_what_its_corpus_is_about(given, before, about):
 
 
 @pytest.mark.parametrize(
+    ("given", "before", "kept"),
+    [
+        (None, None, "auto"),
+        (None, {}, []),
+        (None, {"chunking": {"prepend": []}}, []),
+        (None, {"chunking": {"prepend": ["title", "author"]}}, ["title", "author"]),
+        (None, {"chunking": {"prepend": "auto"}}, "auto"),
+        (None, {"chunking": {"prepend": [1, {"of": "a stranger"}]}}, []),
+        ([], None, []),
+        ("auto", {"chunking": {"prepend": []}}, "auto"),
+        ("title, author", None, ["title", "author"]),
+    ],
+)
+def test_a_model_goes_on_to_read_above_chunks_what_it_did(given, before, kept):
+    settings = parse_settings({"chunking": {"prepend": given}})
+    assert settings.with_chunks_of(before).kept()["chunking"]["prepend"] == kept
+
+
+def test_columns_of_metadata_are_what_is_prepended_beside_title_and_date():
+    chunking = parse_settings({"chunking": {"prepend": ["author", "title", "metadata.date"]}}).chunking
+    assert chunking.prepended_metadata == ("author", "date")
+    assert parse_settings({"chunking": {"prepend": "auto"}}).chunking.prepended_metadata == ()
+
+
+@pytest.mark.parametrize(
     ("given", "before", "kept", "told"),
     [
         (None, None, True, False),

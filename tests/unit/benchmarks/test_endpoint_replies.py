@@ -8,7 +8,7 @@ import pytest
 
 from graphrag_ray.extract.records import DELIMITERS, parse_claims, parse_records
 from graphrag_ray.llm.peculiarities import yes_no_bias
-from graphrag_ray.prompts import PLACEHOLDERS, load_prompts
+from graphrag_ray.prompts import PLACEHOLDERS, load_prompts, reply_lengths
 from graphrag_ray.query.drift import parse_step
 from graphrag_ray.query.points import parse_points
 from graphrag_ray.query.rating import parse_ratings
@@ -48,10 +48,10 @@ VARIABLES = {
     "name": "MARA VENN",
     "descriptions": "Mara Venn is mayor.\nMara Venn has a plan for the harbour.",
     "context": CONTEXT,
-    "max_tokens": "500",
-    "max_words": "280",
-    "about": "What the corpus is about: mills.",
+    **reply_lengths(500),
+    "about": "The harbour of Varnmouth.",
     "titles": "- Minutes of March\n- Minutes of May",
+    "asked": "Who opposed it?",
     "question": "What now?",
     "answers": heading("Answers", ("id", "score", "answer"))
     + line([1, 80, "So it is [Data: Reports (1, 2)]."]),

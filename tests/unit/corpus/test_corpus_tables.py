@@ -84,21 +84,34 @@ def test_a_new_paragraph_at_the_end_keeps_the_ids_of_earlier_chunks() -> None:
 @pytest.mark.parametrize(
     ("prepend", "date", "expected"),
     [
+        (None, "2014", ""),
         ((), "2014", ""),
         (("title",), "2014", "Title: The Accord\n\n"),
         (("title", "date"), "2014", "Title: The Accord\nDate: 2014\n\n"),
         (("date", "title"), "2014", "Date: 2014\nTitle: The Accord\n\n"),
         (("title", "date"), None, "Title: The Accord\n\n"),
         (("date",), None, ""),
+        (("title", "author"), None, "Title: The Accord\nauthor: Mara Venn, Bo Lind\n\n"),
+        (("metadata.title", "place.town", "publisher"), None, "title: A pact\nplace.town: Bree\n\n"),
     ],
 )
 def test_the_header_has_a_line_for_each_field_that_is_there(
-    prepend: tuple[str, ...], date: str | None, expected: str
+    prepend: tuple[str, ...] | None, date: str | None, expected: str
 ) -> None:
-    options = Chunking(prepend=prepend)  # type: ignore[arg-type]
-    document = Document("a", "", " The\nAccord ", "Some text.", date)
+    options = Chunking(prepend=prepend)
+    columns = {"author": ["Mara Venn", "Bo\nLind"], "title": "A pact", "place": {"town": "Bree"}}
+    document = Document("a", "", " The\nAccord ", "Some text.", date, columns)
     assert header_of(document, options) == expected
     assert text_units_table(document, options, V)["header"].to_pylist() == [expected]
+
+
+def test_a_header_that_nobody_chose_says_no_title_that_says_nothing_new() -> None:
+    auto = Chunking(size=40, overlap=0, min_new_tokens=0, prepend="auto")
+    accord = Document("a.csv", "3", "The Accord", "The Accord\n" + "They agreed on it. " * 12, "2014")
+    first, *rest = text_units_table(accord, auto, V)["header"].to_pylist()
+    assert first == "Date: 2014\n\n" and set(rest) == {"Title: The Accord\nDate: 2014\n\n"}
+    for path, row, title in (("x/Q1.txt", "", "Q1"), ("rows.csv", "7", "rows 7")):
+        assert header_of(Document(path, row, title, "Some text."), auto) == ""
 
 
 def test_a_title_as_long_as_a_text_is_shortened_in_the_header() -> None:

@@ -23,6 +23,16 @@ def test_a_label_says_title_and_date_in_one_line():
     assert label(None, "2023", "a.txt", "") == "2023" and label(None, None, "a.txt", "") == ""
 
 
+def test_chosen_metadata_are_said_after_title_and_date():
+    more = "author: Mara Venn\nheard: 2023-10\n"
+    said = "Minutes of September\n2023-09-14 (14 September 2023)\n"
+    said += "author: Mara Venn\nheard: 2023-10 (October 2023)\n\n"
+    assert header(*MINUTES, "It rained.", more) == said
+    told = "Minutes of September (2023-09-14); author: Mara Venn; heard: 2023-10"
+    assert label(*MINUTES, "It rained.", more) == told
+    assert label(None, None, "a.txt", "", "", more) == "author: Mara Venn; heard: 2023-10"
+
+
 @pytest.mark.parametrize("text", ["Teutberga\nTeutberga was", "# teutberga\n\nShe was", "**Teutberga** was"])
 def test_a_title_with_which_the_text_begins_is_not_said_twice(text: str):
     of = ("Teutberga", None, "passages.jsonl", "p0")

@@ -116,12 +116,15 @@ def test_the_index_of_the_documentation_names_every_page():
     assert {page.name for page in (TOP / "docs").glob("*.md")} - {"README.md"} <= set(linked)
 
 
-def test_the_settings_reference_is_that_of_the_settings():
-    script = TOP / "docs" / "settings_reference.py"
-    made = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, cwd=TOP)
+@pytest.mark.parametrize(
+    ("script", "page"), [("settings_reference.py", "settings.md"), ("prompts.py", "prompts.md")]
+)
+def test_a_generated_page_is_what_its_command_writes(script: str, page: str):
+    command = [sys.executable, TOP / "docs" / script]
+    made = subprocess.run(command, capture_output=True, text=True, check=False, cwd=TOP)
     assert made.returncode == 0, made.stderr
-    written = (TOP / "docs" / "settings.md").read_text("utf-8")
-    assert made.stdout == written, "run: python docs/settings_reference.py > docs/settings.md"
+    written = (TOP / "docs" / page).read_text("utf-8")
+    assert made.stdout == written, f"run: python docs/{script} > docs/{page}"
 
 
 def keys_named(page: Path) -> set[str]:

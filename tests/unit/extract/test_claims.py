@@ -53,7 +53,7 @@ def test_claims_are_asked_for_in_one_request_with_the_entities_one_a_line(play, 
     assert request.prompt == "claims"
     assert set(request.variables) == PLACEHOLDERS["claims"]
     assert request.variables["entities"] == "ACME\nALICE"
-    assert request.messages[-1].content.endswith(CHUNK.text)
+    assert f"----- passage -----\n{CHUNK.text}\n" in request.messages[-1].content
     assert result == ClaimRecords(
         (
             ClaimRecord(

@@ -113,6 +113,11 @@ def test_any_other_word_ends_the_gleaning_and_is_counted(play, spec, word):
     assert len(result.entities) == 1
 
 
+def test_a_gleaning_that_finds_nothing_is_no_odd_reply(play, spec):
+    result, _ = play(extract(CHUNK, spec), [reply_of(ALICE), "Y", COMPLETION])
+    assert (len(result.entities), result.odd_glean_replies, result.unusable) == (1, 0, 0)
+
+
 def test_a_truncated_first_reply_loses_nothing_of_what_was_gleaned(play, spec):
     truncated = ChatReply(reply_of(ALICE, ACME[:-5], end=""), "length")
     result, _ = play(extract(CHUNK, spec), [truncated, "Y", reply_of(ACME, LEADS)])
@@ -232,10 +237,10 @@ HOSTILE = (
 )
 
 
-def test_a_document_full_of_delimiters_and_prompts_is_filled_in_once_and_stands_at_the_end(play, spec):
+def test_a_document_full_of_delimiters_and_prompts_is_filled_in_once_between_its_marks(play, spec):
     result, requests = play(extract(Chunk(HOSTILE), spec), [reply_of(ALICE), "N"])
     system, user = requests[0].messages
-    assert user.content.endswith(HOSTILE)
+    assert f"\n----- passage -----\n{HOSTILE}\n----- end of the passage -----\n" in user.content
     assert "EVIL" not in system.content
     assert [e.title for e in result.entities] == ["ALICE"]
 
@@ -243,7 +248,8 @@ def test_a_document_full_of_delimiters_and_prompts_is_filled_in_once_and_stands_
 def test_the_header_stands_on_lines_of_its_own_above_the_text(play, spec):
     for header in ("A letter\n11 June 2014", "A letter\n11 June 2014\n"):
         _, requests = play(extract(Chunk("Dear Bob", header), spec), [COMPLETION, "N"])
-        assert requests[0].messages[-1].content.endswith("\nA letter\n11 June 2014\nDear Bob")
+        text = "\nA letter\n11 June 2014\n----- passage -----\nDear Bob\n"
+        assert text in requests[0].messages[-1].content
 
 
 def test_the_entity_types_and_the_language_reach_the_model(play, prompts):

@@ -19,6 +19,10 @@ def spec():
     return describe_spec(load_prompts(), parse_settings({"descriptions": {"max_output_tokens": 123}}))
 
 
+PAID = {"models": {"default": {"provider": "openai", "model": "m"}}}
+SPEC = describe_spec(load_prompts(), Settings())
+
+
 def token_ends(text):
     return [m.end() for m in re.finditer(r"\S+\s*", text)]
 
@@ -45,7 +49,7 @@ def test_descriptions_that_differ_by_marks_alone_are_one():
 
 def test_descriptions_that_differ_by_marks_alone_need_no_model(spec):
     once = replace(spec, alike_once=True)
-    assert layer(ALIKE, 100, token_ends, alike_once=True) == [[ALIKE[0]]]
+    assert layer(ALIKE, once, token_ends) == [[ALIKE[0]]]
     with pytest.raises(StopIteration) as stop:
         next(describe("entity", "BOB", ALIKE, once))
     assert stop.value.value == ALIKE[0]
@@ -55,6 +59,33 @@ def test_an_index_that_asked_for_each_of_them_goes_on_to_ask_the_same(spec):
     assert not describe_spec(load_prompts(), Settings()).alike_once
     _, request = summary(describe("entity", "BOB", ALIKE, spec), "Bob bakes.")
     assert request.variables["descriptions"].splitlines() == distinct(ALIKE) and len(distinct(ALIKE)) == 4
+
+
+def test_a_few_short_descriptions_are_put_one_after_the_other(spec):
+    few = replace(spec, joined_tokens=8)
+    assert layer(["Bob bakes", "He sings.", "彼はパン屋だ。"], few, token_ends) == [
+        ["Bob bakes. He sings. 彼はパン屋だ。"]
+    ]
+    assert layer(["Bob bakes rye bread daily.", "Bob sold the old mill."], few, token_ends) == [
+        ["Bob bakes rye bread daily.", "Bob sold the old mill."]
+    ]
+    assert layer(["a", "b", "c", "d"], few, token_ends) == [["a", "b", "c", "d"]]
+    assert layer(["Bob bakes.", "He sings."], spec, token_ends) == [["Bob bakes.", "He sings."]]
+
+
+def test_the_offline_engine_joins_in_its_own_way():
+    given = Settings().with_descriptions_of(None)
+    assert given.descriptions.joined_tokens == 100
+    assert describe_spec(load_prompts(), given).joined_tokens == 0
+    assert describe_spec(load_prompts(), parse_settings(PAID).with_descriptions_of(None)).joined_tokens == 100
+
+
+def test_an_index_of_before_goes_on_to_ask_for_short_ones():
+    given = parse_settings(PAID)
+    for before in ({}, {"descriptions": None}, {"descriptions": {"joined_tokens": "many"}}):
+        assert given.with_descriptions_of(before).descriptions.joined_tokens == 0
+    kept = given.with_descriptions_of(None).kept()
+    assert given.with_descriptions_of(kept).descriptions.joined_tokens == 100
 
 
 @pytest.mark.parametrize("descriptions", [["Bob is a baker."], ["Bob is a baker.", " Bob is\na baker. ", ""]])
@@ -80,7 +111,7 @@ def test_several_descriptions_are_summarised_in_one_request(spec):
     assert request.call.max_output_tokens == 123
     prompt = "".join(m.content for m in request.messages)
     assert "relationship: BOB / ACME" in prompt
-    assert "123 tokens" in prompt
+    assert "69 words" in prompt
 
 
 @pytest.mark.parametrize("reply", ["", " \n", ChatReply("Bob is", "content_filter")])
@@ -116,16 +147,16 @@ def test_a_spec_survives_pickling(spec):
 
 def test_what_fits_is_one_batch():
     assert batches(["a", "b", "c"], [1, 1, 1], 3) == [["a", "b", "c"]]
-    assert layer(["one two", "three"], 100, token_ends) == [["one two", "three"]]
+    assert layer(["one two", "three"], SPEC, token_ends) == [["one two", "three"]]
 
 
 @pytest.mark.parametrize("descriptions", [[], ["", " "]])
 def test_a_layer_of_nothing_is_one_batch_of_nothing(descriptions):
-    assert layer(descriptions, 100, token_ends) == [[]]
+    assert layer(descriptions, SPEC, token_ends) == [[]]
 
 
 def test_a_description_longer_than_half_a_batch_is_cut_at_the_end_of_a_token():
-    ((short, cut),) = layer(["Bob bakes.", "word " * 50], 20, token_ends)
+    ((short, cut),) = layer(["Bob bakes.", "word " * 50], replace(SPEC, batch_tokens=20), token_ends)
     assert short == "Bob bakes."
     assert cut == "word " * 10
 
@@ -139,7 +170,7 @@ def test_a_description_longer_than_half_a_batch_is_cut_at_the_end_of_a_token():
 def test_the_tree_ends_whatever_a_model_writes(lengths, batch_tokens, reply_tokens):
     texts = [" ".join(f"w{i}" for _ in range(n)) for i, n in enumerate(lengths)]
     calls = 0
-    while len(parts := layer(texts, batch_tokens, token_ends)) > 1:
+    while len(parts := layer(texts, replace(SPEC, batch_tokens=batch_tokens), token_ends)) > 1:
         assert len(parts) < len(texts)
         for part in parts:
             assert len(part) == 1 or sum(len(token_ends(t)) for t in part) <= max(2, batch_tokens)
@@ -155,7 +186,7 @@ def test_one_new_instance_repays_one_branch_of_the_tree(spec):
         """The calls of a whole tree; replies are functions of the request, as a journal gives them."""
         calls, texts = set(), descriptions
         while True:
-            parts, texts = layer(texts, 300, token_ends), []
+            parts, texts = layer(texts, replace(SPEC, batch_tokens=300), token_ends), []
             for part in parts:
                 dialogue = describe("entity", "HUB", part, spec)
                 try:

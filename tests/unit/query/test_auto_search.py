@@ -27,6 +27,9 @@ from graphrag_ray.query.method import Question
         "Where does it say “the whole of the three million crowns”?",
         'Who said "that is not what we were told"?',
         "Azure in TranscriptFY24Q1",
+        "How did it change from March to September?",
+        "What was decided in May?",
+        "What about the dues in Q3?",
     ],
 )
 def test_a_passage_a_number_or_a_date_is_asked_for(question: str):
@@ -44,6 +47,7 @@ def test_a_passage_a_number_or_a_date_is_asked_for(question: str):
         "报告2023年的主题",
         "Welche Themen gibt es?",
         "What changed in 2023?",
+        "May towns march on when breweries close?",
     ],
 )
 def test_what_is_asked_of_the_whole_asks_for_no_passage(question: str):

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphrag_ray.errors import BudgetSpent, SettingsError, UsageError
+from graphrag_ray.prompts import PLACEHOLDERS
 from graphrag_ray.query import one_context
 from graphrag_ray.query.budget import (
     MESSAGE_TOKENS,
@@ -166,10 +167,10 @@ def test_a_question_that_leaves_no_room_for_data_is_refused_with_numbers():
 def test_settings_that_leave_no_room_say_how_much_there_is():
     given_ = with_window(8_192)
     spec = map_spec(given_.settings, given_.prompts)
-    left = 8_192 - instructions("Why?", spec, COUNT) - 1_000
+    left = 8_192 - instructions("Why?", spec, COUNT) - given_.settings.query.max_map_tokens
     with pytest.raises(UsageError, match=f"set query.context_tokens to {left:,} or less"):
         check_room("Why?", given_, [spec])
-    fitting = with_window(9_000 + instructions("Why?", spec, COUNT))
+    fitting = with_window(8_000 + spec.max_tokens + instructions("Why?", spec, COUNT))
     check_room("Why?", fitting, [spec])
     with pytest.raises(UsageError):
         check_room("Why?", fitting, [spec], beside=1)
@@ -177,8 +178,8 @@ def test_settings_that_leave_no_room_say_how_much_there_is():
 
 def test_instructions_are_the_messages_without_their_data():
     spec = map_spec(GIVEN.settings, GIVEN.prompts)
-    variables = dict.fromkeys(("question", "context", "response_type", "knowledge", "language"), "")
-    empty = spec.prompt.fill({**variables, "max_tokens": "1000"})
+    variables = dict.fromkeys(PLACEHOLDERS["map"], "")
+    empty = spec.prompt.fill({**variables, "max_words": "843"})
     bare = sum(COUNT(m.content) + MESSAGE_TOKENS for m in empty)
     assert bare < instructions("Why did the mill stand idle?", spec, COUNT) < bare + 80
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,10 +16,19 @@ from hypothesis import strategies as st
 from graphrag_ray.errors import BudgetSpent, DialogueFailed, LevelNotFound, UsageError
 from graphrag_ray.ids import entity_id
 from graphrag_ray.messages import ChatReply, ChatRequest, Reply, Request
-from graphrag_ray.prompts import load_prompts
+from graphrag_ray.prompts import load_prompts, parse_prompt
 from graphrag_ray.query.answer import Answer
-from graphrag_ray.query.drift import LOCAL, PRIMER, FollowUp, drift_spec, looked_up, parse_step, primer
-from graphrag_ray.query.drift_search import MAX_FOLLOW_UP_TOKENS, search
+from graphrag_ray.query.drift import (
+    HYPOTHESIS,
+    LOCAL,
+    PRIMER,
+    FollowUp,
+    drift_spec,
+    looked_up,
+    parse_step,
+    primer,
+)
+from graphrag_ray.query.drift_search import ASKED_TOKENS, MAX_FOLLOW_UP_TOKENS, search
 from graphrag_ray.query.method import Dialogues, Question, Rows, Search
 from graphrag_ray.query.parts import UNREADABLE
 from graphrag_ray.reports.context import Context
@@ -53,6 +63,21 @@ def test_a_follow_up_question_is_shown_beside_the_users():
     assert [r.id for r in said.answer.references] == ["bb"]
     text = request.messages[-1].content
     assert "Why?" in text and "Who?" in text
+
+
+def test_a_follow_up_question_is_shown_beside_those_that_were_asked_before():
+    _, (request,) = drive(
+        looked_up("Why?", "Who?", CONTEXT, THEN, 2, ["When?", "Who?"]), step("B [Data: Sources (1)].", 9)
+    )
+    assert "\nWhen?\nWho?\n" in request.messages[-1].content
+
+
+def test_a_prompt_of_ones_own_may_do_without_the_questions_that_were_asked_before():
+    own = parse_prompt(LOCAL, THEN.prompt.source.replace("{asked}", ""))
+    said, _ = drive(
+        looked_up("Why?", "Who?", CONTEXT, replace(THEN, prompt=own), 2, ["When?"]), step("B.", 9)
+    )
+    assert said.answer.text == "B."
 
 
 def test_a_reply_that_cannot_be_used_gets_one_correction_turn_and_then_fails():
@@ -112,6 +137,10 @@ def snapshot(n: int = 6, answer: Any = None, reports: bool = True) -> Snapshot:
         }
         for i, (a, b) in enumerate(zip(names[::2], names[1::2], strict=False))
     ]
+    communities = [
+        {"id": f"c{i}", "community": i, "level": 0, "parent": -1, "hierarchy": "leiden", "entity_ids": []}
+        for i in range(len(of_two))
+    ]
     chunks = [
         {"id": f"t{i}", "human_readable_id": 300 + i, "text": f"{name} was seen.", "n_tokens": 5}
         for i, name in enumerate(names)
@@ -122,7 +151,7 @@ def snapshot(n: int = 6, answer: Any = None, reports: bool = True) -> Snapshot:
         "text_units": chunks,
         "relationships": [],
         "covariates": [],
-        "communities": [],
+        "communities": communities,
     }
 
     def find(need: Search) -> list[str]:
@@ -251,17 +280,89 @@ def test_a_level_that_does_not_exist_is_refused_before_anything_is_asked():
     snap = snapshot()
     with pytest.raises(LevelNotFound, match="no level 'C99'"):
         asked(snap, level="C99")
-    assert [type(n) for n in snap.needs] == [Rows]
+    assert all(isinstance(n, Rows) for n in snap.needs)
 
 
 def test_the_level_is_looked_up_once_for_all_follow_up_questions():
     snap = snapshot()
-    row = {"id": "c0", "community": 0, "level": 0, "parent": -1, "hierarchy": "leiden"}
-    snap.tables["communities"] = [{**row, "entity_ids": []}]
     answer = asked(snap, level="C0")
     assert answer.notes[0].count("?") > 1
     levels_read = [n for n in snap.needs if isinstance(n, Rows) and n.table == "communities" and not n.ids]
     assert len(levels_read) == 1
+
+
+def of_two_levels() -> Snapshot:
+    """The first two reports stand for all on level 0, the last for a part on level 1."""
+    snap = snapshot()
+    for row, (level, parent) in zip(snap.tables["communities"], [(0, -1), (0, -1), (1, 0)], strict=True):
+        row |= {"level": level, "parent": parent}
+    return snap
+
+
+@pytest.mark.parametrize(
+    ("level", "read"), [("C0", {"r0", "r1"}), ("C1", {"r1", "r2"}), (None, {"r1", "r2"})]
+)
+def test_the_primer_reads_reports_of_the_level_that_is_asked_for(level: Any, read: set[str]):
+    answer = asked(of_two_levels(), level=level, drift_depth=0)
+    assert {r.id for r in answer.contexts[0].records} == read
+
+
+def by_model(snap: Snapshot, **query: Any) -> Answer:
+    model = {"provider": "openai", "model": "m"}
+    given_ = replace(snap.given(), settings=parse_settings({"models": {"default": model}, "query": query}))
+    return snap.run(search(Question("What about ALICE ?"), given_))
+
+
+def looked_for(snap: Snapshot) -> str:
+    return next(n.text for n in snap.needs if isinstance(n, Search))
+
+
+def test_reports_are_looked_for_near_the_question_and_a_paragraph_that_might_answer_it():
+    snap = snapshot()
+    answer = by_model(snap)
+    assert calls(snap)[:2] == [("drift", 1), ("drift", 1)] and answer.found
+    assert looked_for(snap) == "What about ALICE ?\n\nWhat about ALICE ? They met, and somebody wrote."
+
+
+@pytest.mark.parametrize("reply", ["", " \n", DialogueFailed("no reply")])
+def test_without_such_a_paragraph_reports_are_looked_for_near_the_question(reply: Any):
+    def model(request: Request) -> Reply:
+        assert isinstance(request, ChatRequest)
+        if request.prompt != HYPOTHESIS:
+            return toy_model.answer(request)
+        if isinstance(reply, Exception):
+            raise reply
+        return ChatReply(reply)
+
+    snap = snapshot(answer=model)
+    assert by_model(snap).found and looked_for(snap) == "What about ALICE ?"
+
+
+def test_no_such_paragraph_is_asked_for_where_it_is_not_wanted_nor_of_the_offline_engine():
+    off, offline = snapshot(), snapshot()
+    by_model(off, drift_hypothesis=False, drift_depth=0)
+    asked(offline, drift_depth=0)
+    for snap in (off, offline):
+        assert calls(snap) == [("drift", 1), ("reduce", 1)] and looked_for(snap) == "What about ALICE ?"
+
+
+def test_each_round_is_told_what_was_looked_up_before_it_and_the_newest_where_it_is_much():
+    seen: list[str] = []
+
+    def model(request: Request) -> Reply:
+        assert isinstance(request, ChatRequest)
+        if request.prompt == LOCAL:
+            seen.append(request.variables["asked"])
+        following = [(f"What about BOB in year {len(seen)} {'and so on ' * 30}?", 50)]
+        return (
+            ChatReply(step("So.", 30, *following)) if request.prompt.startswith("drift") else ChatReply("A.")
+        )
+
+    snap = snapshot(answer=model)
+    asked(snap, drift_depth=9)
+    assert [s.count("?") for s in seen[:3]] == [1, 2, 3]
+    assert "year 8" in seen[-1] and "year 0" not in seen[-1]
+    assert all(snap.given().count(s) <= ASKED_TOKENS for s in seen)
 
 
 def test_a_snapshot_without_embeddings_is_refused():

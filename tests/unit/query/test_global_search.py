@@ -58,7 +58,7 @@ def n_read(answer: Answer) -> int:
 
 @pytest.mark.parametrize("level", ["auto", "AUTO", " Auto ", None])
 @pytest.mark.parametrize(
-    ("budget", "chosen"), [(6_000, None), (14_000, 0), (18_000, 1), (30_000, 2), (10**9, 2)]
+    ("budget", "chosen"), [(6_000, None), (16_000, 0), (18_000, 1), (30_000, 2), (10**9, 2)]
 )
 def test_auto_is_the_finest_level_within_the_budget(level: str | None, budget: int, chosen: int | None):
     if chosen is None:

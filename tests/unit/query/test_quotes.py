@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.query.quotes import MAX_QUOTE_CHARACTERS, best_sentence
+from graphrag_ray.query.quotes import MAX_QUOTE_CHARACTERS, best_sentence, quotes_in
 
 TEXT = "It rained. Mara Venn met Gideon Rasmoor at the lock.\n\nMara Venn left! Nobody saw it."
 
@@ -54,6 +54,16 @@ def test_a_long_sentence_is_cut_after_a_word():
     start, end = best_sentence(text, [])
     assert MAX_QUOTE_CHARACTERS - 20 < end - start <= MAX_QUOTE_CHARACTERS
     assert text[end] == " "
+
+
+@pytest.mark.parametrize("mark", ["[…]", "[...]", "…", "..."])
+def test_quotes_with_an_omission_between_them_are_told_apart(mark):
+    assert quotes_in(f"He left. {mark} “So be it” {mark}") == ["He left.", "“So be it”"]
+
+
+def test_quotes_one_after_the_other_are_one():
+    assert quotes_in("He left. She stayed [then].") == ["He left. She stayed [then]."]
+    assert quotes_in("") == []
 
 
 @given(st.text(alphabet="ab .!\n", max_size=900), st.lists(st.text(alphabet="ab", max_size=3), max_size=3))

@@ -1,0 +1,203 @@
+"""An index goes on with the prompts that it was made with. Others are taken when its owner asks for them, who
+is told first what that costs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from stored_index import rewrite, without_snapshot
+from terminals import Terminal
+from world import TOWN, Command, World, index_command
+
+from graphrag_ray import prompts
+from graphrag_ray.build import build_index
+from graphrag_ray.prompts import bundled_prompts, earlier_prompts
+from graphrag_ray.wording import plural
+
+BETTER = "You are better than you were."
+PRICE = ["--set", "models.default.price={input_usd_per_mtok: 100, output_usd_per_mtok: 200}"]
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the package's prompts: as they were before snapshots kept any."""
+    folder = tmp_path / "package"
+    shutil.copytree(bundled_prompts(), folder)
+    for name, text in earlier_prompts().items():
+        (folder / f"{name}.txt").write_text(text)
+    monkeypatch.setattr(prompts, "bundled_prompts", lambda: folder)
+    return folder
+
+
+def improve(folder: Path, *names: str) -> None:
+    for name in names:
+        file = folder / f"{name}.txt"
+        file.write_text(f"{BETTER}\n\n{file.read_text()}")
+
+
+def improved(world: World, start: int) -> int:
+    """Requests with an improved prompt, from request `start` on."""
+    return sum(BETTER in body["messages"][0]["content"] for body in world.endpoint.bodies()[start:])
+
+
+def forget_prompts(root: Path) -> None:
+    """As if an earlier program had written it."""
+    rewrite(root, lambda settings: settings.pop("prompts"))
+
+
+def as_it_is(root: Path) -> None: ...
+
+
+def forget_both(root: Path) -> None:
+    forget_prompts(root)
+    without_snapshot(root)
+
+
+@pytest.mark.parametrize(
+    "left",
+    [as_it_is, forget_prompts, without_snapshot, forget_both],
+    ids=["snapshot", "snapshot of before", "first run cut short", "first run of before cut short"],
+)
+def test_an_update_pays_for_nothing_when_prompts_of_the_package_have_improved(
+    world: World, package: Path, left: Callable[[Path], None]
+):
+    world.write(TOWN)
+    world.index()
+    left(world.root)
+    improve(package, "extract", "describe", "report")
+    asked = world.asked()
+    world.index()
+    assert world.asked() == asked
+    told = [note for note in world.observer.notes if "--new-prompts" in note]
+    assert len(told) == 1 and "extract, describe, report differ" in told[0]
+
+    world.write({"mill.txt": "ALICE met BOB at the MILL."})
+    world.index()
+    assert world.asked() > asked and improved(world, asked) == 0
+    assert BETTER not in str(world.open().manifest.settings["prompts"])
+
+
+def test_new_prompts_are_taken_after_their_cost_was_told_and_confirmed(
+    run: Command, world: World, package: Path
+):
+    world.write(TOWN)
+    assert run(*index_command(world)).exit_code == 0
+    before = world.prompts()
+    improve(package, "extract")
+    asked = world.asked()
+    new = [*index_command(world, *PRICE), "--new-prompts"]
+    refused = run(*new)
+    assert refused.exit_code == 2 and world.asked() == asked, "nobody said yes"
+    n = before["extract"] + before["glean_check"]
+    assert f"extract {n} replies" in refused.stderr and "report " in refused.stderr
+    assert "in all" in refused.stderr and "$" in refused.stderr and "--yes" in refused.stderr
+
+    taken = run(*new, "--yes")
+    assert taken.exit_code == 0 and "in all" in taken.stderr
+    assert improved(world, asked) == n and world.prompts(asked)["extract"] == before["extract"]
+    assert BETTER in world.open().manifest.settings["prompts"]["extract"]
+    asked = world.asked()
+    assert run(*index_command(world)).exit_code == 0 and world.asked() == asked, (
+        "and are its own from then on"
+    )
+
+
+def test_only_the_stages_that_a_prompt_concerns_count(run: Command, world: World, package: Path):
+    world.write(TOWN)
+    run(*index_command(world))
+    improve(package, "report")
+    told = run(*index_command(world), "--new-prompts").stderr
+    assert f"report {plural(world.prompts()['report'], 'reply', 'replies')}" in told
+    assert "extract" not in told and "price" in told, "without a price the cost is not known"
+
+
+def test_a_no_at_a_terminal_leaves_the_index_as_it_is(run: Command, world: World, tmp_path: Path):
+    world.write(TOWN)
+    run(*index_command(world))
+    shutil.copytree(bundled_prompts(), tmp_path / "mine")
+    improve(tmp_path / "mine", "report")
+    asked = world.asked()
+    with Terminal(
+        *index_command(world), "--set", f"prompts_dir={tmp_path / 'mine'}", "--new-prompts"
+    ) as terminal:
+        terminal.wait_for("Ask anew with the new prompts?")
+        assert "report" in terminal.shown and "tokens" in terminal.shown
+        terminal.type("n\n")
+        assert terminal.end() == 2
+    assert world.asked() == asked and world.snapshots() == [1]
+
+
+def test_what_edited_prompts_cost_is_told_too_and_needs_no_yes(run: Command, world: World, tmp_path: Path):
+    world.write(TOWN)
+    run(*index_command(world))
+    shutil.copytree(bundled_prompts(), tmp_path / "mine")
+    improve(tmp_path / "mine", "report")
+    asked = world.asked()
+    done = run(*index_command(world), "--set", f"prompts_dir={tmp_path / 'mine'}")
+    assert done.exit_code == 0 and "with: report. What they change is asked anew" in done.stderr
+    assert improved(world, asked) > 0
+
+
+def test_who_calls_from_python_may_say_no(run: Command, world: World, package: Path):
+    world.write(TOWN)
+    world.index()
+    improve(package, "extract")
+    asked, told = world.asked(), []
+
+    def no(cost: str) -> None:
+        told.append(cost)
+        raise KeyError("too dear")
+
+    with pytest.raises(KeyError, match="too dear"):
+        build_index(str(world.input), str(world.root), settings=world.settings(), new_prompts=True, agree=no)
+    assert "extract" in told[0] and world.asked() == asked
+
+
+def test_the_offline_engine_takes_new_prompts_for_nothing(run: Command, world: World, package: Path):
+    world.write(TOWN)
+    offline = ["index", world.input, "--root", world.root]
+    assert run(*offline).exit_code == 0
+    improve(package, "extract")
+    assert run(*offline, "--new-prompts").exit_code == 0
+    assert BETTER in world.open().manifest.settings["prompts"]["extract"]
+
+
+def test_a_forecast_goes_by_the_prompts_of_the_index_or_by_new_ones(
+    run: Command, world: World, package: Path
+):
+    world.write(TOWN)
+    run(*index_command(world))
+    forget_prompts(world.root)
+    improve(package, "extract")
+
+    def to_extract(*more: str) -> int:
+        index, *rest = index_command(world, *more, "--json")
+        found = run("estimate", *rest)
+        assert index == "index" and found.exit_code == 0, found.output
+        stages = {stage["stage"]: stage for stage in json.loads(found.stdout)["stages"]}
+        return stages["extract"]["left"]["calls"]
+
+    assert to_extract() == 0 and to_extract("--new-prompts") >= len(TOWN)
+
+
+def test_new_prompts_replace_those_that_cannot_be_used_any_more(run: Command, world: World):
+    world.write(TOWN)
+    run(*index_command(world))
+    rewrite(world.root, lambda settings: settings["prompts"].update(report="Of another {version}."))
+    refused = run(*index_command(world))
+    assert refused.exit_code == 2 and "--new-prompts" in refused.stderr
+    assert run(*index_command(world), "--new-prompts", "--yes").exit_code == 0
+
+
+def test_what_is_wrong_with_the_command_is_told_before_a_cost_is_to_be_confirmed(
+    run: Command, world: World, package: Path
+):
+    world.write(TOWN)
+    run(*index_command(world))
+    improve(package, "extract")
+    refused = run("index", world.root.parent / "absent", *index_command(world)[2:], "--new-prompts")
+    assert refused.exit_code == 2 and "absent" in refused.stderr and "--yes" not in refused.stderr

@@ -1,0 +1,26 @@
+"""Columns of a document's metadata, by name."""
+
+from __future__ import annotations
+
+from graphrag_ray.corpus.metadata import MAX_SAID, column, columns_of, metadata_lines
+
+
+def test_a_name_leads_into_a_column_where_no_column_has_it():
+    columns = {"author": {"name": "Mara"}, "author.age": 40}
+    assert (column(columns, "author.name"), column(columns, "author.age")) == ("Mara", 40)
+    assert column(columns, "author.name.first") is column(columns, "publisher") is None
+
+
+def test_what_is_no_object_has_no_columns():
+    assert columns_of(None) == columns_of("[1]") == columns_of("{") == {}
+
+
+def test_each_chosen_column_that_is_there_is_a_line():
+    columns = {"author": ["Mara Venn", "Bo\u2028Lind"], "pages": 12, "note": " ", "end": None}
+    told = metadata_lines(columns, ["pages", "author", "note", "end", "publisher"])
+    assert told == "pages: 12\nauthor: Mara Venn, Bo Lind\n"
+
+
+def test_a_column_as_long_as_a_text_is_cut():
+    (line,) = metadata_lines({"abstract": "word " * 1_000}, ["abstract"]).splitlines()
+    assert len(line) <= MAX_SAID + len("abstract: ") and line.endswith("…")
