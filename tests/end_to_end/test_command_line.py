@@ -437,11 +437,7 @@ def test_status_of_an_index_without_a_snapshot_shows_the_work_in_progress(run: C
     result = run("status", "--root", world.root)
     assert result.exit_code == 0 and "no finished snapshot yet" in result.stdout
     told = json.loads(run("status", "--root", world.root, "--json").stdout)
-    assert told["snapshot"] is None and {j["stage"] for j in told["journal"]} == {
-        "extract",
-        "describe",
-        "about",
-    }
+    assert told["snapshot"] is None and {j["stage"] for j in told["journal"]} == {"extract", "about"}
 
 
 def test_status_names_who_is_writing(run: Command, world: World):
