@@ -423,7 +423,7 @@ def test_status_as_json_holds_the_snapshot_the_journal_and_what_it_cost(run: Com
     assert told["counts"]["entities"] == 10 and told["created_at"].endswith("Z")
     journal = {j["stage"]: j for j in told["journal"]}
     assert (journal["extract"]["done"], journal["extract"]["turns"]) == (6, 12)
-    assert journal["describe"]["done"] == journal["describe"]["turns"] > 0
+    assert journal["report"]["done"] == journal["report"]["turns"] > 0
     usage = {u["stage"]: u for u in told["usage"]}
     assert usage["extract"]["cost_usd"] > 0 and told["run"]["input"] == str(world.input)
 
