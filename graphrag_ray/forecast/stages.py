@@ -186,7 +186,8 @@ def telling(basis: Basis, entities: Named) -> Volume:
     empty = {"titles": "", "entities": "", "language": spec.language, **reply_lengths(spec.max_tokens)}
     lines = entities.size.distinct * (entities.title_tokens + entities.description_tokens)
     material = min(TITLES_TOKENS, basis.corpus.documents * TITLE_TOKENS) + min(ENTITIES_TOKENS, lines)
-    return basis.volume("about", 1.0, 1.0, basis.messages("about", "about", empty) + material, ABOUT_TOKENS)
+    reply = basis.reply("about", ABOUT_TOKENS, "assumed")
+    return basis.volume("about", 1.0, 1.0, basis.messages("about", "about", empty) + material, reply)
 
 
 def reporting(

@@ -64,6 +64,13 @@ def test_every_report_is_written_by_what_was_asked_first(small: World):
     assert "- council\n" in asked["messages"][-1]["content"]
 
 
+def test_questions_are_told_it_too_whoever_opens_the_index(small: World):
+    small.index()
+    text, asked = kept(small), small.asked()
+    small.open(query={"dynamic": True}).ask("What are the THEMES?")
+    assert text and said(small, asked)["rate", text] > 0
+
+
 def test_an_update_asks_nothing_again_for_its_sake(small: World):
     small.index()
     text, asked = kept(small), small.asked()

@@ -24,7 +24,7 @@ from graphrag_ray.settings_file import parse_settings
 from graphrag_ray.store.files import Store
 
 ROOT = Path(__file__).parents[2]
-KINDS = {"extract", "glean_check", "glean", "claims", "describe", "report", "embeddings"}
+KINDS = {"extract", "glean_check", "glean", "claims", "describe", "about", "report", "embeddings"}
 PLAIN = {
     "rpm": None, "tpm": None, "charge": "actual", "headers": True, "latency": 0.0, "embedding_s": 0.0,
     "speed": 1.0, "slots": None, "batch": None, "errors": 0.0, "drops": 0.0, "hangs": 0.0, "hang_s": 0.0,
