@@ -15,7 +15,7 @@ def about(variables: Mapping[str, str]) -> str:
     titles, entities = _lines(variables["titles"]), _lines(variables["entities"])
     names = [line.partition(": ")[0] for line in entities]
     said = [
-        f"Documents, {_listed(titles[:SHOWN])} among them." if titles else "",
+        f"Documents such as {_listed([f'“{t}”' for t in titles[:SHOWN]])}." if titles else "",
         f"The names that are linked most are {_listed(names[:SHOWN_NAMES])}." if names else "",
     ]
     return " ".join(filter(None, said))
