@@ -287,7 +287,7 @@ class Index:
         model = self.settings.model(self.settings.model_name("map"))
         vocabulary = vocabulary_for(model.model, model.tokenizer).name
         return Given(
-            self.settings.with_reports_of(self.manifest.settings),
+            self.settings.with_chunks_of(self.manifest.settings).with_reports_of(self.manifest.settings),
             self.prompts or load_prompts(self.settings.prompts_dir),
             lru_cache(COUNTED)(lambda text: count(text, vocabulary)),
             {name: sum(p.rows for p in parts) for name, parts in self.manifest.tables.items()},
@@ -345,7 +345,7 @@ class Index:
 
     def cited(self, references: Iterable[Reference]) -> list[Cited]:
         """Section, short number and name of each cited record, section by section."""
-        return named(references, self._rows, self.settings.chunking.prepended_metadata)
+        return named(references, self._rows, self._given.settings.chunking.prepended_metadata)
 
     def numbers(self, references: Iterable[Reference]) -> dict[Reference, int]:
         """The short number of each record; those that the snapshot does not hold are left out."""
@@ -368,7 +368,8 @@ class Index:
             self._check_there()
         contexts = answer.contexts if answer else ()
         shown = {r.id for used in contexts for r in used.records if r.section == "Sources"}
-        found = under(references, self._rows, shown=shown, columns=self.settings.chunking.prepended_metadata)
+        columns = self._given.settings.chunking.prepended_metadata
+        found = under(references, self._rows, shown=shown, columns=columns)
         return specific(found, answer) if answer else found
 
     def beside(self, answer: Answer, show: Callable[[], T], what: str) -> tuple[T | None, Answer]:

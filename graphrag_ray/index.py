@@ -176,9 +176,6 @@ def _build(run: Run, given: _Given, record: Recorder) -> Indexed:
     finished = finish(run, results, derived.layout, derived.ids, _iso(at)[:10], failures)
     counts = _counts(finished.tables, corpus, derived.communities, results.merged)
     changed = changes(run, finished.tables)
-    if results.about.parts("failures"):
-        # The reports were written without: with it, a later run would ask for all of them anew.
-        run.settings = run.settings.with_about("")
     manifest = _manifest(run, number, finished, counts, at, given.shown_input, changed)
     snapshots.commit(store, manifest, check=run.check)
     # Until the lock is let go, whoever watches sees a run that goes on; however this ends, it has committed.

@@ -194,7 +194,10 @@ def _own_prompts(folder: str) -> dict[str, str]:
     except OSError as e:
         raise PromptError(f"cannot read prompts_dir {shown(folder)}: {e}") from e
     if names is None:
-        raise PromptError(f"prompts_dir {shown(folder)} is not a folder; `graphrag-ray init` writes one")
+        raise PromptError(
+            f"prompts_dir {shown(folder)} is not a folder; `graphrag-ray init` writes one, and "
+            "`index --new-prompts` takes those of the package"
+        )
     found = {
         name.removesuffix(".txt"): posixpath.join(folder, name) for name in names if name.endswith(".txt")
     }

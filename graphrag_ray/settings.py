@@ -303,7 +303,11 @@ class Chunking(_Strict):
     @classmethod
     def _words(cls, value: Any) -> Any:
         if isinstance(value, str) and value != "auto":
-            return [word.strip() for word in value.split(",")]
+            value = [word.strip() for word in value.split(",")]
+        if isinstance(value, list | tuple):
+            value = [word for word in value if word != ""]
+            if "auto" in value:
+                raise ValueError("`auto` stands alone: name title, date and columns, or auto")
         return value
 
     @property
@@ -695,17 +699,23 @@ class Settings(_Strict):
 
     def with_reports_of(self, before: Mapping[str, Any] | None) -> Settings:
         """Settings that say who writes reports, and what the corpus is about: as these do, else as the index
-        before did.
+        before did. What the offline engine said of the corpus is no model's to go by: a model is asked anew.
 
         before: as for `with_chunks_of`
         """
-        told = self if self.corpus.about is not None else self.with_about(about_in(before or {}))
+        told = self
+        if self.corpus.about is None and (_reports_offline(before or {}) <= self._reports_offline):
+            told = self.with_about(about_in(before or {}))
         role = self.reports.role
         if role is None:
             said = _said_in(before, "reports", "role") if before is not None else ROLE
             role = said if isinstance(said, str) else _ROLE_BEFORE
         reports = self.reports.model_copy(update={"role": role})
         return told.model_copy(update={"reports": reports})
+
+    @property
+    def _reports_offline(self) -> bool:
+        return self.model(self.model_name("report")).provider == "offline"
 
     def with_about(self, text: str | None) -> Settings:
         return self.model_copy(update={"corpus": Corpus(about=text)})
@@ -764,6 +774,18 @@ def about_in(kept: Mapping[str, Any]) -> str | None:
     """What the corpus is about, as kept settings say, which a stranger may have written."""
     said = _said_in(kept, "corpus", "about")
     return as_about(said) if isinstance(said, str) else None
+
+
+def _reports_offline(kept: Mapping[str, Any]) -> bool:
+    """Whether the offline engine wrote the reports of an index, as its kept settings say."""
+    own, models = _said_in(kept, "stages", "report"), kept.get("models")
+    name = own.get("model") if isinstance(own, Mapping) else None
+    model = (
+        models.get(name or "default")
+        if isinstance(models, Mapping) and isinstance(name, str | None)
+        else None
+    )
+    return isinstance(model, Mapping) and model.get("provider") == "offline"
 
 
 def _said_in(kept: Mapping[str, Any], section: str, key: str) -> Any:

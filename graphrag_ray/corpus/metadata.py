@@ -8,6 +8,8 @@ from typing import Any
 
 import orjson
 
+from graphrag_ray.corpus.document import one_line
+
 PREFIX = "metadata."
 """Before a name: a column of the metadata, where a document's own field has the same name."""
 MAX_SAID = 300
@@ -53,8 +55,8 @@ def metadata_lines(columns: Mapping[str, Any], names: Sequence[str]) -> str:
     """`author: Mara Venn`: a line for each of these columns that the document has."""
     lines = []
     for name in names:
-        folded = " ".join(", ".join(as_texts(column(columns, name))).split())
-        if folded:
+        texts = [text[: 8 * MAX_SAID] for text in as_texts(column(columns, name))[:MAX_SAID]]
+        if folded := one_line(", ".join(texts)):
             cut = folded if len(folded) <= MAX_SAID else folded[: MAX_SAID - 1].rstrip() + "…"
             lines.append(f"{name}: {cut}\n")
     return "".join(lines)

@@ -7,7 +7,7 @@ good part of a second at its start.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,8 @@ def text_units_table(document: Document, options: settings.Chunking, vocabulary:
     the same text: inserting a paragraph leaves the ids of the chunks it does not touch as they were.
     `human_readable_id` is 0 and the lists of ids are empty until a snapshot is written.
     """
-    chunks = chunk(document.text, options, vocabulary, header_of(document, options))
+    header = header_of(document, options)
+    chunks = chunk(document.text, options, vocabulary, header(""))
     texts = [document.text[c.start : c.end] for c in chunks]
     document_id = document.id
     seen: Counter[str] = Counter()
@@ -66,29 +67,34 @@ def text_units_table(document: Document, options: settings.Chunking, vocabulary:
         "position": range(len(chunks)),
         "start": [c.start for c in chunks],
         "end": [c.end for c in chunks],
-        "header": [header_of(document, options, text) for text in texts],
+        "header": [header(text) for text in texts],
     }
     return _table(schema.TEXT_UNITS, len(chunks), columns)
 
 
-def header_of(document: Document, options: settings.Chunking, text: str = "") -> str:
-    """What is written above a chunk of a document: a line for each field of `options.prepend` that the
-    document has, then an empty line; "" where there is none.
-
-    text: of the chunk; "": whatever it is
-    """
+def header_of(document: Document, options: settings.Chunking) -> Callable[[str], str]:
+    """What is written above a chunk of a document, by the chunk's text ("": whatever it is): a line for each
+    field of `options.prepend` that the document has, then an empty line; "" where there is none."""
     names, title = options.prepend or (), one_line(document.title)
+    own = ""
     if names == "auto":
         names, title = ("title", "date"), own_title(title, document.path, document.row)
-        title = "" if title and begins_with(text, title) else title
+        own = title
     fields = {"title": ("Title", title), "date": ("Date", one_line(document.date or ""))}
-    lines = []
+    lines = {}
     for name in names:
         if name not in fields:
-            lines.append(metadata_lines(document.metadata, [name.removeprefix(PREFIX)]))
+            lines[name] = metadata_lines(document.metadata, [name.removeprefix(PREFIX)])
         elif value := fields[name][1]:
-            lines.append(f"{fields[name][0]}: {_shortened(value)}\n")
-    return "".join(lines) + "\n" if any(lines) else ""
+            lines[name] = f"{fields[name][0]}: {_shortened(value)}\n"
+    whole = "".join(lines.values())
+    rest = "".join(line for name, line in lines.items() if name != "title")
+
+    def of(text: str) -> str:
+        shown = rest if own and begins_with(text, own) else whole
+        return shown and shown + "\n"
+
+    return of
 
 
 def _shortened(text: str) -> str:

@@ -97,9 +97,10 @@ class ChunkCounter:
 
     def add(self, document: Document) -> None:
         options = self._settings.chunking
-        found = cut(document.text, options, self._vocabulary, header_of(document, options))
+        header = header_of(document, options)
+        found = cut(document.text, options, self._vocabulary, header(""))
         texts = [document.text[c.start : c.end] for c in found]
-        chunks = [Chunk(text, header_of(document, options, text)) for text in texts]
+        chunks = [Chunk(text, header(text)) for text in texts]
         new = self._new(chunks)
         requests = {i: _first_request(chunks[i], self._spec) for i in new}
         sizes = {i: self._fixed.size(request) for i, request in requests.items()}

@@ -1,7 +1,7 @@
 """What stands beside the first chunks of a context in their documents, where the context has room left.
 
 A chunk may end in the middle of what it tells. What was found by rank is never pushed out, and what two
-chunks share is shown once.
+chunks share is shown once: in the one that was found, not in the one beside it.
 """
 
 from __future__ import annotations

@@ -59,6 +59,8 @@ def tell_about(run: Run, corpus: Result, layout: Layout) -> Result:
             f"What the corpus is about could not be told ({outcome.error}): reports are written without, now "
             "and later. --set corpus.about='…' tells it, and asks for all reports anew."
         )
+        # Also for a run that goes on where this one stops: with it, all reports would be asked for anew.
+        run.settings = run.settings.with_about("")
         failures = {"failures": failure_rows(NAME, work, batch)}
         return Result({"failures": [run.executor.map(NAME, _just, [failures])[0].get("failures", [])]})
 

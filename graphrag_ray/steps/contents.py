@@ -69,10 +69,15 @@ def prompts_for(
     the package's; a folder that the settings name replaces them.
 
     before: settings as its snapshot, or the record of its last run, keeps them; None: there was none
-    new_prompts: those of the package replace them too
+    new_prompts: those of the package replace them too, but for texts that the settings hold and the index
+        does not
     Raises PromptError, SettingsError.
     """
-    kept = {} if new_prompts else prompts_before(before) | settings.prompts
+    own = prompts_before(before)
+    if new_prompts:
+        kept = {name: text for name, text in settings.prompts.items() if text != own.get(name)}
+    else:
+        kept = own | settings.prompts
     return load_prompts(settings.prompts_dir, kept)
 
 

@@ -130,6 +130,26 @@ def test_a_failure_is_told_and_reports_are_written_without(small: World, fault: 
     assert not small.index().committed and small.asked() == asked, "reports would all be asked for anew"
 
 
+def test_a_run_that_goes_on_after_a_failure_pays_for_no_report_twice(small: World):
+    written = 0
+
+    def all_but_one(body: dict):
+        nonlocal written
+        written += prompt_of(body) == "report"
+        return BROKEN if prompt_of(body) == "about" or written == 2 else toy_model.respond(body)
+
+    small.endpoint.respond = all_but_one
+    with pytest.raises(TooManyFailures):
+        small.index(run=ONE_TRY | {"max_failed_fraction": 0})
+    paid = said(small)["report", ""] - 1
+    assert paid > 0
+    small.endpoint.respond = toy_model.respond
+    asked = small.asked()
+    done = small.index()
+    again = Counter({key: n for key, n in said(small, asked).items() if key[0] in ("about", "report")})
+    assert again == {("report", ""): done.manifest.counts["reports"] - paid}
+
+
 def test_a_run_that_was_stopped_goes_on_with_it(small: World):
     small.endpoint.respond = failing("report", BROKEN)
     with pytest.raises(TooManyFailures):

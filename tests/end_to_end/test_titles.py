@@ -157,7 +157,8 @@ def test_chosen_metadata_are_found_and_shown_wherever_titles_are(world: World):
     extracted = [b["messages"][-1]["content"] for b in world.endpoint.bodies()]
     assert any("\n\nchair.name: Ogilvie\n\n" in text for text in extracted)
 
-    opened, asked = world.open(), world.asked()
+    # Also with settings that say nothing of columns: the index has them.
+    opened, asked = world.open(query=by_words, **world.embedding), world.asked()
     answer = opened.ask("What did Ogilvie hear of ALICE?", method="hybrid")
     (used,) = answer.contexts
     found = next(r.id for r in used.records if r.section == "Sources")

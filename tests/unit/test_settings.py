@@ -371,6 +371,16 @@ def test_an_index_keeps_what_its_corpus_is_about(given, before, about):
     assert settings.with_reports_of(before).corpus.about == about
 
 
+def test_what_the_offline_engine_said_of_a_corpus_is_not_for_a_model():
+    offline = parse_settings({"corpus": {"about": "Mills."}}).kept()
+    paid = parse_settings({"models": {"default": {"provider": "openai", "model": "m"}}})
+    assert Settings().with_reports_of(offline).corpus.about == "Mills."
+    assert paid.with_reports_of(offline).corpus.about is None
+    told = paid.with_about("Mills.")
+    assert paid.with_reports_of(told.kept()).corpus.about == "Mills."
+    assert told.with_reports_of(offline).corpus.about == "Mills."
+
+
 @pytest.mark.parametrize(
     ("given", "before", "kept"),
     [
@@ -388,6 +398,12 @@ def test_an_index_keeps_what_its_corpus_is_about(given, before, about):
 def test_a_model_goes_on_to_read_above_chunks_what_it_did(given, before, kept):
     settings = parse_settings({"chunking": {"prepend": given}})
     assert settings.with_chunks_of(before).kept()["chunking"]["prepend"] == kept
+
+
+def test_what_is_prepended_is_auto_or_names():
+    assert parse_settings({"chunking": {"prepend": ""}}).chunking.prepend == ()
+    with pytest.raises(SettingsError, match="stands alone"):
+        parse_settings({"chunking": {"prepend": "auto, title"}})
 
 
 def test_columns_of_metadata_are_what_is_prepended_beside_title_and_date():

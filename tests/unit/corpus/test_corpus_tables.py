@@ -101,7 +101,7 @@ def test_the_header_has_a_line_for_each_field_that_is_there(
     options = Chunking(prepend=prepend)
     columns = {"author": ["Mara Venn", "Bo\nLind"], "title": "A pact", "place": {"town": "Bree"}}
     document = Document("a", "", " The\nAccord ", "Some text.", date, columns)
-    assert header_of(document, options) == expected
+    assert header_of(document, options)("") == expected
     assert text_units_table(document, options, V)["header"].to_pylist() == [expected]
 
 
@@ -111,11 +111,11 @@ def test_a_header_that_nobody_chose_says_no_title_that_says_nothing_new() -> Non
     first, *rest = text_units_table(accord, auto, V)["header"].to_pylist()
     assert first == "Date: 2014\n\n" and set(rest) == {"Title: The Accord\nDate: 2014\n\n"}
     for path, row, title in (("x/Q1.txt", "", "Q1"), ("rows.csv", "7", "rows 7")):
-        assert header_of(Document(path, row, title, "Some text."), auto) == ""
+        assert header_of(Document(path, row, title, "Some text."), auto)("") == ""
 
 
 def test_a_title_as_long_as_a_text_is_shortened_in_the_header() -> None:
-    header = header_of(Document("a", "", "word " * 1000, "x"), Chunking(prepend=("title",)))
+    header = header_of(Document("a", "", "word " * 1000, "x"), Chunking(prepend=("title",)))("")
     assert len(header) <= MAX_HEADER_FIELD + len("Title: \n\n")
     assert header.endswith("…\n\n")
 
