@@ -134,8 +134,10 @@ def layer(descriptions: Sequence[str], spec: DescribeSpec, token_ends: TokenEnds
 
 
 def joined(descriptions: Sequence[str]) -> str:
-    """One after the other, each ended by a full stop where nothing else ends it."""
-    return " ".join(d if d.endswith(_ENDS) else f"{d}." for d in descriptions)
+    """One after the other, the longest first in whichever order they come, each ended by a full stop where
+    nothing else ends it."""
+    fullest = sorted(descriptions, key=lambda d: (-len(d), d))
+    return " ".join(d if d.endswith(_ENDS) else f"{d}." for d in fullest)
 
 
 def batches(descriptions: Sequence[str], n_tokens: Sequence[int], batch_tokens: int) -> list[list[str]]:
