@@ -67,6 +67,12 @@ def test_a_month_is_found_that_stands_only_in_a_date(world: World, method: str):
 CHANGED = "How did the dues of the harbour change from March to September?"
 
 
+def test_vectors_alone_find_both_months_among_the_first(world: World):
+    minutes(world)
+    world.index(models=OFFLINE)
+    assert {"Minutes of March", "Minutes of September"} <= set(sources_of(world, CHANGED, "vector")[:3])
+
+
 @pytest.mark.parametrize("method", ["hybrid", "local", "auto"])
 def test_a_change_between_two_months_is_told_from_the_minutes_of_these(world: World, method: str):
     minutes(world)
