@@ -704,7 +704,7 @@ class Settings(_Strict):
         before: as for `with_chunks_of`
         """
         told = self
-        if self.corpus.about is None and (_reports_offline(before or {}) <= self._reports_offline):
+        if self.corpus.about is None and (self._reports_offline or not _reports_offline(before or {})):
             told = self.with_about(about_in(before or {}))
         role = self.reports.role
         if role is None:
