@@ -160,6 +160,7 @@ class Run:
         """Around what is done beside the steps, or within one, told like a step; the block adds its counts.
         Done several times, it is one in `seconds` and `chores`."""
         self.observer.step_started(name)
+        logs.event(_log, "step started", step=name)
         started, before = time.monotonic(), self.doing
         self.doing = (name, started)
         counts: dict[str, Any] = {}

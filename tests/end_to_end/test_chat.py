@@ -61,7 +61,11 @@ def test_a_question_leans_on_those_before_it(town: World):
     bodies = town.endpoint.bodies()[asked:]
     assert [prompt_of(b) for b in bodies] == ["map", "reduce", "condense", "map", "reduce"]
     shown = bodies[2]["messages"][-1]["content"]
-    assert "What about ERIN ?" in shown and "And him?" in shown.partition("# The new question")[2] and "[Data:" not in shown
+    assert (
+        "What about ERIN ?" in shown
+        and "And him?" in shown.partition("# The new question")[2]
+        and "[Data:" not in shown
+    )
     assert "What did DAVE do?" in bodies[-1]["messages"][-1]["content"]
 
 

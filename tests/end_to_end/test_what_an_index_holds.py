@@ -49,7 +49,7 @@ def test_degrees_are_those_of_the_whole_graph(world: World):
 
 def test_one_description_passes_through_and_several_are_summarised(world: World):
     world.write(TOWN)
-    world.index()
+    world.index(descriptions={"joined_tokens": 0})
     description = {e["title"]: e["description"] for e in world.table("entities")}
     assert description["JUDY"] == "GRACE bought flour from JUDY."
     assert description["ALICE"].startswith("ALICE: ")
