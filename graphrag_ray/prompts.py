@@ -25,63 +25,30 @@ from graphrag_ray.urls import shown
 _PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 _DIVIDER = re.compile(r"^=== user ===[ \t]*\n", re.MULTILINE)
 
+_RECORDS = frozenset({"field", "record", "completion"})
+"""Records are written as ("entity"{field}NAME{field}…){record}, the whole ended by {completion}."""
+_PASSAGE = _RECORDS | {"language", "header", "text"}
+_LENGTH = frozenset({"max_tokens", "max_words"})
+_WRITTEN = _LENGTH | {"language"}
+_ANSWER = _WRITTEN | {"question", "response_type", "knowledge"}
+
 PLACEHOLDERS: Mapping[str, frozenset[str]] = {
-    # Records are written as ("entity"{field}NAME{field}…){record}, the whole ended by {completion}.
-    "extract": frozenset(
-        {"entity_types", "examples", "language", "header", "text", "field", "record", "completion"}
-    ),
-    "extract_examples": frozenset({"field", "record", "completion"}),
+    "extract": _PASSAGE | {"entity_types", "examples"},
+    "extract_examples": _RECORDS,
     "glean_check": frozenset(),
-    "glean": frozenset({"field", "record", "completion"}),
-    "claims": frozenset(
-        {"claim_description", "entities", "language", "header", "text", "field", "record", "completion"}
-    ),
-    "describe": frozenset({"kind", "name", "descriptions", "language", "max_tokens", "max_words"}),
-    "about": frozenset({"titles", "entities", "language", "max_tokens", "max_words"}),
-    "report": frozenset(
-        {"about", "role", "rating_criterion", "context", "language", "max_tokens", "max_words"}
-    ),
-    "map": frozenset(
-        {"about", "question", "context", "response_type", "knowledge", "language", "max_tokens", "max_words"}
-    ),
-    "map_points": frozenset(
-        {"about", "question", "context", "response_type", "knowledge", "language", "max_tokens", "max_words"}
-    ),
-    "rate": frozenset({"about", "question", "context", "max_tokens", "max_words"}),
-    "reduce": frozenset(
-        {"question", "answers", "response_type", "knowledge", "language", "max_tokens", "max_words"}
-    ),
-    "answer": frozenset(
-        {"question", "context", "response_type", "knowledge", "language", "max_tokens", "max_words"}
-    ),
-    "drift_hypothesis": frozenset({"about", "question", "language", "max_tokens", "max_words"}),
-    "drift_primer": frozenset(
-        {
-            "about",
-            "question",
-            "context",
-            "n_follow_ups",
-            "response_type",
-            "knowledge",
-            "language",
-            "max_tokens",
-            "max_words",
-        }
-    ),
-    "drift_local": frozenset(
-        {
-            "question",
-            "asked",
-            "follow_up",
-            "context",
-            "n_follow_ups",
-            "response_type",
-            "knowledge",
-            "language",
-            "max_tokens",
-            "max_words",
-        }
-    ),
+    "glean": _RECORDS,
+    "claims": _PASSAGE | {"claim_description", "entities"},
+    "describe": _WRITTEN | {"kind", "name", "descriptions"},
+    "about": _WRITTEN | {"titles", "entities"},
+    "report": _WRITTEN | {"about", "role", "rating_criterion", "context"},
+    "map": _ANSWER | {"about", "context"},
+    "map_points": _ANSWER | {"about", "context"},
+    "rate": _LENGTH | {"about", "question", "context"},
+    "reduce": _ANSWER | {"answers"},
+    "answer": _ANSWER | {"context"},
+    "drift_hypothesis": _WRITTEN | {"about", "question"},
+    "drift_primer": _ANSWER | {"about", "context", "n_follow_ups"},
+    "drift_local": _ANSWER | {"asked", "context", "follow_up", "n_follow_ups"},
     "condense": frozenset({"history", "question"}),
     "correct": frozenset({"problem"}),
 }

@@ -42,6 +42,8 @@ def tell_about(run: Run, corpus: Result, layout: Layout) -> Result:
 
     It is no step: later runs do not have it.
     """
+    if run.untold:  # what follows is done again, since a part was damaged
+        return run.untold
     if not len(layout.node_keys) or not is_to_be_told(run.settings, run.prompts):
         return Result()
     work = Work(NAME, partial(_start, about_spec(run.settings, run.prompts)), _label)
@@ -62,7 +64,9 @@ def tell_about(run: Run, corpus: Result, layout: Layout) -> Result:
         # Also for a run that goes on where this one stops: with it, all reports would be asked for anew.
         run.settings = run.settings.with_about("")
         failures = {"failures": failure_rows(NAME, work, batch)}
-        return Result({"failures": [run.executor.map(NAME, _just, [failures])[0].get("failures", [])]})
+        written = run.executor.map(NAME, _just, [failures])[0].get("failures", [])
+        run.untold = Result({"failures": [written]})
+        return run.untold
 
 
 def _material(run: Run, corpus: Result, layout: Layout) -> Row:

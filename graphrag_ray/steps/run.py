@@ -89,6 +89,7 @@ class Run:
     reused     names of steps whose result was taken from the parent
     doing      the step that is being done, and when it began by the steady clock; None between steps
     chores     what was done beside the steps, by name: counts. No snapshot depends on it
+    untold     the failure to say what the corpus is about; None: there was none
     on_step    called when a step has ended
     on_swept   called with the name of a dialogue whose sweep has ended
     """
@@ -110,6 +111,7 @@ class Run:
     reused: set[str] = field(default_factory=set)
     doing: tuple[str, float] | None = None
     chores: dict[str, dict[str, Any]] = field(default_factory=dict)
+    untold: Result | None = None
     on_step: Callable[[], None] = lambda: None
     on_swept: Callable[[str], None] = lambda name: None
 
