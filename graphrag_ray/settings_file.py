@@ -14,6 +14,7 @@ from graphrag_ray.settings import Settings, Storage
 from graphrag_ray.settings_text import apply, read_mapping, validated
 from graphrag_ray.text_files import beside
 from graphrag_ray.user_settings import Known, read_user_settings
+from graphrag_ray.version import __version__
 
 
 def load_settings(
@@ -43,7 +44,23 @@ def load_settings(
     for override in overrides:
         apply(data, override)
     known.address_all(data)
-    return parse_settings(data)
+    try:
+        return parse_settings(data)
+    except SettingsError:
+        if base is not None and path is None:
+            _require_readable(base)
+        raise
+
+
+def _require_readable(base: Mapping[str, Any]) -> None:
+    """Raises SettingsError where an index itself says what cannot be read, whatever is set beside it."""
+    try:
+        parse_settings(base)
+    except SettingsError as e:
+        raise SettingsError(
+            f"this version ({__version__}) cannot read the settings that the index keeps. If a newer one "
+            f"made the index, upgrade: pip install -U graphrag-ray. What is wrong: {e}"
+        ) from None
 
 
 def read_settings(path: str | Path) -> dict[str, Any]:
