@@ -124,7 +124,7 @@ def build(chunks: Sequence[tuple[merge.Unit, str]], settings: Settings) -> Built
 def merged(
     extractions: Sequence[tuple[merge.Unit, Extraction]], n_units: int, settings: Settings
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Merged and pruned rows with their `descriptions`, as indexing/stages/merge_stage.py does it by partition."""
+    """Merged and pruned rows with their `descriptions`, as `merge_stage.py` does it by partition."""
     instances = merge.sort_instances(merge.entity_instance_rows(extractions))
     links = merge.sort_instances(merge.relationship_instance_rows(extractions).table)
     entities, relationships = merge.merge_entities(instances), merge.merge_relationships(links)

@@ -10,13 +10,13 @@ import re
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import quote
 
 from pydantic import SecretStr
 
 from graphrag_ray.base.errors import NoWay
 from graphrag_ray.base.urls import display_url
-from graphrag_ray.settings.index_settings import Endpoint
 
 _SHORTEST = 4
 """Shorter placeholders ("x", "no") are no secrets, and would tear ordinary words apart."""
@@ -24,8 +24,19 @@ _LOOKS_LIKE_A_KEY = re.compile(r"\b(sk-[A-Za-z0-9_*.-]{6,}|(?<=Bearer )[A-Za-z0-
 STARS = "***"
 
 
+class KeyPlaces(Protocol):
+    """Where an endpoint's key is found (`Endpoint` of the settings)."""
+
+    @property
+    def base_url(self) -> str: ...
+    @property
+    def api_key_env(self) -> str | None: ...
+    @property
+    def api_key_file(self) -> str | None: ...
+
+
 def find_key(
-    endpoint: Endpoint,
+    endpoint: KeyPlaces,
     environ: Mapping[str, str],
     ask: Callable[[str], str | None] | None = None,
 ) -> SecretStr | None:

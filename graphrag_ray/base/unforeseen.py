@@ -32,7 +32,7 @@ def is_unforeseen(error: BaseException) -> bool:
 
 
 def place_of(error: BaseException) -> str:
-    """The innermost line of this package that the error came through, `extract/delimited_records.py:120`; or ""."""
+    """The innermost line of this package that the error came through, `graph/merge.py:120`; or ""."""
     found = getattr(error, _PLACE, "")
     for frame, line in () if found else walk_tb(error.__traceback__):
         path = Path(frame.f_code.co_filename)

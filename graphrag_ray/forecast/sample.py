@@ -92,7 +92,7 @@ class SampleGraph:
 def sample_graph(
     extractions: Sequence[Extraction], vocabulary: str, prune: bool, min_log_likelihood: float
 ) -> SampleGraph:
-    """Merge, and prune where it is wanted, as indexing/stages/merge_stage.py does. A chunk's number is its place here."""
+    """Merge, and prune where it is wanted, as `merge_stage.py` does. A chunk's number is its place here."""
     numbered = [(merge.Unit(f"{i:08d}", "", i), e) for i, e in enumerate(extractions)]
     instances = merge.sort_instances(merge.entity_instance_rows(numbered))
     links = merge.sort_instances(merge.relationship_instance_rows(numbered).table)

@@ -5,7 +5,8 @@
     Dialogues   what models are asked, all at once      -> list[Ran]
 
 or a tuple of these, answered together and sent as a list. So a way of answering is one file of this room,
-does no I/O and can be tested with tables and replies at hand; `asking/ask.py` gives one question what it needs.
+does no I/O and can be tested with tables and replies at hand; `asking/ask.py` gives one question what it
+needs.
 """
 
 from __future__ import annotations

@@ -125,8 +125,8 @@ def _mapped_copy(store: Store, part: Part) -> pa.Buffer:
             return pa.memory_map(path).read_buffer()
     raise StoreError(
         f"copies of {store.url_of(part.path)} vanish from the cache folder before they are read: other "
-        f"processes need the room. Set {local_cache.LIMIT_VARIABLE} to more gigabytes, or {local_cache.FOLDER_VARIABLE} "
-        "to a folder of this process alone"
+        f"processes need the room. Set {local_cache.LIMIT_VARIABLE} to more gigabytes, or "
+        f"{local_cache.FOLDER_VARIABLE} to a folder of this process alone"
     )
 
 

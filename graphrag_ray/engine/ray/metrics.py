@@ -9,8 +9,8 @@ with the agent, which keeps them for good, however many processes it had. A gaug
 
 Those of a service are recorded by each replica: its questions, and the calls for them, under the names that a
 run has for these, with the application in the place of the run. Of endpoints, whoever holds their limits
-tells: the replica where it is alone, else the limiter that all share (`limiter_actors.py`). So sums over replicas are
-right.
+tells: the replica where it is alone, else the limiter that all share (`limiter_actors.py`). So sums over
+replicas are right.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What the corpus is about (`reports/about_corpus.py`): asked in the first run, then kept in the settings that
-snapshots hold. Updates do not write it anew, since every report's request holds it."""
+"""What the corpus is about (`reports/about_corpus.py`): asked in the first run, then kept in the settings
+that snapshots hold. Updates do not write it anew, since every report's request holds it."""
 
 from __future__ import annotations
 

@@ -113,8 +113,8 @@ def community_ids(layout: Layout) -> list[str]:
 
 
 def write_reports(run: Run, corpus: Result, found: Result, layout: Layout, ids: list[str]) -> Result:
-    """Tables reports (WRITTEN, by level and community number; one group a part), sketches (`indexing/stages/parent_reports.py`)
-    and failures.
+    """Tables reports (WRITTEN, by level and community number; one group a part), sketches
+    (`parent_reports.py`) and failures.
 
     Which reports of the parent snapshot stand is no part of the fingerprint: they stand in the next run, too.
     """

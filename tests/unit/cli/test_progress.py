@@ -276,6 +276,7 @@ def test_a_script_shows_progress_where_somebody_sees_it_or_wants_it(capsys):
 
 
 def test_whoever_asks_from_python_waits_for_no_terminal():
-    script = "import sys, graphrag_ray.indexing.build, graphrag_ray.asking.ask, graphrag_ray.asking.batch; print(*sys.modules)"
+    names = ("sys", "graphrag_ray.indexing.build", "graphrag_ray.asking.ask", "graphrag_ray.asking.batch")
+    script = f"import {', '.join(names)}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert not {"rich.console", "graphrag_ray.cli"} & {*done.stdout.split()}

@@ -21,7 +21,7 @@ from web_server import serving
 from graphrag_ray.base import schema
 from graphrag_ray.base.errors import InputError
 from graphrag_ray.cli.progress import Observer
-from graphrag_ray.corpus import table_rows as table_rows
+from graphrag_ray.corpus import table_rows
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.indexing.run import Result, Run
