@@ -90,7 +90,7 @@ def main() -> None:
 
 def reference() -> str:
     """The whole page."""
-    comments = comments_of((Path(graphrag_ray.__file__).parent / "settings.yaml").read_text("utf-8"))
+    comments = comments_of((Path(graphrag_ray.__file__).parent / "settings" / "settings.yaml").read_text("utf-8"))
     parts = [INTRODUCTION]
     general = []
     for name, info in index_settings.Settings.model_fields.items():

@@ -44,7 +44,7 @@ def test_an_error_from_elsewhere_has_no_place():
 
 
 def test_an_error_of_another_process_has_the_place_that_its_trace_tells():
-    package = Path(unforeseen.__file__).parent
+    package = Path(unforeseen.__file__).parents[1]
     error = raised(KeyError("x"))
     trace = "".join(
         f'  File "{path}", line {line}, in f\n    f()\n'

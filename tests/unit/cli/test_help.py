@@ -58,7 +58,9 @@ def test_a_misspelt_command_or_option_is_told_the_right_one():
 
 
 def test_help_waits_for_no_library_that_it_does_not_need():
-    script = "import sys; from graphrag_ray.cli import main; main(['--help'], standalone_mode=False)"
+    script = (
+        "import sys; from graphrag_ray.cli.command_line import main; main(['--help'], standalone_mode=False)"
+    )
     heavy = "{'pydantic', 'numpy', 'pyarrow', 'ray', 'openai', 'rich.console'} & {*sys.modules}"
     done = subprocess.run(
         [sys.executable, "-c", f"{script}; print(*{heavy}, file=sys.stderr)"],

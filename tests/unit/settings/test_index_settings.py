@@ -244,7 +244,7 @@ def test_settings_survive_the_way_through_a_manifest():
 
 
 def test_the_file_that_init_writes_holds_the_defaults():
-    text = (Path(graphrag_ray.__file__).parent / "settings.yaml").read_text("utf-8")
+    text = (Path(graphrag_ray.__file__).parent / "settings" / "settings.yaml").read_text("utf-8")
     written = yaml.safe_load(text)
     written["prompts_dir"] = None
     assert parse_settings(written) == Settings()
@@ -260,7 +260,7 @@ def keys_of(value: object, at: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
 
 
 def test_every_setting_stands_in_the_file_that_init_writes_with_its_default():
-    text = (Path(graphrag_ray.__file__).parent / "settings.yaml").read_text("utf-8")
+    text = (Path(graphrag_ray.__file__).parent / "settings" / "settings.yaml").read_text("utf-8")
     written = yaml.safe_load(re.sub(r"^( *)# ( *(?:- )?[a-z_]+:(?: |$))", r"\1\2", text, flags=re.MULTILINE))
     settings, defaults = parse_settings(written), Settings()
     named = {("models", "default"), ("stages", "extract")}
