@@ -157,7 +157,7 @@ class Run:
 
 
 _SMALL_PARTITIONS = """
-from graphrag_ray.cli import main
+from graphrag_ray.cli.command_line import main
 from graphrag_ray.indexing import merge
 merge.ROWS_PER_PARTITION = 100
 main()
