@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -22,6 +22,7 @@ from graphrag_ray.engine.cache import FEW, MANY, tidy
 from graphrag_ray.engine.executor import Executor, Progress
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
+from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.probing import probed
 from graphrag_ray.engine.spending import Spending, check_prices
 from graphrag_ray.engine.stopping import Stop, listening
@@ -36,9 +37,6 @@ from graphrag_ray.store import locks
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.runs import RUNNING
 from graphrag_ray.urls import shown
-
-if TYPE_CHECKING:
-    from graphrag_ray.terminal.progress import Observer
 
 _log = logging.getLogger(__name__)
 
@@ -66,10 +64,7 @@ def answer_batch(
     Raises UsageError for what cannot be asked, before anything is spent; RunStopped where it must not go on
     (what was answered is kept, and nothing is written to `out`); StoreError.
     """
-    if observer is None:
-        from graphrag_ray.terminal.progress import Observer
-
-        observer = Observer(quiet=True)
+    observer = observer or Observer()
     settings, began = index.settings, time.monotonic()
     file = AnswersFile.at(out, settings.storage.of(out))
     work, note = index.cache or file.work, f"query --batch {shown(questions)}"

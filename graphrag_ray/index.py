@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from graphrag_ray import schema
 from graphrag_ray.engine.executor import Executor
+from graphrag_ray.engine.observer import Observer
 from graphrag_ray.errors import CorruptPart, LockLost
 from graphrag_ray.graph.names import Names
 from graphrag_ray.llm.accounting import Accounts
@@ -42,7 +43,7 @@ from graphrag_ray.steps.merge import merge
 from graphrag_ray.steps.read import read
 from graphrag_ray.steps.record import Recorder, recorded, tell_unfinished
 from graphrag_ray.steps.reports import community_ids, write_reports
-from graphrag_ray.steps.run import Observer, Result, Run, code
+from graphrag_ray.steps.run import Result, Run, code
 from graphrag_ray.steps.search import index_for_search
 from graphrag_ray.store import locks, runs, snapshots
 from graphrag_ray.store.files import Store

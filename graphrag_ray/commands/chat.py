@@ -57,8 +57,7 @@ def chat(
       graphrag-ray chat --root ./my-index --method global --level C1 < questions.txt
     """
     spare_pandas()
-    from graphrag_ray import traces
-    from graphrag_ray.ask import open_index
+    from graphrag_ray import open_index, traces
     from graphrag_ray.chat import Chat
     from graphrag_ray.store.snapshots import open_latest
     from graphrag_ray.terminal.conversation import Conversation

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from graphrag_ray.terminal import console
 from graphrag_ray.terminal.options import (
     input_of,
     json_option,
@@ -68,6 +67,7 @@ def estimate(
     from graphrag_ray.estimate import estimate as forecast_of
     from graphrag_ray.forecast.assumptions import parse_assumptions
     from graphrag_ray.store.snapshots import latest
+    from graphrag_ray.terminal import console
     from graphrag_ray.terminal.forecast import print_forecast
 
     given = parse_assumptions(assume)

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from graphrag_ray.terminal import console
 from graphrag_ray.terminal.options import (
     json_option,
     naming_root,
@@ -61,6 +60,7 @@ def export(
     from graphrag_ray.reading import Reader
     from graphrag_ray.store.files import Store
     from graphrag_ray.store.snapshots import open_latest
+    from graphrag_ray.terminal import console
     from graphrag_ray.terminal.exported import exported_json, print_exported
 
     store = open_root(root, config, overrides)

@@ -7,7 +7,6 @@ from dataclasses import asdict
 import click
 
 from graphrag_ray.errors import UsageError
-from graphrag_ray.terminal import console
 from graphrag_ray.terminal.options import (
     json_option,
     naming_root,
@@ -52,6 +51,7 @@ def failures(
       graphrag-ray failures --root ./my-index --retry --stage extract --document "letters/*"
     """
     from graphrag_ray.failures import Choice, failed_items, next_command, put_back
+    from graphrag_ray.terminal import console
 
     if retry and snapshot is not None:
         raise UsageError("--retry is about the newest snapshot: leave --snapshot out")

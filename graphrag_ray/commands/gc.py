@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from graphrag_ray.terminal import console
 from graphrag_ray.terminal.options import (
     json_option,
     naming_root,
@@ -99,6 +98,7 @@ def gc(
     from graphrag_ray.purge import collect
     from graphrag_ray.store.gc import Options
     from graphrag_ray.store.snapshots import open_latest
+    from graphrag_ray.terminal import console
     from graphrag_ray.terminal.collected import as_dict, print_collected
 
     store = open_root(root, config, overrides)

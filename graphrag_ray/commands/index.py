@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphrag_ray.errors import FAILED_ITEMS, SettingsError, UsageError
-from graphrag_ray.settings import Settings
-from graphrag_ray.terminal import console
 from graphrag_ray.terminal.misread import Misread
 from graphrag_ray.terminal.options import (
     confirmed,
@@ -23,11 +21,11 @@ from graphrag_ray.terminal.options import (
     settings_options,
 )
 from graphrag_ray.terminal.program import Command, root_option, root_otherwise
-from graphrag_ray.terminal.progress import Observer
-from graphrag_ray.terminal.safe import safe
 from graphrag_ray.urls import shown
 
 if TYPE_CHECKING:
+    from graphrag_ray.engine.observer import Observer
+    from graphrag_ray.settings import Settings
     from graphrag_ray.store.files import Store
     from graphrag_ray.store.snapshots import Manifest
 
@@ -101,9 +99,11 @@ def index(
       graphrag-ray index --config s3://bucket/settings.yaml
       graphrag-ray index ./documents --root ./my-index --model gpt-4o-mini --rpm 10000 --tpm 2000000
     """
-    from graphrag_ray.build import build_index
+    from graphrag_ray import build_index
+    from graphrag_ray.terminal import console
+    from graphrag_ray.terminal.progress import observer_for_people
 
-    observer = Observer(quiet=quiet or as_json)
+    observer = observer_for_people(quiet=quiet or as_json)
     shown_input = shown(input_url) if input_url else None
     given = {"input": shown_input, "add": add, "allow_deletes": allow_deletes}
     with _attempt(root, config, overrides, given) as store:
@@ -189,6 +189,8 @@ def _settings(
 
 def _agree(cost: str) -> None:
     """Raises UsageError where nobody at a terminal agrees to it."""
+    from graphrag_ray.terminal.safe import safe
+
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(f"{cost} Nothing was asked yet: --yes confirms it.")
     click.echo(safe(cost), err=True)

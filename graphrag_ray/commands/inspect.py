@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from graphrag_ray.terminal import console
 from graphrag_ray.terminal.options import (
     json_option,
     naming_root,
@@ -62,6 +61,7 @@ def inspect(
     from graphrag_ray.inspection.view import View
     from graphrag_ray.reading import Reader
     from graphrag_ray.store.snapshots import open_latest
+    from graphrag_ray.terminal import console
     from graphrag_ray.terminal.inspected import print_record
 
     store = open_root(root, config, overrides)

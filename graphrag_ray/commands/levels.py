@@ -6,9 +6,6 @@ from dataclasses import asdict
 
 import click
 
-from graphrag_ray.settings_file import load_storage
-from graphrag_ray.terminal import console
-from graphrag_ray.terminal.levels import print_levels
 from graphrag_ray.terminal.options import (
     json_option,
     naming_root,
@@ -32,7 +29,10 @@ def levels(
     Example:
       graphrag-ray levels --root ./my-index
     """
-    from graphrag_ray.ask import open_index
+    from graphrag_ray import open_index
+    from graphrag_ray.settings_file import load_storage
+    from graphrag_ray.terminal import console
+    from graphrag_ray.terminal.levels import print_levels
 
     with naming_root(root):
         opened = open_index(root, snapshot=snapshot, storage=load_storage(config, overrides))

@@ -18,14 +18,9 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import click
-from pydantic import SecretStr, ValidationError
 
 from graphrag_ray import logs
-from graphrag_ray.engine.gateways import Models
-from graphrag_ray.engine.probing import probe
 from graphrag_ray.errors import UsageError
-from graphrag_ray.settings import Settings, of_index
-from graphrag_ray.store.files import Store
 from graphrag_ray.terminal.options import (
     asking_options,
     cache_option,
@@ -39,7 +34,10 @@ from graphrag_ray.terminal.options import (
 from graphrag_ray.terminal.program import Command, root_option
 
 if TYPE_CHECKING:
+    from pydantic import SecretStr
+
     from graphrag_ray.service.options import ServiceOptions
+    from graphrag_ray.settings import Settings
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -96,13 +94,15 @@ def serve(
     """
     if find_spec("fastapi") is None or find_spec("prometheus_client") is None:
         raise UsageError("`serve` needs Ray Serve: pip install '.[serve]' in the project's folder")
+    from graphrag_ray.distributed.cluster import connected, will_be_private
+    from graphrag_ray.engine.gateways import Models
+    from graphrag_ray.engine.probing import probe
+
     options, settings = _options(root, config, overrides, given)
     guarded = _guarded(options, host)
     only_here, options = guarded != options, guarded
     _check(options)
     port = port or _free_port(host)
-    from graphrag_ray.distributed.cluster import connected, will_be_private
-
     private = will_be_private(address)
     if private:
         _check_free(host, port)
@@ -113,6 +113,7 @@ def serve(
         from graphrag_ray.distributed.nodes import check_nodes
         from graphrag_ray.distributed.serving import running
         from graphrag_ray.service.application import build
+        from graphrag_ray.store.files import Store
 
         if not private:
             check_nodes(Store(options.root, settings.storage.of(options.root)), [])
@@ -146,7 +147,10 @@ def _options(
 ) -> tuple[ServiceOptions, Settings]:
     """And how the newest snapshot is asked. Raises UsageError, SettingsError; IndexNotFound where there is
     nothing to ask."""
+    from pydantic import ValidationError
+
     from graphrag_ray.service.options import WRITING, ServiceOptions
+    from graphrag_ray.settings import of_index
     from graphrag_ray.settings_file import read_settings
     from graphrag_ray.store.snapshots import open_latest
     from graphrag_ray.user_settings import Known
@@ -245,6 +249,10 @@ def _until_told() -> Iterator[_Told]:
 
 def _held(options: ServiceOptions, settings: Settings) -> dict[str, SecretStr]:
     """Values that this process has, and nodes of a cluster may not have."""
+    from pydantic import SecretStr
+
+    from graphrag_ray.engine.gateways import Models
+
     names = {options.token_env, *Models.of(settings).key_variables()}
     return {name: SecretStr(value) for name in sorted(names) if (value := os.environ.get(name, "").strip())}
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphrag_ray.errors import StoreError
-from graphrag_ray.terminal import console
 from graphrag_ray.terminal.options import (
     json_option,
     naming_root,
@@ -17,7 +16,6 @@ from graphrag_ray.terminal.options import (
     reach_options,
 )
 from graphrag_ray.terminal.program import Command, root_option
-from graphrag_ray.terminal.safe import safe
 
 if TYPE_CHECKING:
     from graphrag_ray.store.files import Store
@@ -65,6 +63,7 @@ def status(
       graphrag-ray status --root s3://bucket/index --watch --next
     """
     from graphrag_ray.status import status_of
+    from graphrag_ray.terminal import console
 
     if following and not watch:
         raise click.UsageError("--next goes with --watch")
@@ -86,7 +85,9 @@ def status(
 def _watch(store: Store, following: bool, as_json: bool) -> int:
     """The exit code of the last run, or of the attempt after it that came to none."""
     from graphrag_ray.status import await_next, watched
+    from graphrag_ray.terminal import console
     from graphrag_ray.terminal import status as terminal
+    from graphrag_ray.terminal.safe import safe
 
     if following:
         click.echo("Waiting for the run to begin; `ray job list` on its cluster shows the job", err=True)
@@ -110,7 +111,9 @@ def _watch(store: Store, following: bool, as_json: bool) -> int:
 def _without_a_run(store: Store, as_json: bool) -> int:
     """What there is to tell where the last attempt came to no run, or none is told of; its exit code."""
     from graphrag_ray.status import refused_since, status_of
+    from graphrag_ray.terminal import console
     from graphrag_ray.terminal import status as terminal
+    from graphrag_ray.terminal.safe import safe
 
     if refused := refused_since(store):
         click.echo(console.as_json(refused, indent=False) if as_json else safe(terminal.refusal(refused)))

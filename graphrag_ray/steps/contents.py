@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from graphrag_ray.engine.observer import Observer
 from graphrag_ray.errors import SettingsError
 from graphrag_ray.graph.names import Names, parse_names
 from graphrag_ray.prompts import Prompt, earlier_prompts, kept_prompts, load_prompts
 from graphrag_ray.settings import Names as NamesSettings
 from graphrag_ray.settings import Settings, of_index
 from graphrag_ray.settings_file import parse_settings
-from graphrag_ray.steps.run import Observer
 from graphrag_ray.text_files import read_text
 from graphrag_ray.urls import shown
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from graphrag_ray.terminal.progress import console_of
+from graphrag_ray.terminal.safe import console_of
 from graphrag_ray.terminal.sizes import in_words
 from graphrag_ray.wording import plural
 

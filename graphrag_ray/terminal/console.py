@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from graphrag_ray.terminal.progress import console_of
-from graphrag_ray.terminal.safe import safe_json
+from graphrag_ray.terminal.safe import console_of, safe_json
 from graphrag_ray.terminal.writing import print_text
 from graphrag_ray.wording import plural, price_setting
 

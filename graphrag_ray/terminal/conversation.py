@@ -14,8 +14,7 @@ from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.errors import GraphRagError, SnapshotRemoved, UsageError
 from graphrag_ray.query import methods
 from graphrag_ray.terminal import console
-from graphrag_ray.terminal.progress import console_of
-from graphrag_ray.terminal.safe import safe
+from graphrag_ray.terminal.safe import console_of, safe
 from graphrag_ray.terminal.writing import write_stream
 from graphrag_ray.wording import plural
 

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from graphrag_ray.terminal.progress import console_of
+from graphrag_ray.terminal.safe import console_of
 from graphrag_ray.urls import is_url
 from graphrag_ray.wording import plural
 

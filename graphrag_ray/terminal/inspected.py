@@ -8,8 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from graphrag_ray.terminal.progress import console_of
-from graphrag_ray.terminal.safe import one_line
+from graphrag_ray.terminal.safe import console_of, one_line
 from graphrag_ray.terminal.writing import print_text
 from graphrag_ray.wording import plural
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from graphrag_ray.query.levels import Units
-from graphrag_ray.terminal.progress import console_of
+from graphrag_ray.terminal.safe import console_of
 from graphrag_ray.wording import plural
 
 

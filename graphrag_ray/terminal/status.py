@@ -16,7 +16,8 @@ from graphrag_ray.store.parts import MEND
 from graphrag_ray.store.runs import FINISHED, RUNNING
 from graphrag_ray.terminal.changes import print_changes, print_snapshots
 from graphrag_ray.terminal.console import print_counts
-from graphrag_ray.terminal.progress import console_of, duration, progress_line, step_line
+from graphrag_ray.terminal.progress import duration, progress_line, step_line
+from graphrag_ray.terminal.safe import console_of
 from graphrag_ray.wording import plural, price_setting
 
 OLD_S = 30.0

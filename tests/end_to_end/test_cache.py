@@ -15,8 +15,8 @@ from endpoint import BROKEN, Answer, Response
 from test_chat import piped
 from world import REJECTED, Command, World, model_options, prompt_of
 
-from graphrag_ray import batch
-from graphrag_ray.ask import Index, open_index
+from graphrag_ray import batch, open_index
+from graphrag_ray.ask import Index
 from graphrag_ray.batch import answer_batch
 from graphrag_ray.errors import LockHeld, StoreError
 from graphrag_ray.query import methods

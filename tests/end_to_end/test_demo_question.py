@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 from world import Silent
 
-from graphrag_ray.ask import Index, open_index
+from graphrag_ray import open_index
+from graphrag_ray.ask import Index
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.index import index

@@ -13,8 +13,7 @@ from stored_index import rewrite, without_snapshot
 from terminals import Terminal
 from world import TOWN, Command, World, index_command
 
-from graphrag_ray import prompts
-from graphrag_ray.build import build_index
+from graphrag_ray import build_index, prompts
 from graphrag_ray.prompts import bundled_prompts, earlier_prompts
 from graphrag_ray.wording import plural
 

@@ -13,7 +13,8 @@ import toy_model
 from endpoint import Answer as Reply
 from world import REJECTED, TOWN, Command, Silent, World, index_command, model_options, prompt_of
 
-from graphrag_ray.ask import Index, open_index
+from graphrag_ray import open_index
+from graphrag_ray.ask import Index
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
 from graphrag_ray.errors import BudgetSpent, SettingsError, UsageError

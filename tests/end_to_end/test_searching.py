@@ -15,7 +15,8 @@ import toy_model
 from endpoint import Endpoint, Status
 from world import TOWN, World
 
-from graphrag_ray.ask import Index, open_index
+from graphrag_ray import open_index
+from graphrag_ray.ask import Index
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.errors import GraphRagError, SnapshotRemoved, UsageError
 from graphrag_ray.offline import embed_many

@@ -20,6 +20,7 @@ from graphrag_ray.engine import stopping
 from graphrag_ray.engine.executor import Executor, Progress, RowSource
 from graphrag_ray.engine.gateways import Models, connected_to
 from graphrag_ray.engine.local import LocalExecutor
+from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.work import Row, Work, outcomes
 from graphrag_ray.errors import BudgetSpent, CorruptPart, Interrupted, LockLost, ModelRefused, TooManyFailures
@@ -35,7 +36,6 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
 from graphrag_ray.store.parts import read_table
 from graphrag_ray.store.rows import JournalRow
-from graphrag_ray.terminal.progress import Observer
 from graphrag_ray.unforeseen import told
 
 CALL = CallParameters("default", "m")
@@ -142,7 +142,7 @@ def test_the_parts_of_a_journal_are_merged_in_pieces_and_damaged_ones_set_aside(
     assert path is not None
     store.write(path, b"PAR1")
     with locks.acquire(store) as lock:
-        run = Run(executor, parse_settings({}), {}, None, Observer(quiet=True), lock=lock)
+        run = Run(executor, parse_settings({}), {}, None, Observer(), lock=lock)
         compact(run, ["extract"], 33)
         assert not run.seconds, "too few"
         compact(run, ["extract"], 32)

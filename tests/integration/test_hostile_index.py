@@ -16,8 +16,7 @@ from click.testing import CliRunner, Result
 from endpoint import Endpoint
 from stored_index import rewrite, unpacked, without_snapshot
 
-from graphrag_ray.ask import open_index
-from graphrag_ray.build import build_index
+from graphrag_ray import build_index, open_index
 from graphrag_ray.cli import main
 from graphrag_ray.errors import SettingsError
 from graphrag_ray.query import methods

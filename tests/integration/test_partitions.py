@@ -10,14 +10,14 @@ import pytest
 import toy_model
 from endpoint import Endpoint
 
-from graphrag_ray.ask import open_index
+from graphrag_ray import open_index
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
+from graphrag_ray.engine.observer import Observer
 from graphrag_ray.index import index
 from graphrag_ray.settings_file import parse_settings
 from graphrag_ray.steps import blocks, extract, finish, merge, read, reports, run
 from graphrag_ray.store.files import Store
-from graphrag_ray.terminal.progress import Observer
 
 TABLES = (
     "documents",
@@ -58,7 +58,7 @@ def tables(root: str, corpus: Path, endpoint: Endpoint) -> dict[str, list[dict[s
     given = {"models": {"default": model}, "claims": {"enabled": True}, "chunking": chunking}
     settings = parse_settings(given)
     executor = LocalExecutor(Store(root), Models.of(settings))
-    index(str(corpus), executor, settings, Observer(quiet=True), now=lambda: 1.7e9)
+    index(str(corpus), executor, settings, Observer(), now=lambda: 1.7e9)
     opened = open_index(root)
     return {name: opened.table(name).to_pylist() for name in TABLES}
 

@@ -14,6 +14,7 @@ from endpoint import Endpoint
 
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
+from graphrag_ray.engine.observer import Observer
 from graphrag_ray.errors import StoreError
 from graphrag_ray.index import Indexed, index
 from graphrag_ray.settings_file import parse_settings
@@ -23,12 +24,10 @@ from graphrag_ray.store import compaction, runs, snapshots
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalWriter
 from graphrag_ray.store.rows import JournalRow
-from graphrag_ray.terminal.progress import Observer
 
 
 class Told(Observer):
     def __init__(self) -> None:
-        super().__init__(quiet=True)
         self.notes: list[str] = []
         self.steps: list[str] = []
 

@@ -22,6 +22,7 @@ from graphrag_ray import schema
 from graphrag_ray.corpus import rows as table_rows
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.local import LocalExecutor
+from graphrag_ray.engine.observer import Observer
 from graphrag_ray.errors import InputError
 from graphrag_ray.prompts import load_prompts
 from graphrag_ray.settings_file import parse_settings
@@ -30,7 +31,6 @@ from graphrag_ray.steps import read as read_step
 from graphrag_ray.steps.run import Result, Run
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
-from graphrag_ray.terminal.progress import Observer
 
 PROMPTS = load_prompts()
 NAMES = ("documents", "text_units", "failures")
@@ -57,7 +57,7 @@ def read(
         patched.setattr(pieces, "_LINE_BYTES", 7)
         if not split:
             patched.setattr(pieces.stretches, "EXTENSIONS", ())
-        run = Run(executor, read_as, PROMPTS, None, Observer(quiet=True))
+        run = Run(executor, read_as, PROMPTS, None, Observer())
         return store, read_step.read(run, at or str(folder / "in"), add=False, allow_deletes=False)
 
 
