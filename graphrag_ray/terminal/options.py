@@ -224,13 +224,14 @@ def confirmed(
 
     said, root: as in `settings_from`
     """
-    from graphrag_ray.terminal.safe import safe
     from graphrag_ray.user_settings import described, named_endpoints, remember, unknown_models
 
     settings = load()
     named = {name: named_endpoints(said, name) for name in unknown_models(settings, stages)}
     if not any(named.values()) or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return settings
+    from graphrag_ray.terminal.safe import safe
+
     click.echo("This index was made by an earlier version, and names where its models are:", err=True)
     for name, endpoints in named.items():
         for endpoint in endpoints:
