@@ -26,7 +26,7 @@ RPM, TPM = 10_000, 2_000_000
 
 
 def command(args: argparse.Namespace, url: str, level: str, out: Path) -> list[str]:
-    ours = [sys.executable, "-m", "graphrag_ray.cli", "query", "--batch", str(args.questions)]
+    ours = [sys.executable, "-m", "graphrag_ray", "query", "--batch", str(args.questions)]
     ours += ["--root", args.root, "--level", level, "--out", str(out), "--quiet"]
     ours += ["--model", "simulated", "--base-url", url]
     ours += ["--set", "models.default.endpoints.0.api_key_env=null"]

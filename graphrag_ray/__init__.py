@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from graphrag_ray.ask import Index
+    from graphrag_ray.asking.ask import Index
     from graphrag_ray.engine.observer import Observer
-    from graphrag_ray.index import Indexed
-    from graphrag_ray.settings import Settings, Storage
+    from graphrag_ray.indexing.index import Indexed
+    from graphrag_ray.settings.index_settings import Settings, Storage
 
 __all__ = ["build_index", "open_index"]
 
@@ -64,8 +64,8 @@ def build_index(
     """
     from functools import partial
 
-    from graphrag_ray import build
-    from graphrag_ray.index import index as run_index
+    from graphrag_ray.indexing import build
+    from graphrag_ray.indexing.index import index as run_index
 
     observer = observer or _observer(progress)
     settled = build.settled(root, settings, storage, new_prompts)
@@ -89,7 +89,7 @@ def _observer(progress: bool | None) -> Observer:
 
     if not (is_watched() if progress is None else progress):
         return Observer()
-    from graphrag_ray.terminal.progress import observer_for_people  # nothing else here needs the terminal
+    from graphrag_ray.cli.progress import observer_for_people  # nothing else here needs the terminal
 
     return observer_for_people()
 
@@ -105,7 +105,7 @@ def open_index(
     """Open the newest snapshot of an index, or the one with a number, for questions.
 
     settings   how to ask; None: those that the index was built with, its models where this machine knows them
-               (`user_settings.py`)
+               (`settings/user_settings.py`)
     storage    how the index is reached, as in settings.Storage; None: as `settings.storage`, else the
                environment, says
     cache      a folder or URL where replies of models are kept: what was asked before is not asked again. The
@@ -113,12 +113,12 @@ def open_index(
 
     Raises IndexNotFound where there is none, or none finished; StoreError.
     """
-    from graphrag_ray.ask import Index
-    from graphrag_ray.settings import of_index
-    from graphrag_ray.settings_file import load_settings, storage_of
+    from graphrag_ray.asking.ask import Index
+    from graphrag_ray.settings.index_settings import of_index
+    from graphrag_ray.settings.settings_file import load_settings, storage_of
+    from graphrag_ray.settings.user_settings import Known
     from graphrag_ray.store.files import Store
     from graphrag_ray.store.snapshots import open_latest
-    from graphrag_ray.user_settings import Known
 
     reached = storage_of(settings, storage)
     store = Store(url, reached.of(url))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from graphrag_ray.engine.executor import Progress
-    from graphrag_ray.settings import Settings
+    from graphrag_ray.settings.index_settings import Settings
 
 
 class Observer:

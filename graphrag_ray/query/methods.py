@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from graphrag_ray.errors import UsageError
+from graphrag_ray.base.errors import UsageError
 
 if TYPE_CHECKING:
     from graphrag_ray.query.method import Given, Method, Question
