@@ -17,7 +17,7 @@ WAIT_S = 60.0
 PROGRAM = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from graphrag_ray.cli import main
+from graphrag_ray.cli.command_line import main
 main(sys.argv[1:])
 """
 """Ctrl-C is heard also where a script started the tests in the background, which lets them ignore it."""

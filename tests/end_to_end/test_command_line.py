@@ -529,7 +529,7 @@ def test_an_answer_of_the_offline_engine_waits_for_nothing_that_it_does_without(
     run(*index_command(world))
     offline = ["--set", "models.default={provider: offline}"]
     script = (
-        "import sys; from graphrag_ray.cli import main\n"
+        "import sys; from graphrag_ray.cli.command_line import main\n"
         f"main({['query', QUESTION, '--root', str(world.root), *offline]}, standalone_mode=False)\n"
         "slow = ('ray', 'igraph', 'openai', 'aiohttp', 'fsspec', 'pandas', 'rich.markdown', 'rich.live')\n"
         "print([m for m in slow if m in sys.modules])"

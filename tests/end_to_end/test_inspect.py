@@ -272,7 +272,7 @@ def test_a_message_with_a_hostile_name_does_not_steer_it_either(world: World, ru
 
 def test_looking_imports_neither_ray_nor_a_client_of_models(town: World):
     script = (
-        "import sys\nfrom graphrag_ray.cli import main\n"
+        "import sys\nfrom graphrag_ray.cli.command_line import main\n"
         f"main(['inspect', 'entity', 'ALICE', '--root', {str(town.root)!r}], standalone_mode=False)\n"
         "print([m for m in ('ray', 'openai', 'aiohttp', 'pandas', 'igraph') if m in sys.modules])"
     )

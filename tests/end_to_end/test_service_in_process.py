@@ -603,7 +603,7 @@ def questions_logged(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 def test_commands_do_not_wait_for_what_the_service_needs():
     done = python(
-        "import sys; from click.testing import CliRunner; from graphrag_ray.cli import main\n"
+        "import sys; from click.testing import CliRunner; from graphrag_ray.cli.command_line import main\n"
         "for given in (['--help'], ['query', 'x', '--root', '/nowhere']): CliRunner().invoke(main, given)\n"
         "print([m for m in ('fastapi', 'starlette', 'prometheus_client', 'ray') if m in sys.modules])"
     )

@@ -107,7 +107,7 @@ def test_where_nobody_listens_a_question_does_not_even_import_opentelemetry(worl
     options = [str(o) for o in ("query", QUESTION, "--root", world.root)]
     script = f"""
 import sys
-from graphrag_ray.cli import main
+from graphrag_ray.cli.command_line import main
 main({options!r}, standalone_mode=False)
 print([m for m in sys.modules if m.startswith("opentelemetry")])
 """

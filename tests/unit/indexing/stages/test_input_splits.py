@@ -56,7 +56,7 @@ def read(
         patched.setattr(input_splits, "SCAN_BYTES", scan_bytes)
         patched.setattr(input_splits, "_LINE_BYTES", 7)
         if not split:
-            patched.setattr(input_splits.stretches, "EXTENSIONS", ())
+            patched.setattr(input_splits.byte_ranges, "EXTENSIONS", ())
         run = Run(executor, read_as, PROMPTS, None, Observer())
         return store, read_step.read(run, at or str(folder / "in"), add=False, allow_deletes=False)
 
