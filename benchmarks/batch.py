@@ -20,7 +20,7 @@ from typing import Any
 from processes import Totals
 from simulated import endpoint, get, measured_beside
 
-from graphrag_ray.asking.ask import open_index
+from graphrag_ray import open_index
 
 RPM, TPM = 10_000, 2_000_000
 

@@ -16,8 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest import mock
 
-from graphrag_ray import offline
-from graphrag_ray.asking.ask import open_index
+from graphrag_ray import offline, open_index
 from graphrag_ray.base.messages import ChatReply, ChatRequest
 from graphrag_ray.engine.drive import Driver, Open
 from graphrag_ray.engine.gateways import Models

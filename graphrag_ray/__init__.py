@@ -7,29 +7,122 @@ index = open_index("s3://bucket/index")
 print(index.ask("What are the main themes?").text)
 """
 
+# Workers import this package for every task, and commands for every --help: it imports what it needs when it
+# is called.
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from graphrag_ray.asking.ask import open_index
-    from graphrag_ray.indexing.build import build_index
+    from collections.abc import Callable, Mapping
+
+    from graphrag_ray.asking.ask import Index
+    from graphrag_ray.engine.observer import Observer
+    from graphrag_ray.indexing.index import Indexed
+    from graphrag_ray.settings.index_settings import Settings, Storage
 
 __all__ = ["build_index", "open_index"]
 
 
-def __getattr__(name: str) -> Any:
-    # Lazy: workers import this package for every task and need none of it.
-    if name == "open_index":
-        from graphrag_ray.asking.ask import open_index
+def build_index(
+    input_url: str,
+    root: str,
+    *,
+    settings: Settings | Mapping[str, Any] | None = None,
+    observer: Observer | None = None,
+    progress: bool | None = None,
+    add: bool = False,
+    allow_deletes: bool = False,
+    reset_communities: bool = False,
+    verify: bool = False,
+    new_prompts: bool = False,
+    agree: Callable[[str], object] | None = None,
+    address: str | None = None,
+    storage: Storage | Mapping[str, Any] | None = None,
+) -> Indexed:
+    """Bring the index at `root` up to date with the documents of INPUT, on Ray.
 
-        return open_index
-    if name == "build_index":
-        from graphrag_ray.indexing.build import build_index
+    settings        values, or sections as in a settings file; None: those of the newest snapshot, else of
+                    the last run, else the defaults (the offline engine)
+    observer        who is told how it goes (`engine/observer.py`); None: as `progress` says
+    progress        lines on standard error, or in the notebook's cell, about how it goes; None: in a notebook
+                    and on a terminal. Steps are logged (`graphrag_ray`, at the level INFO) in any case
+    add             keep documents that INPUT does not hold
+    allow_deletes   let documents go, or be replaced, where a run would refuse that
+    reset_communities   partition the graph afresh, not from the communities that are there
+    verify          read every stored part first; damaged ones are set aside and made anew
+    new_prompts     take the prompts of the package, or of the settings' `prompts_dir`, for all of the index,
+                    not those that it was made with. `observer` is told first what that costs
+    agree           told instead; what it raises ends this before anything is asked
+    address         a Ray cluster; None: the one of this machine, else a private one
+    storage         how index and INPUT are reached, as in settings.Storage; None: as the settings, else the
+                    environment, say. It is not taken from a snapshot
 
-        return build_index
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    Raises UsageError before Ray is started, where that can be known; else as `index.index`. Called from the
+    main thread, it ends with Interrupted on Ctrl-C and SIGTERM (`engine/stopping.py`).
+    """
+    from functools import partial
+
+    from graphrag_ray.indexing import build
+    from graphrag_ray.indexing.index import index as run_index
+
+    observer = observer or _observer(progress)
+    settled = build.settled(root, settings, storage, new_prompts)
+    agreed = partial(build.agreed, settled, new_prompts, (new_prompts and agree) or observer.note)
+    with build.on_ray(input_url, root, settled, observer, address, agreed) as executor:
+        return run_index(
+            input_url,
+            executor,
+            settled,
+            observer,
+            add=add,
+            allow_deletes=allow_deletes,
+            reset_communities=reset_communities,
+            verify=verify,
+            new_prompts=new_prompts,
+        )
 
 
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+def _observer(progress: bool | None) -> Observer:
+    from graphrag_ray.engine.observer import Observer, is_watched
+
+    if not (is_watched() if progress is None else progress):
+        return Observer()
+    from graphrag_ray.cli.progress import observer_for_people  # nothing else here needs the terminal
+
+    return observer_for_people()
+
+
+def open_index(
+    url: str,
+    *,
+    snapshot: int | None = None,
+    settings: Settings | None = None,
+    storage: Storage | Mapping[str, Any] | None = None,
+    cache: str | None = None,
+) -> Index:
+    """Open the newest snapshot of an index, or the one with a number, for questions.
+
+    settings   how to ask; None: those that the index was built with, its models where this machine knows them
+               (`settings/user_settings.py`)
+    storage    how the index is reached, as in settings.Storage; None: as `settings.storage`, else the
+               environment, says
+    cache      a folder or URL where replies of models are kept: what was asked before is not asked again. The
+               journal of a batch (its answers' file with `.work`) is one, too
+
+    Raises IndexNotFound where there is none, or none finished; StoreError.
+    """
+    from graphrag_ray.asking.ask import Index
+    from graphrag_ray.settings.index_settings import of_index
+    from graphrag_ray.settings.settings_file import load_settings, storage_of
+    from graphrag_ray.settings.user_settings import Known
+    from graphrag_ray.store.files import Store
+    from graphrag_ray.store.snapshots import open_latest
+
+    reached = storage_of(settings, storage)
+    store = Store(url, reached.of(url))
+    manifest = open_latest(store, snapshot)
+    known = settings or load_settings(None, (), of_index(manifest.settings), Known.read(store.url))
+    kept = Store(cache, reached.of(cache)) if cache is not None else None
+    return Index(store, manifest, known.model_copy(update={"storage": reached}), kept)

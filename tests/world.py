@@ -19,9 +19,11 @@ import yaml
 from click.testing import Result
 from endpoint import Endpoint, Status
 
-from graphrag_ray.asking.ask import Index, open_index
+from graphrag_ray import open_index
+from graphrag_ray.asking.ask import Index
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.observer import Observer
 from graphrag_ray.indexing.index import Indexed, index
 from graphrag_ray.settings.index_settings import Settings
 from graphrag_ray.settings.settings_file import parse_settings
@@ -61,14 +63,12 @@ Command = Callable[..., Result]
 """Runs a command line (the fixture `run`)."""
 
 
-class Silent:
+class Silent(Observer):
     """An observer that keeps what it is told."""
 
     def __init__(self) -> None:
         self.reused: dict[str, bool] = {}
         self.notes: list[str] = []
-
-    def step_started(self, name: str) -> None: ...
 
     def step_ended(self, name: str, seconds: float, counts: Mapping[str, Any], reused: bool) -> None:
         self.reused[name] = reused
@@ -191,10 +191,10 @@ def index_command(world: World, *more: object) -> list[object]:
     return ["index", world.input, "--root", world.root, *model_options(world), *more]
 
 
-def python(script: str) -> subprocess.CompletedProcess[str]:
+def python(script: str, within_s: float = 60) -> subprocess.CompletedProcess[str]:
     """Runs a script in a process of its own, which has imported nothing yet."""
     return subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=within_s, check=False
     )
 
 

@@ -41,12 +41,11 @@ from graphrag_ray.query.levels import Units
 from graphrag_ray.query.method import Given, Method, Need, Question, Ran, Rows, Search
 from graphrag_ray.query.unfound import unfound
 from graphrag_ray.query.written import Written
-from graphrag_ray.settings.index_settings import STAGES, Query, Settings, Storage, of_index
+from graphrag_ray.settings.index_settings import STAGES, Query, Settings
 from graphrag_ray.settings.prompts import Prompt, load_prompts
-from graphrag_ray.settings.settings_file import load_settings, storage_of
-from graphrag_ray.settings.user_settings import Known, require_known
+from graphrag_ray.settings.user_settings import require_known
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.snapshots import Manifest, check_there, open_latest
+from graphrag_ray.store.snapshots import Manifest, check_there
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -393,33 +392,6 @@ class Index:
     def _rows(self, name: str, ids: Iterable[str], columns: Sequence[str]) -> dict[str, dict[str, Any]]:
         """The rows of a table with these ids, by id, in the table's order."""
         return {row["id"]: row for row in self.reader.rows(Rows(name, columns, list(ids))).to_pylist()}
-
-
-def open_index(
-    url: str,
-    *,
-    snapshot: int | None = None,
-    settings: Settings | None = None,
-    storage: Storage | Mapping[str, Any] | None = None,
-    cache: str | None = None,
-) -> Index:
-    """Open the newest snapshot of an index, or the one with a number, for questions.
-
-    settings   how to ask; None: those that the index was built with, its models where this machine knows them
-               (`settings/user_settings.py`)
-    storage    how the index is reached, as in settings.Storage; None: as `settings.storage`, else the
-               environment, says
-    cache      a folder or URL where replies of models are kept: what was asked before is not asked again. The
-               journal of a batch (its answers' file with `.work`) is one, too
-
-    Raises IndexNotFound where there is none, or none finished; StoreError.
-    """
-    reached = storage_of(settings, storage)
-    store = Store(url, reached.of(url))
-    manifest = open_latest(store, snapshot)
-    known = settings or load_settings(None, (), of_index(manifest.settings), Known.read(store.url))
-    kept = Store(cache, reached.of(cache)) if cache is not None else None
-    return Index(store, manifest, known.model_copy(update={"storage": reached}), kept)
 
 
 def _run(answering: Coroutine[Any, Any, Answer]) -> Answer:

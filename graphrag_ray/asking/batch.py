@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -24,6 +24,7 @@ from graphrag_ray.base.urls import shown
 from graphrag_ray.engine.executor import Executor, Progress
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.probing import probed
 from graphrag_ray.engine.ray.jobs import submitted
 from graphrag_ray.engine.reply_cache import FEW, MANY, tidy
@@ -36,9 +37,6 @@ from graphrag_ray.settings.index_settings import Settings
 from graphrag_ray.store import locks
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.runs import RUNNING
-
-if TYPE_CHECKING:
-    from graphrag_ray.cli.progress import Observer
 
 _log = logging.getLogger(__name__)
 
@@ -66,10 +64,7 @@ def answer_batch(
     Raises UsageError for what cannot be asked, before anything is spent; RunStopped where it must not go on
     (what was answered is kept, and nothing is written to `out`); StoreError.
     """
-    if observer is None:
-        from graphrag_ray.cli.progress import Observer
-
-        observer = Observer(quiet=True)
+    observer = observer or Observer()
     settings, began = index.settings, time.monotonic()
     file = AnswersFile.at(out, settings.storage.of(out))
     work, note = index.cache or file.work, f"query --batch {shown(questions)}"

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from graphrag_ray.base.wording import plural, price_setting
-from graphrag_ray.cli.progress import console_of
-from graphrag_ray.cli.safe import safe_json
+from graphrag_ray.cli.safe import console_of, safe_json
 from graphrag_ray.cli.writing import print_text
 
 if TYPE_CHECKING:

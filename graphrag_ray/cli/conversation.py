@@ -13,8 +13,7 @@ import click
 from graphrag_ray.base.errors import GraphRagError, SnapshotRemoved, UsageError
 from graphrag_ray.base.wording import plural
 from graphrag_ray.cli import console
-from graphrag_ray.cli.progress import console_of
-from graphrag_ray.cli.safe import safe
+from graphrag_ray.cli.safe import console_of, safe
 from graphrag_ray.cli.writing import write_stream
 from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.query import methods

@@ -5,18 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import orjson
 
 from graphrag_ray.base.errors import SettingsError, StoreError, UsageError
-from graphrag_ray.cli.safe import safe
 from graphrag_ray.query import methods
-from graphrag_ray.settings.index_settings import Settings, of_index
-from graphrag_ray.settings.settings_file import load_settings, load_storage
-from graphrag_ray.settings.user_settings import Known, described, named_endpoints, remember, unknown_models
-from graphrag_ray.store.files import Store
+
+if TYPE_CHECKING:
+    from graphrag_ray.settings.index_settings import Settings
+    from graphrag_ray.store.files import Store
 
 _SHORT = {
     "model": "models.default.model",
@@ -84,6 +82,9 @@ def reach_options(f: Callable[..., Any]) -> Callable[..., Any]:
 def open_root(root: str, config: str | None, overrides: tuple[str, ...]) -> Store:
     """The store at --root, reached as --set, --config or else the environment say: a snapshot lies in it
     and cannot tell. Nothing is asked of it yet. Raises SettingsError, UsageError."""
+    from graphrag_ray.settings.settings_file import load_storage
+    from graphrag_ray.store.files import Store
+
     storage = load_storage(config, overrides)
     with naming_root(root):
         return Store(root, storage.of(root))
@@ -204,6 +205,10 @@ def settings_from(
     said, root: settings as they stand in an index, and its URL, by which is known how it was reached before
     Raises SettingsError.
     """
+    from graphrag_ray.settings.index_settings import of_index
+    from graphrag_ray.settings.settings_file import load_settings
+    from graphrag_ray.settings.user_settings import Known
+
     base, known = None, None
     if config is None and said is not None:
         base, known = of_index(said), Known.read(root)
@@ -219,10 +224,14 @@ def confirmed(
 
     said, root: as in `settings_from`
     """
+    from graphrag_ray.settings.user_settings import described, named_endpoints, remember, unknown_models
+
     settings = load()
     named = {name: named_endpoints(said, name) for name in unknown_models(settings, stages)}
     if not any(named.values()) or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return settings
+    from graphrag_ray.cli.safe import safe
+
     click.echo("This index was made by an earlier version, and names where its models are:", err=True)
     for name, endpoints in named.items():
         for endpoint in endpoints:
@@ -248,6 +257,10 @@ def forms_of(
     base: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """The short forms as overrides, and then those of --set. Raises SettingsError."""
+    import orjson
+
+    from graphrag_ray.settings.settings_file import load_settings
+
     given = {name: value for name, value in short.items() if value is not None and name in _SHORT}
     asked = {name: value for name, value in short.items() if value is not None and name in _ASKED}
     # As JSON, which is YAML: a name such as "1e3" or "no" stays a string.

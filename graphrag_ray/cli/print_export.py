@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphrag_ray.base.urls import is_url
 from graphrag_ray.base.wording import plural
-from graphrag_ray.cli.progress import console_of
+from graphrag_ray.cli.safe import console_of
 
 if TYPE_CHECKING:
     from graphrag_ray.export.export_snapshot import Exported

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from graphrag_ray.base.wording import plural
 from graphrag_ray.cli.byte_sizes import in_words
-from graphrag_ray.cli.progress import console_of
+from graphrag_ray.cli.safe import console_of
 
 if TYPE_CHECKING:
     from graphrag_ray.indexing.purge import Collected

@@ -9,8 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from graphrag_ray.base.wording import plural
-from graphrag_ray.cli.progress import console_of
-from graphrag_ray.cli.safe import one_line
+from graphrag_ray.cli.safe import console_of, one_line
 from graphrag_ray.cli.writing import print_text
 
 Record = Mapping[str, Any]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from graphrag_ray.base.wording import plural
-from graphrag_ray.cli.progress import console_of
+from graphrag_ray.cli.safe import console_of
 from graphrag_ray.query.levels import Units
 
 

@@ -12,7 +12,8 @@ from rich.text import Text
 from graphrag_ray.base.wording import plural, price_setting
 from graphrag_ray.cli.console import print_counts
 from graphrag_ray.cli.print_changes import print_changes, print_snapshots
-from graphrag_ray.cli.progress import console_of, duration, progress_line, step_line
+from graphrag_ray.cli.progress import duration, progress_line, step_line
+from graphrag_ray.cli.safe import console_of
 from graphrag_ray.engine.pace import Pace
 from graphrag_ray.indexing.compact import STEP as COMPACT
 from graphrag_ray.indexing.run_record import WORDS

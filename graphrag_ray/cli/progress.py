@@ -3,20 +3,19 @@ moves; plain lines elsewhere."""
 
 from __future__ import annotations
 
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from rich.console import Console
 from rich.text import Text
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.wording import plural, price_setting
-from graphrag_ray.cli.safe import SafeConsole
+from graphrag_ray.cli.safe import console_of
+from graphrag_ray.engine.observer import Observer, in_notebook
 from graphrag_ray.engine.pace import Pace, Recent
 
 if TYPE_CHECKING:
@@ -37,29 +36,15 @@ OFFLINE = "No model is configured: the offline engine answers (classical methods
 EMBEDDED_OFFLINE = "Embeddings are made by the bundled small model, free; models.embedding names another."
 
 
-def console_of(stderr: bool = False) -> Console:
-    """Prints what it is given: brackets and colons in a text of the corpus are no markup and no emoji.
-    Nor does it steer the terminal, whose lines are broken between words. Files and pipes have no margin."""
-    console = SafeConsole(stderr=stderr, highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console.width = 160
-    return console
+def observer_for_people(quiet: bool = False) -> Observer:
+    """One for people; a silent one with `quiet`, and where each line that is logged is JSON for a program."""
+    return Observer() if quiet or logs.as_json() else ProgressDisplay()
 
 
-def in_notebook() -> bool:
-    return "ipykernel" in sys.modules and "IPython" in sys.modules
+class ProgressDisplay(Observer):
+    """Shows a run as it goes."""
 
-
-def is_watched() -> bool:
-    """Whether somebody sees what moves: a notebook, or standard error on a terminal."""
-    return in_notebook() or console_of(stderr=True).is_terminal
-
-
-class Observer:
-    """Shows a run as it goes. Nothing with `quiet`."""
-
-    def __init__(self, quiet: bool = False) -> None:
-        self._quiet = quiet or logs.as_json()  # lines for a program are not mixed with lines for people
+    def __init__(self) -> None:
         self._console = console_of(stderr=True)
         self._live: Live | None = None
         self._cell: _Cell | None = None
@@ -69,9 +54,7 @@ class Observer:
         self._recent = Recent()
         self._price_asked = False
 
-    def __enter__(self) -> Observer:
-        if self._quiet:
-            return self
+    def __enter__(self) -> Self:
         if in_notebook():
             self._cell = _Cell(self._line)
         elif self._console.is_terminal:
@@ -95,7 +78,6 @@ class Observer:
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """Around what takes seconds before the first step."""
         self._doing, self._pace = (what, time.monotonic()), None
         if not self._live:
             self.note(f"{what} …")
@@ -105,7 +87,6 @@ class Observer:
             self._doing = None
 
     def checked(self, settings: Settings, stage: str = "extract") -> None:
-        """Settings are in order; the run starts, with this stage."""
         if settings.model(settings.model_name(stage)).provider == "offline":
             self.note(OFFLINE)
         elif stage == "extract" and _embeds_offline(settings):
@@ -126,7 +107,6 @@ class Observer:
         self._print(step_line(name, seconds, counts, reused, self._width()))
 
     def progress(self, p: Progress) -> None:
-        """Called a few times a second during a sweep."""
         self._recent.note(p)
         self._pace = Pace.of(p, self._recent)
         if self._pace.cost_usd is None and not self._price_asked:
@@ -153,8 +133,6 @@ class Observer:
         return self._console.width if self._live else None
 
     def _print(self, line: Text) -> None:
-        if self._quiet:
-            return
         if self._cell:
             self._cell.add(line.plain)
         else:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 
-class _Hidden(MetaPathFinder):
+class _Hidden:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:

@@ -52,6 +52,15 @@ class SafeConsole(Console):
         return _safe_segments(super().render(renderable, options))
 
 
+def console_of(stderr: bool = False) -> Console:
+    """Prints what it is given: brackets and colons in a text of the corpus are no markup and no emoji.
+    Nor does it steer the terminal, whose lines are broken between words. Files and pipes have no margin."""
+    console = SafeConsole(stderr=stderr, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = 160
+    return console
+
+
 def _safe_segments(segments: Iterable[Segment]) -> Iterator[Segment]:
     for segment in segments:
         if segment.control or not _STEERING.search(segment.text):

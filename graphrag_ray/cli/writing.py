@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from graphrag_ray.cli.progress import console_of
-from graphrag_ray.cli.safe import safe
+from graphrag_ray.cli.safe import console_of, safe
 
 if TYPE_CHECKING:
     from rich.console import Console

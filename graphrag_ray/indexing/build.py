@@ -6,17 +6,16 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from graphrag_ray.base.errors import FatalCallError, SettingsError
 from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.probing import probe, probed
 from graphrag_ray.engine.spending import Spending, check_prices
 from graphrag_ray.engine.stopping import Stop, listening
 from graphrag_ray.indexing.contents import require_paths
-from graphrag_ray.indexing.index import Indexed, settings_before
-from graphrag_ray.indexing.index import index as run_index
+from graphrag_ray.indexing.index import settings_before
 from graphrag_ray.indexing.new_prompts import cost_of_prompts
 from graphrag_ray.indexing.stages.list_input import list_input
 from graphrag_ray.settings.index_settings import OFFLINE_MODEL_ID, Settings, Storage, of_index
@@ -29,71 +28,10 @@ from graphrag_ray.store.runs import RunRecord
 from graphrag_ray.store.snapshots import Manifest, readable
 
 if TYPE_CHECKING:
-    from graphrag_ray.cli.progress import Observer
     from graphrag_ray.engine.ray.ray_executor import RayExecutor
 
 
-def build_index(
-    input_url: str,
-    root: str,
-    *,
-    settings: Settings | Mapping[str, Any] | None = None,
-    observer: Observer | None = None,
-    progress: bool | None = None,
-    add: bool = False,
-    allow_deletes: bool = False,
-    reset_communities: bool = False,
-    verify: bool = False,
-    new_prompts: bool = False,
-    agree: Callable[[str], object] | None = None,
-    address: str | None = None,
-    storage: Storage | Mapping[str, Any] | None = None,
-) -> Indexed:
-    """Bring the index at `root` up to date with the documents of INPUT, on Ray.
-
-    settings        values, or sections as in a settings file; None: those of the newest snapshot, else of
-                    the last run, else the defaults (the offline engine)
-    observer        who is told how it goes; None: as `progress` says
-    progress        lines on standard error, or in the notebook's cell, about how it goes; None: in a notebook
-                    and on a terminal. Steps are logged (`graphrag_ray`, at the level INFO) in any case
-    add             keep documents that INPUT does not hold
-    allow_deletes   let documents go, or be replaced, where a run would refuse that
-    reset_communities   partition the graph afresh, not from the communities that are there
-    verify          read every stored part first; damaged ones are set aside and made anew
-    new_prompts     take the prompts of the package, or of the settings' `prompts_dir`, for all of the index,
-                    not those that it was made with. `observer` is told first what that costs
-    agree           told instead; what it raises ends this before anything is asked
-    address         a Ray cluster; None: the one of this machine, else a private one
-    storage         how index and INPUT are reached, as in settings.Storage; None: as the settings, else the
-                    environment, say. It is not taken from a snapshot
-
-    Raises UsageError before Ray is started, where that can be known; else as `index.index`. Called from the
-    main thread, it ends with Interrupted on Ctrl-C and SIGTERM (`engine/stopping.py`).
-    """
-    observer = observer or _observer(progress)
-    settled = _settled(root, settings, storage, new_prompts)
-    agreed = partial(_agreed, settled, new_prompts, (new_prompts and agree) or observer.note)
-    with _on_ray(input_url, root, settled, observer, address, agreed) as executor:
-        return run_index(
-            input_url,
-            executor,
-            settled,
-            observer,
-            add=add,
-            allow_deletes=allow_deletes,
-            reset_communities=reset_communities,
-            verify=verify,
-            new_prompts=new_prompts,
-        )
-
-
-def _observer(progress: bool | None) -> Observer:
-    from graphrag_ray.cli import progress as shown  # whoever only reads an index needs no terminal
-
-    return shown.Observer(quiet=not (shown.is_watched() if progress is None else progress))
-
-
-def _settled(
+def settled(
     root: str,
     settings: Settings | Mapping[str, Any] | None,
     storage: Storage | Mapping[str, Any] | None,
@@ -111,7 +49,7 @@ def _settled(
     return settings.model_copy(update={"storage": storage_of(settings, storage)})
 
 
-def _agreed(settings: Settings, new_prompts: bool, agree: Callable[[str], object], store: Store) -> None:
+def agreed(settings: Settings, new_prompts: bool, agree: Callable[[str], object], store: Store) -> None:
     """What other prompts cost is told. Raises PromptError, and what `agree` raises."""
     before = settings_before(store, readable(store)[0])
     if cost := cost_of_prompts(store, settings, indexing_stages(settings), before, new_prompts):
@@ -119,7 +57,7 @@ def _agreed(settings: Settings, new_prompts: bool, agree: Callable[[str], object
 
 
 @contextmanager
-def _on_ray(
+def on_ray(
     input_url: str,
     root: str,
     settings: Settings,

@@ -8,8 +8,8 @@ from typing import Any
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.base.text_files import read_text
 from graphrag_ray.base.urls import shown
+from graphrag_ray.engine.observer import Observer
 from graphrag_ray.graph.aliases import Names, parse_names
-from graphrag_ray.indexing.run import Observer
 from graphrag_ray.settings.index_settings import Names as NamesSettings
 from graphrag_ray.settings.index_settings import Settings, of_index
 from graphrag_ray.settings.prompts import Prompt, earlier_prompts, kept_prompts, load_prompts

@@ -23,13 +23,14 @@ from graphrag_ray.base import schema
 from graphrag_ray.base.errors import CorruptPart, LockLost
 from graphrag_ray.base.urls import shown
 from graphrag_ray.engine.executor import Executor
+from graphrag_ray.engine.observer import Observer
 from graphrag_ray.graph.aliases import Names
 from graphrag_ray.indexing.ahead import tell_ahead, tell_unknown_columns
 from graphrag_ray.indexing.changes import changes
 from graphrag_ray.indexing.compact import FEW, MANY, compact
 from graphrag_ray.indexing.contents import load_names, with_contents
 from graphrag_ray.indexing.repair import look_over, parent_of, put_right
-from graphrag_ray.indexing.run import Observer, Result, Run, code
+from graphrag_ray.indexing.run import Result, Run, code
 from graphrag_ray.indexing.run_record import Recorder, recorded, tell_unfinished
 from graphrag_ray.indexing.stages.about_stage import tell_about
 from graphrag_ray.indexing.stages.communities_stage import HIERARCHY, Layout, find_communities, load_layout

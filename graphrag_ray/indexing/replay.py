@@ -21,6 +21,7 @@ from graphrag_ray.base.errors import GraphRagError, UsageError
 from graphrag_ray.engine.executor import Source, Sweep
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.work import Work, outcomes
 from graphrag_ray.indexing.contents import load_names
 from graphrag_ray.indexing.index import derive
@@ -58,7 +59,7 @@ def keys_needed(store: Store, manifest: Manifest) -> dict[str, Keys]:
         raise _changed(manifest, str(e)) from e
     with tempfile.TemporaryDirectory(prefix="graphrag-ray-replay-") as folder:
         executor = _Replaying(_Overlay(store, folder), Models.of(settings))
-        run = _Again(executor, settings, prompts, manifest, _Nobody())
+        run = _Again(executor, settings, prompts, manifest, Observer())
         derive(run, Result.from_json(manifest.steps["read"]), names)
     return {name: np.unique(np.concatenate(seen)) for name, seen in executor.seen.items()}
 
@@ -157,14 +158,6 @@ class _Overlay(Store):
 
     def delete(self, path: str) -> None:
         raise NotImplementedError("a replay deletes nothing")
-
-
-class _Nobody:
-    """An observer that is not interested."""
-
-    def step_started(self, name: str) -> None: ...
-    def step_ended(self, name: str, seconds: float, counts: Any, reused: bool) -> None: ...
-    def note(self, message: str) -> None: ...
 
 
 def _changed(manifest: Manifest, why: str) -> UsageError:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import orjson
 import pyarrow as pa
@@ -20,6 +20,7 @@ from graphrag_ray.base.errors import CorruptPart, ProcessDied
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.engine.executor import Executor, RowSource, Source, Sweep, Written
+from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.work import Outcome, Row, Work, identity, outcomes
 from graphrag_ray.indexing.guarded import Guarded
 from graphrag_ray.llm.accounting import Accounts, InFlight, new_quirks
@@ -39,14 +40,6 @@ ROWS_AT_ONCE = 512
 """Items replayed together: one batch of journal look-ups."""
 SHOWN_OF_ERROR = 500
 """Characters of the first failure's reason."""
-
-
-class Observer(Protocol):
-    """Who is told how a run is going. `cli/command_line.py` has one for people."""
-
-    def step_started(self, name: str) -> None: ...
-    def step_ended(self, name: str, seconds: float, counts: Mapping[str, Any], reused: bool) -> None: ...
-    def note(self, message: str) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.resources import files
 
 _VOWELS = frozenset("aeiou")
@@ -46,7 +46,6 @@ class Lexicon:
     function    pronouns, determiners, prepositions, conjunctions, auxiliaries, interjections
     stop        function words and adverbs: no content
     calendar    days, months, seasons
-    stems       ordinary words without a final e or y, from which others are derived
     cues        the sections of cues.txt by name
     """
 
@@ -58,8 +57,12 @@ class Lexicon:
     verbs: frozenset[str]
     adjectives: frozenset[str]
     calendar: frozenset[str]
-    stems: frozenset[str]
     cues: dict[str, frozenset[str]]
+
+    @cached_property
+    def stems(self) -> frozenset[str]:
+        """Ordinary words without a final e or y, from which others are derived."""
+        return frozenset(w[:-1] if w[-1] in "ey" else w for w in self.ordinary if len(w) > 3)
 
     def is_ordinary(self, word: str) -> bool:
         """Whether a word, in lower case, is an ordinary one: itself, without a prefix, or, where it is
@@ -116,7 +119,6 @@ def lexicon() -> Lexicon:
         verbs=verbs,
         adjectives=adjectives,
         calendar=calendar,
-        stems=frozenset(w[:-1] if w[-1] in "ey" else w for w in ordinary if len(w) > 3),
         cues=_inflected_cues(cues),
     )
 

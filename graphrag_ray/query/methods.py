@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.query.method import Given, Method, Question
+
+if TYPE_CHECKING:
+    from graphrag_ray.query.method import Given, Method, Question
 
 DEFAULT = "global"
 

@@ -15,8 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import json_repair
-
 from graphrag_ray.base.messages import whole
 
 MAX_FINDINGS = 10
@@ -108,6 +106,8 @@ def json_at(text: str, start: int) -> tuple[Any, bool]:
         return _whole(json.JSONDecoder(strict=False).raw_decode(text, start)[0]), False
     rest = text[start:]
     if len(_MARK.findall(rest)) * len(rest) <= _MOST_LOOKS:
+        import json_repair  # most replies need none
+
         with suppress(ValueError, RecursionError):
             return _whole(json_repair.loads(rest)), True
     return None, True

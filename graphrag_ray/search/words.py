@@ -27,9 +27,6 @@ _UNSPACED = (
     "\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc"
     "\U00020000-\U0003ffff"
 )
-# Python's \w leaves out the marks that vowels and accents are in many scripts.
-_MARKS = "".join(c for c in map(chr, range(0x300, 0x1E00)) if unicodedata.category(c) in ("Mn", "Mc"))
-_WORD = re.compile(f"[{_UNSPACED}]{{1,{MAX_WORD}}}|(?:[^\\W_{_UNSPACED}]|[{_MARKS}]){{1,{MAX_WORD}}}")
 _ASCII_WORD = re.compile(f"[a-z0-9]{{1,{MAX_WORD}}}")
 _PUNCTUATION = "“”‘’–—…"
 """What most texts have that are ASCII otherwise."""
@@ -64,4 +61,13 @@ def _written(text: str) -> list[str]:
     if text.isascii():
         return _ASCII_WORD.findall(text.lower())  # several times as fast
     # Word by word: a run of thousands of combining marks would take quadratic time.
-    return _WORD.findall(unicodedata.normalize("NFKC", "\n".join(_WORD.findall(text))).casefold())
+    word = _word()
+    return word.findall(unicodedata.normalize("NFKC", "\n".join(word.findall(text))).casefold())
+
+
+@cache
+def _word() -> re.Pattern[str]:
+    """A word of any script. Most texts are ASCII, and to compile it takes a while."""
+    # Python's \w leaves out the marks that vowels and accents are in many scripts.
+    marks = "".join(c for c in map(chr, range(0x300, 0x1E00)) if unicodedata.category(c) in ("Mn", "Mc"))
+    return re.compile(f"[{_UNSPACED}]{{1,{MAX_WORD}}}|(?:[^\\W_{_UNSPACED}]|[{marks}]){{1,{MAX_WORD}}}")

@@ -67,7 +67,8 @@ ReasoningEffort: TypeAlias = Annotated[str, Field(pattern=r"^[a-z]{1,20}$")] | N
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # Most of the models are only checked as parts of others: no validator is built for each.
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Price(_Strict):

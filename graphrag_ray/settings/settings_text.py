@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from graphrag_ray.base.errors import SettingsError
@@ -30,6 +29,8 @@ MOST_PLACES = 1_000
 
 def read_mapping(place: str) -> dict[str, Any]:
     """What a YAML file says, a path or a URL. Raises SettingsError where it cannot be read."""
+    import yaml  # most questions need none of it
+
     path = shown(place)
     try:
         loaded = yaml.safe_load(read_text(place))
@@ -81,6 +82,8 @@ def apply(data: dict[str, Any], override: str) -> None:
 
 
 def _value(text: str, told: str) -> Any:
+    import yaml
+
     try:
         return yaml.safe_load(text)
     except RecursionError as e:

@@ -34,7 +34,7 @@ MOST_INDEXES = 1_000
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class KnownModel(Reach):

@@ -12,7 +12,7 @@ import toy_model
 from endpoint import WRONG_KEY, Answer, Endpoint
 from world import TOWN, World, everything, expected_entities, expected_relationships
 
-from graphrag_ray.asking.ask import open_index
+from graphrag_ray import open_index
 from graphrag_ray.base.errors import (
     DeletionRefused,
     IndexNotFound,

@@ -15,8 +15,9 @@ from endpoint import BROKEN, Answer, Response
 from test_chat import piped
 from world import REJECTED, Command, World, model_options, prompt_of
 
+from graphrag_ray import open_index
 from graphrag_ray.asking import batch
-from graphrag_ray.asking.ask import Index, open_index
+from graphrag_ray.asking.ask import Index
 from graphrag_ray.asking.batch import answer_batch
 from graphrag_ray.base.errors import LockHeld, StoreError
 from graphrag_ray.query import methods

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from world import REJECTED, TOWN, Command, World, everything, prompt_of
 
-from graphrag_ray.asking.ask import open_index
+from graphrag_ray import open_index
 from graphrag_ray.base.errors import (
     CorruptPart,
     DeletionRefused,

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 from world import Silent
 
-from graphrag_ray.asking.ask import Index, open_index
+from graphrag_ray import open_index
+from graphrag_ray.asking.ask import Index
 from graphrag_ray.base.records import references_in
 from graphrag_ray.cli import console
 from graphrag_ray.engine.gateways import Models

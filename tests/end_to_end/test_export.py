@@ -20,7 +20,8 @@ import toy_model
 from s3_server import BUCKET, S3Server
 from world import DEEP, REJECTED, TOWN, Command, Silent, World, chain
 
-from graphrag_ray.asking.ask import Index, open_index
+from graphrag_ray import open_index
+from graphrag_ray.asking.ask import Index
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.export.cells import plain

@@ -13,8 +13,8 @@ from stored_index import rewrite, without_snapshot
 from terminals import Terminal
 from world import TOWN, Command, World, index_command
 
+from graphrag_ray import build_index
 from graphrag_ray.base.wording import plural
-from graphrag_ray.indexing.build import build_index
 from graphrag_ray.settings import prompts
 from graphrag_ray.settings.prompts import bundled_prompts, earlier_prompts
 

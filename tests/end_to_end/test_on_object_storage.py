@@ -22,7 +22,8 @@ from s3_server import BUCKET, S3Server
 from served import Served, until
 from world import TOWN, Command, World, everything, model_options
 
-from graphrag_ray.asking.ask import Index, open_index
+from graphrag_ray import open_index
+from graphrag_ray.asking.ask import Index
 from graphrag_ray.base.errors import StoreError
 from graphrag_ray.settings.index_settings import Storage
 from graphrag_ray.store import files, remote_files

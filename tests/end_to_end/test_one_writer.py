@@ -54,13 +54,13 @@ WRITE = """if True:
     from graphrag_ray.settings.settings_file import parse_settings
     from graphrag_ray.store import locks
     from graphrag_ray.store.files import Store
-    from graphrag_ray.cli.progress import Observer
+    from graphrag_ray.engine.observer import Observer
     given = json.loads(sys.argv[1])
     locks.BEAT_S, locks.STALE_S = given["beat_s"], given["stale_s"]
     settings = parse_settings(given["settings"])
     executor = LocalExecutor(Store(given["root"]), Models.of(settings), flush_s=0.2)
     try:
-        index(given["input"], executor, settings, Observer(quiet=True))
+        index(given["input"], executor, settings, Observer())
     except GraphRagError as e:
         print(type(e).__name__, e, flush=True)
         sys.exit(e.exit_code)

@@ -13,7 +13,8 @@ import toy_model
 from endpoint import Answer as Reply
 from world import REJECTED, TOWN, Command, Silent, World, index_command, model_options, prompt_of
 
-from graphrag_ray.asking.ask import Index, open_index
+from graphrag_ray import open_index
+from graphrag_ray.asking.ask import Index
 from graphrag_ray.base.errors import BudgetSpent, SettingsError, UsageError
 from graphrag_ray.base.records import parse_sections
 from graphrag_ray.engine.gateways import Models

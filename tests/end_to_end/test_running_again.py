@@ -351,7 +351,7 @@ def test_claims_switched_off_leave_the_next_snapshot(world: World):
 
 
 def test_an_older_snapshot_stays_readable(world: World):
-    from graphrag_ray.asking.ask import open_index
+    from graphrag_ray import open_index
 
     world.write(TOWN)
     world.index()

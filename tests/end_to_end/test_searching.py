@@ -15,7 +15,8 @@ import toy_model
 from endpoint import Endpoint, Status
 from world import TOWN, World
 
-from graphrag_ray.asking.ask import Index, open_index
+from graphrag_ray import open_index
+from graphrag_ray.asking.ask import Index
 from graphrag_ray.asking.searching import Searching
 from graphrag_ray.asking.session import Asker
 from graphrag_ray.base.errors import GraphRagError, SnapshotRemoved, UsageError

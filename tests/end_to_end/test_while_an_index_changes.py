@@ -15,7 +15,7 @@ import orjson
 import pytest
 from world import TOWN, Command, World, everything, index_command
 
-from graphrag_ray.asking.ask import open_index
+from graphrag_ray import open_index
 from graphrag_ray.indexing import changes as comparing
 from graphrag_ray.indexing.purge import collect
 from graphrag_ray.indexing.stages import merge_stage, read_stage
@@ -30,7 +30,7 @@ MANY = {
 READER = """
 import sys, time
 from pathlib import Path
-from graphrag_ray.asking.ask import open_index
+from graphrag_ray import open_index
 from graphrag_ray.settings.settings_file import parse_settings
 
 root, stop = sys.argv[1], Path(sys.argv[2])

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from graphrag_ray.cli.progress import Observer
 from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.observer import Observer
 from graphrag_ray.indexing.index import index
 from graphrag_ray.indexing.status import status_of
 from graphrag_ray.settings.settings_file import parse_settings
@@ -108,7 +108,7 @@ def test_without_a_known_limit_calls_in_flight_settle_at_the_capacity_and_follow
     store = Store(str(tmp_path / "index"))
     executor = RayExecutor(store, Models.of(settings))
     try:
-        done = index(str(tmp_path / "corpus.jsonl"), executor, settings, Observer(quiet=True))
+        done = index(str(tmp_path / "corpus.jsonl"), executor, settings, Observer())
     finally:
         executor.close()
 

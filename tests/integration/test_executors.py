@@ -26,11 +26,11 @@ from graphrag_ray.base.errors import (
 )
 from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.base.unforeseen import told
-from graphrag_ray.cli.progress import Observer
 from graphrag_ray.engine import stopping
 from graphrag_ray.engine.executor import Executor, Progress, RowSource
 from graphrag_ray.engine.gateways import Models, connected_to
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.work import Row, Work, outcomes
 from graphrag_ray.indexing.compact import compact
@@ -149,7 +149,7 @@ def test_the_parts_of_a_journal_are_merged_in_pieces_and_damaged_ones_set_aside(
     assert path is not None
     store.write(path, b"PAR1")
     with locks.acquire(store) as lock:
-        run = Run(executor, parse_settings({}), {}, None, Observer(quiet=True), lock=lock)
+        run = Run(executor, parse_settings({}), {}, None, Observer(), lock=lock)
         compact(run, ["extract"], 33)
         assert not run.seconds, "too few"
         compact(run, ["extract"], 32)

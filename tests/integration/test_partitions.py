@@ -10,10 +10,10 @@ import pytest
 import toy_model
 from endpoint import Endpoint
 
-from graphrag_ray.asking.ask import open_index
-from graphrag_ray.cli.progress import Observer
+from graphrag_ray import open_index
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.observer import Observer
 from graphrag_ray.indexing import run
 from graphrag_ray.indexing.index import index
 from graphrag_ray.indexing.stages import (
@@ -66,7 +66,7 @@ def tables(root: str, corpus: Path, endpoint: Endpoint) -> dict[str, list[dict[s
     given = {"models": {"default": model}, "claims": {"enabled": True}, "chunking": chunking}
     settings = parse_settings(given)
     executor = LocalExecutor(Store(root), Models.of(settings))
-    index(str(corpus), executor, settings, Observer(quiet=True), now=lambda: 1.7e9)
+    index(str(corpus), executor, settings, Observer(), now=lambda: 1.7e9)
     opened = open_index(root)
     return {name: opened.table(name).to_pylist() for name in TABLES}
 

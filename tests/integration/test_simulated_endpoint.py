@@ -16,9 +16,10 @@ import numpy as np
 import openai
 import pytest
 
-from graphrag_ray.asking.ask import open_index
+from graphrag_ray import open_index
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.observer import Observer
 from graphrag_ray.indexing.index import index
 from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store.files import Store
@@ -308,7 +309,7 @@ def test_an_index_of_the_demo_corpus_is_built_with_it(endpoint: Running, tmp_pat
     models = {"default": model, "embedding": model}
     settings = parse_settings({"models": models, "claims": {"enabled": True}, "run": {"flush_s": 0.1}})
     executor = LocalExecutor(Store(str(tmp_path)), Models.of(settings), 0.1, 0.1)
-    done = index(str(ROOT / "demo" / "corpus"), executor, settings, _Silent())
+    done = index(str(ROOT / "demo" / "corpus"), executor, settings, Observer())
     counts = done.manifest.counts
     stats = endpoint.stats()
     assert done.failed == 0
@@ -324,11 +325,3 @@ def test_an_index_of_the_demo_corpus_is_built_with_it(endpoint: Running, tmp_pat
     assert answer.references
     assert not answer.dropped_references
     assert set(endpoint.stats()["by_kind"]) == KINDS | {"map", "reduce"}
-
-
-class _Silent:
-    def step_started(self, name: str) -> None: ...
-
-    def step_ended(self, name: str, seconds: float, counts: Any, reused: bool) -> None: ...
-
-    def note(self, message: str) -> None: ...

@@ -13,9 +13,9 @@ import toy_model
 from endpoint import Endpoint
 
 from graphrag_ray.base.errors import StoreError
-from graphrag_ray.cli.progress import Observer
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.observer import Observer
 from graphrag_ray.indexing import heartbeat, run
 from graphrag_ray.indexing.compact import FEW, MANY
 from graphrag_ray.indexing.index import Indexed, index
@@ -28,7 +28,6 @@ from graphrag_ray.store.journal_rows import JournalRow
 
 class Told(Observer):
     def __init__(self) -> None:
-        super().__init__(quiet=True)
         self.notes: list[str] = []
         self.steps: list[str] = []
 

@@ -57,8 +57,8 @@ def chat(
       graphrag-ray chat --root ./my-index --method global --level C1 < questions.txt
     """
     spare_pandas()
+    from graphrag_ray import open_index
     from graphrag_ray.asking import traces
-    from graphrag_ray.asking.ask import open_index
     from graphrag_ray.asking.chat import Chat
     from graphrag_ray.cli.conversation import Conversation
     from graphrag_ray.store.snapshots import open_latest

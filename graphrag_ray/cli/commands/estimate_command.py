@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from graphrag_ray.cli import console
 from graphrag_ray.cli.options import (
     input_of,
     json_option,
@@ -64,6 +63,7 @@ def estimate(
       graphrag-ray index ./some-documents --root ./trial --config settings.yaml
       graphrag-ray estimate ./documents --root ./trial --config settings.yaml
     """
+    from graphrag_ray.cli import console
     from graphrag_ray.cli.print_estimate import print_forecast
     from graphrag_ray.forecast.assumptions import parse_assumptions
     from graphrag_ray.indexing.estimate import READ_BYTES, SAMPLE_CHUNKS

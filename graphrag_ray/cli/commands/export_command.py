@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from graphrag_ray.cli import console
 from graphrag_ray.cli.options import json_option, naming_root, open_root, settings_from, settings_options
 from graphrag_ray.cli.program import Command, root_option
 
@@ -52,6 +51,7 @@ def export(
       graphrag-ray export --root s3://bucket/index --format graphrag --out ./project
     """
     from graphrag_ray.asking.reading import Reader
+    from graphrag_ray.cli import console
     from graphrag_ray.cli.print_export import exported_json, print_exported
     from graphrag_ray.export.export_snapshot import export as write
     from graphrag_ray.store.files import Store

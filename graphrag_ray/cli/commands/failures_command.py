@@ -7,7 +7,6 @@ from dataclasses import asdict
 import click
 
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.cli import console
 from graphrag_ray.cli.options import json_option, naming_root, open_root, reach_options
 from graphrag_ray.cli.program import Command, root_option
 
@@ -46,6 +45,7 @@ def failures(
       graphrag-ray failures --root ./my-index --json
       graphrag-ray failures --root ./my-index --retry --stage extract --document "letters/*"
     """
+    from graphrag_ray.cli import console
     from graphrag_ray.indexing.failures import Choice, failed_items, next_command, put_back
 
     if retry and snapshot is not None:

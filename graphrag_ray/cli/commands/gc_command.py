@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from graphrag_ray.cli import console
 from graphrag_ray.cli.options import json_option, naming_root, open_root, reach_options
 from graphrag_ray.cli.program import Command, root_option
 
@@ -91,6 +90,7 @@ def gc(
       graphrag-ray gc --root ./my-index --keep 1 --older-than 7d --delete
       graphrag-ray gc --root ./my-index --purge letters/1987.txt --delete
     """
+    from graphrag_ray.cli import console
     from graphrag_ray.cli.print_gc import as_dict, print_collected
     from graphrag_ray.indexing.purge import collect
     from graphrag_ray.store.gc import Options

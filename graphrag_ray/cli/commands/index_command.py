@@ -11,7 +11,6 @@ import click
 
 from graphrag_ray.base.errors import FAILED_ITEMS, SettingsError, UsageError
 from graphrag_ray.base.urls import shown
-from graphrag_ray.cli import console
 from graphrag_ray.cli.misread import Misread
 from graphrag_ray.cli.options import (
     confirmed,
@@ -23,11 +22,10 @@ from graphrag_ray.cli.options import (
     settings_options,
 )
 from graphrag_ray.cli.program import Command, root_option, root_otherwise
-from graphrag_ray.cli.progress import Observer
-from graphrag_ray.cli.safe import safe
-from graphrag_ray.settings.index_settings import Settings
 
 if TYPE_CHECKING:
+    from graphrag_ray.engine.observer import Observer
+    from graphrag_ray.settings.index_settings import Settings
     from graphrag_ray.store.files import Store
     from graphrag_ray.store.snapshots import Manifest
 
@@ -101,9 +99,11 @@ def index(
       graphrag-ray index --config s3://bucket/settings.yaml
       graphrag-ray index ./documents --root ./my-index --model gpt-4o-mini --rpm 10000 --tpm 2000000
     """
-    from graphrag_ray.indexing.build import build_index
+    from graphrag_ray import build_index
+    from graphrag_ray.cli import console
+    from graphrag_ray.cli.progress import observer_for_people
 
-    observer = Observer(quiet=quiet or as_json)
+    observer = observer_for_people(quiet=quiet or as_json)
     shown_input = shown(input_url) if input_url else None
     given = {"input": shown_input, "add": add, "allow_deletes": allow_deletes}
     with _attempt(root, config, overrides, given) as store:
@@ -189,6 +189,8 @@ def _settings(
 
 def _agree(cost: str) -> None:
     """Raises UsageError where nobody at a terminal agrees to it."""
+    from graphrag_ray.cli.safe import safe
+
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(f"{cost} Nothing was asked yet: --yes confirms it.")
     click.echo(safe(cost), err=True)

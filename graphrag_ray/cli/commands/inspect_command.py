@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from graphrag_ray.cli import console
 from graphrag_ray.cli.options import json_option, naming_root, open_root, reach_options
 from graphrag_ray.cli.program import Command, root_option
 from graphrag_ray.cli.quick import spare_pandas
@@ -53,6 +52,7 @@ def inspect(
     """
     spare_pandas()
     from graphrag_ray.asking.reading import Reader
+    from graphrag_ray.cli import console
     from graphrag_ray.cli.print_inspect import print_record
     from graphrag_ray.inspection.connected_records import look_up
     from graphrag_ray.inspection.overview import overview, search

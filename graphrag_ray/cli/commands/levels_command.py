@@ -6,11 +6,8 @@ from dataclasses import asdict
 
 import click
 
-from graphrag_ray.cli import console
 from graphrag_ray.cli.options import json_option, naming_root, reach_options
-from graphrag_ray.cli.print_levels import print_levels
 from graphrag_ray.cli.program import Command, root_option
-from graphrag_ray.settings.settings_file import load_storage
 
 
 @click.command(cls=Command)
@@ -28,7 +25,10 @@ def levels(
     Example:
       graphrag-ray levels --root ./my-index
     """
-    from graphrag_ray.asking.ask import open_index
+    from graphrag_ray import open_index
+    from graphrag_ray.cli import console
+    from graphrag_ray.cli.print_levels import print_levels
+    from graphrag_ray.settings.settings_file import load_storage
 
     with naming_root(root):
         opened = open_index(root, snapshot=snapshot, storage=load_storage(config, overrides))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphrag_ray.base.errors import FAILED_ITEMS, SettingsError, SnapshotRemoved, UsageError
-from graphrag_ray.cli import console
 from graphrag_ray.cli.misread import Misread
 from graphrag_ray.cli.options import (
     asking_options,
@@ -26,9 +25,7 @@ from graphrag_ray.cli.options import (
 )
 from graphrag_ray.cli.program import Command, root_option
 from graphrag_ray.cli.quick import spare_pandas
-from graphrag_ray.cli.writing import write_stream
 from graphrag_ray.query.methods import WITH_DYNAMIC, stages
-from graphrag_ray.settings.settings_file import load_storage
 
 if TYPE_CHECKING:
     from graphrag_ray.asking.ask import Index
@@ -152,6 +149,7 @@ def _attempt(
     from graphrag_ray.asking.batch import attempted
     from graphrag_ray.asking.question_files import AnswersFile
     from graphrag_ray.engine.ray.jobs import submitted
+    from graphrag_ray.settings.settings_file import load_storage
 
     always = batch is not None or submitted()
     try:
@@ -174,7 +172,7 @@ def _opened(
     cache: str | None,
 ) -> Index:
     """Raises UsageError, SettingsError, StoreError."""
-    from graphrag_ray.asking.ask import open_index
+    from graphrag_ray import open_index
     from graphrag_ray.store.snapshots import open_latest
 
     store = open_root(root, config, overrides)
@@ -199,6 +197,9 @@ def _ask_one(
     as_json: bool,
 ) -> bool:
     """Whether a part of the answer is missing."""
+    from graphrag_ray.cli import console
+    from graphrag_ray.cli.writing import write_stream
+
     streamed = stream and not as_json and sys.stdout.isatty()
     answer = write_stream(opened.stream(question, **way), raw) if streamed else opened.ask(question, **way)
     try:
@@ -223,9 +224,10 @@ def _ask_many(
 ) -> bool:
     """Whether a question has no answer, or not all of it."""
     from graphrag_ray.asking.batch import answer_batch
-    from graphrag_ray.cli.progress import Observer
+    from graphrag_ray.cli import console
+    from graphrag_ray.cli.progress import observer_for_people
 
-    observer = Observer(quiet=quiet or as_json)
+    observer = observer_for_people(quiet=quiet or as_json)
     observer.checked(opened.settings, "map")
     done = answer_batch(opened, batch, out, observer=observer, **how)
     if as_json:

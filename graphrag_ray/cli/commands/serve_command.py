@@ -18,7 +18,6 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import click
-from pydantic import SecretStr, ValidationError
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import UsageError
@@ -33,13 +32,12 @@ from graphrag_ray.cli.options import (
     settings_options,
 )
 from graphrag_ray.cli.program import Command, root_option
-from graphrag_ray.engine.gateways import Models
-from graphrag_ray.engine.probing import probe
-from graphrag_ray.settings.index_settings import Settings, of_index
-from graphrag_ray.store.files import Store
 
 if TYPE_CHECKING:
+    from pydantic import SecretStr
+
     from graphrag_ray.service.service_options import ServiceOptions
+    from graphrag_ray.settings.index_settings import Settings
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -96,13 +94,15 @@ def serve(
     """
     if find_spec("fastapi") is None or find_spec("prometheus_client") is None:
         raise UsageError("`serve` needs Ray Serve: pip install '.[serve]' in the project's folder")
+    from graphrag_ray.engine.gateways import Models
+    from graphrag_ray.engine.probing import probe
+    from graphrag_ray.engine.ray.cluster import connected, will_be_private
+
     options, settings = _options(root, config, overrides, given)
     guarded = _guarded(options, host)
     only_here, options = guarded != options, guarded
     _check(options)
     port = port or _free_port(host)
-    from graphrag_ray.engine.ray.cluster import connected, will_be_private
-
     private = will_be_private(address)
     if private:
         _check_free(host, port)
@@ -113,6 +113,7 @@ def serve(
         from graphrag_ray.engine.ray.nodes import check_nodes
         from graphrag_ray.engine.ray.serving import running
         from graphrag_ray.service.application import build
+        from graphrag_ray.store.files import Store
 
         if not private:
             check_nodes(Store(options.root, settings.storage.of(options.root)), [])
@@ -146,7 +147,10 @@ def _options(
 ) -> tuple[ServiceOptions, Settings]:
     """And how the newest snapshot is asked. Raises UsageError, SettingsError; IndexNotFound where there is
     nothing to ask."""
+    from pydantic import ValidationError
+
     from graphrag_ray.service.service_options import WRITING, ServiceOptions
+    from graphrag_ray.settings.index_settings import of_index
     from graphrag_ray.settings.settings_file import read_settings
     from graphrag_ray.settings.user_settings import Known
     from graphrag_ray.store.snapshots import open_latest
@@ -245,6 +249,10 @@ def _until_told() -> Iterator[_Told]:
 
 def _held(options: ServiceOptions, settings: Settings) -> dict[str, SecretStr]:
     """Values that this process has, and nodes of a cluster may not have."""
+    from pydantic import SecretStr
+
+    from graphrag_ray.engine.gateways import Models
+
     names = {options.token_env, *Models.of(settings).key_variables()}
     return {name: SecretStr(value) for name in sorted(names) if (value := os.environ.get(name, "").strip())}
 

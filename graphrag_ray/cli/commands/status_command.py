@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphrag_ray.base.errors import StoreError
-from graphrag_ray.cli import console
 from graphrag_ray.cli.options import json_option, naming_root, open_root, reach_options
 from graphrag_ray.cli.program import Command, root_option
-from graphrag_ray.cli.safe import safe
 
 if TYPE_CHECKING:
     from graphrag_ray.store.files import Store
@@ -59,6 +57,7 @@ def status(
       graphrag-ray status --root s3://bucket/index --watch
       graphrag-ray status --root s3://bucket/index --watch --next
     """
+    from graphrag_ray.cli import console
     from graphrag_ray.indexing.status import status_of
 
     if following and not watch:
@@ -80,7 +79,9 @@ def status(
 
 def _watch(store: Store, following: bool, as_json: bool) -> int:
     """The exit code of the last run, or of the attempt after it that came to none."""
+    from graphrag_ray.cli import console
     from graphrag_ray.cli import print_status as terminal
+    from graphrag_ray.cli.safe import safe
     from graphrag_ray.indexing.status import await_next, watched
 
     if following:
@@ -104,7 +105,9 @@ def _watch(store: Store, following: bool, as_json: bool) -> int:
 
 def _without_a_run(store: Store, as_json: bool) -> int:
     """What there is to tell where the last attempt came to no run, or none is told of; its exit code."""
+    from graphrag_ray.cli import console
     from graphrag_ray.cli import print_status as terminal
+    from graphrag_ray.cli.safe import safe
     from graphrag_ray.indexing.status import refused_since, status_of
 
     if refused := refused_since(store):

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from graphrag_ray.cli.progress import Observer, duration, progress_line, step_line
+from graphrag_ray import _observer
+from graphrag_ray.cli.progress import ProgressDisplay, duration, observer_for_people, progress_line, step_line
 from graphrag_ray.engine.executor import Progress
 from graphrag_ray.engine.pace import RATE_OVER_S, Amount, Pace, Recent, seconds_left
-from graphrag_ray.indexing.build import _observer
 from graphrag_ray.llm.accounting import Accounts, InFlight, Limits, Totals
 
 
@@ -212,7 +211,7 @@ def test_a_count_beyond_what_was_expected_is_not_more_than_all():
 
 
 def test_quiet_says_nothing(capsys):
-    with Observer(quiet=True) as observer:
+    with observer_for_people(quiet=True) as observer:
         observer.step_started("extract")
         observer.progress(seen(1, 100.0))
         observer.note("hello")
@@ -222,9 +221,13 @@ def test_quiet_says_nothing(capsys):
 
 
 def test_a_step_that_ended_tells_its_counts_in_words(capsys):
-    Observer().step_ended("communities", 1.2, {"components": {"count": 60, "largest_share": 0.8134}}, False)
+    ProgressDisplay().step_ended(
+        "communities", 1.2, {"components": {"count": 60, "largest_share": 0.8134}}, False
+    )
     assert "60 components, the largest 81%" in capsys.readouterr().err
-    Observer().step_ended("communities", 1.2, {"components": {"count": 1, "largest_share": 1.0}}, False)
+    ProgressDisplay().step_ended(
+        "communities", 1.2, {"components": {"count": 1, "largest_share": 1.0}}, False
+    )
     assert capsys.readouterr().err.endswith("1 component\n")
 
 
@@ -233,7 +236,7 @@ def test_durations_are_said_as_people_say_them():
 
 
 def test_how_an_unknown_cost_becomes_known_is_said_once(capsys):
-    with Observer() as observer:
+    with ProgressDisplay() as observer:
         observer.progress(seen(1, 2.0, 10, None))
         observer.progress(seen(2, 3.0, 20, None))
     assert capsys.readouterr().err.count("--set models.default.price.input_usd_per_mtok=…") == 1
@@ -273,10 +276,3 @@ def test_a_script_shows_progress_where_somebody_sees_it_or_wants_it(capsys):
         with _observer(wanted) as observer:
             observer.step_ended("extract", 1.0, {}, reused=False)
         assert ("extract" in capsys.readouterr().err) == shown
-
-
-def test_whoever_asks_from_python_waits_for_no_terminal():
-    names = ("sys", "graphrag_ray.indexing.build", "graphrag_ray.asking.ask", "graphrag_ray.asking.batch")
-    script = f"import {', '.join(names)}; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert not {"rich.console", "graphrag_ray.cli"} & {*done.stdout.split()}

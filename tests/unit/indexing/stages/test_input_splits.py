@@ -20,10 +20,10 @@ from web_server import serving
 
 from graphrag_ray.base import schema
 from graphrag_ray.base.errors import InputError
-from graphrag_ray.cli.progress import Observer
 from graphrag_ray.corpus import table_rows
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.observer import Observer
 from graphrag_ray.indexing.run import Result, Run
 from graphrag_ray.indexing.stages import input_splits
 from graphrag_ray.indexing.stages import read_stage as read_step
@@ -56,8 +56,8 @@ def read(
         patched.setattr(input_splits, "SCAN_BYTES", scan_bytes)
         patched.setattr(input_splits, "_LINE_BYTES", 7)
         if not split:
-            patched.setattr(input_splits.stretches, "EXTENSIONS", ())
-        run = Run(executor, read_as, PROMPTS, None, Observer(quiet=True))
+            patched.setattr(input_splits.byte_ranges, "EXTENSIONS", ())
+        run = Run(executor, read_as, PROMPTS, None, Observer())
         return store, read_step.read(run, at or str(folder / "in"), add=False, allow_deletes=False)
 
 
