@@ -20,13 +20,13 @@ from typing import Any
 from processes import Totals
 from simulated import endpoint, get, measured_beside
 
-from graphrag_ray.ask import open_index
+from graphrag_ray.asking.ask import open_index
 
 RPM, TPM = 10_000, 2_000_000
 
 
 def command(args: argparse.Namespace, url: str, level: str, out: Path) -> list[str]:
-    ours = [sys.executable, "-m", "graphrag_ray.cli", "query", "--batch", str(args.questions)]
+    ours = [sys.executable, "-m", "graphrag_ray", "query", "--batch", str(args.questions)]
     ours += ["--root", args.root, "--level", level, "--out", str(out), "--quiet"]
     ours += ["--model", "simulated", "--base-url", url]
     ours += ["--set", "models.default.endpoints.0.api_key_env=null"]

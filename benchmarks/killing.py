@@ -158,7 +158,7 @@ class Run:
 
 _SMALL_PARTITIONS = """
 from graphrag_ray.cli import main
-from graphrag_ray.steps import merge
+from graphrag_ray.indexing import merge
 merge.ROWS_PER_PARTITION = 100
 main()
 """

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from graphrag_ray import open_index
-from graphrag_ray.ask import Index
+from graphrag_ray.asking.ask import Index
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.query.methods import FILES
 

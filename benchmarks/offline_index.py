@@ -16,28 +16,28 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from graphrag_ray.base.ids import report_id
 from graphrag_ray.corpus.chunks import chunk as cut
 from graphrag_ray.corpus.parse import Document, documents_in
 from graphrag_ray.corpus.tokens import count as count_tokens
 from graphrag_ray.engine.drive import run
-from graphrag_ray.extract.dialogue import Chunk, Extraction, extract, extract_spec
+from graphrag_ray.extract.extraction_dialogue import Chunk, Extraction, extract, extract_spec
 from graphrag_ray.graph import merge
-from graphrag_ray.graph.arrays import degrees, graph_arrays, id_prefixes
 from graphrag_ray.graph.communities import communities, edge_order
 from graphrag_ray.graph.descriptions import describe, describe_spec
 from graphrag_ray.graph.hierarchy import Hierarchy
+from graphrag_ray.graph.integer_arrays import degrees, graph_arrays, id_prefixes
 from graphrag_ray.graph.prune import keep_entities, keep_relationships
-from graphrag_ray.ids import report_id
 from graphrag_ray.offline import answer
 from graphrag_ray.offline.prune_names import lower_case_words, weak_names
-from graphrag_ray.prompts import load_prompts
 from graphrag_ray.query import map_reduce
-from graphrag_ray.reports import context
-from graphrag_ray.reports.dialogue import Report, full_content, report, report_spec
+from graphrag_ray.reports import report_context
 from graphrag_ray.reports.elements import arrange
 from graphrag_ray.reports.plan import EDGE, NODE, Plan
+from graphrag_ray.reports.report_dialogue import Report, full_content, report, report_spec
 from graphrag_ray.reports.schedule import Schedule
-from graphrag_ray.settings import Settings
+from graphrag_ray.settings.index_settings import Settings
+from graphrag_ray.settings.prompts import load_prompts
 
 VOCABULARY = "cl100k_base"
 
@@ -124,7 +124,7 @@ def build(chunks: Sequence[tuple[merge.Unit, str]], settings: Settings) -> Built
 def merged(
     extractions: Sequence[tuple[merge.Unit, Extraction]], n_units: int, settings: Settings
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Merged and pruned rows with their `descriptions`, as steps/merge.py does it by partition."""
+    """Merged and pruned rows with their `descriptions`, as `merge_stage.py` does it by partition."""
     instances = merge.sort_instances(merge.entity_instance_rows(extractions))
     links = merge.sort_instances(merge.relationship_instance_rows(extractions).table)
     entities, relationships = merge.merge_entities(instances), merge.merge_relationships(links)
@@ -163,17 +163,17 @@ def described(kind: Any, name: str, descriptions: Sequence[str], spec: Any) -> s
 
 def element_tokens(nodes: Sequence[Mapping[str, Any]], edges: Sequence[Mapping[str, Any]]) -> tuple[Any, Any]:
     return (
-        np.array([context.record_tokens(entity_record(n), tokens) for n in nodes], dtype=np.int64),
-        np.array([context.record_tokens(edge_record(e), tokens) for e in edges], dtype=np.int64),
+        np.array([report_context.record_tokens(entity_record(n), tokens) for n in nodes], dtype=np.int64),
+        np.array([report_context.record_tokens(edge_record(e), tokens) for e in edges], dtype=np.int64),
     )
 
 
-def entity_record(n: Mapping[str, Any]) -> context.Record:
-    return context.entity(n["id"], n["title"], n["description"])
+def entity_record(n: Mapping[str, Any]) -> report_context.Record:
+    return report_context.entity(n["id"], n["title"], n["description"])
 
 
-def edge_record(e: Mapping[str, Any]) -> context.Record:
-    return context.relationship(e["id"], e["source"], e["target"], e["description"])
+def edge_record(e: Mapping[str, Any]) -> report_context.Record:
+    return report_context.relationship(e["id"], e["source"], e["target"], e["description"])
 
 
 def write_reports(built: Built, prompts: Any, node_tokens: Any, edge_tokens: Any) -> dict[int, Report]:
@@ -188,20 +188,24 @@ def write_reports(built: Built, prompts: Any, node_tokens: Any, edge_tokens: Any
     written: dict[int, Report] = {}
     while not schedule.finished:
         for plan in schedule.ready():
-            shown = context.render(
+            shown = report_context.render(
                 plan_records(built, plan, order, written), budget, tokens, plan.left_out.total
             )
             written[plan.community] = run(report(shown, spec), answer)
-            schedule.done(plan.community, context.record_tokens(report_row(plan.community, written), tokens))
+            schedule.done(
+                plan.community, report_context.record_tokens(report_row(plan.community, written), tokens)
+            )
     return written
 
 
-def report_row(community: int, written: Mapping[int, Report]) -> context.Record:
+def report_row(community: int, written: Mapping[int, Report]) -> report_context.Record:
     r = written[community]
-    return context.report_record(report_id(str(community)), r.title, full_content(r))
+    return report_context.report_record(report_id(str(community)), r.title, full_content(r))
 
 
-def plan_records(built: Built, plan: Plan, order: Any, written: Mapping[int, Report]) -> list[context.Record]:
+def plan_records(
+    built: Built, plan: Plan, order: Any, written: Mapping[int, Report]
+) -> list[report_context.Record]:
     out = []
     for kind, index in zip(plan.kinds.tolist(), plan.indices.tolist(), strict=True):
         if kind == NODE:
@@ -230,7 +234,7 @@ def coarsest_full(built: Built) -> int:
     """The coarsest level whose reports fill a context."""
     for level in range(built.hierarchy.n_levels):
         size = sum(
-            tokens(context.shown_content(full_content(built.reports[int(c)])))
+            tokens(report_context.shown_content(full_content(built.reports[int(c)])))
             for c in built.hierarchy.at_level(level)
         )
         if size >= built.settings.query.context_tokens:

@@ -25,12 +25,12 @@ import yaml
 from labelled import LABELS, read_labels, read_passages, score
 from offline_index import Built, ask, build, coarsest_full, demo_chunks, podcast_chunks, tokens
 
-from graphrag_ray import records
+from graphrag_ray.base import records
+from graphrag_ray.base.ids import entity_key, report_id
 from graphrag_ray.graph.leiden import components
-from graphrag_ray.ids import entity_key, report_id
-from graphrag_ray.reports import context
-from graphrag_ray.reports.dialogue import full_content
-from graphrag_ray.settings_file import load_settings
+from graphrag_ray.reports import report_context
+from graphrag_ray.reports.report_dialogue import full_content
+from graphrag_ray.settings.settings_file import load_settings
 
 OFF_TOPIC = (
     "What is a good recipe for sourdough bread?",
@@ -97,7 +97,7 @@ def report_table(built: Built) -> list[tuple[str, str]]:
     sizes = []
     for c, r in built.reports.items():
         text = full_content(r)
-        sizes.append(tokens(context.shown_content(text)))
+        sizes.append(tokens(report_context.shown_content(text)))
         dropped += r.dropped_references
         quotes = quotations(text)
         twice += len(quotes) - len({q.casefold() for q in quotes})

@@ -37,7 +37,7 @@ from typing import Any
 import Stemmer
 
 from graphrag_ray import open_index
-from graphrag_ray.ask import Index
+from graphrag_ray.asking.ask import Index
 
 METHODS = ("keyword", "vector", "hybrid", "local")
 CUTS = (1, 5, 10)

@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from graphrag_ray.offline.embed import embed_many
+from graphrag_ray.indexing.stages.search_stage import SHARD_ROWS
+from graphrag_ray.offline.static_embeddings import embed_many
 from graphrag_ray.search import keyword, vectors
 from graphrag_ray.search.ranking import Found, merged
-from graphrag_ray.steps.search import SHARD_ROWS
 
 DEMO = Path(__file__).parent.parent / "demo" / "corpus"
 QUESTIONS = 50

@@ -117,7 +117,7 @@ def our_command(source: Path, work: Path, url: str, in_flight: int) -> list[str]
         "models.embedding.endpoints.0.max_in_flight": in_flight,
     }
     return [
-        sys.executable, "-m", "graphrag_ray.cli", "index", str(source), "--root", str(work / "index"),
+        sys.executable, "-m", "graphrag_ray", "index", str(source), "--root", str(work / "index"),
         "--json", "--model", "gpt-4o-mini", "--base-url", url, "--max-in-flight", str(in_flight),
         *(f"--set={key}={value}" for key, value in settings.items()),
     ]  # fmt: skip

@@ -36,13 +36,13 @@ from simulated import endpoint
 from graphrag_ray import open_index
 from graphrag_ray.corpus.tokens import count, vocabulary_for
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.engine.local import LocalExecutor
-from graphrag_ray.graph.arrays import graph_arrays, id_prefixes
+from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.graph.communities import communities
-from graphrag_ray.index import Indexed, index
-from graphrag_ray.reports import context
-from graphrag_ray.settings import Settings
-from graphrag_ray.settings_file import load_settings
+from graphrag_ray.graph.integer_arrays import graph_arrays, id_prefixes
+from graphrag_ray.indexing.index import Indexed, index
+from graphrag_ray.reports import report_context
+from graphrag_ray.settings.index_settings import Settings
+from graphrag_ray.settings.settings_file import load_settings
 from graphrag_ray.store.files import Store
 
 STAGES = ("extract", "describe", "report", "embed")
@@ -181,7 +181,8 @@ def _afresh(root: Path, settings: Settings) -> float:
     vocabulary = vocabulary_for(model.model, model.tokenizer).name
     rows = zip(entities["title"].to_pylist(), entities["description"].to_pylist(), strict=True)
     sizes = [
-        context.record_tokens(context.entity("", *row), lambda text: count(text, vocabulary)) for row in rows
+        report_context.record_tokens(report_context.entity("", *row), lambda text: count(text, vocabulary))
+        for row in rows
     ]
     ends = graph_arrays([entities["id"]], edges["source_id"], edges["target_id"])
     keys = id_prefixes(entities["id"])

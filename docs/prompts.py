@@ -17,17 +17,17 @@ from typing import Any
 from unittest import mock
 
 from graphrag_ray import offline
-from graphrag_ray.ask import open_index
+from graphrag_ray.asking.ask import open_index
+from graphrag_ray.base.messages import ChatReply, ChatRequest
 from graphrag_ray.engine.drive import Driver, Open
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.engine.local import LocalExecutor
-from graphrag_ray.index import index
-from graphrag_ray.messages import ChatReply, ChatRequest
-from graphrag_ray.prompts import PLACEHOLDERS, load_prompts
-from graphrag_ray.query import condense, drift
+from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.indexing.index import index
+from graphrag_ray.query import condense, drift_dialogues
 from graphrag_ray.query.answer import Answer
-from graphrag_ray.settings import Settings
-from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.settings.index_settings import Settings
+from graphrag_ray.settings.prompts import PLACEHOLDERS, load_prompts
+from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store.files import Store
 
 CORPUS = Path(__file__).parents[1] / "demo" / "corpus"
@@ -143,7 +143,9 @@ def not_asked_offline(settings: Settings, answer: Answer) -> Iterator[ChatReques
     call = settings.call(condense.STAGE, condense.MAX_OUTPUT_TOKENS)
     for dialogue in (
         condense.condense(FOLLOW_UP, shown, prompts[condense.STAGE], call),
-        drift.hypothesis(QUESTION, drift.drift_spec(drift.HYPOTHESIS, settings, prompts)),
+        drift_dialogues.hypothesis(
+            QUESTION, drift_dialogues.drift_spec(drift_dialogues.HYPOTHESIS, settings, prompts)
+        ),
     ):
         state = Driver(dialogue).state
         assert isinstance(state, Open)

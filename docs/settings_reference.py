@@ -1,4 +1,4 @@
-"""The settings reference: every section and key of `graphrag_ray/settings.py`, as Markdown.
+"""The settings reference: every section and key of `graphrag_ray/settings/index_settings.py`, as Markdown.
 
     python docs/settings_reference.py > docs/settings.md
 
@@ -24,7 +24,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 import graphrag_ray
-from graphrag_ray import settings
+from graphrag_ray.settings import index_settings
 
 INTRODUCTION = """\
 # Settings
@@ -43,15 +43,15 @@ all commands: [models](models.md#where-this-machine-finds-them).
 
 Secrets never stand in settings: they name the environment variable or the file that holds one."""
 SECTIONS: dict[str, type[BaseModel]] = {
-    "models.NAME": settings.Model,
-    "models.NAME.endpoints.N": settings.Endpoint,
-    "models.NAME.price": settings.Price,
-    "stages.STAGE": settings.Stage,
+    "models.NAME": index_settings.Model,
+    "models.NAME.endpoints.N": index_settings.Endpoint,
+    "models.NAME.price": index_settings.Price,
+    "stages.STAGE": index_settings.Stage,
 }
 """Sections below others; the rest are fields of Settings."""
 INTRODUCED = {
     "models.NAME.price": "Also `models.NAME.endpoints.N.price`.",
-    "stages.STAGE": "STAGE is one of " + ", ".join(f"`{s}`" for s in settings.STAGES) + ".",
+    "stages.STAGE": "STAGE is one of " + ", ".join(f"`{s}`" for s in index_settings.STAGES) + ".",
     "input": "How documents are read.",
     "query": "How questions are answered.",
     "run": "How a run works.",
@@ -90,10 +90,12 @@ def main() -> None:
 
 def reference() -> str:
     """The whole page."""
-    comments = comments_of((Path(graphrag_ray.__file__).parent / "settings.yaml").read_text("utf-8"))
+    comments = comments_of(
+        (Path(graphrag_ray.__file__).parent / "settings" / "settings.yaml").read_text("utf-8")
+    )
     parts = [INTRODUCTION]
     general = []
-    for name, info in settings.Settings.model_fields.items():
+    for name, info in index_settings.Settings.model_fields.items():
         model = section_of(info.annotation)
         if model is not None:
             parts += section(name, model, comments)
@@ -102,7 +104,7 @@ def reference() -> str:
                 if path.startswith(name):
                     parts += section(path, below, comments)
         else:
-            general.append(row(name, name, info, docs_of(settings.Settings), comments))
+            general.append(row(name, name, info, docs_of(index_settings.Settings), comments))
     return "\n\n".join([*parts, "## At the top", table(general)])
 
 
@@ -120,7 +122,7 @@ def row(
     if not meaning:
         raise SystemExit(f"{path} has no meaning: give its field in settings.py a docstring")
     kind = kind_of(info.annotation, info.metadata)
-    mark = "†" if settings.is_machines(info) else ""
+    mark = "†" if index_settings.is_machines(info) else ""
     return [f"`{name}`{mark}", kind, default_of(info), unit_of(name), meaning]
 
 
@@ -176,7 +178,7 @@ def docs_text(model: type[BaseModel]) -> str:
 
 def docs_of(model: type[BaseModel]) -> dict[str, str]:
     """The docstrings under a model's fields."""
-    module = ast.parse(inspect.getsource(settings))
+    module = ast.parse(inspect.getsource(index_settings))
     names = {base.__name__ for base in model.__mro__}
     bodies = [n.body for n in module.body if isinstance(n, ast.ClassDef) and n.name in names]
     found = {}

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from graphrag_ray.ask import open_index
-    from graphrag_ray.build import build_index
+    from graphrag_ray.asking.ask import open_index
+    from graphrag_ray.indexing.build import build_index
 
 __all__ = ["build_index", "open_index"]
 
@@ -21,11 +21,11 @@ __all__ = ["build_index", "open_index"]
 def __getattr__(name: str) -> Any:
     # Lazy: workers import this package for every task and need none of it.
     if name == "open_index":
-        from graphrag_ray.ask import open_index
+        from graphrag_ray.asking.ask import open_index
 
         return open_index
     if name == "build_index":
-        from graphrag_ray.build import build_index
+        from graphrag_ray.indexing.build import build_index
 
         return build_index
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,5 +1,5 @@
 """`python -m graphrag_ray` is `graphrag-ray`."""
 
-from graphrag_ray.cli import main
+from graphrag_ray.cli.command_line import main
 
 main(prog_name="graphrag-ray")

@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from graphrag_ray.cli import main
+from graphrag_ray.cli.command_line import main
 
 if __name__ == "__main__":
     main(["index", *sys.argv[1:]])

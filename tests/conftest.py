@@ -37,7 +37,7 @@ settings.load_profile("suite")
 def logs_of_its_own() -> Iterator[None]:
     """A command that ran in this process said how it logs; the next test is not to log so."""
     yield
-    if logs := sys.modules.get("graphrag_ray.logs"):
+    if logs := sys.modules.get("graphrag_ray.base.logs"):
         logs.forget()
         logging.getLogger("graphrag_ray").setLevel(logging.NOTSET)
 
@@ -54,13 +54,13 @@ def own_settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
 @pytest.fixture(autouse=True)
 def bugs_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     """What people are told in a line when it ends their command is an error of the test here."""
-    monkeypatch.setattr("graphrag_ray.terminal.program.is_unforeseen", lambda error: False)
+    monkeypatch.setattr("graphrag_ray.cli.program.is_unforeseen", lambda error: False)
 
 
 @pytest.fixture(scope="session")
 def on_ray() -> Iterator[None]:
     """A real Ray cluster of this machine, for the whole session."""
-    from graphrag_ray.distributed.cluster import connected
+    from graphrag_ray.engine.ray.cluster import connected
 
     with connected():
         yield

@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from graphrag_ray.graph.names import Names
-from graphrag_ray.steps.listing import InputFile
+from graphrag_ray.graph.aliases import Names
+from graphrag_ray.indexing.stages.list_input import InputFile
 
 
 class DeadlyFile(InputFile):

@@ -9,13 +9,13 @@ import pyarrow as pa
 import quicktok
 import toy_model
 
-from graphrag_ray import schema
+from graphrag_ray.base import schema
+from graphrag_ray.base.errors import DialogueFailed
+from graphrag_ray.base.messages import ChatReply, ChatRequest, Dialogue, Reply, Request
 from graphrag_ray.engine.drive import run
-from graphrag_ray.errors import DialogueFailed
-from graphrag_ray.messages import ChatReply, ChatRequest, Dialogue, Reply, Request
-from graphrag_ray.prompts import load_prompts
 from graphrag_ray.query.method import Dialogues, Given, Hit, Need, Ran, Rows, Search
-from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.settings.prompts import load_prompts
+from graphrag_ray.settings.settings_file import parse_settings
 
 T = TypeVar("T")
 

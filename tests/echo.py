@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
+from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.engine.work import Row, Work
-from graphrag_ray.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.store.files import Store
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from graphrag_ray.store import files
 from graphrag_ray.store.files import Backend, Store
-from graphrag_ray.store.local import LocalFiles
+from graphrag_ray.store.local_files import LocalFiles
 
 IN_A_ROW = 1
 """So often at most an operation fails by chance before it succeeds: a create is several of them, and the

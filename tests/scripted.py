@@ -3,10 +3,7 @@
 import asyncio
 import random
 
-from graphrag_ray.llm.gateway import Gateway
-from graphrag_ray.llm.headers import LimitHeaders
-from graphrag_ray.llm.limiter import LocalLimiter
-from graphrag_ray.messages import (
+from graphrag_ray.base.messages import (
     CallParameters,
     ChatReply,
     ChatRequest,
@@ -15,7 +12,10 @@ from graphrag_ray.messages import (
     Message,
     Usage,
 )
-from graphrag_ray.settings import Endpoint, Model, Price
+from graphrag_ray.llm.gateway import Gateway
+from graphrag_ray.llm.limit_headers import LimitHeaders
+from graphrag_ray.llm.limiter import LocalLimiter
+from graphrag_ray.settings.index_settings import Endpoint, Model, Price
 
 PRICE = Price(input_usd_per_mtok=1.0, output_usd_per_mtok=2.0)
 HELLO = ChatReply("Hello.", usage=Usage(100, 50))

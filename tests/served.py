@@ -18,9 +18,9 @@ import httpx2 as httpx
 import uvicorn
 from pydantic import SecretStr
 
+from graphrag_ray.service.answering import Service
 from graphrag_ray.service.app import create_app
-from graphrag_ray.service.asking import Service
-from graphrag_ray.service.options import ServiceOptions
+from graphrag_ray.service.service_options import ServiceOptions
 
 WITHIN_S = 180
 TOKEN = "token-of-clients-7f3a"

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from graphrag_ray.llm.limits import Ended, LimiterState
-from graphrag_ray.settings import Endpoint
+from graphrag_ray.settings.index_settings import Endpoint
 
 
 @dataclass(frozen=True)

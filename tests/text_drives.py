@@ -16,48 +16,55 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from driving import COUNT, Snapshot
 
-from graphrag_ray import records
+from graphrag_ray.base import records
+from graphrag_ray.base.errors import GraphRagError
+from graphrag_ray.base.ids import entity_key, stable_id
+from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest
+from graphrag_ray.base.urls import display_url, without_secrets
 from graphrag_ray.corpus.boundaries import character_end, last_character_end
+from graphrag_ray.corpus.byte_ranges import jsonl_is_split, jsonl_segments, lines_of
 from graphrag_ray.corpus.chunks import chunk
+from graphrag_ray.corpus.corpus_tables import documents_table, text_units_table
 from graphrag_ray.corpus.decode import codec_of_bom, codec_of_head, decode
 from graphrag_ray.corpus.document import Document
+from graphrag_ray.corpus.document_titles import header, label, own_title
 from graphrag_ray.corpus.parse import documents_in, segments_of
-from graphrag_ray.corpus.rows import is_json_array, json_line
-from graphrag_ray.corpus.stretches import jsonl_is_split, jsonl_segments, lines_of
-from graphrag_ray.corpus.tables import documents_table, text_units_table
-from graphrag_ray.corpus.titles import header, label, own_title
+from graphrag_ray.corpus.table_rows import is_json_array, json_line
 from graphrag_ray.corpus.tokens import count, count_many, offsets
-from graphrag_ray.errors import GraphRagError
-from graphrag_ray.extract.claims import claims, claims_spec
-from graphrag_ray.extract.dialogue import Chunk, extract, extract_spec
-from graphrag_ray.extract.records import DELIMITERS, parse_claims, parse_date, parse_records
+from graphrag_ray.extract.claims_dialogue import claims, claims_spec
+from graphrag_ray.extract.delimited_records import DELIMITERS, parse_claims, parse_date, parse_records
+from graphrag_ray.extract.extraction_dialogue import Chunk, extract, extract_spec
 from graphrag_ray.forecast.assumptions import parse_assumptions
-from graphrag_ray.forecast.corpus import ChunkCounter
+from graphrag_ray.forecast.corpus_counts import ChunkCounter
 from graphrag_ray.forecast.sample import sample_graph
-from graphrag_ray.graph.claims import claim_rows
+from graphrag_ray.graph.aliases import parse_names
 from graphrag_ray.graph.descriptions import describe, describe_spec, layer
 from graphrag_ray.graph.merge import Unit, entity_instance_rows, relationship_instance_rows
-from graphrag_ray.graph.names import parse_names
-from graphrag_ray.ids import entity_key, stable_id
-from graphrag_ray.messages import CallParameters, ChatReply, ChatRequest
+from graphrag_ray.graph.merge_claims import claim_rows
 from graphrag_ray.offline import answer as offline_answer
-from graphrag_ray.offline.embed import embed_many
 from graphrag_ray.offline.prune_names import weak_names
-from graphrag_ray.offline.questions import why_nothing
-from graphrag_ray.prompts import PLACEHOLDERS, load_prompts
+from graphrag_ray.offline.question_terms import why_nothing
+from graphrag_ray.offline.static_embeddings import embed_many
 from graphrag_ray.query import condense, methods, where
 from graphrag_ray.query.evidence import evidence, passages
 from graphrag_ray.query.method import Question
 from graphrag_ray.query.quotes import best_sentence
 from graphrag_ray.query.rating import with_below
 from graphrag_ray.query.written import Written
-from graphrag_ray.reports import context as contexts
-from graphrag_ray.reports.about import about, about_line, about_spec, entity_lines, is_to_be_told, title_lines
-from graphrag_ray.reports.dialogue import full_content, report, report_spec
+from graphrag_ray.reports import report_context as contexts
+from graphrag_ray.reports.about_corpus import (
+    about,
+    about_line,
+    about_spec,
+    entity_lines,
+    is_to_be_told,
+    title_lines,
+)
+from graphrag_ray.reports.report_dialogue import full_content, report, report_spec
 from graphrag_ray.search.words import words
-from graphrag_ray.settings import Chunking, Input, as_about
-from graphrag_ray.settings_file import parse_settings
-from graphrag_ray.urls import display_url, without_secrets
+from graphrag_ray.settings.index_settings import Chunking, Input, as_about
+from graphrag_ray.settings.prompts import PLACEHOLDERS, load_prompts
+from graphrag_ray.settings.settings_file import parse_settings
 
 Drive = Callable[[str], Any]
 

@@ -10,10 +10,17 @@ import json
 import re
 from typing import Any
 
-from graphrag_ray.extract.records import COMPLETION, FIELD, RECORD
-from graphrag_ray.messages import ChatReply, ChatRequest, EmbeddingReply, EmbeddingRequest, Reply, Request
-from graphrag_ray.prompts import Prompt, earlier_prompts, load_prompts
-from graphrag_ray.records import parse_sections
+from graphrag_ray.base.messages import (
+    ChatReply,
+    ChatRequest,
+    EmbeddingReply,
+    EmbeddingRequest,
+    Reply,
+    Request,
+)
+from graphrag_ray.base.records import parse_sections
+from graphrag_ray.extract.delimited_records import COMPLETION, FIELD, RECORD
+from graphrag_ray.settings.prompts import Prompt, earlier_prompts, load_prompts
 
 NAME = re.compile(r"\b[A-Z]{3,}(?: [A-Z]{3,})*\b")
 

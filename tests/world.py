@@ -19,12 +19,12 @@ import yaml
 from click.testing import Result
 from endpoint import Endpoint, Status
 
-from graphrag_ray.ask import Index, open_index
+from graphrag_ray.asking.ask import Index, open_index
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.engine.local import LocalExecutor
-from graphrag_ray.index import Indexed, index
-from graphrag_ray.settings import Settings
-from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.indexing.index import Indexed, index
+from graphrag_ray.settings.index_settings import Settings
+from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store import blobs, snapshots
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import content_hash

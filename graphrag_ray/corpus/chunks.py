@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from graphrag_ray import settings
 from graphrag_ray.corpus import boundaries, tokens
+from graphrag_ray.settings import index_settings
 
 _SPACE = re.compile(r"\s++")
 _MAX_MARKS = 32
@@ -34,7 +34,7 @@ class Chunk:
     n_tokens: int
 
 
-def chunk(text: str, options: settings.Chunking, vocabulary: str, header: str = "") -> list[Chunk]:
+def chunk(text: str, options: index_settings.Chunking, vocabulary: str, header: str = "") -> list[Chunk]:
     """Cut a document's text.
 
     Windows of at most `size` tokens, each beginning about `overlap` tokens before the last one's end; with

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphrag_ray import ids
+from graphrag_ray.base import ids
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _INT64 = 2**63

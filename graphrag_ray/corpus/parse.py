@@ -12,12 +12,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
-from graphrag_ray import settings, unforeseen
+from graphrag_ray.base import unforeseen
+from graphrag_ray.corpus.byte_ranges import Segment, Stretch, parquet_segments
 from graphrag_ray.corpus.decode import NotText, decode
 from graphrag_ray.corpus.document import Document, Unreadable, clean, one_line, to_json
 from graphrag_ray.corpus.markup import declared_charset, read_html
-from graphrag_ray.corpus.rows import OPENERS, WHOLE_FILE, Row, Table, jsonl_rows, open_parquet
-from graphrag_ray.corpus.stretches import Segment, Stretch, parquet_segments
+from graphrag_ray.corpus.table_rows import OPENERS, WHOLE_FILE, Row, Table, jsonl_rows, open_parquet
+from graphrag_ray.settings import index_settings
 
 __all__ = ["EXTENSIONS", "Document", "Unreadable", "documents_in", "segments_of"]
 
@@ -36,7 +37,7 @@ _FENCE = re.compile(r" {0,3}(```|~~~)")
 def documents_in(
     path: str,
     stream: BinaryIO,
-    options: settings.Input,
+    options: index_settings.Input,
     stretch: Stretch | None = None,
     names: set[str] | None = None,
 ) -> Iterator[Document | Unreadable]:
@@ -64,7 +65,9 @@ def documents_in(
         yield Unreadable(path, "", f"no known kind of file: {extension or 'no extension'} (known: {known})")
 
 
-def _text_file(path: str, extension: str, stream: BinaryIO, options: settings.Input) -> Document | Unreadable:
+def _text_file(
+    path: str, extension: str, stream: BinaryIO, options: index_settings.Input
+) -> Document | Unreadable:
     data = _read(stream, options.max_bytes)
     if data is None:
         limit = f"input.max_bytes ({options.max_bytes:,})"
@@ -126,7 +129,7 @@ def _without_closing_marks(heading: str) -> str:
 
 
 def _table_file(
-    path: str, extension: str, stream: BinaryIO, options: settings.Input, seen: set[str]
+    path: str, extension: str, stream: BinaryIO, options: index_settings.Input, seen: set[str]
 ) -> Iterator[Document | Unreadable]:
     table = OPENERS[extension](stream, options.text_column)
     if fault := _fault_of(table, options):
@@ -142,7 +145,7 @@ def _table_file(
         yield Unreadable(path, "", "empty: no rows", empty=extension == ".jsonl")
 
 
-def _fault_of(table: Table | NotText, options: settings.Input) -> str:
+def _fault_of(table: Table | NotText, options: index_settings.Input) -> str:
     """Why no row of a table can be read; "" where that is not known beforehand."""
     if isinstance(table, NotText):
         return table.reason
@@ -150,7 +153,12 @@ def _fault_of(table: Table | NotText, options: settings.Input) -> str:
 
 
 def _stretch_of(
-    path: str, extension: str, stream: BinaryIO, options: settings.Input, stretch: Stretch, seen: set[str]
+    path: str,
+    extension: str,
+    stream: BinaryIO,
+    options: index_settings.Input,
+    stretch: Stretch,
+    seen: set[str],
 ) -> Iterator[Document | Unreadable]:
     if extension == ".jsonl":
         rows = jsonl_rows(stream, "utf-8", stretch.row, stretch.line)
@@ -165,14 +173,14 @@ def _stretch_of(
         yield _document_of(path, row, options, seen)
 
 
-def segments_of(stream: BinaryIO, options: settings.Input) -> list[Segment]:
+def segments_of(stream: BinaryIO, options: index_settings.Input) -> list[Segment]:
     """The row groups of a .parquet file; none where it can only be read whole."""
     if not stream.seekable() or _fault_of(open_parquet(stream, options.text_column), options):
         return []
     return parquet_segments(stream)
 
 
-def _with_text_column(rows: Iterator[Row], options: settings.Input) -> Iterator[Row]:
+def _with_text_column(rows: Iterator[Row], options: index_settings.Input) -> Iterator[Row]:
     """Rows that each bring their own columns: if none of all has the text column, that is one fault of
     the file and not one a row. Until one has it, rows wait, without their values."""
     waiting: list[Row] = []
@@ -195,7 +203,7 @@ def _with_text_column(rows: Iterator[Row], options: settings.Input) -> Iterator[
         yield from waiting
 
 
-def _missing_column(columns: list[str], options: settings.Input) -> str:
+def _missing_column(columns: list[str], options: index_settings.Input) -> str:
     """Why a table with these columns cannot be read; "" where it can."""
     if not columns:
         return _NO_HEADER
@@ -206,7 +214,7 @@ def _missing_column(columns: list[str], options: settings.Input) -> str:
     return ""
 
 
-def _document_of(path: str, row: Row, options: settings.Input, seen: set[str]) -> Document | Unreadable:
+def _document_of(path: str, row: Row, options: index_settings.Input, seen: set[str]) -> Document | Unreadable:
     """seen: the ids of earlier rows, and now this one's. An error that nobody foresaw costs the row."""
     try:
         return _document(path, row, options, seen)
@@ -214,7 +222,7 @@ def _document_of(path: str, row: Row, options: settings.Input, seen: set[str]) -
         return Unreadable(path, "" if row.number == WHOLE_FILE else str(row.number), unforeseen.told(e))
 
 
-def _document(path: str, row: Row, options: settings.Input, seen: set[str]) -> Document | Unreadable:
+def _document(path: str, row: Row, options: index_settings.Input, seen: set[str]) -> Document | Unreadable:
     place = "" if row.number == WHOLE_FILE else str(row.number)
     if row.values is None:
         return Unreadable(path, place, row.fault)
@@ -258,6 +266,6 @@ def _named(values: Mapping[str, Any], column: str | None) -> str | None:
     return None if column is None else _as_line(values.get(column))
 
 
-def _metadata(values: Mapping[str, Any], options: settings.Input) -> dict[str, Any]:
+def _metadata(values: Mapping[str, Any], options: index_settings.Input) -> dict[str, Any]:
     known = (options.text_column, options.id_column, options.title_column, options.date_column)
     return {clean(name): to_json(value) for name, value in values.items() if name not in known}

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphrag_ray.errors import SettingsError
-from graphrag_ray.ids import bounded_marks
+from graphrag_ray.base.errors import SettingsError
+from graphrag_ray.base.ids import bounded_marks
 
 VOCABULARIES = ("cl100k_base", "o200k_base", "o200k_harmony", "llama3", "qwen3")
 """The names that this room knows."""

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from graphrag_ray import logs, unforeseen
-from graphrag_ray.errors import DialogueFailed, GraphRagError, StoreError
-from graphrag_ray.messages import (
+from graphrag_ray.base import logs, unforeseen
+from graphrag_ray.base.errors import DialogueFailed, GraphRagError, StoreError
+from graphrag_ray.base.messages import (
     ChatReply,
     Dialogue,
     EmbeddingReply,
@@ -22,7 +22,7 @@ from graphrag_ray.messages import (
     Usage,
     item_key,
 )
-from graphrag_ray.store.rows import JournalRow
+from graphrag_ray.store.journal_rows import JournalRow
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

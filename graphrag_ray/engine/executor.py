@@ -1,4 +1,4 @@
-"""What an executor can do, whichever it is: the contract that `local.py` and `distributed/` share.
+"""What an executor can do, whichever it is: the contract that `in_process.py` and `ray/` share.
 
 Steps of a run say what happens to tables and which dialogues are run; an executor says where. Table
 functions get the store and one input and yield tables by name; the executor writes each as a

@@ -15,9 +15,9 @@ from contextlib import suppress
 from itertools import count
 from typing import Any
 
+from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.engine.drive import Driver
 from graphrag_ray.engine.work import Outcome, Row, Work, outcomes
-from graphrag_ray.messages import Dialogue
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 

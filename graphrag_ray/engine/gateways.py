@@ -13,15 +13,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from graphrag_ray import logs
+from graphrag_ray.base import logs
+from graphrag_ray.base.errors import FatalCallError
+from graphrag_ray.base.messages import ChatRequest, EmbeddingReply, EmbeddingRequest, Listener, Reply, Request
 from graphrag_ray.engine.work import Answer
-from graphrag_ray.errors import FatalCallError
 from graphrag_ray.llm.accounting import CallRecord, InFlight, Limits, Quirks, quirks_in
 from graphrag_ray.llm.gateway import Gateway
 from graphrag_ray.llm.limiter import Limiter, LocalLimiter
 from graphrag_ray.llm.limits import Ended
-from graphrag_ray.messages import ChatRequest, EmbeddingReply, EmbeddingRequest, Listener, Reply, Request
-from graphrag_ray.settings import Model, Settings
+from graphrag_ray.settings.index_settings import Model, Settings
 
 if TYPE_CHECKING:
     from graphrag_ray.llm.client import EndpointClient

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+from graphrag_ray.base.errors import StoreError
 from graphrag_ray.engine.gateways import Gate
-from graphrag_ray.errors import StoreError
 from graphrag_ray.store.journal import JournalWriter
 
 LATE_S = 2.0

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from graphrag_ray.unforeseen import REPORT_IT
+from graphrag_ray.base.unforeseen import REPORT_IT
 
 P = TypeVar("P")
 

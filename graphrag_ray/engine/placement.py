@@ -1,4 +1,4 @@
-"""How many LLM workers there are, and on which nodes. Pure: the shell around it is `distributed/pool.py`.
+"""How many LLM workers there are, and on which nodes. Pure: its shell is `engine/ray/worker_pool.py`.
 
 One limiter answers all workers of a model. Measured with 8 of them on two cores that others used too: it
 takes 26% of a core at 385 calls a second, 56% at 1,585 and 28% at 3,771, since the more calls there are,

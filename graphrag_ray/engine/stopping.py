@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-from graphrag_ray.errors import Interrupted, Terminated
+from graphrag_ray.base.errors import Interrupted, Terminated
+from graphrag_ray.base.wording import plural
 from graphrag_ray.llm.accounting import InFlight
-from graphrag_ray.wording import plural
 
 GRACE_S = {signal.SIGINT: 30.0, signal.SIGTERM: 10.0}
 """How long what is in flight is waited for. Kubernetes kills 30 s after SIGTERM, `ray job stop` after 3."""

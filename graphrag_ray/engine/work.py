@@ -15,7 +15,10 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import orjson
 
-from graphrag_ray import logs
+from graphrag_ray.base import logs
+from graphrag_ray.base.errors import DialogueFailed, DoesNotFit, PermanentCallError, TransientCallError
+from graphrag_ray.base.messages import ChatReply, Dialogue, Reply, Request, Usage, whole
+from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.engine.drive import (
     Complete,
     Driver,
@@ -28,12 +31,9 @@ from graphrag_ray.engine.drive import (
     raising,
     replay,
 )
-from graphrag_ray.errors import DialogueFailed, DoesNotFit, PermanentCallError, TransientCallError
-from graphrag_ray.messages import ChatReply, Dialogue, Reply, Request, Usage, whole
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
-from graphrag_ray.store.rows import DONE, FAILED, KILLED, TURN, JournalRow
-from graphrag_ray.unforeseen import is_unforeseen
+from graphrag_ray.store.journal_rows import DONE, FAILED, KILLED, TURN, JournalRow
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

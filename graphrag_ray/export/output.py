@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from graphrag_ray.errors import UsageError
+from graphrag_ray.base.errors import UsageError
 from graphrag_ray.store.files import Store
 
 NOTE = "export.json"

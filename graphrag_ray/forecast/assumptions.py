@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from graphrag_ray.errors import UsageError
+from graphrag_ray.base.errors import UsageError
 
 KNOWN: Mapping[str, str] = {
     "glean_yes": "share of gleaning questions answered with yes",

@@ -7,9 +7,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from graphrag_ray.base.messages import Usage
 from graphrag_ray.llm.pricing import cost_usd, price_of
-from graphrag_ray.messages import Usage
-from graphrag_ray.settings import Model
+from graphrag_ray.settings.index_settings import Model
 
 
 @dataclass(frozen=True, slots=True)

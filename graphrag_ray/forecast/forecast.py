@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 
 from graphrag_ray.corpus.tokens import vocabulary_for
-from graphrag_ray.extract.dialogue import Extraction
-from graphrag_ray.forecast import stages
+from graphrag_ray.extract.extraction_dialogue import Extraction
+from graphrag_ray.forecast import stage_volumes
 from graphrag_ray.forecast.assumptions import Assumption, Assumptions
 from graphrag_ray.forecast.bounds import Bound, Latency, Volume, bound_of, cost_of, has_limit
-from graphrag_ray.forecast.corpus import Corpus
-from graphrag_ray.forecast.graph import Reference, named
-from graphrag_ray.forecast.replies import Replies, measured_latency, measured_slowness
+from graphrag_ray.forecast.corpus_counts import Corpus
+from graphrag_ray.forecast.graph_sizes import Reference, named
+from graphrag_ray.forecast.reply_sizes import Replies, measured_latency, measured_slowness
 from graphrag_ray.forecast.sample import SampleGraph, sample_graph
-from graphrag_ray.forecast.stages import Basis
-from graphrag_ray.prompts import Prompt
-from graphrag_ray.reports.about import is_to_be_told
-from graphrag_ray.settings import Settings
+from graphrag_ray.forecast.stage_volumes import Basis
+from graphrag_ray.reports.about_corpus import is_to_be_told
+from graphrag_ray.settings.index_settings import Settings
+from graphrag_ray.settings.prompts import Prompt
 
 TTFT_S, TOKENS_PER_S = 0.5, 60.0
 SLOW_SHARE, SLOW_FACTOR = 0.01, 5.0
@@ -141,18 +141,18 @@ def forecast(
         for kind in ("entities", "relationships")
     )
     kinds = {"entity": entities, "relationship": relationships}
-    volumes = [stages.extraction(basis, entities, relationships)]
+    volumes = [stage_volumes.extraction(basis, entities, relationships)]
     if settings.claims.enabled:
-        volumes.append(stages.claims(basis, entities, _share_with_entity(reference)))
+        volumes.append(stage_volumes.claims(basis, entities, _share_with_entity(reference)))
     graph = _larger(reference, own)
-    described, summary = stages.describing(basis, kinds, graph)
-    reports, shape = stages.reporting(basis, entities, relationships, graph, own, summary)
+    described, summary = stage_volumes.describing(basis, kinds, graph)
+    reports, shape = stage_volumes.reporting(basis, entities, relationships, graph, own, summary)
     volumes.append(described)
     if is_to_be_told(settings, prompts):
-        volumes.append(stages.telling(basis, entities))
+        volumes.append(stage_volumes.telling(basis, entities))
     volumes.append(reports)
     if settings.embeddings.enabled:
-        volumes.append(stages.embedding(basis, kinds, reports, summary))
+        volumes.append(stage_volumes.embedding(basis, kinds, reports, summary))
     latency = _latency(assume, learned, settings.run.hedge)
     sizes = {
         "entities": entities.size.distinct,

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.corpus.tokens import count_many
-from graphrag_ray.extract.dialogue import Extraction
+from graphrag_ray.extract.extraction_dialogue import Extraction
 from graphrag_ray.forecast.growth import Size
 from graphrag_ray.graph import merge
-from graphrag_ray.graph.arrays import degrees, graph_arrays
+from graphrag_ray.graph.integer_arrays import degrees, graph_arrays
 from graphrag_ray.graph.prune import keep_entities, keep_relationships
 from graphrag_ray.offline.prune_names import lower_case_words, weak_names
 
@@ -92,7 +92,7 @@ class SampleGraph:
 def sample_graph(
     extractions: Sequence[Extraction], vocabulary: str, prune: bool, min_log_likelihood: float
 ) -> SampleGraph:
-    """Merge, and prune where it is wanted, as steps/merge.py does. A chunk's number is its place here."""
+    """Merge, and prune where it is wanted, as `merge_stage.py` does. A chunk's number is its place here."""
     numbered = [(merge.Unit(f"{i:08d}", "", i), e) for i, e in enumerate(extractions)]
     instances = merge.sort_instances(merge.entity_instance_rows(numbered))
     links = merge.sort_instances(merge.relationship_instance_rows(numbered).table)

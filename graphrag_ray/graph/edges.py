@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from graphrag_ray.graph.arrays import Ints
+from graphrag_ray.graph.integer_arrays import Ints
 from graphrag_ray.graph.leiden import Floats
 
 

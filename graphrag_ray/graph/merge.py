@@ -20,12 +20,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.graph.arrays import Ints, codes, first_rows, run_starts, text_units_by_key
-from graphrag_ray.ids import entity_id, relationship_id
-from graphrag_ray.schema import ENTITY_INSTANCES, RELATIONSHIP_INSTANCES
+from graphrag_ray.base.ids import entity_id, relationship_id
+from graphrag_ray.base.schema import ENTITY_INSTANCES, RELATIONSHIP_INSTANCES
+from graphrag_ray.graph.integer_arrays import Ints, codes, first_rows, run_starts, text_units_by_key
 
 if TYPE_CHECKING:
-    from graphrag_ray.extract.dialogue import Extraction
+    from graphrag_ray.extract.extraction_dialogue import Extraction
 
 _CHUNK_BYTES = 1 << 28  # of descriptions gathered into one chunk; Arrow's strings end at 2 GB
 _MICRO = 1_000_000  # strengths are added in millionths

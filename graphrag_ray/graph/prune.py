@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from graphrag_ray.graph.arrays import Ints
+from graphrag_ray.graph.integer_arrays import Ints
 
 Mask = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]

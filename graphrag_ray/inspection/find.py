@@ -9,12 +9,12 @@ from typing import NoReturn, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.errors import UsageError
-from graphrag_ray.ids import entity_id, entity_key, relationship_id
-from graphrag_ray.inspection.names import fold, near
+from graphrag_ray.asking.reading import Reader
+from graphrag_ray.asking.sources import place
+from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.ids import entity_id, entity_key, relationship_id
+from graphrag_ray.inspection.name_search import fold, near
 from graphrag_ray.query.method import Rows
-from graphrag_ray.reading import Reader
-from graphrag_ray.sources import place
 
 _LEVEL_AND_NUMBER = re.compile(r"[Cc](\d{1,9}):(\d{1,18})")
 _NUMBER = re.compile(r"\d{1,18}")

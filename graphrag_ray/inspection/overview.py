@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.errors import UsageError
-from graphrag_ray.inspection.names import containing, fold, near
+from graphrag_ray.asking.sources import place
+from graphrag_ray.base.errors import UsageError
+from graphrag_ray.inspection.name_search import containing, fold, near
 from graphrag_ray.inspection.view import ENTITY, Record, View
-from graphrag_ray.settings import about_in
-from graphrag_ray.sources import place
+from graphrag_ray.settings.index_settings import about_in
 
 MAX_TEXT_CHARACTERS = 1_000
 

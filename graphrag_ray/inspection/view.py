@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray import schema
+from graphrag_ray.asking.reading import Reader
+from graphrag_ray.asking.sources import DOCUMENT_COLUMNS, of_document
+from graphrag_ray.base import schema
 from graphrag_ray.query.method import Rows
 from graphrag_ray.query.quotes import best_sentence
-from graphrag_ray.reading import Reader
-from graphrag_ray.sources import DOCUMENT_COLUMNS, of_document
 
 Record: TypeAlias = dict[str, Any]
 

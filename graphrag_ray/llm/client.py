@@ -19,26 +19,9 @@ import openai
 from openai import RequestOptions
 from pydantic import SecretStr
 
-from graphrag_ray.errors import CallError, FatalCallError, PermanentCallError, TransientCallError
-from graphrag_ray.llm.connection import BYTES_BESIDE, check_headers, most_bytes, openai_client
-from graphrag_ray.llm.failures import (
-    BrokenOff,
-    OnlyThoughts,
-    ParameterRefused,
-    Refusal,
-    RoomNeeded,
-    Unanswered,
-    classify,
-    transport_errors,
-)
-from graphrag_ray.llm.headers import LimitHeaders
-from graphrag_ray.llm.keys import find_key, scrub
-from graphrag_ray.llm.peculiarities import OPENED, THINKS, USAGE, Peculiarities, yes_no_bias
-from graphrag_ray.llm.pricing import price_of
-from graphrag_ray.llm.replies import decoded, has_thoughts, loaded, read_chat, read_embeddings
-from graphrag_ray.llm.sizes import output_limit, prompt_size, text_size, thought_room, vocabulary_of
-from graphrag_ray.llm.streams import Pieces, events_of
-from graphrag_ray.messages import (
+from graphrag_ray.base.errors import CallError, FatalCallError, PermanentCallError, TransientCallError
+from graphrag_ray.base.keys import find_key, scrub
+from graphrag_ray.base.messages import (
     CallParameters,
     ChatReply,
     ChatRequest,
@@ -48,10 +31,27 @@ from graphrag_ray.messages import (
     Message,
     Usage,
 )
-from graphrag_ray.model_families import THOUGHT_TOKENS, family_of
-from graphrag_ray.settings import Endpoint, Model
-from graphrag_ray.thoughts import Speech, is_open_from_the_start, spoken
-from graphrag_ray.urls import display_url
+from graphrag_ray.base.model_families import THOUGHT_TOKENS, family_of
+from graphrag_ray.base.thoughts import Speech, is_open_from_the_start, spoken
+from graphrag_ray.base.urls import display_url
+from graphrag_ray.llm.call_failures import (
+    BrokenOff,
+    OnlyThoughts,
+    ParameterRefused,
+    Refusal,
+    RoomNeeded,
+    Unanswered,
+    classify,
+    transport_errors,
+)
+from graphrag_ray.llm.connection import BYTES_BESIDE, check_headers, most_bytes, openai_client
+from graphrag_ray.llm.endpoint_replies import decoded, has_thoughts, loaded, read_chat, read_embeddings
+from graphrag_ray.llm.limit_headers import LimitHeaders
+from graphrag_ray.llm.pricing import price_of
+from graphrag_ray.llm.quirks import OPENED, THINKS, USAGE, Peculiarities, yes_no_bias
+from graphrag_ray.llm.reply_streams import Pieces, events_of
+from graphrag_ray.llm.request_sizes import output_limit, prompt_size, text_size, thought_room, vocabulary_of
+from graphrag_ray.settings.index_settings import Endpoint, Model
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

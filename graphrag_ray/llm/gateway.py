@@ -14,15 +14,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
-from graphrag_ray.errors import FatalCallError, NoWay
+from graphrag_ray.base.errors import FatalCallError, NoWay
+from graphrag_ray.base.messages import ChatReply, EmbeddingReply, EmbeddingRequest, Listener, Reply, Request
 from graphrag_ray.llm.accounting import CallRecord, InFlight
-from graphrag_ray.llm.lane import Called, Lane, Runtime
 from graphrag_ray.llm.limiter import Limiter
-from graphrag_ray.llm.offline_lane import OfflineLane
+from graphrag_ray.llm.model_client import Called, Lane, Runtime
+from graphrag_ray.llm.offline_client import OfflineLane
 from graphrag_ray.llm.packing import Packer
-from graphrag_ray.llm.sizes import text_size
-from graphrag_ray.messages import ChatReply, EmbeddingReply, EmbeddingRequest, Listener, Reply, Request
-from graphrag_ray.settings import Model
+from graphrag_ray.llm.request_sizes import text_size
+from graphrag_ray.settings.index_settings import Model
 
 if TYPE_CHECKING:
     from graphrag_ray.llm.client import EndpointClient

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from graphrag_ray.llm.limits import Ended, LimiterState, Seen, Settled
-from graphrag_ray.settings import Model
+from graphrag_ray.settings.index_settings import Model
 
 
 class Limiter(Protocol):

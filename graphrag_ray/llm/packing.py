@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from graphrag_ray.errors import PermanentCallError
-from graphrag_ray.llm.lane import Called
-from graphrag_ray.llm.sizes import PACK_TOKENS
-from graphrag_ray.messages import EmbeddingReply, EmbeddingRequest
+from graphrag_ray.base.errors import PermanentCallError
+from graphrag_ray.base.messages import EmbeddingReply, EmbeddingRequest
+from graphrag_ray.llm.model_client import Called
+from graphrag_ray.llm.request_sizes import PACK_TOKENS
 
 _Answer: TypeAlias = asyncio.Future[Called[EmbeddingReply]]
 _Wanted: TypeAlias = tuple[EmbeddingRequest, _Answer]

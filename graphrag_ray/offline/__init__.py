@@ -14,16 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from graphrag_ray.errors import PermanentCallError
-from graphrag_ray.messages import ChatReply, ChatRequest, Usage
-from graphrag_ray.offline.about import about
+from graphrag_ray.base.errors import PermanentCallError
+from graphrag_ray.base.messages import ChatReply, ChatRequest, Usage
+from graphrag_ray.offline.about_reply import about
 from graphrag_ray.offline.answers import context_answer, map_answer, reduce_answer
-from graphrag_ray.offline.claims import claim_records
-from graphrag_ray.offline.describe import description
-from graphrag_ray.offline.embed import embed_many
-from graphrag_ray.offline.extract import extract_records
+from graphrag_ray.offline.claims_reply import claim_records
+from graphrag_ray.offline.description_reply import description
+from graphrag_ray.offline.extraction_reply import extract_records
+from graphrag_ray.offline.extractive_report import write_report
 from graphrag_ray.offline.ratings import drift_local, drift_primer, map_points, rate
-from graphrag_ray.offline.report import write_report
+from graphrag_ray.offline.static_embeddings import embed_many
 
 __all__ = ["answer", "embed_many"]
 

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphrag_ray.offline.describe import CHARS_PER_TOKEN
+from graphrag_ray.base.records import SECTIONS, parse_sections, write_reference
+from graphrag_ray.offline.description_reply import CHARS_PER_TOKEN
 from graphrag_ray.offline.lexicon import lexicon
-from graphrag_ray.offline.questions import WEAK, Question, read_question
+from graphrag_ray.offline.question_terms import WEAK, Question, read_question
 from graphrag_ray.offline.sentences import split_sentences, without_label
 from graphrag_ray.offline.summarise import Floats, bm25, content_stems, mmr, similarities
 from graphrag_ray.offline.units import MARK, is_balanced, report_parts, stands_alone
 from graphrag_ray.query.evidence import can_be_found
 from graphrag_ray.query.quotes import quoted
-from graphrag_ray.records import SECTIONS, parse_sections, write_reference
 
 MAX_MAP_QUOTES = 10
 MAX_REDUCE_QUOTES = 14

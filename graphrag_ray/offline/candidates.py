@@ -14,11 +14,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from graphrag_ray.offline.capital_runs import Run, runs_of, trim
 from graphrag_ray.offline.lexicon import Lexicon
-from graphrag_ray.offline.runs import Run, runs_of, trim
+from graphrag_ray.offline.sentence_words import Word, is_empty, words_of
 from graphrag_ray.offline.sentences import Sentence, fold
-from graphrag_ray.offline.titles import heading_runs, quoted_titles
-from graphrag_ray.offline.words import Word, is_empty, words_of
+from graphrag_ray.offline.title_names import heading_runs, quoted_titles
 
 MAX_WORDS = 9
 """A longer capitalised run is a heading or a list without commas."""

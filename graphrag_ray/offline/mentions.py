@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from graphrag_ray.offline.chunk_names import find_names, speaker_title
 from graphrag_ray.offline.lexicon import Lexicon
-from graphrag_ray.offline.names import find_names, speaker_title
 from graphrag_ray.offline.sentences import Script, Sentence, fold, read_script
 from graphrag_ray.offline.terms import find_terms
 from graphrag_ray.offline.type_cues import CONCEPT, PERSON

@@ -7,11 +7,11 @@ import re
 from collections.abc import Mapping
 
 from graphrag_ray.offline.answers import map_answer, records_of
-from graphrag_ray.offline.questions import Question, read_question
+from graphrag_ray.offline.question_terms import Question, read_question
 from graphrag_ray.offline.summarise import content_stems
 from graphrag_ray.query.rating import HIGHEST
 from graphrag_ray.query.score import parse_scored
-from graphrag_ray.reports.parse import Problem
+from graphrag_ray.reports.report_reply import Problem
 
 _TITLE = re.compile(r"^\*\*([^*]+)\*\*:", re.MULTILINE)
 

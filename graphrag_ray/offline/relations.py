@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from graphrag_ray.offline.key_sentences import MAX_QUOTE_CHARS, balanced, quote
 from graphrag_ray.offline.lexicon import lexicon
 from graphrag_ray.offline.mentions import Reading, Thing
-from graphrag_ray.offline.quotes import MAX_QUOTE_CHARS, balanced, quote
 from graphrag_ray.offline.sentences import fold
 from graphrag_ray.offline.type_cues import CONCEPT, LOCATION, PERSON, listed_kind
 from graphrag_ray.offline.types import in_one_list

@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
+from graphrag_ray.offline.capital_runs import is_personal
+from graphrag_ray.offline.chunk_names import Mention, Name, looks_like_person
 from graphrag_ray.offline.lexicon import Lexicon, lexicon
-from graphrag_ray.offline.names import Mention, Name, looks_like_person
-from graphrag_ray.offline.runs import is_personal
 from graphrag_ray.offline.sentences import Sentence
 from graphrag_ray.offline.type_cues import (
     CONCEPT,

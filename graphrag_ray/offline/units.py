@@ -16,11 +16,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from graphrag_ray.base.records import write_reference
 from graphrag_ray.corpus.boundaries import CLOSERS, STOPS
 from graphrag_ray.offline.relations import CONVERSE
 from graphrag_ray.offline.sentences import fold, has_cells, is_opening
 from graphrag_ray.query.quotes import quoted
-from graphrag_ray.records import write_reference
 
 JOIN = " […] "
 MARK = "Written without a language model: what stands in quotation marks is quoted from the corpus."

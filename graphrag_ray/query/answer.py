@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from graphrag_ray.records import Reference
+from graphrag_ray.base.records import Reference
 
 
 @dataclass(frozen=True, slots=True)

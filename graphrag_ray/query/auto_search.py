@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from graphrag_ray.base.schema import search_table
+from graphrag_ray.base.wording import plural
 from graphrag_ray.query.answer import Answer
-from graphrag_ray.query.mentions import mentions, rarest_first
 from graphrag_ray.query.method import Given, Method, Question, Rows
 from graphrag_ray.query.methods import method
-from graphrag_ray.schema import search_table
-from graphrag_ray.wording import plural
+from graphrag_ray.query.question_names import mentions, rarest_first
 
 NAME = "auto"
 FEW_CHUNKS = 10

@@ -2,8 +2,8 @@
 
 A bound and no forecast: every reply has the length that it is limited to, and no context is filled better
 than it must be. Sizes from tables are in the indexing model's tokens; `recounted.py` raises them by a sample
-where the answering model's are more. Corrections and calls that are sent again are not in it; `ask.py` stops
-before these exceed the budget.
+where the answering model's are more. Corrections and calls that are sent again are not in it; `asking/ask.py`
+stops before these exceed the budget.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from graphrag_ray.errors import BudgetSpent, SettingsError, UsageError
+from graphrag_ray.base.errors import BudgetSpent, SettingsError, UsageError
+from graphrag_ray.base.wording import plural, price_setting
 from graphrag_ray.query.map_reduce import AnswerSpec, reduce_spec, variables_of
 from graphrag_ray.query.method import Given
 from graphrag_ray.query.points import mapper
-from graphrag_ray.reports.context import Count
 from graphrag_ray.reports.plan import HEADING_TOKENS, MIN_CONTEXT_TOKENS
-from graphrag_ray.settings import Price, Query
-from graphrag_ray.wording import plural, price_setting
+from graphrag_ray.reports.report_context import Count
+from graphrag_ray.settings.index_settings import Price, Query
 
 Ints = npt.NDArray[np.int64]
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from graphrag_ray import records
-from graphrag_ray.messages import CallParameters, ChatReply, ChatRequest, Dialogue
-from graphrag_ray.prompts import Prompt
+from graphrag_ray.base import records
+from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.query.method import Dialogues, Given, Method, Question
-from graphrag_ray.reports.context import Count, clean, longest_start
+from graphrag_ray.reports.report_context import Count, clean, longest_start
+from graphrag_ray.settings.prompts import Prompt
 
 STAGE = "condense"
 HISTORY_TOKENS = 2_000

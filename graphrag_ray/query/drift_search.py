@@ -20,10 +20,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from graphrag_ray.errors import GraphRagError
+from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.query.answer import ContextUsed
 from graphrag_ray.query.budget import Most, asking, check_room, reducing, refuse_beyond
-from graphrag_ray.query.drift import (
+from graphrag_ray.query.cited_numbers import shown_in
+from graphrag_ray.query.drift_dialogues import (
     HYPOTHESIS,
     LOCAL,
     PRIMER,
@@ -38,13 +39,12 @@ from graphrag_ray.query.embedded import check_embedded
 from graphrag_ray.query.global_search import COMMUNITIES, REPORTS
 from graphrag_ray.query.levels import is_auto, levels
 from graphrag_ray.query.local_search import DEFAULT_LEVEL, context_for
+from graphrag_ray.query.map_parts import Read, answered
 from graphrag_ray.query.map_reduce import MapAnswer, reduce_answer, reduce_context, reduce_spec
 from graphrag_ray.query.method import Dialogues, Given, Method, Question, Ran, Search
 from graphrag_ray.query.nearest import nearest
-from graphrag_ray.query.numbers import shown_in
-from graphrag_ray.query.parts import Read, answered
-from graphrag_ray.reports.context import Context
-from graphrag_ray.settings import Settings
+from graphrag_ray.reports.report_context import Context
+from graphrag_ray.settings.index_settings import Settings
 
 NAME = "drift"
 MAX_FOLLOW_UP_TOKENS = 150

@@ -23,11 +23,11 @@ import numpy.typing as npt
 
 from graphrag_ray.query.answer import ContextUsed
 from graphrag_ray.query.budget import Most, check_room, reading, refuse_beyond, showing
+from graphrag_ray.query.cited_numbers import shown_in
 from graphrag_ray.query.embedded import TABLE_OF
 from graphrag_ray.query.levels import Levels
 from graphrag_ray.query.map_reduce import pack
 from graphrag_ray.query.method import Dialogues, Given, Kind, Ran, Rows
-from graphrag_ray.query.numbers import shown_in
 from graphrag_ray.query.rating import (
     BELOW_TOKENS,
     RATED_TOGETHER,

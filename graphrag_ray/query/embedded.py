@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from graphrag_ray.errors import UsageError
+from graphrag_ray.base.errors import UsageError
 from graphrag_ray.query.method import Given, Kind
 
 TABLE_OF: Mapping[Kind, str] = {

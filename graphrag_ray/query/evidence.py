@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphrag_ray.base.records import Reference, find_references, references_in
 from graphrag_ray.corpus.boundaries import sentences
 from graphrag_ray.query.quotes import quotable, quoted, quotes_in, shortened
-from graphrag_ray.records import Reference, find_references, references_in
 
 MIN_SHARE = 0.25
 """Of a passage's words, by weight: with less in common a sentence is no evidence."""

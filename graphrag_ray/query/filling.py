@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from graphrag_ray import records
-from graphrag_ray.errors import SettingsError
-from graphrag_ray.reports.context import COLUMNS, Context, Count, Record, fit, record_tokens, write
+from graphrag_ray.base import records
+from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.reports.plan import MIN_CONTEXT_TOKENS, NUMBER_TOKENS, element_cap
+from graphrag_ray.reports.report_context import COLUMNS, Context, Count, Record, fit, record_tokens, write
 
 MIN_SHOWN_TOKENS = 16
 """A record is not cut below this: so little of it says nothing."""

@@ -9,16 +9,16 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from graphrag_ray.errors import BudgetSpent, GraphRagError
+from graphrag_ray.base.errors import BudgetSpent, GraphRagError
+from graphrag_ray.base.wording import plural
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.query.budget import Most, budget_in_words, has_budget, reading, refuse_beyond
 from graphrag_ray.query.dynamic import Selected, select
 from graphrag_ray.query.levels import Ints, LevelReports, Levels, is_auto, levels
+from graphrag_ray.query.map_parts import ToRead, answered, read
 from graphrag_ray.query.method import Given, Method, Question, Rows
-from graphrag_ray.query.parts import ToRead, answered, read
 from graphrag_ray.query.recounted import recounted
-from graphrag_ray.settings import Query
-from graphrag_ray.wording import plural
+from graphrag_ray.settings.index_settings import Query
 
 NAME = "global"
 REPORTS = Rows("community_reports", ["id", "community", "n_tokens", "hierarchy"])

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.errors import LevelNotFound
+from graphrag_ray.base.errors import LevelNotFound
 
 Ints = npt.NDArray[np.int64]
 

@@ -17,7 +17,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from graphrag_ray.ids import report_id
+from graphrag_ray.base.ids import report_id
+from graphrag_ray.base.schema import search_table
 from graphrag_ray.query.embedded import check_embedded
 from graphrag_ray.query.filling import Share, fill
 from graphrag_ray.query.levels import is_auto, levels
@@ -29,15 +30,14 @@ from graphrag_ray.query.local_ranking import (
     memberships,
     relationships_in_order,
 )
-from graphrag_ray.query.mentions import mentions, rarest_first
 from graphrag_ray.query.method import By, Given, Hit, Kind, Method, Question, Rows, Search
 from graphrag_ray.query.nearest import fused
 from graphrag_ray.query.neighbours import with_neighbours
 from graphrag_ray.query.one_context import answered, read
+from graphrag_ray.query.question_names import mentions, rarest_first
 from graphrag_ray.query.record_rows import looked_up
 from graphrag_ray.query.where import among, within
-from graphrag_ray.reports.context import Context, Record, claim_of
-from graphrag_ray.schema import search_table
+from graphrag_ray.reports.report_context import Context, Record, claim_of
 
 NAME = "local"
 HIERARCHY = "leiden"

@@ -17,13 +17,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from graphrag_ray import records
-from graphrag_ray.errors import DialogueFailed, SettingsError
-from graphrag_ray.messages import CallParameters, ChatReply, ChatRequest, Dialogue
-from graphrag_ray.prompts import Prompt, reply_lengths
+from graphrag_ray.base import records
+from graphrag_ray.base.errors import DialogueFailed, SettingsError
+from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.query.score import parse_scored, without_scores
-from graphrag_ray.reports.about import about_line
-from graphrag_ray.reports.context import (
+from graphrag_ray.reports.about_corpus import about_line
+from graphrag_ray.reports.plan import MIN_CONTEXT_TOKENS, NUMBER_TOKENS
+from graphrag_ray.reports.report_context import (
     Context,
     Count,
     Record,
@@ -33,9 +33,9 @@ from graphrag_ray.reports.context import (
     record_tokens,
     write,
 )
-from graphrag_ray.reports.parse import Problem
-from graphrag_ray.reports.plan import MIN_CONTEXT_TOKENS, NUMBER_TOKENS
-from graphrag_ray.settings import Settings
+from graphrag_ray.reports.report_reply import Problem
+from graphrag_ray.settings.index_settings import Settings
+from graphrag_ray.settings.prompts import Prompt, reply_lengths
 
 NOTHING_FOUND = "Nothing in the index answers this question."
 ANSWER_COLUMNS = ("id", "score", "answer")

@@ -5,7 +5,8 @@
     Dialogues   what models are asked, all at once      -> list[Ran]
 
 or a tuple of these, answered together and sent as a list. So a way of answering is one file of this room,
-does no I/O and can be tested with tables and replies at hand; `ask.py` gives one question what it needs.
+does no I/O and can be tested with tables and replies at hand; `asking/ask.py` gives one question what it
+needs.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from graphrag_ray.messages import Dialogue
-from graphrag_ray.prompts import Prompt
+from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.query.answer import Answer
-from graphrag_ray.reports.context import Count
-from graphrag_ray.settings import Price, Searched, Settings
+from graphrag_ray.reports.report_context import Count
+from graphrag_ray.settings.index_settings import Price, Searched, Settings
+from graphrag_ray.settings.prompts import Prompt
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from graphrag_ray.query.filling import Share, fill
 from graphrag_ray.query.method import Given, Hit, Kind, Search
 from graphrag_ray.query.neighbours import with_neighbours
 from graphrag_ray.query.record_rows import looked_up
-from graphrag_ray.reports.context import Context, Record
+from graphrag_ray.reports.report_context import Context, Record
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from typing import Any
 from graphrag_ray.query.filling import MIN_NEIGHBOUR_TOKENS, Neighbour, Share, fill
 from graphrag_ray.query.method import Given, Rows
 from graphrag_ray.query.record_rows import Row, with_documents
-from graphrag_ray.reports.context import Context, source
+from graphrag_ray.reports.report_context import Context, source
 
 
 def with_neighbours(

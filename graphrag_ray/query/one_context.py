@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from graphrag_ray.errors import GraphRagError
-from graphrag_ray.messages import Dialogue
+from graphrag_ray.base.errors import GraphRagError
+from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.query.answer import Answer, ContextUsed
 from graphrag_ray.query.budget import asking, check_room, refuse_beyond
+from graphrag_ray.query.cited_numbers import numbered, shown_in, shown_to_people
 from graphrag_ray.query.map_reduce import NOTHING_FOUND, AnswerSpec, Reduced, answer_spec, asked_for_text
 from graphrag_ray.query.method import Dialogues, Given
-from graphrag_ray.query.numbers import numbered, shown_in, shown_to_people
-from graphrag_ray.reports.context import Context
+from graphrag_ray.reports.report_context import Context
 
 PHASE = "answer"
 ADVICE = "Raise the budget, or lower query.context_tokens."

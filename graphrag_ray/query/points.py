@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from graphrag_ray.errors import DialogueFailed
-from graphrag_ray.messages import ChatReply, Dialogue
-from graphrag_ray.prompts import Prompt
-from graphrag_ray.query.entries import entries, number, words
+from graphrag_ray.base.errors import DialogueFailed
+from graphrag_ray.base.messages import ChatReply, Dialogue
+from graphrag_ray.query.json_entries import entries, number, words
 from graphrag_ray.query.map_reduce import (
     AnswerSpec,
     MapAnswer,
@@ -26,9 +25,10 @@ from graphrag_ray.query.map_reduce import (
     variables_of,
 )
 from graphrag_ray.query.score import without_scores
-from graphrag_ray.reports.context import Context
-from graphrag_ray.reports.parse import Problem
-from graphrag_ray.settings import Settings
+from graphrag_ray.reports.report_context import Context
+from graphrag_ray.reports.report_reply import Problem
+from graphrag_ray.settings.index_settings import Settings
+from graphrag_ray.settings.prompts import Prompt
 
 PROMPT = "map_points"
 

@@ -11,14 +11,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from graphrag_ray.errors import DialogueFailed
-from graphrag_ray.messages import ChatReply, Dialogue
-from graphrag_ray.prompts import Prompt
-from graphrag_ray.query.entries import entries, number
+from graphrag_ray.base.errors import DialogueFailed
+from graphrag_ray.base.messages import ChatReply, Dialogue
+from graphrag_ray.query.json_entries import entries, number
 from graphrag_ray.query.map_reduce import AnswerSpec, correction_of, request_of, spec_of, variables_of
-from graphrag_ray.reports.context import Context, Count, Record, clean, longest_start
-from graphrag_ray.reports.parse import Problem
-from graphrag_ray.settings import Settings
+from graphrag_ray.reports.report_context import Context, Count, Record, clean, longest_start
+from graphrag_ray.reports.report_reply import Problem
+from graphrag_ray.settings.index_settings import Settings
+from graphrag_ray.settings.prompts import Prompt
 
 HIGHEST = 5.0
 RELEVANT_FROM = 1.0

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
+from graphrag_ray.corpus.document_titles import label
 from graphrag_ray.corpus.metadata import columns_of, metadata_lines
-from graphrag_ray.corpus.titles import label
 from graphrag_ray.query.embedded import TABLE_OF
 from graphrag_ray.query.method import Given, Kind, Rows
-from graphrag_ray.reports.context import (
+from graphrag_ray.reports.report_context import (
     Count,
     Record,
     entity,

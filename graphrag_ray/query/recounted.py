@@ -16,7 +16,7 @@ import pyarrow as pa
 from graphrag_ray.query.budget import has_budget
 from graphrag_ray.query.embedded import TABLE_OF
 from graphrag_ray.query.method import Given, Rows
-from graphrag_ray.reports.context import shown_content
+from graphrag_ray.reports.report_context import shown_content
 
 SAMPLE = 50
 """Rows that are counted, evenly over the table, so over its documents or levels."""

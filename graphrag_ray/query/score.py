@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from graphrag_ray.reports.parse import Problem
+from graphrag_ray.reports.report_reply import Problem
 
 _NAME = r"ANSWER[\s_]*HELPFULNESS"
 _SCORE = re.compile(

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from graphrag_ray.errors import UsageError
+from graphrag_ray.base.errors import UsageError
 from graphrag_ray.query.budget import reading, refuse_beyond
+from graphrag_ray.query.map_parts import ToRead, answered, read
 from graphrag_ray.query.method import Given, Method, Question, Rows
-from graphrag_ray.query.parts import ToRead, answered, read
 from graphrag_ray.query.record_rows import label_tokens
 from graphrag_ray.query.recounted import recounted
 from graphrag_ray.query.where import among, within

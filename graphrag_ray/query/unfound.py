@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from graphrag_ray.base.wording import plural
 from graphrag_ray.query.answer import Answer
-from graphrag_ray.query.parts import unread
-from graphrag_ray.wording import plural
+from graphrag_ray.query.map_parts import unread
 
 NOT_READING = ("rate", "reduce")
 """Phases whose contexts hold no records to answer from, or those of other contexts."""

@@ -22,8 +22,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from graphrag_ray.base.errors import UsageError
 from graphrag_ray.corpus.metadata import PREFIX, as_texts, column, columns_of
-from graphrag_ray.errors import UsageError
 from graphrag_ray.query.method import Kind, Rows
 
 OWN: Mapping[str, str] = {"path": "path", "title": "title", "date": "creation_date"}

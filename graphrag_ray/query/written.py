@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from graphrag_ray.query.numbers import shown_to_people
-from graphrag_ray.records import Reference, may_become_reference, resolve_references
+from graphrag_ray.base.records import Reference, may_become_reference, resolve_references
+from graphrag_ray.query.cited_numbers import shown_to_people
 
 _SCORE = re.compile(r"<\s{0,8}/?\s{0,8}ANSWER[\s_]{0,8}HELPFULNESS", re.IGNORECASE)
 _SCORE_LETTERS = "answerhelpfulness"

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from graphrag_ray.errors import SettingsError
+from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.reports.elements import Elements
 

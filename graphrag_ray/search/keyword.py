@@ -31,11 +31,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from graphrag_ray.search.arrays import check_ids, packed, unpacked
+from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.search.languages import WORDS
+from graphrag_ray.search.mapped_arrays import check_ids, packed, unpacked
 from graphrag_ray.search.ranking import Found, best, merged, named, places_of
 from graphrag_ray.search.words import words
-from graphrag_ray.unforeseen import is_unforeseen
 
 K1, B = 1.2, 0.75
 """Lucene's: how soon a word's repetitions stop to count, how much a record's length does."""

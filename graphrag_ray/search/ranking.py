@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.search.arrays import numbers
+from graphrag_ray.search.mapped_arrays import numbers
 
 Rows: TypeAlias = npt.NDArray[np.int64]
 Found: TypeAlias = tuple[str, float]

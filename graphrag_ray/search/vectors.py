@@ -23,8 +23,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from graphrag_ray.search import graph_file
-from graphrag_ray.search.arrays import check_ids, packed, unpacked
 from graphrag_ray.search.graph_file import matrix_in
+from graphrag_ray.search.mapped_arrays import check_ids, packed, unpacked
 from graphrag_ray.search.ranking import Found, Rows, best, named, places_of
 
 Floats = npt.NDArray[np.float32]

@@ -13,9 +13,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from graphrag_ray.errors import UsageError
+from graphrag_ray.base.errors import UsageError
 from graphrag_ray.service.faults import INVALID, Fault, too_large
-from graphrag_ray.service.options import ServiceOptions
+from graphrag_ray.service.service_options import ServiceOptions
 
 HEALTH, METRICS = "/healthz", "/metrics"
 BODY_WITHIN_S = 60.0

@@ -25,23 +25,23 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from graphrag_ray import traces
+from graphrag_ray.asking import traces
+from graphrag_ray.asking.session import Connections
+from graphrag_ray.base.errors import GraphRagError
+from graphrag_ray.base.instruments import Recorder
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.errors import GraphRagError
-from graphrag_ray.instruments import Recorder
 from graphrag_ray.llm.limiter import LentLimiter, LocalLimiter
-from graphrag_ray.patience import Connections
-from graphrag_ray.prompts import Prompt
 from graphrag_ray.service import chat_api, query_api
 from graphrag_ray.service.access import HEALTH, METRICS, Guard, path_of
-from graphrag_ray.service.asking import Asked, Service, events
+from graphrag_ray.service.answering import Asked, Service, events
 from graphrag_ray.service.chat_api import ChatBody
 from graphrag_ray.service.events import MEDIA, Json, last, refused, streamed
 from graphrag_ray.service.faults import CLIENT_GONE, INVALID, SERVER, Fault, fault_of, too_large
 from graphrag_ray.service.live import Live
-from graphrag_ray.service.measures import Counting
-from graphrag_ray.service.options import ServiceOptions
 from graphrag_ray.service.query_api import QueryBody, Turn
+from graphrag_ray.service.service_metrics import Counting
+from graphrag_ray.service.service_options import ServiceOptions
+from graphrag_ray.settings.prompts import Prompt
 from graphrag_ray.version import __version__
 
 ASKED_AT = {

@@ -22,7 +22,7 @@ with `autoscaling_config`, let `replicas` be the most, so that they share their 
 import os
 from typing import TYPE_CHECKING, Any
 
-from graphrag_ray.service.options import ServiceOptions
+from graphrag_ray.service.service_options import ServiceOptions
 
 if TYPE_CHECKING:
     from ray.serve import Application
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 def build(args: ServiceOptions) -> "Application":
     """Serve reads the annotation when it has the arguments of a config file."""
-    from graphrag_ray.distributed.serving import Replica, application, log_with_serve
-    from graphrag_ray.prompts import load_prompts
+    from graphrag_ray.engine.ray.serving import Replica, application, log_with_serve
+    from graphrag_ray.settings.prompts import load_prompts
 
     # The code that comes to a cluster with the connection is without the files of a checkout.
     prompts = load_prompts()
@@ -39,7 +39,7 @@ def build(args: ServiceOptions) -> "Application":
     def app() -> Any:
         from graphrag_ray.service.access import find_token
         from graphrag_ray.service.app import create_app
-        from graphrag_ray.service.measures import DECLARED, OF_MODELS
+        from graphrag_ray.service.service_metrics import DECLARED, OF_MODELS
 
         log_with_serve()
         here = Replica.here(several=args.replicas > 1)

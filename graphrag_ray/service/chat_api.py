@@ -17,12 +17,12 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from graphrag_ray.query import methods
-from graphrag_ray.service.asking import Asked, Event, Phase, Replied
+from graphrag_ray.service.answering import Asked, Event, Phase, Replied
 from graphrag_ray.service.events import event
 from graphrag_ray.service.faults import INVALID, Fault, Refused, invalid
 from graphrag_ray.service.live import Served
-from graphrag_ray.service.options import ServiceOptions
 from graphrag_ray.service.query_api import references, usage
+from graphrag_ray.service.service_options import ServiceOptions
 
 MODEL = "graphrag-ray"
 CITED = "\n\n---\n"

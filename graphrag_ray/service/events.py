@@ -13,9 +13,9 @@ import orjson
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from graphrag_ray.service.asking import Event, Replied
+from graphrag_ray.base.unforeseen import is_unforeseen
+from graphrag_ray.service.answering import Event, Replied
 from graphrag_ray.service.faults import Fault, fault_of
-from graphrag_ray.unforeseen import is_unforeseen
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from graphrag_ray.errors import (
+from graphrag_ray.base.errors import (
     BudgetSpent,
     GraphRagError,
     IndexNotFound,
@@ -15,7 +15,7 @@ from graphrag_ray.errors import (
     StoreError,
     UsageError,
 )
-from graphrag_ray.wording import plural
+from graphrag_ray.base.wording import plural
 
 MOST_CHARACTERS = 1_000
 """Of a message: what it quotes, a client may have made as long as a body may be."""

@@ -9,20 +9,20 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from graphrag_ray import logs
-from graphrag_ray.ask import Index
+from graphrag_ray.asking.ask import Index
+from graphrag_ray.asking.session import Connections
+from graphrag_ray.base import logs
+from graphrag_ray.base.errors import FatalCallError, GraphRagError, SnapshotRemoved, StoreError
+from graphrag_ray.base.keys import find_key
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.errors import FatalCallError, GraphRagError, SnapshotRemoved, StoreError
-from graphrag_ray.llm.keys import find_key
-from graphrag_ray.patience import Connections
-from graphrag_ray.prompts import Prompt
 from graphrag_ray.query.levels import Units
 from graphrag_ray.service.faults import no_snapshot
-from graphrag_ray.service.options import WRITING, ServiceOptions
-from graphrag_ray.settings import Endpoint, Model, Settings
+from graphrag_ray.service.service_options import WRITING, ServiceOptions
+from graphrag_ray.settings.index_settings import Endpoint, Model, Settings
+from graphrag_ray.settings.prompts import Prompt
+from graphrag_ray.settings.user_settings import user_file
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.snapshots import Manifest, check_there, load, newest_number
-from graphrag_ray.user_settings import user_file
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from graphrag_ray.errors import CorruptPart, StoreError
-from graphrag_ray.store import cache, parquet
+from graphrag_ray.base.errors import CorruptPart, StoreError
+from graphrag_ray.store import local_cache, parquet
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import FOLDER, MEND, Part
 
@@ -84,9 +84,9 @@ def opened(
     mark = f"sound-{kind}-{parquet.hash_in_name(part.path)}"
     try:
         found = read(data)
-        if not cache.is_marked(mark):
+        if not local_cache.is_marked(mark):
             check(found)
-            cache.set_mark(mark)
+            local_cache.set_mark(mark)
         return found
     except ValueError as e:
         where = store.url_of(part.path)
@@ -114,7 +114,7 @@ def check(store: Store, path: str) -> None:
 def forget(store: Store, paths: Iterable[str]) -> None:
     """Delete the copies that this machine has of a remote store's parts. Raises StoreError."""
     blobs = (path for path in paths if is_blob(path) and store.local_path(path) is None)
-    cache.forget(path.rsplit("/", 1)[-1] for path in blobs)
+    local_cache.forget(path.rsplit("/", 1)[-1] for path in blobs)
 
 
 def _mapped_copy(store: Store, part: Part) -> pa.Buffer:
@@ -125,8 +125,8 @@ def _mapped_copy(store: Store, part: Part) -> pa.Buffer:
             return pa.memory_map(path).read_buffer()
     raise StoreError(
         f"copies of {store.url_of(part.path)} vanish from the cache folder before they are read: other "
-        f"processes need the room. Set {cache.LIMIT_VARIABLE} to more gigabytes, or {cache.FOLDER_VARIABLE} "
-        "to a folder of this process alone"
+        f"processes need the room. Set {local_cache.LIMIT_VARIABLE} to more gigabytes, or "
+        f"{local_cache.FOLDER_VARIABLE} to a folder of this process alone"
     )
 
 
@@ -134,23 +134,23 @@ def _checked(store: Store, part: Part, local: str) -> str:
     found = os.stat(local)
     if found.st_size != part.bytes:
         raise _damaged(store, part, found.st_size)
-    mark = cache.mark(local, found)
-    if not cache.is_marked(mark):
+    mark = local_cache.mark(local, found)
+    if not local_cache.is_marked(mark):
         try:
             check(store, part.path)
         except CorruptPart as e:
             raise _damaged(store, part, found.st_size) from e
-        cache.set_mark(mark)
+        local_cache.set_mark(mark)
     return local
 
 
 def _fetched(store: Store, part: Part) -> str:
     name = part.path.rsplit("/", 1)[-1]
-    known = cache.find(name, part.bytes)
+    known = local_cache.find(name, part.bytes)
     if known is not None:
         return known
     for _ in range(parquet.READS):
-        copied = cache.add(name, _pieces(store, part.path), partial(parquet.is_named, name))
+        copied = local_cache.add(name, _pieces(store, part.path), partial(parquet.is_named, name))
         if copied is not None:
             return copied
     raise _damaged(store, part, store.size(part.path))

@@ -21,11 +21,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from graphrag_ray.errors import CorruptPart
-from graphrag_ray.store import parquet, rows
+from graphrag_ray.base.errors import CorruptPart
+from graphrag_ray.store import journal_rows, parquet
 from graphrag_ray.store.distinct import Distinct, hashes
 from graphrag_ray.store.files import FileInfo, Store
-from graphrag_ray.store.listing import PART_NAME, THREADS, folder, in_threads, list_parts, read_parts
+from graphrag_ray.store.journal_parts import PART_NAME, THREADS, folder, in_threads, list_parts, read_parts
 
 TARGET_BYTES = 24 << 20
 """Size of a merged part in memory; a third to a fifth of it stored. Merging one takes some seven times as
@@ -126,7 +126,7 @@ def merge_parts(
     the lock. Their rows are put in order of time, so that what was asked for together lies together.
 
     check     called before anything is written or deleted; raises when the lock is lost
-    damaged   told of parts that cannot be read; they stay as they are (see `damage.py`)
+    damaged   told of parts that cannot be read; they stay as they are (see `damaged_files.py`)
 
     Raises StoreError, and what `check` raises; the journal is whole whatever happens.
     """
@@ -160,7 +160,7 @@ def totals(store: Store, dialogue: str, since: float = 0.0, until: float = math.
             # A merge that was killed, or is under way, leaves rows in two parts.
             records = records[counted.add(hashes(records))]
             keys.add(records["prefix"])
-            others = records[records["kind"] != _KINDS[rows.TURN]]
+            others = records[records["kind"] != _KINDS[journal_rows.TURN]]
             ends.append(others[list(_END.names or ())].astype(_END))
             times.extend([records["at"].min(), records["at"].max()] if len(records) else [])
             _add_calls(result.by_model, records, list(models))
@@ -175,7 +175,7 @@ def totals(store: Store, dialogue: str, since: float = 0.0, until: float = math.
 
 
 def _add_calls(by_model: dict[str, ModelTotals], records: npt.NDArray[np.void], models: list[str]) -> None:
-    turns = records[records["kind"] == _KINDS[rows.TURN]]
+    turns = records[records["kind"] == _KINDS[journal_rows.TURN]]
     for code in np.unique(turns["model"]):
         own, sums = turns[turns["model"] == code], by_model.setdefault(models[code], ModelTotals())
         sums.calls += len(own)
@@ -188,13 +188,15 @@ def _add_calls(by_model: dict[str, ModelTotals], records: npt.NDArray[np.void], 
 def _ended(ends: npt.NDArray[np.void]) -> tuple[int, int]:
     """How many items are done, and how many others failed."""
     stands = ends[_stands(ends)]
-    done = np.unique(stands["prefix"][stands["kind"] == _KINDS[rows.DONE]])
-    failed = np.unique(stands["prefix"][np.isin(stands["kind"], (_KINDS[rows.FAILED], _KINDS[rows.KILLED]))])
+    done = np.unique(stands["prefix"][stands["kind"] == _KINDS[journal_rows.DONE]])
+    failed = np.unique(
+        stands["prefix"][np.isin(stands["kind"], (_KINDS[journal_rows.FAILED], _KINDS[journal_rows.KILLED]))]
+    )
     return len(done), len(np.setdiff1d(failed, done))
 
 
 _SUMMED = ("attempts", "prompt_tokens", "cached_tokens", "completion_tokens")
-_KINDS = {kind: code for code, kind in enumerate(rows.KINDS)}
+_KINDS = {kind: code for code, kind in enumerate(journal_rows.KINDS)}
 _RECORD = np.dtype(
     [
         ("prefix", "u8"),
@@ -235,18 +237,20 @@ def _countable(store: Store, since: float, info: FileInfo) -> pa.Table | str | N
 
 def _as_records(table: pa.Table, models: dict[str, int]) -> npt.NDArray[np.void]:
     records = np.zeros(table.num_rows, dtype=_RECORD)
-    records["prefix"] = rows.column_prefixes(table.column("key"))
-    records["kind"] = rows.coded(table.column("kind"), lambda kind: _KINDS.get(kind, -1), "i1")
-    records["model"] = rows.coded(table.column("model"), lambda m: models.setdefault(m, len(models)), "i4")
-    records["reported"] = rows.booleans(table.column("reported"))
+    records["prefix"] = journal_rows.column_prefixes(table.column("key"))
+    records["kind"] = journal_rows.coded(table.column("kind"), lambda kind: _KINDS.get(kind, -1), "i1")
+    records["model"] = journal_rows.coded(
+        table.column("model"), lambda m: models.setdefault(m, len(models)), "i4"
+    )
+    records["reported"] = journal_rows.booleans(table.column("reported"))
     for name in ("at", "turn", "slot", "latency_s", *_SUMMED):
-        records[name] = rows.numbers(table.column(name), _RECORD[name])
+        records[name] = journal_rows.numbers(table.column(name), _RECORD[name])
     return records
 
 
 def _stands(records: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
     """Which records no retry row voids, as far as ends and failures are concerned (`rows.standing`)."""
-    retries = records[records["kind"] == _KINDS[rows.RETRY]]
+    retries = records[records["kind"] == _KINDS[journal_rows.RETRY]]
     if not len(retries):
         return np.ones(len(records), dtype=np.bool_)
     # By item the latest retry. It voids every end before it; of failures those of its own turn on.
@@ -256,7 +260,7 @@ def _stands(records: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
     own = last[place]
     voided = (own["prefix"] == records["prefix"]) & (records["at"] <= own["at"])
     kept: npt.NDArray[np.bool_] = ~voided | (
-        (records["kind"] == _KINDS[rows.FAILED]) & (records["turn"] < own["turn"])
+        (records["kind"] == _KINDS[journal_rows.FAILED]) & (records["turn"] < own["turn"])
     )
     return kept
 
@@ -349,27 +353,29 @@ def _merged(tables: list[pa.Table]) -> bytes:
     copies here are not to be in memory all at once."""
     table = _without_repeats(pa.concat_tables(tables, promote_options="default"))
     tables.clear()
-    at = rows.numbers(table["at"], "f8")
+    at = journal_rows.numbers(table["at"], "f8")
     if (np.diff(at) < 0).any():
-        table = table.take(rows.indices(np.argsort(at, kind="stable")))
-    return parquet.encode(table, dictionary=rows.FEW_VALUES)
+        table = table.take(journal_rows.indices(np.argsort(at, kind="stable")))
+    return parquet.encode(table, dictionary=journal_rows.FEW_VALUES)
 
 
 def _without_repeats(table: pa.Table) -> pa.Table:
     """The table without the second of rows that are equal in everything, as a killed merge leaves them."""
     records = np.zeros(table.num_rows, dtype=[(name, _RECORD[name]) for name in _PLACE])
-    records["prefix"] = rows.column_prefixes(table.column("key"))
+    records["prefix"] = journal_rows.column_prefixes(table.column("key"))
     for name in _PLACE[1:]:
-        records[name] = rows.numbers(table.column(name), _RECORD[name])
+        records[name] = journal_rows.numbers(table.column(name), _RECORD[name])
     suspects = np.flatnonzero(_repeated(records))
     if not len(suspects):
         return table
     keep = np.ones(table.num_rows, dtype=np.bool_)
-    seen: set[rows.JournalRow] = set()
-    for place, row in zip(suspects, rows.from_table(table.take(rows.indices(suspects))), strict=True):
+    seen: set[journal_rows.JournalRow] = set()
+    for place, row in zip(
+        suspects, journal_rows.from_table(table.take(journal_rows.indices(suspects))), strict=True
+    ):
         keep[place] = row not in seen
         seen.add(row)
-    return table.take(rows.indices(np.flatnonzero(keep)))
+    return table.take(journal_rows.indices(np.flatnonzero(keep)))
 
 
 def _repeated(records: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:

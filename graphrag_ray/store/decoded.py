@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from graphrag_ray.store import parquet, rows
+from graphrag_ray.store import journal_rows, parquet
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.rows import JournalRow
+from graphrag_ray.store.journal_rows import JournalRow
 
 CACHE_BYTES = 256 << 20
 """Decoded parts that a process keeps."""
@@ -21,7 +21,7 @@ class DecodedPart:
     """A part in memory, its rows found by key."""
 
     def __init__(self, table: pa.Table) -> None:
-        prefixes = rows.column_prefixes(table.column("key"))
+        prefixes = journal_rows.column_prefixes(table.column("key"))
         self.table = table
         self._order = np.argsort(prefixes, kind="stable")
         self._prefixes = prefixes[self._order]
@@ -31,10 +31,10 @@ class DecodedPart:
         return int(self.table.nbytes) + 16 * len(self._order)
 
     def rows_of(self, prefixes: npt.NDArray[np.uint64]) -> list[JournalRow]:
-        return rows.from_table(self.table.take(rows.indices(self._places(prefixes))))
+        return journal_rows.from_table(self.table.take(journal_rows.indices(self._places(prefixes))))
 
     def keys_of(self, prefixes: npt.NDArray[np.uint64]) -> list[str]:
-        taken = self.table.column("key").take(rows.indices(self._places(prefixes)))
+        taken = self.table.column("key").take(journal_rows.indices(self._places(prefixes)))
         return taken.to_pylist()  # type: ignore[no-any-return]
 
     def _places(self, prefixes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:

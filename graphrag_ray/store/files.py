@@ -26,10 +26,10 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import orjson
 import pyarrow as pa
 
-from graphrag_ray.errors import SettingsError, StoreError
-from graphrag_ray.storage_options import secret_options
-from graphrag_ray.store.local import LocalFiles
-from graphrag_ray.store.remote import ObjectFiles, is_storage_error
+from graphrag_ray.base.errors import SettingsError, StoreError
+from graphrag_ray.base.storage_options import secret_options
+from graphrag_ray.store.local_files import LocalFiles
+from graphrag_ray.store.remote_files import ObjectFiles, is_storage_error
 
 ATTEMPTS = 8
 """Tries of one operation against transient faults: about 15 seconds altogether where the storage refuses;

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from graphrag_ray.errors import CorruptPart, StoreError
+from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import blobs, locks, parts, runs, snapshots
 from graphrag_ray.store.files import FileInfo, Store
 from graphrag_ray.store.snapshots import Manifest

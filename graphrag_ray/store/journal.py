@@ -21,13 +21,13 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from graphrag_ray.errors import CorruptPart
-from graphrag_ray.store import decoded, marks, parquet, rows
+from graphrag_ray.base.errors import CorruptPart
+from graphrag_ray.store import decoded, journal_rows, marks, parquet
 from graphrag_ray.store.decoded import DecodedPart
-from graphrag_ray.store.entries import NONE, Entries, Held, held_by, held_in
 from graphrag_ray.store.files import WHOLE_BYTES, FileInfo, Store
-from graphrag_ray.store.listing import NAME, RELOADS, folder, read_parts, vanishing
-from graphrag_ray.store.rows import JournalRow
+from graphrag_ray.store.journal_entries import NONE, Entries, Held, held_by, held_in
+from graphrag_ray.store.journal_parts import NAME, RELOADS, folder, read_parts, vanishing
+from graphrag_ray.store.journal_rows import JournalRow
 
 FLUSH_BYTES = 64 << 20
 """A flush writes a new part when its rows hold more than this, as after a long outage of the storage."""
@@ -70,7 +70,7 @@ class JournalWriter:
 
     def append(self, row: JournalRow) -> None:
         """Take a row; it is safe once the next `flush` has returned. Raises ValueError for a bad row."""
-        row = rows.checked(row)
+        row = journal_rows.checked(row)
         with self._lock:
             self._rows.append(row)
 
@@ -107,7 +107,7 @@ class JournalWriter:
                 taken.append(row)
         if not taken:
             return None
-        data = parquet.encode(rows.to_table(taken), dictionary=rows.FEW_VALUES)
+        data = parquet.encode(journal_rows.to_table(taken), dictionary=journal_rows.FEW_VALUES)
         at_ms = int(min(row.at for row in taken) * 1000)
         name = f"part-{at_ms:013d}-{self._writer_id}-{self._sequence:06d}-{parquet.content_hash(data)}"
         batch = _Batch(f"{self._folder}/{name}.parquet", data, taken)
@@ -171,7 +171,7 @@ class JournalIndex:
     @property
     def any_killed(self) -> bool:
         """Whether there is a row of an item that killed whoever ran it."""
-        return self._entries.any_has(rows.KILLED)
+        return self._entries.any_has(journal_rows.KILLED)
 
     @property
     def retried_until(self) -> float:
@@ -190,7 +190,7 @@ class JournalIndex:
         """Which of the keys have a done row; reads no more than what was put back to be asked again. (Two of
         a million keys have the same 64 bits once in 37 million indexes.)"""
         done = self._reloading(self._done)
-        wanted = rows.key_prefixes(keys)
+        wanted = journal_rows.key_prefixes(keys)
         places = np.searchsorted(done, wanted)
         inside = places < len(done)
         found = np.zeros(len(wanted), dtype=np.bool_)
@@ -222,9 +222,9 @@ class JournalIndex:
         """All rows of the items that have a failure and no done row."""
 
         def find() -> dict[str, list[JournalRow]]:
-            failed = np.setdiff1d(self._entries.with_a(rows.FAILED), self._done(), assume_unique=True)
-            found = self._lookup(self._keys_of(failed, rows.FAILED))
-            return {key: own for key, own in found.items() if any(r.kind == rows.FAILED for r in own)}
+            failed = np.setdiff1d(self._entries.with_a(journal_rows.FAILED), self._done(), assume_unique=True)
+            found = self._lookup(self._keys_of(failed, journal_rows.FAILED))
+            return {key: own for key, own in found.items() if any(r.kind == journal_rows.FAILED for r in own)}
 
         return self._reloading(find)
 
@@ -237,15 +237,15 @@ class JournalIndex:
 
     def _find_done(self) -> npt.NDArray[np.uint64]:
         entries = self._entries
-        done = entries.with_a(rows.DONE)
-        if not entries.any_has(rows.RETRY):
+        done = entries.with_a(journal_rows.DONE)
+        if not entries.any_has(journal_rows.RETRY):
             return done
-        retried = np.intersect1d(done, entries.with_a(rows.RETRY), assume_unique=True)
+        retried = np.intersect1d(done, entries.with_a(journal_rows.RETRY), assume_unique=True)
         if not len(retried):
             return done
-        own = self._lookup(self._keys_of(retried, rows.RETRY))
-        still = [key for key, found in own.items() if any(r.kind == rows.DONE for r in found)]
-        return np.setdiff1d(done, np.setdiff1d(retried, rows.key_prefixes(still)), assume_unique=True)
+        own = self._lookup(self._keys_of(retried, journal_rows.RETRY))
+        still = [key for key, found in own.items() if any(r.kind == journal_rows.DONE for r in found)]
+        return np.setdiff1d(done, np.setdiff1d(retried, journal_rows.key_prefixes(still)), assume_unique=True)
 
     def _keys_of(self, prefixes: npt.NDArray[np.uint64], kind: str | None = None) -> list[str]:
         """The keys that begin so, and have rows of this kind where one is named."""
@@ -271,10 +271,10 @@ class JournalIndex:
         raise vanishing(self._store, self._dialogue)
 
     def _lookup(self, keys: list[str]) -> dict[str, list[JournalRow]]:
-        return {key: rows.resolve(found) for key, found in self._read(keys).items()}
+        return {key: journal_rows.resolve(found) for key, found in self._read(keys).items()}
 
     def _read(self, keys: list[str]) -> dict[str, list[JournalRow]]:
-        entries, wanted = self._entries, rows.key_prefixes(keys)
+        entries, wanted = self._entries, journal_rows.key_prefixes(keys)
         left = np.searchsorted(entries.prefixes, wanted, "left")
         right = np.searchsorted(entries.prefixes, wanted, "right")
         by_part: dict[int, list[int]] = {}
@@ -340,7 +340,7 @@ def _retried_until(store: Store, dialogue: str, entries: Entries) -> float:
         return until
     _log.warning("%s is damaged: the retry rows tell what it held", store.url_of(marks.path(dialogue)))
     found = [0.0]
-    if entries.any_has(rows.RETRY):
+    if entries.any_has(journal_rows.RETRY):
         read_parts(store, dialogue, partial(_latest_retry, store), lambda _, at: found.append(at))
     return max(found)
 
@@ -351,8 +351,8 @@ def _latest_retry(store: Store, info: FileInfo) -> float:
         table = parquet.read_columns(store, info.path, ("kind", "at"), info.bytes)
     except CorruptPart:
         return 0.0
-    is_retry = rows.coded(table["kind"], lambda kind: kind == rows.RETRY, np.bool_)
-    return float(rows.numbers(table["at"], np.float64)[is_retry].max(initial=0.0))
+    is_retry = journal_rows.coded(table["kind"], lambda kind: kind == journal_rows.RETRY, np.bool_)
+    return float(journal_rows.numbers(table["at"], np.float64)[is_retry].max(initial=0.0))
 
 
 def _warn_damaged(error: CorruptPart) -> None:

@@ -26,9 +26,9 @@ from typing import Literal
 
 import orjson
 
-from graphrag_ray.errors import LockHeld, LockLost, StoreError
+from graphrag_ray.base.errors import LockHeld, LockLost, StoreError
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.told import At, read_as
+from graphrag_ray.store.untrusted_json import At, read_as
 
 BEAT_S = 2.0
 """Seconds between heartbeats."""

@@ -11,7 +11,7 @@ import secrets
 import orjson
 
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.listing import folder
+from graphrag_ray.store.journal_parts import folder
 from graphrag_ray.store.parquet import READS
 
 _END_OF_TIME_S = 1e10

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from graphrag_ray.errors import CorruptPart
+from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.store.files import WHOLE_BYTES, Store
 
 T = TypeVar("T")

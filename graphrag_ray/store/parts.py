@@ -17,10 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.errors import CorruptPart
+from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.store import parquet
 from graphrag_ray.store.files import WHOLE_BYTES, Store
-from graphrag_ray.store.told import AtLeast0
+from graphrag_ray.store.untrusted_json import AtLeast0
 
 FOLDER = "tables"
 

@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from graphrag_ray.errors import CorruptPart
-from graphrag_ray.store import parquet, rows
+from graphrag_ray.base.errors import CorruptPart
+from graphrag_ray.store import journal_rows, parquet
 from graphrag_ray.store.files import FileInfo, Store
 from graphrag_ray.store.journal import JournalIndex
-from graphrag_ray.store.listing import read_parts
-from graphrag_ray.store.rows import TURN, JournalRow, standing
+from graphrag_ray.store.journal_parts import read_parts
+from graphrag_ray.store.journal_rows import TURN, JournalRow, standing
 
 _PLACE = np.dtype([("prefix", "u8"), ("turn", "i4"), ("slot", "i4"), ("at", "f8"), ("latency_s", "f8")])
 """What a reply answers, and what tells it from another one."""
@@ -48,9 +48,9 @@ def _places(store: Store, info: FileInfo) -> npt.NDArray[np.void]:
     table = table.filter(pc.equal(table["kind"].cast("string"), TURN))
     places = np.zeros(table.num_rows, _PLACE)
     if table.num_rows:
-        places["prefix"] = rows.column_prefixes(table["key"])
+        places["prefix"] = journal_rows.column_prefixes(table["key"])
         for name in _NUMBERS:
-            places[name] = rows.numbers(table[name], _PLACE[name])
+            places[name] = journal_rows.numbers(table[name], _PLACE[name])
     return places
 
 

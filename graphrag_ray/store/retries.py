@@ -13,12 +13,12 @@ from functools import partial
 
 import pyarrow.compute as pc
 
-from graphrag_ray.errors import CorruptPart
+from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.store import marks, parquet
 from graphrag_ray.store.files import FileInfo, Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
-from graphrag_ray.store.listing import read_parts
-from graphrag_ray.store.rows import DONE, FAILED, KILLED, RETRY, JournalRow, resolve
+from graphrag_ray.store.journal_parts import read_parts
+from graphrag_ray.store.journal_rows import DONE, FAILED, KILLED, RETRY, JournalRow, resolve
 
 
 def put_back(store: Store, dialogue: str, failed_at: Mapping[str, float], told: str) -> int:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from graphrag_ray.store import told
+from graphrag_ray.store import untrusted_json
 from graphrag_ray.store.files import Store
 
 T = TypeVar("T")
@@ -56,15 +56,15 @@ class RunRecord:
 
     epoch: int
     nonce: str
-    started_at: told.At
+    started_at: untrusted_json.At
     version: str
     outcome: str = RUNNING
-    ended_at: told.At = 0.0
+    ended_at: untrusted_json.At = 0.0
     exit_code: int | None = None
     message: str = ""
     given: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
-    usage: told.Usage = field(default_factory=dict)
+    usage: untrusted_json.Usage = field(default_factory=dict)
     steps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     snapshot: int | None = None
     failed: int | None = None
@@ -85,7 +85,7 @@ class Live:
 
     nonce: str
     beat: int
-    at: told.At
+    at: untrusted_json.At
     step: str
     seconds: float
     pace: Mapping[str, Any] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Refusal:
     """
 
     after: int
-    at: told.At
+    at: untrusted_json.At
     outcome: str
     exit_code: int
     message: str
@@ -207,6 +207,6 @@ def _read(store: Store, path: str, kind: type[T]) -> T | None:
         data = orjson.loads(store.read(path))
         if data["format"] > FORMAT:
             return None
-        return told.read_as(kind, data)
+        return untrusted_json.read_as(kind, data)
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None

@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 
-from graphrag_ray.errors import (
+from graphrag_ray.base.errors import (
     CorruptPart,
     IndexNotFound,
     LockLost,
@@ -27,7 +27,7 @@ from graphrag_ray.errors import (
     SnapshotRemoved,
     StoreError,
 )
-from graphrag_ray.store import damage, locks, runs, told
+from graphrag_ray.store import damaged_files, locks, runs, untrusted_json
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import content_hash
 from graphrag_ray.store.parts import FOLDER, Part
@@ -69,14 +69,14 @@ class Manifest:
     created_at: str
     version: str
     tables: Mapping[str, list[Part]] = field(default_factory=dict)
-    counts: told.Counts = field(default_factory=dict)
+    counts: untrusted_json.Counts = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
-    steps: Mapping[str, told.Step] = field(default_factory=dict)
-    usage: told.Usage = field(default_factory=dict)
+    steps: Mapping[str, untrusted_json.Step] = field(default_factory=dict)
+    usage: untrusted_json.Usage = field(default_factory=dict)
     next_human_readable_id: Mapping[str, int] = field(default_factory=dict)
     hierarchies: list[str] = field(default_factory=list)
     notes: Mapping[str, Any] = field(default_factory=dict)
-    run: told.RunTold = field(default_factory=dict)
+    run: untrusted_json.RunTold = field(default_factory=dict)
 
     def parts(self, table: str) -> list[Part]:
         """The parts of a table; [] for a table that this snapshot does not have."""
@@ -95,7 +95,7 @@ class Manifest:
                 f"it was written by a newer graphrag-ray (format {found}, version {data.get('version')}); "
                 f"this one reads formats up to {FORMAT}. Upgrade it: pip install -U graphrag-ray"
             )
-        return told.read_as(cls, data)
+        return untrusted_json.read_as(cls, data)
 
 
 def commit(store: Store, manifest: Manifest, *, check: Callable[[], object] = lambda: None) -> None:
@@ -254,7 +254,7 @@ def set_aside(
     check()
     moved = None
     with suppress(FileNotFoundError):
-        moved = damage.move(store, damaged.path, check=check)
+        moved = damaged_files.move(store, damaged.path, check=check)
     store.delete(HINT)
     return moved
 

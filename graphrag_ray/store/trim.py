@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from graphrag_ray.errors import CorruptPart, StoreError
-from graphrag_ray.store import compaction, parquet, rows
+from graphrag_ray.base.errors import CorruptPart, StoreError
+from graphrag_ray.store import compaction, journal_rows, parquet
 from graphrag_ray.store.files import FileInfo, Store
-from graphrag_ray.store.listing import in_threads, list_parts
+from graphrag_ray.store.journal_parts import in_threads, list_parts
 
 Keys = npt.NDArray[np.uint64]
 
@@ -68,7 +68,7 @@ def trim(
     found = look(store, dialogue, keep, unreadable=unreadable)
     for part in found.parts:
         table = parquet.read_whole(store, part.path)
-        left = table.filter(pa.array(_among(rows.column_prefixes(table.column("key")), keep)))
+        left = table.filter(pa.array(_among(journal_rows.column_prefixes(table.column("key")), keep)))
         check()
         if not left.num_rows:
             store.delete(part.path)
@@ -84,7 +84,7 @@ def trim(
 
 def _keys(store: Store, part: FileInfo) -> Keys | None:
     try:
-        return rows.column_prefixes(parquet.read_whole(store, part.path, ["key"]).column("key"))
+        return journal_rows.column_prefixes(parquet.read_whole(store, part.path, ["key"]).column("key"))
     except CorruptPart:
         return None
 

@@ -16,8 +16,8 @@ from click.testing import CliRunner, Result
 from endpoint import Endpoint
 from world import DEEPER, PEOPLE, TOWN, Command, World
 
-from graphrag_ray.cli import main
-from graphrag_ray.engine.local import LocalExecutor
+from graphrag_ray.cli.command_line import main
+from graphrag_ray.engine.in_process import LocalExecutor
 
 
 @pytest.fixture
@@ -62,10 +62,10 @@ class InProcess(LocalExecutor):
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Command:
     """Runs a command line, in this process; checks that an error is a message and no trace."""
-    from graphrag_ray.distributed import cluster, executor
+    from graphrag_ray.engine.ray import cluster, ray_executor
 
     monkeypatch.setattr(cluster, "connected", lambda address=None: contextlib.nullcontext())
-    monkeypatch.setattr(executor, "RayExecutor", InProcess)
+    monkeypatch.setattr(ray_executor, "RayExecutor", InProcess)
 
     def invoke(*arguments: object) -> Result:
         result = CliRunner().invoke(main, [str(a) for a in arguments])

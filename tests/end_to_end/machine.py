@@ -18,14 +18,14 @@ import pytest
 import toy_model
 from world import World
 
-from graphrag_ray.engine import local
+from graphrag_ray.base.errors import FatalCallError
+from graphrag_ray.base.messages import Request
+from graphrag_ray.engine import in_process
 from graphrag_ray.engine.work import Answer
-from graphrag_ray.errors import FatalCallError
-from graphrag_ray.index import JOURNALS
-from graphrag_ray.messages import Request
+from graphrag_ray.indexing.index import JOURNALS
 from graphrag_ray.store import files
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.local import LocalFiles
+from graphrag_ray.store.local_files import LocalFiles
 from graphrag_ray.store.parts import read_part
 
 T = TypeVar("T")
@@ -104,7 +104,7 @@ class Machine:
 def machine() -> Iterator[Machine]:
     built = Machine()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local, "open_gateway", built.gateway)
+        patch.setattr(in_process, "open_gateway", built.gateway)
         patch.setattr(files, "_sleep", lambda seconds: None)
         patch.setattr(os, "fsync", lambda handle: None)  # no test pulls the plug
         for name in ("write", "create", "delete"):
@@ -139,7 +139,7 @@ class Small(World):
         self.changes = {"embeddings": {"enabled": False}, "run": {"flush_s": 0.001}}
         self.changes["communities"] = {"max_size": 2, "small_component": 1}
 
-    def executor(self, settings: Any) -> local.LocalExecutor:
+    def executor(self, settings: Any) -> in_process.LocalExecutor:
         executor = super().executor(settings)
         executor.in_flight = IN_FLIGHT
         return executor

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from world import World, everything
 
-from graphrag_ray.engine.local import LocalExecutor
+from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
+from graphrag_ray.store.journal_rows import DONE, TURN, JournalRow
 from graphrag_ray.store.repeats import answered_twice
-from graphrag_ray.store.rows import DONE, TURN, JournalRow
 
 SMALL = {
     "communities": {"max_size": 3, "small_component": 1},
@@ -41,7 +41,7 @@ def answer_differently_and_earlier(store: Store) -> int:
 
 
 def answered_keys(store: Store) -> list[str]:
-    from graphrag_ray.store.listing import list_parts
+    from graphrag_ray.store.journal_parts import list_parts
     from graphrag_ray.store.parts import read_part
 
     return sorted(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from machine import Killed, Machine, Small, machine
 from world import everything
 
-from graphrag_ray.errors import StoreError
+from graphrag_ray.base.errors import StoreError
 from graphrag_ray.store import snapshots
 
 PEOPLE = ["ANNA", "BERT", "CORA", "DIRK", "EDNA", "FRED", "GINA", "HANS", "INGE", "JOHN", "KATE", "LARS"]

@@ -12,8 +12,8 @@ import toy_model
 from endpoint import WRONG_KEY, Answer, Endpoint
 from world import TOWN, World, everything, expected_entities, expected_relationships
 
-from graphrag_ray.ask import open_index
-from graphrag_ray.errors import (
+from graphrag_ray.asking.ask import open_index
+from graphrag_ray.base.errors import (
     DeletionRefused,
     IndexNotFound,
     InputError,
@@ -23,11 +23,11 @@ from graphrag_ray.errors import (
     SettingsError,
     TooManyFailures,
 )
-from graphrag_ray.index import index
-from graphrag_ray.prompts import load_prompts
-from graphrag_ray.settings_file import load_settings, parse_settings
-from graphrag_ray.steps.read import read
-from graphrag_ray.steps.run import Run
+from graphrag_ray.indexing.index import index
+from graphrag_ray.indexing.run import Run
+from graphrag_ray.indexing.stages.read_stage import read
+from graphrag_ray.settings.prompts import load_prompts
+from graphrag_ray.settings.settings_file import load_settings, parse_settings
 from graphrag_ray.store.parts import read_table
 
 UNREADABLE = {

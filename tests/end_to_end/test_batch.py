@@ -21,13 +21,13 @@ import toy_model
 from endpoint import BROKEN, WRONG_KEY, Answer, Drop
 from world import REJECTED, Command, World, model_options, prompt_of
 
-from graphrag_ray import batch
-from graphrag_ray.ask import Index
-from graphrag_ray.batch import answer_batch
+from graphrag_ray.asking import batch
+from graphrag_ray.asking.ask import Index
+from graphrag_ray.asking.batch import answer_batch
+from graphrag_ray.asking.question_sweep import Batch
+from graphrag_ray.base.errors import BudgetSpent, LevelNotFound, TooManyFailures, UsageError
 from graphrag_ray.engine.feed import Feed
-from graphrag_ray.errors import BudgetSpent, LevelNotFound, TooManyFailures, UsageError
 from graphrag_ray.query import methods
-from graphrag_ray.question_sweep import Batch
 from graphrag_ray.store import locks
 from graphrag_ray.store.files import Store
 

@@ -11,7 +11,7 @@ import toy_model
 from endpoint import Answer
 from world import TOWN, World
 
-from graphrag_ray.batch import answer_batch
+from graphrag_ray.asking.batch import answer_batch
 
 JOB = Path(__file__).parents[2] / "jobs" / "query.py"
 NAMES = ("ALICE", "HEIDI", "ERIN", "JUDY", "IVAN", "DAVE")

@@ -15,14 +15,14 @@ from endpoint import BROKEN, Answer, Response
 from test_chat import piped
 from world import REJECTED, Command, World, model_options, prompt_of
 
-from graphrag_ray import batch
-from graphrag_ray.ask import Index, open_index
-from graphrag_ray.batch import answer_batch
-from graphrag_ray.errors import LockHeld, StoreError
+from graphrag_ray.asking import batch
+from graphrag_ray.asking.ask import Index, open_index
+from graphrag_ray.asking.batch import answer_batch
+from graphrag_ray.base.errors import LockHeld, StoreError
 from graphrag_ray.query import methods
 from graphrag_ray.store import locks
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.local import LocalFiles
+from graphrag_ray.store.local_files import LocalFiles
 
 ABOUT_DAVE = "What about DAVE ?"
 FREE = "Every reply was in the cache: no model was asked."

@@ -13,9 +13,9 @@ from endpoint import BROKEN, Answer, Response
 from terminals import Terminal
 from world import REJECTED, World, prompt_of
 
-from graphrag_ray.chat import Chat
+from graphrag_ray.asking.chat import Chat
 from graphrag_ray.query.condense import NOT_REWRITTEN
-from graphrag_ray.query.parts import UNREADABLE
+from graphrag_ray.query.map_parts import UNREADABLE
 from graphrag_ray.store.gc import Options
 
 ABOUT_DAVE = "What did DAVE do?"
@@ -234,6 +234,6 @@ def test_a_snapshot_that_was_removed_meanwhile_is_told_with_what_to_do(town: Wor
 
 
 def remove_old(town: World) -> None:
-    from graphrag_ray.purge import collect
+    from graphrag_ray.indexing.purge import collect
 
     collect(town.store, Options(keep=1, grace_s=0.0), delete=True)

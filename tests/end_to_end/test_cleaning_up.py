@@ -22,8 +22,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from world import REJECTED, TOWN, Command, World, everything, prompt_of
 
-from graphrag_ray.ask import open_index
-from graphrag_ray.errors import (
+from graphrag_ray.asking.ask import open_index
+from graphrag_ray.base.errors import (
     CorruptPart,
     DeletionRefused,
     IndexNotFound,
@@ -32,7 +32,7 @@ from graphrag_ray.errors import (
     SnapshotRemoved,
     UsageError,
 )
-from graphrag_ray.purge import collect
+from graphrag_ray.indexing.purge import collect
 from graphrag_ray.query import methods
 from graphrag_ray.store import locks, snapshots, trim
 from graphrag_ray.store.files import Store

@@ -15,10 +15,10 @@ import toy_model
 from endpoint import BROKEN, WRONG_KEY, Answer
 from world import REJECTED, TOWN, Command, World, index_command, model_options, python
 
-from graphrag_ray.ids import entity_key
+from graphrag_ray.base.ids import entity_key
+from graphrag_ray.base.unforeseen import is_unforeseen
+from graphrag_ray.cli import program
 from graphrag_ray.store import locks
-from graphrag_ray.terminal import program
-from graphrag_ray.unforeseen import is_unforeseen
 
 QUESTION = "What are the THEMES?"
 COST = ["--set", "budget.max_cost_usd=1"]
@@ -83,7 +83,7 @@ def test_wrong_usage_or_settings_return_2_and_say_what_is_wrong(
 def test_wrong_settings_and_prompts_are_told_before_ray_is_started(
     run: Command, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from graphrag_ray.distributed import cluster
+    from graphrag_ray.engine.ray import cluster
 
     def refuse(address: str | None = None) -> None:
         pytest.fail("Ray was started")
@@ -285,7 +285,7 @@ def test_who_else_writes_is_told_before_anything_is_read_or_said(run: Command, w
 
 
 def test_an_error_shows_its_trace_only_when_asked(run: Command, world: World):
-    from graphrag_ray.errors import IndexNotFound
+    from graphrag_ray.base.errors import IndexNotFound
 
     with pytest.raises(IndexNotFound):
         run("--traceback", "status", "--root", world.root)
@@ -299,7 +299,7 @@ def test_an_error_that_nobody_foresaw_is_a_line_with_its_place_and_no_trace(
     def broken(*given: object, **more: object) -> None:
         entity_key(7)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("graphrag_ray.status.status_of", broken)
+    monkeypatch.setattr("graphrag_ray.indexing.status.status_of", broken)
     monkeypatch.setattr(program, "is_unforeseen", is_unforeseen)
     result = run("status", "--root", world.root)
     assert result.exit_code == 1 and "Traceback" not in result.stderr
@@ -314,7 +314,7 @@ def test_an_error_that_nobody_foresaw_is_a_line_with_its_place_and_no_trace(
 
 
 def test_init_writes_settings_and_prompts_that_index_accepts(run: Command, world: World, tmp_path: Path):
-    from graphrag_ray.prompts import PLACEHOLDERS
+    from graphrag_ray.settings.prompts import PLACEHOLDERS
 
     world.write(TOWN)
     project = tmp_path / "project"
@@ -327,8 +327,8 @@ def test_init_writes_settings_and_prompts_that_index_accepts(run: Command, world
 
 
 def test_what_init_writes_are_the_defaults(run: Command, tmp_path: Path):
-    from graphrag_ray.settings import Settings
-    from graphrag_ray.settings_file import load_settings
+    from graphrag_ray.settings.index_settings import Settings
+    from graphrag_ray.settings.settings_file import load_settings
 
     run("init", tmp_path)
     loaded = load_settings(tmp_path / "settings.yaml")

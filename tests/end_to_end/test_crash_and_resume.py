@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from machine import IN_FLIGHT, Killed, Machine, Small, machine
 from world import everything
 
-from graphrag_ray.errors import ModelRefused
+from graphrag_ray.base.errors import ModelRefused
 
 names = st.sampled_from(["ANNA", "BERT", "CORA", "DIRK", "EDNA", "FRED", "GINA"])
 sentences = st.lists(names, min_size=1, max_size=3, unique=True).map(lambda n: f"{' met '.join(n)} there. ")

@@ -13,11 +13,11 @@ import toy_model
 from endpoint import Endpoint
 from world import TOWN, Command, World, everything, index_command
 
-from graphrag_ray.errors import DeletionRefused
-from graphrag_ray.index import JOURNALS
-from graphrag_ray.steps import damage as steps_damage
-from graphrag_ray.steps.damage import needed
-from graphrag_ray.store import damage, locks, snapshots
+from graphrag_ray.base.errors import DeletionRefused
+from graphrag_ray.indexing import repair as steps_damage
+from graphrag_ray.indexing.index import JOURNALS
+from graphrag_ray.indexing.repair import needed
+from graphrag_ray.store import damaged_files, locks, snapshots
 from graphrag_ray.store.parts import Part, read_part
 from graphrag_ray.store.snapshots import Manifest
 
@@ -114,7 +114,7 @@ def mended(world: World, paths: list[str], whole: dict[str, Any]) -> None:
     assert all(told(world, path) for path in paths), world.observer.notes
     for path in there:
         folder, name = path.rsplit("/", 1)
-        assert (world.root / folder / damage.FOLDER / name).exists()
+        assert (world.root / folder / damaged_files.FOLDER / name).exists()
     assert done.committed and asked(world) == before, "all is made anew from the journal"
     assert everything(world.open()) == whole
     assert not world.index().committed and worries(world) == []

@@ -9,15 +9,15 @@ import pytest
 from rich.console import Console
 from world import Silent
 
-from graphrag_ray.ask import Index, open_index
+from graphrag_ray.asking.ask import Index, open_index
+from graphrag_ray.base.records import references_in
+from graphrag_ray.cli import console
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.engine.local import LocalExecutor
-from graphrag_ray.index import index
+from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.indexing.index import index
 from graphrag_ray.query.quotes import quoted
-from graphrag_ray.records import references_in
-from graphrag_ray.settings import Settings
+from graphrag_ray.settings.index_settings import Settings
 from graphrag_ray.store.files import Store
-from graphrag_ray.terminal import console
 
 TOP = Path(__file__).parents[2]
 QUESTION = re.search(r'query "(.+?)"', (TOP / "Makefile").read_text()).group(1)

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 from world import TOWN, World, prompt_of
 
-from graphrag_ray.cli import main
+from graphrag_ray.cli.command_line import main
 from graphrag_ray.corpus.tokens import count
-from graphrag_ray.llm.sizes import TOKENS_PER_MESSAGE
+from graphrag_ray.llm.request_sizes import TOKENS_PER_MESSAGE
 
 PRICE = ["--set", "models.default.price={input_usd_per_mtok: 1, output_usd_per_mtok: 2}"]
 
@@ -174,7 +174,7 @@ def test_wrong_usage_returns_2_and_says_what_is_wrong(world: World, arguments: l
 
 
 def test_a_large_input_is_sampled_by_files_and_says_so(world: World):
-    from graphrag_ray.estimate import estimate
+    from graphrag_ray.indexing.estimate import estimate
 
     world.write({f"{i:02}.txt": f"{TOWN['council.txt']} {i:02}" for i in range(20)})
     settings = world.settings()

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from world import REJECTED, TOWN, Command, World, index_command, prompt_of
 
 from graphrag_ray import offline
-from graphrag_ray.cli import main
+from graphrag_ray.cli.command_line import main
 from graphrag_ray.search import keyword
 
 

@@ -8,7 +8,7 @@ import pytest
 from world import TOWN, Command, World, python
 
 import graphrag_ray
-from graphrag_ray.errors import SettingsError
+from graphrag_ray.base.errors import SettingsError
 
 
 def test_an_index_is_built_and_asked_from_python(run: Command, world: World):

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from world import TOWN, World, everything, index_command
 
-from graphrag_ray.errors import StoreError
-from graphrag_ray.index import JOURNALS
+from graphrag_ray.base.errors import StoreError
+from graphrag_ray.indexing.index import JOURNALS
 from graphrag_ray.store import compaction, locks
 
 SIZE = 2 << 20
@@ -102,7 +102,7 @@ def test_the_command_on_ray_ends_with_1_on_a_full_disk_and_with_0_when_there_is_
     more += ["--address", ray.get_runtime_context().gcs_address]
 
     def run() -> subprocess.CompletedProcess[str]:
-        line = [sys.executable, "-m", "graphrag_ray.cli", *map(str, index_command(world, *more))]
+        line = [sys.executable, "-m", "graphrag_ray", *map(str, index_command(world, *more))]
         return subprocess.run(line, capture_output=True, text=True, timeout=200, check=False)
 
     full = run()

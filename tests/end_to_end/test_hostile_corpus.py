@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from world import TOWN, World
 
-from graphrag_ray.corpus import parse, tables
-from graphrag_ray.estimate import estimate
-from graphrag_ray.forecast import corpus
+from graphrag_ray.corpus import corpus_tables, parse
+from graphrag_ray.forecast import corpus_counts
+from graphrag_ray.indexing.estimate import estimate
 
 N = 60_000
 """Repetitions: what takes quadratic time with so many does not end."""
@@ -123,8 +123,8 @@ def test_what_nobody_foresaw_costs_the_document_or_row_and_is_told_with_its_plac
 
     monkeypatch.setattr(parse, "read_html", broken(parse.read_html))
     monkeypatch.setattr(parse, "to_json", broken(parse.to_json))
-    monkeypatch.setattr(tables, "chunk", broken(tables.chunk))
-    monkeypatch.setattr(corpus, "cut", broken(corpus.cut))
+    monkeypatch.setattr(corpus_tables, "chunk", broken(corpus_tables.chunk))
+    monkeypatch.setattr(corpus_counts, "cut", broken(corpus_counts.cut))
     world.write(
         TOWN
         | {"a.html": "<p>FAIL", "b.txt": "FAIL", "c.jsonl": '{"text": "x", "n": "FAIL"}\n{"text": "y"}\n'}
@@ -135,6 +135,9 @@ def test_what_nobody_foresaw_costs_the_document_or_row_and_is_told_with_its_plac
     told = {(f["document"], f["item"]): f["error"] for f in world.table("failures")}
     assert told.keys() == {("a.html", "a.html"), ("b.txt", "b.txt"), ("c.jsonl", "1")}
     assert all("ZeroDivisionError" in error for error in told.values())
-    assert "corpus/parse.py:" in told["a.html", "a.html"] and "corpus/tables.py:" in told["b.txt", "b.txt"]
+    assert (
+        "corpus/parse.py:" in told["a.html", "a.html"]
+        and "corpus/corpus_tables.py:" in told["b.txt", "b.txt"]
+    )
     monkeypatch.undo()
     assert world.index().manifest.counts["documents"] == len(TOWN) + 4 and world.table("failures") == []

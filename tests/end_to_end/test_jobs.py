@@ -22,7 +22,7 @@ from endpoint import Answer, Endpoint
 from s3_server import BUCKET, S3Server
 from world import REJECTED, TOWN
 
-from graphrag_ray.cli import main
+from graphrag_ray.cli.command_line import main
 
 REPOSITORY = Path(__file__).parents[2]
 VARIABLE = "GRAPHRAG_TEST_KEY_OF_NODES"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from machine import Machine, Small, machine
 from world import everything
 
-from graphrag_ray.purge import collect
+from graphrag_ray.indexing.purge import collect
 from graphrag_ray.store.gc import Options
 
 NAMES = ["ANNA", "BERT", "CORA", "DIRK", "EDNA", "FRED", "GINA", "HANS", "INGE", "JOHN", "KATE", "LARS"]

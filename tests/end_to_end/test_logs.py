@@ -20,7 +20,7 @@ import toy_model
 from endpoint import Response, Status, rate_limited
 from world import TOWN, Command, World, index_command
 
-from graphrag_ray import logs
+from graphrag_ray.base import logs
 
 KEY = "correct-horse-battery-staple"
 MARKER = "UNSPEAKABLE"
@@ -108,7 +108,7 @@ def test_options_count_more_than_the_environment_and_both_for_one_command_only(
     assert {"run started", "step ended", "run ended"} <= {record["message"] for record in told}
     assert not run(*index_command(world, "--log-level", "error")).stderr
     as_text = run(*index_command(world, "--log-format", "text", "-v", "-q")).stderr.splitlines()
-    assert any("INFO graphrag_ray.steps.record: run ended" in line for line in as_text)
+    assert any("INFO graphrag_ray.indexing.run_record: run ended" in line for line in as_text)
     monkeypatch.setenv("GRAPHRAG_RAY_LOG", "loud")
     for options in ([], ["-v"]):
         refused = run("status", "--root", world.root, *options)

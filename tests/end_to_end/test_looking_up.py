@@ -12,9 +12,9 @@ from endpoint import Answer as Reply
 from endpoint import Status
 from world import TOWN, Command, World, index_command, prompt_of
 
+from graphrag_ray.base.errors import GraphRagError, LevelNotFound, UsageError
+from graphrag_ray.base.records import parse_sections
 from graphrag_ray.corpus.tokens import count
-from graphrag_ray.errors import GraphRagError, LevelNotFound, UsageError
-from graphrag_ray.records import parse_sections
 
 WAYS = ["vector", "hybrid", "local"]
 LETTERS = [

@@ -16,9 +16,9 @@ from endpoint import Response, rate_limited
 from prometheus_client.parser import text_string_to_metric_families
 from world import TOWN, World
 
-from graphrag_ray.distributed.metrics import DECLARED, PREFIX
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.index import index
+from graphrag_ray.engine.ray.metrics import DECLARED, PREFIX
+from graphrag_ray.indexing.index import index
 from graphrag_ray.llm.accounting import Accounts
 
 KEY = "sk-only-the-endpoint-may-see-this"
@@ -67,7 +67,7 @@ def test_prometheus_reads_what_endpoint_and_accounts_count_once_also_after_a_lim
 ):
     import ray
 
-    from graphrag_ray.distributed.executor import RayExecutor
+    from graphrag_ray.engine.ray.ray_executor import RayExecutor
 
     refused, number, lock = count(), count(), threading.Lock()
 

@@ -21,9 +21,9 @@ from simulated import endpoint
 from world import Silent
 
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.engine.local import LocalExecutor
-from graphrag_ray.index import index
-from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.indexing.index import index
+from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store.files import Store
 
 REPOSITORY = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from stored_index import rewrite, unpacked, without_snapshot
 from terminals import Terminal
 from world import Command, everything
 
-from graphrag_ray.ask import open_index
+from graphrag_ray.asking.ask import open_index
 from graphrag_ray.store.snapshots import open_latest
 
 QUESTION = "What are the THEMES?"

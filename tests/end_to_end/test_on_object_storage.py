@@ -22,10 +22,10 @@ from s3_server import BUCKET, S3Server
 from served import Served, until
 from world import TOWN, Command, World, everything, model_options
 
-from graphrag_ray.ask import Index, open_index
-from graphrag_ray.errors import StoreError
-from graphrag_ray.settings import Storage
-from graphrag_ray.store import files, remote
+from graphrag_ray.asking.ask import Index, open_index
+from graphrag_ray.base.errors import StoreError
+from graphrag_ray.settings.index_settings import Storage
+from graphrag_ray.store import files, remote_files
 from graphrag_ray.store.files import Store
 
 QUESTION = "What are the THEMES?"
@@ -79,13 +79,13 @@ def cloud(s3_owner: S3Server, world: World) -> Cloud:
 @pytest.fixture
 def proxy(s3_owner: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
     monkeypatch.setattr(files, "FIRST_DELAY_S", 0.001)
-    monkeypatch.setattr(remote, "_INPUT_ATTEMPTS", 2)
+    monkeypatch.setattr(remote_files, "_INPUT_ATTEMPTS", 2)
     with S3Proxy(s3_owner.address) as running:
         yield running
 
 
 def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "graphrag_ray.cli", *map(str, arguments)]
+    return [sys.executable, "-m", "graphrag_ray", *map(str, arguments)]
 
 
 def in_a_process(*arguments: object) -> str:
@@ -250,7 +250,7 @@ def test_wrong_keys_are_told_and_nothing_is_taken_for_empty(
 
 def test_a_server_that_is_not_there_is_told(run: Command, cloud: Cloud, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(files, "FIRST_DELAY_S", 0.001)
-    monkeypatch.setattr(remote, "_INPUT_ATTEMPTS", 1)
+    monkeypatch.setattr(remote_files, "_INPUT_ATTEMPTS", 1)
     nobody = cloud.reached("http://127.0.0.1:9")
     result = run("status", "--root", cloud.index, *nobody)
     assert result.exit_code == 1 and "http://127.0.0.1:9" in result.stderr

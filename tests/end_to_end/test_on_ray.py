@@ -21,12 +21,12 @@ from click.testing import CliRunner
 from endpoint import Answer
 from world import TOWN, World, everything
 
-from graphrag_ray.cli import main
+from graphrag_ray.base.errors import ModelRefused
+from graphrag_ray.cli.command_line import main
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.errors import ModelRefused
-from graphrag_ray.index import Indexed, index
-from graphrag_ray.settings import Settings
-from graphrag_ray.status import status_of
+from graphrag_ray.indexing.index import Indexed, index
+from graphrag_ray.indexing.status import status_of
+from graphrag_ray.settings.index_settings import Settings
 
 DEMO = Path(__file__).parents[2] / "demo" / "corpus"
 DEEP = {
@@ -38,7 +38,7 @@ NO_EMBEDDINGS = {"embeddings": {"enabled": False}}
 
 
 def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "graphrag_ray.cli", *(str(a) for a in arguments)]
+    return [sys.executable, "-m", "graphrag_ray", *(str(a) for a in arguments)]
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -77,7 +77,7 @@ def tables_in_process(world: World, **changes: Any) -> dict[str, Any]:
 @pytest.fixture
 def on_cluster(on_ray: None, world: World) -> Iterator[Callable[..., Indexed]]:
     """Indexes the world on the session's cluster. `watching(executor)` is called before."""
-    from graphrag_ray.distributed.executor import RayExecutor
+    from graphrag_ray.engine.ray.ray_executor import RayExecutor
 
     made: list[Any] = []
 

@@ -25,7 +25,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 TAKE = """if True:
     import sys, time
-    from graphrag_ray.errors import LockHeld
+    from graphrag_ray.base.errors import LockHeld
     from graphrag_ray.store import locks
     from graphrag_ray.store.files import Store
     locks.BEAT_S = 0.1
@@ -48,13 +48,13 @@ TAKE = """if True:
 WRITE = """if True:
     import json, sys
     from graphrag_ray.engine.gateways import Models
-    from graphrag_ray.engine.local import LocalExecutor
-    from graphrag_ray.errors import GraphRagError
-    from graphrag_ray.index import index
-    from graphrag_ray.settings_file import parse_settings
+    from graphrag_ray.engine.in_process import LocalExecutor
+    from graphrag_ray.base.errors import GraphRagError
+    from graphrag_ray.indexing.index import index
+    from graphrag_ray.settings.settings_file import parse_settings
     from graphrag_ray.store import locks
     from graphrag_ray.store.files import Store
-    from graphrag_ray.terminal.progress import Observer
+    from graphrag_ray.cli.progress import Observer
     given = json.loads(sys.argv[1])
     locks.BEAT_S, locks.STALE_S = given["beat_s"], given["stale_s"]
     settings = parse_settings(given["settings"])

@@ -11,10 +11,10 @@ from click.testing import CliRunner, Result
 from deadly import DeadlyFile, DeadlyNames
 from world import TOWN, World, index_command
 
-from graphrag_ray import index as index_module
-from graphrag_ray.cli import main
-from graphrag_ray.steps import read as read_step
-from graphrag_ray.steps.listing import Listing, look_at
+from graphrag_ray.cli.command_line import main
+from graphrag_ray.indexing import index as index_module
+from graphrag_ray.indexing.stages import read_stage as read_step
+from graphrag_ray.indexing.stages.list_input import Listing, look_at
 
 
 def run(*arguments: object) -> Result:

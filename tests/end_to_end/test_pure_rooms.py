@@ -25,7 +25,7 @@ print(len(names), [m for m in {blocked!r} if m in sys.modules])
 """
 
 OFFLINE = """
-from graphrag_ray.messages import CallParameters, EmbeddingRequest
+from graphrag_ray.base.messages import CallParameters, EmbeddingRequest
 from graphrag_ray.offline import embed_many
 assert len(embed_many(["a text"])[0]) == 1024
 """

@@ -11,10 +11,10 @@ import toy_model
 from endpoint import WRONG_KEY, Answer, Status
 from world import DEEPER, REJECTED, World, prompt_of, python
 
-from graphrag_ray.errors import LevelNotFound, ModelRefused, UsageError
-from graphrag_ray.patience import FIRST_ATTEMPTS
-from graphrag_ray.query.parts import UNREADABLE
-from graphrag_ray.records import parse_sections
+from graphrag_ray.asking.session import FIRST_ATTEMPTS
+from graphrag_ray.base.errors import LevelNotFound, ModelRefused, UsageError
+from graphrag_ray.base.records import parse_sections
+from graphrag_ray.query.map_parts import UNREADABLE
 
 
 def shown_reports(world: World, start: int) -> list[str]:

@@ -11,9 +11,9 @@ import toy_model
 from endpoint import WRONG_KEY, Answer
 from world import REJECTED, TOWN, Command, World, index_command
 
-from graphrag_ray.build import before_of
+from graphrag_ray.base.errors import Interrupted, ModelRefused, Terminated
 from graphrag_ray.engine.executor import Progress
-from graphrag_ray.errors import Interrupted, ModelRefused, Terminated
+from graphrag_ray.indexing.build import before_of
 from graphrag_ray.store import locks, runs
 
 
@@ -132,7 +132,7 @@ def test_a_run_that_was_told_to_stop_waits_for_what_is_in_flight(world: World):
         return Answer(toy_model.respond(body), delay_s=0.4)
 
     world.endpoint.respond = respond
-    from graphrag_ray.index import index
+    from graphrag_ray.indexing.index import index
 
     with pytest.raises(Interrupted, match="run the same command again"):
         index(str(world.input), executor, world.settings(), world.observer)
@@ -148,7 +148,7 @@ def test_a_run_that_was_told_to_stop_waits_for_what_is_in_flight(world: World):
 def test_a_run_that_is_told_to_stop_when_a_stage_has_just_ended_begins_no_other_step(world: World):
     import signal
 
-    from graphrag_ray.index import index
+    from graphrag_ray.indexing.index import index
 
     world.write(TOWN)
     executor = world.executor(world.settings())

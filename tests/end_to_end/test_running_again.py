@@ -10,8 +10,8 @@ import toy_model
 from endpoint import BROKEN, Status
 from world import REJECTED, TOWN, World, everything, expected_entities, expected_relationships
 
-from graphrag_ray.engine.local import LocalExecutor
-from graphrag_ray.steps import read
+from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.indexing.stages import read_stage
 from graphrag_ray.store import snapshots
 
 NO_RETRIES = {"run": {"flush_s": 0.1, "max_attempts": 1, "max_failed_fraction": 1.0}}
@@ -127,7 +127,7 @@ def test_what_is_added_touches_no_part_of_what_is_kept(
         }
 
     monkeypatch.setattr(LocalExecutor, "map", counted)
-    monkeypatch.setattr(read, "_split_bytes", lambda total: bytes_of_a_pair)
+    monkeypatch.setattr(read_stage, "_split_bytes", lambda total: bytes_of_a_pair)
     world.write(TOWN)
     world.index()
     before = documents()
@@ -303,7 +303,7 @@ def test_an_index_of_the_offline_engine_is_continued_by_a_model(world: World):
 
 
 def test_a_changed_report_prompt_costs_only_reports(world: World, tmp_path):
-    from graphrag_ray.prompts import bundled_prompts
+    from graphrag_ray.settings.prompts import bundled_prompts
 
     world.write(TOWN)
     world.index()
@@ -351,7 +351,7 @@ def test_claims_switched_off_leave_the_next_snapshot(world: World):
 
 
 def test_an_older_snapshot_stays_readable(world: World):
-    from graphrag_ray.ask import open_index
+    from graphrag_ray.asking.ask import open_index
 
     world.write(TOWN)
     world.index()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from world import TOWN, Command, World, index_command
 
-from graphrag_ray.distributed import cluster, executor
+from graphrag_ray.engine.ray import cluster, ray_executor
 
 # settings
 
@@ -134,11 +134,13 @@ def test_on_a_cluster_the_nodes_have_the_keys_and_those_that_were_asked_get_work
     run: Command, world: World, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    monkeypatch.setattr("graphrag_ray.build.check_endpoints", lambda settings: pytest.fail("looked here"))
+    monkeypatch.setattr(
+        "graphrag_ray.indexing.build.check_endpoints", lambda settings: pytest.fail("looked here")
+    )
     # `run` connects to no cluster: there are no nodes to look at.
-    monkeypatch.setattr("graphrag_ray.distributed.nodes.check_nodes", lambda root, inputs: {"asked"})
+    monkeypatch.setattr("graphrag_ray.engine.ray.nodes.check_nodes", lambda root, inputs: {"asked"})
     workers_on: list[set[str]] = []
-    monkeypatch.setattr(executor.RayExecutor, "start", lambda made: workers_on.append(made.fit))
+    monkeypatch.setattr(ray_executor.RayExecutor, "start", lambda made: workers_on.append(made.fit))
     world.write(TOWN)
     assert run(*index_command(world)).exit_code == 0
     assert workers_on == [{"asked"}]

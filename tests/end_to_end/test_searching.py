@@ -15,17 +15,17 @@ import toy_model
 from endpoint import Endpoint, Status
 from world import TOWN, World
 
-from graphrag_ray.ask import Index, open_index
+from graphrag_ray.asking.ask import Index, open_index
+from graphrag_ray.asking.searching import Searching
+from graphrag_ray.asking.session import Asker
+from graphrag_ray.base.errors import GraphRagError, SnapshotRemoved, UsageError
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.errors import GraphRagError, SnapshotRemoved, UsageError
+from graphrag_ray.indexing.purge import collect
+from graphrag_ray.indexing.stages import search_stage as steps_search
 from graphrag_ray.offline import embed_many
-from graphrag_ray.patience import Asker
-from graphrag_ray.purge import collect
 from graphrag_ray.query import methods
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.query.method import Given, Hit, Kind, Method, Question, Search
-from graphrag_ray.searching import Searching
-from graphrag_ray.steps import search as steps_search
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.gc import Options
@@ -287,7 +287,7 @@ def test_a_document_that_is_added_is_found_and_one_that_is_removed_is_not(copy: 
 
 def test_nothing_new_makes_no_shard_and_what_is_new_makes_few(copy: World, monkeypatch: pytest.MonkeyPatch):
     many = {f"more{i:02}.txt": f"ALICE{chr(65 + i)} met BOB{chr(65 + i)}, time {i}." for i in range(20)}
-    monkeypatch.setattr("graphrag_ray.steps.read._split_bytes", lambda total: 64)
+    monkeypatch.setattr("graphrag_ray.indexing.stages.read_stage._split_bytes", lambda total: 64)
     monkeypatch.setattr(steps_search, "SHARD_BYTES", {"keyword": 1 << 14, "vector": 1 << 14})
     copy.write(many)
     copy.index()

@@ -18,12 +18,11 @@ import toy_model
 from endpoint import Answer, Status
 from world import TOWN, Command, World, chain, index_command
 
-from graphrag_ray import status
-from graphrag_ray.errors import ModelRefused
-from graphrag_ray.status import last_run, status_of, watched
-from graphrag_ray.steps import heartbeat
+from graphrag_ray.base.errors import ModelRefused
+from graphrag_ray.indexing import heartbeat, status
+from graphrag_ray.indexing.status import last_run, status_of, watched
 from graphrag_ray.store import gc, locks, runs
-from graphrag_ray.store.local import LocalFiles
+from graphrag_ray.store.local_files import LocalFiles
 
 OFTEN_S = 0.05
 

@@ -22,13 +22,13 @@ from endpoint import WRONG_KEY, Answer, Broken, Endpoint, Hang, Response, Status
 from served import Served, until
 from world import TOWN, World, know, prompt_of, python
 
-from graphrag_ray.ask import Index
-from graphrag_ray.commands.serve import _problem
-from graphrag_ray.purge import collect
-from graphrag_ray.service import asking
+from graphrag_ray.asking.ask import Index
+from graphrag_ray.cli.commands.serve_command import _problem
+from graphrag_ray.indexing.purge import collect
+from graphrag_ray.service import answering
 from graphrag_ray.service.chat_api import CITED
-from graphrag_ray.service.measures import PATHS
-from graphrag_ray.service.options import ServiceOptions
+from graphrag_ray.service.service_metrics import PATHS
+from graphrag_ray.service.service_options import ServiceOptions
 from graphrag_ray.store.gc import Options
 
 THEMES = "What are the THEMES?"
@@ -371,7 +371,7 @@ def test_a_bug_is_told_logged_and_counted_as_such(
         raise error
 
     served = serve()
-    monkeypatch.setattr(asking, "_replied", fail)
+    monkeypatch.setattr(answering, "_replied", fail)
     answer = served.ask(THEMES)
     assert answer.status_code == 500 and "DAVE" not in answer.text
     assert re.search("its log says how, under question=[0-9a-f]{24}", answer.json()["error"]["message"])
@@ -379,7 +379,7 @@ def test_a_bug_is_told_logged_and_counted_as_such(
     assert served.measured("questions_total") == {'{method="global",replica="",status="500"}': 2}
     bugs = [r for r in caplog.records if r.exc_info]
     # Ours, which leave out what an exception quotes; none of the server, which would tell it.
-    assert {r.name for r in bugs} == {"graphrag_ray.service.asking"} and len(bugs) == 2
+    assert {r.name for r in bugs} == {"graphrag_ray.service.answering"} and len(bugs) == 2
 
 
 def test_a_paid_answer_is_given_whatever_fails_beside_it(
@@ -393,7 +393,7 @@ def test_a_paid_answer_is_given_whatever_fails_beside_it(
         monkeypatch.setattr(Index, name, fail)
     answer = served.ask(THEMES, sources=True)
     assert answer.status_code == 200 and answer.json()["text"]
-    failed = [note for note in answer.json()["notes"] if "ZeroDivisionError (service/asking.py:" in note]
+    failed = [note for note in answer.json()["notes"] if "ZeroDivisionError (service/answering.py:" in note]
     assert len(failed) == 3 and "as DAVE wrote" not in answer.text
     assert "answer" in dict(served.stream(THEMES))
 

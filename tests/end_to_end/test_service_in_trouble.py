@@ -14,8 +14,8 @@ from endpoint import NO_QUOTA, Drop, Endpoint, rate_limited
 from served import Served, until
 from world import TOWN, Command, World, know
 
-from graphrag_ray import patience
-from graphrag_ray.commands.serve import _problem
+from graphrag_ray.asking import session
+from graphrag_ray.cli.commands.serve_command import _problem
 
 THEMES = "What are the THEMES?"
 CHAT = "/v1/chat/completions"
@@ -53,7 +53,7 @@ def serve(town: World) -> Iterator[Start]:
 def test_a_model_that_refused_is_asked_again_after_a_while(
     town: World, serve: Start, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(patience, "REFUSED_FOR_S", 1.0)
+    monkeypatch.setattr(session, "REFUSED_FOR_S", 1.0)
     served = serve()
     town.endpoint.respond = lambda body: NO_QUOTA
     asked = town.asked()

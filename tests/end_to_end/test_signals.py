@@ -26,7 +26,7 @@ class Driver:
 
     def __init__(self, world: World) -> None:
         options = index_command(world, "--set", "embeddings.enabled=false")
-        line = [sys.executable, "-m", "graphrag_ray.cli", *map(str, options)]
+        line = [sys.executable, "-m", "graphrag_ray", *map(str, options)]
         self.process = subprocess.Popen(
             line,
             stdout=subprocess.DEVNULL,

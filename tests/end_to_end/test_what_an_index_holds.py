@@ -12,9 +12,9 @@ import pytest
 import toy_model
 from world import DEEP, TOWN, World, chain, everything, expected_entities, expected_relationships
 
-from graphrag_ray.errors import LevelNotFound
-from graphrag_ray.records import SECTIONS
-from graphrag_ray.schema import TABLES
+from graphrag_ray.base.errors import LevelNotFound
+from graphrag_ray.base.records import SECTIONS
+from graphrag_ray.base.schema import TABLES
 
 TABLE_OF = {
     "Entities": "entities",

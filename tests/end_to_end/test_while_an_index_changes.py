@@ -15,11 +15,11 @@ import orjson
 import pytest
 from world import TOWN, Command, World, everything, index_command
 
-from graphrag_ray.ask import open_index
-from graphrag_ray.purge import collect
-from graphrag_ray.status import status_of
-from graphrag_ray.steps import changes as comparing
-from graphrag_ray.steps import merge, read
+from graphrag_ray.asking.ask import open_index
+from graphrag_ray.indexing import changes as comparing
+from graphrag_ray.indexing.purge import collect
+from graphrag_ray.indexing.stages import merge_stage, read_stage
+from graphrag_ray.indexing.status import status_of
 from graphrag_ray.store import snapshots
 from graphrag_ray.store.gc import Options
 
@@ -30,8 +30,8 @@ MANY = {
 READER = """
 import sys, time
 from pathlib import Path
-from graphrag_ray.ask import open_index
-from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.asking.ask import open_index
+from graphrag_ray.settings.settings_file import parse_settings
 
 root, stop = sys.argv[1], Path(sys.argv[2])
 seen = set()
@@ -79,8 +79,8 @@ def test_a_reader_sees_whole_snapshots_during_updates_and_cleaning(world: World,
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A document a part, and as many partitions as a large corpus would have."""
-    monkeypatch.setattr(read, "_split_bytes", lambda total: 1)
-    monkeypatch.setattr(merge, "_partitions", lambda groups: 16)
+    monkeypatch.setattr(read_stage, "_split_bytes", lambda total: 1)
+    monkeypatch.setattr(merge_stage, "_partitions", lambda groups: 16)
 
 
 def test_after_an_update_of_one_document_nearly_all_parts_are_shared(world: World, small_parts: None):
@@ -119,7 +119,7 @@ def pairs_of(world: World, number: int) -> list[tuple[str, ...]]:
 def test_one_large_file_is_many_groups_and_a_row_more_changes_few(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(read, "_split_bytes", lambda total: 3000)
+    monkeypatch.setattr(read_stage, "_split_bytes", lambda total: 3000)
     rows = {f"letter {i}": f"NAME{chr(65 + i % 26)} met NAMEB in the year {i}." for i in range(120)}
     items = list(rows.items())
     world.write({"all.jsonl": rows_as_lines(rows)})

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
+from graphrag_ray.cli.progress import Observer
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.index import index
-from graphrag_ray.settings_file import parse_settings
-from graphrag_ray.status import status_of
+from graphrag_ray.indexing.index import index
+from graphrag_ray.indexing.status import status_of
+from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store.files import Store
-from graphrag_ray.terminal.progress import Observer
 
 ENDPOINT = Path(__file__).parents[2] / "benchmarks" / "endpoint"
 LATENCY_S = 0.5
@@ -89,7 +89,7 @@ def server() -> Iterator[Watched]:
 def test_without_a_known_limit_calls_in_flight_settle_at_the_capacity_and_follow_it(
     on_ray: None, server: Watched, tmp_path: Path
 ) -> None:
-    from graphrag_ray.distributed.executor import RayExecutor
+    from graphrag_ray.engine.ray.ray_executor import RayExecutor
 
     texts = [json.dumps({"title": f"t{i}", "text": f"Ann met Bob in year {i}."}) for i in range(CHUNKS)]
     (tmp_path / "corpus.jsonl").write_text("\n".join(texts))

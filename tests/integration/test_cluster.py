@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import ray
 
-from graphrag_ray.distributed.nodes import runtime_environment
+from graphrag_ray.engine.ray.nodes import runtime_environment
 
 PRINT_ADDRESS = """
 import ray
-from graphrag_ray.distributed.cluster import connected
+from graphrag_ray.engine.ray.cluster import connected
 with connected():
     print("at", ray.get_runtime_context().gcs_address)
 """
@@ -47,8 +47,8 @@ def test_an_address_at_which_nothing_listens_is_told_in_one_message():
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     script = f"""
-from graphrag_ray.distributed.cluster import connected
-from graphrag_ray.errors import GraphRagError
+from graphrag_ray.engine.ray.cluster import connected
+from graphrag_ray.base.errors import GraphRagError
 try:
     with connected({address!r}):
         pass
@@ -100,7 +100,7 @@ def test_a_private_cluster_takes_a_token_whatever_the_environment_says(tmp_path:
     script = """
 import os
 import ray
-from graphrag_ray.distributed.cluster import connected
+from graphrag_ray.engine.ray.cluster import connected
 with connected():
     mode = ray.remote(lambda: os.environ["RAY_AUTH_MODE"]).remote()
     print(os.environ["RAY_AUTH_MODE"], ray.get(mode))

@@ -15,28 +15,35 @@ import pytest
 from endpoint import BROKEN, TOO_LONG, WRONG_KEY, Answer, Endpoint, unsupported
 from listed import Listed
 
-from graphrag_ray import logs
+from graphrag_ray.base import logs
+from graphrag_ray.base.errors import (
+    BudgetSpent,
+    CorruptPart,
+    Interrupted,
+    LockLost,
+    ModelRefused,
+    TooManyFailures,
+)
+from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
+from graphrag_ray.base.unforeseen import told
+from graphrag_ray.cli.progress import Observer
 from graphrag_ray.engine import stopping
 from graphrag_ray.engine.executor import Executor, Progress, RowSource
 from graphrag_ray.engine.gateways import Models, connected_to
-from graphrag_ray.engine.local import LocalExecutor
+from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.work import Row, Work, outcomes
-from graphrag_ray.errors import BudgetSpent, CorruptPart, Interrupted, LockLost, ModelRefused, TooManyFailures
+from graphrag_ray.indexing.compact import compact
+from graphrag_ray.indexing.run import Run
+from graphrag_ray.indexing.stages.describe_stage import _assemble
 from graphrag_ray.llm.accounting import quirks_in
-from graphrag_ray.messages import CallParameters, ChatRequest, Message
-from graphrag_ray.settings import Budget
-from graphrag_ray.settings_file import parse_settings
-from graphrag_ray.steps.compact import compact
-from graphrag_ray.steps.describe import _assemble
-from graphrag_ray.steps.run import Run
+from graphrag_ray.settings.index_settings import Budget
+from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store import compaction, locks
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
+from graphrag_ray.store.journal_rows import JournalRow
 from graphrag_ray.store.parts import read_table
-from graphrag_ray.store.rows import JournalRow
-from graphrag_ray.terminal.progress import Observer
-from graphrag_ray.unforeseen import told
 
 CALL = CallParameters("default", "m")
 Make = Callable[..., Executor]
@@ -67,7 +74,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, endpoint: Endpoint) -> 
         if request.param == "local":
             return LocalExecutor(store, models, limit, flush_s)
         request.getfixturevalue("on_ray")
-        from graphrag_ray.distributed.executor import RayExecutor
+        from graphrag_ray.engine.ray.ray_executor import RayExecutor
 
         made.append(RayExecutor(store, models, limit, flush_s))
         return made[-1]

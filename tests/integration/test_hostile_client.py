@@ -16,10 +16,10 @@ from endpoint import Endpoint
 from served import Served, until
 from world import TOWN, World, know
 
-from graphrag_ray.errors import UsageError
+from graphrag_ray.base.errors import UsageError
 from graphrag_ray.service.access import find_token
 from graphrag_ray.service.faults import MOST_CHARACTERS
-from graphrag_ray.service.options import ServiceOptions
+from graphrag_ray.service.service_options import ServiceOptions
 
 THEMES = "What are the THEMES?"
 CHAT = "/v1/chat/completions"

@@ -16,14 +16,21 @@ import numpy as np
 import pytest
 from hostile_server import HostileServer, answer, begins, dripping, forever
 
-from graphrag_ray import settings
-from graphrag_ray.errors import CallError, FatalCallError, PermanentCallError, TransientCallError
+from graphrag_ray.base.errors import CallError, FatalCallError, PermanentCallError, TransientCallError
+from graphrag_ray.base.messages import (
+    CallParameters,
+    ChatReply,
+    ChatRequest,
+    EmbeddingRequest,
+    Message,
+    Request,
+)
 from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.llm.call_failures import GaveUp, OnlyThoughts
 from graphrag_ray.llm.client import connect
-from graphrag_ray.llm.failures import GaveUp, OnlyThoughts
 from graphrag_ray.llm.gateway import Gateway
 from graphrag_ray.llm.limiter import LocalLimiter
-from graphrag_ray.messages import CallParameters, ChatReply, ChatRequest, EmbeddingRequest, Message, Request
+from graphrag_ray.settings import index_settings
 
 CALL = CallParameters("default", "m", max_output_tokens=200)
 CHAT = ChatRequest("map", (Message("user", "Say hello."),), CALL)
@@ -55,15 +62,19 @@ class Asked:
     ) -> None:
         self.accounts, self.heard = Accounts(), Heard()
         with HostileServer(says) as self.server:
-            at = settings.Endpoint(base_url=self.server.base_url, api_key_env=None, max_in_flight=50)
-            given = {"model": "m", "timeout_s": 5.0, "price": settings.Price(input_usd_per_mtok=1)} | model
-            one = settings.Model(provider="openai", endpoints=(at,), **given)
+            at = index_settings.Endpoint(base_url=self.server.base_url, api_key_env=None, max_in_flight=50)
+            given = {
+                "model": "m",
+                "timeout_s": 5.0,
+                "price": index_settings.Price(input_usd_per_mtok=1),
+            } | model
+            one = index_settings.Model(provider="openai", endpoints=(at,), **given)
             self.results = asyncio.run(self._all(one, requests or (CHAT,), stream, max_attempts))
             self.sent, self.bodies = self.server.sent, self.server.asked
         self.result = self.results[0]
 
     async def _all(
-        self, model: settings.Model, requests: Iterable[Request], stream: bool, max_attempts: int
+        self, model: index_settings.Model, requests: Iterable[Request], stream: bool, max_attempts: int
     ) -> list[Any]:
         models = {"default": model}
         gateway = Gateway(

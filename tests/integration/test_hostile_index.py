@@ -16,13 +16,13 @@ from click.testing import CliRunner, Result
 from endpoint import Endpoint
 from stored_index import rewrite, unpacked, without_snapshot
 
-from graphrag_ray.ask import open_index
-from graphrag_ray.build import build_index
-from graphrag_ray.cli import main
-from graphrag_ray.errors import SettingsError
+from graphrag_ray.asking.ask import open_index
+from graphrag_ray.base.errors import SettingsError
+from graphrag_ray.cli.command_line import main
+from graphrag_ray.indexing.build import build_index
 from graphrag_ray.query import methods
-from graphrag_ray.service.options import ServiceOptions
-from graphrag_ray.settings import OPENAI_URL
+from graphrag_ray.service.service_options import ServiceOptions
+from graphrag_ray.settings.index_settings import OPENAI_URL
 from graphrag_ray.store import snapshots
 from graphrag_ray.store.files import Store
 

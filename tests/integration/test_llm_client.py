@@ -32,16 +32,23 @@ from endpoint import (
     unsupported,
 )
 
-from graphrag_ray import settings
-from graphrag_ray.errors import FatalCallError, PermanentCallError, TransientCallError
+from graphrag_ray.base.errors import FatalCallError, PermanentCallError, TransientCallError
+from graphrag_ray.base.messages import (
+    CallParameters,
+    ChatReply,
+    ChatRequest,
+    EmbeddingRequest,
+    Message,
+    Usage,
+)
+from graphrag_ray.base.model_families import THOUGHT_TOKENS
 from graphrag_ray.llm import client
 from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.llm.call_failures import GaveUp
 from graphrag_ray.llm.client import connect
-from graphrag_ray.llm.failures import GaveUp
 from graphrag_ray.llm.gateway import Gateway
 from graphrag_ray.llm.limiter import LocalLimiter
-from graphrag_ray.messages import CallParameters, ChatReply, ChatRequest, EmbeddingRequest, Message, Usage
-from graphrag_ray.model_families import THOUGHT_TOKENS
+from graphrag_ray.settings import index_settings
 
 KEY = "sk-test-0123456789abcdef"
 CALL = CallParameters("default", "gpt-4o-mini")
@@ -73,13 +80,13 @@ class World:
         model = {"model": "gpt-4o-mini", "timeout_s": 10.0} | model
         described = [
             e
-            if isinstance(e, settings.Endpoint)
-            else settings.Endpoint(
+            if isinstance(e, index_settings.Endpoint)
+            else index_settings.Endpoint(
                 base_url=e.base_url, **({"max_in_flight": 100} if limits is None else limits)
             )
             for e in endpoints
         ]
-        self.model = settings.Model(provider="openai", endpoints=tuple(described), **model)
+        self.model = index_settings.Model(provider="openai", endpoints=tuple(described), **model)
         self.accounts = Accounts()
         self.environ = {"OPENAI_API_KEY": KEY} if environ is None else environ
         self.max_attempts, self.force_yes_no = max_attempts, force_yes_no
@@ -248,7 +255,7 @@ def test_an_endpoint_that_is_not_there_is_named_after_all_attempts():
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}/v1"
-        world = World(settings.Endpoint(base_url=url), max_attempts=2)
+        world = World(index_settings.Endpoint(base_url=url), max_attempts=2)
         error = world.run_one(chat())
     assert isinstance(error, GaveUp)
     assert error.attempts == 2
@@ -332,12 +339,12 @@ def test_a_missing_key_names_its_variable_and_this_node():
 
 def test_an_endpoint_without_a_key_gets_no_authorization():
     with Endpoint() as endpoint:
-        described = settings.Endpoint(
+        described = index_settings.Endpoint(
             base_url=endpoint.base_url, api_key_env=None, headers={"X-Team": "graphs"}
         )
         assert World(described, environ={}).run_one(chat()).text == "Hello."
         assert World(described).run_one(chat()).text == "Hello."
-        with_key = settings.Endpoint(base_url=endpoint.base_url)
+        with_key = index_settings.Endpoint(base_url=endpoint.base_url)
         World(with_key).run_one(chat())
     request = endpoint.requests[0]
     assert ["Authorization" in r.headers for r in endpoint.requests] == [False, False, True]
@@ -506,8 +513,10 @@ def test_a_slow_call_is_hedged_and_has_one_reply():
 def test_each_endpoint_has_its_own_key_its_own_name_for_the_model_and_its_own_price():
     with Endpoint(key="key-of-a") as a, Endpoint(key="key-of-b") as b:
         described = [
-            settings.Endpoint(base_url=a.base_url, api_key_env="A_KEY", max_in_flight=1),
-            settings.Endpoint(base_url=b.base_url, api_key_env="B_KEY", model="gpt-4o", max_in_flight=1),
+            index_settings.Endpoint(base_url=a.base_url, api_key_env="A_KEY", max_in_flight=1),
+            index_settings.Endpoint(
+                base_url=b.base_url, api_key_env="B_KEY", model="gpt-4o", max_in_flight=1
+            ),
         ]
         world = World(*described, environ={"A_KEY": "key-of-a", "B_KEY": "key-of-b"})
         world.run(*[chat(f"call {i}") for i in range(40)])
@@ -550,8 +559,8 @@ def test_two_endpoints_share_the_work_and_one_that_refuses_the_key_is_dropped(ca
 
 def test_an_endpoint_that_went_away_does_not_stop_the_work():
     with Endpoint(lambda body: Answer("b", delay_s=0.01)) as alive:
-        gone = settings.Endpoint(base_url="http://127.0.0.1:9/v1", max_in_flight=5)
-        here = settings.Endpoint(base_url=alive.base_url, max_in_flight=5)
+        gone = index_settings.Endpoint(base_url="http://127.0.0.1:9/v1", max_in_flight=5)
+        here = index_settings.Endpoint(base_url=alive.base_url, max_in_flight=5)
         replies = World(gone, here, max_attempts=8).run(*[chat(f"call {i}") for i in range(60)])
     assert [r.text for r in replies] == ["b"] * 60
 

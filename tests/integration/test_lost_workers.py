@@ -17,15 +17,15 @@ import ray
 from endpoint import Answer, Endpoint
 from listed import Listed
 
-from graphrag_ray.distributed import pool
-from graphrag_ray.distributed.executor import RayExecutor
-from graphrag_ray.distributed.worker import WorkerActor
+from graphrag_ray.base.errors import GraphRagError
+from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.engine.executor import Progress
 from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.ray import worker_pool
+from graphrag_ray.engine.ray.ray_executor import RayExecutor
+from graphrag_ray.engine.ray.worker import WorkerActor
 from graphrag_ray.engine.work import Row, Work
-from graphrag_ray.errors import GraphRagError
-from graphrag_ray.messages import CallParameters, ChatRequest, Message
-from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 
@@ -148,7 +148,7 @@ def test_replies_that_workers_lose_hold_nothing_up_and_nothing_is_paid_twice(
     faults = json.dumps({"CoreWorkerService.grpc_client.PushTask": lost})
     broken = {"runtime_env": {"env_vars": {"RAY_testing_rpc_failure": faults}}}
     lossy = SimpleNamespace(options=lambda **given: WorkerActor.options(**broken, **given))
-    monkeypatch.setattr(pool, "WorkerActor", lossy)
+    monkeypatch.setattr(worker_pool, "WorkerActor", lossy)
     endpoint.respond = lambda body: Answer(body["messages"][-1]["content"].upper(), delay_s=0.1)
     until = time.monotonic() + 90
 
@@ -177,7 +177,7 @@ def lose_sight(worker: Any) -> None:
     """In a worker's process: for a second its coordinator cannot be reached, and that is taken for long."""
     from ray.exceptions import ActorUnavailableError
 
-    from graphrag_ray.distributed.once import Line
+    from graphrag_ray.engine.ray.once import Line
 
     ask, until = Line.ask, time.monotonic() + 1.0
 
@@ -194,18 +194,18 @@ class Notice:
     workers then are gone."""
 
     def __init__(self, executor: RayExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._executor, self.seen = executor, pool.seen_now
+        self._executor, self.seen = executor, worker_pool.seen_now
         self.given: list[Any] = []
-        monkeypatch.setattr(pool, "seen_now", self._now)
-        monkeypatch.setattr(pool, "LOOK_S", 0.1)
+        monkeypatch.setattr(worker_pool, "seen_now", self._now)
+        monkeypatch.setattr(worker_pool, "LOOK_S", 0.1)
 
     def give(self) -> None:
         self.given = self.given or workers(self._executor)
 
-    def _now(self) -> pool.Seen:
+    def _now(self) -> worker_pool.Seen:
         seen = self.seen()
         if any(worker in self.given for worker in workers(self._executor)):
-            return pool.Seen([], {node.id: time.time() + 60 for node in seen.staying})
+            return worker_pool.Seen([], {node.id: time.time() + 60 for node in seen.staying})
         return seen
 
 
@@ -231,9 +231,9 @@ def test_a_run_whose_last_node_is_to_go_ends_and_says_so(
     executor: RayExecutor, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
     executor.start()
-    gone = pool.Seen([], {node.id: time.time() + 60 for node in pool.seen_now().staying})
-    monkeypatch.setattr(pool, "LOOK_S", 0.1)
-    monkeypatch.setattr(pool, "seen_now", lambda: gone)
+    gone = worker_pool.Seen([], {node.id: time.time() + 60 for node in worker_pool.seen_now().staying})
+    monkeypatch.setattr(worker_pool, "LOOK_S", 0.1)
+    monkeypatch.setattr(worker_pool, "seen_now", lambda: gone)
     with pytest.raises(GraphRagError, match="all LLM workers left"):
         run(executor)
     monkeypatch.undo()

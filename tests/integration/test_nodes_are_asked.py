@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import ray
 
-from graphrag_ray.distributed import nodes, pool
-from graphrag_ray.distributed.nodes import check_nodes
-from graphrag_ray.distributed.pool import Pool
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.engine.ray import nodes, worker_pool
+from graphrag_ray.engine.ray.nodes import check_nodes
+from graphrag_ray.engine.ray.worker_pool import Pool
+from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store.files import Store
 
 
@@ -134,7 +134,7 @@ def test_a_storage_that_hangs_keeps_no_command_from_ending_and_no_ray_is_asked_a
         back.wait(60)
         write(path, data)
 
-    monkeypatch.setattr(pool, "ENDS_WITHIN_S", 0.1)
+    monkeypatch.setattr(worker_pool, "ENDS_WITHIN_S", 0.1)
     monkeypatch.setattr(store, "write", hang)
     monkeypatch.setattr(nodes, "_probe", probed.append)
     made = make(set())

@@ -14,8 +14,8 @@ import pytest
 from s3_proxy import S3Proxy
 from s3_server import BUCKET, S3Server
 
-from graphrag_ray.errors import IndexNotFound, StoreError
-from graphrag_ray.store import files, parts, remote, snapshots
+from graphrag_ray.base.errors import IndexNotFound, StoreError
+from graphrag_ray.store import files, parts, remote_files, snapshots
 from graphrag_ray.store.files import Store
 
 
@@ -104,7 +104,7 @@ for i in range(9):
 
 @pytest.mark.parametrize(
     ("piece", "kind", "nth"),
-    [(remote._SINGLE_PUT_BYTES, "PUT", 2), (6 << 20, "PUT part", 7)],
+    [(remote_files._SINGLE_PUT_BYTES, "PUT", 2), (6 << 20, "PUT part", 7)],
     ids=["in one request", "in parts"],
 )
 def test_a_writer_that_is_killed_in_the_middle_leaves_no_torn_object(store, proxy, piece, kind, nth):
@@ -134,7 +134,7 @@ def unfinished(store):
 
 
 def test_a_large_object_in_parts_rides_out_faults_and_leaves_no_parts(proxy, proxied, monkeypatch):
-    monkeypatch.setattr(remote, "_SINGLE_PUT_BYTES", 5 << 20)
+    monkeypatch.setattr(remote_files, "_SINGLE_PUT_BYTES", 5 << 20)
     data = os.urandom(11 << 20)
     proxy.script[:] = [("PUT", "503"), ("PUT", "hang up"), ("PUT", "")]
     proxied.write("large", data)

@@ -10,14 +10,22 @@ import pytest
 import toy_model
 from endpoint import Endpoint
 
-from graphrag_ray.ask import open_index
+from graphrag_ray.asking.ask import open_index
+from graphrag_ray.cli.progress import Observer
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.engine.local import LocalExecutor
-from graphrag_ray.index import index
-from graphrag_ray.settings_file import parse_settings
-from graphrag_ray.steps import blocks, extract, finish, merge, read, reports, run
+from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.indexing import run
+from graphrag_ray.indexing.index import index
+from graphrag_ray.indexing.stages import (
+    blocks,
+    extract_stage,
+    finish_stage,
+    merge_stage,
+    read_stage,
+    reports_stage,
+)
+from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store.files import Store
-from graphrag_ray.terminal.progress import Observer
 
 TABLES = (
     "documents",
@@ -69,14 +77,14 @@ def test_tables_are_the_same_however_many_partitions_and_blocks_there_are(
     write_corpus(tmp_path / "in")
     with Endpoint(respond=toy_model.respond) as endpoint:
         whole = tables(str(tmp_path / "one"), tmp_path / "in", endpoint)
-        monkeypatch.setattr(merge, "ROWS_PER_PARTITION", 20)
+        monkeypatch.setattr(merge_stage, "ROWS_PER_PARTITION", 20)
         monkeypatch.setattr(blocks, "BLOCK_ROWS", 3)
-        monkeypatch.setattr(finish, "COMMUNITIES_AT_ONCE", 2)
-        monkeypatch.setattr(finish, "ELEMENTS_AT_ONCE", 7)
-        monkeypatch.setattr(reports, "PART_ROWS", 2)
-        monkeypatch.setattr(read, "_split_bytes", lambda total: 1000)
+        monkeypatch.setattr(finish_stage, "COMMUNITIES_AT_ONCE", 2)
+        monkeypatch.setattr(finish_stage, "ELEMENTS_AT_ONCE", 7)
+        monkeypatch.setattr(reports_stage, "PART_ROWS", 2)
+        monkeypatch.setattr(read_stage, "_split_bytes", lambda total: 1000)
         monkeypatch.setattr(run, "ROWS_AT_ONCE", 2)
-        monkeypatch.setattr(extract, "MAX_PART_BYTES", 2000)
+        monkeypatch.setattr(extract_stage, "MAX_PART_BYTES", 2000)
         parts = tables(str(tmp_path / "many"), tmp_path / "in", endpoint)
     assert len(Store(str(tmp_path / "many")).list("tables/entities")) > 2
     assert len(Store(str(tmp_path / "many")).list("tables/text_units")) > 8

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from endpoint import Endpoint, Response, Status
 
+from graphrag_ray.asking.session import FIRST_ATTEMPTS, Asker
+from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Message
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.work import Outcome
-from graphrag_ray.messages import CallParameters, ChatReply, ChatRequest, Message
-from graphrag_ray.patience import FIRST_ATTEMPTS, Asker
-from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.settings.settings_file import parse_settings
 
 BUSY = Status(503, headers={"Retry-After": "0"})
 CALL = CallParameters("default", "m")
@@ -21,7 +21,7 @@ CALL = CallParameters("default", "m")
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphrag_ray.llm.lane.FIRST_BACK_OFF_S", 0.001)
+    monkeypatch.setattr("graphrag_ray.llm.model_client.FIRST_BACK_OFF_S", 0.001)
 
 
 def two_turns(name: str) -> Generator[ChatRequest, ChatReply, str]:

@@ -7,9 +7,9 @@ from itertools import count
 
 import pytest
 
-from graphrag_ray.distributed import coordinator
-from graphrag_ray.distributed.coordinator import Coordinator, Report
-from graphrag_ray.distributed.once import Call
+from graphrag_ray.engine.ray import coordinator
+from graphrag_ray.engine.ray.coordinator import Coordinator, Report
+from graphrag_ray.engine.ray.once import Call
 from graphrag_ray.store import locks
 
 

@@ -15,13 +15,13 @@ import ray
 from endpoint import Endpoint
 from listed import Listed
 
-from graphrag_ray.distributed.executor import RayExecutor
+from graphrag_ray.base.errors import ProcessDied
+from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.engine.executor import Parted
 from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.ray.ray_executor import RayExecutor
 from graphrag_ray.engine.work import Outcome, Row, Work
-from graphrag_ray.errors import ProcessDied
-from graphrag_ray.messages import CallParameters, ChatRequest, Message
-from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.parts import read_table

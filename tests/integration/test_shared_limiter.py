@@ -16,20 +16,20 @@ import ray
 from ray import serve
 from ray._common.formatters import JSONFormatter
 
-from graphrag_ray import logs
-from graphrag_ray.distributed import limits, serving
-from graphrag_ray.distributed.limits import (
+from graphrag_ray.base import logs
+from graphrag_ray.base.errors import UsageError
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.ray import limiter_actors, serving
+from graphrag_ray.engine.ray.limiter_actors import (
     LINGER_S,
     LONGEST_LINGER_S,
     RayLimiter,
     SharedLimiter,
     start_limiters,
 )
-from graphrag_ray.engine.gateways import Models
-from graphrag_ray.errors import UsageError
-from graphrag_ray.llm.headers import Told
+from graphrag_ray.llm.limit_headers import Told
 from graphrag_ray.llm.limits import Ended
-from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.settings.settings_file import parse_settings
 
 NAMESPACE = "graphrag-ray-tests"
 MODEL = "default"
@@ -195,7 +195,7 @@ def test_what_a_limiter_gave_before_it_was_restarted_frees_none_of_its_places(mo
 
 
 def test_a_limiter_that_nobody_uses_ends(models: Models, prefix: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(limits, "UNUSED_S", 1.0)
+    monkeypatch.setattr(limiter_actors, "UNUSED_S", 1.0)
     start_limiters(prefix, models, NAMESPACE)
     assert is_there(prefix)
     while is_there(prefix):  # for as long as a test may take

@@ -13,13 +13,13 @@ from endpoint import Answer, Endpoint
 from faulty import OutageStore
 from listed import Listed
 
+from graphrag_ray.base.errors import StoreError
+from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.engine.executor import Executor
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.engine.local import LocalExecutor
+from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.work import Row, Work
-from graphrag_ray.errors import StoreError
-from graphrag_ray.messages import CallParameters, ChatRequest, Message
-from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store import files
 from graphrag_ray.store.journal import JournalIndex
 
@@ -72,7 +72,7 @@ def make(
         if request.param == "local":
             return LocalExecutor(store, models, flush_s=0.2)
         request.getfixturevalue("on_ray")
-        from graphrag_ray.distributed.executor import RayExecutor
+        from graphrag_ray.engine.ray.ray_executor import RayExecutor
 
         made.append(RayExecutor(store, models, flush_s=0.2, workers_per_node=1))
         return made[-1]

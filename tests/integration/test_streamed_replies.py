@@ -21,15 +21,15 @@ from endpoint import (
     unsupported,
 )
 
-from graphrag_ray import settings
-from graphrag_ray.errors import CallError, FatalCallError, PermanentCallError
+from graphrag_ray.base.errors import CallError, FatalCallError, PermanentCallError
+from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Message, Usage
 from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.llm.call_failures import GaveUp
 from graphrag_ray.llm.client import connect
-from graphrag_ray.llm.failures import GaveUp
 from graphrag_ray.llm.gateway import Gateway
-from graphrag_ray.llm.lane import Called
 from graphrag_ray.llm.limiter import LocalLimiter
-from graphrag_ray.messages import CallParameters, ChatReply, ChatRequest, Message, Usage
+from graphrag_ray.llm.model_client import Called
+from graphrag_ray.settings import index_settings
 
 TEXT = "The ferry was sold; nobody was asked. Ünïcödé 🚢 too."
 REQUEST = ChatRequest("reduce", (Message("user", "Say it."),), CallParameters("default", "gpt-4o-mini"))
@@ -61,9 +61,9 @@ def ask(
         await asyncio.sleep(0)
 
     async def one(endpoint: Endpoint) -> Called[Any] | CallError:
-        at = settings.Endpoint(base_url=endpoint.base_url, api_key_env=None, max_in_flight=4)
-        price = settings.Price(input_usd_per_mtok=1.0, output_usd_per_mtok=2.0)
-        model = settings.Model(
+        at = index_settings.Endpoint(base_url=endpoint.base_url, api_key_env=None, max_in_flight=4)
+        price = index_settings.Price(input_usd_per_mtok=1.0, output_usd_per_mtok=2.0)
+        model = index_settings.Model(
             provider="openai", model="gpt-4o-mini", endpoints=(at,), timeout_s=10.0, price=price
         )
         gateway = Gateway(
@@ -100,8 +100,8 @@ def test_the_pieces_of_a_reply_are_heard_and_make_up_its_text():
 
 def test_a_reply_without_a_listener_is_not_streamed():
     with Endpoint() as endpoint:
-        at = settings.Endpoint(base_url=endpoint.base_url, api_key_env=None)
-        model = settings.Model(provider="openai", model="m", endpoints=(at,))
+        at = index_settings.Endpoint(base_url=endpoint.base_url, api_key_env=None)
+        model = index_settings.Model(provider="openai", model="m", endpoints=(at,))
         (client,) = connect(model, {})
 
         async def one() -> None:

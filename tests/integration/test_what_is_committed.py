@@ -12,18 +12,18 @@ import pytest
 import toy_model
 from endpoint import Endpoint
 
+from graphrag_ray.base.errors import StoreError
+from graphrag_ray.cli.progress import Observer
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.engine.local import LocalExecutor
-from graphrag_ray.errors import StoreError
-from graphrag_ray.index import Indexed, index
-from graphrag_ray.settings_file import parse_settings
-from graphrag_ray.steps import heartbeat, run
-from graphrag_ray.steps.compact import FEW, MANY
+from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.indexing import heartbeat, run
+from graphrag_ray.indexing.compact import FEW, MANY
+from graphrag_ray.indexing.index import Indexed, index
+from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store import compaction, runs, snapshots
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalWriter
-from graphrag_ray.store.rows import JournalRow
-from graphrag_ray.terminal.progress import Observer
+from graphrag_ray.store.journal_rows import JournalRow
 
 
 class Told(Observer):
@@ -86,7 +86,7 @@ def test_changed_settings_are_committed_though_no_table_changes(small: Small):
 def test_what_other_code_wrote_is_written_anew(small: Small, monkeypatch: pytest.MonkeyPatch):
     small.index()
     monkeypatch.setattr(run, "code", lambda: "another")
-    monkeypatch.setattr("graphrag_ray.index.code", lambda: "another")
+    monkeypatch.setattr("graphrag_ray.indexing.index.code", lambda: "another")
     assert small.index().committed and not small.index().committed
 
 
@@ -115,7 +115,7 @@ def test_what_stopped_runs_left_is_merged_before_it_is_read(small: Small):
 
 
 def test_what_a_sweep_left_is_merged_before_the_next(small: Small, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("graphrag_ray.index.MANY", 2)
+    monkeypatch.setattr("graphrag_ray.indexing.index.MANY", 2)
     small.leave_parts(1)
     small.index()
     ended = small.told.steps

@@ -17,12 +17,12 @@ from echo import WORK
 from endpoint import Answer, Endpoint
 from ray.exceptions import ActorUnavailableError
 
-from graphrag_ray.distributed import worker
-from graphrag_ray.distributed.coordinator import Coordinator, End, Exchange, Report
-from graphrag_ray.distributed.once import Call
 from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.ray import worker
+from graphrag_ray.engine.ray.coordinator import Coordinator, End, Exchange, Report
+from graphrag_ray.engine.ray.once import Call
 from graphrag_ray.llm.limiter import LocalLimiter
-from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 
@@ -153,6 +153,6 @@ def test_a_worker_whose_coordinator_stays_out_of_reach_journals_and_says_so(
         near.away = True
         assert await running == End.CUT_OFF
 
-    monkeypatch.setattr("graphrag_ray.distributed.once.UNREACHED_S", 0.5)
+    monkeypatch.setattr("graphrag_ray.engine.ray.once.UNREACHED_S", 0.5)
     asyncio.run(asyncio.wait_for(play(), WITHIN_S))
     assert JournalIndex.load(store, WORK.name).keys_done() == 6

@@ -158,11 +158,11 @@ REPLIES = (
 NOT_REACHED = {
     "graph/batches.py": "hashes of ours",
     "query/methods.py": "names of methods",
-    "reports/kept.py": "ids of chunks",
+    "reports/kept_reports.py": "ids of chunks",
     "forecast/assumptions.py": "names of assumptions",
     "forecast/forecast.py": "names of settings and prompts",
-    "forecast/graph.py": "kinds of records, and prompts",
-    "forecast/stages.py": "names of stages, and prompts",
+    "forecast/graph_sizes.py": "kinds of records, and prompts",
+    "forecast/stage_volumes.py": "names of stages, and prompts",
 }
 """Files with functions whose text cannot come from outside."""
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from linear_time import too_slow
 
-from graphrag_ray import records
-from graphrag_ray.errors import GraphRagError
+from graphrag_ray.base import records
+from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.inspection import find
-from graphrag_ray.query import condense, entries, levels, mentions, score, where
-from graphrag_ray.reports import context, parse
+from graphrag_ray.query import condense, json_entries, levels, question_names, score, where
+from graphrag_ray.reports import report_context, report_reply
 from graphrag_ray.search import words
 from graphrag_ray.service import chat_api
 
@@ -31,24 +31,24 @@ READERS: dict[str, Callable[[str], object]] = {
     "resolve_references": lambda text: records.resolve_references(text, NUMBERING),
     "strip_references": records.strip_references,
     "parse_sections": records.parse_sections,
-    "clean": context.clean,
+    "clean": report_context.clean,
     "without_unfinished": records.without_unfinished,
     "may_become_reference": records.may_become_reference,
     "harmless": records.harmless,
     "parse_scored": score.parse_scored,
     "without_scores": score.without_scores,
-    "report": parse.parse_report,
-    "cut report": lambda text: parse.parse_report(text, "length"),
-    "entries": lambda text: entries.entries(text, "points"),
-    "cut entries": lambda text: entries.entries(text, "points", "length"),
-    "number": lambda text: entries.number(text, 100),
+    "report": report_reply.parse_report,
+    "cut report": lambda text: report_reply.parse_report(text, "length"),
+    "entries": lambda text: json_entries.entries(text, "points"),
+    "cut entries": lambda text: json_entries.entries(text, "points", "length"),
+    "number": lambda text: json_entries.number(text, 100),
     "condition": where.parse,
     "date": where._date,
     "level": lambda text: LEVELS.parse(text, 1),
     "history": lambda text: condense.history([(text, text)] * 3, 2_000, lambda shown: len(shown) // 4),
     "conversation": conversation,
     "inspected": find._LEVEL_AND_NUMBER.fullmatch,
-    "mentions": mentions.mentions,
+    "mentions": question_names.mentions,
     "words": words.words,
 }
 BEGINNINGS = (

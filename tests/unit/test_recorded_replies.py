@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 import pytest
 from hostile_text import CORPORA
 
+from graphrag_ray.base.messages import CallParameters, ChatReply, Dialogue
+from graphrag_ray.base.records import parse_sections, references_in
 from graphrag_ray.engine.drive import Complete, Driver, Open
-from graphrag_ray.extract.claims import claims, claims_spec
-from graphrag_ray.extract.dialogue import Chunk, Extraction, extract, extract_spec
+from graphrag_ray.extract.claims_dialogue import claims, claims_spec
+from graphrag_ray.extract.extraction_dialogue import Chunk, Extraction, extract, extract_spec
 from graphrag_ray.graph.descriptions import describe, describe_spec
-from graphrag_ray.messages import CallParameters, ChatReply, Dialogue
-from graphrag_ray.prompts import load_prompts
 from graphrag_ray.query.condense import condense
-from graphrag_ray.query.drift import LOCAL, PRIMER, drift_spec, looked_up, primer
+from graphrag_ray.query.drift_dialogues import LOCAL, PRIMER, drift_spec, looked_up, primer
 from graphrag_ray.query.map_reduce import (
     MapAnswer,
     answer_spec,
@@ -31,10 +31,10 @@ from graphrag_ray.query.map_reduce import (
 )
 from graphrag_ray.query.one_context import answer_context
 from graphrag_ray.query.rating import HIGHEST, rate_reports, rate_spec
-from graphrag_ray.records import parse_sections, references_in
-from graphrag_ray.reports.context import Context
-from graphrag_ray.reports.dialogue import report, report_spec
-from graphrag_ray.settings import Settings
+from graphrag_ray.reports.report_context import Context
+from graphrag_ray.reports.report_dialogue import report, report_spec
+from graphrag_ray.settings.index_settings import Settings
+from graphrag_ray.settings.prompts import load_prompts
 
 T = TypeVar("T")
 

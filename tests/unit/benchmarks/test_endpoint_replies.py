@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from graphrag_ray.extract.records import DELIMITERS, parse_claims, parse_records
-from graphrag_ray.llm.peculiarities import yes_no_bias
-from graphrag_ray.prompts import PLACEHOLDERS, load_prompts, reply_lengths
-from graphrag_ray.query.drift import parse_step
+from graphrag_ray.base.records import heading, line
+from graphrag_ray.extract.delimited_records import DELIMITERS, parse_claims, parse_records
+from graphrag_ray.llm.quirks import yes_no_bias
+from graphrag_ray.query.drift_dialogues import parse_step
 from graphrag_ray.query.points import parse_points
 from graphrag_ray.query.rating import parse_ratings
 from graphrag_ray.query.score import Scored, parse_scored
-from graphrag_ray.records import heading, line
-from graphrag_ray.reports.parse import Draft, Problem, parse_report
+from graphrag_ray.reports.report_reply import Draft, Problem, parse_report
+from graphrag_ray.settings.prompts import PLACEHOLDERS, load_prompts, reply_lengths
 
 sys.path.append(str(Path(__file__).parents[3]))
 

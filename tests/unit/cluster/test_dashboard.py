@@ -11,9 +11,9 @@ from typing import Any
 import promql_parser as promql
 import pytest
 
-from graphrag_ray.distributed.metrics import DECLARED as OF_RUNS
-from graphrag_ray.instruments import PREFIX, Instrument
-from graphrag_ray.service.measures import DECLARED as OF_THE_SERVICE
+from graphrag_ray.base.instruments import PREFIX, Instrument
+from graphrag_ray.engine.ray.metrics import DECLARED as OF_RUNS
+from graphrag_ray.service.service_metrics import DECLARED as OF_THE_SERVICE
 
 DASHBOARD = json.loads((Path(__file__).parents[3] / "cluster/grafana/graphrag-ray.json").read_text("utf-8"))
 GUIDE = (Path(__file__).parents[3] / "docs/operating.md").read_text("utf-8")

@@ -15,8 +15,8 @@ import yaml
 from ray._private import ray_constants
 from ray.serve.schema import ServeDeploySchema
 
-from graphrag_ray.cli import main
-from graphrag_ray.commands.index import index
+from graphrag_ray.cli.command_line import main
+from graphrag_ray.cli.commands.index_command import index
 
 TOP = Path(__file__).parents[3]
 KUBERNETES = "1.35"
@@ -261,8 +261,8 @@ def serve_config(cluster) -> dict[str, Any]:
 
 
 def test_the_service_is_an_application_of_ours_with_arguments_that_it_takes(cluster):
-    from graphrag_ray.service.options import ServiceOptions
-    from graphrag_ray.settings_file import load_settings
+    from graphrag_ray.service.service_options import ServiceOptions
+    from graphrag_ray.settings.settings_file import load_settings
 
     schema = ServeDeploySchema.model_validate(serve_config(cluster))
     (application,) = schema.applications

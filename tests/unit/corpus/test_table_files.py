@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.corpus.parse import Document, Unreadable, documents_in
-from graphrag_ray.settings import Input
+from graphrag_ray.settings.index_settings import Input
 
 
 def read(path: str, data: bytes, **options: Any) -> list[Document | Unreadable]:

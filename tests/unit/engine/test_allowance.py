@@ -8,11 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphrag_ray.engine.allowance import Allowance
-from graphrag_ray.engine.work import Answer
-from graphrag_ray.errors import BudgetSpent, PermanentCallError, SettingsError, TransientCallError
-from graphrag_ray.llm.accounting import CallRecord
-from graphrag_ray.messages import (
+from graphrag_ray.base.errors import BudgetSpent, PermanentCallError, SettingsError, TransientCallError
+from graphrag_ray.base.messages import (
     CallParameters,
     ChatReply,
     ChatRequest,
@@ -21,8 +18,11 @@ from graphrag_ray.messages import (
     Message,
     Usage,
 )
+from graphrag_ray.engine.allowance import Allowance
+from graphrag_ray.engine.work import Answer
+from graphrag_ray.llm.accounting import CallRecord
 from graphrag_ray.query.budget import Most
-from graphrag_ray.settings import Model, Price, Query
+from graphrag_ray.settings.index_settings import Model, Price, Query
 
 PRICED = Model(provider="openai", model="m", price=Price(input_usd_per_mtok=1, output_usd_per_mtok=10))
 

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphrag_ray.base.errors import StoreError
+from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Message
+from graphrag_ray.base.unforeseen import REPORT_IT
 from graphrag_ray.engine.feed import Feed, label, started
 from graphrag_ray.engine.leases import FailureWatch
 from graphrag_ray.engine.work import Answer, Asking, Outcome, Row, Work, begin, outcomes, run_item
-from graphrag_ray.errors import StoreError
-from graphrag_ray.messages import CallParameters, ChatReply, ChatRequest, Message
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
 from graphrag_ray.store.retries import unanswered
-from graphrag_ray.unforeseen import REPORT_IT
 
 CALL = CallParameters("default", "m")
 ERRORS: Sequence[BaseException] = (ZeroDivisionError("by nothing"), MemoryError(), RecursionError("too deep"))

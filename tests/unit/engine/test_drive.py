@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphrag_ray.base.errors import DialogueFailed
+from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Message, item_key
 from graphrag_ray.engine.drive import Complete, Driver, Open, Refused, failure_of, replay, run
-from graphrag_ray.errors import DialogueFailed
-from graphrag_ray.messages import CallParameters, ChatReply, ChatRequest, Message, item_key
-from graphrag_ray.store.rows import JournalRow
+from graphrag_ray.store.journal_rows import JournalRow
 
 CALL = CallParameters("default", "m")
 

@@ -6,12 +6,12 @@ from functools import partial
 
 import pytest
 
+from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.engine.feed import LABEL, Feed, Item, label, started
 from graphrag_ray.engine.work import Outcome, Work, identity
-from graphrag_ray.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
-from graphrag_ray.store.rows import DONE, TURN, JournalRow
+from graphrag_ray.store.journal_rows import DONE, TURN, JournalRow
 
 WORK = Work("answer", started, label, returns=True)
 CALL = CallParameters("default", "m")

@@ -11,7 +11,7 @@ from graphrag_ray.engine.journalling import Keeper
 from graphrag_ray.llm.limiter import LocalLimiter
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalWriter
-from graphrag_ray.store.rows import JournalRow
+from graphrag_ray.store.journal_rows import JournalRow
 
 
 def test_the_lag_grows_while_a_reply_is_not_journalled_and_is_none_otherwise(tmp_path: Path):

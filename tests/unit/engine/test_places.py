@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from graphrag_ray.engine.gateways import MOST_PLACES, UNBOUNDED_PLACES, Models
-from graphrag_ray.engine.local import LocalExecutor
-from graphrag_ray.settings import Endpoint, Model
+from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.settings.index_settings import Endpoint, Model
 from graphrag_ray.store.files import Store
 
 

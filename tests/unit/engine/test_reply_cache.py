@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from graphrag_ray.engine import cache
-from graphrag_ray.engine.cache import JOURNAL, ReplyCache
-from graphrag_ray.errors import StoreError
+from graphrag_ray.base.errors import StoreError
+from graphrag_ray.engine import reply_cache
+from graphrag_ray.engine.reply_cache import JOURNAL, ReplyCache
 from graphrag_ray.store import locks
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.rows import JournalRow
+from graphrag_ray.store.journal_rows import JournalRow
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def store(tmp_path) -> Store:
 
 @pytest.fixture(autouse=True)
 def _no_timer(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cache, "FLUSH_S", 3600.0)
+    monkeypatch.setattr(reply_cache, "FLUSH_S", 3600.0)
 
 
 def key(i: int) -> str:
@@ -72,7 +72,7 @@ def test_answers_that_follow_each_other_share_a_part(store: Store):
 
 
 def test_many_replies_do_not_wait(store: Store, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cache, "FLUSH_ROWS", 4)
+    monkeypatch.setattr(reply_cache, "FLUSH_ROWS", 4)
     replies = ReplyCache(store)
     for i in range(9):
         replies.append(row(i))
@@ -81,14 +81,14 @@ def test_many_replies_do_not_wait(store: Store, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_no_answer_waits_for_is_written_soon(store: Store, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cache, "FLUSH_S", 0.01)
+    monkeypatch.setattr(reply_cache, "FLUSH_S", 0.01)
     ReplyCache(store).append(row(1))
     assert ended(lambda: parts(store) == 1)
 
 
 def test_parts_are_merged_before_they_are_many(store: Store, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cache, "MANY", 8)
-    monkeypatch.setattr(cache, "LOOK_EVERY", 4)
+    monkeypatch.setattr(reply_cache, "MANY", 8)
+    monkeypatch.setattr(reply_cache, "LOOK_EVERY", 4)
     replies = ReplyCache(store)
     for i in range(40):
         replies.lookup([key(i)])
@@ -100,7 +100,7 @@ def test_parts_are_merged_before_they_are_many(store: Store, monkeypatch: pytest
 
 
 def test_single_questions_merge_what_others_left(store: Store, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cache, "MANY", 8)
+    monkeypatch.setattr(reply_cache, "MANY", 8)
     for i in range(20):
         replies = ReplyCache(store)
         replies.lookup([key(i)])
@@ -126,8 +126,8 @@ def test_what_others_wrote_is_found_at_the_next_look(store: Store):
 
 
 def test_nobody_merges_what_another_writer_has(store: Store, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cache, "MANY", 2)
-    monkeypatch.setattr(cache, "LOOK_EVERY", 1)
+    monkeypatch.setattr(reply_cache, "MANY", 2)
+    monkeypatch.setattr(reply_cache, "LOOK_EVERY", 1)
     replies = ReplyCache(store)
     with locks.acquire(store, "a batch"):
         for i in range(4):
@@ -147,7 +147,7 @@ def test_what_cannot_be_written_is_kept_and_told(store: Store, monkeypatch: pyte
         broken.setattr(Store, "write", full)
         replies.settle()
     assert replies.failure == "no space left" and replies.lookup([key(1)]) == {key(1): [row(1)]}
-    monkeypatch.setattr(cache, "MOST_WAITING", 3)
+    monkeypatch.setattr(reply_cache, "MOST_WAITING", 3)
     for i in range(2, 9):
         replies.append(row(i))
     replies.flush()

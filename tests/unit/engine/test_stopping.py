@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
+from graphrag_ray.base.errors import Interrupted, Terminated
 from graphrag_ray.engine.stopping import Stop, listening
-from graphrag_ray.errors import Interrupted, Terminated
 from graphrag_ray.llm.accounting import InFlight
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from graphrag_ray.errors import UsageError
+from graphrag_ray.base.errors import UsageError
 from graphrag_ray.export.output import NOTE, open_output
 from graphrag_ray.store.files import Store
 

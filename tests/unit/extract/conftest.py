@@ -1,7 +1,7 @@
 import pytest
 
-from graphrag_ray.messages import ChatReply
-from graphrag_ray.prompts import load_prompts
+from graphrag_ray.base.messages import ChatReply
+from graphrag_ray.settings.prompts import load_prompts
 
 
 def play_dialogue(dialogue, replies):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphrag_ray.errors import UsageError
+from graphrag_ray.base.errors import UsageError
 from graphrag_ray.forecast.assumptions import KNOWN, Assumptions, parse_assumptions
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from graphrag_ray.forecast.bounds import Latency, Volume, bound_of, cost_of, has_limit
-from graphrag_ray.settings import Endpoint, Model, Price
+from graphrag_ray.settings.index_settings import Endpoint, Model, Price
 
 LATENCY = Latency(ttft_s=1.0, tokens_per_s=100.0)
 VOLUME = Volume("extract", "default", items=600, calls=600, prompt_tokens=1_000_000, completion_tokens=60_000)

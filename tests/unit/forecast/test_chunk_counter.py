@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from graphrag_ray.corpus.chunks import chunk as cut
 from graphrag_ray.corpus.document import Document
-from graphrag_ray.extract.dialogue import Chunk, ExtractSpec, extract, extract_spec
-from graphrag_ray.forecast.corpus import ChunkCounter
-from graphrag_ray.llm.sizes import prompt_size
-from graphrag_ray.prompts import load_prompts
-from graphrag_ray.settings import Settings
-from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.extract.extraction_dialogue import Chunk, ExtractSpec, extract, extract_spec
+from graphrag_ray.forecast.corpus_counts import ChunkCounter
+from graphrag_ray.llm.request_sizes import prompt_size
+from graphrag_ray.settings.index_settings import Settings
+from graphrag_ray.settings.prompts import load_prompts
+from graphrag_ray.settings.settings_file import parse_settings
 
 SETTINGS = parse_settings(
     {

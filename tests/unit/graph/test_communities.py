@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from graphrag_ray.graph.arrays import graph_arrays, id_prefixes
+from graphrag_ray.base.ids import entity_id
 from graphrag_ray.graph.communities import communities, edge_order
+from graphrag_ray.graph.integer_arrays import graph_arrays, id_prefixes
 from graphrag_ray.graph.leiden import components, leiden, seeded_igraph
-from graphrag_ray.ids import entity_id
-from graphrag_ray.settings import Communities
+from graphrag_ray.settings.index_settings import Communities
 
 DEFAULT = Communities()
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphrag_ray.errors import DialogueFailed
+from graphrag_ray.base.errors import DialogueFailed
+from graphrag_ray.base.messages import ChatReply
 from graphrag_ray.graph.descriptions import batches, describe, describe_spec, distinct, layer
-from graphrag_ray.messages import ChatReply
-from graphrag_ray.prompts import PLACEHOLDERS, load_prompts
-from graphrag_ray.settings import Settings
-from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.settings.index_settings import Settings
+from graphrag_ray.settings.prompts import PLACEHOLDERS, load_prompts
+from graphrag_ray.settings.settings_file import parse_settings
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphrag_ray.extract.dialogue import EntityRecord, Extraction, RelationshipRecord
+from graphrag_ray.base.ids import entity_id, relationship_id
+from graphrag_ray.base.schema import ENTITY_INSTANCES, RELATIONSHIP_INSTANCES
+from graphrag_ray.extract.extraction_dialogue import EntityRecord, Extraction, RelationshipRecord
 from graphrag_ray.graph.merge import (
     Unit,
     combine,
@@ -21,8 +23,6 @@ from graphrag_ray.graph.merge import (
     relationship_instance_rows,
     sort_instances,
 )
-from graphrag_ray.ids import entity_id, relationship_id
-from graphrag_ray.schema import ENTITY_INSTANCES, RELATIONSHIP_INSTANCES
 
 NAMES = ["ADA", "BOB", "CY", "DEE"]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphrag_ray.graph.arrays import degrees
+from graphrag_ray.graph.integer_arrays import degrees
 from graphrag_ray.graph.prune import keep_entities, keep_relationships, log_likelihood, strongest
 
 

@@ -4,10 +4,10 @@ from email.utils import format_datetime
 
 import pytest
 
-from graphrag_ray.errors import FatalCallError, PermanentCallError, TransientCallError
-from graphrag_ray.llm.failures import GaveUp, PromptTruncated, Refusal, failure_of
-from graphrag_ray.llm.headers import retry_after_s
-from graphrag_ray.messages import Usage
+from graphrag_ray.base.errors import FatalCallError, PermanentCallError, TransientCallError
+from graphrag_ray.base.messages import Usage
+from graphrag_ray.llm.call_failures import GaveUp, PromptTruncated, Refusal, failure_of
+from graphrag_ray.llm.limit_headers import retry_after_s
 
 NOW = 1_800_000_000.0
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 import pytest
 from scripted import HELLO, PRICE, FakeClient, World, chat
 
-from graphrag_ray.errors import TransientCallError
+from graphrag_ray.base.errors import TransientCallError
+from graphrag_ray.base.messages import ChatReply, Usage
 from graphrag_ray.llm.hedging import ASK_AGAIN_S, FEWEST_SEEN, MOST_HEDGED, MOST_REQUESTS, Pace, race
-from graphrag_ray.llm.waiting import Place
-from graphrag_ray.messages import ChatReply, Usage
+from graphrag_ray.llm.permit_queue import Place
 
 SECOND = ChatReply("Second.", usage=Usage(100, 50))
 

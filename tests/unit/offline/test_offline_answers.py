@@ -5,13 +5,13 @@ import re
 
 import pytest
 
-from graphrag_ray.errors import PermanentCallError
-from graphrag_ray.messages import CallParameters, ChatRequest
+from graphrag_ray.base.errors import PermanentCallError
+from graphrag_ray.base.messages import CallParameters, ChatRequest
+from graphrag_ray.base.records import heading, line
 from graphrag_ray.offline import answer
-from graphrag_ray.offline.questions import read_question, why_nothing
+from graphrag_ray.offline.question_terms import read_question, why_nothing
 from graphrag_ray.offline.units import MARK, quoted, stands_alone
 from graphrag_ray.query.score import Scored, parse_scored
-from graphrag_ray.records import heading, line
 
 REPORTS = [
     ("Hask Marsh, Thackwell Brewery", [

@@ -5,12 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from linear_time import too_slow
 
-from graphrag_ray.extract.records import COMPLETION, DELIMITERS, parse_claims, parse_records
-from graphrag_ray.messages import CallParameters, ChatRequest
+from graphrag_ray.base.messages import CallParameters, ChatRequest
+from graphrag_ray.extract.delimited_records import COMPLETION, DELIMITERS, parse_claims, parse_records
 from graphrag_ray.offline import answer
+from graphrag_ray.offline.key_sentences import balanced
 from graphrag_ray.offline.lexicon import lexicon
 from graphrag_ray.offline.mentions import read
-from graphrag_ray.offline.quotes import balanced
 from graphrag_ray.offline.relations import CONVERSE, relations
 from graphrag_ray.offline.sentences import split_sentences
 from graphrag_ray.offline.type_cues import CONCEPT

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from linear_time import too_slow
 
-from graphrag_ray.ids import entity_id
+from graphrag_ray.base.ids import entity_id
 from graphrag_ray.offline import embed_many
 from graphrag_ray.offline.prune_names import lower_case_words, weak_names
 

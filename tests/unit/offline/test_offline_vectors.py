@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.offline import embed
-from graphrag_ray.offline.embed import embed_many
+from graphrag_ray.offline import static_embeddings
+from graphrag_ray.offline.static_embeddings import embed_many
 
 PIECES = (
     "the",
@@ -28,8 +28,8 @@ PIECES = (
 
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=4), max_size=12).map("".join))
 def test_a_text_has_the_tokens_that_the_tokenizer_gives_it_whole(text):
-    whole = embed._tokenizer().encode(text, add_special_tokens=False).ids
-    assert embed._ids(text).tolist() == whole
+    whole = static_embeddings._tokenizer().encode(text, add_special_tokens=False).ids
+    assert static_embeddings._ids(text).tolist() == whole
 
 
 def test_a_vector_has_length_one_and_no_text_has_zeros():

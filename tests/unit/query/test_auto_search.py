@@ -9,8 +9,8 @@ from driving import Snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.errors import UsageError
-from graphrag_ray.ids import entity_id, report_id
+from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.ids import entity_id, report_id
 from graphrag_ray.query import auto_search, methods
 from graphrag_ray.query.auto_search import FEW_CHUNKS, RARE_SHARE, NamedEntity, asks_for_a_place, route
 from graphrag_ray.query.method import Question

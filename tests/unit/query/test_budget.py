@@ -10,8 +10,7 @@ from driving import COUNT, Snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphrag_ray.errors import BudgetSpent, SettingsError, UsageError
-from graphrag_ray.prompts import PLACEHOLDERS
+from graphrag_ray.base.errors import BudgetSpent, SettingsError, UsageError
 from graphrag_ray.query import one_context
 from graphrag_ray.query.budget import (
     MESSAGE_TOKENS,
@@ -27,10 +26,11 @@ from graphrag_ray.query.budget import (
 from graphrag_ray.query.map_reduce import map_spec, pack, reduce_spec
 from graphrag_ray.query.method import Given
 from graphrag_ray.query.rating import RATED_TOGETHER, rate_spec
-from graphrag_ray.reports.context import Context, record_tokens, report_record, source
 from graphrag_ray.reports.plan import HEADING_TOKENS, MIN_CONTEXT_TOKENS, NUMBER_TOKENS
-from graphrag_ray.settings import Price, Query
-from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.reports.report_context import Context, record_tokens, report_record, source
+from graphrag_ray.settings.index_settings import Price, Query
+from graphrag_ray.settings.prompts import PLACEHOLDERS
+from graphrag_ray.settings.settings_file import parse_settings
 
 GIVEN = Snapshot({}).given()
 PRICES = {"map": Price(input_usd_per_mtok=1.0, output_usd_per_mtok=10.0)}

@@ -3,16 +3,16 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphrag_ray.base.messages import ChatReply
+from graphrag_ray.base.records import parse_sections
 from graphrag_ray.corpus.tokens import count
 from graphrag_ray.engine.drive import run
-from graphrag_ray.messages import ChatReply
-from graphrag_ray.prompts import load_prompts
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.query.condense import MAX_CHARACTERS, MAX_TURNS, NOT_REWRITTEN, condense, following, history
 from graphrag_ray.query.method import Dialogues, Given, Question, Ran
-from graphrag_ray.records import parse_sections
-from graphrag_ray.settings import Settings
-from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.settings.index_settings import Settings
+from graphrag_ray.settings.prompts import load_prompts
+from graphrag_ray.settings.settings_file import parse_settings
 
 ONLINE = parse_settings({"models": {"default": {"provider": "openai", "model": "m"}}})
 TURNS = (("Who is ANNA?", "ANNA runs the mill [Data: Reports (3)]."), ("And BEN?", "BEN left."))

@@ -13,15 +13,15 @@ from driving import COUNT, Snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphrag_ray.errors import BudgetSpent, LevelNotFound
-from graphrag_ray.messages import ChatReply, ChatRequest, Reply, Request
+from graphrag_ray.base.errors import BudgetSpent, LevelNotFound
+from graphrag_ray.base.messages import ChatReply, ChatRequest, Reply, Request
+from graphrag_ray.base.records import parse_sections
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.query.dynamic import Selected, select
 from graphrag_ray.query.global_search import COMMUNITIES, REPORTS, search
 from graphrag_ray.query.levels import Levels, levels
 from graphrag_ray.query.method import Dialogues, Question
 from graphrag_ray.query.rating import BELOW_TOKENS, RATED_TOGETHER
-from graphrag_ray.records import parse_sections
 
 Tree = Mapping[int, tuple[int, int]]
 

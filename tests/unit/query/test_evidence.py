@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from linear_time import too_slow
 
+from graphrag_ray.base.records import Reference
 from graphrag_ray.query.evidence import MAX_FOUND, evidence, passages
-from graphrag_ray.records import Reference
 
 CHUNKS = [
     "The ferry was late. Nobody minded, for it rained.",

@@ -7,11 +7,11 @@ from driving import COUNT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.errors import SettingsError
+from graphrag_ray.base.errors import SettingsError
+from graphrag_ray.base.records import parse_sections
 from graphrag_ray.query.filling import Share, fill
-from graphrag_ray.records import parse_sections
-from graphrag_ray.reports.context import Record, entity, source, write
 from graphrag_ray.reports.plan import MIN_CONTEXT_TOKENS
+from graphrag_ray.reports.report_context import Record, entity, source, write
 
 texts = st.text(alphabet="abc dé\n-\"',;.中文  \u200d🙂12", max_size=400) | st.text(max_size=60)
 long_texts = texts | st.builds(lambda t, n: t * n, texts, st.integers(1, 40))

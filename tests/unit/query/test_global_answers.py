@@ -6,12 +6,12 @@ import json
 
 import numpy as np
 
+from graphrag_ray.base.records import Reference
 from graphrag_ray.query.answer import Answer, ContextUsed, Phase
 from graphrag_ray.query.global_search import gaps
 from graphrag_ray.query.levels import LevelReports
+from graphrag_ray.query.map_parts import UNREADABLE, Read, compose
 from graphrag_ray.query.map_reduce import MapAnswer, Reduced, reduce_answer, reduce_context
-from graphrag_ray.query.parts import UNREADABLE, Read, compose
-from graphrag_ray.records import Reference
 
 A, B = Reference("Reports", "aa"), Reference("Reports", "bb")
 CHOSEN = LevelReports(1, np.array([0, 1]), replaced=(), missing=(), n_tokens=20)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from driving import Snapshot
 
-from graphrag_ray.errors import BudgetSpent, LevelNotFound, SettingsError, UsageError
+from graphrag_ray.base.errors import BudgetSpent, LevelNotFound, SettingsError, UsageError
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.query.global_search import search
 from graphrag_ray.query.method import Dialogues, Question, Rows
-from graphrag_ray.settings import Price
+from graphrag_ray.settings.index_settings import Price
 
 QUESTION = "What about MILL ?"
 SIZES = {0: 2, 1: 6, 2: 20}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphrag_ray.errors import LevelNotFound
+from graphrag_ray.base.errors import LevelNotFound
 from graphrag_ray.query.levels import Levels, levels, units
 
 # community: (level, parent).   10 ─┬─ 20 ─┬─ 30      11 is a leaf at C0, 21 at C1.

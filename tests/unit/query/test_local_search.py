@@ -12,8 +12,9 @@ from driving import COUNT, Snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphrag_ray.errors import LevelNotFound, UsageError
-from graphrag_ray.ids import entity_id, report_id
+from graphrag_ray.base.errors import LevelNotFound, UsageError
+from graphrag_ray.base.ids import entity_id, report_id
+from graphrag_ray.base.records import parse_sections
 from graphrag_ray.query.local_ranking import (
     Membership,
     by_turns,
@@ -24,7 +25,6 @@ from graphrag_ray.query.local_ranking import (
 )
 from graphrag_ray.query.local_search import MOST_AMONG, context_for, finest_level, search
 from graphrag_ray.query.method import Question, Rows, Search
-from graphrag_ray.records import parse_sections
 
 NAMES = ["ALICE", "BOB", "CAROL", "DAVE", "ERIN"]
 

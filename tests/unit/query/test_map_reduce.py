@@ -9,13 +9,13 @@ import quicktok
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphrag_ray import records
-from graphrag_ray.errors import DialogueFailed, SettingsError
-from graphrag_ray.extract.claims import claims_spec
-from graphrag_ray.extract.dialogue import extract_spec
+from graphrag_ray.base import records
+from graphrag_ray.base.errors import DialogueFailed, SettingsError
+from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
+from graphrag_ray.base.records import Reference
+from graphrag_ray.extract.claims_dialogue import claims_spec
+from graphrag_ray.extract.extraction_dialogue import extract_spec
 from graphrag_ray.graph.descriptions import describe_spec
-from graphrag_ray.messages import CallParameters, ChatReply, ChatRequest, Dialogue
-from graphrag_ray.prompts import load_prompts, parse_prompt
 from graphrag_ray.query import map_reduce
 from graphrag_ray.query.map_reduce import (
     NOTHING_FOUND,
@@ -27,12 +27,12 @@ from graphrag_ray.query.map_reduce import (
     reduce_context,
 )
 from graphrag_ray.query.score import Scored, parse_scored
-from graphrag_ray.records import Reference
-from graphrag_ray.reports.context import Context, Record, report_record
-from graphrag_ray.reports.dialogue import report_spec
-from graphrag_ray.reports.parse import Problem
 from graphrag_ray.reports.plan import MIN_CONTEXT_TOKENS
-from graphrag_ray.settings import Settings
+from graphrag_ray.reports.report_context import Context, Record, report_record
+from graphrag_ray.reports.report_dialogue import report_spec
+from graphrag_ray.reports.report_reply import Problem
+from graphrag_ray.settings.index_settings import Settings
+from graphrag_ray.settings.prompts import load_prompts, parse_prompt
 
 CL100K = quicktok.get_encoding("cl100k_base").count
 

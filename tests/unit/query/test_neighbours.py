@@ -9,11 +9,11 @@ from driving import Snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphrag_ray.ids import entity_id
+from graphrag_ray.base.ids import entity_id
+from graphrag_ray.base.records import parse_sections
 from graphrag_ray.query import hybrid_search, local_search, vector_search
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.query.method import Question, Rows
-from graphrag_ray.records import parse_sections
 
 WAYS = [vector_search, hybrid_search, local_search]
 

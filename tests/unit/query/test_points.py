@@ -7,14 +7,14 @@ import json
 import pytest
 from driving import drive
 
-from graphrag_ray.errors import DialogueFailed
-from graphrag_ray.messages import CallParameters, ChatReply
-from graphrag_ray.prompts import parse_prompt
+from graphrag_ray.base.errors import DialogueFailed
+from graphrag_ray.base.messages import CallParameters, ChatReply
+from graphrag_ray.base.records import Reference
 from graphrag_ray.query.map_reduce import AnswerSpec, MapAnswer, reduce_context
 from graphrag_ray.query.points import POINTS_SCHEMA, Point, map_points, parse_points
-from graphrag_ray.records import Reference
-from graphrag_ray.reports.context import Context
-from graphrag_ray.reports.parse import Problem
+from graphrag_ray.reports.report_context import Context
+from graphrag_ray.reports.report_reply import Problem
+from graphrag_ray.settings.prompts import parse_prompt
 
 SPEC = AnswerSpec(
     parse_prompt("map_points", "{question}|{context}|{response_type}|{knowledge}|{language}|{max_tokens}"),

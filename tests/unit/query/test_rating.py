@@ -9,11 +9,11 @@ from driving import drive
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.errors import DialogueFailed
-from graphrag_ray.prompts import load_prompts
+from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.query.rating import parse_ratings, rate_reports, rate_spec
-from graphrag_ray.reports.context import Context
-from graphrag_ray.settings_file import parse_settings
+from graphrag_ray.reports.report_context import Context
+from graphrag_ray.settings.prompts import load_prompts
+from graphrag_ray.settings.settings_file import parse_settings
 
 SPEC = rate_spec(parse_settings({}), load_prompts())
 CONTEXT = Context("data\n", {("Reports", n): f"id{n}" for n in (1, 2, 3)}, 5)

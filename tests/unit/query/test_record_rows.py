@@ -7,7 +7,7 @@ from typing import Any
 from driving import COUNT, Snapshot
 
 from graphrag_ray.query.record_rows import LABEL_TOKENS, looked_up
-from graphrag_ray.reports.context import Record
+from graphrag_ray.reports.report_context import Record
 
 
 def document(id_: str, **told: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from driving import COUNT, Snapshot
 
-from graphrag_ray.errors import BudgetSpent
+from graphrag_ray.base.errors import BudgetSpent
 from graphrag_ray.query.global_search import search as search_reports
 from graphrag_ray.query.method import Dialogues, Question, Rows
 from graphrag_ray.query.recounted import SAMPLE, recounted

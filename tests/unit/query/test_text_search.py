@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from driving import COUNT, Snapshot
 
-from graphrag_ray.errors import BudgetSpent, UsageError
+from graphrag_ray.base.errors import BudgetSpent, UsageError
+from graphrag_ray.base.records import Reference
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.query.method import Dialogues, Question
 from graphrag_ray.query.text_search import search
-from graphrag_ray.records import Reference
 
 QUESTION = "What about MILL ?"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from graphrag_ray.base.records import Reference
 from graphrag_ray.query import methods
 from graphrag_ray.query.answer import Answer, ContextUsed
-from graphrag_ray.query.parts import UNREADABLE
+from graphrag_ray.query.map_parts import UNREADABLE
 from graphrag_ray.query.unfound import OTHERS, unfound
-from graphrag_ray.records import Reference
 
 
 def used(phase: str, section: str, *ids: str) -> ContextUsed:

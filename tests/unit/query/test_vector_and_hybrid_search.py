@@ -12,15 +12,15 @@ from driving import COUNT, Snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.errors import UsageError
-from graphrag_ray.ids import entity_id, report_id
-from graphrag_ray.messages import ChatReply
+from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.ids import entity_id, report_id
+from graphrag_ray.base.messages import ChatReply
+from graphrag_ray.base.records import Reference, parse_sections
 from graphrag_ray.query import hybrid_search, vector_search
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.query.method import Dialogues, Question, Search
 from graphrag_ray.query.nearest import Found, fused, nearest
 from graphrag_ray.query.one_context import PHASE
-from graphrag_ray.records import Reference, parse_sections
 
 
 def chunk(n: int, text: str, *entities: str) -> dict[str, Any]:

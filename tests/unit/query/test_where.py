@@ -12,8 +12,8 @@ from driving import Snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray import schema
-from graphrag_ray.errors import UsageError
+from graphrag_ray.base import schema
+from graphrag_ray.base.errors import UsageError
 from graphrag_ray.query.where import MAX_CHARACTERS, MAX_CONDITIONS, among, columns, fulfilled, parse, within
 
 

@@ -5,16 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from linear_time import too_slow
 
-from graphrag_ray.query.numbers import shown_to_people
-from graphrag_ray.query.score import without_scores
-from graphrag_ray.query.written import Written
-from graphrag_ray.records import (
+from graphrag_ray.base.records import (
     Reference,
     find_references,
     resolve_references,
     strip_references,
     without_unfinished,
 )
+from graphrag_ray.query.cited_numbers import shown_to_people
+from graphrag_ray.query.score import without_scores
+from graphrag_ray.query.written import Written
 
 NUMBERING = {
     ("Reports", 1): "r-one",

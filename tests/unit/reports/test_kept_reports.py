@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray import ids
-from graphrag_ray.records import Reference
-from graphrag_ray.reports import context
-from graphrag_ray.reports.dialogue import Report
-from graphrag_ray.reports.kept import (
+from graphrag_ray.base import ids
+from graphrag_ray.base.records import Reference
+from graphrag_ray.reports import report_context
+from graphrag_ray.reports.kept_reports import (
     EVIDENCE,
     NOTHING_LOST,
     Earlier,
@@ -26,25 +25,26 @@ from graphrag_ray.reports.kept import (
     sketch,
     standing,
 )
+from graphrag_ray.reports.report_dialogue import Report
 
 CHUNKS = [ids.stable_id("text_unit", str(n)) for n in range(3_000)]
 Behind = dict[str, tuple[str, list[str]]]
 """By name what an entity's description says, and the chunks that it rests on."""
 
 
-def entity(name: str, text: str) -> context.Record:
-    return context.entity(ids.entity_id(name), name, text)
+def entity(name: str, text: str) -> report_context.Record:
+    return report_context.entity(ids.entity_id(name), name, text)
 
 
 def shown(behind: Behind, reports: dict[str, tuple[str, Evidence]] | None = None) -> tuple[list, Sketch]:
     """The records of a context and its sketch. reports: of sub-communities, by their community."""
     pairs = [
-        (context.report_record(ids.report_id(c), "A title", text), rests)
+        (report_context.report_record(ids.report_id(c), "A title", text), rests)
         for c, (text, rests) in (reports or {}).items()
     ]
     pairs += [(entity(name, text), evidence(chunks)) for name, (text, chunks) in behind.items()]
     records = [record for record, _ in pairs]
-    made = context.render(records, 100_000, len)
+    made = report_context.render(records, 100_000, len)
     return records, sketch(made, records, [rests for _, rests in pairs])
 
 

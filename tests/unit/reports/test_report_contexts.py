@@ -9,11 +9,11 @@ import quicktok
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphrag_ray import records
+from graphrag_ray.base import records
 from graphrag_ray.query.score import parse_scored
-from graphrag_ray.reports import context as ctx
-from graphrag_ray.reports.parse import Problem
+from graphrag_ray.reports import report_context as ctx
 from graphrag_ray.reports.plan import HEADING_TOKENS, MIN_CONTEXT_TOKENS, NUMBER_TOKENS
+from graphrag_ray.reports.report_reply import Problem
 
 CL100K = quicktok.get_encoding("cl100k_base").count
 

@@ -9,14 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphrag_ray.errors import DialogueFailed
-from graphrag_ray.messages import CallParameters, ChatReply, ChatRequest, Dialogue
-from graphrag_ray.prompts import PLACEHOLDERS, load_prompts, parse_prompt
-from graphrag_ray.records import Reference, references_in
-from graphrag_ray.reports.context import Context, report_record
-from graphrag_ray.reports.dialogue import Report, ReportSpec, context_text, full_content, report, report_spec
-from graphrag_ray.reports.parse import Draft, Problem, parse_report
-from graphrag_ray.settings import Settings
+from graphrag_ray.base.errors import DialogueFailed
+from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
+from graphrag_ray.base.records import Reference, references_in
+from graphrag_ray.reports.report_context import Context, report_record
+from graphrag_ray.reports.report_dialogue import (
+    Report,
+    ReportSpec,
+    context_text,
+    full_content,
+    report,
+    report_spec,
+)
+from graphrag_ray.reports.report_reply import Draft, Problem, parse_report
+from graphrag_ray.settings.index_settings import Settings
+from graphrag_ray.settings.prompts import PLACEHOLDERS, load_prompts, parse_prompt
 
 CONTEXT = Context(
     "-----Entities-----\nid,entity,description\n1,MARA,Mayor\n2,MILL,A mill\n",

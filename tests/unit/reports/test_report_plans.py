@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphrag_ray.errors import SettingsError
+from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.graph.hierarchy import Hierarchy
 from graphrag_ray.reports.elements import Elements, arrange
 from graphrag_ray.reports.plan import (

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from graphrag_ray.errors import CorruptPart
+from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.search import graph_file, keyword, vectors
-from graphrag_ray.search.arrays import packed
-from graphrag_ray.store import blobs, cache
+from graphrag_ray.search.mapped_arrays import packed
+from graphrag_ray.store import blobs, local_cache
 from graphrag_ray.store.files import Store
 
 IDS = [f"{i:03}" for i in range(300)]
@@ -166,7 +166,7 @@ def test_a_vector_is_no_longer_than_one(value: float):
 def test_it_is_looked_through_once_on_a_machine_and_named(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(local_cache.FOLDER_VARIABLE, str(tmp_path / "cache"))
     store, looked = Store(url.format(tmp_path)), []
 
     def opened(data: bytes, check: Callable[[Any], None]) -> Any:

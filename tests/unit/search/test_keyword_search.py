@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.search import keyword
-from graphrag_ray.search.arrays import packed
+from graphrag_ray.search.mapped_arrays import packed
 from graphrag_ray.search.words import MAX_WORD, words
 
 TEXTS = st.dictionaries(st.text("abcdef", min_size=1), st.text(max_size=200), min_size=1, max_size=20)

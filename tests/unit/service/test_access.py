@@ -8,10 +8,10 @@ from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
-from graphrag_ray.commands.serve import _guarded, is_loopback
-from graphrag_ray.errors import UsageError
+from graphrag_ray.base.errors import UsageError
+from graphrag_ray.cli.commands.serve_command import _guarded, is_loopback
 from graphrag_ray.service.access import Guard, find_token
-from graphrag_ray.service.options import ServiceOptions
+from graphrag_ray.service.service_options import ServiceOptions
 
 OPTIONS = ServiceOptions(root="./index")
 INSIDE: ASGIApp = PlainTextResponse("inside")

@@ -9,15 +9,15 @@ import orjson
 import pytest
 from markdown_it import MarkdownIt
 
+from graphrag_ray.asking.answer_streams import StartsAgain
+from graphrag_ray.asking.sources import Cited
+from graphrag_ray.base.records import Reference
 from graphrag_ray.query.answer import Answer, Phase
-from graphrag_ray.records import Reference
-from graphrag_ray.service.asking import Phase as PhaseEvent
-from graphrag_ray.service.asking import Replied
+from graphrag_ray.service.answering import Phase as PhaseEvent
+from graphrag_ray.service.answering import Replied
 from graphrag_ray.service.chat_api import ChatBody, asked_of, chunks, cited_list, completion, failed
 from graphrag_ray.service.faults import Fault, Refused
-from graphrag_ray.service.options import ServiceOptions
-from graphrag_ray.sources import Cited
-from graphrag_ray.streams import StartsAgain
+from graphrag_ray.service.service_options import ServiceOptions
 
 OPTIONS = ServiceOptions(root="./index", method="local", level="C1")
 REFERENCE = Reference("Reports", "aa")

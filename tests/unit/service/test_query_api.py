@@ -8,14 +8,14 @@ import orjson
 import pytest
 from pydantic import ValidationError
 
+from graphrag_ray.asking.answer_streams import StartsAgain
+from graphrag_ray.base.records import Reference
 from graphrag_ray.query.answer import Answer, ContextUsed
-from graphrag_ray.records import Reference
-from graphrag_ray.service.asking import Phase, Replied
+from graphrag_ray.service.answering import Phase, Replied
 from graphrag_ray.service.faults import Refused
-from graphrag_ray.service.options import ServiceOptions
 from graphrag_ray.service.query_api import QueryBody, answer_json, asked_of, changed, told
-from graphrag_ray.settings import Query
-from graphrag_ray.streams import StartsAgain
+from graphrag_ray.service.service_options import ServiceOptions
+from graphrag_ray.settings.index_settings import Query
 
 OPTIONS = ServiceOptions(root="./index", level="C1", max_seconds=60)
 GONE = Reference("Reports", "zz")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from graphrag_ray.errors import CorruptPart, StoreError
-from graphrag_ray.store import blobs, cache, damage
+from graphrag_ray.base.errors import CorruptPart, StoreError
+from graphrag_ray.store import blobs, damaged_files, local_cache
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part
 
@@ -22,7 +22,7 @@ _example = itertools.count()
 @pytest.fixture(autouse=True)
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The cache folder."""
-    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(local_cache.FOLDER_VARIABLE, str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
@@ -77,9 +77,9 @@ def test_a_part_that_is_not_what_was_written_is_named(
 def test_damage_is_found_without_a_reader_and_set_aside(store: Store, spoil: Callable[[Store, str], None]):
     sound, spoilt = written(store), written(store, "cd34", pa.py_buffer(b"other" * 1000))
     spoil(store, spoilt.path)
-    assert damage.unsound(store, [sound.path, spoilt.path]) == [spoilt.path]
+    assert damaged_files.unsound(store, [sound.path, spoilt.path]) == [spoilt.path]
     aside = spoilt.path.replace("/part", "/damaged/part")
-    assert damage.set_aside(store, [sound.path, spoilt.path]) == [aside]
+    assert damaged_files.set_aside(store, [sound.path, spoilt.path]) == [aside]
     assert blobs.made(store, "t") == {"ab12": (sound.path, sound.bytes)}
 
 
@@ -123,14 +123,14 @@ def test_the_cache_forgets_what_was_not_used_for_the_longest_time(
     far: Store, kept: Path, monkeypatch: pytest.MonkeyPatch
 ):
     parts = [written(far, f"{i:02x}", pa.py_buffer(bytes([i]) * 100_000)) for i in range(4)]
-    monkeypatch.setenv(cache.LIMIT_VARIABLE, "0.00025")
+    monkeypatch.setenv(local_cache.LIMIT_VARIABLE, "0.00025")
     for age, part in enumerate(parts[:2]):
         blobs.mapped(far, part)
         os.utime(kept / part.path.split("/")[-1], (age, age))
     blobs.mapped(far, parts[0])
     blobs.mapped(far, parts[2])
     assert {f.name for f in kept.iterdir()} == {parts[i].path.split("/")[-1] for i in (0, 2)}
-    monkeypatch.setenv(cache.LIMIT_VARIABLE, "0")
+    monkeypatch.setenv(local_cache.LIMIT_VARIABLE, "0")
     mapped = blobs.mapped(far, parts[3])
     assert [f.name for f in kept.iterdir()] == [parts[3].path.split("/")[-1]]
     assert mapped.size == parts[3].bytes
@@ -150,7 +150,7 @@ def test_downloads_under_way_are_counted(far: Store, kept: Path, monkeypatch: py
     first, second = written(far), written(far, "cd34", pa.py_buffer(b"x" * 100))
     blobs.mapped(far, first)
     (kept / ".tmp-2-under-way").write_bytes(bytes(100_000))
-    monkeypatch.setenv(cache.LIMIT_VARIABLE, "0.0001")
+    monkeypatch.setenv(local_cache.LIMIT_VARIABLE, "0.0001")
     blobs.mapped(far, second)
     assert {f.name for f in kept.iterdir()} == {second.path.split("/")[-1], ".tmp-2-under-way"}
 
@@ -207,7 +207,7 @@ def test_a_local_index_is_read_where_there_can_be_no_cache(
     store: Store, far: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "file").touch()
-    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path / "file" / "below"))
+    monkeypatch.setenv(local_cache.FOLDER_VARIABLE, str(tmp_path / "file" / "below"))
     assert blobs.mapped(store, written(store)).equals(DATA)
     with pytest.raises(StoreError, match="cannot use the cache folder"):
         blobs.mapped(far, written(far))

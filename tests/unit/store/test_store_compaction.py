@@ -8,11 +8,11 @@ from faulty import InMemory, faulty
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphrag_ray.errors import LockLost, StoreError
-from graphrag_ray.store import compaction, damage, decoded, parquet
+from graphrag_ray.base.errors import LockLost, StoreError
+from graphrag_ray.store import compaction, damaged_files, decoded, parquet
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
-from graphrag_ray.store.rows import JournalRow, resolve
+from graphrag_ray.store.journal_rows import JournalRow, resolve
 
 
 @pytest.fixture
@@ -256,7 +256,7 @@ def test_a_damaged_part_is_kept_out_of_the_merge_and_kept(store, caplog):
 
 def test_a_part_that_can_be_read_is_not_set_aside(store):
     path = write(store, row(1))
-    assert damage.set_aside(store, [path, "work/extract/gone"]) == []
+    assert damaged_files.set_aside(store, [path, "work/extract/gone"]) == []
     assert files_of(store) == [path]
 
 

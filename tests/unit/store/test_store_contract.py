@@ -9,11 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from graphrag_ray.errors import CorruptPart, IndexNotFound, LockHeld, LockLost, SnapshotConflict, StoreError
-from graphrag_ray.store import compaction, damage, gc, locks, parts, snapshots
+from graphrag_ray.base.errors import (
+    CorruptPart,
+    IndexNotFound,
+    LockHeld,
+    LockLost,
+    SnapshotConflict,
+    StoreError,
+)
+from graphrag_ray.store import compaction, damaged_files, gc, locks, parts, snapshots
 from graphrag_ray.store.files import FileInfo, Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
-from graphrag_ray.store.rows import JournalRow
+from graphrag_ray.store.journal_rows import JournalRow
 from graphrag_ray.store.snapshots import Manifest
 
 
@@ -244,7 +251,7 @@ def test_a_torn_journal_part_is_named_left_out_and_set_aside(store, caplog):
     assert index.damaged == [paths[1]]
     assert paths[1] in caplog.text
     assert set(index.lookup(map(key, range(3)))) == {key(0), key(2)}
-    moved = damage.set_aside(store, paths)
+    moved = damaged_files.set_aside(store, paths)
     assert moved == [paths[1].replace("extract/", "extract/damaged/")]
     assert store.exists(moved[0])
     assert JournalIndex.load(store, "extract").damaged == []

@@ -10,11 +10,11 @@ from typing import ClassVar
 
 import pytest
 
-from graphrag_ray.errors import SettingsError, StoreError
+from graphrag_ray.base.errors import SettingsError, StoreError
 from graphrag_ray.store import files
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.local import LocalFiles
-from graphrag_ray.store.remote import ObjectFiles, s3_arguments
+from graphrag_ray.store.local_files import LocalFiles
+from graphrag_ray.store.remote_files import ObjectFiles, s3_arguments
 
 
 class Scripted(LocalFiles):

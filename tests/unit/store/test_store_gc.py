@@ -7,11 +7,22 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from graphrag_ray.errors import StoreError
-from graphrag_ray.store import blobs, cache, compaction, gc, listing, locks, parts, rows, snapshots, trim
+from graphrag_ray.base.errors import StoreError
+from graphrag_ray.store import (
+    blobs,
+    compaction,
+    gc,
+    journal_parts,
+    journal_rows,
+    local_cache,
+    locks,
+    parts,
+    snapshots,
+    trim,
+)
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
-from graphrag_ray.store.rows import JournalRow
+from graphrag_ray.store.journal_rows import JournalRow
 from graphrag_ray.store.snapshots import Manifest
 
 
@@ -29,7 +40,7 @@ def key(i):
 
 
 def prefixes(*numbers):
-    return np.sort(rows.key_prefixes([key(i) for i in numbers]))
+    return np.sort(journal_rows.key_prefixes([key(i) for i in numbers]))
 
 
 def snapshot(store, number, *values):
@@ -96,7 +107,7 @@ def test_killed_at_each_operation_it_leaves_what_is_kept_and_the_next_call_finis
 
 
 def test_what_goes_from_far_storage_goes_from_the_cache_of_this_machine_too(tmp_path, monkeypatch):
-    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(local_cache.FOLDER_VARIABLE, str(tmp_path / "cache"))
     far = Store(f"memory://{tmp_path.name}-{id(tmp_path)}")
     shards = [blobs.write(far, "numbers", f"a{n}", pa.py_buffer(b"%d" % n), rows=1) for n in (1, 2)]
     for number, shard in enumerate(shards, 1):
@@ -138,7 +149,7 @@ def test_items_are_taken_out_and_the_others_keep_all_their_rows(store):
     assert [len(index.turns(key(i))) for i in (2, 3)] == [2, 2]
     left = [info.path for info in store.list("work/extract")]
     assert untouched in left and len(left) == 2
-    assert all(listing.PART_NAME.fullmatch(path.rsplit("/", 1)[-1]) for path in left)
+    assert all(journal_parts.PART_NAME.fullmatch(path.rsplit("/", 1)[-1]) for path in left)
 
 
 def test_killed_at_each_operation_no_item_that_stays_is_lost_and_the_next_call_takes_the_rest(store, killing):

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphrag_ray.errors import StoreError
-from graphrag_ray.store import compaction, decoded, journal, listing, parquet
-from graphrag_ray.store import rows as rows_module
+from graphrag_ray.base.errors import StoreError
+from graphrag_ray.store import compaction, decoded, journal, journal_parts, parquet
+from graphrag_ray.store import journal_rows as rows_module
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
-from graphrag_ray.store.rows import JournalRow, resolve
+from graphrag_ray.store.journal_rows import JournalRow, resolve
 
 
 @pytest.fixture
@@ -383,9 +383,9 @@ def test_other_files_in_the_journal_are_left_alone(store):
 def test_parts_that_vanish_for_ever_are_an_error_and_not_an_empty_journal(store, monkeypatch):
     write(store, row(1))
     write(store, row(2), writer="v")
-    found = listing.list_parts(store, "extract")
+    found = journal_parts.list_parts(store, "extract")
     store.delete(found[0].path)
-    monkeypatch.setattr(listing, "list_parts", lambda *_: found)
+    monkeypatch.setattr(journal_parts, "list_parts", lambda *_: found)
     with pytest.raises(StoreError, match="vanish"):
         JournalIndex.load(store, "extract")
 
@@ -394,7 +394,7 @@ def test_a_journal_that_is_merged_all_the_while_is_loaded_part_by_part(store, mo
     """Each listing is followed by a merge of some of its parts: more often than one would begin anew."""
     for i in range(24):
         write(store, row(i, at=1000.0 + i), writer=f"w{i:02d}")
-    real, scanned = listing.list_parts, []
+    real, scanned = journal_parts.list_parts, []
 
     def list_then_merge(*_):
         parts = real(store, "extract")
@@ -403,12 +403,12 @@ def test_a_journal_that_is_merged_all_the_while_is_loaded_part_by_part(store, mo
             compaction.merge_parts(store, "extract", small, lambda: None, print)
         return parts
 
-    monkeypatch.setattr(listing, "list_parts", list_then_merge)
+    monkeypatch.setattr(journal_parts, "list_parts", list_then_merge)
     scan = journal._scan
     monkeypatch.setattr(journal, "_scan", lambda *a: scanned.append(a[1].path) or scan(*a))
     index = JournalIndex.load(store, "extract")
     assert len(scanned) < 40
-    monkeypatch.setattr(listing, "list_parts", real)
+    monkeypatch.setattr(journal_parts, "list_parts", real)
     assert len(index.lookup(map(key, range(24)))) == 24
 
 
@@ -418,7 +418,7 @@ def test_reading_and_writing_the_journal_does_not_import_pandas(tmp_path):
         from graphrag_ray.store import compaction, decoded
         from graphrag_ray.store.files import Store
         from graphrag_ray.store.journal import JournalIndex, JournalWriter
-        from graphrag_ray.store.rows import JournalRow
+        from graphrag_ray.store.journal_rows import JournalRow
         store = Store(sys.argv[1])
         for i in range(3):
             writer = JournalWriter(store, "d", f"w{i}")

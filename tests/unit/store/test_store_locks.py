@@ -7,7 +7,7 @@ import time
 import orjson
 import pytest
 
-from graphrag_ray.errors import LockHeld, LockLost, StoreError
+from graphrag_ray.base.errors import LockHeld, LockLost, StoreError
 from graphrag_ray.store import locks
 from graphrag_ray.store.files import Store
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphrag_ray.errors import CorruptPart
+from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.store import parquet, parts
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part

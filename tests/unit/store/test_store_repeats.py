@@ -9,7 +9,7 @@ import pytest
 from graphrag_ray.store import compaction, parquet, repeats
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
-from graphrag_ray.store.rows import TURN, JournalRow
+from graphrag_ray.store.journal_rows import TURN, JournalRow
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from graphrag_ray.store import compaction, marks, parquet, retries
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
-from graphrag_ray.store.listing import list_parts
-from graphrag_ray.store.rows import DONE, FAILED, RETRY, TURN, JournalRow, resolve
+from graphrag_ray.store.journal_parts import list_parts
+from graphrag_ray.store.journal_rows import DONE, FAILED, RETRY, TURN, JournalRow, resolve
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import dataclasses
 import orjson
 import pytest
 
-from graphrag_ray.errors import CorruptPart, IndexNotFound, LockLost, SnapshotConflict, StoreError
+from graphrag_ray.base.errors import CorruptPart, IndexNotFound, LockLost, SnapshotConflict, StoreError
 from graphrag_ray.store import snapshots
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part

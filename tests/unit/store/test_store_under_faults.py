@@ -14,10 +14,10 @@ from faulty import Faults, InMemory, Killed, faulty, on_disk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphrag_ray.errors import CorruptPart, LockHeld, SnapshotConflict, StoreError
+from graphrag_ray.base.errors import CorruptPart, LockHeld, SnapshotConflict, StoreError
 from graphrag_ray.store import compaction, decoded, files, locks, parts, snapshots
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
-from graphrag_ray.store.rows import JournalRow, resolve
+from graphrag_ray.store.journal_rows import JournalRow, resolve
 from graphrag_ray.store.snapshots import Manifest
 
 

@@ -1,0 +1,262 @@
+"""Many questions to one index: answered side by side, through one engine, one limiter and one journal.
+
+Every question is answered as `Index.ask` would. What it asks of models becomes items of one sweep, on Ray or
+in this process; the replies are journalled beside the answers, and the index is only read. So a batch that is
+killed is continued by the same command, and asked again it costs nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from graphrag_ray.asking.ask import MAX_QUESTION_CHARACTERS, Index
+from graphrag_ray.asking.question_files import AnswersFile, read_questions
+from graphrag_ray.asking.question_sweep import Batch, QuestionSweep
+from graphrag_ray.base.errors import FAILED_ITEMS, GraphRagError, LockHeld, StoreError
+from graphrag_ray.base.urls import shown
+from graphrag_ray.engine.executor import Executor, Progress
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.probing import probed
+from graphrag_ray.engine.ray.jobs import submitted
+from graphrag_ray.engine.reply_cache import FEW, MANY, tidy
+from graphrag_ray.engine.spending import Spending, check_prices
+from graphrag_ray.engine.stopping import Stop, listening
+from graphrag_ray.indexing.run import iso
+from graphrag_ray.indexing.run_record import MEANINGS, ending
+from graphrag_ray.query import methods
+from graphrag_ray.settings.index_settings import Settings
+from graphrag_ray.store import locks
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.runs import RUNNING
+
+if TYPE_CHECKING:
+    from graphrag_ray.cli.progress import Observer
+
+_log = logging.getLogger(__name__)
+
+
+def answer_batch(
+    index: Index,
+    questions: str,
+    out: str,
+    *,
+    method: str = methods.DEFAULT,
+    level: str | int | None = None,
+    where: Sequence[str] = (),
+    on_ray: bool = False,
+    address: str | None = None,
+    observer: Observer | None = None,
+) -> Batch:
+    """Answer the questions of a file, and write the answers (`questions.ANSWERS`) to another.
+
+    questions   .csv, .jsonl or .parquet, with a column `question` or `question_text`, and maybe `id`
+    out         a .parquet file; the journal is the cache of the index, where it has one, else the folder of
+                this name with `.work` at its end. In that folder `outcome.json` tells how it ended
+    on_ray      on Ray: the cluster of `address`, else as `index` finds or starts one; else in this process
+    observer    who is told how it goes; None: nobody
+
+    Raises UsageError for what cannot be asked, before anything is spent; RunStopped where it must not go on
+    (what was answered is kept, and nothing is written to `out`); StoreError.
+    """
+    if observer is None:
+        from graphrag_ray.cli.progress import Observer
+
+        observer = Observer(quiet=True)
+    settings, began = index.settings, time.monotonic()
+    file = AnswersFile.at(out, settings.storage.of(out))
+    work, note = index.cache or file.work, f"query --batch {shown(questions)}"
+    patience_s = MERGED_WITHIN_S if index.cache else 0.0
+    with ExitStack() as held:
+        with attempted(file.work):
+            models = Models.of(settings, index.manifest.usage)
+            check_prices(settings.budget, models)
+            methods.method(method)
+            methods.check(method, level, where)
+            posed = read_questions(questions, settings.storage.of(questions), MAX_QUESTION_CHARACTERS)
+            if _asks_from_here(on_ray, address):
+                models = probed(models, settings, ANSWERING, bool(work.list("work")), observer.note)
+            sweep = QuestionSweep(index, posed, work, method, level, tuple(where))
+            own = held.enter_context(_locked(file.work, note, patience_s))
+        stop = Stop(say=observer.note)
+        engine = _Engine(work, settings, models, lambda p: observer.progress(sweep.progress(p)), stop)
+        with (
+            _told(file.work, own, {"snapshot": index.manifest.number, "questions": len(posed)}) as told,
+            nullcontext(own) if work == file.work else _locked(work, note, patience_s) as lock,
+            engine.on_ray(address) if on_ray or address else engine.here() as executor,
+            observer,
+            listening(stop),
+        ):
+            tidy(work, lock.check, MANY)
+            try:
+                accounts = sweep.run(executor)
+            finally:
+                told |= {"failed": sweep.failed, "usage": executor.spending.before.to_dict()}
+            file.write(sweep.rows())
+            tidy(work, lock.check, FEW)
+    return Batch(file.url, len(posed), sweep.failed, accounts, time.monotonic() - began)
+
+
+ANSWERING = ("map", "reduce", "answer")
+"""Stages without whose models there are no answers."""
+
+
+def _asks_from_here(on_ray: bool, address: str | None) -> bool:
+    """Whether models are asked with this process's keys."""
+    if not (on_ray or address):
+        return True
+    from graphrag_ray.engine.ray.cluster import will_be_private
+
+    return will_be_private(address)
+
+
+OUTCOME = "outcome.json"
+"""Beside the answers, for whoever does not see the exit code of a job: how the last batch, or attempt at one,
+ended. Keys as in `_outcome`."""
+MERGED_WITHIN_S = 10.0
+"""A service that answers from the same cache holds its lock while it merges parts."""
+LOOK_S = 0.2
+
+
+def _locked(work: Store, note: str, within_s: float) -> locks.Lock:
+    """Raises LockHeld where somebody else has the lock for longer."""
+    until = time.monotonic() + within_s
+    while True:
+        try:
+            return locks.acquire(work, note=note)
+        except LockHeld:
+            if time.monotonic() >= until:
+                raise
+        time.sleep(LOOK_S)
+
+
+@contextmanager
+def attempted(beside: Store, always: bool = True) -> Iterator[None]:
+    """Around what comes before a batch: where that ends with an error, it is the outcome. Nothing is told
+    where another batch is at work there: the outcome is that one's. To know that of one on another machine
+    takes up to 20 s: a job takes them; else nothing is told then, and nobody waits for a message.
+
+    always: also where no outcome stands there yet
+    """
+    started = time.time()
+    try:
+        yield
+    except LockHeld:
+        raise
+    except BaseException as e:
+        try:
+            at_work = locks.living if submitted() else locks.holder
+            if (always or beside.exists(OUTCOME)) and at_work(beside) is None:
+                beside.write(OUTCOME, _outcome(started, ending(e)))
+        except GraphRagError as untold:
+            _log.info("beside the answers nobody is told of this: %s", untold)
+        raise
+
+
+@contextmanager
+def _told(beside: Store, lock: locks.Lock, told: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """However the block ends, that is the outcome; until then, and for good where it is killed, "running".
+    The block adds what it comes to.
+
+    lock: of `beside`; where another took it over, the outcome is that one's
+    """
+    started = time.time()
+    try:
+        _tell(beside, lock, _outcome(started, told | {"outcome": RUNNING}))
+        yield told
+    except BaseException as e:
+        told |= ending(e)
+        raise
+    else:
+        told |= {"outcome": "answered", "exit_code": FAILED_ITEMS if told["failed"] else 0}
+    finally:
+        _tell(beside, lock, _outcome(started, told))
+
+
+def _tell(beside: Store, lock: locks.Lock, outcome: bytes) -> None:
+    try:
+        lock.check()
+        beside.write(OUTCOME, outcome)
+    except StoreError as e:
+        _log.warning("what became of this was not written beside the answers: %s", e)
+
+
+def _outcome(started: float, told: Mapping[str, Any]) -> bytes:
+    """The keys are always the same; null is what is not known, or not yet."""
+    code = told.get("exit_code")
+    every = {
+        # "answered", "running", or in a word what stopped it (`record.OUTCOMES`).
+        "outcome": told["outcome"],
+        "exit_code": code,
+        "exit_meaning": None if code is None else MEANINGS[code],
+        "message": told.get("message", ""),
+        "snapshot": told.get("snapshot"),
+        "questions": told.get("questions"),
+        "failed": told.get("failed"),
+        "usage": told.get("usage"),
+        "started_at": iso(started),
+        "ended_at": None if code is None else iso(time.time()),
+    }
+    return orjson.dumps(every, option=orjson.OPT_INDENT_2)
+
+
+WAITED_FOR_S = 0.5
+"""Between journal writes: a reply is handed on when it is written, and a question waits for it."""
+
+
+@dataclass(frozen=True)
+class _Engine:
+    """Where the dialogues of a batch run. store: of their journal."""
+
+    store: Store
+    settings: Settings
+    models: Models
+    on_progress: Callable[[Progress], None]
+    stop: Stop
+
+    @contextmanager
+    def here(self) -> Iterator[Executor]:
+        run = self.settings.run
+        yield LocalExecutor(
+            self.store,
+            self.models,
+            run.max_failed_fraction,
+            min(run.flush_s, WAITED_FOR_S),
+            on_progress=self.on_progress,
+            spending=Spending(self.settings.budget, time.monotonic()),
+            stop=self.stop,
+        )
+
+    @contextmanager
+    def on_ray(self, address: str | None) -> Iterator[Executor]:
+        # Ray is imported here: it takes a second.
+        from graphrag_ray.engine.ray.cluster import connected, will_be_private
+        from graphrag_ray.engine.ray.nodes import check_nodes
+        from graphrag_ray.engine.ray.ray_executor import RayExecutor
+
+        run, private = self.settings.run, will_be_private(address)
+        with connected(address):
+            fit = set() if private else check_nodes(self.store, [])
+            executor = RayExecutor(
+                self.store,
+                self.models,
+                run.max_failed_fraction,
+                run.flush_s,
+                run.workers_per_node,
+                self.on_progress,
+                Spending(self.settings.budget, time.monotonic()),
+                self.stop,
+                fit=fit,
+            )
+            executor.start()
+            try:
+                yield executor
+            finally:
+                executor.close()

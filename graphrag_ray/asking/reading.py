@@ -1,0 +1,141 @@
+"""What a way of answering needs of a snapshot: rows of its tables, read by need and part by part.
+
+A table may be as large as the corpus, what a question needs of it is not: only columns that are asked for are
+read, of parts that hold a wanted row; of a large table only of the row groups that do. What was read of a
+smaller one is kept, up to a bound, for the next question.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphrag_ray.base import schema
+from graphrag_ray.base.errors import UsageError
+from graphrag_ray.query.method import Rows
+from graphrag_ray.store.files import WHOLE_BYTES, Store
+from graphrag_ray.store.parquet import is_one_of
+from graphrag_ray.store.parts import Part, conformed, read_rows, read_table
+from graphrag_ray.store.snapshots import Manifest, being_read
+
+PARTS_AT_ONCE = 8
+KEPT_BYTES = 256 << 20
+"""Columns that were read are kept up to this size in memory, the last used."""
+LARGE_BYTES = 64 << 20
+"""A table that is stored in more is not worth keeping: its columns would drive out all others."""
+
+
+class Kept:
+    """Columns of parts that were read, by path and name, as far as there is room. Parts never change, so
+    none grows stale."""
+
+    def __init__(self, limit_bytes: int = KEPT_BYTES) -> None:
+        self._limit, self._size = limit_bytes, 0
+        self._columns: OrderedDict[tuple[str, str], pa.ChunkedArray] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, path: str, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+        """Those of these columns that are kept."""
+        with self._lock:
+            found = {name: self._columns[path, name] for name in names if (path, name) in self._columns}
+            for name in found:
+                self._columns.move_to_end((path, name))
+        return found
+
+    def add(self, path: str, table: pa.Table) -> None:
+        with self._lock:
+            for name in table.column_names:
+                if (path, name) not in self._columns:
+                    self._columns[path, name] = table[name]
+                    self._size += table[name].nbytes
+            while self._size > self._limit and self._columns:
+                self._size -= self._columns.popitem(last=False)[1].nbytes
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads one snapshot. Raises SnapshotRemoved where `gc` has taken it away meanwhile, CorruptPart."""
+
+    store: Store
+    manifest: Manifest
+    kept: Kept = field(default_factory=Kept, repr=False, compare=False)
+
+    def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """A table of the snapshot (see schema.py), or some of its columns. Raises UsageError for a name or
+        column that there is not."""
+        if name not in schema.TABLES:
+            raise UsageError(f"there is no table {name!r}; there are {', '.join(schema.TABLES)}")
+        known = schema.TABLES[name].names
+        if unknown := [c for c in columns or [] if c not in known]:
+            raise UsageError(f"table {name} has no column {unknown[0]!r}; it has {', '.join(known)}")
+        with being_read(self.store, self.manifest):
+            if columns is None:
+                return read_table(self.store, self.manifest.parts(name), None, schema.TABLES[name])
+            empty = schema_of(name, columns).empty_table()
+            return self._together(name, empty, lambda part: self._columns(name, part, columns))
+
+    def rows(self, need: Rows) -> pa.Table:
+        """The rows that are needed. Where they are named, a large table is read only where it holds one."""
+        if need.ids is None:
+            return self.table(need.table, need.columns)
+        if not need.ids:
+            return schema_of(need.table, need.columns).empty_table()
+        wanted = pa.array(sorted(set(need.ids)), pa.string())
+        is_large = sum(part.bytes for part in self.manifest.parts(need.table)) > LARGE_BYTES
+
+        def of(part: Part) -> pa.Table:
+            if is_large:
+                found = read_rows(self.store, part, need.columns, need.by, wanted)
+                return conformed(self.store, part, found, schema_of(need.table, need.columns))
+            # A small part is read in one request, whatever of it is wanted.
+            first = [need.by, *need.columns] if part.bytes <= WHOLE_BYTES else [need.by]
+            held = is_one_of(self._columns(need.table, part, list(dict.fromkeys(first)))[need.by], wanted)
+            if not pc.any(held).as_py():
+                return schema_of(need.table, need.columns).empty_table()
+            return self._columns(need.table, part, need.columns).filter(held)
+
+        with being_read(self.store, self.manifest):
+            return self._together(need.table, schema_of(need.table, need.columns).empty_table(), of)
+
+    def scan(self, name: str, columns: Sequence[str], of: Callable[[pa.Table], pa.Table]) -> pa.Table:
+        """What `of` makes of some columns of a table, part by part: for what no id leads to."""
+        empty = of(schema_of(name, columns).empty_table())
+        with being_read(self.store, self.manifest):
+            return self._together(name, empty, lambda part: of(self._columns(name, part, columns)))
+
+    def pieces(self, name: str, columns: Sequence[str], rows: int | None = None) -> Iterator[pa.Table]:
+        """A table of the snapshot piece by piece, in order: one part is in memory at a time, and none is
+        kept.
+
+        rows: of a piece, at most; None: a piece is a part
+        """
+        with being_read(self.store, self.manifest):
+            for part in self.manifest.parts(name):
+                table = read_table(self.store, [part], columns, schema.TABLES[name])
+                step = rows or max(1, table.num_rows)
+                yield from (table.slice(at, step) for at in range(0, table.num_rows, step))
+
+    def _together(self, table: str, empty: pa.Table, of: Callable[[Part], pa.Table]) -> pa.Table:
+        """What is read of each part, in their order."""
+        parts = self.manifest.parts(table)
+        with ThreadPoolExecutor(PARTS_AT_ONCE, thread_name_prefix="parts") as pool:
+            found = [empty, *pool.map(of, parts)]
+        return pa.concat_tables(found, promote_options="default")
+
+    def _columns(self, table: str, part: Part, names: Sequence[str]) -> pa.Table:
+        found = self.kept.of(part.path, names)
+        if missing := [name for name in names if name not in found]:
+            read = read_table(self.store, [part], missing, schema.TABLES[table])
+            self.kept.add(part.path, read)
+            found |= {name: read[name] for name in missing}
+        return pa.table({name: found[name] for name in names}, schema=schema_of(table, names))
+
+
+def schema_of(table: str, columns: Sequence[str]) -> pa.Schema:
+    return pa.schema([schema.TABLES[table].field(name) for name in columns])

@@ -1,0 +1,197 @@
+"""Searching a snapshot, by the vectors of its records or by their words."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphrag_ray.asking.reading import Reader
+from graphrag_ray.asking.session import Asks
+from graphrag_ray.base import schema
+from graphrag_ray.base.errors import CorruptPart, GraphRagError, UsageError
+from graphrag_ray.corpus.embedding import Embedder
+from graphrag_ray.query.method import Hit, Kind, Search
+from graphrag_ray.search import keyword, vectors
+from graphrag_ray.search.keyword import KeywordShard
+from graphrag_ray.search.mapped_arrays import strings
+from graphrag_ray.search.ranking import Found, merged
+from graphrag_ray.search.vectors import Floats, VectorShard
+from graphrag_ray.settings.index_settings import Settings, of_index
+from graphrag_ray.settings.settings_file import parse_settings
+from graphrag_ray.store import blobs
+from graphrag_ray.store.parts import Part, read_table
+from graphrag_ray.store.snapshots import being_read
+
+T = TypeVar("T")
+_EMBEDDED = pa.schema([("id", pa.string()), ("vector", pa.list_(pa.float32()))])
+SHARDS_AT_ONCE = 8
+"""That are fetched, or checked."""
+
+
+@dataclass(frozen=True)
+class Searcher:
+    """Searches one snapshot; what it has opened stays open for the next question.
+
+    settings: of the questions
+    """
+
+    reader: Reader
+    settings: Settings
+    _opened: dict[str, list[Any]] = field(default_factory=dict)
+    _opening: threading.Lock = field(default_factory=threading.Lock)
+
+    def vector_shards(self, kind: Kind) -> list[VectorShard]:
+        """Of a snapshot without an index for search: the embeddings themselves."""
+        return self._open(kind, "vector", vectors.read, vectors.check)
+
+    def keyword_shards(self, kind: Kind) -> list[KeywordShard]:
+        """Raises UsageError for a snapshot without an index for search."""
+        return self._open(kind, "keyword", keyword.read, keyword.check)
+
+    def open_as(self, other: Searcher) -> None:
+        """Open what another one has open, as far as this snapshot has it."""
+        for kind in get_args(Kind):
+            for by, shards in (("vector", self.vector_shards), ("keyword", self.keyword_shards)):
+                name = schema.search_table(kind, by)
+                if name in other._opened and name in self.reader.manifest.tables:
+                    shards(kind)
+
+    def embedder(self) -> Embedder:
+        """How the snapshot's texts were embedded. Raises UsageError where the settings of the questions say
+        otherwise: vectors of two models have nothing in common."""
+        manifest = self.reader.manifest
+        built, own = parse_settings(of_index(manifest.settings)), Embedder.of(self.settings)
+        then = Embedder.of(built)
+        if not built.embeddings.enabled:
+            raise UsageError(
+                f"snapshot {manifest.number} has no embeddings, which vector search needs: it was indexed "
+                "with embeddings.enabled: false. Run `graphrag-ray index` again with --set "
+                "embeddings.enabled=true; nothing but the embeddings is paid for"
+            )
+        if (then.call.model_id, then.dimensions) != (own.call.model_id, own.dimensions):
+            raise UsageError(
+                f"the embeddings of snapshot {manifest.number} are those of {_told(then)}, and these "
+                f"settings name {_told(own)}. Ask with the settings of the index, or run `graphrag-ray "
+                "index` with these"
+            )
+        return own
+
+    def _open(
+        self, kind: Kind, by: str, read: Callable[[pa.Buffer], T], check: Callable[[T], None]
+    ) -> list[T]:
+        def one(part: Part) -> T:
+            return blobs.opened(self.reader.store, part, by, read, check)
+
+        manifest, name = self.reader.manifest, schema.search_table(kind, by)
+        with self._opening, being_read(self.reader.store, manifest):
+            if name not in self._opened:
+                if name in manifest.tables:
+                    self._opened[name] = _each(manifest.parts(name), one)
+                elif by == "vector":
+                    self._opened[name] = self._unindexed(kind)
+                else:
+                    raise UsageError(
+                        f"snapshot {manifest.number} has no index for keyword search: it was made by an "
+                        "earlier graphrag-ray. Run the same `graphrag-ray index` command again to build it; "
+                        "no model is asked anything"
+                    )
+            return self._opened[name]
+
+    def _unindexed(self, kind: Kind) -> list[VectorShard]:
+        parts = self.reader.manifest.parts(f"embeddings_{kind}")
+        if not parts:
+            return []
+        table = read_table(self.reader.store, parts, ["id", "vector"], _EMBEDDED)
+        flat = table["vector"].combine_chunks().flatten()
+        lengths = pc.unique(pc.list_value_length(table["vector"])).to_pylist()
+        if len(lengths) != 1 or not lengths[0] or flat.null_count or table["id"].null_count:
+            where = self.reader.store.url_of(parts[0].path)
+            raise CorruptPart(f"{where} is damaged: its vectors differ in length", path=parts[0].path)
+        matrix = flat.to_numpy().reshape(table.num_rows, -1)
+        return [vectors.read(vectors.build(table["id"].to_pylist(), matrix))]
+
+
+def _each(parts: list[Part], one: Callable[[Part], T]) -> list[T]:
+    if len(parts) < 2:
+        return [one(part) for part in parts]
+    with ThreadPoolExecutor(SHARDS_AT_ONCE, thread_name_prefix="shards") as pool:
+        return list(pool.map(one, parts))
+
+
+@dataclass(frozen=True)
+class Searching:
+    """The searches of one question: a text is embedded once, however many searches it is for."""
+
+    searcher: Searcher
+    asker: Asks
+    _embedded: dict[str, asyncio.Task[Floats]] = field(default_factory=dict)
+
+    async def find(self, need: Search) -> list[Hit]:
+        """Raises UsageError where the snapshot lacks what the search needs; GraphRagError where the text
+        could not be embedded; what reading a snapshot raises."""
+        if need.k <= 0 or (need.among is not None and not need.among):
+            return []
+        if need.by == "vector":
+            wanted = await self._vector(need.text)
+            found = await asyncio.to_thread(_by_vector, self.searcher, need, wanted)
+        else:
+            found = await asyncio.to_thread(_by_keyword, self.searcher, need)
+        return [Hit(id_, score) for id_, score in found]
+
+    async def close(self) -> None:
+        """Give up what is still being embedded."""
+        tasks = list(self._embedded.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _vector(self, text: str) -> Floats:
+        if text not in self._embedded:
+            self._embedded[text] = asyncio.ensure_future(self._embed(text))
+        wanted: Floats = await asyncio.shield(self._embedded[text])
+        return wanted
+
+    async def _embed(self, text: str) -> Floats:
+        embedder = await asyncio.to_thread(self.searcher.embedder)
+        sendable = text.encode(errors="replace").decode()  # half of a character, from a terminal, say
+        (outcome,) = await self.asker.run("embed", [partial(embedder.embed, sendable)])
+        if outcome.result is None:
+            raise GraphRagError(f"the question could not be embedded: {outcome.error}")
+        wanted: Floats = vectors.unit(np.frombuffer(outcome.result, "<f4").reshape(1, -1))[0]
+        return wanted
+
+
+def _by_vector(searcher: Searcher, need: Search, wanted: Floats) -> list[Found]:
+    shards, among = searcher.vector_shards(need.kind), _ids(need)
+    if not wanted.any():
+        return []  # a text without a direction is near to nothing
+    for shard in shards:
+        if shard.dimensions != len(wanted):
+            raise UsageError(
+                f"the embeddings of snapshot {searcher.reader.manifest.number} have {shard.dimensions} "
+                f"dimensions, and the embedding of the question has {len(wanted)}: does another model answer "
+                "now under that name? Run `graphrag-ray index` again"
+            )
+    return merged((vectors.search(shard, wanted, need.k, among) for shard in shards), need.k)
+
+
+def _by_keyword(searcher: Searcher, need: Search) -> list[Found]:
+    return keyword.search(searcher.keyword_shards(need.kind), need.text, need.k, _ids(need))
+
+
+def _ids(need: Search) -> pa.Array | None:
+    return None if need.among is None else strings(sorted(set(need.among)))
+
+
+def _told(embedder: Embedder) -> str:
+    of = f" with {embedder.dimensions} dimensions" if embedder.dimensions else ""
+    return f"{embedder.call.model_id}{of}"

@@ -1,0 +1,118 @@
+"""String ids: hashes of natural keys, so that the same thing has the same id in every run.
+
+Ids are 32 hex characters (128 bits of SHA-256) and are uniform, so tables are partitioned by their
+leading bits and sorting by id gives one global order whatever the number of partitions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import re
+import unicodedata
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+ID_LENGTH = 32
+MAX_MARKS = 30
+"""Combining marks on one character, as in Unicode's stream-safe text (UAX 15): no language has so many."""
+
+_QUOTES = "\"'“”‘’` "
+_LONG_NUMBER = re.compile(r"&#([0-9]{9,});?")
+
+
+def stable_id(kind: str, *natural_key: str) -> str:
+    """A hash of the kind of thing and its natural key. Parts are length-prefixed: ("a", "bc") and
+    ("ab", "c") differ."""
+    digest = hashlib.sha256(kind.encode())
+    for part in natural_key:
+        data = part.encode("utf-8", "surrogatepass")
+        digest.update(f"\x00{len(data)}\x00".encode() + data)
+    return digest.hexdigest()[:ID_LENGTH]
+
+
+def entity_key(name: str) -> str:
+    """The key under which mentions of an entity meet (paper 3.1.3: exact string matching).
+
+    Unicode NFC, HTML-unescaped, control and format characters out, white space folded, quotes around
+    the whole name off, upper case. An alias file acts on the result (`graph/aliases.py`).
+    """
+    if name.isascii() and name.isprintable() and "&" not in name:
+        return " ".join(name.upper().split()).strip(_QUOTES)  # what follows would change no more, and slowly
+    text = unicodedata.normalize("NFC", bounded_marks(name))
+    if "&" in text:
+        text = html.unescape(_LONG_NUMBER.sub(_short_number, text))
+    text = "".join(" " if c in "\t\n\r\v\f\x85\u2028\u2029" else c for c in text)
+    text = "".join(c for c in text if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co"))
+    text = " ".join(text.split())
+    text = text.strip(_QUOTES)
+    return unicodedata.normalize("NFC", bounded_marks(" ".join(text.upper().split())))
+
+
+def bounded_marks(text: str, instead: str = "") -> str:
+    """The text with `instead` for each combining mark beyond MAX_MARKS in a row: to normalise n of them
+    takes n² steps."""
+    if text.isascii() or len(text) <= MAX_MARKS:
+        return text
+    return _piles().sub(lambda pile: pile[0][:MAX_MARKS] + instead * (len(pile[0]) - MAX_MARKS), text)
+
+
+@cache
+def _piles() -> re.Pattern[str]:
+    """Finds runs of more than MAX_MARKS combining marks, all of which lie below U+1F000."""
+    marks = "".join(c for c in map(chr, range(0x300, 0x1F000)) if unicodedata.combining(c))
+    return re.compile(f"[{marks}]{{{MAX_MARKS + 1},}}")
+
+
+def _short_number(reference: re.Match[str]) -> str:
+    """A character reference without leading zeros: Python reads no number of 4,301 digits."""
+    digits = reference[1].lstrip("0")
+    return f"&#{digits};" if len(digits) < 9 else "\ufffd"
+
+
+def document_id(path: str, row: str = "") -> str:
+    """path: relative to INPUT, with forward slashes; row: the row's id inside a table of documents."""
+    return stable_id("document", path, row)
+
+
+def text_unit_id(document: str, text: str, occurrence: int) -> str:
+    """occurrence: 0 for the first chunk of this document with this text, 1 for the next, …"""
+    return stable_id("text_unit", document, text, str(occurrence))
+
+
+def entity_id(key: str) -> str:
+    return stable_id("entity", key)
+
+
+def relationship_id(source_key: str, target_key: str) -> str:
+    """Undirected: the order of the ends does not matter."""
+    return stable_id("relationship", *sorted((source_key, target_key)))
+
+
+def claim_id(subject: str, object_: str, type_: str, description: str, text_unit: str) -> str:
+    return stable_id("claim", subject, object_, type_, description, text_unit)
+
+
+def community_id(hierarchy: str, level: int, members: npt.NDArray[np.uint64]) -> str:
+    """A community is its members: the same group keeps its id when others change.
+
+    members: the first 64 bits of each member's entity id, in any order.
+    """
+    digest = hashlib.sha256(np.sort(members).astype(">u8").tobytes()).hexdigest()
+    return stable_id("community", hierarchy, str(level), digest)
+
+
+def report_id(community: str) -> str:
+    return stable_id("report", community)
+
+
+def partition_of(id_: str, partitions: int) -> int:
+    """Which of `partitions` id ranges an id falls into; sorted ids give sorted partitions."""
+    return (int(id_[:8], 16) * partitions) >> 32
+
+
+def prefixes(ids: list[str]) -> npt.NDArray[np.uint64]:
+    """The first 64 bits of each id, for joins on the driver at 8 bytes an id."""
+    return np.fromiter((int(i[:16], 16) for i in ids), dtype=np.uint64, count=len(ids))

@@ -1,0 +1,77 @@
+"""Where a key is found, and how it is kept out of everything that is written.
+
+Settings name an environment variable or a file; they never hold a key. A key travels as a `SecretStr`,
+whose repr shows stars.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import quote
+
+from pydantic import SecretStr
+
+from graphrag_ray.base.errors import NoWay
+from graphrag_ray.base.urls import display_url
+
+_SHORTEST = 4
+"""Shorter placeholders ("x", "no") are no secrets, and would tear ordinary words apart."""
+_LOOKS_LIKE_A_KEY = re.compile(r"\b(sk-[A-Za-z0-9_*.-]{6,}|(?<=Bearer )[A-Za-z0-9._~+/=*-]{6,})")
+STARS = "***"
+
+
+class KeyPlaces(Protocol):
+    """Where an endpoint's key is found (`Endpoint` of the settings)."""
+
+    @property
+    def base_url(self) -> str: ...
+    @property
+    def api_key_env(self) -> str | None: ...
+    @property
+    def api_key_file(self) -> str | None: ...
+
+
+def find_key(
+    endpoint: KeyPlaces,
+    environ: Mapping[str, str],
+    ask: Callable[[str], str | None] | None = None,
+) -> SecretStr | None:
+    """The endpoint's key; None for an endpoint that names none.
+
+    Looked for in this node's environment, then in the key file, then `ask(variable name)`. Reads a
+    file and may wait for `ask`: not for an event loop. Raises NoWay naming the variable, the
+    file and this node when it is nowhere.
+    """
+    variable, path = endpoint.api_key_env, endpoint.api_key_file
+    if variable is None and path is None:
+        return None
+    if variable is not None and (found := environ.get(variable, "").strip()):
+        return SecretStr(found)
+    problem = "is not set"
+    if path is not None:
+        try:
+            if found := Path(path).expanduser().read_text("utf-8").strip():
+                return SecretStr(found)
+            problem = f"is not set and {path} is empty"
+        except (OSError, UnicodeDecodeError) as e:
+            problem = f"is not set and {path} cannot be read ({getattr(e, 'strerror', None) or 'not text'})"
+    name = variable or str(path)
+    if ask is not None and (found := (ask(name) or "").strip()):
+        return SecretStr(found)
+    raise NoWay(
+        f"no key for {display_url(endpoint.base_url)}: {name} {problem} on {socket.gethostname()}; "
+        "set it there; for an endpoint without a key: --api-key-env null, or `api_key_env: null` in settings"
+    )
+
+
+def scrub(text: str, secrets: Iterable[SecretStr | str | None]) -> str:
+    """The text without the given secrets, and without anything that looks like a key."""
+    for secret in secrets:
+        value = secret.get_secret_value() if isinstance(secret, SecretStr) else secret
+        if value and len(value) >= _SHORTEST:
+            text = text.replace(value, STARS).replace(quote(value, safe=""), STARS)
+    return _LOOKS_LIKE_A_KEY.sub(STARS, text)

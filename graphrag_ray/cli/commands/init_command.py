@@ -1,0 +1,63 @@
+"""`graphrag-ray init`: settings and prompts to edit; settings of this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from graphrag_ray.base.errors import UsageError
+from graphrag_ray.cli.program import Command
+
+
+@click.command(cls=Command)
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path), default=".")
+@click.option("--force", is_flag=True, help="Overwrite files that are there.")
+@click.option(
+    "--machine",
+    is_flag=True,
+    help="Instead, write your settings for all indexes: where this machine finds models and storage.",
+)
+def init(directory: Path, force: bool, machine: bool) -> None:
+    """Write settings.yaml and editable copies of all prompts into DIRECTORY.
+
+    With --machine write the settings of your user instead, for all commands, and never over those that are
+    there: no index says where its models are.
+
+    \b
+    Example:
+      graphrag-ray init my-project
+      graphrag-ray index ./documents --root ./my-index --config my-project/settings.yaml
+      graphrag-ray init --machine
+    """
+    from graphrag_ray.settings.prompts import PLACEHOLDERS, bundled_prompts
+
+    if machine:
+        _write_machine()
+        return
+    template = (Path(__file__).parents[2] / "settings" / "settings.yaml").read_text("utf-8")
+    files = {directory / "settings.yaml": template}
+    for name in PLACEHOLDERS:
+        files[directory / "prompts" / f"{name}.txt"] = (bundled_prompts() / f"{name}.txt").read_text("utf-8")
+    there = [str(path) for path in files if path.exists()]
+    if there and not force:
+        raise UsageError(f"{there[0]} exists already; use --force to overwrite, or another folder")
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    click.echo(
+        f"wrote {directory / 'settings.yaml'} and {len(PLACEHOLDERS)} prompts in {directory / 'prompts'}"
+    )
+
+
+def _write_machine() -> None:
+    from graphrag_ray.settings.user_settings import user_file
+
+    path = user_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write((Path(__file__).parents[2] / "settings" / "machine.yaml").read_text("utf-8"))
+    except FileExistsError:
+        raise UsageError(f"{path} exists already: edit it, or move it away") from None
+    click.echo(f"wrote {path}")

@@ -1,0 +1,40 @@
+"""`graphrag-ray levels`: what each level of an index holds, and what a question on it takes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from graphrag_ray.cli import console
+from graphrag_ray.cli.options import json_option, naming_root, reach_options
+from graphrag_ray.cli.print_levels import print_levels
+from graphrag_ray.cli.program import Command, root_option
+from graphrag_ray.settings.settings_file import load_storage
+
+
+@click.command(cls=Command)
+@root_option
+@reach_options
+@click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
+@json_option
+def levels(
+    root: str, config: str | None, overrides: tuple[str, ...], snapshot: int | None, as_json: bool
+) -> None:
+    """How many reports each level has, and the source text chunks, with their tokens and the share of the
+    largest: Table 2 of the paper, for this index. So much a question to all of a level reads.
+
+    \b
+    Example:
+      graphrag-ray levels --root ./my-index
+    """
+    from graphrag_ray.asking.ask import open_index
+
+    with naming_root(root):
+        opened = open_index(root, snapshot=snapshot, storage=load_storage(config, overrides))
+    found = opened.levels()
+    if as_json:
+        rows = [asdict(row) for row in found]
+        click.echo(console.as_json({"snapshot": opened.manifest.number, "levels": rows}))
+    else:
+        print_levels(found)

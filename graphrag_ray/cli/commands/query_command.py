@@ -1,0 +1,235 @@
+"""`graphrag-ray query`: answer a question from an index."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from graphrag_ray.base.errors import FAILED_ITEMS, SettingsError, SnapshotRemoved, UsageError
+from graphrag_ray.cli import console
+from graphrag_ray.cli.misread import Misread
+from graphrag_ray.cli.options import (
+    asking_options,
+    cache_option,
+    confirmed,
+    json_option,
+    naming_root,
+    open_root,
+    raw_option,
+    settings_from,
+    settings_options,
+    way_options,
+)
+from graphrag_ray.cli.program import Command, root_option
+from graphrag_ray.cli.quick import spare_pandas
+from graphrag_ray.cli.writing import write_stream
+from graphrag_ray.query.methods import WITH_DYNAMIC, stages
+from graphrag_ray.settings.settings_file import load_storage
+
+if TYPE_CHECKING:
+    from graphrag_ray.asking.ask import Index
+    from graphrag_ray.asking.sources import Source
+    from graphrag_ray.settings.index_settings import Settings
+
+
+def _misread(line: Misread) -> None:
+    """A line that cannot be run is the outcome of a batch, where it says of which."""
+    batch = line.value("--batch")
+    with _attempt(line.value("--out"), batch, line.value("--config"), line.values("--set")):
+        raise line.error
+
+
+@click.command(cls=Command, misread=_misread)
+@click.argument("words", nargs=-1, metavar="[QUESTION]")
+@root_option
+@settings_options
+@asking_options
+@way_options
+@click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
+@click.option("--sources", is_flag=True, help="Show the entities, relationships and text under the answer.")
+@click.option(
+    "--stream/--no-stream",
+    default=True,
+    help="Show the text while it is written, where it goes to a terminal. Default: yes.",
+)
+@raw_option
+@cache_option
+@click.option(
+    "--batch", metavar="FILE", help="Questions: .csv, .jsonl or .parquet, with a column question (and id)."
+)
+@click.option(
+    "--out",
+    metavar="URL",
+    help="With --batch: where the answers go, a .parquet file. OUT.work/outcome.json tells how it ended.",
+)
+@click.option("--ray", is_flag=True, help="With --batch: on Ray instead of in this process.")
+@click.option("--address", metavar="ADDRESS", help="With --batch: on this Ray cluster.")
+@click.option("-q", "--quiet", is_flag=True, help="With --batch: print nothing but errors.")
+@json_option
+def query(
+    words: tuple[str, ...],
+    root: str,
+    config: str | None,
+    overrides: tuple[str, ...],
+    method: str,
+    level: str | None,
+    where: tuple[str, ...],
+    snapshot: int | None,
+    sources: bool,
+    stream: bool,
+    raw: bool,
+    cache: str | None,
+    batch: str | None,
+    out: str | None,
+    ray: bool,
+    address: str | None,
+    quiet: bool,
+    as_json: bool,
+    **short: Any,
+) -> None:
+    """Answer QUESTION from the index, with references to what the answer rests on; or, with --batch, the
+    questions of a file.
+
+    global reads all reports of one level; local what stands around the entities that the question is near;
+    vector the nearest chunks; hybrid the chunks that both keywords and embeddings find; text all chunks;
+    drift the nearest reports, then what stands around the questions that they raise; auto is local for a rare
+    name, hybrid for a passage, number, date or month, else global.
+
+    A batch keeps every reply in the folder OUT.work, or in --cache: killed, it is continued by the same
+    command; asked again, it costs nothing. However it ends, also refused, OUT.work/outcome.json tells how
+    and why.
+
+    \b
+    Examples:
+      graphrag-ray query "What are the main themes?" --root ./my-index
+      graphrag-ray query "Who opposed the harbour?" --root ./my-index --level C1 --sources
+      graphrag-ray query "Who opposed the harbour?" --root ./my-index --level auto --budget-tokens 200000
+      graphrag-ray query "What did the mayor say?" --root ./my-index --method local --where "date>=2023"
+      graphrag-ray query --batch questions.csv --root ./my-index --out answers.parquet
+    """
+    question = " ".join(words) if words else None  # without quotation marks, too
+    one = question is not None
+    spare_pandas()
+    with _attempt(out, batch, config, overrides):
+        if one == (batch is not None):
+            raise UsageError("give a question, or a file of them with --batch")
+        if (out is None) == (batch is not None) or (one and (ray or address)):
+            raise UsageError(
+                "--batch needs --out, a .parquet file; --out, --ray and --address are for --batch"
+            )
+        if short["dynamic"] and method not in WITH_DYNAMIC:
+            raise UsageError(
+                f"--dynamic selects the reports of global search; {method} search has no use for it"
+            )
+        opened = _opened(root, config, overrides, short, method, snapshot, cache)
+    way = {"level": level, "method": method, "where": where}
+    if question is not None:
+        from graphrag_ray.asking import traces
+
+        with traces.exported():
+            failed = _ask_one(opened, question, way, sources, stream, raw, as_json)
+    else:
+        cluster = {"on_ray": ray, "address": address}
+        failed = _ask_many(opened, str(batch), str(out), way | cluster, quiet, as_json)
+    if failed:
+        sys.exit(FAILED_ITEMS)
+
+
+@contextmanager
+def _attempt(
+    out: str | None, batch: str | None, config: str | None, overrides: tuple[str, ...]
+) -> Iterator[None]:
+    """Around all that comes before a batch: where it ends with an error, that is the outcome of the batch.
+    Without --batch, where there was one before, or in a job, which was meant to be one. Raises UsageError for
+    what can be no --out."""
+    if out is None:
+        yield
+        return
+    from graphrag_ray.asking.batch import attempted
+    from graphrag_ray.asking.question_files import AnswersFile
+    from graphrag_ray.engine.ray.jobs import submitted
+
+    always = batch is not None or submitted()
+    try:
+        reached = load_storage(config, overrides).of(out)
+    except SettingsError:
+        # They do not say how --out is reached: it is told where the environment says.
+        with attempted(AnswersFile.at(out, {}).work, always):
+            raise
+    with attempted(AnswersFile.at(out, reached).work, always):
+        yield
+
+
+def _opened(
+    root: str,
+    config: str | None,
+    overrides: tuple[str, ...],
+    short: Mapping[str, Any],
+    method: str,
+    snapshot: int | None,
+    cache: str | None,
+) -> Index:
+    """Raises UsageError, SettingsError, StoreError."""
+    from graphrag_ray.asking.ask import open_index
+    from graphrag_ray.store.snapshots import open_latest
+
+    store = open_root(root, config, overrides)
+    with naming_root(root):
+        manifest = open_latest(store, snapshot)
+
+    def load() -> Settings:
+        return settings_from(config, overrides, short, manifest.settings, store.url)
+
+    asked = stages(method, bool(short["dynamic"]))
+    settings = confirmed(load, asked, manifest.settings, store.url)
+    return open_index(root, snapshot=manifest.number, settings=settings, cache=cache)
+
+
+def _ask_one(
+    opened: Index,
+    question: str,
+    way: Mapping[str, Any],
+    sources: bool,
+    stream: bool,
+    raw: bool,
+    as_json: bool,
+) -> bool:
+    """Whether a part of the answer is missing."""
+    streamed = stream and not as_json and sys.stdout.isatty()
+    answer = write_stream(opened.stream(question, **way), raw) if streamed else opened.ask(question, **way)
+    try:
+        found: Sequence[Source] | None = ()
+        if sources or as_json:
+            cited = answer.references
+            found, answer = opened.beside(answer, lambda: opened.sources(cited, answer), "The sources")
+        if as_json:
+            click.echo(console.as_json(console.answer_json(answer, found or (), opened.manifest.number)))
+        else:
+            shown = found if sources else None
+            console.print_answer(answer, opened, shown, written=streamed, raw=raw)
+    except SnapshotRemoved as e:
+        phases = answer.phases.values()
+        tokens = sum(phase.prompt_tokens + phase.completion_tokens for phase in phases)
+        raise e.after(sum(phase.calls for phase in phases), tokens) from e
+    return bool(answer.failed_parts) or found is None
+
+
+def _ask_many(
+    opened: Index, batch: str, out: str, how: Mapping[str, Any], quiet: bool, as_json: bool
+) -> bool:
+    """Whether a question has no answer, or not all of it."""
+    from graphrag_ray.asking.batch import answer_batch
+    from graphrag_ray.cli.progress import Observer
+
+    observer = Observer(quiet=quiet or as_json)
+    observer.checked(opened.settings, "map")
+    done = answer_batch(opened, batch, out, observer=observer, **how)
+    if as_json:
+        click.echo(console.as_json(console.batch_json(done)))
+    elif not quiet:
+        console.print_batch(done)
+    return bool(done.failed)

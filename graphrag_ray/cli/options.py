@@ -1,0 +1,277 @@
+"""Options that commands share, and the settings that they add up to."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import click
+import orjson
+
+from graphrag_ray.base.errors import SettingsError, StoreError, UsageError
+from graphrag_ray.cli.safe import safe
+from graphrag_ray.query import methods
+from graphrag_ray.settings.index_settings import Settings, of_index
+from graphrag_ray.settings.settings_file import load_settings, load_storage
+from graphrag_ray.settings.user_settings import Known, described, named_endpoints, remember, unknown_models
+from graphrag_ray.store.files import Store
+
+_SHORT = {
+    "model": "models.default.model",
+    "base_url": "models.default.endpoints.0.base_url",
+    "api_key_env": "models.default.endpoints.0.api_key_env",
+    "rpm": "models.default.endpoints.0.requests_per_minute",
+    "tpm": "models.default.endpoints.0.tokens_per_minute",
+    "max_in_flight": "models.default.endpoints.0.max_in_flight",
+}
+"""Options that are short for one setting of a model."""
+
+_ASKED = {
+    "response_type": "query.response_type",
+    "general_knowledge": "query.general_knowledge",
+    "dynamic": "query.dynamic",
+    "map_protocol": "query.map_protocol",
+    "budget_tokens": "query.budget_tokens",
+    "budget_usd": "query.budget_usd",
+}
+"""Options that are short for one setting of a question."""
+
+
+def input_of(given: str | None, settings: Settings) -> str:
+    """INPUT, or else what the settings say. Raises UsageError."""
+    named = given or settings.input.url
+    if named is None:
+        raise UsageError("name INPUT, or `input.url` in the settings of --config")
+    return named
+
+
+def json_option(f: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")(f)
+
+
+def _config_option(told: str) -> Callable[..., Any]:
+    return click.option("--config", type=click.Path(), metavar="FILE", is_eager=True, help=told)
+
+
+def _storage_only(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    for override in given:
+        if override.partition("=")[0].strip().partition(".")[0] != "storage":
+            raise click.BadParameter(f"{override!r}: only `storage` counts here (--set storage.region=…)")
+    return given
+
+
+def reach_options(f: Callable[..., Any]) -> Callable[..., Any]:
+    """--config and --set of a command that needs no setting but how its index is reached."""
+    for option in reversed(
+        [
+            _config_option("Settings, of which `root` and `storage` are read."),
+            click.option(
+                "--set",
+                "overrides",
+                multiple=True,
+                metavar="storage.B=C",
+                callback=_storage_only,
+                help="How the index is reached: storage.endpoint_url, storage.region, …",
+            ),
+        ]
+    ):
+        f = option(f)
+    return f
+
+
+def open_root(root: str, config: str | None, overrides: tuple[str, ...]) -> Store:
+    """The store at --root, reached as --set, --config or else the environment say: a snapshot lies in it
+    and cannot tell. Nothing is asked of it yet. Raises SettingsError, UsageError."""
+    storage = load_storage(config, overrides)
+    with naming_root(root):
+        return Store(root, storage.of(root))
+
+
+def settings_options(f: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(
+        [
+            _config_option("Settings, as `init` writes them: a file or a URL."),
+            click.option(
+                "--set",
+                "overrides",
+                multiple=True,
+                metavar="A.B=C",
+                help="Override one setting; may be repeated.",
+            ),
+            click.option("--model", help="Short for models.default.model (and provider: openai)."),
+            click.option("--base-url", help="Short for the address of that model's one endpoint."),
+            click.option(
+                "--api-key-env",
+                help="Short for the name of the variable that holds its key; null: it wants none.",
+            ),
+            click.option("--rpm", type=float, help="Short for its requests per minute."),
+            click.option("--tpm", type=float, help="Short for its tokens per minute."),
+            click.option("--max-in-flight", type=int, help="Short for its bound on concurrent calls."),
+        ]
+    ):
+        f = option(f)
+    return f
+
+
+def cache_option(f: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--cache", metavar="URL", help="Keep models' replies there: what was asked before costs nothing."
+    )(f)
+
+
+def raw_option(f: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--raw", is_flag=True, help="Show Markdown as it is written; else it is rendered on a terminal."
+    )(f)
+
+
+def way_options(f: Callable[..., Any]) -> Callable[..., Any]:
+    """How an answer is found: --method, --level, --where."""
+    for option in reversed(
+        [
+            click.option(
+                "--method",
+                type=click.Choice(list(methods.FILES)),
+                default=methods.DEFAULT,
+                show_default=True,
+                help="How the answer is found; auto: by the question.",
+            ),
+            click.option(
+                "--level",
+                metavar="C0..Cn|auto",
+                help="Level of the communities, or `auto`: the finest within the budget (without one, the "
+                "coarsest that fills a context: the default). --dynamic: the finest that is rated (C2). "
+                "local, drift: the finest whose reports are shown (C2).",
+            ),
+            click.option(
+                "--where",
+                metavar="COND",
+                multiple=True,
+                help="Only documents with path~*.md, title=…, date>=2023-05, author=… (a column of their "
+                "metadata); repeatable.",
+            ),
+        ]
+    ):
+        f = option(f)
+    return f
+
+
+def asking_options(f: Callable[..., Any]) -> Callable[..., Any]:
+    """How a question is answered; `settings_from` reads them."""
+    for option in reversed(
+        [
+            click.option(
+                "--response-type",
+                metavar="TEXT",
+                help='Form and length of the answer: "a list of five points".',
+            ),
+            click.option(
+                "--general-knowledge/--no-general-knowledge",
+                default=None,
+                help="Let the answer go beyond the data, and mark where it does.",
+            ),
+            click.option(
+                "--dynamic/--no-dynamic",
+                default=None,
+                help="global: rate reports from the top, read on only below relevant ones.",
+            ),
+            click.option(
+                "--map-protocol",
+                type=click.Choice(["answer", "points"]),
+                help="global, text: one scored answer for each context, or several scored points.",
+            ),
+            click.option(
+                "--budget-tokens", type=int, metavar="N", help="Prompts and replies together, at most."
+            ),
+            click.option("--budget-usd", type=float, metavar="X", help="US dollars, at most."),
+        ]
+    ):
+        f = option(f)
+    return f
+
+
+def settings_from(
+    config: str | None,
+    overrides: tuple[str, ...],
+    short: Mapping[str, Any],
+    said: Mapping[str, Any] | None = None,
+    root: str | None = None,
+) -> Settings:
+    """Settings from --config, or else from what an index says of itself; the short forms, and --set.
+
+    said, root: settings as they stand in an index, and its URL, by which is known how it was reached before
+    Raises SettingsError.
+    """
+    base, known = None, None
+    if config is None and said is not None:
+        base, known = of_index(said), Known.read(root)
+    return load_settings(config, forms_of(config, overrides, short, base), base, known)
+
+
+def confirmed(
+    load: Callable[[], Settings], stages: Iterable[str], said: Mapping[str, Any], root: str
+) -> Settings:
+    """Settings as they are loaded. At a terminal, addresses that an index of an earlier version names, of
+    models that the stages ask and that this machine does not know, are shown: whoever says that they are
+    theirs need not say it again. Without that, whoever asks these models raises.
+
+    said, root: as in `settings_from`
+    """
+    settings = load()
+    named = {name: named_endpoints(said, name) for name in unknown_models(settings, stages)}
+    if not any(named.values()) or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return settings
+    click.echo("This index was made by an earlier version, and names where its models are:", err=True)
+    for name, endpoints in named.items():
+        for endpoint in endpoints:
+            told = f"  models.{name} ({settings.model(name).model}): {described(endpoint)}"
+            click.echo(safe(told), err=True)
+    click.echo(
+        "Your questions, its text and the key go there. Whoever made it may have written that.", err=True
+    )
+    if not click.confirm("Is that yours, and shall it be kept on this machine?", default=False, err=True):
+        return settings
+    models = {
+        n: m.model_copy(update={"endpoints": tuple(named.get(n) or m.endpoints)})
+        for n, m in settings.models.items()
+    }
+    remember(root, settings.model_copy(update={"models": models}))
+    return load()
+
+
+def forms_of(
+    config: str | None,
+    overrides: tuple[str, ...],
+    short: Mapping[str, Any],
+    base: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """The short forms as overrides, and then those of --set. Raises SettingsError."""
+    given = {name: value for name, value in short.items() if value is not None and name in _SHORT}
+    asked = {name: value for name, value in short.items() if value is not None and name in _ASKED}
+    # As JSON, which is YAML: a name such as "1e3" or "no" stays a string.
+    values = given | asked
+    if values.get("api_key_env") == "null":
+        values["api_key_env"] = None
+    forms = [f"{(_SHORT | _ASKED)[name]}={orjson.dumps(value).decode()}" for name, value in values.items()]
+    if "model" in given or (given and any(o.startswith("models.") for o in overrides)):
+        forms.insert(0, "models.default.provider=openai")
+    elif given and load_settings(config, overrides, base).model("default").provider == "offline":
+        option = "--" + next(iter(given)).replace("_", "-")
+        raise SettingsError(f"{option} needs --model: no model is configured that it could belong to")
+    return [*forms, *overrides]
+
+
+@contextmanager
+def naming_root(root: str, option: str = "--root") -> Iterator[None]:
+    """Around the first look at --root: what can be no index is told as wrong usage of that option, or of
+    another that names a folder."""
+    try:
+        yield
+    except SettingsError as e:
+        raise UsageError(f"{option} {root!r}: {e}") from e
+    except StoreError as e:
+        if isinstance(e.__cause__, NotADirectoryError):
+            raise UsageError(f"{option} {root} is a file, or lies below one: give a folder or a URL") from e
+        raise

@@ -1,0 +1,241 @@
+"""What people see of `inspect`: the records of `inspection/`, and where to go from each."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from graphrag_ray.base.wording import plural
+from graphrag_ray.cli.progress import console_of
+from graphrag_ray.cli.safe import one_line
+from graphrag_ray.cli.writing import print_text
+
+Record = Mapping[str, Any]
+
+_TOLD = 200
+"""Characters of a description in a list; --json has it whole."""
+_METADATA = 400
+
+
+def print_record(found: Record, root: str) -> None:
+    """Any of `inspection.records` and `inspection.overview`."""
+    _PRINTERS[found["kind"]](console_of(), found, root)
+
+
+def _overview(out: Console, found: Record, root: str) -> None:
+    counts, totals = found["counts"], found["totals"]
+    held = ", ".join(
+        plural(counts.get(name, 0), one, many)
+        for name, one, many in (
+            ("documents", "document", ""), ("text_units", "chunk", ""), ("entities", "entity", "entities"),
+            ("relationships", "relationship", ""), ("communities", "community", "communities"),
+        )
+    )  # fmt: skip
+    _line(out, f"Snapshot {found['snapshot']}: {held}")
+    if found["about"]:
+        _text(out, f"About: {found['about']}")
+    _list(out, "Largest communities at C0", found["communities"], _community_line, totals["communities"])
+    _list(out, "Best connected entities", found["entities"], _entity_line, totals["entities"])
+    _list(out, "Documents with most chunks", found["documents"], _document_line, totals["documents"])
+    asked = [f"community {c['community']}" for c in found["communities"][:1]]
+    asked += [f"entity {shlex.quote(e['title'])}" for e in found["entities"][:1]]
+    asked += [f"document {d['human_readable_id']}" for d in found["documents"][:1]]
+    _next(out, root, [*asked, "search TEXT"])
+
+
+def _search(out: Console, found: Record, root: str) -> None:
+    totals = found["totals"]
+    if not any(totals.values()):
+        _line(out, f"No name holds {one_line(found['text'], _TOLD)!r}.")
+        if found["near"]:
+            _line(out, "Did you mean: " + "; ".join(one_line(name, 80) for name in found["near"]) + "?")
+        return
+    _list(out, "Entities", found["entities"], _entity_line, totals["entities"])
+    _list(out, "Communities", found["communities"], _community_line, totals["communities"])
+    _list(out, "Documents", found["documents"], _document_line, totals["documents"])
+    asked = [f"entity {e['human_readable_id']}" for e in found["entities"][:1]]
+    asked += [f"community {c['community']}" for c in found["communities"][:1]]
+    asked += [f"document {d['human_readable_id']}" for d in found["documents"][:1]]
+    _next(out, root, asked)
+
+
+def _entity(out: Console, found: Record, root: str) -> None:
+    totals = found["totals"]
+    _heading(out, f"Entity {found['human_readable_id']}: {found['title']} ({found['type'] or 'untyped'})")
+    _text(out, found["description"])
+    if found["description_failed"]:
+        _line(out, "  The summary of its descriptions failed; these are the first as they stand.")
+    mentioned = plural(found["n_instances"], "mention")
+    _line(out, f"  degree {found['degree']:,}; {mentioned} in {plural(found['frequency'], 'chunk')}")
+    _list(out, "Communities", found["communities"], _community_line, len(found["communities"]))
+    _relationships(out, found)
+    _list(out, "Claims", found["claims"], _claim_line, totals["claims"])
+    _chunks(out, found)
+
+
+def _relationship(out: Console, found: Record, root: str) -> None:
+    _heading(out, f"Relationship {found['human_readable_id']}: {found['source']} – {found['target']}")
+    _text(out, found["description"])
+    _line(out, f"  weight {found['weight']:g}, combined degree {found['combined_degree']:,}")
+    _list(out, "Entities", found["entities"], _entity_line, len(found["entities"]))
+    _list(out, "Communities", found["communities"], _community_line, len(found["communities"]))
+    _chunks(out, found)
+
+
+def _claim(out: Console, found: Record, root: str) -> None:
+    _heading(out, f"Claim {found['human_readable_id']}: {found['subject_id']} – {found['object_id']}")
+    _text(out, found["description"])
+    dates = ", ".join(d for d in (found["start_date"], found["end_date"]) if d and d != "NONE")
+    _line(out, f"  {found['type']}, {found['status']}" + (f", {dates}" if dates else ""))
+    _chunks(out, found)
+
+
+def _community(out: Console, found: Record, root: str) -> None:
+    report, totals = found["report"], found["totals"]
+    title = report["title"] if report else found["title"]
+    _heading(out, f"Community {found['community']} (C{found['level']}): {title}")
+    packed = ", several small components together" if found["packed"] else ""
+    _line(out, f"  {plural(found['size'], 'member')}{packed}, of {found['period']}")
+    if found["parent"]:
+        _line(out, f"  part of {_community_line(found['parent'])}")
+    if report:
+        _line(out, f"  rated {report['rank']:g} of 10: {one_line(report['rating_explanation'])}\n")
+        print_text(out, report["full_content"])
+        left_out = report["context_left_out"]
+        if left_out:
+            _line(out, f"  [{plural(left_out, 'record')} did not fit when the report was written]")
+    else:
+        _line(out, "  It has no report (`graphrag-ray failures` says why).")
+    _list(out, "Sub-communities", found["children"], _community_line, totals["children"])
+    _list(out, "Members", found["entities"], _entity_line, totals["entities"])
+    _relationships(out, found)
+    _chunks(out, found)
+
+
+def _chunk(out: Console, found: Record, root: str) -> None:
+    where = f"characters {found['start']} to {found['end']}"
+    _heading(out, f"Chunk {found['human_readable_id']}: {found['place']}, {where}")
+    _about_document(out, found)
+    beside = [f"{word} {found[word]}" for word in ("before", "after") if found[word] is not None]
+    _line(out, "  " + ", ".join([plural(found["n_tokens"], "token"), *(f"chunk {b}" for b in beside)]) + "\n")
+    out.print(found["header"] + found["text"])
+    _list(out, "Entities", found["entities"], _entity_line, found["totals"]["entities"])
+    _relationships(out, found)
+    _list(out, "Claims", found["claims"], _claim_line, found["totals"]["claims"])
+
+
+def _document(out: Console, found: Record, root: str) -> None:
+    _heading(out, f"Document {found['human_readable_id']}: {found['place']}")
+    _about_document(out, found)
+    _line(out, f"  {found['n_characters']:,} characters, {plural(found['totals']['chunks'], 'chunk')}")
+    for c in found["chunks"]:
+        where = f"characters {c['start']} to {c['end']}, {plural(c['n_tokens'], 'token')}"
+        _line(out, f"\nChunk {c['human_readable_id']} ({where})", style="bold")
+        names = "; ".join(one_line(e["title"], 80) for e in c["entities"])
+        more = c["totals"]["entities"] - len(c["entities"])
+        _line(out, f"  {names or 'no entities'}{f' and {more:,} more' if more > 0 else ''}")
+        others = [plural(c["totals"][what], what[:-1]) for what in ("relationships", "claims")]
+        _line(out, f"  {', '.join(others)}")
+    _more(out, found["totals"]["chunks"] - len(found["chunks"]))
+
+
+def _about_document(out: Console, found: Record) -> None:
+    title = "" if not found["title"] or found["title"] in found["place"] else found["title"]
+    about = ", ".join(one_line(part) for part in (title, found["date"]) if part)
+    if about:
+        _line(out, f"  {about}")
+    if found["metadata"]:
+        _line(out, f"  {one_line(found['metadata'], _METADATA)}")
+
+
+def _relationships(out: Console, found: Record) -> None:
+    _list(out, "Relationships, by weight", found["relationships"], _relationship_line,
+          found["totals"]["relationships"])  # fmt: skip
+
+
+def _chunks(out: Console, found: Record) -> None:
+    _list(out, "Chunks", found["chunks"], _chunk_line, found["totals"]["chunks"])
+
+
+def _community_line(c: Record) -> str:
+    rank = "" if c["rank"] is None else f", rated {c['rank']:g}"
+    below = f", {plural(c['children'], 'sub-community', 'sub-communities')}" if c["children"] else ""
+    about = f"{plural(c['size'], 'member')}{rank}{below}"
+    return f"C{c['level']}:{c['community']}  {one_line(c['title'], _TOLD)} ({about})"
+
+
+def _entity_line(e: Record) -> str:
+    title, type_ = one_line(e["title"], _TOLD), e["type"] or "untyped"
+    return f"{e['human_readable_id']:>6}  {title} ({type_}, degree {e['degree']:,})"
+
+
+def _relationship_line(r: Record) -> str:
+    ends = f"{one_line(r['source'], 80)} – {one_line(r['target'], 80)}"
+    told = one_line(r["description"], _TOLD)
+    return f"{r['human_readable_id']:>6}  {ends} (weight {r['weight']:g})" + (f": {told}" if told else "")
+
+
+def _claim_line(c: Record) -> str:
+    about = f"{one_line(c['subject_id'], 80)} – {one_line(c['object_id'], 80)} ({c['status']})"
+    return f"{c['human_readable_id']:>6}  {about}: {one_line(c['description'], _TOLD)}"
+
+
+def _document_line(d: Record) -> str:
+    held = f" ({plural(d['chunks'], 'chunk')})" if "chunks" in d else ""
+    title = "" if not d["title"] or d["title"] in d["place"] else f": {one_line(d['title'], _TOLD)}"
+    return f"{d['human_readable_id']:>6}  {one_line(d['place'], _TOLD)}{title}{held}"
+
+
+def _chunk_line(c: Record) -> str:
+    where = f"{one_line(c['place'], _TOLD)}, character {c['quote_start']}"
+    return f"{c['human_readable_id']:>6}  {where}: “{one_line(c['quote'])}”"
+
+
+def _list(
+    out: Console, heading: str, rows: Sequence[Record], line: Callable[[Record], str], total: int
+) -> None:
+    if not rows:
+        return
+    of = f"{len(rows):,} of {total:,}" if total > len(rows) else f"{total:,}"
+    _line(out, f"\n{heading} ({of})", style="bold")
+    for row in rows:
+        _line(out, f"  {line(row)}")
+
+
+def _more(out: Console, left: int) -> None:
+    if left > 0:
+        _line(out, f"\n{left:,} more: --limit 0 shows all")
+
+
+def _next(out: Console, root: str, arguments: Sequence[str]) -> None:
+    _line(out, "\nLook closer:", style="bold")
+    for given in arguments:
+        _line(out, f"  graphrag-ray inspect {given} --root {shlex.quote(root)}")
+
+
+def _heading(out: Console, text: str) -> None:
+    _line(out, one_line(text), style="bold")
+
+
+def _text(out: Console, text: str) -> None:
+    if text:
+        _line(out, f"  {one_line(text)}")
+
+
+def _line(out: Console, text: str, style: str | None = None) -> None:
+    out.print(text, style=style)
+
+
+_PRINTERS: Mapping[str, Callable[[Console, Record, str], None]] = {
+    "overview": _overview,
+    "search": _search,
+    "entity": _entity,
+    "relationship": _relationship,
+    "claim": _claim,
+    "community": _community,
+    "chunk": _chunk,
+    "document": _document,
+}

@@ -1,0 +1,269 @@
+"""What people see while a run works: on a terminal and in a notebook one line a step, of which the last one
+moves; plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.text import Text
+
+from graphrag_ray.base import logs
+from graphrag_ray.base.wording import plural, price_setting
+from graphrag_ray.cli.safe import SafeConsole
+from graphrag_ray.engine.pace import Pace, Recent
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+    from graphrag_ray.engine.executor import Progress
+    from graphrag_ray.settings.index_settings import Settings
+
+LINE_EVERY_S = 5.0
+"""Where nothing can move, a step says so often how far it is."""
+DRAWN_EVERY_S = 0.5
+"""In a notebook, where every change is a message."""
+BAR, SHORT_BAR = 20, 10
+"""Characters of the bar; of that in a narrow terminal."""
+NARROW = 100
+
+OFFLINE = "No model is configured: the offline engine answers (classical methods, no key, no cost)."
+EMBEDDED_OFFLINE = "Embeddings are made by the bundled small model, free; models.embedding names another."
+
+
+def console_of(stderr: bool = False) -> Console:
+    """Prints what it is given: brackets and colons in a text of the corpus are no markup and no emoji.
+    Nor does it steer the terminal, whose lines are broken between words. Files and pipes have no margin."""
+    console = SafeConsole(stderr=stderr, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = 160
+    return console
+
+
+def in_notebook() -> bool:
+    return "ipykernel" in sys.modules and "IPython" in sys.modules
+
+
+def is_watched() -> bool:
+    """Whether somebody sees what moves: a notebook, or standard error on a terminal."""
+    return in_notebook() or console_of(stderr=True).is_terminal
+
+
+class Observer:
+    """Shows a run as it goes. Nothing with `quiet`."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._quiet = quiet or logs.as_json()  # lines for a program are not mixed with lines for people
+        self._console = console_of(stderr=True)
+        self._live: Live | None = None
+        self._cell: _Cell | None = None
+        self._doing: tuple[str, float] | None = None
+        self._pace: Pace | None = None
+        self._said_at = 0.0
+        self._recent = Recent()
+        self._price_asked = False
+
+    def __enter__(self) -> Observer:
+        if self._quiet:
+            return self
+        if in_notebook():
+            self._cell = _Cell(self._line)
+        elif self._console.is_terminal:
+            from rich.live import Live
+
+            self._live = Live(
+                get_renderable=self._line, console=self._console, refresh_per_second=4, transient=True
+            )
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._doing = None
+        if self._live:
+            self._live.stop()
+            self._live = None
+        if self._cell:
+            self._cell.draw(at_once=True)
+
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """Around what takes seconds before the first step."""
+        self._doing, self._pace = (what, time.monotonic()), None
+        if not self._live:
+            self.note(f"{what} …")
+        try:
+            yield
+        finally:
+            self._doing = None
+
+    def checked(self, settings: Settings, stage: str = "extract") -> None:
+        """Settings are in order; the run starts, with this stage."""
+        if settings.model(settings.model_name(stage)).provider == "offline":
+            self.note(OFFLINE)
+        elif stage == "extract" and _embeds_offline(settings):
+            self.note(EMBEDDED_OFFLINE)
+
+    def note(self, message: str) -> None:
+        self._print(Text(message, style="dim"))
+
+    def step_started(self, name: str) -> None:
+        self._doing, self._pace = (name, time.monotonic()), None
+        self._said_at = time.monotonic()
+        self._recent = Recent()
+        if self._cell:
+            self._cell.draw()
+
+    def step_ended(self, name: str, seconds: float, counts: Mapping[str, Any], reused: bool) -> None:
+        self._doing = None
+        self._print(step_line(name, seconds, counts, reused, self._width()))
+
+    def progress(self, p: Progress) -> None:
+        """Called a few times a second during a sweep."""
+        self._recent.note(p)
+        self._pace = Pace.of(p, self._recent)
+        if self._pace.cost_usd is None and not self._price_asked:
+            self._price_asked = True
+            self.note(f"The price of a model is not known, nor what this costs: {price_setting()}")
+        if self._doing is None:
+            self._doing = p.stage, time.monotonic()
+        if self._cell:
+            self._cell.draw()
+        elif not self._live and time.monotonic() - self._said_at >= LINE_EVERY_S:
+            self._said_at = time.monotonic()
+            self._print(self._line())
+
+    def _line(self) -> Text:
+        """What is being done now."""
+        if self._doing is None:
+            return Text()
+        name, since = self._doing
+        if self._pace is None:
+            return Text(f"{name:<12} … {duration(time.monotonic() - since)}")
+        return Text(progress_line(self._pace, name, self._width(), bar=self._live is not None), no_wrap=True)
+
+    def _width(self) -> int | None:
+        return self._console.width if self._live else None
+
+    def _print(self, line: Text) -> None:
+        if self._quiet:
+            return
+        if self._cell:
+            self._cell.add(line.plain)
+        else:
+            (self._live.console if self._live else self._console).print(line)
+
+
+class _Cell:
+    """The output of a notebook's cell. line: what is being done now."""
+
+    def __init__(self, line: Callable[[], Text]) -> None:
+        self._line = line
+        self._lines: list[str] = []
+        self._name = f"graphrag-ray-{uuid.uuid4().hex}"
+        self._drawn_at = 0.0
+        self._update = False
+
+    def add(self, line: str) -> None:
+        self._lines.append(line)
+        self.draw(at_once=True)
+
+    def draw(self, at_once: bool = False) -> None:
+        from IPython.display import display  # type: ignore[import-not-found,unused-ignore]
+
+        if at_once or time.monotonic() - self._drawn_at >= DRAWN_EVERY_S:
+            self._drawn_at = time.monotonic()
+            text = "\n".join([*self._lines, self._line().plain])
+            # Text alone: what stands in it is never read as HTML.
+            display({"text/plain": text}, raw=True, display_id=self._name, update=self._update)
+            self._update = True
+
+
+def _embeds_offline(settings: Settings) -> bool:
+    embeds = settings.embeddings.enabled
+    return embeds and settings.model(settings.model_name("embed")).provider == "offline"
+
+
+def progress_line(p: Pace, name: str | None = None, width: int | None = None, bar: bool = False) -> str:
+    """step, share, calls or items of all, how many are in flight, tokens per minute of the limit, cost of the
+    run so far, time left. What matters least is left out where the line would be longer than `width`."""
+    # Each with how soon it is left out; 0: never.
+    parts = [(0, f"{name or p.stage:<12}"), *_share(p, width, bar)]
+    if p.failed:
+        parts.append((2, f"{p.failed:,} failed"))
+    if p.in_flight:
+        parts.append((5, f"{p.in_flight:,} in flight"))
+    if p.seconds > 1 and p.total_tokens:
+        limit = f" of {p.tokens_per_minute_limit:,.0f}" if p.tokens_per_minute_limit else ""
+        parts.append((6, f"{p.tokens_per_minute:,.0f}{limit} tokens/min"))
+    if p.cost_usd:
+        parts.append((3, f"${p.cost_usd:,.4f}" if p.cost_usd < 1 else f"${p.cost_usd:,.2f}"))
+    elif p.cost_usd is None:
+        parts.append((7, "cost unknown"))
+    if p.left_s is not None and p.left_s >= SHORTEST_LEFT_S:
+        parts.append((2, f"{duration(p.left_s)} left"))
+    while width and len("  ".join(text for _, text in parts)) >= width:
+        least = max(parts, key=lambda part: part[0])
+        if not least[0]:
+            break
+        parts.remove(least)
+    return "  ".join(text for _, text in parts)
+
+
+SHORTEST_LEFT_S = 1.5
+
+
+def _share(p: Pace, width: int | None, bar: bool) -> list[tuple[int, str]]:
+    """The share, and what it is a share of: beside it stands what gives this very number."""
+    parts: list[tuple[int, str]] = []
+    if p.share is not None:
+        size = SHORT_BAR if width and width < NARROW else BAR
+        full = int(size * p.share)
+        if bar:
+            parts.append((1, f"{'━' * full}{'╌' * (size - full)}"))
+        parts.append((0, f"{int(100 * p.share):>3}%"))
+    items = f"{p.done:,}{f'/{p.total:,}' if p.total is not None else ''}"
+    if p.calls <= p.done:
+        return [*parts, (0, items)]
+    of = f"/{p.calls_total:,}" if p.calls_total else ""
+    return [*parts, (0, f"{p.calls:,}{of} calls"), (4, f"{items} done")]
+
+
+def step_line(
+    name: str, seconds: float, counts: Mapping[str, Any], reused: bool, width: int | None = None
+) -> Text:
+    """A step that has ended: how long it took, what it came to, as far as the line is no longer than
+    `width`."""
+    how = "unchanged" if reused else f"{seconds:.1f} s"
+    shown = [_told(k, v) for k, v in counts.items() if v]
+    while width and shown and 25 + len("  ".join(shown)) >= width:
+        shown.pop()
+    return Text.assemble((f"{name:<12}", "bold"), f" {how:>10}  ", ("  ".join(shown), "dim"))
+
+
+def _told(name: str, value: Any) -> str:
+    """A count of a step, as it is shown at its end."""
+    if name == "components":
+        largest = f", the largest {value['largest_share']:.0%}" if value["count"] > 1 else ""
+        return f"{plural(value['count'], 'component')}{largest}"
+    return f"{name.replace('_', ' ')} {_short(value)}"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{k} {_short(v)}" for k, v in value.items())
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

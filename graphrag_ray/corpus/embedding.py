@@ -1,0 +1,44 @@
+"""How a text is embedded: records of the index and questions alike, so that their vectors are of one kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from graphrag_ray.base.messages import CallParameters, Dialogue, EmbeddingReply, EmbeddingRequest
+from graphrag_ray.corpus.tokens import offsets, vocabulary_for
+from graphrag_ray.settings.index_settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Embedder:
+    """dimensions  that are asked for; None: the model's own
+    max_tokens    of a text, in the vocabulary: an embedding model refuses longer ones, so they are cut
+    """
+
+    call: CallParameters
+    dimensions: int | None
+    max_tokens: int
+    vocabulary: str
+
+    @classmethod
+    def of(cls, settings: Settings) -> Embedder:
+        call = settings.call("embed")
+        model = settings.model(call.model)
+        vocabulary = vocabulary_for(model.model, model.tokenizer).name
+        return cls(call, model.embedding_dimensions, settings.embeddings.max_tokens, vocabulary)
+
+    def embed(self, text: str) -> Dialogue[bytes]:
+        """The vector of a text, as little-endian float32."""
+        return _asked(EmbeddingRequest(self.cut(text), self.call, self.dimensions))
+
+    def cut(self, text: str) -> str:
+        """What of a text is embedded."""
+        if len(text) <= self.max_tokens:
+            return text
+        ends = offsets(text, self.vocabulary)
+        return text if len(ends) <= self.max_tokens else text[: int(ends[self.max_tokens - 1])]
+
+
+def _asked(request: EmbeddingRequest) -> Dialogue[bytes]:
+    reply: EmbeddingReply = yield request
+    return reply.vector

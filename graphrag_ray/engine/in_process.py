@@ -1,0 +1,313 @@
+"""The in-process executor: asyncio and plain loops. For single questions, notebooks and property tests.
+
+It keeps the whole contract of `executor.py`, journal included, without Ray.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphrag_ray.base.errors import FatalCallError, GraphRagError, RunStopped, TooManyFailures
+from graphrag_ray.base.messages import Dialogue
+from graphrag_ray.engine.drive import Driver
+from graphrag_ray.engine.executor import (
+    PARTITION,
+    Parted,
+    Progress,
+    Source,
+    Sweep,
+    TableFunction,
+    Tables,
+    Written,
+)
+from graphrag_ray.engine.gateways import Ask, Gate, Models, open_gateway
+from graphrag_ray.engine.journalling import Keeper
+from graphrag_ray.engine.leases import FailureWatch
+from graphrag_ray.engine.reply_cache import ReplyCache
+from graphrag_ray.engine.spending import Spending
+from graphrag_ray.engine.stopping import Stop
+from graphrag_ray.engine.work import BEGUN_TOGETHER, Asking, Outcome, Row, Work, begin, run_item
+from graphrag_ray.llm.accounting import Accounts, InFlight
+from graphrag_ray.llm.limiter import Limiter, LocalLimiter
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.journal import JournalIndex, JournalWriter
+from graphrag_ray.store.journal_rows import JournalRow
+from graphrag_ray.store.parts import Part, write_part
+
+T = TypeVar("T")
+X = TypeVar("X")
+R = TypeVar("R")
+
+
+@dataclass
+class LocalExecutor:
+    """Runs everything in this process.
+
+    flush_s        seconds between journal writes
+    in_flight      items that run at once; None: enough that the models' limits bind, and not this
+    on_progress    called a few times a second during a sweep
+    """
+
+    store: Store
+    models: Models
+    max_failed_fraction: float = 0.5
+    flush_s: float = 2.0
+    in_flight: int | None = None
+    on_progress: Callable[[Progress], None] = lambda progress: None
+    limiter: Limiter | None = None
+    spending: Spending = field(default_factory=Spending)
+    stop: Stop = field(default_factory=Stop)
+
+    def share(self, value: T) -> Callable[[], T]:
+        return lambda: value
+
+    def map(
+        self,
+        step: str,
+        fn: TableFunction[X],
+        inputs: Sequence[X],
+        parted: Parted[X] | None = None,
+        ended: Callable[[int], None] = lambda number: None,
+    ) -> Written:
+        written = []
+        for number, x in enumerate(inputs):
+            written.append(self._write(fn(self.store, x)))
+            ended(number)
+        return written
+
+    def shuffle(
+        self,
+        step: str,
+        fn: Callable[[Store, X], Iterable[pa.Table]],
+        inputs: Sequence[X],
+        reduce: Callable[[pa.Table], Tables],
+        partitions: int,
+    ) -> Written:
+        tables = [t for x in inputs for t in fn(self.store, x)]
+        if not tables:
+            return [{} for _ in range(partitions)]
+        rows = pa.concat_tables(tables)
+        return [self._write([reduce(rows.filter(pc.equal(rows[PARTITION], p)))]) for p in range(partitions)]
+
+    def stream(
+        self, step: str, fn: Callable[[Store, X], Iterable[pa.Table]], inputs: Sequence[X]
+    ) -> Iterator[pa.Table]:
+        for x in inputs:
+            yield from fn(self.store, x)
+
+    def sweep(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:
+        with self.stop.while_asking():
+            return asyncio.run(self.sweep_async(work, source, index))
+
+    async def sweep_async(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:
+        """`sweep`, for a caller with an event loop."""
+        return await _LocalSweep(self, work, source, index).run()
+
+    def _write(self, tables: Iterable[Tables]) -> dict[str, list[Part]]:
+        written: dict[str, list[Part]] = {}
+        for named in tables:
+            for name, table in named.items():
+                parts = written.setdefault(name, [])
+                if table.num_rows:
+                    parts.append(write_part(self.store, name, table))
+        return written
+
+
+class _LocalSweep(Generic[T]):
+    def __init__(
+        self, executor: LocalExecutor, work: Work[T], source: Source[T], index: JournalIndex
+    ) -> None:
+        self.executor, self.work, self.source, self.index = executor, work, source, index
+        self.sweep = Sweep(accounts=Accounts(limits=executor.models.limits()))
+        self.watch = FailureWatch(executor.max_failed_fraction, index.keys_done() == 0)
+        self.running: dict[asyncio.Task[Outcome[T]], int] = {}
+        self.unflushed: list[tuple[int, Outcome[T]]] = []
+        self.in_flight = InFlight()
+        self.started_at = time.monotonic()
+        self.queued: deque[Row] = deque()
+        self.taken = 0
+        self.places = executor.in_flight or executor.models.places(work.name, 1)
+
+    async def run(self) -> Sweep:
+        self.executor.spending.check(self.sweep.accounts, self.in_flight, time.monotonic())
+        writer = JournalWriter(self.executor.store, self.work.name, f"local-{uuid.uuid4().hex[:12]}")
+        models = self.executor.models.knowing(self.executor.spending.before.quirks)
+        gate = Gate(self.executor.limiter or LocalLimiter(models.online, models.default_in_flight))
+        keeper = Keeper(writer, gate)
+        accounts, sent = self.sweep.accounts, self.in_flight
+        async with open_gateway(
+            models, gate, accounts.add, in_flight=sent, at_the_end=self._at_the_end
+        ) as ask:
+            asking = Asking(ask, writer, self.index.now)
+            try:
+                await self._loop(asking, keeper)
+            except RunStopped:
+                await gate.drain(self.executor.stop.grace_s, writer.flush)
+                self._count_the_rest()
+                raise
+            except GraphRagError:
+                await gate.drain()
+                raise
+            finally:
+                for task in self.running:
+                    task.cancel()
+                await asyncio.gather(*self.running, return_exceptions=True)
+                self.sweep.ended(self.work.name, time.monotonic() - self.started_at)
+                self.executor.spending.add(self.sweep.accounts)
+                await keeper.close()
+        return self.sweep
+
+    def _at_the_end(self) -> bool:
+        """Whether all that there is has been sent."""
+        return not self.queued and len(self.running) <= self.in_flight.calls
+
+    async def _loop(self, asking: Asking, keeper: Keeper) -> None:
+        exhausted = False
+        flushed_at = time.monotonic()
+        while True:
+            while not exhausted and len(self.running) + len(self.queued) < self.places:
+                rows = self.source.take()
+                if rows is None:
+                    exhausted = True
+                elif not rows:
+                    break
+                else:
+                    self.queued.extend(rows)
+            self._start(asking)
+            if self.running:
+                self.sweep.peak_in_flight = max(self.sweep.peak_in_flight, self.in_flight.calls)
+                self.executor.spending.check(self.sweep.accounts, self.in_flight, time.monotonic())
+                self.executor.stop.check(self.in_flight)
+                done, _ = await asyncio.wait(self.running, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    self._note(self.running.pop(task), _result(task))
+            elif not exhausted:
+                await asyncio.sleep(0.005)
+            if not self.running or time.monotonic() - flushed_at >= self.executor.flush_s:
+                await keeper.flush()
+                flushed_at = time.monotonic()
+                self._report()
+                if exhausted and not self.running and not self.queued:
+                    if self.watch.tripped() or self.watch.in_vain:
+                        raise TooManyFailures(self.watch.message(self.work.name))
+                    return
+
+    def _start(self, asking: Asking) -> None:
+        store, free = self.executor.store, self.places - len(self.running)
+        spending, models = self.executor.spending, self.executor.models
+        affordable = spending.items(
+            self.sweep.accounts, self.sweep.finished, models, self.in_flight, self.work.turns
+        )
+        if affordable is not None:
+            free = min(free, affordable - self.sweep.finished - len(self.running))
+            if free <= 0 and self.queued and not self.running:
+                raise spending.exhausted(self.sweep.accounts)
+        while self.queued and free > 0:
+            n = min(free, len(self.queued), BEGUN_TOGETHER)
+            rows = [self.queued.popleft() for _ in range(n)]
+            free -= n
+            begun = asyncio.ensure_future(asyncio.to_thread(begin, self.work, store, self.index, rows))
+            for place in range(n):
+                self.running[asyncio.ensure_future(self._item(begun, place, asking))] = self.taken
+                self.taken += 1
+
+    def _note(self, number: int, outcome: Outcome[T]) -> None:
+        self._count(outcome)
+        self.watch.note(outcome.status, outcome.error, outcome.known)
+        self.unflushed.append((number, outcome))
+        if self.watch.tripped(len(self.running)):
+            raise TooManyFailures(self.watch.message(self.work.name))
+
+    def _count(self, outcome: Outcome[T]) -> None:
+        self.sweep.finished += 1
+        self.sweep.failed += outcome.status != "complete"
+        self.sweep.turns += outcome.turns
+
+    def _count_the_rest(self) -> None:
+        """What came back after the sweep was told to stop is journalled: people are told of it, too."""
+        for task in self.running:
+            if task.done() and not task.cancelled() and task.exception() is None:
+                self._count(task.result())
+        with suppress(GraphRagError):  # what stopped the sweep is what it ends with
+            self._show()
+
+    async def _item(
+        self, begun: asyncio.Future[list[tuple[Driver[T], list[JournalRow]]]], place: int, asking: Asking
+    ) -> Outcome[T]:
+        driver, rows = (await begun)[place]
+        return await run_item(self.work.name, driver, rows, asking)
+
+    def _report(self) -> None:
+        """Tell the source and the people; what is told is journalled."""
+        finished, self.unflushed = self.unflushed, []
+        for number, outcome in finished:
+            self.source.finished(number, outcome)
+        self._show()
+
+    def _show(self) -> None:
+        seconds = time.monotonic() - self.started_at
+        self.executor.on_progress(
+            Progress(
+                self.work.name,
+                self.sweep.finished,
+                self.source.total,
+                self.sweep.failed,
+                copy(self.in_flight),
+                self.sweep.accounts,
+                self.executor.spending.before,
+                seconds,
+                self.sweep.turns,
+                self.work.turns,
+            )
+        )
+
+
+def _result(task: asyncio.Task[Outcome[T]]) -> Outcome[T]:
+    try:
+        return task.result()
+    except FatalCallError as e:
+        raise e.refusal() from e
+
+
+class _Forgotten:
+    """A journal for dialogues whose replies nobody wants to keep: a single question."""
+
+    def append(self, row: JournalRow) -> None: ...
+
+
+async def run_dialogues(
+    stage: str, dialogues: Sequence[Dialogue[T]], ask: Ask, cache: ReplyCache | None = None
+) -> list[Outcome[T]]:
+    """Run some dialogues at once. cache: of replies; what is in it is not asked. Raises ModelRefused when no
+    request will succeed, StoreError where the cache cannot be read."""
+    drivers = [Driver(dialogue) for dialogue in dialogues]
+    keys = [driver.key for driver in drivers if driver.key]
+    known = await asyncio.to_thread(cache.lookup, keys) if cache else {}
+    asking = Asking(ask, cache or _Forgotten(), time.time)
+    running = [run_item(stage, driver, known.get(driver.key, []), asking) for driver in drivers]
+    try:
+        return await together(running)
+    except FatalCallError as e:
+        raise e.refusal() from e
+
+
+async def together(running: Iterable[Coroutine[Any, Any, R]]) -> list[R]:
+    """What they return. Where one fails, or nobody wants it any more, the others end before this does."""
+    tasks = [asyncio.ensure_future(one) for one in running]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

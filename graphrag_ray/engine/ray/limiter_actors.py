@@ -1,0 +1,359 @@
+"""Limits for the whole cluster: one actor per model, a shell around the limiter of one process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import threading
+import time
+import uuid
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeAlias
+
+import ray
+from ray.exceptions import ActorUnschedulableError, RayActorError, RayError, TaskCancelledError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from graphrag_ray.base import logs
+from graphrag_ray.base.logs import Logging
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.ray.metrics import RayRecorder
+from graphrag_ray.engine.ray.once import Answers, Call, Calls, Carried, once
+from graphrag_ray.llm.call_metrics import ENDPOINTS, SERVED, Meter, Watched
+from graphrag_ray.llm.limiter import LocalLimiter
+from graphrag_ray.llm.limits import Ended, Settled
+from graphrag_ray.settings.index_settings import Model
+
+_log = logging.getLogger(__name__)
+
+SILENT_S = 30.0
+"""A holder that showed itself and then did not for so long is dead."""
+PULSE_S = 5.0
+"""Between two signs of life."""
+UNUSED_S = 300.0
+"""A limiter that outlives who started it ends when nobody has shown himself for so long."""
+TOLD_EVERY_S = 0.9 * PULSE_S
+"""Between two records of what it sees of endpoints, where nobody else records that."""
+AGAIN_S = 1.0
+"""Before a limiter that is gone is started again, and again."""
+
+
+LINGER_S = 0.05
+"""A place that is free again is told of after so long at the latest, or with the next question, together with
+all others: a call of an actor costs it as much as a hundred settles."""
+LONGEST_LINGER_S = 0.1
+BATCHES_S = 640
+"""Such calls a second, of all holders together: with many, each lingers longer."""
+LINGER_SHARE = 0.05
+"""Of the time that a call took: while others wait for its place, no more of it shall be lost."""
+SHORTEST_LINGER_S = 0.002
+"""For a place that was not used, and after the shortest calls."""
+
+Batch: TypeAlias = Mapping[str, Sequence[Settled]]
+"""Places that are free again, by the life of the limiter that gave them."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Endpoints for the first waiters, and which life of the limiter gave them.
+
+    linger_s   for how long whoever got them may wait to tell that places are free again
+    quirks     what endpoints have taught anybody
+    """
+
+    life: str
+    endpoints: Sequence[int]
+    linger_s: float = LINGER_S
+    quirks: Mapping[tuple[str, int], frozenset[str]] = field(default_factory=dict)
+
+
+class LimiterShell:
+    """After a restart it starts empty: no burst of what its buckets hold follows. It does not know of the
+    calls that its earlier life let go: for as long as these take, twice as many may be in flight.
+
+    Ray repeats calls whose answers are lost: a place that was given twice would be taken for ever.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: Model,
+        default_in_flight: int,
+        logging: Logging | None = None,
+        unused_s: float | None = None,
+        run: str = "",
+    ) -> None:
+        """unused_s: without any `beat` for so long, its actor ends; None: never. run: by which it records
+        what it sees of endpoints, as long as it is beaten; "": whoever asks `watched` does."""
+        logs.follow(logging)
+        self._limiter = LocalLimiter({name: model}, default_in_flight)
+        self._life = uuid.uuid4().hex
+        self.answers, self._told = Answers(), Carried()
+        self._name = name
+        self._holders: set[str] = set()
+        self._seen: dict[str, float] = {}
+        self._beaten_at = time.monotonic()
+        self._meter = Meter(RayRecorder((ENDPOINTS, {"run": run})), {name: model}) if run else None
+        self._told_at = -math.inf
+        if unused_s is not None:
+            threading.Thread(target=self._end_unused, args=(unused_s,), daemon=True).start()
+
+    @once
+    async def acquire(
+        self, model: str, wants: Sequence[int], usable: Sequence[int], holder: str, batch: Batch
+    ) -> Places:
+        """batch: to settle before."""
+        self._holders.add(holder)
+        self._settle(model, batch, holder)
+        endpoints = await self._limiter.acquire(model, wants, usable, holder)
+        linger_s = min(LONGEST_LINGER_S, max(LINGER_S, len(self._holders) / BATCHES_S))
+        return Places(self._life, endpoints, linger_s, self._limiter.all_quirks())
+
+    async def settle(self, call: Call, model: str, batch: Batch, holder: str) -> None:
+        if self._told.first(call):
+            self._settle(model, batch, holder)
+
+    def _settle(self, model: str, batch: Batch, holder: str) -> None:
+        for life, settled in batch.items():
+            # A place that an earlier life gave frees none of this one's.
+            known = holder if life == self._life else f"{holder} in another life"
+            self._limiter.settle_all(model, settled, known)
+
+    async def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
+        self._limiter.penalise(model, endpoint, retry_after_s)
+
+    async def learn(self, model: str, endpoint: int, quirks: Sequence[str]) -> None:
+        self._limiter.learn(model, endpoint, quirks)
+
+    async def forget(self, holder: str, call: Call | None = None) -> None:
+        """call: of a holder that goes on, and is not to lose what it has got since."""
+        if call is None or self._told.first(call):
+            self._holders.discard(holder)
+            self._limiter.forget(holder)
+
+    async def beat(self, holder: str) -> None:
+        """A holder that nobody watches is alive. What others had, which were silent for long, is over."""
+        now = time.monotonic()
+        self._seen[holder] = self._beaten_at = now
+        for silent in [h for h, at in self._seen.items() if now - at > SILENT_S]:
+            del self._seen[silent]
+            await self.forget(silent)
+        if self._meter is not None and now - self._told_at >= TOLD_EVERY_S:
+            self._told_at = now
+            self._meter.endpoints(SERVED, await self.watched())
+
+    async def take_peak(self) -> int:
+        return self._limiter.take_peak()
+
+    async def watched(self) -> Watched:
+        return Watched(self._name, self._life, self._limiter.seen(self._name))
+
+    def _end_unused(self, unused_s: float) -> None:
+        """In a thread: an actor that has just been restarted may never be called again."""
+        while (left := self._beaten_at + unused_s - time.monotonic()) > 0:
+            time.sleep(left)
+        ray.kill(ray.get_runtime_context().current_actor)
+
+
+def beside_driver() -> NodeAffinitySchedulingStrategy:
+    """For actors that a run cannot do without: on the driver's node, whose loss ends the run anyway. Not
+    softly: of an actor without CPUs that would be no more than a wish, which Ray does not look at."""
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+
+
+_Actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=1000)(LimiterShell)
+
+
+def start_limiters(
+    prefix: str, models: Models, namespace: str | None = None, run: str = "", logging: Logging | None = None
+) -> list[Any]:
+    """One limiter actor for each model with endpoints, named `<prefix>-<model>`.
+
+    namespace   where they outlive us, and are those of whoever came first, until nobody beats them any more;
+                None: they are ours alone
+    run         by which each records what it sees; "": we do
+    logging     None: it logs as we do
+    """
+    options: dict[str, Any] = {"scheduling_strategy": beside_driver()}
+    unused_s = None
+    if namespace:  # they outlive our node, too: Ray starts them again on another one
+        options = {"namespace": namespace, "lifetime": "detached", "get_if_exists": True}
+        unused_s = UNUSED_S
+    return [
+        _Actor.options(name=f"{prefix}-{name}", **options).remote(
+            name, model, models.default_in_flight, logging or logs.current(), unused_s, run
+        )
+        for name, model in models.online.items()
+    ]
+
+
+@dataclass
+class _Unsent:
+    """Places of one model that are free again, of which its actor does not know yet.
+
+    batch      by the life that gave them, each with when it was settled
+    timer      sends them; None: nothing is there
+    linger_s   as the actor last said
+    """
+
+    batch: dict[str, list[tuple[float, Settled]]] = field(default_factory=dict)
+    timer: asyncio.TimerHandle | None = None
+    linger_s: float = LINGER_S
+
+
+class RayLimiter:
+    """The `Limiter` of a worker: asks the model's actor. Settling is not waited for: what is settled goes in
+    batches, each in one call that Ray repeats until it is done, or with the next question. Lost with the
+    process is what it had not sent; its places come back with `start_afresh`, or when somebody forgets it."""
+
+    def __init__(self, prefix: str, holder: str, models: Iterable[str], namespace: str | None = None) -> None:
+        self._holder = holder
+        self._lives: defaultdict[tuple[str, int], deque[str]] = defaultdict(deque)
+        self._actors = {name: ray.get_actor(f"{prefix}-{name}", namespace) for name in models}
+        self._unsent = {name: _Unsent() for name in self._actors}
+        self._questions: defaultdict[str, list[Calls]] = defaultdict(list)
+        self._told = Calls()
+        self._quirks: dict[tuple[str, int], frozenset[str]] = {}
+
+    async def start_afresh(self) -> None:
+        """What an earlier life of this worker, or a sweep that was broken off, had in flight or asked for is
+        over. Were it not said at once, other workers might wait for these places for ever; and were it not
+        waited for, it might come after the first questions of this life, and end these."""
+        await asyncio.gather(*self._forget())
+
+    def _forget(self) -> list[Any]:
+        self.send()
+        self._lives.clear()
+        return [actor.forget.remote(self._holder, self._told.next()) for actor in self._actors.values()]
+
+    async def acquire(self, model: str, wants: Sequence[int], usable: Sequence[int]) -> Sequence[int]:
+        # Several questions may be open, of hedges and of retries, and each is repeated by itself: so each
+        # has numbers of its own.
+        free = self._questions[model]
+        calls = free.pop() if free else Calls()
+        try:
+            places: Places = await self._actors[model].acquire.remote(
+                calls.next(), model, list(wants), list(usable), self._holder, self._take(model)
+            )
+        finally:
+            free.append(calls)
+        self._unsent[model].linger_s = places.linger_s
+        for at, quirks in places.quirks.items():
+            self._quirks[at] = self._quirks.get(at, frozenset()) | quirks
+        for endpoint in places.endpoints:
+            self._lives[model, endpoint].append(places.life)
+        return places.endpoints
+
+    def settle(self, model: str, endpoint: int, delta_tokens: int, ended: Ended | None = None) -> None:
+        # Calls are alike: the oldest place is the one that is given back.
+        lives = self._lives[model, endpoint]
+        life = lives.popleft() if lives else ""
+        settled = Settled(endpoint, delta_tokens, ended)
+        self._unsent[model].batch.setdefault(life, []).append((time.monotonic(), settled))
+        self._send_within(model, self._linger_s(model, ended))
+
+    def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
+        """At once: everyone shall know."""
+        self._actors[model].penalise.remote(model, endpoint, retry_after_s)
+
+    def learn(self, model: str, endpoint: int, quirks: Iterable[str]) -> None:
+        names = sorted(quirks)
+        self._quirks[model, endpoint] = self.quirks(model, endpoint) | frozenset(names)
+        self._actors[model].learn.remote(model, endpoint, names)
+
+    def quirks(self, model: str, endpoint: int) -> frozenset[str]:
+        return self._quirks.get((model, endpoint), frozenset())
+
+    def send(self) -> None:
+        """Tell now what is settled: nobody may call us any more."""
+        for model in self._unsent:
+            self._send(model)
+
+    def _linger_s(self, model: str, ended: Ended | None) -> float:
+        if ended is not None and ended.told is not None:
+            return 0.0  # what the endpoint said holds for everyone
+        share_s = LINGER_SHARE * ended.latency_s if ended is not None else 0.0
+        return min(self._unsent[model].linger_s, max(SHORTEST_LINGER_S, share_s))
+
+    def _send_within(self, model: str, seconds: float) -> None:
+        loop, unsent = asyncio.get_running_loop(), self._unsent[model]
+        due = loop.time() + seconds
+        if unsent.timer is not None:
+            if unsent.timer.when() <= due:
+                return
+            unsent.timer.cancel()
+        unsent.timer = loop.call_at(due, self._send, model)
+
+    def _send(self, model: str) -> None:
+        if batch := self._take(model):
+            self._actors[model].settle.remote(self._told.next(), model, batch, self._holder)
+
+    def _take(self, model: str) -> Batch:
+        """What is to be sent; it is with whoever takes it."""
+        unsent = self._unsent[model]
+        batch, unsent.batch = unsent.batch, {}
+        if unsent.timer is not None:
+            unsent.timer.cancel()
+            unsent.timer = None
+        now = time.monotonic()
+        return {life: [_aged(one, now - at) for at, one in settled] for life, settled in batch.items()}
+
+
+def _aged(settled: Settled, ago_s: float) -> Settled:
+    ended = settled.ended
+    return settled if ended is None else settled._replace(ended=ended._replace(ago_s=ago_s))
+
+
+class SharedLimiter(RayLimiter):
+    """Of one holder among several that come and go, as replicas of a service do, and are watched by nobody:
+    it shows from time to time that it is alive, and starts an actor again that is gone for good. Belongs to
+    the event loop in which it is made."""
+
+    def __init__(
+        self,
+        prefix: str,
+        holder: str,
+        models: Models,
+        namespace: str,
+        run: str = "",
+        logging: Logging | None = None,
+    ) -> None:
+        """run, logging: of the actors, as for `start_limiters`."""
+        self._start = partial(start_limiters, prefix, models, namespace, run, logging)
+        self._start()
+        # Not the name of a limiter before it, whose end would take away the places of this one.
+        super().__init__(prefix, f"{holder}/{uuid.uuid4().hex[:8]}", models.online, namespace)
+        self._models = models.online
+        self._beating = asyncio.ensure_future(self._beat())
+
+    async def acquire(self, model: str, wants: Sequence[int], usable: Sequence[int]) -> Sequence[int]:
+        while True:
+            try:
+                return await super().acquire(model, wants, usable)
+            except (RayActorError, ActorUnschedulableError):
+                _log.warning("the limiter of model %s is gone: it is started again", model)
+                await self._start_again()
+            except TaskCancelledError:
+                _log.warning("the limiter of model %s had not heard of us for long: it is asked again", model)
+
+    def close(self) -> None:
+        """It is used no more: what is in flight is over."""
+        self._beating.cancel()
+        self._forget()
+
+    async def _beat(self) -> None:
+        while True:
+            for actor in self._actors.values():
+                actor.beat.remote(self._holder)
+            await asyncio.sleep(PULSE_S)
+
+    async def _start_again(self) -> None:
+        await asyncio.sleep(AGAIN_S)  # until its name is free
+        with suppress(RayError, ValueError):  # else the next attempt says so
+            found = await asyncio.to_thread(self._start)
+            self._actors.update(zip(self._models, found, strict=True))

@@ -1,0 +1,208 @@
+"""What the nodes of a cluster must have, and what we bring: our own code, and one look at each node.
+
+A cluster that others started may have another version of this package, or none. So its workers get the
+driver's own, as Ray's `py_modules`. What they need besides, Python packages and files at local paths, cannot
+be brought: every node is asked for it before anything is spent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import sys
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from threading import Event, Lock
+from typing import Any
+
+import ray
+from ray import cloudpickle
+from ray.exceptions import RayError, RuntimeEnvSetupError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.urls import is_url
+from graphrag_ray.engine.ray.jobs import JOB_CONFIG
+from graphrag_ray.store.files import Store
+
+LOOKED_AT_WITHIN_S = 120.0
+"""A node that has not answered by then may be busy, or dead: it ends nothing, and is not known to be fit."""
+_LOOK_S = 0.2
+
+IMPORTED = ("graphrag_ray.engine.ray.worker", "graphrag_ray.indexing.run", "graphrag_ray.corpus.parse")
+"""What is imported on each node, for a look whether it can be."""
+
+_PACKAGE = Path(__file__).parents[2]
+_PICKLING = Lock()
+"""What cloudpickle takes by value is one setting of the process, and several threads may ask."""
+_OF_A_JOB = ("working_dir", "py_modules")
+USE_UVLOOP = "RAY_USE_UVLOOP"
+
+
+def runtime_environment(serving: bool = False) -> dict[str, Any]:
+    """That of a cluster's workers: this very package, unless the driver is a submitted job that brings code
+    of its own; and the event loop, unless we connect for Serve, whose proxies are quicker with uvloop."""
+    given = json.loads(os.environ.get(JOB_CONFIG, "{}")).get("runtime_env") or {}
+    made: dict[str, Any] = {}
+    if not any(given.get(name) for name in _OF_A_JOB):
+        made |= {"py_modules": [str(_PACKAGE)], "excludes": ["**/__pycache__/"]}
+    if not serving and USE_UVLOOP not in (given.get("env_vars") or {}):
+        made["env_vars"] = event_loop()
+    return made
+
+
+def event_loop() -> dict[str, str]:
+    """The environment variable by which processes of Ray have asyncio's own event loop, if nobody chose
+    another. With uvloop, which Ray takes where it is installed, aiohttp's connections end now and then in
+    errors that are no connection's, and in aborted processes (https://github.com/aio-libs/aiohttp/issues/12336,
+    https://github.com/libuv/libuv/pull/5129). A call takes 4% more CPU."""
+    return {USE_UVLOOP: os.environ.get(USE_UVLOOP, "0")}
+
+
+def check_nodes(root: Store, inputs: Sequence[str]) -> set[str]:
+    """Look on every node of the connected cluster whether it can do its part. Returns those that said so.
+
+    inputs: absolute paths of local files that every node must be able to read.
+
+    Raises UsageError, naming the node, where packages are missing or a local path is another folder there.
+    """
+    answers = ask_nodes(root, inputs)
+    for why in filter(None, answers.values()):
+        raise UsageError(why)
+    return set(answers)
+
+
+def ask_nodes(
+    root: Store, inputs: Sequence[str], among: Collection[str] | None = None, ended: Event | None = None
+) -> dict[str, str]:
+    """Why nodes, by id, cannot do their part; "" where they can. Those that do not answer are left out.
+
+    among: these are asked; None: all. ended: once it is set nobody is asked or waited for: Ray may be gone,
+    and calling it would start another.
+    """
+    ended = ended or Event()
+    nodes = [n for n in ray.nodes() if n["Alive"] and (among is None or n["NodeID"] in among)]
+    here = ray.get_runtime_context().get_node_id()
+    with _marked(root) as marker:
+        others = [marker, *inputs] if marker else list(inputs)
+        sizes = {path: os.path.getsize(path) for path in others}
+        if ended.is_set():
+            return {}
+        asked = {
+            _probe(node["NodeID"]).remote(
+                requirements(), IMPORTED, {} if node["NodeID"] == here else sizes
+            ): node
+            for node in nodes
+        }
+        _wait_for(list(asked), ended)
+        found = {node["NodeID"]: (node, _answer(ref)) for ref, node in asked.items()}
+    answers = {}
+    for id_, (node, answer) in found.items():
+        if answer is None:
+            continue
+        name = f"{node['NodeName']} ({node['NodeManagerHostname']})"
+        missing, absent = answer
+        answers[id_] = ""
+        if missing:
+            answers[id_] = (
+                f"node {name} cannot run this: {missing}. Install there what graphrag-ray depends on (in the "
+                "Python that the node's Ray runs in), or submit it with `ray job submit --runtime-env-json "
+                '\'{"pip": ["graphrag-ray"]}\'`.'
+            )
+        elif absent:
+            path = absent[0]
+            what, folder = ("index", root.url) if path == marker else ("INPUT", os.path.dirname(path))
+            answers[id_] = (
+                f"the folder {folder} ({what}) is not the same on node {name}: a cluster of many nodes needs "
+                "an object store (s3://…, gs://…) or a file system that all nodes share."
+            )
+    return answers
+
+
+def _wait_for(asked: list[Any], ended: Event) -> None:
+    """Until all answered, it takes too long, or `ended`; what has not answered by then is cancelled."""
+    until = time.monotonic() + LOOKED_AT_WITHIN_S
+    while asked and time.monotonic() < until and not ended.is_set():
+        _, asked = ray.wait(asked, num_returns=len(asked), timeout=_LOOK_S)
+    for ref in asked:
+        ray.cancel(ref)
+
+
+@contextmanager
+def _marked(root: Store) -> Iterator[str | None]:
+    """A file in a root at a local path, under a name that no listing shows; None for other roots."""
+    if is_url(root.url):
+        yield None
+        return
+    name = f".tmp-node-check-{secrets.token_hex(8)}"
+    root.write(name, name.encode())
+    try:
+        yield root.url_of(name)
+    finally:
+        root.delete(name)
+
+
+def _probe(node: str) -> Any:
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    # The node may lack this very module: the function travels as it is.
+    module = sys.modules[__name__]
+    with _PICKLING:
+        cloudpickle.register_pickle_by_value(module)
+        try:
+            function = cloudpickle.loads(cloudpickle.dumps(_look))
+        finally:
+            cloudpickle.unregister_pickle_by_value(module)
+    return ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(function)
+
+
+def requirements() -> list[str]:
+    """The distributions that this one depends on; [] where it is not installed, but a folder of its own."""
+    try:
+        given = metadata.requires("graphrag-ray") or []
+    except metadata.PackageNotFoundError:
+        return []
+    names = (re.match(r"[\w.-]+", line) for line in given if "extra ==" not in line)
+    return [name.group() for name in names if name]
+
+
+def _look(
+    distributions: Sequence[str], modules: Sequence[str], sizes: dict[str, int]
+) -> tuple[str, list[str]]:
+    """Runs on a node: what is not installed or cannot be imported there, and which files are not there."""
+    import importlib
+    import os
+    from importlib import metadata
+
+    lacking = []
+    for name in distributions:
+        try:
+            metadata.version(name)
+        except metadata.PackageNotFoundError:
+            lacking.append(name)
+    if lacking:
+        return f"it lacks {', '.join(lacking)}", []
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception as e:  # noqa: BLE001 - whatever it is, a worker would end by it
+            return f"{type(e).__name__}: {e}", []
+    absent = [
+        path for path, size in sizes.items() if not os.path.isfile(path) or os.path.getsize(path) != size
+    ]
+    return "", absent
+
+
+def _answer(ref: Any) -> tuple[str, list[str]] | None:
+    """What `_look` found; None where that is not known."""
+    try:
+        found: tuple[str, list[str]] = ray.get(ref, timeout=0)
+    except RuntimeEnvSetupError as e:
+        return f"its runtime environment cannot be set up ({str(e).splitlines()[0]})", []
+    except RayError:  # too late, or the node is gone
+        return None
+    return found

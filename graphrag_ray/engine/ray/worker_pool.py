@@ -1,0 +1,240 @@
+"""The LLM workers of a run: as many as `engine/placement.py` says, on the nodes that are there now.
+
+A worker belongs to a node. Where only its process dies, Ray starts it again there; where the node is gone,
+it ends, and the pool starts others where there is room: so no node gathers the workers of lost ones. Hard
+affinity is also what makes Ray look at the node at all: actors without CPUs go anywhere otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+from threading import Event, Thread
+from typing import Any, TypeVar
+
+import ray
+from ray._private.state import state
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from graphrag_ray.base import logs
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.placement import Node, workers_on
+from graphrag_ray.engine.ray.limiter_actors import start_limiters
+from graphrag_ray.engine.ray.nodes import ask_nodes
+from graphrag_ray.engine.ray.worker import WorkerActor, WorkerSettings
+from graphrag_ray.store.files import Store
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 2.0
+"""Between looks at the nodes."""
+JOURNALLED_WITHIN_S = 3.0
+"""Of the time that a node has left, for writing down what came back."""
+ENDS_WITHIN_S = 5.0
+"""What is still asked of nodes at the end. Storage that hangs may take longer: it is not waited for."""
+
+T = TypeVar("T")
+
+
+@dataclass
+class Member:
+    """A worker. leaving: it gets nothing more to do, and is ended when what is in flight came back."""
+
+    name: str
+    actor: Any
+    node: str
+    leaving: bool = False
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The nodes of the cluster. draining: those that will go, and when (Unix seconds; inf: not said)."""
+
+    staying: list[Node]
+    draining: dict[str, float]
+
+
+@dataclass
+class Changes:
+    """joined: new workers; leaving: workers that shall go, with the seconds that they have for it."""
+
+    joined: list[Member] = field(default_factory=list)
+    leaving: dict[str, float] = field(default_factory=dict)
+
+
+class Pool:
+    """The workers, and what becomes of them.
+
+    per_node   workers on each node; None: as the models' limits want it
+    fit        nodes that were asked (`nodes.check_nodes`); others are before they have workers
+    run        names the workers
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        models: Models,
+        flush_s: float,
+        per_node: int | None,
+        fit: Collection[str],
+        run: str | None = None,
+    ) -> None:
+        self.members: dict[str, Member] = {}
+        self._store, self._models, self._flush_s, self._per_node = store, models, flush_s, per_node
+        self._run = run or uuid.uuid4().hex[:12]
+        self._started = 0
+        self._died: Counter[str] = Counter()
+        self._closed = Event()
+        self._looking: Future[Seen] | None = None
+        self._looked_at = -math.inf
+        self.limiters = start_limiters(self._limiter_prefix, models)
+        self._fit, self._unfit = set(fit), set[str]()
+        self._asking: list[tuple[set[str], Future[dict[str, str]]]] = []
+        self.follow(seen_now())
+
+    @property
+    def _limiter_prefix(self) -> str:
+        return f"graphrag-limiter-{self._run}"
+
+    @property
+    def working(self) -> list[Member]:
+        """Those that are not about to leave."""
+        return [member for member in self.members.values() if not member.leaving]
+
+    def look(self) -> Changes:
+        """What is to be done since nodes came or went. Asks for them every LOOK_S, in a thread: a cluster
+        that is slow to say holds nothing up."""
+        due = time.monotonic() - self._looked_at >= LOOK_S and not self._closed.is_set()
+        if self._looking is None and due:
+            self._looked_at = time.monotonic()
+            self._looking = _in_thread(seen_now)
+        if self._looking is None or not self._looking.done():
+            return Changes()
+        looked, self._looking = self._looking, None
+        if (error := looked.exception()) is not None:
+            logger.warning("the cluster does not say which nodes it has: %s", error)
+            return Changes()
+        return self.follow(looked.result())
+
+    def look_again(self) -> Changes:
+        """`look` now, and wait for the answer."""
+        return self.follow(seen_now()) if not self._closed.is_set() else Changes()
+
+    def follow(self, seen: Seen) -> Changes:
+        """Start the workers that are missing, and name those that are to leave."""
+        changes = Changes()
+        if self._closed.is_set():
+            return changes
+        self._ask_new({node.id for node in seen.staying})
+        fit = [node for node in seen.staying if node.id in self._fit]
+        having = Counter(member.node for member in self.working)
+        wanted = workers_on(fit, self._models, self._per_node, having + self._died)
+        alive = {node.id for node in seen.staying} | set(seen.draining)
+        for member in list(self.members.values()):
+            if member.node not in alive:
+                self._drop(member)
+            elif not member.leaving and not wanted.get(member.node):
+                member.leaving = True
+                left_s = seen.draining.get(member.node, math.inf) - time.time() - JOURNALLED_WITHIN_S
+                changes.leaving[member.name] = max(0.0, left_s)
+        for node, number in wanted.items():
+            missing = number - having[node] - self._died[node]
+            changes.joined += [self._start(node) for _ in range(missing)]
+        return changes
+
+    def _ask_new(self, nodes: set[str]) -> None:
+        """Whether nodes that joined can do their part is asked in a thread, before they have workers: what
+        is journalled into a folder that is not the index would be lost. Those that did not answer, or were
+        not even asked, are asked again."""
+        for asking in [a for a in self._asking if a[1].done()]:
+            self._asking.remove(asking)
+            asked, answered = asking
+            if (error := answered.exception()) is not None:
+                logger.warning("nodes that joined get no LLM workers until they can be asked: %s", error)
+                continue
+            answers = answered.result()
+            if silent := nodes & asked - answers.keys():
+                logger.warning("nodes get no LLM workers until they answer: %s", ", ".join(sorted(silent)))
+            for node, why in answers.items():
+                if why:
+                    logger.warning("%s It gets no LLM workers.", why)
+                (self._unfit if why else self._fit).add(node)
+        new = nodes.difference(self._fit, self._unfit, *(asked for asked, _ in self._asking))
+        if new:
+            self._asking.append((new, _in_thread(ask_nodes, self._store, [], new, self._closed)))
+
+    def gone(self, name: str, died: bool) -> None:
+        """A worker's part is over: it left, or it died for good. Where its node is there, none takes its
+        place then: whatever ended it would end that one, too."""
+        member = self.members.get(name)
+        if member is None:
+            return
+        self._drop(member)
+        if died:
+            self._died[member.node] += 1
+        else:
+            ray.kill(member.actor)
+
+    def _drop(self, member: Member) -> None:
+        """None of its places comes back by itself any more."""
+        del self.members[member.name]
+        for limiter in self.limiters:
+            limiter.forget.remote(member.name)
+
+    def dismiss(self) -> None:
+        """End those that are about to leave, between sweeps: they have nothing in flight."""
+        for member in list(self.members.values()):
+            if member.leaving:
+                self.gone(member.name, died=False)
+
+    def close(self) -> None:
+        """End all workers and limiters, and what asks the nodes: Ray may be shut down after it."""
+        self._closed.set()
+        for actor in [*(member.actor for member in self.members.values()), *self.limiters]:
+            ray.kill(actor)
+        self.members, self.limiters = {}, []
+        asked: list[Future[Any]] = [answer for _, answer in self._asking]
+        wait([*asked, self._looking] if self._looking else asked, ENDS_WITHIN_S)
+
+    def _start(self, node: str) -> Member:
+        name = f"{self._run}-{self._started}"
+        self._started += 1
+        settings = WorkerSettings(
+            name, self._store, self._models, self._flush_s, self._limiter_prefix, logs.current()
+        )
+        there = NodeAffinitySchedulingStrategy(node, soft=False)
+        member = Member(name, WorkerActor.options(scheduling_strategy=there).remote(settings), node)
+        self.members[name] = member
+        return member
+
+
+def _in_thread(call: Callable[..., T], *args: Any) -> Future[T]:
+    """`call` in a thread that keeps no process from ending, as those of a pool do."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call(*args))
+        except BaseException as e:  # noqa: BLE001 - handed to who looks at the future
+            future.set_exception(e)
+
+    Thread(target=run, name="nodes", daemon=True).start()
+    return future
+
+
+def seen_now() -> Seen:
+    """The nodes that are alive, the driver's last: it has other things to do."""
+    here = ray.get_runtime_context().get_node_id()
+    deadlines = {id_: ms / 1000 if ms else math.inf for id_, ms in state.get_draining_nodes().items()}
+    # What `ray.nodes()` returns, but where Ray is gone that would start another.
+    nodes = [n for n in state.node_table() if n["Alive"]]
+    alive = [Node(n["NodeID"], n["Resources"].get("CPU", 0.0)) for n in nodes]
+    staying = [node for node in alive if node.id not in deadlines]
+    draining = {node.id: deadlines[node.id] for node in alive if node.id in deadlines}
+    return Seen(sorted(staying, key=lambda node: node.id == here), draining)

@@ -1,0 +1,180 @@
+"""From string columns to integer arrays, without a Python object per row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphrag_ray.base.ids import ID_LENGTH
+
+Ints = npt.NDArray[np.int64]
+_PREFIX = 16  # hex digits that make 64 bits
+_ROWS = 1 << 20  # rows handled at a time, so that temporaries stay small
+
+_NIBBLE = np.full(256, 255, dtype=np.uint8)
+_NIBBLE[np.frombuffer(b"0123456789abcdef", dtype=np.uint8)] = np.arange(16, dtype=np.uint8)
+
+
+def codes(column: pa.ChunkedArray | pa.Array) -> tuple[Ints, pa.Array]:
+    """Number the distinct values of a column in ascending order (code points for strings).
+
+    Returns (code of each row, -1 for null; the distinct values sorted): integers that compare as the
+    values do, whatever order the rows came in.
+    """
+    chunked = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
+    if len(chunked) == 0:
+        return np.empty(0, dtype=np.int64), pa.array([], type=chunked.type)
+    encoded = chunked.dictionary_encode().unify_dictionaries()
+    values = encoded.chunk(0).dictionary
+    by_value = pc.array_sort_indices(values).to_numpy()
+    rank = np.empty(len(values), dtype=np.int64)
+    rank[by_value] = np.arange(len(values))
+    rows = [pc.fill_null(c.indices, -1).to_numpy(zero_copy_only=False) for c in encoded.chunks]
+    unsorted = np.concatenate(rows).astype(np.int64)
+    ranked = rank[unsorted] if len(values) else unsorted
+    return np.where(unsorted < 0, -1, ranked), values.take(pa.array(by_value))
+
+
+def run_starts(sorted_codes: Ints) -> npt.NDArray[np.bool_]:
+    """True where a value differs from the one before."""
+    new = np.ones(len(sorted_codes), dtype=np.bool_)
+    new[1:] = sorted_codes[1:] != sorted_codes[:-1]
+    return new
+
+
+def first_rows(code: Ints, n_codes: int) -> Ints:
+    """[n_codes] the first row of each code; -1 for one that has none."""
+    first = np.full(n_codes, -1, dtype=np.int64)
+    first[code[::-1]] = np.arange(len(code) - 1, -1, -1)
+    return first
+
+
+class TextUnits(NamedTuple):
+    """key [rows]: place of each row's key in `keys` (distinct, sorted); per key its distinct text unit ids
+    in order of (document_id, position), and their number."""
+
+    key: Ints
+    keys: pa.Array
+    lists: pa.ListArray
+    n_units: Ints
+
+
+def text_units_by_key(instances: pa.Table, key_column: str) -> TextUnits:
+    """The text units of each key of a table of instances (document_id, position, text_unit_id).
+
+    A table may name 64 million (2 GB of ids) in all; partitions hold far fewer.
+    """
+    key, keys = codes(instances[key_column])
+    document, _ = codes(instances["document_id"])
+    unit, units = codes(instances["text_unit_id"])
+    # unit last: a place in a document is one text unit, so equal ones stand side by side.
+    order = np.lexsort((unit, instances["position"].to_numpy(), document, key))
+    key_in_order, unit_in_order = key[order], unit[order]
+    new = run_starts(key_in_order) | run_starts(unit_in_order)
+    n_units = np.bincount(key_in_order[new], minlength=len(keys))
+    offsets = pa.array(np.concatenate([[0], np.cumsum(n_units)]), type=pa.int32())
+    lists = pa.ListArray.from_arrays(offsets, units.cast(pa.string()).take(pa.array(unit_in_order[new])))
+    return TextUnits(key, keys, lists, n_units)
+
+
+def id_prefixes(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.uint64] | None:
+    """The first 64 bits of each id of a string column (`ids.prefixes`, read from Arrow's buffers).
+
+    None where some value is not an id: null, of another length than 32, or not lower-case hex.
+    """
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    parts = []
+    for chunk in chunks:
+        for at in range(0, len(chunk), _ROWS):
+            part = _prefixes(chunk.slice(at, _ROWS))
+            if part is None:
+                return None
+            parts.append(part)
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.uint64)
+
+
+def _prefixes(strings: pa.Array) -> npt.NDArray[np.uint64] | None:
+    if strings.null_count:
+        return None
+    wide = strings.cast(pa.large_string())
+    _, offset_buffer, data_buffer = wide.buffers()
+    offsets = np.frombuffer(offset_buffer, dtype=np.int64)[wide.offset : wide.offset + len(wide) + 1]
+    if data_buffer is None or (np.diff(offsets) != ID_LENGTH).any():
+        return None
+    data = np.frombuffer(data_buffer, dtype=np.uint8)[offsets[0] : offsets[-1]]
+    digits = _NIBBLE[data.reshape(-1, ID_LENGTH)]
+    if (digits > 15).any():
+        return None
+    digits = digits[:, :_PREFIX]
+    octets = np.ascontiguousarray((digits[:, 0::2] << 4) | digits[:, 1::2])
+    return octets.view(">u8").ravel().astype(np.uint64)
+
+
+def graph_arrays(
+    entity_ids: Sequence[pa.ChunkedArray | pa.Array],
+    source_id: pa.ChunkedArray | pa.Array,
+    target_id: pa.ChunkedArray | pa.Array,
+) -> tuple[Ints, Ints]:
+    """Relationships as node numbers: (source [E], target [E]), int64. See `node_lookup`."""
+    look_up = node_lookup(entity_ids)
+    return look_up(source_id), look_up(target_id)
+
+
+def node_lookup(
+    entity_ids: Sequence[pa.ChunkedArray | pa.Array],
+) -> Callable[[pa.ChunkedArray | pa.Array], Ints]:
+    """A function from a column of entity ids to their node numbers, int64.
+
+    entity_ids: the id columns of the entity table's parts, in order; a node's number is its place in
+    them. Ids are compared by their first 64 bits, 8 bytes an entity; where two entities share these
+    (or ids are not hashes), in full. Raises ValueError naming an id that is not an entity's, or an
+    entity that stands twice.
+    """
+    parts = [c for part in entity_ids for c in (part.chunks if isinstance(part, pa.ChunkedArray) else [part])]
+    nodes = pa.chunked_array(parts, type=parts[0].type) if parts else pa.chunked_array([], type=pa.string())
+    known = id_prefixes(nodes)
+    if known is not None:
+        by_prefix = np.argsort(known, kind="stable")
+        in_order = known[by_prefix]
+        if not (in_order[1:] == in_order[:-1]).any():
+            return partial(_look_up, in_order, by_prefix, nodes)
+    values = nodes.combine_chunks()
+    if len(pc.unique(values)) != len(values):
+        twice = next(v["values"] for v in values.value_counts().to_pylist() if v["counts"] > 1)
+        raise ValueError(f"entity {twice!r} stands twice in the entity table")
+    return partial(_full, values)
+
+
+def _look_up(
+    in_order: npt.NDArray[np.uint64],
+    by_prefix: npt.NDArray[np.intp],
+    nodes: pa.ChunkedArray,
+    ends: pa.ChunkedArray | pa.Array,
+) -> Ints:
+    wanted = id_prefixes(ends)
+    if wanted is None or len(in_order) == 0:
+        return _full(nodes.combine_chunks(), ends)
+    at = np.minimum(np.searchsorted(in_order, wanted), len(in_order) - 1)
+    missing = np.flatnonzero(in_order[at] != wanted)
+    if len(missing):
+        raise ValueError(f"relationship end {ends[int(missing[0])].as_py()!r} is not in the entity table")
+    return by_prefix[at].astype(np.int64)
+
+
+def _full(nodes: pa.Array, ends: pa.ChunkedArray | pa.Array) -> Ints:
+    at = pc.index_in(ends, value_set=nodes)
+    if at.null_count:
+        missing = ends.filter(pc.is_null(at))[0].as_py()
+        raise ValueError(f"relationship end {missing!r} is not in the entity table")
+    return np.asarray(at.to_numpy(), dtype=np.int64)
+
+
+def degrees(source: Ints, target: Ints, n_nodes: int) -> Ints:
+    """[n_nodes] number of relationships of each node."""
+    return np.bincount(source, minlength=n_nodes) + np.bincount(target, minlength=n_nodes)

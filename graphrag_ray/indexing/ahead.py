@@ -1,0 +1,100 @@
+"""What is told before models are asked: what an update will ask for, chunks exactly, what follows from them
+about; and columns that documents do not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphrag_ray.base import schema
+from graphrag_ray.base.wording import plural
+from graphrag_ray.corpus.metadata import column, columns_of
+from graphrag_ray.indexing.changes import rows_compared
+from graphrag_ray.indexing.run import Result, Run
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parts import Part, read_part, read_table
+
+MOST_TOLD = 20
+"""Columns that a message lists."""
+KINDS = {"added": "new", "changed": "changed", "removed": "removed"}
+
+
+def tell_ahead(run: Run, corpus: Result) -> None:
+    """A line for people, where documents of the parent snapshot changed, or what a model reads of them, and
+    its tables are whole."""
+    parent = run.parent
+    changed = {told: corpus.counts.get(kind, 0) for kind, told in KINDS.items()}
+    if parent is None or run.damaged:
+        return
+    earlier = Result.from_json(parent.steps["read"]).parts("text_units")
+    units = rows_compared(run, "text_units", earlier, corpus.parts("text_units"))
+    before = sum(part.rows for part in parent.parts("text_units"))
+    asked = units["added"] + units["changed"]
+    touched = asked + units["removed"]
+    if not touched and not any(changed.values()):
+        return
+    elements = np.concatenate([_instances(run, parent.parts(name)) for name in ("entities", "relationships")])
+    several = elements[elements > 1]  # what is told of once needs no summary
+    communities = _chunks(run, parent.parts("communities"))
+    run.observer.note(
+        told(
+            changed,
+            asked,
+            round(expected(several, before, touched)),
+            round(expected(communities, before, touched)),
+            len(communities),
+        )
+    )
+
+
+def tell_unknown_columns(run: Run, corpus: Result) -> None:
+    """A line for people, where `chunking.prepend` names a column that none of the first documents has."""
+    names = run.settings.chunking.prepended_metadata
+    if not names or not (parts := corpus.parts("documents")):
+        return
+    rows = [columns_of(text) for text in read_part(run.store, parts[0], ["raw_data"])["raw_data"].to_pylist()]
+    if unknown := [name for name in names if all(column(row, name) is None for row in rows)]:
+        known = ", ".join(sorted({name for row in rows for name in row})[:MOST_TOLD]) or "none"
+        run.observer.note(
+            f"chunking.prepend names {', '.join(unknown)}, which none of the first {len(rows):,} documents "
+            f"has; columns of their metadata: {known}"
+        )
+
+
+def expected(chunks_of: npt.NDArray[np.int64], chunks: int, touched: int) -> float:
+    """How many of some sets of chunks hold at least one of those that came or went, where these are like any
+    others. chunks_of: the sizes of the sets; chunks: there are, touched: of them."""
+    if not chunks:
+        return 0.0
+    share = np.minimum(chunks_of / chunks, 1.0)
+    return float((1.0 - (1.0 - share) ** touched).sum())
+
+
+def told(changed: Mapping[str, int], chunks: int, descriptions: int, reports: int, of: int) -> str:
+    documents = ", ".join(f"{n:,} {kind}" for kind, n in changed.items() if n) or "none changed"
+    return (
+        f"Documents: {documents}. To come: at most {plural(chunks, 'chunk')} to extract, at most some "
+        f"{descriptions:,} descriptions, and about {reports:,} of {of:,} reports, which rest on what changed."
+    )
+
+
+def _instances(run: Run, parts: list[Part]) -> npt.NDArray[np.int64]:
+    table = read_table(run.store, parts, ["n_instances"], schema.ENTITIES)
+    return np.asarray(table["n_instances"].to_numpy(), dtype=np.int64)
+
+
+def _chunks(run: Run, parts: list[Part]) -> npt.NDArray[np.int64]:
+    """Of each community, how many chunks it rests on."""
+    tables = run.executor.stream("ahead", _lengths, parts)
+    lengths = [table["n"].to_numpy() for table in tables]
+    return np.concatenate(lengths) if lengths else np.zeros(0, dtype=np.int64)
+
+
+def _lengths(store: Store, part: Part) -> Iterator[pa.Table]:
+    lists = read_part(store, part, ["text_unit_ids"])["text_unit_ids"]
+    yield pa.table({"n": pc.list_value_length(lists).cast(pa.int64())})

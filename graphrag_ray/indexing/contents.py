@@ -1,0 +1,115 @@
+"""What the files hold that settings name, prompts and lists of names: an index keeps that, and no path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from graphrag_ray.base.errors import SettingsError
+from graphrag_ray.base.text_files import read_text
+from graphrag_ray.base.urls import shown
+from graphrag_ray.graph.aliases import Names, parse_names
+from graphrag_ray.indexing.run import Observer
+from graphrag_ray.settings.index_settings import Names as NamesSettings
+from graphrag_ray.settings.index_settings import Settings, of_index
+from graphrag_ray.settings.prompts import Prompt, earlier_prompts, kept_prompts, load_prompts
+from graphrag_ray.settings.settings_file import parse_settings
+
+INSTEAD = {
+    "prompts_dir": "--new-prompts for those of the package, which tells first what that costs",
+    "names.aliases_file": "--set names.aliases='' for none",
+    "names.block_file": "--set names.block='' for none",
+}
+"""Settings that are paths, and what else may be set."""
+
+
+def load_names(settings: Settings) -> Names:
+    """The aliases and blocked names of the settings. Raises SettingsError."""
+    texts = _texts_of(settings.names)
+    return parse_names(texts["aliases"], texts["block"])
+
+
+def _texts_of(names: NamesSettings) -> dict[str, str]:
+    return {
+        "aliases": _text(names.aliases_file, names.aliases),
+        "block": _text(names.block_file, names.block),
+    }
+
+
+def _text(path: str | None, text: str | None) -> str:
+    try:
+        return read_text(path) if path is not None else text or ""
+    except (OSError, UnicodeDecodeError) as e:
+        raise SettingsError(f"cannot read {shown(str(path))}: {e}") from e
+
+
+def with_contents(
+    settings: Settings, before: Mapping[str, Any] | None, observer: Observer, new_prompts: bool = False
+) -> Settings:
+    """Settings that hold what their files hold. before, new_prompts: as for `prompts_for`.
+
+    Raises PromptError, SettingsError.
+    """
+    require_paths(before or {}, settings, ["prompts_dir"], new_prompts)
+    prompts = kept_prompts(prompts_for(settings, before, new_prompts))
+    without = kept_prompts(load_prompts(settings.prompts_dir))
+    if others := [name for name, text in prompts.items() if text != without[name]]:
+        observer.note(
+            f"The index goes on with its own prompts; {', '.join(others)} differ from those of the package "
+            "(--new-prompts takes these, and tells first what that costs)."
+        )
+    names = settings.names.model_copy(update=_texts_of(settings.names))
+    return settings.model_copy(update={"prompts": prompts, "names": names})
+
+
+def prompts_for(
+    settings: Settings, before: Mapping[str, Any] | None, new_prompts: bool = False
+) -> dict[str, Prompt]:
+    """All prompts. An index goes on with those that it was made with, whatever becomes of their files and of
+    the package's; a folder that the settings name replaces them.
+
+    before: settings as its snapshot, or the record of its last run, keeps them; None: there was none
+    new_prompts: those of the package replace them too, but for texts that the settings hold and the index
+        does not
+    Raises PromptError, SettingsError.
+    """
+    own = prompts_before(before)
+    if new_prompts:
+        kept = {name: text for name, text in settings.prompts.items() if text != own.get(name)}
+    else:
+        kept = own | settings.prompts
+    return load_prompts(settings.prompts_dir, kept)
+
+
+def prompts_before(before: Mapping[str, Any] | None) -> dict[Any, str]:
+    """The texts that an index was made with, but those that lay in a folder of its owner."""
+    if before is None:
+        return {}
+    return earlier_prompts() | parse_settings({"prompts": of_index(before).get("prompts", {})}).prompts
+
+
+def require_paths(
+    said: Mapping[str, Any],
+    settings: Settings,
+    keys: list[str] | None = None,
+    new_prompts: bool = False,
+) -> None:
+    """Raises SettingsError where an index of an earlier version names a file, which is not opened, and the
+    settings name nothing in its place: without it, what was paid for would be paid for again.
+
+    said: settings as that index keeps them
+    """
+    given = {
+        "prompts_dir": settings.prompts_dir or settings.prompts or new_prompts,
+        "names.aliases_file": (settings.names.aliases_file, settings.names.aliases) != (None, None),
+        "names.block_file": (settings.names.block_file, settings.names.block) != (None, None),
+    }
+    for key in keys or given:
+        section, _, name = key.rpartition(".")
+        holder = said.get(section) if section else said
+        place = holder.get(name) if isinstance(holder, Mapping) else None
+        if place and not given[key]:
+            raise SettingsError(
+                f"the index was made with {key} {str(place)[:200]!r}, and no path is taken from an index: "
+                f"name it again, --set {key}=…, or {INSTEAD[key]}"
+            )

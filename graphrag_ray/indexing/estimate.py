@@ -1,0 +1,252 @@
+"""What an index will cost, before any money is spent: reads INPUT, and a journal where there is one.
+
+Nothing is written anywhere, and no model is asked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow.compute as pc
+
+from graphrag_ray.base.errors import CorruptPart, DialogueFailed, InputError
+from graphrag_ray.base.ids import stable_id
+from graphrag_ray.base.messages import ChatReply, ChatRequest, Request
+from graphrag_ray.base.unforeseen import is_unforeseen
+from graphrag_ray.corpus.document import Document, Unreadable
+from graphrag_ray.engine.drive import Complete, Driver, note_bug, replay, run
+from graphrag_ray.extract.extraction_dialogue import Extraction, ExtractSpec, extract, extract_spec
+from graphrag_ray.forecast.corpus_counts import ChunkCounter, Corpus, Drawn
+from graphrag_ray.forecast.forecast import Forecast, Learned, Read, forecast
+from graphrag_ray.forecast.reply_sizes import Replies
+from graphrag_ray.indexing.contents import load_names, prompts_for
+from graphrag_ray.indexing.index import settings_before
+from graphrag_ray.indexing.stages.list_input import InputFile, list_input
+from graphrag_ray.indexing.stages.read_stage import read_file
+from graphrag_ray.llm.request_sizes import text_size
+from graphrag_ray.settings.index_settings import Settings
+from graphrag_ray.store import parquet
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.journal import JournalIndex
+from graphrag_ray.store.journal_parts import list_parts
+from graphrag_ray.store.snapshots import readable
+
+SAMPLE_CHUNKS = 1_000
+"""Chunks that the offline engine reads: some 5 s of one core."""
+READ_BYTES = 512_000_000
+"""Of a larger INPUT a sample of its files is read: some two minutes on one core."""
+JOURNAL_PARTS = 200
+"""Parts of a journal from which lengths are learned; of more, so many of them."""
+LEARNED = {
+    "extract": ("extract", "glean_check", "glean"),
+    "claims": ("claims",),
+    "describe": ("describe",),
+    "report": ("report",),
+}
+"""The prompts of each dialogue whose replies teach something."""
+EMPTY = Extraction((), (), 0, 0)
+
+
+@dataclass(frozen=True)
+class _Journalled:
+    """What an index says about the calls made for it. own: extractions by item key."""
+
+    learned: Learned
+    own: Mapping[str, Extraction]
+
+
+def estimate(
+    input_url: str,
+    settings: Settings,
+    *,
+    root: str | None = None,
+    sample: int = SAMPLE_CHUNKS,
+    given: Mapping[str, float] | None = None,
+    read_bytes: int | None = READ_BYTES,
+    new_prompts: bool = False,
+) -> Forecast:
+    """The forecast of `index` on INPUT.
+
+    root        an index whose journal tells lengths, rates and names per chunk, and what is paid for already
+    sample      chunks that the offline engine reads, for what is modelled
+    given       assumptions to go by (`forecast.assumptions.KNOWN`)
+    read_bytes  of a larger INPUT only a sample of its files is read; None: all of it
+    new_prompts as in `index`: not with the prompts that the index was made with
+
+    Raises InputError, SettingsError, PromptError as `index` does; StoreError.
+    """
+    store = Store(root, settings.storage.of(root)) if root is not None else None
+    before = settings_before(store, readable(store)[0]) if store is not None else None
+    prompts = prompts_for(settings, before, new_prompts)
+    spec = extract_spec(prompts, settings, load_names(settings).key)
+    if store is not None:
+        settings = settings.with_chunks_of(before).with_descriptions_of(before).with_reports_of(before)
+    journal = JournalIndex.load(store, "extract") if store is not None else None
+    counter = ChunkCounter(spec, settings, sample, journal.is_done if journal else None)
+    corpus = _read(input_url, root or "", settings, counter, read_bytes)
+    chunks = sorted({d.rank: d for d in (*counter.drawn, *counter.drawn_answered)}.values(), reverse=True)
+    read, cpu_s, offline_replies = _read_offline(chunks, spec, settings)
+    drawn = {d.rank for d in counter.drawn}
+    learned, own = Learned({}), dict[str, Extraction]()
+    if store is not None and journal is not None:
+        own = _own_extractions(journal, counter.drawn_answered, spec)
+        learned = _learn(store, journal, settings, counter.drawn_answered)
+    if settings.model(settings.model_name("extract")).provider == "offline":
+        learned = replace(learned, replies={"extract": offline_replies, **learned.replies})
+    answered = [d for d in chunks if d.key in own]
+    found = forecast(
+        settings,
+        prompts,
+        corpus,
+        Read(
+            read,
+            [d.rank in drawn for d in chunks],
+            [d.key in own for d in chunks],
+            [own[d.key] for d in answered],
+        ),
+        learned,
+        given or {},
+    )
+    return replace(found, notes=(*found.notes, *_own_notes(found, root, learned, cpu_s, len(chunks))))
+
+
+def _read(
+    input_url: str, root: str, settings: Settings, counter: ChunkCounter, read_bytes: int | None
+) -> Corpus:
+    options = settings.input_options(input_url, root)
+    files = list_input(input_url, root, options)
+    chosen = _sampled(files, read_bytes)
+    unreadable: list[Unreadable] = []
+    for file in chosen:
+        for found in read_file(file, settings, options):
+            wrong = _added(found, counter) if isinstance(found, Document) else found
+            unreadable += [wrong] if wrong else []
+    if not counter.corpus.documents and unreadable:
+        shown = "; ".join(f"{u.path}: {u.reason}" for u in unreadable[:5])
+        raise InputError(f"none of the {len(unreadable)} files of INPUT could be read: {shown}")
+    faults = sum(not u.empty for u in unreadable)
+    corpus = replace(counter.corpus, files=len(files), unreadable=faults)
+    if len(chosen) == len(files):
+        return corpus
+    return corpus.scaled(sum(f.size for f in chosen) / sum(f.size for f in files))
+
+
+def _added(document: Document, counter: ChunkCounter) -> Unreadable | None:
+    """What is wrong with a document that cannot be counted."""
+    try:
+        counter.add(document)
+    except BaseException as e:
+        if not is_unforeseen(e):
+            raise
+        return Unreadable(document.path, document.row, note_bug(e))
+    return None
+
+
+def _sampled(files: list[InputFile], limit: int | None) -> list[InputFile]:
+    """All files, or those with the smallest hashes that make up so many bytes."""
+    if limit is None or sum(f.size for f in files) <= limit:
+        return files
+    chosen, size = [], 0
+    for file in sorted(files, key=lambda f: stable_id("estimate", f.path)):
+        if size >= limit:
+            break
+        chosen.append(file)
+        size += file.size
+    return chosen
+
+
+def _read_offline(
+    chunks: Sequence[Drawn], spec: ExtractSpec, settings: Settings
+) -> tuple[list[Extraction], float, Replies]:
+    """The offline engine's extraction of each chunk, the CPU seconds it took, and its replies."""
+    from graphrag_ray.offline import answer
+
+    model = settings.model(settings.model_name("extract"))
+    lengths: list[int] = []
+
+    def counted(request: Request) -> ChatReply:
+        assert isinstance(request, ChatRequest)
+        reply = answer(request)
+        lengths.append(text_size(reply.text, model))
+        return reply
+
+    once = replace(spec, max_gleanings=0)
+    started = time.process_time()
+    found = []
+    for drawn in chunks:
+        try:
+            found.append(run(extract(drawn.chunk, once), counted))
+        except DialogueFailed:
+            found.append(EMPTY)
+    seconds = time.process_time() - started
+    prompts = np.full(len(lengths), 0.0)
+    source = f"the offline engine's replies to {len(chunks):,} chunks"
+    return found, seconds, Replies(prompts, np.array(lengths, dtype=np.float64), prompts, source)
+
+
+def _own_extractions(
+    journal: JournalIndex, answered: Sequence[Drawn], spec: ExtractSpec
+) -> dict[str, Extraction]:
+    """What the model itself found in the chunks that were drawn and that it has read, by key."""
+    rows = journal.lookup([d.key for d in answered])
+    found = {}
+    for drawn in answered:
+        state = replay(Driver(extract(drawn.chunk, spec)), rows.get(drawn.key, []))
+        if isinstance(state, Complete):
+            found[drawn.key] = state.result
+    return found
+
+
+def _learn(store: Store, journal: JournalIndex, settings: Settings, answered: Sequence[Drawn]) -> Learned:
+    replies: dict[str, Replies] = {}
+    for dialogue, prompts in LEARNED.items():
+        model = settings.model(settings.model_name(dialogue))
+        replies |= _replies(store, dialogue, prompts, model.model_id)
+    items = {name: JournalIndex.load(store, name).keys_done() for name in (*LEARNED, "embed")}
+    ours = theirs = 0
+    rows = journal.lookup([d.key for d in answered])
+    for drawn in answered:
+        first = next((r for r in rows.get(drawn.key, []) if r.kind == "turn" and r.turn == 0), None)
+        if first is not None and first.reported:
+            ours, theirs = ours + drawn.prompt_tokens, theirs + first.prompt_tokens
+    return Learned(replies, theirs / ours if ours else None, items)
+
+
+def _replies(store: Store, dialogue: str, prompts: Sequence[str], model_id: str) -> dict[str, Replies]:
+    """The calls that a journal holds of some prompts, those of this model."""
+    parts = list_parts(store, dialogue)
+    columns = ["kind", "prompt", "model", "prompt_tokens", "completion_tokens", "latency_s"]
+    gathered: dict[str, list[np.ndarray[tuple[int, int], np.dtype[np.float64]]]] = {p: [] for p in prompts}
+    for part in parts[:: -(-len(parts) // JOURNAL_PARTS) or 1]:
+        try:
+            table = parquet.read_columns(store, part.path, columns, part.bytes)
+        except (CorruptPart, FileNotFoundError):
+            continue
+        turns = table.filter(pc.and_(pc.equal(table["kind"], "turn"), pc.equal(table["model"], model_id)))
+        for prompt in prompts:
+            own = turns.filter(pc.equal(turns["prompt"], prompt))
+            numbers = [own[c].to_numpy().astype(np.float64) for c in columns[3:]]
+            gathered[prompt].append(np.stack(numbers))
+    found = {}
+    for prompt, pieces in gathered.items():
+        values = np.concatenate(pieces, axis=1) if pieces else np.zeros((3, 0))
+        if values.shape[1]:
+            source = f"measured on {values.shape[1]:,} calls"
+            found[prompt] = Replies(values[0], values[1], values[2], source)
+    return found
+
+
+def _own_notes(found: Forecast, root: str | None, learned: Learned, cpu_s: float, n_read: int) -> list[str]:
+    notes = []
+    if root is not None and not learned.replies:
+        notes.append(f"The index at {root} has no replies of this model: nothing was learned from it.")
+    if found.offline:
+        each = cpu_s / max(1, n_read)
+        notes.append(
+            "No model is configured: the offline engine costs nothing. Extraction takes some "
+            f"{each * found.corpus.asked:,.0f} CPU seconds; there is no model for the time of the rest."
+        )
+    return notes

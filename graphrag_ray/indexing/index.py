@@ -1,0 +1,299 @@
+"""Building an index: which steps, in which order, and what is committed. The paper's figure 1.
+
+    documents ─► chunks ─► instances ─► entities, relationships, claims ─► communities ─► reports
+      read        read      extract              merge, describe                           write
+
+Every step is skipped where nothing that it depends on has changed, and every model reply is journalled:
+so resuming, retrying and updating are all this one function, run again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphrag_ray.base import schema
+from graphrag_ray.base.errors import CorruptPart, LockLost
+from graphrag_ray.base.urls import shown
+from graphrag_ray.engine.executor import Executor
+from graphrag_ray.graph.aliases import Names
+from graphrag_ray.indexing.ahead import tell_ahead, tell_unknown_columns
+from graphrag_ray.indexing.changes import changes
+from graphrag_ray.indexing.compact import FEW, MANY, compact
+from graphrag_ray.indexing.contents import load_names, with_contents
+from graphrag_ray.indexing.repair import look_over, parent_of, put_right
+from graphrag_ray.indexing.run import Observer, Result, Run, code
+from graphrag_ray.indexing.run_record import Recorder, recorded, tell_unfinished
+from graphrag_ray.indexing.stages.about_stage import tell_about
+from graphrag_ray.indexing.stages.communities_stage import HIERARCHY, Layout, find_communities, load_layout
+from graphrag_ray.indexing.stages.describe_stage import describe_all
+from graphrag_ray.indexing.stages.embed_stage import embed_all
+from graphrag_ray.indexing.stages.extract_stage import extract_claims, extract_graph
+from graphrag_ray.indexing.stages.finish_stage import Finished, Results, finish
+from graphrag_ray.indexing.stages.merge_stage import merge
+from graphrag_ray.indexing.stages.read_stage import read
+from graphrag_ray.indexing.stages.reports_stage import community_ids, write_reports
+from graphrag_ray.indexing.stages.search_stage import index_for_search
+from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.llm.request_sizes import guessed_vocabularies
+from graphrag_ray.settings.index_settings import Settings
+from graphrag_ray.settings.prompts import load_prompts
+from graphrag_ray.store import locks, runs, snapshots
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parts import Part, read_table
+from graphrag_ray.store.snapshots import Manifest
+from graphrag_ray.version import __version__
+
+JOURNALS = ("extract", "claims", "describe", "about", "report", "embed")
+
+WITHOUT_TITLES = (
+    "Chunks of this index are embedded without the titles and dates of their documents, and stay so: "
+    "keywords find these, vectors do not. --set embeddings.with_titles=true embeds all chunks anew but those "
+    "of documents without a date whose texts begin with their titles"
+)
+UNSEEN_TITLES = (
+    "The model that extracts reads neither, so reports cannot tell when something was so. --set "
+    "chunking.prepend=auto asks it again about each chunk whose document has a date, or a title of its own; "
+    "`estimate` with the same tells what that costs"
+)
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """What a run came to.
+
+    committed   False where nothing had changed and the newest snapshot stands as it was
+    seconds     by step
+    """
+
+    manifest: Manifest
+    committed: bool
+    seconds: Mapping[str, float]
+    accounts: Accounts = field(default_factory=Accounts)
+
+    @property
+    def failed(self) -> int:
+        return int(self.manifest.counts.get("failures", 0))
+
+
+def index(
+    input_url: str,
+    executor: Executor,
+    settings: Settings,
+    observer: Observer,
+    *,
+    add: bool = False,
+    allow_deletes: bool = False,
+    reset_communities: bool = False,
+    verify: bool = False,
+    new_prompts: bool = False,
+    now: Callable[[], float] = time.time,
+) -> Indexed:
+    """Bring the index in `executor.store` up to date with INPUT, and commit a snapshot.
+
+    add             keep documents that INPUT does not hold
+    allow_deletes   let a run delete more than a tenth of the documents
+    reset_communities   partition the graph afresh, not from the parent snapshot's communities, and write all
+                        reports again whose context changed
+    verify          read every stored part first, however many there are; damaged ones are made anew
+    new_prompts     take the prompts of the package, not those that the index was made with
+
+    Raises InputError, SettingsError, PromptError, DeletionRefused before anything is spent; RunStopped
+    when a run must not go on (what was answered is kept); StoreError.
+    """
+    load_prompts(settings.prompts_dir, None if new_prompts else settings.prompts)
+    load_names(settings)
+    for guessed in guessed_vocabularies(settings.models):
+        observer.note(guessed)
+    store = executor.store
+    # A URL may hold a password or a signature, and what is shown is kept.
+    shown_input = shown(input_url)
+    with locks.acquire(store, note=f"index {shown_input}") as lock, ExitStack() as stack:
+        afresh = frozenset({"communities", "reports"}) if reset_communities else frozenset()
+        run = Run(executor, settings, {}, None, observer, lock=lock, afresh=afresh)
+        run.parent = parent_of(run, add)
+        before = settings_before(store, run.parent)
+        run.settings = with_contents(settings, before, observer, new_prompts)
+        lacks_titles = run.settings.lacks_titles_of(before)
+        run.settings = (
+            run.settings.with_chunks_of(before).with_descriptions_of(before).with_reports_of(before)
+        )
+        if lacks_titles:
+            observer.note(WITHOUT_TITLES)
+            if not run.settings.chunking.prepend:
+                observer.note(UNSEEN_TITLES)
+        run.prompts = load_prompts(settings.prompts_dir, run.settings.prompts)
+        names = load_names(run.settings)
+        if told := tell_unfinished(store, JOURNALS):
+            observer.note(told)
+        given = _Given(input_url, shown_input, names, add, allow_deletes, now)
+        told_to = {"input": shown_input, "add": add, "allow_deletes": allow_deletes}
+        record = stack.enter_context(recorded(run, told_to, now))
+        look_over(run, JOURNALS, verify)
+        run.on_swept = lambda name: compact(run, [name], MANY)
+        compact(run, JOURNALS, MANY)
+        while True:
+            try:
+                return _build(run, given, record)
+            except CorruptPart as e:
+                put_right(run, e)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What a run was given. shown_input: without what a URL may hide."""
+
+    input_url: str
+    shown_input: str
+    names: Names
+    add: bool
+    allow_deletes: bool
+    now: Callable[[], float]
+
+
+def _build(run: Run, given: _Given, record: Recorder) -> Indexed:
+    """Raises CorruptPart for a damaged part, also after much is done: it is set aside then, and this called
+    again."""
+    store, parent = run.store, run.parent
+    number = snapshots.next_number(store)
+    corpus = read(run, given.input_url, add=given.add, allow_deletes=given.allow_deletes)
+    tell_unknown_columns(run, corpus)
+    tell_ahead(run, corpus)
+    derived = derive(run, corpus, given.names)
+    results = derived.results
+    failures = _failures(run, results)
+    if parent is not None and run.unchanged():
+        record.finish("unchanged", parent.number, failures.num_rows)
+        return Indexed(parent, False, run.seconds, run.accounts)
+    at = given.now()
+    finished = finish(run, results, derived.layout, derived.ids, _iso(at)[:10], failures)
+    counts = _counts(finished.tables, corpus, derived.communities, results.merged)
+    changed = changes(run, finished.tables)
+    manifest = _manifest(run, number, finished, counts, at, given.shown_input, changed)
+    snapshots.commit(store, manifest, check=run.check)
+    # Until the lock is let go, whoever watches sees a run that goes on; however this ends, it has committed.
+    record.write(snapshot=number, failed=failures.num_rows)
+    try:
+        with suppress(LockLost):  # nothing is left to lose
+            compact(run, JOURNALS, FEW)
+    finally:
+        record.finish("committed", number, failures.num_rows)
+    return Indexed(manifest, True, run.seconds, run.accounts)
+
+
+@dataclass(frozen=True)
+class Derived:
+    """What follows from the documents. ids: of the communities, by number in the hierarchy."""
+
+    results: Results
+    communities: Result
+    layout: Layout
+    ids: list[str]
+
+
+def derive(run: Run, corpus: Result, names: Names) -> Derived:
+    """From chunks to reports, embeddings and indexes for search."""
+    extracted = extract_graph(run, corpus, names)
+    claimed = extract_claims(run, corpus, extracted, names)
+    merged = merge(run, corpus, extracted, claimed)
+    described = describe_all(run, merged)
+    communities = find_communities(run, merged, described)
+    layout = load_layout(run, merged, described, communities)
+    ids = community_ids(layout)
+    about = tell_about(run, corpus, layout)
+    reports = write_reports(run, corpus, communities, layout, ids)
+    embedded = embed_all(run, corpus, described, reports, ids)
+    searchable = index_for_search(run, corpus, described, reports, embedded, ids)
+    results = Results(corpus, extracted, claimed, merged, described, about, reports, embedded, searchable)
+    return Derived(results, communities, layout, ids)
+
+
+def settings_before(store: Store, parent: Manifest | None) -> Mapping[str, Any] | None:
+    """Those of the snapshot, else of the last run that left its record; None where there was none."""
+    before = parent or runs.latest(store)
+    return before.settings if before is not None else None
+
+
+def _failures(run: Run, results: Results) -> pa.Table:
+    """Every item without a result, with the path of its document instead of the document's id."""
+    r, corpus = results, results.corpus
+    steps = [corpus, r.extracted, r.claimed, r.described, r.about, r.reports, r.embedded, r.searchable]
+    parts = [p for step in steps for p in step.parts("failures")]
+    table = read_table(run.store, parts, None, schema.FAILURES)
+    if not table.num_rows:
+        return table
+    documents = read_table(run.store, corpus.parts("documents"), ["id", "path"], schema.DOCUMENTS)
+    row = pc.index_in(table["document"], value_set=documents["id"].combine_chunks())
+    shown = pc.coalesce(documents["path"].take(row), table["document"])
+    return table.set_column(table.schema.get_field_index("document"), "document", shown)
+
+
+def _counts(
+    tables: Mapping[str, list[Part]], corpus: Result, communities: Result, merged: Result
+) -> dict[str, Any]:
+    """What a person asks first."""
+
+    def rows(name: str) -> int:
+        return sum(p.rows for p in tables.get(name, []))
+
+    return {
+        "documents": rows("documents"),
+        "text_units": rows("text_units"),
+        "entities": rows("entities"),
+        "relationships": rows("relationships"),
+        "claims": rows("covariates"),
+        "communities": rows("communities"),
+        "reports": rows("community_reports"),
+        "failures": rows("failures"),
+        **{name: communities.counts[name] for name in ("levels", "modularity", "components")},
+        **{n: corpus.counts[n] for n in ("added", "changed", "removed", "kept") if n in corpus.counts},
+        **{n: v for n, v in merged.counts.items() if n.startswith("pruned")},
+    }
+
+
+def _manifest(
+    run: Run,
+    number: int,
+    finished: Finished,
+    counts: Mapping[str, Any],
+    at: float,
+    input_url: str,
+    changed: Mapping[str, Any],
+) -> Manifest:
+    settings = run.settings
+    notes = {}
+    if settings.model(settings.model_name("extract")).provider == "offline":
+        notes["offline"] = "Written by the offline engine, without a language model."
+    return Manifest(
+        number=number,
+        parent=run.parent.number if run.parent else None,
+        created_at=_iso(at),
+        version=__version__,
+        tables=finished.tables,
+        counts=counts,
+        settings=settings.kept(),
+        steps=run.memo,
+        usage=run.accounts.to_dict(),
+        next_human_readable_id=finished.next_human_readable_id,
+        hierarchies=[HIERARCHY],
+        notes=notes,
+        run={
+            "input": input_url,
+            "inputs": run.inputs,
+            "seconds": {k: round(v, 3) for k, v in run.seconds.items()},
+            "code": code(),
+            "changes": changed,
+            "asked": {stage: n for stage, n in run.asked.items() if n},
+        },
+    )
+
+
+def _iso(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

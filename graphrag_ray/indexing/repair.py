@@ -1,0 +1,124 @@
+"""Damage to an index, as a run meets it: found, named, set aside, and what it held made anew.
+
+What a run builds on is looked over before: every part that the parent snapshot names must be there with its
+size (one listing). Hashes are checked whenever a part is read, of all parts where they are few or where the
+caller wants it. A part that turns out to be damaged in the middle of a run sends it back to its beginning:
+what is done is in the journal, and only steps that lack a part are done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+
+from graphrag_ray.base.errors import CorruptPart, UsageError
+from graphrag_ray.indexing.run import Result, Run
+from graphrag_ray.store import damaged_files, snapshots
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.journal import JournalIndex
+from graphrag_ray.store.journal_parts import WORK, list_parts
+from graphrag_ray.store.parts import MEND, Part
+from graphrag_ray.store.snapshots import Manifest
+
+VERIFIED_BYTES = 128 << 20
+"""Every byte of an index up to this size is checked by each run: a fraction of a second."""
+
+_AT_ONCE = 64
+"""Parts that are verified by one call of a table function."""
+
+
+def parent_of(run: Run, add: bool) -> Manifest | None:
+    """The newest snapshot that can be read. Damaged ones above it are named and set aside.
+
+    Raises UsageError where none is left and `--add` wants what it held to be kept; StoreError.
+    """
+    found, damaged = snapshots.readable(run.store)
+    if found is None and damaged and add:
+        raise UsageError(
+            f"{damaged[0]}, and there is no other snapshot: what --add is to keep is not known. Index all "
+            "documents together, without --add; what the model answered is kept"
+        )
+    instead = f"continuing from snapshot {found.number}" if found else "every table is made anew"
+    for error in damaged:
+        moved = snapshots.set_aside(run.store, error, check=run.check)
+        what_now = "" if error.path == snapshots.HINT else f"; {instead}, from the journal"
+        run.observer.note(f"{error}. {_where(moved)}{what_now}")
+    return found
+
+
+def look_over(run: Run, journals: Sequence[str], everything: bool) -> None:
+    """Find damage to what the run builds on, and set it aside. everything: check every byte, however many.
+
+    Raises StoreError, LockLost.
+    """
+    parts = needed(run.parent) if run.parent else []
+    wrong = damaged_files.differing(run.store, "tables", parts) if parts else {}
+    for path, what in wrong.items():
+        _put_aside(run, path, f"{run.store.url_of(path)} {what}")
+    logs = [info for name in journals for info in list_parts(run.store, name)]
+    whole = [part for part in parts if part.path not in wrong]
+    if everything or sum(p.bytes for p in whole) + sum(info.bytes for info in logs) <= VERIFIED_BYTES:
+        for path in _unsound(run, [*(p.path for p in whole), *(info.path for info in logs)]):
+            _put_aside(run, path, f"{run.store.url_of(path)} is damaged")
+
+
+def put_right(run: Run, error: CorruptPart) -> None:
+    """Set aside a part that was found to be damaged in the middle of a run, which has to begin again then.
+
+    Raises the error where that was done before with the same part, and did not help.
+    """
+    if not error.path or error.path in run.put_right:
+        raise error
+    run.put_right.add(error.path)
+    _put_aside(run, error.path, str(error).removesuffix(f". {MEND}"))
+    if _is_journal(error.path):
+        # What else of this journal cannot be read would send the run back once more for each part.
+        journal_damage(run, JournalIndex.load(run.store, error.path.split("/")[1]).damaged)
+
+
+def journal_damage(run: Run, paths: Iterable[str]) -> None:
+    """Set aside parts of a journal that cannot be read."""
+    for path in paths:
+        _put_aside(run, path, f"{run.store.url_of(path)} is damaged")
+
+
+def needed(manifest: Manifest) -> list[Part]:
+    """All parts that a snapshot's tables and its steps' results are made of."""
+    steps = [Result.from_json(step) for step in manifest.steps.values()]
+    groups = [group for step in steps for of in step.tables.values() for group in of]
+    found = {part.path: part for parts in [*manifest.tables.values(), *groups] for part in parts}
+    return [found[path] for path in sorted(found)]
+
+
+def _put_aside(run: Run, path: str, what: str) -> None:
+    moved = damaged_files.set_aside(run.store, [path], check=run.check)
+    if _is_journal(path):
+        what_now = "What it held is asked again when it is needed"
+    else:
+        run.damaged.add(path)
+        what_now = "What it held is made anew, from the journal"
+    run.observer.note(f"{what}. {_where(moved[0] if moved else None)}. {what_now}")
+
+
+def _is_journal(path: str) -> bool:
+    return path.startswith(f"{WORK}/")
+
+
+def _where(moved: str | None) -> str:
+    return f"Set aside as {moved}" if moved else "There is nothing to set aside"
+
+
+def _unsound(run: Run, paths: list[str]) -> list[str]:
+    if len(paths) <= _AT_ONCE:
+        return damaged_files.unsound(run.store, paths)
+    batches = [paths[at : at + _AT_ONCE] for at in range(0, len(paths), _AT_ONCE)]
+    return [
+        path
+        for table in run.executor.stream("verify", _verify, batches)
+        for path in table["path"].to_pylist()
+    ]
+
+
+def _verify(store: Store, paths: list[str]) -> Iterator[pa.Table]:
+    yield pa.table({"path": pa.array(damaged_files.unsound(store, paths), pa.string())})

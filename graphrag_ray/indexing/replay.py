@@ -1,0 +1,174 @@
+"""What a snapshot needs of the journal: its dialogues are started over its own tables and fed what is
+journalled, as the next run would do it, and every key that is looked up is noted.
+
+Nobody is asked and nothing is stored. That the outcome equals what the snapshot holds is checked: so whoever
+keeps these keys, and no others, loses nothing that the next run would have to pay for.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from graphrag_ray.base.errors import GraphRagError, UsageError
+from graphrag_ray.engine.executor import Source, Sweep
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.work import Work, outcomes
+from graphrag_ray.indexing.contents import load_names
+from graphrag_ray.indexing.index import derive
+from graphrag_ray.indexing.run import Result, Run, code
+from graphrag_ray.settings.index_settings import of_index
+from graphrag_ray.settings.prompts import load_prompts
+from graphrag_ray.settings.settings_file import parse_settings
+from graphrag_ray.store import journal_rows
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.journal import JournalIndex
+from graphrag_ray.store.journal_rows import JournalRow
+from graphrag_ray.store.snapshots import Manifest
+
+T = TypeVar("T")
+Keys = npt.NDArray[np.uint64]
+
+ASKING = ("extract", "claims", "describe", "reports", "embed")
+"""Steps that read the journal. The others are functions of tables, and are taken as they are."""
+
+_EMPTY_S = 0.002
+
+
+def keys_needed(store: Store, manifest: Manifest) -> dict[str, Keys]:
+    """For each dialogue the sorted first 64 bits of the keys that a run on top of this snapshot looks up.
+
+    Raises UsageError where such a run would not come to what the snapshot holds: its settings, prompts, code
+    or journal have changed since. `index` is to be run first then.
+    """
+    if manifest.run.get("code") != code():
+        raise _changed(manifest, "it was written by another version of graphrag-ray")
+    settings = parse_settings(of_index(manifest.settings))
+    try:
+        prompts, names = load_prompts(None, settings.prompts), load_names(settings)
+    except GraphRagError as e:
+        raise _changed(manifest, str(e)) from e
+    with tempfile.TemporaryDirectory(prefix="graphrag-ray-replay-") as folder:
+        executor = _Replaying(_Overlay(store, folder), Models.of(settings))
+        run = _Again(executor, settings, prompts, manifest, _Nobody())
+        derive(run, Result.from_json(manifest.steps["read"]), names)
+    return {name: np.unique(np.concatenate(seen)) for name, seen in executor.seen.items()}
+
+
+@dataclass
+class _Again(Run):
+    """A run in which the asking steps are done again, and must come to what they came to."""
+
+    def step(
+        self, name: str, depends_on: Any, compute: Callable[[], Result], journal: str | None = None
+    ) -> Result:
+        assert self.parent is not None
+        before = self.parent.steps.get(name)
+        if before is None:
+            raise _changed(self.parent, f"it has no step {name!r}")
+        if name not in ASKING:
+            return Result.from_json(before)
+        result = compute()
+        if result.to_json()["tables"] != dict(before["tables"]):
+            raise _changed(self.parent, f"the journal now gives other results for {name}")
+        return result
+
+    def journal(self, name: str) -> JournalIndex:
+        """Also with damaged parts: they hold nothing that the snapshot could be found to need."""
+        return JournalIndex.load(self.store, name)
+
+
+@dataclass
+class _Replaying(LocalExecutor):
+    """An executor that answers from the journal alone. seen: keys looked up, by dialogue."""
+
+    seen: dict[str, list[Keys]] = field(default_factory=dict)
+
+    def share(self, value: T) -> Callable[[], T]:
+        return super().share(cast(T, self._noting(value)) if isinstance(value, JournalIndex) else value)
+
+    def sweep(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:
+        """Tell the source what the journal says of each item."""
+        noting, taken = self._noting(index), 0
+        while (items := source.take()) is not None:
+            for _, outcome in outcomes(work, self.store, noting, items):
+                source.finished(taken, outcome)
+                taken += 1
+            if not items:
+                time.sleep(_EMPTY_S)
+        return Sweep(finished=taken)
+
+    def _noting(self, index: JournalIndex) -> _Noting:
+        return _Noting.of(index, self.seen.setdefault(index.dialogue, []))
+
+
+class _Noting(JournalIndex):
+    """A journal that notes what is looked up."""
+
+    seen: list[Keys]
+
+    @classmethod
+    def of(cls, index: JournalIndex, seen: list[Keys]) -> _Noting:
+        made = cls(index._store, index.dialogue, index._entries)
+        made.seen = seen
+        return made
+
+    def lookup(self, keys: Iterable[str]) -> dict[str, list[JournalRow]]:
+        wanted = list(keys)
+        self.seen.append(np.unique(journal_rows.key_prefixes(wanted)))
+        return super().lookup(wanted)
+
+
+class _Overlay(Store):
+    """A store whose writes go to a folder of this machine."""
+
+    def __init__(self, below: Store, folder: str) -> None:
+        super().__init__(below.url, below.options)
+        self._own = Store(folder)
+
+    def read(self, path: str) -> bytes:
+        return self._own.read(path) if self._own.exists(path) else super().read(path)
+
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        if self._own.exists(path):
+            return self._own.read_range(path, start, end)
+        return super().read_range(path, start, end)
+
+    def size(self, path: str) -> int | None:
+        own = self._own.size(path)
+        return super().size(path) if own is None else own
+
+    def open_input(self, path: str, size: int | None = None) -> pa.NativeFile:
+        return self._own.open_input(path) if self._own.exists(path) else super().open_input(path, size)
+
+    def write(self, path: str, data: bytes) -> None:
+        self._own.write(path, data)
+
+    def create(self, path: str, data: bytes) -> bool:
+        raise NotImplementedError("a replay stores nothing")
+
+    def delete(self, path: str) -> None:
+        raise NotImplementedError("a replay deletes nothing")
+
+
+class _Nobody:
+    """An observer that is not interested."""
+
+    def step_started(self, name: str) -> None: ...
+    def step_ended(self, name: str, seconds: float, counts: Any, reused: bool) -> None: ...
+    def note(self, message: str) -> None: ...
+
+
+def _changed(manifest: Manifest, why: str) -> UsageError:
+    return UsageError(
+        f"it cannot be told what snapshot {manifest.number} needs of the journal: {why}. Run `graphrag-ray "
+        "index` again with the same INPUT and settings, then this"
+    )

@@ -1,0 +1,420 @@
+"""A run: what every step is given, and how a step is skipped when nothing it depends on has changed."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import orjson
+import pyarrow as pa
+
+from graphrag_ray.base import logs, schema
+from graphrag_ray.base.errors import CorruptPart, ProcessDied
+from graphrag_ray.base.unforeseen import is_unforeseen
+from graphrag_ray.engine.drive import note_bug
+from graphrag_ray.engine.executor import Executor, RowSource, Source, Sweep, Written
+from graphrag_ray.engine.work import Outcome, Row, Work, identity, outcomes
+from graphrag_ray.indexing.guarded import Guarded
+from graphrag_ray.llm.accounting import Accounts, InFlight, new_quirks
+from graphrag_ray.llm.quirks import told
+from graphrag_ray.settings.index_settings import Settings
+from graphrag_ray.settings.prompts import Prompt
+from graphrag_ray.store import locks, retries
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.journal import JournalIndex
+from graphrag_ray.store.parts import Part, read_table
+from graphrag_ray.store.snapshots import Manifest
+
+X = TypeVar("X")
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+ROWS_AT_ONCE = 512
+"""Items replayed together: one batch of journal look-ups."""
+SHOWN_OF_ERROR = 500
+"""Characters of the first failure's reason."""
+
+
+class Observer(Protocol):
+    """Who is told how a run is going. `cli/command_line.py` has one for people."""
+
+    def step_started(self, name: str) -> None: ...
+    def step_ended(self, name: str, seconds: float, counts: Mapping[str, Any], reused: bool) -> None: ...
+    def note(self, message: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a step gives the next ones. Small: parts by name, aligned with the step's inputs; counts.
+
+    final   False when an item failed in a way that the next run should try again
+    """
+
+    tables: dict[str, list[list[Part]]] = field(default_factory=dict)
+    counts: dict[str, Any] = field(default_factory=dict)
+    final: bool = True
+
+    def parts(self, name: str) -> list[Part]:
+        """All parts of a table, in order."""
+        return [part for group in self.tables.get(name, []) for part in group]
+
+    def to_json(self) -> dict[str, Any]:
+        tables = {
+            n: [[[p.path, p.rows, p.bytes] for p in g] for g in groups] for n, groups in self.tables.items()
+        }
+        return {"tables": tables, "counts": self.counts}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Result:
+        tables = {n: [[Part(*p) for p in g] for g in groups] for n, groups in data["tables"].items()}
+        return Result(tables, dict(data["counts"]))
+
+
+@dataclass
+class Run:
+    """One run of `index`: where it works, with what, and what has been done so far.
+
+    inputs     hashes of the folders whose documents the index holds after it
+    asked      by dialogue, how many items a model has completed
+    afresh     names of steps that are done although nothing may have changed, without looking at what was
+    damaged    paths of parts that its parent names and that are not, or no longer, there: nothing that is
+               made of them is taken over
+    put_right  paths of parts that were found to be damaged while it ran, and were set aside
+    reused     names of steps whose result was taken from the parent
+    doing      the step that is being done, and when it began by the steady clock; None between steps
+    chores     what was done beside the steps, by name: counts. No snapshot depends on it
+    untold     the failure to say what the corpus is about; None: there was none
+    on_step    called when a step has ended
+    on_swept   called with the name of a dialogue whose sweep has ended
+    """
+
+    executor: Executor
+    settings: Settings
+    prompts: Mapping[str, Prompt]
+    parent: Manifest | None
+    observer: Observer
+    memo: dict[str, dict[str, Any]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    usage: dict[str, Accounts] = field(default_factory=dict)
+    lock: locks.Lock | None = None
+    inputs: list[str] = field(default_factory=list)
+    asked: dict[str, int] = field(default_factory=dict)
+    damaged: set[str] = field(default_factory=set)
+    put_right: set[str] = field(default_factory=set)
+    afresh: frozenset[str] = frozenset()
+    reused: set[str] = field(default_factory=set)
+    doing: tuple[str, float] | None = None
+    chores: dict[str, dict[str, Any]] = field(default_factory=dict)
+    untold: Result | None = None
+    on_step: Callable[[], None] = lambda: None
+    on_swept: Callable[[str], None] = lambda name: None
+
+    @property
+    def store(self) -> Store:
+        return self.executor.store
+
+    def step(
+        self, name: str, depends_on: Any, compute: Callable[[], Result], journal: str | None = None
+    ) -> Result:
+        """Do a step, or take the parent snapshot's result where everything it depends on is the same.
+
+        depends_on: JSON-able values and `Result`s; None: always do it. Parts are named by their
+        content, so equal names are equal tables; a step's result is a function of them. journal: of the
+        dialogue that the step runs; items that were put back there are a change too.
+        """
+        self.executor.stop.check(InFlight())
+        self.observer.step_started(name)
+        logs.event(_log, "step started", step=name)
+        started = time.monotonic()
+        self.doing = (name, started)
+        retried = retries.mark(self.store, journal) if journal else ""
+        fingerprint = "" if depends_on is None else fingerprint_of([name, code(), depends_on, retried])
+        before = self.parent.steps.get(name) if self.parent and fingerprint else None
+        known = Result.from_json(before) if before and before["fingerprint"] == fingerprint else None
+        if known is not None and name not in self.afresh and not self._lacks(known):
+            result, reused = known, True
+        else:
+            try:
+                result, reused = compute(), False
+            except BaseException as e:
+                if is_unforeseen(e):
+                    e.add_note(f"step {name}")
+                raise
+        self.doing = None
+        self.reused = self.reused | {name} if reused else self.reused - {name}
+        self.memo[name] = {"fingerprint": fingerprint if result.final else "", **result.to_json()}
+        self.seconds[name] = time.monotonic() - started
+        self.on_step()
+        seconds = round(self.seconds[name], 3)
+        counts = dict(result.counts)
+        logs.event(_log, "step ended", step=name, seconds=seconds, reused=reused, counts=counts)
+        self.observer.step_ended(name, self.seconds[name], result.counts, reused)
+        return result
+
+    @contextmanager
+    def chore(self, name: str) -> Iterator[dict[str, Any]]:
+        """Around what is done beside the steps, or within one, told like a step; the block adds its counts.
+        Done several times, it is one in `seconds` and `chores`."""
+        self.observer.step_started(name)
+        logs.event(_log, "step started", step=name)
+        started, before = time.monotonic(), self.doing
+        self.doing = (name, started)
+        counts: dict[str, Any] = {}
+        try:
+            yield counts
+        finally:
+            self.doing = before
+        seconds, known = time.monotonic() - started, self.chores.get(name, {})
+        self.chores[name] = {n: known.get(n, 0) + count for n, count in counts.items()}
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+        self.on_step()
+        logs.event(_log, "step ended", step=name, seconds=round(seconds, 3), reused=False, counts=counts)
+        self.observer.step_ended(name, seconds, counts, False)
+
+    def unchanged(self) -> bool:
+        """True when the parent snapshot was made from these very tables, of the same steps, by the same code
+        and with the same settings (those of questions are read from it), and is whole."""
+        if self.parent is None or self.parent.run.get("code") != code() or self.damaged:
+            return False
+        before = {name: step for name, step in self.parent.steps.items() if name != "finish"}
+        # A step that is not done any more (claims, embeddings) is a change too.
+        return (
+            self.memo.keys() == before.keys()
+            and all(self.memo[n]["tables"] == before[n]["tables"] for n in before)
+            and self.parent.settings == self.settings.kept()
+        )
+
+    def sweep(
+        self,
+        work: Work[T],
+        source: Source[T],
+        index: JournalIndex,
+    ) -> Sweep:
+        """Run every item of the source. Stops spending as soon as the lock is known to be lost."""
+        guarded = Guarded(source, self._still_ours, index, partial(self._tell_failure, work.name))
+        sweep = self.executor.sweep(work, guarded, index)
+        self.asked[work.name] = self.asked.get(work.name, 0) + guarded.answered()
+        for endpoint, quirks in new_quirks(
+            sweep.accounts.quirks, self.executor.models.quirks, self.accounts.quirks
+        ):
+            self.observer.note(told(endpoint, quirks))
+        before = self.usage.get(work.name, Accounts())
+        self.usage[work.name] = Accounts.merged([before, sweep.accounts])
+        logs.event(_log, "stage asked", **sweep.summary(work.name))
+        self.on_swept(work.name)
+        return sweep
+
+    def _tell_failure(self, stage: str, error: str) -> None:
+        self.observer.note(f"{stage}: a first item failed: {error[:SHOWN_OF_ERROR]}")
+
+    def sweep_rows(
+        self,
+        work: Work[T],
+        load: Callable[[Store, Any], Iterable[pa.Table]],
+        inputs: Sequence[Any],
+        total: int | None = None,
+    ) -> Callable[[], JournalIndex]:
+        """Run every item of the inputs that the journal does not answer; returns the journal after it.
+
+        load: the rows of one input, each an item. total: of all inputs, where it is known.
+        """
+        index = self.journal(work.name)
+        look = partial(_open_items, work, self.executor.share(index), load)
+        tables = self.executor.stream(work.name, look, inputs)
+        # How many are left is known beforehand only where nothing was answered yet.
+        try:
+            self._sweep_tables(work, tables, None if index.n_parts else total, index)
+        except ProcessDied:
+            # To replay some item kills: the workers do it instead, since they find out which one that is.
+            self.observer.note(
+                f"Processes that looked for what is left of stage {work.name} died, again and again. The "
+                "workers look at every item instead, and find out which one it is."
+            )
+            everything = self.executor.stream(work.name, partial(_all_items, work, load), inputs)
+            self._sweep_tables(work, everything, total, self.journal(work.name))
+        return self.executor.share(self.journal(work.name))
+
+    def _sweep_tables(
+        self, work: Work[T], tables: Iterator[pa.Table], total: int | None, index: JournalIndex
+    ) -> None:
+        source: RowSource[T] = RowSource(tables, total)
+        try:
+            self.sweep(work, source, index)
+        finally:
+            source.close()
+
+    def journal(self, name: str) -> JournalIndex:
+        """The journal of a dialogue. Raises CorruptPart for a part of it that is damaged, to be set aside."""
+        index = JournalIndex.load(self.store, name, strict=True)
+        for path in index.damaged:
+            raise CorruptPart(f"{self.store.url_of(path)} is damaged", path=path)
+        return index
+
+    def check(self) -> None:
+        """Raises LockLost where somebody took over."""
+        if self.lock is not None:
+            self.lock.check()
+
+    def lost(self, parts: Sequence[Part]) -> bool:
+        """Whether some of these parts are damaged and were not made anew yet."""
+        return bool(self.damaged) and any(self.store.size(part.path) != part.bytes for part in parts)
+
+    def _lacks(self, result: Result) -> bool:
+        """Whether one of its parts is damaged."""
+        groups = (group for groups in result.tables.values() for group in groups)
+        return bool(self.damaged) and any(part.path in self.damaged for group in groups for part in group)
+
+    @property
+    def accounts(self) -> Accounts:
+        return Accounts.merged(self.usage.values())
+
+    def expecting_silence(self, seconds: float) -> AbstractContextManager[None]:
+        """Around work that stops every thread of this process: other writers are told to be patient."""
+        return self.lock.expecting_silence(seconds) if self.lock else nullcontext()
+
+    def _still_ours(self) -> None:
+        if self.lock is not None and self.lock.lost:
+            self.lock.check()
+
+
+def replayed(
+    work: Work[T], index: JournalIndex, store: Store, tables: Iterable[pa.Table]
+) -> Iterator[list[tuple[Row, Outcome[T]]]]:
+    """The rows of some tables with what became of each, in order, some hundred at a time."""
+    for table in tables:
+        for start in range(0, table.num_rows, ROWS_AT_ONCE):
+            yield outcomes(work, store, index, table.slice(start, ROWS_AT_ONCE).to_pylist())
+
+
+def _open_items(
+    work: Work[T],
+    index: Callable[[], JournalIndex],
+    load: Callable[[Store, Any], Iterable[pa.Table]],
+    store: Store,
+    x: Any,
+) -> Iterator[pa.Table]:
+    """The rows that need a model, with their keys: not answered, or failed in a passing way."""
+    journal = index()
+    for table in load(store, x):
+        at = 0
+        for batch in replayed(work, journal, store, [table]):
+            keys = [o.key if o.status in ("open", "retry") else None for _, o in batch]
+            rows = table.slice(at, len(batch)).append_column("key", pa.array(keys, pa.string()))
+            at += len(batch)
+            yield rows.filter(rows["key"].is_valid())
+
+
+def _all_items(
+    work: Work[T], load: Callable[[Store, Any], Iterable[pa.Table]], store: Store, x: Any
+) -> Iterator[pa.Table]:
+    """All rows, none of them started. Two whose dialogues would ask the same are not known to be one here."""
+    for table in load(store, x):
+        keys = [identity(work, row) for row in table.to_pylist()]
+        yield table.append_column("key", pa.array(keys, pa.string()))
+
+
+def each(rows: pa.Table, do: Callable[[pa.Table], Sequence[X]]) -> Iterator[tuple[Row, X | str]]:
+    """Every row with what `do` made of it, from all rows at once. Where that fails by an error that nobody
+    foresaw, row by row, and those that fail are told why."""
+    try:
+        made: Sequence[X | str] = do(rows)
+    except BaseException as e:
+        if not is_unforeseen(e):
+            raise
+        made = [note_bug(e)] if rows.num_rows == 1 else []
+    if len(made) == rows.num_rows:
+        yield from zip(rows.to_pylist(), made, strict=True)
+    else:
+        for at in range(rows.num_rows):
+            yield from each(rows.slice(at, 1), do)
+
+
+def failure_rows(stage: str, work: Work[T], batch: Iterable[tuple[Row, Outcome[T]]]) -> pa.Table:
+    """The items of a batch that have no result, as rows of the failures table (document: an id yet)."""
+    rows = []
+    for row, outcome in batch:
+        if outcome.status == "complete":
+            continue
+        item, document = work.label(row)
+        rows.append(
+            {
+                "stage": stage,
+                "item": item,
+                "document": document,
+                "kind": "permanent" if outcome.status == "failed" else "transient",
+                "error": outcome.error or "not answered: the run was stopped",
+                "attempts": outcome.attempts,
+                "first_at": iso(outcome.first_at),
+                "last_at": iso(outcome.last_at),
+                "key": outcome.key,
+            }
+        )
+    return pa.Table.from_pylist(rows, schema=schema.FAILURES)
+
+
+def by_input(written: Written, *names: str) -> dict[str, list[list[Part]]]:
+    """The written parts of each table, aligned with the inputs."""
+    return {name: [w.get(name, []) for w in written] for name in names}
+
+
+def rows_of(groups: Sequence[Sequence[Part]]) -> int:
+    """The rows of all parts."""
+    return sum(part.rows for group in groups for part in group)
+
+
+def passing(store: Store, tables: Mapping[str, list[list[Part]]]) -> bool:
+    """True when a failure among the tables is transient: the next run should do this step again."""
+    parts = [part for group in tables["failures"] for part in group]
+    return bool(parts) and "transient" in read_table(store, parts, ["kind"])["kind"].to_pylist()
+
+
+def add_counts(store: Store, tables: Mapping[str, list[list[Part]]]) -> dict[str, int]:
+    """The step's counts tables (name, value) added up."""
+    parts = [part for group in tables["counts"] for part in group]
+    totals: dict[str, int] = {}
+    for row in read_table(store, parts).to_pylist() if parts else []:
+        totals[row["name"]] = totals.get(row["name"], 0) + row["value"]
+    return totals
+
+
+def iso(at: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)) if at else ""
+
+
+def spec_key(spec: Any) -> dict[str, Any]:
+    """What a step that runs a dialogue depends on: its specification, without the functions in it."""
+    values = {f.name: getattr(spec, f.name) for f in fields(spec)}
+    return {name: value for name, value in values.items() if not callable(value)}
+
+
+@cache
+def code() -> str:
+    """A hash of this package's own code: tables that other code derived are derived again, for nothing."""
+    digest = hashlib.sha256()
+    root = Path(__file__).parent.parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\x00" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def fingerprint_of(value: Any) -> str:
+    """A hash of plain values, settings, parts and results of steps."""
+
+    def plain(x: Any) -> Any:
+        if isinstance(x, Result):
+            return x.tables
+        if isinstance(x, Part):
+            return x.path
+        if is_dataclass(x):
+            return {f.name: getattr(x, f.name) for f in fields(x)}
+        return x.model_dump(mode="json")
+
+    # Without the second option orjson would write every field of a Result and of a Part by itself.
+    options = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS
+    return hashlib.sha256(orjson.dumps(value, default=plain, option=options)).hexdigest()

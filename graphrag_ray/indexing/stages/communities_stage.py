@@ -1,0 +1,274 @@
+"""Communities on the driver, from integer arrays; then elements laid out in the order of the hierarchy.
+
+Only integers come to the driver. The texts stay in storage and are rewritten once, so that the elements
+of any community are a few slices of a few blocks (see `graph/hierarchy.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pydantic import ValidationError
+
+from graphrag_ray.base import schema
+from graphrag_ray.corpus.tokens import vocabulary_for
+from graphrag_ray.engine.executor import PARTITION, Tables
+from graphrag_ray.graph.communities import communities, edge_order
+from graphrag_ray.graph.hierarchy import Hierarchy, Ints
+from graphrag_ray.graph.integer_arrays import id_prefixes, node_lookup
+from graphrag_ray.graph.seeds import Past
+from graphrag_ray.indexing.run import Result, Run
+from graphrag_ray.indexing.stages import blocks
+from graphrag_ray.indexing.stages.id_columns import edge_ends
+from graphrag_ray.indexing.stages.short_ids import prefixes_of
+from graphrag_ray.reports.elements import Elements, arrange
+from graphrag_ray.settings.index_settings import Communities
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parts import Part, read_part, read_table
+
+HIERARCHY = "leiden"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A hierarchy and where its elements are.
+
+    blocks     for "entities", "relationships" and "covariates": the parts that hold blocks.BLOCK_ROWS of
+               them each, in the order of `elements`
+    node_keys  [N] first 64 bits of each entity's id, by node number
+    """
+
+    hierarchy: Hierarchy
+    elements: Elements
+    blocks: dict[str, list[list[Part]]]
+    node_keys: Any
+
+
+def find_communities(run: Run, merged: Result, described: Result) -> Result:
+    """Tables hierarchy_nodes, hierarchy_communities (integers), block_entities, block_relationships and
+    block_covariates (elements in hierarchy order).
+
+    The graph is partitioned from the parent snapshot's communities, unless `run.afresh` names this step. The
+    fingerprint does not hold the parent: an unchanged graph keeps its communities, wherever they came from.
+    """
+    options = run.settings.communities
+    model = run.settings.model(run.settings.model_name("report"))
+    vocabulary = vocabulary_for(model.model, model.tokenizer).name
+    groups = _groups(merged, described)
+
+    def compute() -> Result:
+        graph = _graph(run, groups)
+        # igraph lets no other thread run while it works.
+        with run.expecting_silence(60 + len(graph.source) / 10_000):
+            hierarchy = communities(
+                graph.n_nodes,
+                graph.source,
+                graph.target,
+                graph.weight,
+                options,
+                graph.node_tokens,
+                run.settings.reports.context_tokens // 2,
+                _past(run),
+                graph.node_keys,
+            )
+        order, community = edge_order(hierarchy, graph.source, graph.target)
+        _, claim_order = graph.arrange(hierarchy, order, community)
+        tables = _save(run, hierarchy)
+        places = {
+            "entities": hierarchy.order,
+            "relationships": order,
+            "covariates": graph.claim_rows[claim_order],
+        }
+        for kind, sorted_rows in places.items():
+            tables[f"block_{kind}"] = _lay_out(run, kind, groups[kind], sorted_rows, graph.n_rows[kind])
+        counts = {
+            "levels": {f"C{k}": len(hierarchy.at_level(k)) for k in range(hierarchy.n_levels)},
+            "communities": hierarchy.n_communities,
+            "modularity": round(hierarchy.modularity, 4),
+            "components": graph.components_summary(),
+        }
+        return Result(tables, counts)
+
+    depends_on = [*groups.values(), options, run.settings.reports.context_tokens, vocabulary]
+    return run.step("communities", depends_on, compute)
+
+
+def load_layout(run: Run, merged: Result, described: Result, found: Result) -> Layout:
+    """The hierarchy and the arrays that planning reports needs, from what `find_communities` stored."""
+    groups = _groups(merged, described)
+    graph = _graph(run, groups)
+    hierarchy = restored(run, found)
+    order, community = edge_order(hierarchy, graph.source, graph.target)
+    elements, _ = graph.arrange(hierarchy, order, community)
+    laid_out = {kind: found.tables[f"block_{kind}"] for kind in groups}
+    return Layout(hierarchy, elements, laid_out, graph.node_keys)
+
+
+def _past(run: Run) -> Past | None:
+    """The parent snapshot's graph and hierarchy; None where it was partitioned by other settings, or is
+    damaged."""
+    parent = run.parent
+    if parent is None or "communities" not in parent.steps or "communities" in run.afresh:
+        return None
+    try:
+        options = Communities.model_validate(parent.settings.get("communities", {}))
+    except ValidationError:  # another version's settings
+        return None
+    if options != run.settings.communities:
+        return None
+    entities, edges = parent.parts("entities"), parent.parts("relationships")
+    before = Result.from_json(parent.steps["communities"])
+    stored = [part for name in ("hierarchy_nodes", "hierarchy_communities") for part in before.parts(name)]
+    if run.lost([*entities, *edges, *stored]):
+        run.observer.note("The communities before are damaged: the graph is partitioned afresh.")
+        return None
+    ids = read_table(run.store, entities, ["id"], schema.ENTITIES)["id"]
+    weight = read_table(run.store, edges, ["weight"], schema.RELATIONSHIPS)["weight"].to_numpy()
+    hierarchy = restored(run, before)
+    if len(hierarchy.order) != len(ids):  # not the hierarchy of these tables, whatever came between
+        return None
+    return Past(hierarchy, prefixes_of(ids), *edge_ends(run.store, ids, edges), weight)
+
+
+def _groups(merged: Result, described: Result) -> dict[str, list[list[Part]]]:
+    return {
+        "entities": described.tables["entities"],
+        "relationships": described.tables["relationships"],
+        "covariates": merged.tables["covariates"],
+    }
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """The graph as integers: nodes and edges in the order of their ids."""
+
+    n_nodes: int
+    node_keys: Any
+    node_tokens: Ints
+    source: Ints
+    target: Ints
+    weight: Any
+    edge_tokens: Ints
+    claim_rows: Ints
+    claim_node: Ints
+    claim_tokens: Ints
+    n_rows: dict[str, int]
+
+    def arrange(self, hierarchy: Hierarchy, order: Ints, community: Ints) -> tuple[Elements, Ints]:
+        return arrange(
+            hierarchy,
+            self.node_tokens,
+            self.source,
+            self.target,
+            self.edge_tokens,
+            order,
+            community,
+            self.claim_node,
+            self.claim_tokens,
+        )
+
+    def components_summary(self) -> dict[str, Any]:
+        """Number of connected components, and the largest one's share of the nodes."""
+        from graphrag_ray.graph.leiden import components
+
+        if not self.n_nodes:
+            return {"count": 0, "largest_share": 0.0}
+        label = components(self.n_nodes, np.stack([self.source, self.target], axis=1))
+        sizes = np.bincount(label)
+        return {"count": len(sizes), "largest_share": round(float(sizes.max()) / self.n_nodes, 4)}
+
+
+def _graph(run: Run, groups: dict[str, list[list[Part]]]) -> _Graph:
+    entities = _read(run, groups["entities"], {"id": pa.string(), "n_tokens": pa.int64()})
+    edges = _read(run, groups["relationships"], {"weight": pa.float64(), "n_tokens": pa.int64()})
+    source, target = edge_ends(run.store, entities["id"], [p for g in groups["relationships"] for p in g])
+    claims = _read(run, groups["covariates"], {"subject_entity_id": pa.string(), "n_tokens": pa.int64()})
+    matched = np.flatnonzero(claims["subject_entity_id"].is_valid().to_numpy())
+    nodes = node_lookup([entities["id"]])(claims["subject_entity_id"].take(pa.array(matched)))
+    return _Graph(
+        n_nodes=entities.num_rows,
+        node_keys=id_prefixes(entities["id"]),
+        node_tokens=entities["n_tokens"].to_numpy(),
+        source=source,
+        target=target,
+        weight=edges["weight"].to_numpy(),
+        edge_tokens=edges["n_tokens"].to_numpy(),
+        claim_rows=matched.astype(np.int64),
+        claim_node=nodes,
+        claim_tokens=claims["n_tokens"].to_numpy()[matched],
+        n_rows={
+            "entities": entities.num_rows,
+            "relationships": edges.num_rows,
+            "covariates": claims.num_rows,
+        },
+    )
+
+
+def _read(run: Run, groups: list[list[Part]], columns: dict[str, pa.DataType]) -> pa.Table:
+    of = pa.schema(list(columns.items()))
+    return read_table(run.store, [p for g in groups for p in g], list(columns), of)
+
+
+def _save(run: Run, hierarchy: Hierarchy) -> dict[str, list[list[Part]]]:
+    nodes = pa.table({"node": hierarchy.order})
+    names = ("level", "parent", "start", "end", "last", "packed")
+    rows = pa.table({name: getattr(hierarchy, name) for name in names})
+    written = run.executor.map(
+        "communities", _just, [("hierarchy_nodes", nodes), ("hierarchy_communities", rows)]
+    )
+    return {name: [w.get(name, [])] for w in written for name in w}
+
+
+def restored(run: Run, found: Result) -> Hierarchy:
+    """The hierarchy that `find_communities` stored."""
+    nodes = read_table(run.store, found.parts("hierarchy_nodes"), None, pa.schema([("node", pa.int64())]))
+    names = ("level", "parent", "start", "end", "last")
+    of = pa.schema([(name, pa.int64()) for name in names] + [("packed", pa.bool_())])
+    rows = read_table(run.store, found.parts("hierarchy_communities"), None, of)
+    arrays: dict[str, Any] = {name: rows[name].to_numpy() for name in names}
+    packed = rows["packed"].to_numpy().astype(np.bool_)
+    modularity = float(found.counts["modularity"])
+    return Hierarchy(order=nodes["node"].to_numpy(), packed=packed, modularity=modularity, **arrays)
+
+
+def _just(store: Store, x: tuple[str, pa.Table]) -> Iterator[Tables]:
+    yield {x[0]: x[1]}
+
+
+def _lay_out(
+    run: Run, kind: str, groups: list[list[Part]], sorted_rows: Ints, n_rows: int
+) -> list[list[Part]]:
+    """Rewrite rows in the order `sorted_rows` (row numbers over all groups), in blocks."""
+    if not len(sorted_rows):
+        return []
+    place = np.full(n_rows, -1, dtype=np.int64)
+    place[sorted_rows] = np.arange(len(sorted_rows))
+    inputs, at = [], 0
+    for group in groups:
+        rows = sum(p.rows for p in group)
+        inputs.append((group, place[at : at + rows]))
+        at += rows
+    n_blocks = -(-len(sorted_rows) // blocks.BLOCK_ROWS)
+    written = run.executor.shuffle("communities", _placed, inputs, partial(_block, kind), n_blocks)
+    return [w.get(f"block_{kind}", []) for w in written]
+
+
+def _placed(store: Store, x: tuple[list[Part], Ints]) -> Iterator[pa.Table]:
+    group, place = x
+    at = 0
+    for part in group:
+        table = read_part(store, part)
+        mine = place[at : at + table.num_rows]
+        at += table.num_rows
+        table = table.append_column("place", pa.array(mine))
+        table = table.append_column(PARTITION, pa.array((mine // blocks.BLOCK_ROWS).astype(np.int32)))
+        yield table.filter(pa.array(mine >= 0))
+
+
+def _block(kind: str, rows: pa.Table) -> Tables:
+    return {f"block_{kind}": rows.sort_by("place").drop_columns(["place", PARTITION])}

@@ -1,0 +1,191 @@
+"""One description for every entity and relationship (paper 3.1.3): many are reduced as a tree.
+
+Each layer of the tree is one sweep over all that is still more than one text; a batch of texts is an
+item of its own, so that one new instance pays for one branch again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphrag_ray.base.messages import Dialogue
+from graphrag_ray.corpus.tokens import count, offsets, vocabulary_for
+from graphrag_ray.engine.executor import Tables
+from graphrag_ray.engine.work import Row, Work
+from graphrag_ray.graph.descriptions import DescribeSpec, describe, describe_spec, distinct, layer
+from graphrag_ray.indexing.run import Result, Run, failure_rows, passing, replayed, spec_key
+from graphrag_ray.reports import report_context
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.journal import JournalIndex
+from graphrag_ray.store.parts import Part, read_part, read_table
+
+Kind: TypeAlias = Literal["entity", "relationship"]
+KINDS: dict[Kind, str] = {"entity": "entities", "relationship": "relationships"}
+
+MAX_LAYERS = 40
+"""A layer at least halves the texts, so this is never reached; it is here so that nothing loops."""
+
+SHOWN_WHEN_FAILED = 3
+"""Descriptions that stand, as they are, for a summary that failed."""
+
+TEXTS = pa.schema(
+    [("id", pa.string()), ("name", pa.string()), ("descriptions", pa.large_list(pa.large_string()))]
+)
+DESCRIBED = pa.schema([("id", pa.string()), ("description", pa.string()), ("description_failed", pa.bool_())])
+ITEMS = pa.schema(
+    [("id", pa.string()), ("kind", pa.string()), ("name", pa.string()), ("texts", pa.list_(pa.string()))]
+)
+
+
+def describe_all(run: Run, merged: Result) -> Result:
+    """Tables entities and relationships with description, description_failed and n_tokens (of their
+    record in a context, without its number); failures."""
+    spec = describe_spec(run.prompts, run.settings)
+    model = run.settings.model(run.settings.model_name("describe"))
+    vocabulary = vocabulary_for(model.model, model.tokenizer).name
+    report_model = run.settings.model(run.settings.model_name("report"))
+    shown_in = vocabulary_for(report_model.model, report_model.tokenizer).name
+    work = Work("describe", partial(_start, spec), _label)
+
+    def compute() -> Result:
+        tables: dict[str, list[list[Part]]] = {"failures": []}
+        groups = [(kind, group) for kind in KINDS for group in merged.tables[KINDS[kind]]]
+        described: list[list[Part]] = [[] for _ in groups]
+        texts = groups
+        split = partial(layer, spec=spec, token_ends=partial(_ends, vocabulary))
+        for _ in range(MAX_LAYERS):
+            index = run.sweep_rows(work, partial(_load, split), texts)
+            written = run.executor.map("describe", partial(_collect, work, index, split), texts)
+            for i, w in enumerate(written):
+                described[i] += w.get("described", [])
+                tables["failures"].append(w.get("failures", []))
+            texts = [(kind, w.get("texts", [])) for (kind, _), w in zip(texts, written, strict=True)]
+            if not any(parts for _, parts in texts):
+                break
+        inputs = [(k, g, d) for (k, g), d in zip(groups, described, strict=True)]
+        written = run.executor.map("describe", partial(_assemble, shown_in), inputs)
+        for kind, name in KINDS.items():
+            tables[name] = [w.get(name, []) for (k, _), w in zip(groups, written, strict=True) if k == kind]
+        return Result(tables, {}, not passing(run.store, tables))
+
+    depends_on = [
+        merged.tables["entities"],
+        merged.tables["relationships"],
+        spec_key(spec),
+        vocabulary,
+        shown_in,
+    ]
+    return run.step("describe", depends_on, compute, work.name)
+
+
+def _start(spec: DescribeSpec, store: Store, row: Row) -> Dialogue[str]:
+    return describe(row["kind"], row["name"], row["texts"], spec)
+
+
+def _label(row: Row) -> tuple[str, str]:
+    return row["name"], ""
+
+
+def _ends(vocabulary: str, text: str) -> Any:
+    return offsets(text, vocabulary)
+
+
+def _texts(store: Store, kind: Kind, parts: list[Part]) -> Iterator[pa.Table]:
+    """Rows of TEXTS: from a merged table in the first layer, as they are after it."""
+    for part in parts:
+        table = read_part(store, part)
+        if "name" not in table.column_names:
+            ends = [table["title"]] if kind == "entity" else [table["source"], table["target"]]
+            name = pc.binary_join_element_wise(*ends, " – ")
+            table = pa.table([table["id"], name, table["descriptions"]], schema=TEXTS)
+        yield table
+
+
+def _load(
+    split: Callable[[list[str]], list[list[str]]], store: Store, x: tuple[Kind, list[Part]]
+) -> Iterator[pa.Table]:
+    """One item per batch of texts; entities whose descriptions are one text need no item."""
+    kind, parts = x
+    for table in _texts(store, kind, parts):
+        yield _items(split, kind, table)
+
+
+def _collect(
+    work: Work[str],
+    index: Callable[[], JournalIndex],
+    split: Callable[[list[str]], list[list[str]]],
+    store: Store,
+    x: tuple[Kind, list[Part]],
+) -> Iterator[Tables]:
+    """What is now one text is described; what is still several goes to the next layer."""
+    kind, parts = x
+    journal = index()
+    for table in _texts(store, kind, parts):
+        results: dict[str, list[str | None]] = {}
+        for batch in replayed(work, journal, store, [_items(split, kind, table)]):
+            yield {"failures": failure_rows("describe", work, batch)}
+            for row, outcome in batch:
+                done = outcome.result if outcome.status == "complete" else None
+                results.setdefault(row["id"], []).append(done)
+        yield _after_layer(table, results)
+
+
+def _items(split: Callable[[list[str]], list[list[str]]], kind: Kind, table: pa.Table) -> pa.Table:
+    many = table.filter(pc.greater(pc.list_value_length(table["descriptions"]), 1))
+    rows = [
+        {"id": row["id"], "kind": kind, "name": row["name"], "texts": batch}
+        for row in many.to_pylist()
+        for batch in split(row["descriptions"])
+    ]
+    return pa.Table.from_pylist(rows, schema=ITEMS)
+
+
+def _after_layer(table: pa.Table, results: dict[str, list[str | None]]) -> Tables:
+    described: list[dict[str, Any]] = []
+    texts: list[dict[str, Any]] = []
+    for row in table.to_pylist():
+        found = results.get(row["id"], list(row["descriptions"]))
+        if None in found:
+            shown = " ".join(distinct(row["descriptions"])[:SHOWN_WHEN_FAILED])
+            described.append({"id": row["id"], "description": shown, "description_failed": True})
+        elif len(found) > 1:
+            texts.append({"id": row["id"], "name": row["name"], "descriptions": found})
+        else:
+            text = found[0] if found else ""
+            described.append({"id": row["id"], "description": text, "description_failed": False})
+    return {
+        "described": pa.Table.from_pylist(described, schema=DESCRIBED),
+        "texts": pa.Table.from_pylist(texts, schema=TEXTS),
+    }
+
+
+def _assemble(vocabulary: str, store: Store, x: tuple[Kind, list[Part], list[Part]]) -> Iterator[Tables]:
+    """The merged rows of one partition with their descriptions, in the order of ids."""
+    kind, merged, described = x
+    if not merged:
+        return
+    table = read_table(store, merged).drop_columns(["descriptions"])
+    texts = read_table(store, described, None, DESCRIBED)
+    at = pc.index_in(table["id"], value_set=texts["id"].combine_chunks())
+    for name in ("description", "description_failed"):
+        table = table.append_column(name, texts[name].take(at))
+    yield {KINDS[kind]: table.append_column("n_tokens", _record_tokens(kind, table, vocabulary))}
+
+
+def _record_tokens(kind: Kind, table: pa.Table, vocabulary: str) -> pa.Array:
+    def tokens(record: report_context.Record) -> int:
+        return report_context.record_tokens(record, lambda text: count(text, vocabulary))
+
+    if kind == "entity":
+        rows: Iterable[Any] = zip(table["title"].to_pylist(), table["description"].to_pylist(), strict=True)
+        counted = [tokens(report_context.entity("", title, text)) for title, text in rows]
+    else:
+        ends = (table[c].to_pylist() for c in ("source", "target", "description"))
+        counted = [tokens(report_context.relationship("", *row)) for row in zip(*ends, strict=True)]
+    return pa.array(np.asarray(counted, dtype=np.int64))

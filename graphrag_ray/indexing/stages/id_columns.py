@@ -1,0 +1,54 @@
+"""Columns of ids that come to the driver as integers, part by part: no table's ids are all in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from graphrag_ray.graph.integer_arrays import Ints, id_prefixes, node_lookup
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parts import Part, read_part
+
+Keys = npt.NDArray[np.uint64]
+T = TypeVar("T")
+_THREADS = 4
+
+
+def keys(store: Store, parts: Sequence[Part]) -> Keys:
+    """The first 64 bits of every id of a table, in order. Raises ValueError for ids that are not ours."""
+
+    def prefixes(table: pa.Table) -> Keys:
+        found = id_prefixes(table["id"])
+        if found is None:
+            raise ValueError("the column id holds what is no id")
+        return found
+
+    found = _of_parts(store, parts, ["id"], prefixes)
+    return np.concatenate(found) if found else np.empty(0, dtype=np.uint64)
+
+
+def edge_ends(store: Store, entity_ids: pa.ChunkedArray, relationships: Sequence[Part]) -> tuple[Ints, Ints]:
+    """(source [E], target [E]): the ends of relationships as node numbers, places in `entity_ids`."""
+    look_up = node_lookup([entity_ids])
+
+    def ends(table: pa.Table) -> tuple[Ints, Ints]:
+        return look_up(table["source_id"]), look_up(table["target_id"])
+
+    found = _of_parts(store, relationships, ["source_id", "target_id"], ends)
+    none = np.empty(0, dtype=np.int64)
+    return np.concatenate([none, *(s for s, _ in found)]), np.concatenate([none, *(t for _, t in found)])
+
+
+def _of_parts(
+    store: Store, parts: Sequence[Part], columns: list[str], of: Callable[[pa.Table], T]
+) -> list[T]:
+    """What a function makes of each part; few parts are in memory at once."""
+    if not parts:
+        return []
+    with ThreadPoolExecutor(min(_THREADS, len(parts)), thread_name_prefix="columns") as pool:
+        return list(pool.map(lambda part: of(read_part(store, part, columns)), parts))

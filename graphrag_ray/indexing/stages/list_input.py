@@ -1,0 +1,201 @@
+"""What INPUT holds: files that can be read, those that cannot, and the folder that names are relative to."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from fsspec.implementations.local import LocalFileSystem
+
+from graphrag_ray.base.errors import InputError
+from graphrag_ray.base.ids import stable_id
+from graphrag_ray.base.storage_options import protocol_of
+from graphrag_ray.base.urls import display_url, shown, without_secrets
+from graphrag_ray.base.wording import plural
+from graphrag_ray.corpus.parse import EXTENSIONS
+from graphrag_ray.store.remote_files import is_storage_error, open_elsewhere
+
+INDEX_HOLDS = (
+    *("work/", "tables/", "snapshots/", "locks/", "runs/", "gc/", "damaged/"),
+    *("CURRENT", "outcome.json"),
+)
+"""What a store keeps under the index root."""
+_PART = re.compile(
+    r"(|.*?/)(?:tables/[a-z_]+/part-[0-9a-f]{32}|(work)/[\w-]{1,64}/part-[0-9]{13}[-~][^/]*-[0-9a-f]{32})\.parquet"
+)
+"""How a store names its parts. Groups: its root, with a slash; whether it is the part of a journal."""
+
+INDEXES_TOLD = 3
+
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://")
+_SIGNS = re.compile(r"sig|token|secret|password|credential|(api|access)[_-]?key", re.IGNORECASE)
+"""Names of what a query holds and nobody else shall."""
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """url: where it is; path: its name relative to INPUT, the natural key of its documents."""
+
+    url: str
+    path: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Listing:
+    """files: by path; others: how many files of each unknown extension; indexes: other indexes below INPUT,
+    whose files are left out, and likewise what batches and caches keep; own: where in INPUT the index itself
+    lies, whose files are left out too, "" where it does not; base: the folder that the paths are relative to,
+    as a hash: its address may hold a password, and this is kept."""
+
+    files: list[InputFile]
+    others: Mapping[str, int]
+    indexes: Sequence[str]
+    own: str
+    base: str
+
+
+def list_input(
+    input_url: str, index_url: str = "", options: Mapping[str, Any] | None = None
+) -> list[InputFile]:
+    """The readable files of `look_at`."""
+    return look_at(input_url, index_url, options).files
+
+
+def look_at(input_url: str, index_url: str = "", options: Mapping[str, Any] | None = None) -> Listing:
+    """List a file, folder, glob or URL. Raises InputError when nothing in it can be read.
+
+    index_url  an index, whose own files are no documents even where it lies inside INPUT
+    options    of INPUT's storage
+    """
+    try:
+        fs, root = open_elsewhere(input_url, options or {})
+        base, found = _found(fs, root)
+        indexes = _indexes(fs, found)
+    except Exception as e:
+        if not isinstance(e, ValueError | TypeError | ImportError) and not is_storage_error(e):
+            raise
+        why = without_secrets(str(e), input_url)
+        raise InputError(f"cannot list INPUT {shown(input_url)!r}: {why}") from e
+    same = index_url and protocol_of(index_url) == protocol_of(input_url)
+    own = f"{fs._strip_protocol(index_url)}/" if same else ""
+    stored = tuple(f"{at}{kept}" for at in {*indexes, own} if at for kept in INDEX_HOLDS)
+    files, others = [], Counter[str]()
+    for path, info in found.items():
+        name = _name(path, base, alone=path == root)
+        if _hidden(name) or path.startswith(stored):
+            continue
+        if _extension(name) in EXTENSIONS:
+            files.append(InputFile(fs.unstrip_protocol(path), name, int(info.get("size") or 0)))
+        else:
+            others[_extension(_without_query(path))] += 1
+    if not files:
+        also = f" ({plural(others.total(), 'file')} of other kinds)" if others else ""
+        also += f" ({skipped_indexes(told)})" if (told := _told(indexes, own, base)) else ""
+        raise InputError(
+            f"nothing to read at INPUT {shown(input_url)!r}{also}: it must be a file, folder, glob or URL "
+            f"with {', '.join(sorted(EXTENSIONS))} files"
+        )
+    return Listing(
+        sorted(files, key=lambda f: f.path),
+        others,
+        _told(indexes, own, base),
+        _name(own.rstrip("/"), base, alone=False) if _is_inside(own, root) else "",
+        stable_id("input", display_url(fs.unstrip_protocol(base))),
+    )
+
+
+def skipped_indexes(indexes: Sequence[str]) -> str:
+    """`2 indexes skipped (old, answers.parquet.work)`."""
+    more = ", …" if len(indexes) > INDEXES_TOLD else ""
+    named = ", ".join(indexes[:INDEXES_TOLD])
+    return f"{plural(len(indexes), 'index', 'indexes')} skipped ({named}{more})"
+
+
+def _is_inside(own: str, root: str) -> bool:
+    """Whether the index's own folder lies below INPUT."""
+    folder = f"{root.rstrip('/')}/"
+    return own.startswith(folder) and own != folder
+
+
+def _told(indexes: Collection[str], own: str, base: str) -> list[str]:
+    """The names of indexes but this one, relative to the base."""
+    return sorted(_name(at.rstrip("/"), base, alone=False) for at in indexes if at != own)
+
+
+def _indexes(fs: Any, found: Iterable[str]) -> set[str]:
+    """Where stores keep their files among these, with a slash. A folder `tables` alone might be anybody's."""
+    sure, maybe = set[str](), set[str]()
+    for part in filter(None, map(_PART.fullmatch, found)):
+        (sure if part[2] else maybe).add(part[1])
+    return sure | {
+        at for at in maybe - sure if any(fs.exists(f"{at}{folder}") for folder in ("snapshots", "locks"))
+    }
+
+
+def _found(fs: Any, root: str) -> tuple[str, dict[str, Any]]:
+    """The base, and what is there: {} for nothing."""
+    there = fs.exists(root)
+    if any(c in root for c in "*?[") and not there:
+        found = {p: i for p, i in fs.glob(root, detail=True).items() if i["type"] == "file"}
+        return posixpath.dirname(root[: min(root.index(c) for c in "*?[" if c in root)]), found
+    if fs.isfile(root):
+        return posixpath.dirname(_without_query(root)), {root: fs.info(root)}
+    return root, _below(fs, root) if there else {}
+
+
+def _below(fs: Any, folder: str) -> dict[str, Any]:
+    """All files below a folder. fsspec's own `find` takes a local folder that may not be listed for an
+    empty one, whose documents would then be deleted, and follows links in circles. Links lead to a folder
+    once: folders with links to each other have more paths than anybody could list."""
+    if not isinstance(fs, LocalFileSystem):
+        return dict(fs.find(folder, detail=True))
+    found: dict[str, Any] = {}
+    folders: list[tuple[str, tuple[str, ...], bool]] = [(folder, (os.path.realpath(folder),), False)]
+    linked: set[str] = set()
+    for at, above, by_link in folders:  # grows while we go through it
+        for info in sorted(fs.ls(at, detail=True), key=lambda info: str(info["name"])):
+            path = info["name"]
+            if not os.path.isdir(path):
+                found[path] = info
+            elif (real := os.path.realpath(path)) not in above:
+                is_linked = by_link or os.path.islink(path)
+                if not is_linked or real not in linked:
+                    folders.append((path, (*above, real), is_linked))
+                if is_linked:
+                    linked.add(real)
+    return found
+
+
+def _name(path: str, base: str, alone: bool) -> str:
+    """What a file is called relative to the base. A path is an address at an HTTP server: its password and
+    signature are not of the name.
+
+    alone: it is all of INPUT, and needs nothing of its query to be told from others
+    """
+    named = path
+    if _ADDRESS.match(path):
+        named, query = display_url(path), urlsplit(path).query
+        told = "&".join(p for p in query.split("&") if p and not _SIGNS.search(p.partition("=")[0]))
+        if told and not (alone and _extension(named) in EXTENSIONS):
+            named = f"{named}?{told}"
+        base = display_url(base)
+    return posixpath.relpath(named, base) if base else named
+
+
+def _without_query(path: str) -> str:
+    return display_url(path) if _ADDRESS.match(path) else path
+
+
+def _extension(path: str) -> str:
+    return posixpath.splitext(path)[1].lower()
+
+
+def _hidden(name: str) -> bool:
+    return any(step.startswith(".") for step in name.split("/"))

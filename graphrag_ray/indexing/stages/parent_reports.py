@@ -1,0 +1,201 @@
+"""Reports of the parent snapshot that may stand (`reports/kept_reports.py`): which of them a community of now
+resembles, and what each was written from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphrag_ray.base import schema
+from graphrag_ray.base.records import Reference
+from graphrag_ray.graph.hierarchy import Hierarchy, Ints
+from graphrag_ray.indexing.run import Result, Run
+from graphrag_ray.indexing.spool import Spool
+from graphrag_ray.indexing.stages.communities_stage import Layout, restored
+from graphrag_ray.indexing.stages.short_ids import prefixes_of
+from graphrag_ray.reports.kept_reports import Earlier, Hashes, Lost, Shown, Sketch
+from graphrag_ray.reports.report_dialogue import Report
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parts import Part, read_part, read_table
+
+_ID = pa.schema([("id", pa.string())])
+ELEMENTS = ("entities", "relationships", "covariates")
+SKETCHES = pa.schema(
+    [
+        ("number", pa.int64()),  # of the community in the hierarchy
+        ("spec", pa.string()),  # a hash of how it was asked for
+        ("whole", pa.string()),
+        (
+            "records",
+            pa.list_(
+                pa.struct(
+                    [
+                        ("section", pa.string()),
+                        ("id", pa.uint64()),
+                        ("text", pa.uint64()),
+                        ("size", pa.int32()),
+                        ("evidence", pa.list_(pa.uint32())),
+                    ]
+                )
+            ),
+        ),
+    ]
+)
+"""Table sketches of the step: what each report was written from, in the order of the reports."""
+
+
+@dataclass(frozen=True)
+class EarlierReports:
+    """alike: by community of now the earlier one that shares most members with it, by number; -1: none."""
+
+    reports: Spool[Earlier]
+    alike: Ints
+    lost: Lost
+
+    def of(self, community: int) -> Earlier | None:
+        return self.reports.get(int(self.alike[community]))
+
+    def lost_by(self, earlier: Earlier) -> Lost:
+        """Of what was lost, only what this report was written from."""
+        ids = np.array([r.id for r in earlier.sketch.records], dtype=np.uint64)
+        return Lost(ids[np.isin(ids, self.lost.elements)], self.lost.deleted)
+
+
+def earlier_reports(run: Run, corpus: Result, layout: Layout, spec: str) -> EarlierReports | None:
+    """None where no report of the parent can stand: there is none, its parts are damaged, or everything is to
+    be as in an index from scratch. spec: a report that was asked for in another way is none of them."""
+    parent = run.parent
+    if parent is None or "reports" in run.afresh or "reports" not in parent.steps:
+        return None
+    written = Result.from_json(parent.steps["reports"])
+    found = Result.from_json(parent.steps["communities"])
+    entities = parent.parts("entities")
+    needed = [p for result in (written, found) for name in result.tables for p in result.parts(name)]
+    needed += [p for name in ("documents", "text_units", *ELEMENTS) for p in parent.parts(name)]
+    if "sketches" not in written.tables or run.lost(needed):
+        return None
+    reports = _read(run.store, written, spec)
+    before = restored(run, found)
+    keys = prefixes_of(read_table(run.store, entities, ["id"], schema.ENTITIES)["id"])
+    if not reports.numbers() or len(before.order) != len(keys):
+        return None
+    resembled = alike(before, keys, layout.hierarchy, layout.node_keys)
+    return EarlierReports(reports, resembled, _lost(run, corpus, layout))
+
+
+def alike(before: Hierarchy, keys_before: Hashes, now: Hierarchy, keys_now: Hashes) -> Ints:
+    """[C] for each community of now, the one of before at its level that shares most members with it, the
+    first of several; -1 where none shares any. keys: of the nodes, rising."""
+    best = np.full(now.n_communities, -1, dtype=np.int64)
+    at = np.searchsorted(keys_before, keys_now)
+    at[at == len(keys_before)] = 0
+    known = keys_before[at] == keys_now if len(keys_before) else np.zeros(len(keys_now), dtype=np.bool_)
+    for level in range(min(now.n_levels, before.n_levels)):
+        one, other = _members(now, level), np.where(known, _members(before, level)[at], -1)
+        both = (one >= 0) & (other >= 0)
+        pairs, shared = np.unique(one[both] * before.n_communities + other[both], return_counts=True)
+        community, earlier = np.divmod(pairs, before.n_communities)
+        order = np.lexsort((earlier, -shared, community))
+        first, where = np.unique(community[order], return_index=True)
+        best[first] = earlier[order][where]
+    return best
+
+
+def sketch_row(number: int, spec: str, sketch: Sketch) -> dict[str, Any]:
+    """A row of SKETCHES."""
+    records = [
+        {"section": r.section, "id": r.id, "text": r.text, "size": r.size, "evidence": r.evidence}
+        for r in sketch.records
+    ]
+    return {"number": number, "spec": spec, "whole": sketch.whole, "records": records}
+
+
+def _members(of: Hierarchy, level: int) -> Ints:
+    """[N] by node, its community of exactly this level, -1 for none."""
+    out = np.full(len(of.order), -1, dtype=np.int64)
+    at = np.flatnonzero(of.level == level)
+    sizes = of.end[at] - of.start[at]
+    places = np.repeat(of.start[at] - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())
+    out[of.order[places]] = np.repeat(at, sizes)
+    return out
+
+
+def _read(store: Store, written: Result, spec: str) -> Spool[Earlier]:
+    reports: Spool[Earlier] = Spool()
+    rows, sketches = (_rows(store, written.parts(name)) for name in ("reports", "sketches"))
+    for row, own in zip(rows, sketches, strict=True):
+        if own["spec"] == spec:
+            reports[row["number"]] = _earlier(row, own)
+    return reports
+
+
+def _rows(store: Store, parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
+    for part in parts:
+        yield from read_part(store, part).to_pylist()
+
+
+def _earlier(row: dict[str, Any], own: dict[str, Any]) -> Earlier:
+    report = Report(
+        title=row["title"],
+        summary=row["summary"],
+        rating=row["rank"],
+        rating_explanation=row["rating_explanation"],
+        findings=tuple((f["summary"], f["explanation"]) for f in row["findings"]),
+        references=tuple(Reference(r["section"], r["id"]) for r in row["references"]),
+        dropped_references=row["dropped_references"],
+    )
+    records = tuple(Shown(**r | {"evidence": tuple(r["evidence"])}) for r in own["records"])
+    sketch = Sketch(own["whole"], records)
+    return Earlier(report, sketch, row["n_tokens"], row["context_tokens"], row["context_left_out"])
+
+
+def _lost(run: Run, corpus: Result, layout: Layout) -> Lost:
+    assert run.parent is not None
+    no_more = []
+    for name in ELEMENTS:
+        now = [part for group in layout.blocks.get(name, []) for part in group]
+        earlier = read_table(run.store, run.parent.parts(name), ["id"], _ID)["id"]
+        there = read_table(run.store, now, ["id"], _ID)["id"]
+        no_more.append(np.setdiff1d(prefixes_of(earlier), prefixes_of(there)))
+    gone = _resting_on_deleted(run, corpus)
+    return Lost(np.unique(np.concatenate([*no_more, *([] if gone is None else [gone])])), gone is not None)
+
+
+def _resting_on_deleted(run: Run, corpus: Result) -> Hashes | None:
+    """Elements of the parent that rested on a document which is deleted now; None where none is."""
+    assert run.parent is not None
+    before = read_table(run.store, run.parent.parts("documents"), ["id"], schema.DOCUMENTS)["id"]
+    now = read_table(run.store, corpus.parts("documents"), ["id"], schema.DOCUMENTS)["id"]
+    deleted = before.filter(pc.invert(pc.is_in(before, now.combine_chunks())))
+    if not len(deleted):
+        return None
+    units = run.parent.parts("text_units")
+    chunks = _ids(run, partial(_chunks_of, deleted.combine_chunks()), units)
+    parts = [part for name in ELEMENTS for part in run.parent.parts(name)]
+    return np.unique(prefixes_of(_ids(run, partial(_resting_on, chunks), parts)))
+
+
+def _ids(run: Run, find: Any, parts: Sequence[Part]) -> pa.ChunkedArray:
+    found = [table["id"].cast(pa.string()) for table in run.executor.stream("reports", find, parts)]
+    return pa.chunked_array(
+        [chunk for column in found for chunk in column.chunks], pa.string()
+    ).combine_chunks()
+
+
+def _chunks_of(documents: pa.Array, store: Store, part: Part) -> Iterator[pa.Table]:
+    table = read_part(store, part, ["id", "document_id"])
+    yield table.filter(pc.is_in(table["document_id"], documents)).select(["id"])
+
+
+def _resting_on(chunks: pa.Array, store: Store, part: Part) -> Iterator[pa.Table]:
+    table = read_part(store, part, ["id", "text_unit_ids"]).combine_chunks()
+    lists = table["text_unit_ids"]
+    hit = pc.is_in(pc.list_flatten(lists), chunks)
+    rows = pc.unique(pc.list_parent_indices(lists).filter(hit))
+    yield table.select(["id"]).take(rows)

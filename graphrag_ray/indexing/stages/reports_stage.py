@@ -1,0 +1,358 @@
+"""Reports, bottom-up (paper 3.1.5): each starts as soon as what it needs is there.
+
+The driver plans contexts as integers (`reports/schedule.py`); a worker reads the elements, renders the
+context and runs the dialogue; the length of its report wakes the community that waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from graphrag_ray.base.ids import community_id, report_id
+from graphrag_ray.base.messages import Dialogue
+from graphrag_ray.base.schema import REFERENCE
+from graphrag_ray.corpus.tokens import count, vocabulary_for
+from graphrag_ray.engine.executor import Tables
+from graphrag_ray.engine.work import Outcome, Row, Work
+from graphrag_ray.graph.hierarchy import Ints
+from graphrag_ray.indexing.run import Result, Run, failure_rows, fingerprint_of, spec_key
+from graphrag_ray.indexing.spool import Spool
+from graphrag_ray.indexing.stages.blocks import elements_at
+from graphrag_ray.indexing.stages.communities_stage import HIERARCHY, Layout
+from graphrag_ray.indexing.stages.parent_reports import SKETCHES, EarlierReports, earlier_reports, sketch_row
+from graphrag_ray.reports import report_context
+from graphrag_ray.reports.kept_reports import Earlier, Evidence, Sketch, evidence, sketch, standing
+from graphrag_ray.reports.plan import CLAIM, EDGE, NODE, Plan
+from graphrag_ray.reports.report_dialogue import Report, ReportSpec, full_content, report, report_spec
+from graphrag_ray.reports.schedule import Schedule
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parts import Part, write_parts
+from graphrag_ray.store.repeats import answered_twice
+
+PLANS_AT_ONCE = 64
+
+MOST_PLANS = 5
+"""Reports are planned so often at most, where requests were answered twice."""
+
+PART_ROWS = 2_000
+"""Reports in a stored part: some 10 MB."""
+
+ELEMENTS: dict[int, tuple[str, list[str] | None]] = {
+    NODE: ("entities", ["id", "title", "description", "text_unit_ids"]),
+    EDGE: ("relationships", ["id", "source", "target", "description", "text_unit_ids"]),
+    CLAIM: ("covariates", None),
+}
+"""What a context shows of each kind, and what it rests on: its table and columns."""
+
+WRITTEN = pa.schema(
+    [
+        ("number", pa.int64()),  # of the community in the hierarchy
+        ("title", pa.string()),
+        ("summary", pa.string()),
+        ("full_content", pa.string()),  # references by string id
+        ("rank", pa.float64()),
+        ("rating_explanation", pa.string()),
+        (
+            "findings",
+            pa.list_(pa.struct([pa.field("summary", pa.string()), pa.field("explanation", pa.string())])),
+        ),
+        ("references", pa.list_(REFERENCE)),
+        ("n_tokens", pa.int64()),
+        ("context_tokens", pa.int64()),
+        ("context_left_out", pa.int64()),
+        ("dropped_references", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class WrittenReport:
+    """A report and what it was written from.
+
+    record_tokens  of its record in the context of another one
+    sketch         None where no later run asks for it
+    evidence       what it rests on now
+    kept           it is that of the parent snapshot
+    """
+
+    report: Report
+    n_tokens: int
+    record_tokens: int
+    context_tokens: int
+    left_out: int
+    sketch: Sketch | None = None
+    evidence: Evidence = ()
+    kept: bool = False
+
+
+@dataclass(frozen=True)
+class _Budget:
+    """tokens: of a context, in a vocabulary; keep_below: see settings.Reports."""
+
+    tokens: int
+    vocabulary: str
+    keep_below: float
+
+    def count(self, text: str) -> int:
+        return count(text, self.vocabulary)
+
+
+def community_ids(layout: Layout) -> list[str]:
+    """The id of each community: a hash of its level and members."""
+    h = layout.hierarchy
+    members = layout.node_keys[h.order]
+    return [
+        community_id(HIERARCHY, int(h.level[c]), members[h.start[c] : h.end[c]])
+        for c in range(h.n_communities)
+    ]
+
+
+def write_reports(run: Run, corpus: Result, found: Result, layout: Layout, ids: list[str]) -> Result:
+    """Tables reports (WRITTEN, by level and community number; one group a part), sketches
+    (`parent_reports.py`) and failures.
+
+    Which reports of the parent snapshot stand is no part of the fingerprint: they stand in the next run, too.
+    """
+    spec = report_spec(run.settings, run.prompts)
+    options = run.settings.reports
+    model = run.settings.model(run.settings.model_name("report"))
+    vocabulary = vocabulary_for(model.model, model.tokenizer).name
+    budget = _Budget(options.context_tokens, vocabulary, options.keep_below)
+    work = Work("report", partial(_start, spec, layout.blocks, budget), _label, returns=True)
+    asked_as = _asked_as(spec)
+
+    def compute() -> Result:
+        earlier = earlier_reports(run, corpus, layout, asked_as) if options.keep_below else None
+
+        def plan() -> _ReportSource:
+            schedule = Schedule(
+                layout.hierarchy, layout.elements, options.context_tokens, options.max_claims_per_entity
+            )
+            return _ReportSource(schedule, layout, ids, earlier)
+
+        source = _settled(run, work, plan)
+        parts = write_parts(
+            run.store, "reports", _tables(source.written, layout.hierarchy.level), max_rows=PART_ROWS
+        )
+        # In the order of communities, not in that in which they failed.
+        failures = failure_rows("report", work, sorted(source.failed, key=lambda f: f[0]["community"]))
+        failed = run.executor.map("report", _just, [{"failures": failures}])[0].get("failures", [])
+        final = not any(outcome.status == "retry" for _, outcome in source.failed)
+        counts = {"reports": len(source.written), "failed_reports": len(source.failed)}
+        tables = {"reports": [[part] for part in parts], "failures": [failed]}
+        if options.keep_below:
+            sketches = _sketches(source.sketches, layout.hierarchy.level, asked_as)
+            tables["sketches"] = [
+                [p] for p in write_parts(run.store, "sketches", sketches, max_rows=PART_ROWS)
+            ]
+            counts["kept_reports"] = source.kept
+        return Result(tables, counts, final)
+
+    depends_on = [found, spec_key(spec), options, vocabulary]
+    return run.step("reports", depends_on, compute, work.name)
+
+
+def _asked_as(spec: ReportSpec) -> str:
+    """What a report must have been asked like to stand. Without `about` where there is none: those of former
+    versions knew of no such field."""
+    return fingerprint_of({k: v for k, v in spec_key(spec).items() if (k, v) != ("about", "")})
+
+
+def _settled(run: Run, work: Work[WrittenReport], plan: Callable[[], _ReportSource]) -> _ReportSource:
+    """Write all reports. What came of them is what the journal says.
+
+    A worker that is thought dead may answer what another one was given too. Of two replies the earlier one
+    counts for ever, though the report above may have been written from the later one. So where a request was
+    answered twice all is planned anew from the journal, until nothing is left to ask.
+    """
+    for _ in range(MOST_PLANS):
+        source = plan()
+        swept = run.sweep(work, source, run.journal(work.name))
+        if not swept.accounts.total.calls or not answered_twice(run.store, work.name):
+            break
+    return source
+
+
+class _ReportSource:
+    """Feeds a sweep from a schedule: what is done decides what may start."""
+
+    def __init__(
+        self, schedule: Schedule, layout: Layout, ids: list[str], earlier: EarlierReports | None
+    ) -> None:
+        self._schedule = schedule
+        self._earlier = earlier
+        self.kept = 0
+        self._layout = layout
+        self._ids = ids
+        self._given: list[int] = []
+        self._open: dict[int, Row] = {}
+        self.written: Spool[WrittenReport] = Spool()
+        self.sketches: Spool[Sketch] = Spool()  # apart: a report is read for each context that shows it
+        self.failed: list[tuple[Row, Outcome[WrittenReport]]] = []
+        self.total: int | None = layout.hierarchy.n_communities
+
+    def take(self) -> list[Row] | None:
+        if self._schedule.finished:
+            return None
+        rows = [self._row(plan) for plan in self._schedule.ready(PLANS_AT_ONCE)]
+        for row in rows:
+            self._given.append(row["community"])
+            # What `_label` needs: the row itself is the worker's, and may hold the reports below it.
+            self._open[row["community"]] = {name: row[name] for name in ("community", "level")}
+        return rows
+
+    def finished(self, number: int, outcome: Outcome[WrittenReport]) -> None:
+        community = self._given[number]
+        row = self._open.pop(community)
+        if outcome.status != "complete" or outcome.result is None:
+            self.failed.append((row, outcome))
+            self._schedule.done(community, None)
+            return
+        self.written[community] = replace(outcome.result, sketch=None)
+        if outcome.result.sketch:
+            self.sketches[community] = outcome.result.sketch
+        self.kept += outcome.result.kept
+        self._schedule.done(community, outcome.result.record_tokens)
+
+    def _row(self, plan: Plan) -> Row:
+        earlier = self._earlier.of(plan.community) if self._earlier else None
+        return {
+            "earlier": earlier,
+            "lost": self._earlier.lost_by(earlier) if self._earlier and earlier else None,
+            "community": plan.community,
+            "level": int(self._layout.hierarchy.level[plan.community]),
+            "kinds": plan.kinds,
+            "places": plan.indices,
+            "left_out": plan.left_out.total,
+            "reports": {c: self._record(c) for c in plan.reports.tolist()},
+        }
+
+    def _record(self, community: int) -> tuple[report_context.Record, Evidence]:
+        written = self.written[community]
+        text = full_content(written.report)
+        return report_context.report_record(
+            report_id(self._ids[community]), written.report.title, text
+        ), written.evidence
+
+
+def _start(
+    spec: ReportSpec, blocks: dict[str, list[list[Part]]], budget: _Budget, store: Store, row: Row
+) -> Dialogue[WrittenReport]:
+    """Render the context that was planned, then ask for its report, unless that of before stands."""
+    elements = _records(store, blocks, row)
+    records = [record for record, _ in elements]
+    shown = report_context.render(records, budget.tokens, budget.count, row["left_out"])
+    if not budget.keep_below:
+        return _write(shown, spec, budget)
+    now = sketch(
+        shown, records, [evidence(chunks) if isinstance(chunks, list) else chunks for _, chunks in elements]
+    )
+    earlier: Earlier | None = row["earlier"]
+    if earlier and (report_ := standing(earlier, now, records, budget.keep_below, row["lost"])):
+        return _keep(replace(earlier, report=report_), now, budget)
+    return _write(shown, spec, budget, now)
+
+
+def _write(
+    shown: report_context.Context, spec: ReportSpec, budget: _Budget, now: Sketch | None = None
+) -> Dialogue[WrittenReport]:
+    written = yield from report(shown, spec)
+    n_tokens = budget.count(report_context.shown_content(full_content(written)))
+    rests_on = now.evidence if now else ()
+    in_context = _record_tokens(written, budget)
+    return WrittenReport(written, n_tokens, in_context, shown.n_tokens, shown.left_out, now, rests_on)
+
+
+def _keep(earlier: Earlier, now: Sketch, budget: _Budget) -> Dialogue[WrittenReport]:
+    """A dialogue that asks nothing: the report of before, and what that was written from."""
+    return WrittenReport(
+        earlier.report,
+        earlier.n_tokens,
+        _record_tokens(earlier.report, budget),
+        earlier.context_tokens,
+        earlier.left_out,
+        earlier.sketch,
+        now.evidence,
+        kept=True,
+    )
+    yield  # pragma: no cover - what makes it a generator
+
+
+def _record_tokens(written: Report, budget: _Budget) -> int:
+    record = report_context.report_record("", written.title, full_content(written))
+    return report_context.record_tokens(record, budget.count)
+
+
+def _records(
+    store: Store, blocks: dict[str, list[list[Part]]], row: Row
+) -> list[tuple[report_context.Record, list[str] | Evidence]]:
+    """What a context shows, and the chunks that each of it rests on."""
+    kinds, places = row["kinds"], row["places"]
+    by_kind = {
+        kind: iter(elements_at(store, blocks[name], places[kinds == kind], columns))
+        for kind, (name, columns) in ELEMENTS.items()
+    }
+    records: list[tuple[report_context.Record, list[str] | Evidence]] = []
+    for kind, place in zip(kinds.tolist(), places.tolist(), strict=True):
+        if kind not in by_kind:
+            records.append(row["reports"][place])
+            continue
+        e = next(by_kind[kind])
+        if kind == NODE:
+            record = report_context.entity(e["id"], e["title"], e["description"])
+        elif kind == EDGE:
+            record = report_context.relationship(e["id"], e["source"], e["target"], e["description"])
+        else:
+            record = report_context.claim_of(e)
+        records.append((record, e["text_unit_ids"]))
+    return records
+
+
+def _label(row: Row) -> tuple[str, str]:
+    return f"community {row['community']} at level {row['level']}", ""
+
+
+def _row(community: int, written: WrittenReport) -> dict[str, Any]:
+    r = written.report
+    return {
+        "number": community,
+        "title": r.title,
+        "summary": r.summary,
+        "full_content": full_content(r),
+        "rank": r.rating,
+        "rating_explanation": r.rating_explanation,
+        "findings": [{"summary": s, "explanation": e} for s, e in r.findings],
+        "references": [{"section": f.section, "id": f.id} for f in r.references],
+        "n_tokens": written.n_tokens,
+        "context_tokens": written.context_tokens,
+        "context_left_out": written.left_out,
+        "dropped_references": r.dropped_references,
+    }
+
+
+def _tables(written: Spool[WrittenReport], level: Ints) -> Iterator[pa.Table]:
+    """Rows of WRITTEN level by level, by community in each."""
+    for some in _in_parts(written, level):
+        yield pa.Table.from_pylist([_row(c, written[c]) for c in some], schema=WRITTEN)
+
+
+def _sketches(sketches: Spool[Sketch], level: Ints, asked_as: str) -> Iterator[pa.Table]:
+    """Rows of SKETCHES, part by part in the order of the reports."""
+    for some in _in_parts(sketches, level):
+        rows = [sketch_row(c, asked_as, sketches[c]) for c in some]
+        yield pa.Table.from_pylist(rows, schema=SKETCHES)
+
+
+def _in_parts(kept: Spool[Any], level: Ints) -> Iterator[list[int]]:
+    numbers = sorted(kept.numbers(), key=lambda c: (level[c], c))
+    for at in range(0, len(numbers), PART_ROWS):
+        yield numbers[at : at + PART_ROWS]
+
+
+def _just(store: Store, tables: Tables) -> list[Tables]:
+    return [tables]

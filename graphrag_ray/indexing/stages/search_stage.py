@@ -1,0 +1,199 @@
+"""Indexes for search: by keyword over the texts that are embedded, by vector over their embeddings.
+
+An index is made of shards, each over some consecutive parts of a table. A shard that was made before from the
+same parts is found by its name and not made again, also after a run that was killed; so of a corpus that
+grows only the shards are made where something is new.
+
+What is said of its document (`corpus/document_titles.py`) are words of a chunk, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import pyarrow as pa
+
+from graphrag_ray.base import schema
+from graphrag_ray.base.ids import stable_id
+from graphrag_ray.corpus import document_titles, metadata
+from graphrag_ray.engine.drive import note_bug
+from graphrag_ray.graph.batches import stable_batches
+from graphrag_ray.indexing.run import Result, Run
+from graphrag_ray.indexing.stages.embed_stage import Texts, by_part, ids_of_reports, load_texts, written_texts
+from graphrag_ray.search import keyword, vectors
+from graphrag_ray.search.languages import common_language
+from graphrag_ray.store import blobs
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parts import Part, read_part, read_table, write_parts
+
+By: TypeAlias = Literal["keyword", "vector"]
+
+LOOKED_AT_PARTS, LOOKED_AT_CHUNKS = 16, 64
+"""By which the language of the corpus is told."""
+SHARD_ROWS = 131_072
+SHARD_BYTES: Mapping[By, int] = {"keyword": 48 << 20, "vector": 128 << 20}
+"""Of a shard's parts as they are stored. A shard takes some 1 GB of memory while it is made."""
+EXACT_BYTES = 512 << 20
+"""Embeddings of a kind that are gone through one by one for a question; above, a graph tells the nearest:
+see "Search" in benchmarks/RESULTS.md."""
+
+_FAILED = pa.struct([("id", pa.string()), ("error", pa.string())])
+_MADE = pa.schema(
+    [("at", pa.int64()), ("path", pa.string()), ("bytes", pa.int64()), ("failed", pa.list_(_FAILED))]
+)
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """made_from: a hash of all that it depends on. texts: each of one part, of a shard by vector too.
+    report_ids: see `Texts`; language: of its words."""
+
+    kind: str
+    by: By
+    texts: Sequence[Texts]
+    report_ids: Callable[[], pa.Array] | None
+    graph: bool
+    made_from: str
+    language: str
+
+    @property
+    def table(self) -> str:
+        return schema.search_table(self.kind, self.by)
+
+    @property
+    def parts(self) -> list[Part]:
+        return [part for x in self.texts for part in x.parts]
+
+
+def index_for_search(
+    run: Run, corpus: Result, described: Result, reports: Result, embedded: Result, ids: list[str]
+) -> Result:
+    """Tables search_<kind>_keyword and, where there are embeddings, search_<kind>_vector; failures.
+
+    ids: of the communities, by number in the hierarchy
+    """
+    columns = run.settings.chunking.prepended_metadata
+    texts = written_texts(corpus, described, reports, columns)
+
+    def compute() -> Result:
+        language = _language(run, corpus)
+        report_ids = run.executor.share(ids_of_reports(ids))
+        named = {"community_report": stable_id("report ids", *ids)}
+        said = {"text_unit": columns}
+        shards: list[_Shard] = []
+        for kind in schema.EMBEDDINGS:
+            of_reports = report_ids if kind in named else None
+            depends_on = [named.get(kind, ""), language, *said.get(kind, ())]
+            shards += _shards(kind, "keyword", texts[kind], depends_on, of_reports, language)
+            vectors_of = [Texts(kind, group) for group in embedded.tables.get(f"embeddings_{kind}", [])]
+            shards += _shards(kind, "vector", vectors_of)
+        ways: list[By] = ["keyword", "vector"] if embedded.tables else ["keyword"]
+        kinds = [schema.search_table(kind, by) for kind in schema.EMBEDDINGS for by in ways]
+        known = {name: blobs.made(run.store, name) for name in kinds}
+        missing = [
+            (at, shard) for at, shard in enumerate(shards) if shard.made_from not in known[shard.table]
+        ]
+        failed: list[dict[str, Any]] = []
+        for made in run.executor.stream("search", _make, missing):
+            for row in made.to_pylist():
+                shard = shards[row["at"]]
+                known[shard.table][shard.made_from] = row["path"], row["bytes"]
+                failed += [_failure(shard.kind, **f) for f in row["failed"]]
+        tables: dict[str, list[list[Part]]] = {name: [] for name in kinds}
+        for shard in shards:
+            path, n_bytes = known[shard.table][shard.made_from]
+            tables[shard.table].append([Part(path, sum(p.rows for p in shard.parts), n_bytes)])
+        if failed:
+            rows = pa.Table.from_pylist(sorted(failed, key=lambda f: f["item"]), schema=schema.FAILURES)
+            tables["failures"] = [write_parts(run.store, "failures", [rows])]
+        return Result(tables, {"shards": len(shards)}, final=not failed)
+
+    return run.step("search", [texts, ids, embedded, run.settings.search], compute)
+
+
+def _language(run: Run, corpus: Result) -> str:
+    """In which keyword search stems words; "": in none. Told by the first chunks of some parts, which are
+    spread over the corpus."""
+    asked = run.settings.search.language
+    if asked != "auto":
+        return "" if asked == "none" else asked
+    parts = corpus.parts("text_units")
+    some = parts[:: max(1, len(parts) // LOOKED_AT_PARTS)][:LOOKED_AT_PARTS]
+    tables = [read_part(run.store, part, ["text"]).slice(0, LOOKED_AT_CHUNKS) for part in some]
+    return common_language(text for table in tables for text in table["text"].to_pylist())
+
+
+def _shards(
+    kind: str,
+    by: By,
+    groups: Sequence[Texts],
+    depends_on: Sequence[str] = (),
+    report_ids: Callable[[], pa.Array] | None = None,
+    language: str = "",
+) -> list[_Shard]:
+    """A part that is larger than a shard is one by itself; no rows, no shard."""
+    texts = [x for x in by_part(groups) if x.parts[0].rows]
+    parts = [x.parts[0] for x in texts]
+    graph = by == "vector" and sum(part.bytes for part in parts) > EXACT_BYTES
+    limit = SHARD_BYTES[by]
+    sizes = [max(part.bytes, part.rows * limit // SHARD_ROWS) for part in parts]
+    found = []
+    for batch in stable_batches([part.path for part in parts], sizes, limit):
+        own = [texts[i] for i in batch]
+        paths = [part.path for x in own for part in (*x.parts, *x.documents)]
+        made_from = stable_id("search", kind, by, str(graph), _code(), *depends_on, *paths)
+        found.append(_Shard(kind, by, own, report_ids, graph, made_from, language))
+    return found
+
+
+def _failure(kind: str, id: str, error: str) -> dict[str, Any]:
+    """A row of the failures table; the next run tries again."""
+    about = dict.fromkeys(("document", "first_at", "last_at", "key"), "")
+    item = f"{kind} {id}: found by no word"
+    return {"stage": "search", "item": item, "kind": "transient", "error": error, "attempts": 1, **about}
+
+
+def _make(store: Store, x: tuple[int, _Shard]) -> Iterator[pa.Table]:
+    at, shard = x
+    failed: list[dict[str, str]] = []
+    if shard.by == "vector":
+        table = read_table(store, shard.parts, ["id", "vector"]).combine_chunks()
+        matrix = table["vector"].combine_chunks().flatten().to_numpy().reshape(table.num_rows, -1)
+        data = vectors.build(table["id"].to_pylist(), matrix, shard.graph)
+    else:
+        report_ids = shard.report_ids() if shard.report_ids else None
+        tables = (t for x in shard.texts for t in load_texts(store, replace(x, report_ids=report_ids)))
+        table = pa.concat_tables(tables)
+        texts = [text or "" for text in table["text"].to_pylist()]
+        data = keyword.build(
+            table["id"].to_pylist(),
+            texts,
+            shard.language,
+            lambda id_, e: failed.append({"id": id_, "error": note_bug(e)}),
+        )
+    # Under another name where a text failed: the next run is to make it anew.
+    made_from = stable_id(shard.made_from, "incomplete") if failed else shard.made_from
+    part = blobs.write(store, shard.table, made_from, data, table.num_rows)
+    made = {"at": at, "path": part.path, "bytes": part.bytes, "failed": failed}
+    yield pa.Table.from_pylist([made], schema=_MADE)
+
+
+@cache
+def _code() -> str:
+    """What a shard depends on beside its records: our code, and the libraries that make it."""
+    digest = hashlib.sha256()
+    for path in (
+        *sorted(Path(keyword.__file__).parent.glob("*.py")),
+        Path(document_titles.__file__),
+        Path(metadata.__file__),
+    ):
+        digest.update(path.read_bytes())
+    for library in ("PyStemmer", "usearch"):
+        digest.update(version(library).encode())
+    return digest.hexdigest()

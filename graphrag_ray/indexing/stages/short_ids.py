@@ -1,0 +1,125 @@
+"""Short ids, `human_readable_id`: what people see and cite. Carried over from snapshot to snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from graphrag_ray.base import schema
+from graphrag_ray.base.errors import CorruptPart, IndexNotFound
+from graphrag_ray.base.records import Reference, render_references
+from graphrag_ray.graph.integer_arrays import Ints, id_prefixes
+from graphrag_ray.indexing.run import Run
+from graphrag_ray.indexing.stages import id_columns
+from graphrag_ray.indexing.stages.id_columns import Keys
+from graphrag_ray.store.parts import Part, read_table
+from graphrag_ray.store.snapshots import Manifest, load
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Short ids of one table: sorted id prefixes and their numbers; `next` was never used."""
+
+    keys: Keys
+    numbers: Ints
+    next: int
+
+    def of(self, ids: pa.ChunkedArray | pa.Array) -> Ints:
+        """The number of each id; -1 for one that has none."""
+        wanted = id_prefixes(ids)
+        if wanted is None or not len(self.keys):
+            return np.full(len(ids), -1, dtype=np.int64)
+        at = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
+        return np.where(self.keys[at] == wanted, self.numbers[at], -1)
+
+
+def number(run: Run, table: str, keys: Keys, order: Ints | None = None) -> Numbers:
+    """Short ids: the parent snapshot's where it has the id, new ones above the highest ever used.
+
+    keys: the first 64 bits of each id. order: the sequence in which new ids are numbered; None: as they
+    stand.
+    """
+    old_keys, old_numbers = np.empty(0, np.uint64), np.empty(0, np.int64)
+    first, parts = _known(run, table)
+    if parts:
+        prefixes = id_columns.keys(run.store, parts)
+        old = read_table(run.store, parts, ["human_readable_id"], schema.TABLES[table])
+        by_key = np.argsort(prefixes, kind="stable")
+        old_keys, old_numbers = prefixes[by_key], old["human_readable_id"].to_numpy()[by_key]
+    numbers = np.full(len(keys), -1, dtype=np.int64)
+    if len(old_keys) and len(keys):
+        at = np.minimum(np.searchsorted(old_keys, keys), len(old_keys) - 1)
+        numbers = np.where(old_keys[at] == keys, old_numbers[at], -1)
+    sequence = np.arange(len(keys)) if order is None else order
+    new = sequence[numbers[sequence] < 0]
+    numbers[new] = np.arange(first, first + len(new))
+    by_key = np.argsort(keys, kind="stable")
+    return Numbers(keys[by_key], numbers[by_key], first + len(new))
+
+
+def _known(run: Run, table: str) -> tuple[int, list[Part]]:
+    """The first number that is free, and the parts of a table that say which are taken.
+
+    Those of the parent. Where some of them are damaged those of the snapshot before it, and so on: the same
+    documents are numbered again then as they were. Where there is none left, what can be read of the
+    parent's, and the rest gets new numbers.
+    """
+    if run.parent is None:
+        return 1, []
+    at: Manifest | None = run.parent
+    try:
+        while at is not None and run.lost(at.parts(table)):
+            at = None if at.parent is None else load(run.store, at.parent)
+    except (IndexNotFound, CorruptPart):
+        at = run.parent
+        run.observer.note(f"Short ids of {table} are lost with a damaged part: what it held gets new ones.")
+    if at is None:
+        return 1, []
+    parts = [part for part in at.parts(table) if at is not run.parent or not run.lost([part])]
+    return int(at.next_human_readable_id.get(table, 1)), parts
+
+
+def renumbered(ids: pa.Array, numbers: Ints, next_: int) -> Numbers:
+    """Numbers that are given."""
+    keys = prefixes_of(ids)
+    by_key = np.argsort(keys, kind="stable")
+    return Numbers(keys[by_key], numbers[by_key], next_)
+
+
+def prefixes_of(ids: pa.Array | pa.ChunkedArray) -> Keys:
+    """The first 64 bits of ids of our own."""
+    found = id_prefixes(ids)
+    assert found is not None, "tables hold ids of our own"
+    return found
+
+
+class Rendered:
+    """Turns string ids in references into human_readable_ids, looked up many at a time."""
+
+    TABLES: Mapping[str, str] = {
+        "Reports": "community_reports",
+        "Entities": "entities",
+        "Relationships": "relationships",
+        "Claims": "covariates",
+        "Sources": "text_units",
+    }
+
+    def __init__(self, numbers: Mapping[str, Numbers]) -> None:
+        self._numbers = numbers
+        self._known: dict[Reference, int | None] = {}
+
+    def prepare(self, references: Iterable[Mapping[str, str]]) -> None:
+        """Look up what is going to be rendered."""
+        wanted: dict[str, dict[str, None]] = {}
+        for reference in references:
+            wanted.setdefault(reference["section"], {})[reference["id"]] = None
+        for section, ids in wanted.items():
+            found = self._numbers[self.TABLES[section]].of(pa.array(list(ids), pa.string())).tolist()
+            for id_, number_ in zip(ids, found, strict=True):
+                self._known[Reference(section, id_)] = number_ if number_ >= 0 else None
+
+    def render(self, text: str) -> str:
+        return render_references(text, self._known.get)

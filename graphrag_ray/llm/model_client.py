@@ -1,0 +1,372 @@
+"""One logical model: its endpoints, and the one place where a call is made, paid for and tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from graphrag_ray.base.errors import CallError, FatalCallError, PermanentCallError, TransientCallError
+from graphrag_ray.base.messages import (
+    ChatReply,
+    ChatRequest,
+    EmbeddingReply,
+    EmbeddingRequest,
+    Listener,
+    Usage,
+)
+from graphrag_ray.base.urls import display_url
+from graphrag_ray.llm.accounting import CallRecord, InFlight
+from graphrag_ray.llm.call_failures import GaveUp, Paid, ParameterRefused, Unanswered
+from graphrag_ray.llm.call_progress import Progress, Sent, sum_usage
+from graphrag_ray.llm.endpoint_pool import Roster
+from graphrag_ray.llm.hedging import Pace, race
+from graphrag_ray.llm.limiter import Limiter
+from graphrag_ray.llm.limits import Ended
+from graphrag_ray.llm.permit_queue import Line, Place
+from graphrag_ray.llm.request_sizes import output_limit, prompt_size, text_size
+from graphrag_ray.llm.token_bucket import check_within_limit
+from graphrag_ray.settings.index_settings import Model, Price
+
+if TYPE_CHECKING:
+    from graphrag_ray.llm.client import EndpointClient
+
+T = TypeVar("T")
+
+FIRST_BACK_OFF_S = 0.5
+LONGEST_BACK_OFF_S = 60.0
+FIRST_GUESS_TOKENS = 500
+"""Length of a reply before the first was seen."""
+REMEMBERED_REPLIES = 200
+"""Replies over which the mean length runs, so that it follows a change of what is asked."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What a lane needs besides its model; tests give their own clock and sleep.
+
+    on_call   told of every logical call when it has ended
+    in_flight kept up to date with what is sent and not yet answered
+    rng       for the jitter of back-offs
+    hedge     send a second request for a slow call
+    at_the_end   whether nothing is left to send beside what is in flight
+    attempts_before   that somebody has made of each call before: they count, and the waits go on growing
+    dropped_for_s  an endpoint that refused us as a whole is tried again then
+    """
+
+    limiter: Limiter
+    on_call: Callable[[CallRecord], None]
+    in_flight: InFlight
+    max_attempts: int
+    rng: random.Random
+    clock: Callable[[], float]
+    sleep: Callable[[float], Awaitable[None]]
+    hedge: bool = False
+    at_the_end: Callable[[], bool] = lambda: False
+    attempts_before: int = 0
+    dropped_for_s: float = math.inf
+
+
+@dataclass(frozen=True)
+class Called(Generic[T]):
+    """What came back, and how. endpoint: its address; latency_s: of the attempt that succeeded, from
+    its first request on."""
+
+    reply: T
+    endpoint: str = ""
+    latency_s: float = 0.0
+    attempts: int = 1
+
+
+@dataclass(frozen=True)
+class _Call(Generic[T]):
+    """One logical call. prompt_tokens: our own count; tokens: how many to reserve now; usage: of its
+    result; hedge: whether a second request may be sent."""
+
+    stage: str
+    prompt: str
+    prompt_tokens: int
+    tokens: Callable[[], int]
+    send: Callable[[EndpointClient], Awaitable[T]]
+    usage: Callable[[T], Usage]
+    hedge: bool = True
+
+
+class Lane:
+    def __init__(
+        self, name: str, model: Model, clients: Sequence[EndpointClient | FatalCallError], runtime: Runtime
+    ) -> None:
+        """name: under `models:`. clients: one per endpoint, or why there is none."""
+        names = [display_url(e.base_url) for e in model.endpoints]
+        self.model = model
+        self._name = name
+        self._clients = clients
+        self._runtime = runtime
+        limits = [e.tokens_per_minute for e in model.endpoints]
+        self._roster = Roster(names, limits, runtime.dropped_for_s)
+        self._line = Line(name, runtime.limiter, lambda tokens: self._roster.usable(runtime.clock(), tokens))
+        self._pace = Pace()
+        self._beside: dict[int, Line] = {}
+        self._reply_tokens: dict[str, tuple[int, float]] = {}
+        for i, client in enumerate(clients):
+            if isinstance(client, FatalCallError):
+                self._roster.drop(i, client)
+        text_size("", model)  # loads the vocabulary now rather than between two calls
+
+    async def chat(
+        self, request: ChatRequest, stage: str, listener: Listener | None = None
+    ) -> Called[ChatReply]:
+        """listener: hears each attempt while it is written. Such a call is not hedged."""
+        size = prompt_size(request, self.model)
+        self._check(size)
+        call = _Call[ChatReply](
+            stage,
+            request.prompt,
+            size,
+            lambda: self._reservation(size + self._expected_reply(request)),
+            lambda c: c.chat(request, size, listener),
+            lambda reply: reply.usage,
+            hedge=listener is None,
+        )
+        called = await self._run(call)
+        self._learn(request.prompt, called.reply.usage.completion_tokens)
+        return called
+
+    async def embed(self, requests: Sequence[EmbeddingRequest], stage: str) -> Called[list[EmbeddingReply]]:
+        """One call for all texts."""
+        size = sum(text_size(r.text, self.model) for r in requests)
+        self._check(size)
+        call = _Call[list[EmbeddingReply]](
+            stage,
+            requests[0].prompt,
+            size,
+            lambda: size,
+            lambda c: c.embed(requests),
+            lambda replies: sum_usage(r.usage for r in replies),
+        )
+        return await self._run(call)
+
+    async def close(self) -> None:
+        for line in (self._line, *self._beside.values()):
+            await line.close()
+        for client in self._clients:
+            if not isinstance(client, FatalCallError):
+                await client.close()
+
+    async def _run(self, call: _Call[T]) -> Called[T]:
+        """Attempts until one succeeds or there is no point in another; accounts for them as one call."""
+        progress, line = Progress(), self._line
+        in_flight = self._runtime.in_flight
+        try:
+            while True:
+                place = await line.place(call.tokens)
+                if not self._roster.has(place.endpoint):  # dropped while we waited
+                    line.give_back(place)
+                    continue
+                attempt = self._hedged if self._runtime.hedge and call.hedge else self._attempt
+                result = await attempt(place, call, progress)
+                if not isinstance(result, CallError):
+                    self._pace.note(call.prompt, progress.latency_s)
+                    progress.status = "ok"
+                    attempts = self._runtime.attempts_before + progress.attempts
+                    return Called(result, progress.endpoint, progress.latency_s, attempts)
+                await self._before_next(result, progress)
+                line = self._line_after(result, place.endpoint)
+        except asyncio.CancelledError:
+            in_flight.add(progress.give_up())
+            raise
+        finally:
+            in_flight.add(progress.owed, -1)
+            if progress.attempts:
+                self._runtime.on_call(self._record(call, progress))
+
+    async def _attempt(self, place: Place, call: _Call[T], progress: Progress) -> T | CallError:
+        """One call of one endpoint, for which the limiter gave a place: call, settle, price."""
+        client = self._client(place.endpoint)
+        spent = place.tokens  # of a call without an answer we know no better
+        made: tuple[int, bool] | None = None
+        started = self._runtime.clock()
+        progress.attempts += 1
+        progress.endpoint = client.where
+        progress.sent = _sent(call, place, client.price)
+        in_flight, expected = self._runtime.in_flight, progress.sent.in_flight
+        in_flight.add(expected)
+        limiter = self._runtime.limiter
+        client.learn(limiter.quirks(self._name, place.endpoint))
+        try:
+            reply = await call.send(client)
+            progress.sent = None
+            usage = call.usage(reply)
+            spent = usage.prompt_tokens + usage.completion_tokens
+            made = usage.completion_tokens or usage.prompt_tokens, True
+            progress.pay(usage, client.price)
+            self._roster.worked(place.endpoint)
+            return reply
+        except CallError as e:
+            if isinstance(e, Unanswered):
+                in_flight.add(progress.give_up())
+            elif isinstance(e, Paid):
+                in_flight.add(progress.owe(e.usage, client.price))
+            elif e.status is not None and e.status < 500:
+                spent = 0  # refused, not run
+            if isinstance(e, TransientCallError) and not isinstance(e, ParameterRefused):
+                made = 0, False
+            progress.sent = None
+            self._note(e, place.endpoint, progress)  # before the place is free for another
+            return e
+        finally:
+            progress.latency_s = self._runtime.clock() - started
+            progress.busy_s += progress.latency_s
+            in_flight.add(expected, -1)
+            if news := client.quirks - limiter.quirks(self._name, place.endpoint):
+                progress.learned |= news
+                limiter.learn(self._name, place.endpoint, news)
+            told = made and client.limits.news(self._runtime.clock())
+            ended = Ended(progress.latency_s, *made, told) if made else None
+            limiter.settle(self._name, place.endpoint, spent - place.tokens, ended)
+
+    async def _hedged(self, place: Place, call: _Call[T], progress: Progress) -> T | CallError:
+        """`_attempt`, with further requests, elsewhere if possible, when it is slow for its stage."""
+        others: list[Progress] = []
+        started = self._runtime.clock()
+
+        async def send(p: Place) -> T | CallError:
+            if p is place:
+                return await self._attempt(p, call, progress)
+            self._pace.hedged(call.prompt)
+            others.append(Progress())
+            return await self._attempt(p, call, others[-1])
+
+        try:
+            raced = await race(
+                place,
+                lambda: self._pace.slow_s(call.prompt, self._runtime.at_the_end()),
+                send,
+                lambda: self._line_beside(place.endpoint).place(call.tokens),
+                self._line.give_back,
+                lambda result: not isinstance(result, CallError),
+                self._runtime.sleep,
+            )
+            progress.sent = None  # where it lost, it is paid for as the winner is
+        except asyncio.CancelledError:
+            for one in others:
+                self._runtime.in_flight.add(one.give_up())
+            raise
+        finally:
+            for other in others:
+                progress.add_hedge(other)
+        if raced.winner:
+            progress.endpoint = others[raced.winner - 1].endpoint
+        if not isinstance(raced.result, CallError):
+            usage = replace(call.usage(raced.result), reported=False)
+            for endpoint in raced.lost:
+                progress.pay(usage, self._client(endpoint).price)
+        progress.latency_s = self._runtime.clock() - started
+        return raced.result
+
+    def _line_after(self, error: CallError, endpoint: int) -> Line:
+        """Where the next attempt waits. One that failed at an endpoint goes elsewhere, or a call could use up
+        its attempts at one that is gone; of a 429 the limiter knows."""
+        failed = isinstance(error, TransientCallError) and not isinstance(error, ParameterRefused)
+        alone = len(self._clients) == 1
+        return self._line_beside(endpoint) if failed and error.status != 429 and not alone else self._line
+
+    def _line_beside(self, endpoint: int) -> Line:
+        """Where calls wait for another endpoint, if one is usable."""
+
+        def usable(tokens: int) -> list[int]:
+            return self._roster.usable(self._runtime.clock(), tokens, other_than=endpoint)
+
+        if endpoint not in self._beside:
+            self._beside[endpoint] = Line(self._name, self._runtime.limiter, usable)
+        return self._beside[endpoint]
+
+    def _note(self, error: CallError, endpoint: int, progress: Progress) -> None:
+        """What a failure says about its endpoint, for this caller or for everyone."""
+        if isinstance(error, FatalCallError):
+            self._roster.drop(endpoint, error, self._runtime.clock())
+        elif isinstance(error, ParameterRefused | PermanentCallError):
+            self._roster.worked(endpoint)
+        elif isinstance(error, TransientCallError):
+            limited = error.status == 429
+            progress.rate_limited += limited
+            if limited or error.retry_after_s is not None:
+                self._runtime.limiter.penalise(self._name, endpoint, error.retry_after_s)
+            if not limited:
+                self._roster.failed(endpoint, self._runtime.clock())
+
+    async def _before_next(self, error: CallError, progress: Progress) -> None:
+        """Returns when another attempt should follow, else raises."""
+        if isinstance(error, PermanentCallError):
+            progress.status = "permanent"
+            raise error
+        if isinstance(error, FatalCallError):
+            progress.status = "fatal"
+            self._roster.left(self._runtime.clock())  # raises when no endpoint is left
+        if isinstance(error, FatalCallError | ParameterRefused):
+            progress.excused += 1
+            return
+        assert isinstance(error, TransientCallError)
+        progress.status = "transient"
+        attempts = self._runtime.attempts_before + progress.attempts - progress.excused
+        if attempts >= self._runtime.max_attempts:
+            raise GaveUp(f"{error} (attempt {attempts}, the last)", status=error.status, attempts=attempts)
+        if error.status != 429 or error.retry_after_s is None:  # else the limiter makes us wait
+            await self._runtime.sleep(self._back_off_s(attempts))
+
+    def _back_off_s(self, attempts: int) -> float:
+        """Exponential with full jitter."""
+        return self._runtime.rng.uniform(
+            0.0, min(LONGEST_BACK_OFF_S, FIRST_BACK_OFF_S * 2.0 ** (attempts - 1))
+        )
+
+    def _client(self, endpoint: int) -> EndpointClient:
+        client = self._clients[endpoint]
+        assert not isinstance(client, FatalCallError)  # these were dropped from the roster at the start
+        return client
+
+    def _check(self, prompt_tokens: int) -> None:
+        """Raises RequestTooLarge where the prompt alone is more than a minute's limit."""
+        check_within_limit(prompt_tokens, self._roster.largest(self._runtime.clock()))
+
+    def _reservation(self, tokens: int) -> int:
+        largest = self._roster.largest(self._runtime.clock())
+        return tokens if largest is None else min(tokens, int(largest))
+
+    def _expected_reply(self, request: ChatRequest) -> int:
+        """As many as the replies before had, with thoughts; a guess before the first."""
+        if request.prompt in self._reply_tokens:
+            return round(self._reply_tokens[request.prompt][1])
+        return (
+            1 if request.response == "yes_no" else min(FIRST_GUESS_TOKENS, output_limit(request, self.model))
+        )
+
+    def _learn(self, prompt: str, completion_tokens: int) -> None:
+        n, mean = self._reply_tokens.get(prompt, (0, 0.0))
+        n = min(n + 1, REMEMBERED_REPLIES)
+        self._reply_tokens[prompt] = (n, mean + (completion_tokens - mean) / n)
+
+    def _record(self, call: _Call[T], p: Progress) -> CallRecord:
+        return CallRecord(
+            stage=call.stage,
+            prompt=call.prompt,
+            model_id=self.model.model_id,
+            endpoint=p.endpoint,
+            status=p.status,
+            usage=p.usage,
+            cost_pico_usd=p.cost_pico_usd,
+            latency_s=p.latency_s,
+            attempts=p.attempts,
+            rate_limited=p.rate_limited,
+            busy_s=p.busy_s,
+            hedged=p.hedged,
+            unanswered=p.unanswered,
+            learned=frozenset(p.learned),
+        )
+
+
+def _sent(call: _Call[T], place: Place, price: Price | None) -> Sent:
+    return Sent(Usage(call.prompt_tokens, max(0, place.tokens - call.prompt_tokens)), price)

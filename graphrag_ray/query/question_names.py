@@ -1,0 +1,105 @@
+"""Names that stand in a question literally, found without looking through all names: an entity's id is a
+hash of its name, so every stretch of the question that could be a name is looked up by its id."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from graphrag_ray.base.ids import entity_id, entity_key
+
+MAX_WORDS = 500
+"""Of a question; names are looked for in these."""
+MAX_NAME_WORDS = 10
+"""Of a name; characters, in scripts without spaces."""
+MIN_PLAIN = 4
+"""Letters of a name of one word that the question does not write as a name: with fewer, most are words
+such as who, may, will not meaning the WHO, May or Will."""
+
+_WORD = re.compile(
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W_]+"
+)
+_MARKS = re.compile(r"[^\w\s]*")
+
+
+@dataclass(frozen=True)
+class Mentions:
+    """What could be a name in a question: entity id -> the stretches that would be it."""
+
+    question: str
+    spans: Mapping[str, list[tuple[int, int]]] = field(repr=False)
+
+    def named(self, known: Collection[str]) -> list[str]:
+        """Which of the known entities, by id, the question names, in its order.
+
+        A name inside a longer one that is known too is not meant, nor is a short word in small letters.
+        """
+        found = sorted((s, id_) for id_ in set(known) & self.spans.keys() for s in self.spans[id_])
+        spans = [s for s, _ in found]
+        own = [
+            id_
+            for span, id_ in found
+            if self._is_name(*span) and not any(_inside(span, other) for other in spans)
+        ]
+        return list(dict.fromkeys(own))
+
+    def as_names(self, known: Collection[str]) -> list[str]:
+        """Those of `named` that cannot be words that only happen to be a name as well (data, church): names
+        of several words, with a digit, with a capital that does not begin the question, or in a script
+        without capitals."""
+        return [
+            id_
+            for id_ in self.named(known)
+            if any(len(_WORD.findall(self._text(s))) > 1 or self._is_written(*s) for s in self.spans[id_])
+        ]
+
+    def _text(self, span: tuple[int, int]) -> str:
+        return self.question[slice(*span)]
+
+    def _is_written(self, start: int, end: int) -> bool:
+        """Whether a stretch is written as names are, where the script allows to tell."""
+        text = self.question[start:end]
+        capital = any(c.isdigit() or c != c.lower() for c in text) and self.question[:start].strip()
+        return bool(capital) or text.lower() == text.upper()
+
+    def _is_name(self, start: int, end: int) -> bool:
+        return self._is_written(start, end) or end - start >= MIN_PLAIN
+
+
+def rarest_first(could_be: Mentions, frequency: Mapping[str, int]) -> list[str]:
+    """Ids of the entities that a question names: those that are surely names (`as_names`), then the others;
+    in both, those that stand in the fewest chunks first, then as the question has them.
+
+    frequency: chunks of each entity that is known
+    """
+    sure = could_be.as_names(frequency)
+    rest = [id_ for id_ in could_be.named(frequency) if id_ not in sure]
+    return [*sorted(sure, key=frequency.__getitem__), *sorted(rest, key=frequency.__getitem__)]
+
+
+def mentions(question: str) -> Mentions:
+    """Stretches of up to MAX_NAME_WORDS words, each also with the marks around it (C++, .NET)."""
+    words = [m.span() for m in _WORD.finditer(question)][:MAX_WORDS]
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for first, (start, _) in enumerate(words):
+        for _, end in words[first : first + MAX_NAME_WORDS]:
+            for span in _written(question, start, end):
+                if key := entity_key(question[slice(*span)]):
+                    spans.setdefault(entity_id(key), []).append(span)
+    return Mentions(question, spans)
+
+
+def _written(question: str, start: int, end: int) -> set[tuple[int, int]]:
+    """The stretch, and the same with the marks behind it, or before it."""
+    before = start - len(_marks(question[max(0, start - 8) : start][::-1]))
+    return {(start, end), (start, end + len(_marks(question[end : end + 8]))), (before, end)}
+
+
+def _marks(text: str) -> str:
+    found = _MARKS.match(text)
+    return found.group() if found else ""
+
+
+def _inside(span: tuple[int, int], other: tuple[int, int]) -> bool:
+    return other[0] <= span[0] and span[1] <= other[1] and span != other

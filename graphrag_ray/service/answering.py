@@ -1,0 +1,219 @@
+"""One question of a client, from its arrival to its answer: a place, the snapshot of that moment, an asker
+over the shared connections, a time limit; and what it came to, counted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
+
+from graphrag_ray.asking.answer_streams import Telling
+from graphrag_ray.asking.ask import Index
+from graphrag_ray.asking.session import Asker
+from graphrag_ray.asking.sources import Cited, Source
+from graphrag_ray.base import logs
+from graphrag_ray.base.errors import GraphRagError, SnapshotRemoved
+from graphrag_ray.base.instruments import Recorder
+from graphrag_ray.base.messages import Dialogue, Listener
+from graphrag_ray.base.records import Reference
+from graphrag_ray.engine.work import Outcome
+from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.query import methods
+from graphrag_ray.query.answer import Answer
+from graphrag_ray.query.map_parts import unread
+from graphrag_ray.service.faults import CLIENT_GONE, failed_by_bug, fault_of, out_of_time
+from graphrag_ray.service.live import Live, Served
+from graphrag_ray.service.places import Places
+from graphrag_ray.service.service_metrics import Measures
+from graphrag_ray.service.service_options import ServiceOptions
+from graphrag_ray.settings.index_settings import Query
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+KEEP_ALIVE_S = 10.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question as a client asks it.
+
+    query     changes of how it is answered
+    seconds   after which it is given up
+    sources   whether to say what lies under the references
+    id        by which the log and the answer name it
+    """
+
+    text: str
+    method: str
+    level: str | int | None = None
+    where: tuple[str, ...] = ()
+    history: tuple[tuple[str, str], ...] = ()
+    query: Callable[[Query], Query] | None = None
+    seconds: float | None = None
+    sources: bool = False
+    id: str = field(default_factory=lambda: secrets.token_hex(12))
+
+
+@dataclass(frozen=True)
+class Replied:
+    """An answer. id: of the question; numbers: the short ones of what it cites; cited: the same by name;
+    sources: None where nobody asked for them."""
+
+    id: str
+    answer: Answer
+    snapshot: int
+    numbers: Mapping[Reference, int]
+    cited: Sequence[Cited]
+    sources: Sequence[Source] | None
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A phase of an answer begins, or has ended. dialogues: that it asks models for at once."""
+
+    name: str
+    dialogues: int
+    ended: bool
+
+
+Event: TypeAlias = Phase | str | Replied
+"""A piece of the answer's text is a string; a `StartsAgain` says that those before it count no more."""
+Say: TypeAlias = Callable[[Event], None]
+
+
+class Service:
+    """Answers questions, many at once. Belongs to one event loop."""
+
+    def __init__(
+        self, options: ServiceOptions, live: Live, replica: str = "", recorder: Recorder | None = None
+    ) -> None:
+        self.options, self.live = options, live
+        self.places = Places(options.max_running, options.max_waiting)
+        self.measures = Measures(live, self.places, replica, recorder)
+
+    async def answer(self, asked: Asked, say: Say) -> Replied:
+        """Raises GraphRagError: Refused, what `Index.answering` and what it returns raise. An error that is a
+        bug is logged, and Refused as such: whoever serves us would log the whole of it."""
+        began = time.monotonic()
+        logs.about_question(asked.id)
+        status, accounts = CLIENT_GONE, Accounts()
+        most = self.options.max_seconds
+        limit = min(asked.seconds or most, most)
+        timer = asyncio.timeout(limit)
+        try:
+            _answering(self.live.now().index, asked)  # what cannot be asked is refused before it waits
+            async with timer, self.places.one():
+                replied = await self._answered(asked, say, accounts)
+            status = 200
+            return replied
+        except GraphRagError as e:
+            status = fault_of(e).status
+            if isinstance(e, SnapshotRemoved):
+                self.live.soon()
+            raise
+        except Exception as e:
+            ours = isinstance(e, TimeoutError) and timer.expired()
+            fault = out_of_time(limit, accounts.total.rate_limited) if ours else failed_by_bug(asked.id)
+            status = fault.fault.status
+            if not ours:
+                log.exception("a question ended with an error that is a bug")
+            raise fault from e
+        finally:
+            seconds = time.monotonic() - began
+            # A name that a client makes up is no label: there would be no end of them.
+            method = asked.method if asked.method in methods.FILES else "unknown"
+            self.measures.question(method, status, seconds)
+            self.measures.calls(accounts)
+            total = accounts.total
+            logs.event(
+                log,
+                "question ended",
+                question=asked.id,
+                method=method,
+                status=status,
+                seconds=round(seconds, 3),
+                calls=total.calls,
+                tokens=total.total_tokens,
+                cost_usd=total.cost_usd,
+            )
+
+    async def _answered(self, asked: Asked, say: Say, accounts: Accounts) -> Replied:
+        served = self.live.now()
+        answering = _answering(served.index, asked)
+        connections = served.connections  # of this question to its end: a key that comes makes others
+        cache = served.index.asker(connections).cache
+        asker = _Aloud(connections, cache=cache, say=say)
+        connections.questions += 1
+        try:
+            answer = await answering(asker, Telling(say))
+            if unread(answer):
+                raise GraphRagError(answer.text)
+            return await asyncio.to_thread(_replied, asked, served, answer)
+        finally:
+            connections.questions -= 1
+            accounts.absorb(asker.accounts)
+
+
+def _answering(index: Index, asked: Asked) -> Any:
+    """Raises UsageError for what cannot be asked."""
+    query = asked.query(index.settings.query) if asked.query else None
+    return index.answering(asked.text, asked.level, asked.method, asked.where, asked.history, query)
+
+
+def _replied(asked: Asked, served: Served, answer: Answer) -> Replied:
+    index, references = served.index, answer.references
+    under: Sequence[Source] | None = None
+    if asked.sources:
+        under, answer = index.beside(answer, lambda: index.sources(references, answer), "The sources")
+    numbers, answer = index.beside(answer, lambda: index.numbers(references), "Short numbers")
+    cited, answer = index.beside(answer, lambda: index.cited(references), "What the answer cites")
+    return Replied(asked.id, answer, served.number, numbers or {}, cited or (), under)
+
+
+@dataclass
+class _Aloud(Asker):
+    """Says which phase begins and ends."""
+
+    say: Say = lambda event: None
+
+    async def run(
+        self,
+        stage: str,
+        start: Sequence[Callable[[], Dialogue[T]]],
+        last: bool = False,
+        listener: Listener | None = None,
+    ) -> list[Outcome[T]]:
+        self.say(Phase(stage, len(start), ended=False))
+        outcomes = await super().run(stage, start, last, listener)
+        self.say(Phase(stage, len(start), ended=True))
+        return outcomes
+
+
+async def events(service: Service, asked: Asked) -> AsyncIterator[Event | None]:
+    """What a question comes to, as it comes, the `Replied` last; None after each KEEP_ALIVE_S in which
+    nothing did. Raises as `Service.answer`. Whoever stops listening ends the question."""
+    said: asyncio.Queue[Event | None] = asyncio.Queue()
+    running = asyncio.ensure_future(service.answer(asked, said.put_nowait))
+    running.add_done_callback(lambda _: said.put_nowait(None))
+    try:
+        while True:
+            try:
+                event = await asyncio.wait_for(said.get(), KEEP_ALIVE_S)
+            except TimeoutError:
+                yield None
+                continue
+            if event is None:
+                break
+            yield event
+        yield await running
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await running

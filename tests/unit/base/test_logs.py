@@ -1,0 +1,114 @@
+"""What a line of the log looks like, and what it never holds."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from graphrag_ray.base import logs
+from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.logs import Logging
+
+log = logging.getLogger("graphrag_ray.test")
+
+
+@pytest.fixture
+def told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[], list[str]]]:
+    """The lines on stderr since the last look. Logging is as it was afterwards."""
+    ours = logging.getLogger(logs.OURS)
+    level = ours.level
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # Ray may have brought one
+    monkeypatch.setattr(ours, "propagate", True)
+    yield lambda: capsys.readouterr().err.splitlines()  # noqa: PLW0108 - at each call
+    ours.setLevel(level)
+    logs.forget()
+
+
+def test_an_event_is_one_line_of_json_with_its_run_stage_item_and_numbers(told):
+    logs.configure(Logging("info", "json", run="r1"))
+    logs.about("extract", "k" * 64)
+    logs.event(log, "step ended", seconds=1.5, counts={"entities": 3}, reused=False)
+    (line,) = map(json.loads, told())
+    assert line.pop("time").endswith("Z")
+    assert line == {
+        "level": "info", "logger": "graphrag_ray.test", "message": "step ended", "run": "r1",
+        "stage": "extract", "item": "k" * 16, "seconds": 1.5, "counts": {"entities": 3}, "reused": False,
+    }  # fmt: skip
+    logs.about("")
+
+
+def test_as_text_names_and_values_follow_the_message(told):
+    logs.configure(Logging("info", run="r1"))
+    logs.event(log, "worker joined", worker="r1-0", places=8, note="two words")
+    (line,) = told()
+    assert line.partition(" ")[2] == (
+        'INFO graphrag_ray.test: worker joined run=r1 worker=r1-0 places=8 note="two words"'
+    )
+
+
+@given(st.text(), st.sampled_from(["text", "json"]))
+@example("a\nb\r\u2028c\x1b[2J\x9b\u202e", "text")
+def test_whatever_a_message_holds_it_is_one_line_of_printable_characters(text, form):
+    record = logging.LogRecord("graphrag_ray", logging.INFO, "", 0, "%s", (text,), None)
+    line = logs._Lines(Logging("info", form), []).format(record)
+    assert line.isascii() and line.isprintable()
+
+
+def test_secrets_of_the_environment_and_those_handed_over_are_starred_wherever_they_stand(told, monkeypatch):
+    monkeypatch.setenv("SOME_API_KEY", "correct-horse")
+    logs.hide(["battery-staple"])
+    for form in ("text", "json"):
+        logs.configure(Logging("debug", form))
+        log.info("with correct-horse and %s", "battery-staple")
+        logs.event(log, "nested", said={"a": ["Bearer abcdefghijkl", "correct-horse"]})
+        shown = "\n".join(told())
+        assert "***" in shown and not any(s in shown for s in ("horse", "staple", "abcdefghijkl"))
+
+
+def test_of_an_exception_only_its_type_and_place_are_told_unless_the_level_is_debug(told):
+    def fail() -> None:
+        raise ValueError("quoting the document")
+
+    for level in ("info", "debug"):
+        logs.configure(Logging(level, "json"))
+        try:
+            fail()
+        except ValueError:
+            log.exception("it failed")
+        (line,) = map(json.loads, told())
+        assert "ValueError" in line["exception"] and "test_logs.py" in line["exception"]
+        assert ("quoting the document" in line["exception"]) == (level == "debug")
+
+
+def test_other_libraries_are_heard_from_warnings_on_and_by_the_beginning_of_a_line(told, monkeypatch):
+    logs.configure(Logging("debug"))
+    monkeypatch.setattr(logging.getLogger(), "level", logging.DEBUG)  # others may have said so
+    other = logging.getLogger("some.library")
+    other.info("POST https://host?key=value")
+    other.warning("a task failed\nfuture: <exception=ValueError('a document')>")
+    other.warning("x" * 5_000)
+    first, second = told()
+    assert first.endswith("a task failed") and len(second) < 300
+
+
+def test_the_environment_says_level_and_format_in_any_order():
+    assert logs.from_environment({}) == Logging("warning", "text")
+    assert logs.from_environment({"GRAPHRAG_RAY_LOG": "json,info"}) == Logging("info", "json")
+    assert logs.from_environment({"GRAPHRAG_RAY_LOG": " Debug "}) == Logging("debug", "text")
+    with pytest.raises(UsageError, match=r"GRAPHRAG_RAY_LOG: 'loud' is none of debug, info"):
+        logs.from_environment({"GRAPHRAG_RAY_LOG": "loud"})
+
+
+def test_worker_processes_log_as_a_driver_does_that_was_told_how(told):
+    logs.follow(None)
+    assert logs.current() is None
+    logs.follow(Logging("info", run="r1"))
+    log.info("here")
+    assert told()[0].endswith("here run=r1")

@@ -1,0 +1,80 @@
+"""Settings, prompts and lists of names are read from this machine or from a URL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from graphrag_ray.base.errors import PromptError, SettingsError
+from graphrag_ray.base.text_files import beside, names_in, read_text
+from graphrag_ray.base.urls import shown
+from graphrag_ray.indexing.index import load_names
+from graphrag_ray.settings.prompts import bundled_prompts, load_prompts
+from graphrag_ray.settings.settings_file import load_settings, load_storage, root_in
+
+FAR = "memory://project"
+
+
+@pytest.fixture
+def far() -> Iterator[fsspec.AbstractFileSystem]:
+    """A folder elsewhere."""
+    fs = fsspec.filesystem("memory")
+    yield fs
+    fs.rm("/project", recursive=True)
+
+
+def test_settings_at_a_url_find_what_lies_beside_them(far: fsspec.AbstractFileSystem):
+    text = "root: index\ninput: {url: docs}\nprompts_dir: prompts\nstorage: {region: r}\n"
+    far.pipe_file("/project/settings.yaml", f"{text}names: {{block_file: no.txt}}".encode())
+    far.pipe_file("/project/prompts/map.txt", (bundled_prompts() / "map.txt").read_bytes() + b"In verse.")
+    far.pipe_file("/project/no.txt", b"nobody\n")
+    settings = load_settings(f"{FAR}/settings.yaml")
+    assert (settings.root, settings.input.url) == (f"{FAR}/index", f"{FAR}/docs")
+    assert root_in(f"{FAR}/settings.yaml") == f"{FAR}/index"
+    assert load_storage(f"{FAR}/settings.yaml").region == "r"
+    prompts = load_prompts(settings.prompts_dir)
+    assert prompts["map"].user.endswith("In verse.") and prompts["reduce"] == load_prompts()["reduce"]
+    assert load_names(settings).blocked
+
+
+def test_what_is_not_there_or_misspelt_is_named(far: fsspec.AbstractFileSystem):
+    with pytest.raises(SettingsError, match=f"there is no settings file {FAR}/none.yaml"):
+        load_settings(f"{FAR}/none.yaml")
+    with pytest.raises(SettingsError, match="cannot read settings nosuch://there: Protocol not known"):
+        load_settings("nosuch://there")
+    with pytest.raises(PromptError, match=f"prompts_dir {FAR}/none is not a folder"):
+        load_prompts(f"{FAR}/none")
+    far.pipe_file("/project/prompts/reduse.txt", b"x")
+    with pytest.raises(PromptError, match=r"reduse\.txt is no prompt; did you mean reduce\.txt"):
+        load_prompts(f"{FAR}/prompts")
+
+
+def test_a_password_or_signature_in_a_url_is_not_shown():
+    assert shown("https://me:secret@host/settings.yaml?signature=1") == "https://host/settings.yaml"
+    with pytest.raises(SettingsError) as caught:
+        load_settings("nosuch://me:secret@host/settings.yaml?signature=1")
+    assert "secret" not in str(caught.value) and "signature" not in str(caught.value)
+
+
+def test_a_path_in_a_file_is_relative_to_it_and_a_url_is_a_url(tmp_path: Path):
+    file = tmp_path / "settings.yaml"
+    assert beside(str(file), "docs/*.txt") == str(tmp_path / "docs/*.txt")
+    assert beside(str(file), "/docs") == "/docs" and beside(str(file), "s3://b/docs") == "s3://b/docs"
+    assert beside("s3://b/p/settings.yaml", "docs") == "s3://b/p/docs"
+    assert beside("s3://b/settings.yaml", "docs/*.txt") == "s3://b/docs/*.txt"
+    assert beside("s3://b/p/settings.yaml", "/docs") == "/docs"
+    assert beside((tmp_path / "s.yaml").as_uri(), "./docs") == (tmp_path / "docs").as_uri()
+
+
+def test_a_path_that_leads_up_from_a_file_at_a_url_stays_in_its_bucket():
+    assert beside("s3://b/conf/settings.yaml", "../index") == "s3://b/index"
+    assert beside("s3://b/conf/settings.yaml", "../../../index") == "s3://b/index"
+
+
+def test_a_folder_here_is_listed_and_none_is_none(tmp_path: Path):
+    (tmp_path / "a.txt").write_text("ü")
+    assert names_in(str(tmp_path)) == {"a.txt"} and names_in(str(tmp_path / "b")) is None
+    assert read_text(str(tmp_path / "a.txt")) == read_text((tmp_path / "a.txt").as_uri()) == "ü"

@@ -1,0 +1,125 @@
+"""What is a model's thought, and what it says."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphrag_ray.base.thoughts import Speech, is_open_from_the_start, spoken
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "<think>a\nb</think>\n\nNO",
+        "\n <THINKING> a </thinking>NO",
+        "<think>one</think>\n<think>two</think> NO",
+        "<think></think>\nNO",
+        "so the answer is\n</think>\nNO",
+        "so the answer is\n</think>NO",
+        "so the answer is </think>\n\nNO",
+        "[THINK]hm[/THINK]NO",
+        "<thought>hm</thought>NO",
+        "◁think▷hm◁/think▷NO",
+        "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>NO",
+        "<reasoning>hm</reasoning>NO",
+        "so the answer is clear.</think>NO",
+        "hm\n</think>NO",
+    ],
+)
+def test_thoughts_before_a_reply_are_none_of_it(reply):
+    assert spoken(reply) == "NO"
+
+
+@pytest.mark.parametrize("reply", ["<think>cut off", "<think>one</think><think>cut", "<think>only</think>\n"])
+def test_thoughts_without_a_reply_leave_nothing(reply):
+    assert spoken(reply) == ""
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "a text that names </think> in passing",
+        "  NO\n",
+        "they <think> so",
+        "a <think>b</think> c",
+        "write <think>b</think>c",
+        "it ends with `</think>` or “</think>”, they say",
+        "Use `(.+)</think>(.+)` and group 2.",
+        "`done</think>Answer` is what it writes",
+        "So it looks:\n```\n<think>plan</think>Answer\n```\nThat is all.",
+        "[thin",
+        "",
+    ],
+)
+def test_a_text_that_speaks_of_tags_is_left_as_it_is(reply):
+    assert spoken(reply) == reply
+
+
+def test_thoughts_within_a_reply_are_taken_out_of_it():
+    assert spoken("One.\n<think>hm</think>\nTwo.\n<think>hm</think>\nThree.") == "One.\n\nTwo.\n\nThree."
+    assert spoken("<think>hm</think>A line that ends in </think>\nis text.").endswith("\nis text.")
+
+
+def test_thoughts_within_a_reply_that_were_cut_off_reach_to_its_end():
+    assert spoken("One.\n<think>hm") == "One.\n"
+    assert spoken("One.\n<think>hm</think>\nTwo.\n<think>hm") == "One.\n\nTwo.\n"
+
+
+def test_thoughts_within_a_reply_may_end_in_the_middle_of_a_line():
+    assert spoken("One.\n<think>hm</think>Two.\nThree.") == "One.\nTwo.\nThree."
+    channels = "<|channel|>analysis<|message|>hm<|channel|>final<|message|>"
+    assert spoken(f"One.\n{channels}Two.") == "One.\nTwo."
+
+
+@pytest.mark.parametrize("reply", ["hm\n</think>\nNO", "hm</think>\nNO", "hm</think>"])
+def test_a_reply_may_begin_inside_thoughts(reply):
+    assert is_open_from_the_start(reply)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "<think>hm</think>\nNO",
+        "NO",
+        "<think>hm",
+        "One.\n<think>hm</think>\nTwo.",
+        "a group.</think>b",
+        "`x\n</think>`",
+    ],
+)
+def test_a_reply_that_shows_the_opening_tag_does_not_begin_inside_thoughts(reply):
+    assert not is_open_from_the_start(reply)
+
+
+PARTS = ("<think>", "</think>", "[THINK]", "[/think]", "\n", " ", "ab", "<", "<thi", "◁think▷", "no.")
+
+
+@given(st.lists(st.sampled_from(PARTS)).map("".join), st.data())
+def test_what_is_heard_of_a_stream_does_not_depend_on_its_pieces(text, data):
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    whole, speech = Speech(), Speech()
+    assert "".join(speech.add(piece) for piece in pieces) == whole.add(text)
+
+
+@given(st.text(alphabet="ab <>\n", max_size=30), st.text(alphabet="ab \n.", max_size=30))
+def test_thoughts_that_a_stream_begins_with_are_not_heard(thoughts, text):
+    reply = f"<think>{thoughts}</think>{text}"
+    speech = Speech()
+    assert "".join(speech.add(c) for c in reply) == spoken(reply) == text.lstrip()
+
+
+def test_a_stream_that_begins_inside_thoughts_is_heard_from_their_end_on():
+    speech = Speech(opened=True)
+    assert "".join(speech.add(c) for c in "hm, 1 < 2\n</think>\n\nNO.") == "NO."
+    assert "".join(Speech(opened=True).add(c) for c in "Nothing was thought.") == ""
+
+
+def test_a_stream_of_thoughts_takes_no_memory():
+    speech = Speech()
+    speech.add("<think>")
+    for _ in range(1000):
+        speech.add("hm " * 1000)
+    assert len(speech._held) < 100

@@ -1,0 +1,95 @@
+"""An error that nobody foresaw is told in one line, with its place in our code."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from graphrag_ray.base import unforeseen
+from graphrag_ray.base.errors import CorruptPart, DialogueFailed
+from graphrag_ray.base.unforeseen import (
+    REPORT_IT,
+    SHOWN_CHARACTERS,
+    from_elsewhere,
+    is_unforeseen,
+    place_of,
+    told,
+)
+from graphrag_ray.extract.delimited_records import parse_records
+
+
+def raised(error: BaseException) -> BaseException:
+    try:
+        raise error
+    except BaseException as e:
+        return e
+
+
+class PanicException(BaseException):
+    """What a library in Rust raises."""
+
+
+def test_the_place_is_the_innermost_line_of_this_package_and_no_path_of_the_machine():
+    with pytest.raises((TypeError, AttributeError)) as caught:
+        parse_records(7)  # type: ignore[arg-type]
+    place = place_of(caught.value)
+    assert place.startswith("extract/delimited_records.py:") and place.rpartition(":")[2].isdigit()
+    line = told(caught.value)
+    assert line.startswith(f"{REPORT_IT}: {type(caught.value).__name__}: ") and line.endswith(f" ({place})")
+
+
+def test_an_error_from_elsewhere_has_no_place():
+    assert told(raised(ValueError("x"))) == f"{REPORT_IT}: ValueError: x"
+    assert told(ValueError()) == f"{REPORT_IT}: ValueError"
+
+
+def test_an_error_of_another_process_has_the_place_that_its_trace_tells():
+    package = Path(unforeseen.__file__).parents[1]
+    error = raised(KeyError("x"))
+    trace = "".join(
+        f'  File "{path}", line {line}, in f\n    f()\n'
+        for path, line in (
+            (package / "indexing/stages/merge_stage.py", 7),
+            (package / "graph/merge.py", 12),
+            (Path("/envs") / package.name / "lib/python3.11/json/decoder.py", 3),
+        )
+    )
+    from_elsewhere(error, f"Traceback:\n{trace}KeyError: 'x'")
+    assert told(error) == f"{REPORT_IT}: KeyError: 'x' (graph/merge.py:12)"
+
+
+def test_a_message_is_one_line_of_bounded_length_that_any_table_can_hold():
+    line = told(raised(ValueError("a\nb \ud800 " + "long " * 1_000)))
+    assert "\n" not in line and len(line) < SHOWN_CHARACTERS + 100
+    line.encode()
+
+
+def test_the_same_error_is_told_alike_by_every_process():
+    assert "0x" not in told(raised(ValueError(f"no {object()}"))).replace("0x…", "")
+
+
+def test_an_error_that_cannot_say_what_it_is_has_its_type():
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    assert told(raised(Mute())).endswith(": Mute")
+
+
+@pytest.mark.parametrize(
+    ("error", "unforeseen"),
+    [
+        (ValueError(), True),
+        (MemoryError(), True),
+        (RecursionError(), True),
+        (UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates"), True),
+        (PanicException(), True),
+        (CorruptPart("part x is torn"), False),
+        (DialogueFailed("no JSON"), False),
+        (KeyboardInterrupt(), False),
+        (SystemExit(), False),
+        (asyncio.CancelledError(), False),
+    ],
+)
+def test_ends_that_are_wished_for_and_errors_of_ours_are_not_unforeseen(error, unforeseen):
+    assert is_unforeseen(error) == unforeseen

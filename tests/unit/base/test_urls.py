@@ -1,0 +1,46 @@
+"""How addresses are shown."""
+
+from __future__ import annotations
+
+import pytest
+from linear_time import too_slow
+
+from graphrag_ray.base.urls import display_url, without_secrets
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://me:hidden@host/a.txt?sig=hidden", "https://host/a.txt"),
+        ("simplecache::http://me:hidden@host/a.txt", "simplecache::http://host/a.txt"),
+        ("zip://*.txt::https://me:hidden@host/a.zip", "zip://*.txt::https://host/a.zip"),
+        ("http://me:hidden/with#marks@host/a.txt", "http://…"),
+        ("http://[me:hidden", "http://…"),
+        ("http://[::1]:8000/v1", "http://[::1]:8000/v1"),
+        ("http://host:8000/@me/a.txt", "http://host:8000/@me/a.txt"),
+        ("s3://bucket/a folder/*.txt", "s3://bucket/a folder/*.txt"),
+    ],
+)
+def test_an_address_is_shown_without_password_and_query(url: str, shown: str):
+    assert display_url(url) == shown
+    assert without_secrets(f"cannot read {url}: gone", url) == f"cannot read {shown}: gone"
+
+
+def test_a_password_is_not_told_where_it_stands_without_its_address():
+    url = "memory://me:top%20secret@docs/a?sig=0badc0de"
+    told = "me:top secret@docs/a: no login with top%20secret and sig=0badc0de at http://me@host/b?c=1"
+    assert without_secrets(told, url) == "docs/a: no login with  and  at http://host/b"
+
+
+def test_what_holds_no_address_stays_as_it_is():
+    told = "std::vector a@b.c? 1 // 2 memory:///x, http://host:1/v1#"
+    assert without_secrets(told, "/a/path") == told.removesuffix("#")
+
+
+@pytest.mark.parametrize("unit", ["a", "a.", "::a", "a:", "://", "a://", "@", "::"])
+def test_a_text_is_searched_for_addresses_in_a_time_that_grows_with_it(unit: str):
+    assert not too_slow(without_secrets, lambda n: unit * n, 10_000)
+
+
+def test_an_address_behind_a_long_word_is_found():
+    assert "hidden" not in without_secrets("x" * 100 + "https://me:hidden@host/a")

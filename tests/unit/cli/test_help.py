@@ -1,0 +1,95 @@
+"""What people find in the help of the program."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from graphrag_ray.cli.command_line import COMMANDS, main
+from graphrag_ray.cli.program import PANELS
+
+NAMES = [name for names in COMMANDS.values() for name in names]
+
+
+def lines_of_help(*words: str) -> list[str]:
+    shown = CliRunner().invoke(main, [*words, "--help"], terminal_width=80)
+    assert shown.exit_code == 0, shown.output
+    return shown.output.splitlines()
+
+
+def options_of(name: str) -> set[str]:
+    top = click.Context(main)
+    command = main.get_command(top, name)
+    assert command is not None
+    params = command.get_params(click.Context(command, parent=top))
+    return {next(o for o in p.opts if o.startswith("--")) for p in params if isinstance(p, click.Option)}
+
+
+def test_commands_stand_in_the_order_of_the_work_with_their_whole_summaries():
+    lines = lines_of_help()
+    rows = [f"  {name} {text}" for names in COMMANDS.values() for name, text in names.items()]
+    assert [re.sub(r"(?<=\w) +", " ", line) for line in lines if line.strip().split(" ")[0] in NAMES] == rows
+    assert NAMES[:4] == ["init", "estimate", "index", "status"] and NAMES[-1] == "gc"
+    assert all(len(line) <= 80 for line in lines if not line.startswith(("  Exit", "     ")))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_option_of_a_command_stands_once_below_one_heading(name: str):
+    lines = lines_of_help(name)
+    first = next(i for i, line in enumerate(lines) if line.removesuffix(":") in ("Options", *PANELS))
+    listed = [m for line in lines[first:] for m in re.findall(r"^  (?:-\w, )?(--[\w-]+)", line)]
+    assert sorted(listed) == sorted(options_of(name))
+
+
+def test_headings_name_options_that_exist():
+    every = set().union(*map(options_of, NAMES))
+    assert {option for options in PANELS.values() for option in options} <= every
+
+
+def test_a_misspelt_command_or_option_is_told_the_right_one():
+    assert "Did you mean 'query'?" in CliRunner().invoke(main, ["qery"]).output
+    assert "'--level'" in CliRunner().invoke(main, ["query", "q", "--levell", "C0"]).output
+
+
+def test_help_waits_for_no_library_that_it_does_not_need():
+    script = (
+        "import sys; from graphrag_ray.cli.command_line import main; main(['--help'], standalone_mode=False)"
+    )
+    heavy = "{'pydantic', 'numpy', 'pyarrow', 'ray', 'openai', 'rich.console'} & {*sys.modules}"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{script}; print(*{heavy}, file=sys.stderr)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "Build:" in done.stdout and done.stderr.strip() == ""
+
+
+class TestWhichIndex:
+    def status(self, *words: str) -> str:
+        return CliRunner().invoke(main, ["status", *words]).stderr
+
+    @pytest.fixture
+    def config(self, tmp_path: Path) -> str:
+        path = tmp_path / "settings.yaml"
+        path.write_text("root: of-config\n")
+        return str(path)
+
+    def test_the_environment_says_it_where_nothing_else_does(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setenv("GRAPHRAG_RAY_ROOT", "/nowhere/of-environment")
+        assert "there is no index at /nowhere/of-environment" in self.status()
+
+    def test_what_is_typed_wins_over_it(self, monkeypatch: pytest.MonkeyPatch, config: str):
+        monkeypatch.setenv("GRAPHRAG_RAY_ROOT", "/nowhere/of-environment")
+        assert "of-config;" in self.status("--config", config)
+        assert "/nowhere/typed;" in self.status("--root", "/nowhere/typed", "--config", config)
+
+    def test_without_any_the_message_names_the_variable(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.delenv("GRAPHRAG_RAY_ROOT", raising=False)
+        assert "Missing option '--root'. Or set GRAPHRAG_RAY_ROOT." in self.status()

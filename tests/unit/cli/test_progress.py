@@ -1,0 +1,282 @@
+"""What a person sees of a running sweep."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from graphrag_ray.cli.progress import Observer, duration, progress_line, step_line
+from graphrag_ray.engine.executor import Progress
+from graphrag_ray.engine.pace import RATE_OVER_S, Amount, Pace, Recent, seconds_left
+from graphrag_ray.indexing.build import _observer
+from graphrag_ray.llm.accounting import Accounts, InFlight, Limits, Totals
+
+
+def seen(done: int, seconds: float, tokens: int = 0, pico_usd: int | None = 0, **changes) -> Progress:
+    totals = Totals(prompt_tokens=tokens, cost_pico_usd=pico_usd)
+    accounts = Accounts({("extract", "m"): totals}, limits=changes.pop("limits", {}))
+    accounts = changes.pop("accounts", accounts)
+    values = {
+        "stage": "extract",
+        "done": done,
+        "total": 1000,
+        "failed": 0,
+        "in_flight": InFlight(calls=12),
+        "accounts": accounts,
+        "before": Accounts(),
+        "seconds": seconds,
+    }
+    return Progress(**(values | changes))
+
+
+def line_after(*glimpses: Progress, bar: bool = False) -> str:
+    recent = Recent()
+    for p in glimpses:
+        recent.note(p)
+    return progress_line(Pace.of(glimpses[-1], recent), bar=bar)
+
+
+def test_a_line_says_how_far_how_fast_and_how_long():
+    limits = {"m": Limits(None, 2_000_000)}
+    line = line_after(seen(0, 0.1), seen(1, 0.2), seen(100, 60.0, 200_000, 5 * 10**11, limits=limits))
+    assert line.split("  ")[0] == "extract"
+    for part in (" 10%  100/1,000", "12 in flight", "of 2,000,000 tokens/min", "$0.5000", "9 min left"):
+        assert part in line
+
+
+def test_rate_and_time_left_follow_the_last_half_minute():
+    slow_then_fast = [seen(0, 0.0)]
+    slow_then_fast += [seen(s, float(s), s * 10) for s in range(1, 101)]
+    slow_then_fast += [seen(100 + 10 * s, 100.0 + s, 1000 + 100 * s) for s in range(1, 41)]
+    line = line_after(*slow_then_fast)
+    assert "500/1,000" in line and "50 s left" in line and "6,000 tokens/min" in line
+    assert RATE_OVER_S == 30.0
+
+
+def test_the_cost_is_that_of_the_whole_run():
+    before = Accounts({("extract", "m"): Totals(cost_pico_usd=3 * 10**12)})
+    assert "$4.50" in line_after(seen(1, 2.0, 10, 15 * 10**11, before=before))
+    assert "cost unknown" in line_after(seen(1, 2.0, 10, None, before=before))
+
+
+def test_without_a_total_or_a_limit_nothing_is_made_up():
+    line = line_after(seen(7, 10.0, total=None))
+    assert "left" not in line and "/" not in line.replace("tokens/min", "") and " of " not in line
+
+
+def test_the_bar_is_as_full_as_the_stage():
+    assert line_after(seen(500, 1.0), bar=True).count("━") == 10
+    assert line_after(seen(1000, 1.0), bar=True).count("╌") == 0
+
+
+def test_the_share_is_that_of_the_numbers_beside_it():
+    # As of 932 items, 640 of which are done, most of the others with one call more to come.
+    totals = Totals(calls=1_514)
+    p = seen(640, 30.0, accounts=Accounts({("extract", "m"): totals}), total=932, turns=1_280, turns_each=2.0)
+    share, count, items = re.search(r"(\d+)%  ([\d,]+/[\d,]+) calls  (\S+) done", line_after(p)).groups()
+    done, total = (int(n.replace(",", "")) for n in count.split("/"))
+    assert int(share) == 100 * done // total and items == "640/932"
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
+def test_no_line_is_longer_than_the_terminal(width: int):
+    limits = {"m": Limits(10_000, 2_000_000)}
+    big = seen(123_456, 4_000.0, 10**9, None, limits=limits, total=1_669_000, failed=12, turns_each=2.5)
+    recent = Recent()
+    for p in (seen(0, 0.1, total=1_669_000), big):
+        recent.note(p)
+    line = progress_line(Pace.of(big, recent), "extract", width, bar=True)
+    assert len(line) < width and line.startswith("extract") and "123,456/1,669,000" in line
+    counts = {"levels": {"C0": 13, "C1": 45}, "communities": 68, "modularity": 0.6382, "files": 12}
+    ended = step_line("communities", 0.1, counts, False, width).plain
+    assert len(ended) <= max(width, 26) and ("C0 13, C1 45" in ended or width < 60)
+
+
+def test_another_sweep_of_a_step_starts_counting_anew():
+    assert "89 s left" in line_after(seen(900, 100.0), seen(1, 0.2), seen(10, 1.0))
+
+
+LIMIT = 2_000_000
+LATENCY_S, CALL_TOKENS = 10.0, 3_400
+
+
+def breadth_first(seconds: float, items: int = 1_669) -> tuple[Progress, float]:
+    """An extraction at its limit: all first calls, then all gleaning questions, then gleanings for every
+    second item, which ends with its second call else. And the seconds that are left in truth."""
+    calls_in_all = 2.5 * items
+    a_second = LIMIT / CALL_TOKENS / 60.0
+    answered = int(max(0.0, min(calls_in_all, (seconds - LATENCY_S) * a_second)))
+    in_flight = int(min(calls_in_all, seconds * a_second)) - answered
+    ended_at_second = max(0, min(items, answered - items)) // 2
+    done = ended_at_second + max(0, answered - 2 * items)
+    totals = Totals(calls=answered, prompt_tokens=answered * CALL_TOKENS)
+    for _ in range(min(answered, 20)):
+        totals.latency.add(LATENCY_S)
+    p = seen(
+        done,
+        seconds,
+        accounts=Accounts({("extract", "m"): totals} if answered else {}, limits={"m": Limits(1e4, LIMIT)}),
+        total=items,
+        in_flight=InFlight(in_flight, in_flight * CALL_TOKENS),
+        turns=2 * ended_at_second + 3 * (done - ended_at_second),
+        turns_each=2.5,
+    )
+    return p, calls_in_all / a_second + LATENCY_S - seconds
+
+
+def test_while_no_item_is_done_the_line_shows_that_calls_are_answered():
+    glimpses = [breadth_first(s)[0] for s in range(120)]
+    assert glimpses[-1].done == 0
+    line = line_after(*glimpses, bar=True)
+    assert " 25%  1,068/4,172 calls  0/1,669 done  98 in flight" in line and line.count("━") == 5
+    assert "5 min left" in line
+
+
+@pytest.mark.parametrize("limited", [True, False])
+def test_the_time_left_is_right_whatever_the_order_of_calls(limited: bool):
+    recent = Recent()
+    for s in range(1, 400):
+        p, left_s = breadth_first(float(s))
+        if not limited:
+            p.accounts.limits.clear()
+        recent.note(p)
+        told = seconds_left(p, Amount.of(p), recent)
+        if told is not None:
+            assert left_s / 2 <= told <= 2 * left_s + 1, (s, told, left_s)
+        if s > RATE_OVER_S + LATENCY_S:
+            assert told is not None and abs(told - left_s) <= 0.2 * left_s + 2.0, (s, told, left_s)
+
+
+def test_the_last_calls_are_not_said_to_take_no_time():
+    totals = Totals(calls=1_000)
+    for _ in range(1_000):
+        totals.latency.add(8.0)
+    p = seen(998, 300.0, accounts=Accounts({("report", "m"): totals}), turns=998, turns_each=1.0)
+    early = seen(900, 280.0, accounts=Accounts({("report", "m"): Totals(calls=900)}), turns_each=1.0)
+    first = seen(1, 1.0, accounts=Accounts({("report", "m"): Totals(calls=1)}), turns_each=1.0)
+    assert "left" not in line_after(first, early, p)  # 20 s for 98 calls: nothing is said of two of them
+    late = seen(998, 309.0, accounts=p.accounts, turns=998, turns_each=1.0)
+    assert "left" not in line_after(first, early, p, late)  # whatever holds them up, no pace tells of it
+
+
+RECORDED = json.loads((Path(__file__).parent / "sweeps.json").read_text("utf-8"))
+"""Two sweeps of a real run: 150 chunks of podcasts with gleanings, and descriptions. A simulated endpoint has
+limits, and of its calls one in a hundred takes eight times as long. The last item of the first sweep waits
+70 s for such calls."""
+STRAGGLERS = 0.03
+
+
+@pytest.mark.parametrize("stage", RECORDED)
+def test_the_time_that_is_told_of_a_real_sweep_is_within_a_factor_of_about_two(stage: str):
+    trace = RECORDED[stage]
+    rows = [dict(zip(trace["columns"], row, strict=True)) for row in trace["rows"]]
+    most = max(row["done"] for row in rows) * (1 - STRAGGLERS)
+    ends = next(row["seconds"] for row in rows if row["done"] >= most)
+    recent, told = Recent(), 0
+    for row in rows:
+        accounts = Accounts(
+            {(stage, "m"): Totals(calls=row["calls"], prompt_tokens=row["tokens"])},
+            limits={"m": Limits(trace["rpm"], trace["tpm"])},
+        )
+        p = seen(
+            row["done"], row["seconds"], stage=stage, accounts=accounts, total=row["total"],
+            in_flight=InFlight(row["in_flight"], row["in_flight_tokens"]),
+            turns=row["turns"], turns_each=trace["turns_each"],
+        )  # fmt: skip
+        recent.note(p)
+        left = seconds_left(p, Amount.of(p), recent)
+        true = ends - row["seconds"]
+        if left is not None and true > 1.5:
+            told += 1
+            assert true / 2.2 - 2 <= left <= 2.2 * true + 2, (row, left, true)
+        assert true > -20 or not left, (row, left)  # long after: one call hangs, and nothing tells of it
+    assert told >= 5
+
+
+def test_where_a_call_answers_many_items_these_are_counted():
+    p = seen(500, 10.0, accounts=Accounts({("embed", "m"): Totals(calls=3)}))
+    line = line_after(seen(1, 0.2), p)
+    assert " 50%  500/1,000" in line and "calls" not in line and "10 s left" in line
+
+
+def test_a_count_beyond_what_was_expected_is_not_more_than_all():
+    p = seen(2, 10.0, accounts=Accounts({("extract", "m"): Totals(calls=9_000)}), turns=9, turns_each=2.5)
+    share = Amount.of(p).share
+    assert share is not None and share < 1.0
+
+
+def test_quiet_says_nothing(capsys):
+    with Observer(quiet=True) as observer:
+        observer.step_started("extract")
+        observer.progress(seen(1, 100.0))
+        observer.note("hello")
+        observer.step_ended("extract", 1.0, {"entities": 1}, reused=False)
+    captured = capsys.readouterr()
+    assert captured.out == captured.err == ""
+
+
+def test_a_step_that_ended_tells_its_counts_in_words(capsys):
+    Observer().step_ended("communities", 1.2, {"components": {"count": 60, "largest_share": 0.8134}}, False)
+    assert "60 components, the largest 81%" in capsys.readouterr().err
+    Observer().step_ended("communities", 1.2, {"components": {"count": 1, "largest_share": 1.0}}, False)
+    assert capsys.readouterr().err.endswith("1 component\n")
+
+
+def test_durations_are_said_as_people_say_them():
+    assert [duration(s) for s in (5, 89, 120, 5399, 9000)] == ["5 s", "89 s", "2 min", "90 min", "2.5 h"]
+
+
+def test_how_an_unknown_cost_becomes_known_is_said_once(capsys):
+    with Observer() as observer:
+        observer.progress(seen(1, 2.0, 10, None))
+        observer.progress(seen(2, 3.0, 20, None))
+    assert capsys.readouterr().err.count("--set models.default.price.input_usd_per_mtok=…") == 1
+
+
+class Cells(ModuleType):
+    """Stands for IPython.display: what each output of a cell shows at last."""
+
+    def __init__(self) -> None:
+        super().__init__("IPython.display")
+        self.shown: dict[str, str] = {}
+
+    def display(self, data: dict[str, str], *, raw: bool, display_id: str, update: bool) -> None:
+        assert raw and data.keys() == {"text/plain"} and update == (display_id in self.shown)
+        self.shown[display_id] = data["text/plain"]
+
+
+def test_a_notebook_has_one_output_that_moves(monkeypatch: pytest.MonkeyPatch, capsys):
+    monkeypatch.setattr("graphrag_ray.cli.progress.DRAWN_EVERY_S", 0.0)
+    cells = Cells()
+    for name in ("ipykernel", "IPython"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, "IPython.display", cells)
+    with _observer(None) as observer:
+        observer.step_started("extract")
+        observer.progress(seen(500, 1.0))
+        assert "500/1,000" in next(iter(cells.shown.values()))
+        observer.note("<b>not HTML</b>")
+        observer.step_ended("extract", 1.0, {"entities": 1}, reused=False)
+    (shown,) = cells.shown.values()
+    assert re.sub(" +", " ", shown) == "<b>not HTML</b>\nextract 1.0 s entities 1\n"
+    assert capsys.readouterr().err == ""
+
+
+def test_a_script_shows_progress_where_somebody_sees_it_or_wants_it(capsys):
+    for wanted, shown in ((None, False), (False, False), (True, True)):
+        with _observer(wanted) as observer:
+            observer.step_ended("extract", 1.0, {}, reused=False)
+        assert ("extract" in capsys.readouterr().err) == shown
+
+
+def test_whoever_asks_from_python_waits_for_no_terminal():
+    names = ("sys", "graphrag_ray.indexing.build", "graphrag_ray.asking.ask", "graphrag_ray.asking.batch")
+    script = f"import {', '.join(names)}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert not {"rich.console", "graphrag_ray.cli"} & {*done.stdout.split()}

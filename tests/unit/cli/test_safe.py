@@ -1,0 +1,77 @@
+"""No text of a document steers the terminal on which it is shown."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.markdown import Markdown
+from rich.table import Table
+from rich.text import Text
+
+from graphrag_ray.cli import console
+from graphrag_ray.cli.safe import SafeConsole, one_line, safe
+
+CLEAR = "\x1b[2J\x1b]0;owned\x07"
+HOSTILE = f"before {CLEAR}\x9b31m\u202eafter\r"
+
+
+def printed(*what: object, width: int = 300) -> str:
+    out = io.StringIO()
+    shown = SafeConsole(file=out, width=width, markup=False, highlight=False, emoji=False)
+    for one in what:
+        shown.print(one, soft_wrap=True)
+    return out.getvalue()
+
+
+def steers(text: str) -> bool:
+    return any((c < " " and c not in "\n\t") or "\x7f" <= c <= "\x9f" or c in "\u202e\u2066" for c in text)
+
+
+def table_of(text: str) -> Table:
+    table = Table("a")
+    table.add_row(text)
+    return table
+
+
+@pytest.mark.parametrize(
+    "wrapped", [str, Text, Markdown, table_of], ids=["text", "Text", "Markdown", "table"]
+)
+def test_control_characters_are_shown_and_not_obeyed(wrapped):
+    shown = printed(wrapped(HOSTILE))
+    assert not steers(shown)
+    assert "\\x1b[2J" in shown and "\\x9b31m" in shown and "\\u202eafter" in shown
+
+
+def test_styles_of_our_own_still_reach_a_terminal():
+    out = io.StringIO()
+    SafeConsole(file=out, force_terminal=True, color_system="truecolor", width=80).print("x", style="bold")
+    assert out.getvalue() == "\x1b[1mx\x1b[0m\n"
+
+
+def test_tabs_line_feeds_and_other_scripts_stay_as_they_are():
+    text = "tab\there\nline, Ωμέγα, עברית, 👩‍🔧"
+    assert safe(text) == text and safe("a\r\nb") == "a\nb"
+
+
+@given(st.text())
+def test_nothing_that_steers_is_left(text: str):
+    assert not steers(safe(text)) and safe(safe(text)) == safe(text)
+
+
+@given(st.text())
+def test_json_holds_the_same_text_without_such_characters(text: str):
+    shown = console.as_json({"text": text})
+    assert not steers(shown) and json.loads(shown) == orjson.loads(shown) == {"text": text}
+
+
+def test_a_line_is_one_line_and_no_longer_than_wanted():
+    assert (
+        one_line(" a\n\n b\tc ") == "a b c"
+        and one_line("abcdef", 4) == "abc…"
+        and one_line("abcd", 4) == "abcd"
+    )

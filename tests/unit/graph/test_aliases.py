@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphrag_ray.base.errors import SettingsError
+from graphrag_ray.base.ids import entity_key
+from graphrag_ray.graph.aliases import Names, parse_names
+
+
+def test_an_alias_meets_its_canonical_name_under_one_key():
+    names = parse_names("Mara Venn:\n  - Mayor Venn\n  - m. venn\n", None)
+    assert names.key(" mayor   Venn ") == "MARA VENN"
+    assert names.key("M. Venn") == names.key("Mara Venn") == "MARA VENN"
+    assert names.key("Someone Else") == "SOMEONE ELSE"
+
+
+def test_an_alias_of_an_alias_resolves_to_the_end_of_the_chain():
+    names = parse_names("A: [B]\nB: [C]\n", None)
+    assert names.key("c") == "A"
+
+
+def test_one_alias_may_stand_without_brackets_and_a_canonical_name_may_stand_twice():
+    names = parse_names("A: B\nC: [D]\nA: [E]\n", None)
+    assert [names.key(n) for n in "BDE"] == ["A", "C", "A"]
+
+
+def test_names_that_yaml_takes_for_other_things_stay_names():
+    names = parse_names("NO: [yes, 1984, null]\n", None)
+    assert [names.key(n) for n in ("Yes", "1984", "Null")] == ["NO", "NO", "NO"]
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("A: [X]\nB: [x]\n", "'X' is an alias of both 'A' and 'B'"),
+        ("A: [B]\nB: [A]\n", "'B' -> 'A' -> 'B'"),
+        ("A: [B]\nB: [C]\nC: [A]\n", "leads in a circle"),
+        ("A: {B: C}\n", "line 1"),
+        ("- A\n", "not a mapping"),
+        ("A: [B\n", "not YAML"),
+        ("A: ['']\n", "line 1: an empty name"),
+    ],
+)
+def test_aliases_that_cannot_be_used_are_named(text, named):
+    with pytest.raises(SettingsError, match=named.replace("(", r"\(")):
+        parse_names(text, None)
+
+
+def test_a_name_that_is_its_own_alias_is_no_circle():
+    assert parse_names("Acme: [ACME, acme]\n", None).key("acme") == "ACME"
+
+
+def test_blocked_names_have_no_key_under_any_alias():
+    names = parse_names("Noise: [static]\n", "# not names\nnoise\n\n  applause  \nC#\n")
+    assert names.key("Applause") is None
+    assert names.key("Static") is None
+    assert names.key("c#") is None
+    assert names.key("# not names") == "# NOT NAMES"
+
+
+def test_a_blocked_alias_does_not_block_its_canonical_name():
+    names = parse_names("Kevin Scott: [Scott]\n", "scott")
+    assert names.key("Scott") is None
+    assert names.key("Kevin Scott") == "KEVIN SCOTT"
+
+
+def test_an_empty_name_has_no_key():
+    assert Names().key(' "" ') is None
+
+
+@given(st.text(max_size=20))
+def test_without_files_the_key_is_the_entity_key(name):
+    assert parse_names(None, None).key(name) == (entity_key(name) or None)
+
+
+def test_names_travel_to_workers_and_say_what_they_are():
+    names = parse_names("A: [B, C]\n", "D\nE")
+    assert pickle.loads(pickle.dumps(names)).key("b") == "A"
+    assert names.to_json() == parse_names("A: [C, B]\n", "E\nD").to_json() != Names().to_json()

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphrag_ray.base import ids
+from graphrag_ray.graph.integer_arrays import codes, degrees, graph_arrays, id_prefixes
+
+IDS = sorted(ids.entity_id(f"NAME {i}") for i in range(50))
+
+
+def test_prefixes_read_from_buffers_are_those_of_ids():
+    column = pa.chunked_array([IDS[:20], IDS[20:]], type=pa.string())
+    assert id_prefixes(column).tolist() == ids.prefixes(IDS).tolist()
+    assert (
+        id_prefixes(pa.array(IDS, type=pa.large_string()).slice(7, 9)).tolist()
+        == ids.prefixes(IDS[7:16]).tolist()
+    )
+
+
+@pytest.mark.parametrize("odd", [None, "short", "G" * 32, "A" * 32, "é" * 16])
+def test_what_is_not_an_id_has_no_prefix(odd):
+    assert id_prefixes(pa.array([IDS[0], odd])) is None
+
+
+def test_ids_that_differ_after_the_prefix_only_are_told_apart():
+    twins = ["0" * 16 + "a" * 16, "0" * 16 + "b" * 16]
+    source, target = graph_arrays([pa.array(twins)], pa.array(twins), pa.array(twins[::-1]))
+    assert (source.tolist(), target.tolist()) == ([0, 1], [1, 0])
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.tuples(st.integers(0, 49), st.integers(0, 49)), max_size=60),
+    st.integers(0, 50),
+    st.booleans(),
+)
+def test_ends_become_places_in_the_parts_of_the_entity_table(pairs, cut, hashed):
+    names = IDS if hashed else [f"e{i}" for i in range(50)]
+    parts = [pa.array(names[:cut], type=pa.string()), pa.chunked_array([names[cut:]], type=pa.string())]
+    ends = [pa.chunked_array([[names[p[i]] for p in pairs]], type=pa.string()) for i in (0, 1)]
+    source, target = graph_arrays(parts, *ends)
+    assert list(zip(source.tolist(), target.tolist(), strict=True)) == pairs
+
+
+@pytest.mark.parametrize("missing", [ids.entity_id("NOBODY"), "nobody"])
+def test_an_end_that_is_no_entity_is_named(missing):
+    with pytest.raises(ValueError, match=missing):
+        graph_arrays([pa.array(IDS)], pa.array([IDS[0]]), pa.array([missing]))
+
+
+def test_an_entity_that_stands_twice_is_named():
+    with pytest.raises(ValueError, match=IDS[3]):
+        graph_arrays([pa.array(IDS), pa.array([IDS[3]])], pa.array([IDS[0]]), pa.array([IDS[1]]))
+
+
+def test_a_graph_without_anything_is_a_graph():
+    empty = pa.array([], type=pa.string())
+    source, target = graph_arrays([], empty, empty)
+    assert len(source) == len(target) == 0
+    assert degrees(source, target, 3).tolist() == [0, 0, 0]
+
+
+def test_degrees_count_relationships_at_both_ends():
+    assert degrees(np.array([0, 0, 1]), np.array([1, 2, 2]), 4).tolist() == [2, 2, 2, 0]
+
+
+@given(st.lists(st.none() | st.text(max_size=3), max_size=30), st.integers(0, 30))
+def test_codes_compare_as_values_do(values, cut):
+    column = pa.chunked_array([values[:cut], values[cut:]], type=pa.string())
+    code, distinct = codes(column)
+    assert distinct.to_pylist() == sorted({v for v in values if v is not None})
+    assert [None if c < 0 else distinct[int(c)].as_py() for c in code] == values

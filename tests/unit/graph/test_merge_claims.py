@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphrag_ray.base.ids import entity_id
+from graphrag_ray.base.schema import COVARIATES
+from graphrag_ray.extract.claims_dialogue import ClaimRecord, ClaimRecords
+from graphrag_ray.graph.merge import Unit
+from graphrag_ray.graph.merge_claims import claim_rows, merge_claims
+
+KNOWN = pa.array([entity_id("ADA")])
+
+
+def claim(subject="ADA", description="Sold the mill.", status="TRUE", start=None, quote="", type_="SALE"):
+    return ClaimRecord(subject, "NONE", type_, status, start, None, description, quote)
+
+
+def rows(*chunks):
+    """One chunk of document d per argument, each a list of claims."""
+    return claim_rows((Unit(f"u{i}", "d", i), ClaimRecords(tuple(c), 0)) for i, c in enumerate(chunks))
+
+
+def test_the_same_claim_in_two_chunks_is_one_with_both_as_provenance():
+    table, n_unmatched = merge_claims(
+        rows([claim(quote="first")], [claim(description="sold  the MILL", start="2014", quote="second")]),
+        KNOWN,
+    )
+    assert table.schema == COVARIATES
+    (row,) = table.to_pylist()
+    assert (row["text_unit_id"], row["text_unit_ids"]) == ("u0", ["u0", "u1"])
+    assert (row["description"], row["source_text"], row["start_date"]) == ("Sold the mill.", "first", "2014")
+    assert (row["subject_entity_id"], row["covariate_type"], n_unmatched) == (entity_id("ADA"), "claim", 0)
+
+
+def test_a_claim_about_something_else_is_another_claim():
+    table, _ = merge_claims(
+        rows([claim(), claim(description="Bought the mill."), claim(type_="GIFT"), claim(subject="BOB")]),
+        KNOWN,
+    )
+    assert len(table) == 4
+
+
+def test_a_claim_whose_subject_is_no_entity_is_kept_and_counted():
+    table, n_unmatched = merge_claims(rows([claim(subject="BOB"), claim()]), KNOWN)
+    assert n_unmatched == 1
+    assert {r["subject_id"]: r["subject_entity_id"] for r in table.to_pylist()} == {
+        "ADA": entity_id("ADA"),
+        "BOB": None,
+    }
+
+
+def test_the_status_is_that_of_most_and_a_tie_is_suspected():
+    def status(*stated):
+        return merge_claims(rows(*([claim(status=s)] for s in stated)), KNOWN).table["status"].to_pylist()
+
+    assert status("TRUE", "FALSE", "TRUE") == ["TRUE"]
+    assert status("TRUE", "FALSE") == ["SUSPECTED"]
+    assert status("FALSE") == ["FALSE"]
+
+
+def test_a_claim_keeps_its_id_when_an_earlier_chunk_comes_to_state_it():
+    late = merge_claims(rows([], [claim()]), KNOWN).table
+    both = merge_claims(rows([claim()], [claim()]), KNOWN).table
+    assert late["id"] == both["id"]
+    assert late["text_unit_id"] != both["text_unit_id"]
+
+
+def test_no_claims_are_a_table_too():
+    table, n_unmatched = merge_claims(rows(), pa.array([], type=pa.string()))
+    assert (table.schema, len(table), n_unmatched) == (COVARIATES, 0, 0)
+
+
+claims = st.builds(
+    claim,
+    st.sampled_from(["ADA", "BOB"]),
+    st.sampled_from(["Sold it.", "sold it", "Left."]),
+    st.sampled_from(["TRUE", "FALSE", "SUSPECTED"]),
+    st.sampled_from([None, "2014", "2015"]),
+    st.sampled_from(["", "a", "b"]),
+)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.lists(claims, max_size=3), max_size=5), st.integers(0, 9))
+def test_claims_do_not_depend_on_the_order_of_rows(chunks, seed):
+    table = rows(*chunks)
+    again = table.take(pa.array(np.random.default_rng(seed).permutation(len(table))))
+    assert merge_claims(again, KNOWN).table.equals(merge_claims(table, KNOWN).table)

@@ -1,0 +1,234 @@
+"""A large table file that is read in pieces gives the tables that it gives as one."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from s3_server import BUCKET, S3Server
+from web_server import serving
+
+from graphrag_ray.base import schema
+from graphrag_ray.base.errors import InputError
+from graphrag_ray.cli.progress import Observer
+from graphrag_ray.corpus import table_rows
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.indexing.run import Result, Run
+from graphrag_ray.indexing.stages import input_splits
+from graphrag_ray.indexing.stages import read_stage as read_step
+from graphrag_ray.settings.prompts import load_prompts
+from graphrag_ray.settings.settings_file import parse_settings
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parts import Part, read_table
+
+PROMPTS = load_prompts()
+NAMES = ("documents", "text_units", "failures")
+
+
+def read(
+    folder: Path,
+    limit: int,
+    split: bool,
+    scan_bytes: int = 100,
+    at: str = "",
+    storage: dict[str, Any] | None = None,
+    **options: Any,
+) -> tuple[Store, Result]:
+    """at: where INPUT is, if not in the folder; storage: how it is reached."""
+    given = {"input": {**options, "storage": storage} if storage else options}
+    chunking = {"size": 20, "overlap": 4, "min_new_tokens": 2}
+    read_as = parse_settings({**given, "chunking": chunking})
+    store = Store(str(folder / f"index {split}"))
+    executor = LocalExecutor(store, Models.of(read_as))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(read_step, "_split_bytes", lambda total: limit)
+        patched.setattr(input_splits, "SCAN_BYTES", scan_bytes)
+        patched.setattr(input_splits, "_LINE_BYTES", 7)
+        if not split:
+            patched.setattr(input_splits.stretches, "EXTENSIONS", ())
+        run = Run(executor, read_as, PROMPTS, None, Observer(quiet=True))
+        return store, read_step.read(run, at or str(folder / "in"), add=False, allow_deletes=False)
+
+
+def tables(found: tuple[Store, Result]) -> dict[str, list[dict[str, Any]]]:
+    store, result = found
+    return {n: read_table(store, result.parts(n), None, schema.TABLES[n]).to_pylist() for n in NAMES}
+
+
+def write(folder: Path, name: str, data: bytes) -> None:
+    (folder / "in").mkdir(exist_ok=True)
+    (folder / "in" / name).write_bytes(data)
+
+
+names = st.sampled_from(["a", "b", "c", "1", "2", "3", ""])
+texts = st.one_of(
+    st.sampled_from(["", " ", "x", "Zoë met ALICE. "]), st.just("a longer text, in chunks, " * 12)
+)
+rows = st.fixed_dictionaries({}, optional={"id": names, "text": texts, "k": st.integers(0, 9)})
+odd = st.sampled_from([b"", b"  \t", b"\r", b'{"text": "b"', b"[1]", b"null", "{é".encode("cp1252"), b"\x00"])
+written = rows.map(lambda row: json.dumps(row, ensure_ascii=False).encode())
+lines = st.lists(st.one_of(written, written, odd), max_size=25)
+
+
+@settings(max_examples=50, deadline=None)
+@given(lines, st.booleans(), st.sampled_from([None, "id"]), st.integers(200, 4000), st.integers(1, 300))
+def test_any_lines_in_pieces_of_any_size_give_the_tables_of_one(
+    lines: list[bytes], ends: bool, id_column: str | None, limit: int, scan_bytes: int
+) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        first = b'{"id": "first", "text": "so that there is one"}'
+        write(folder, "rows.jsonl", b"\n".join([first, *lines]) + b"\n" * ends)
+        write(folder, "small.txt", b"BOB met CAROL.")
+        whole = tables(read(folder, 10_000_000, False, id_column=id_column))
+        assert tables(read(folder, limit, True, scan_bytes, id_column=id_column)) == whole
+
+
+def test_a_large_file_is_read_by_many_and_a_line_more_changes_few_pieces(tmp_path: Path) -> None:
+    lines = [json.dumps({"id": f"row {i}", "text": f"text {i} " * (i % 9 + 1)}).encode() for i in range(1000)]
+
+    def stretches(lines: list[bytes]) -> set[bytes]:
+        data = b"\n".join(lines)
+        write(tmp_path, "rows.jsonl", data)
+        seen = set()
+        with pytest.MonkeyPatch.context() as patched:
+            inner = read_step.read_stretch
+
+            def noted(*given: Any) -> bytes:
+                found = inner(*given)
+                seen.add(found)
+                return found
+
+            patched.setattr(read_step, "read_stretch", noted)
+            _, result = read(tmp_path, 5000, True, 40_000, id_column="id")
+        assert result.counts["documents"] == len(lines) and not result.parts("failures")
+        assert sum(len(part) for part in seen) == len(data) and max(len(part) for part in seen) <= 5000
+        return seen
+
+    before = stretches(lines)
+    after = stretches([*lines[:400], b'{"id": "new", "text": "new"}', *lines[400:]])
+    assert len(before) > 15 and len(before - after) <= 8
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_of_names_that_no_other_piece_has_only_hashes_are_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repeated: bool
+) -> None:
+    rows = [{"id": f"row {i}", "text": f"text {i} " * 9} for i in range(200)]
+    rows[190]["id"] = "row 3" if repeated else "row 190"
+    write(tmp_path, "rows.jsonl", b"\n".join(json.dumps(row).encode() for row in rows))
+    collected: list[str] = []
+    inner = read_step.read_table
+
+    def noted(store: Store, parts: list[Part], *given: Any) -> pa.Table:
+        found = inner(store, parts, *given)
+        if "row_names" in parts[0].path and "name" in found.column_names:
+            collected.extend(found["name"].to_pylist())
+        return found
+
+    monkeypatch.setattr(read_step, "read_table", noted)
+    _, result = read(tmp_path, 4000, True, 1500, id_column="id")
+    assert result.counts["documents"] == 200 - repeated and len(result.parts("documents")) > 10
+    assert 2 * repeated <= len(collected) < 100 * repeated + 1
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize("limit", [5_000, 40_000])
+def test_row_groups_by_themselves_give_the_tables_of_one_file(
+    tmp_path: Path, damaged: bool, limit: int
+) -> None:
+    write(tmp_path, "rows.parquet", b"")
+    path = tmp_path / "in" / "rows.parquet"
+    table = pa.table({"id": [i % 990 for i in range(1000)], "text": [f"text {i} " * 20 for i in range(1000)]})
+    pq.write_table(table, path, row_group_size=100, compression="NONE", use_dictionary=False)
+    if damaged:
+        data = bytearray(path.read_bytes())
+        # What the row group of rows 401 to 500 begins with, and the first half of its texts.
+        start, end = data.index(b"text 400 ") - 400, data.index(b"text 450 ")
+        data[start:end] = b"\xff" * (end - start)
+        path.write_bytes(data)
+    whole = tables(read(tmp_path, limit, False, id_column="id"))
+    store, result = read(tmp_path, limit, True, id_column="id")
+    assert tables((store, result)) == whole
+    assert len(result.tables["documents"]) > 1
+    assert len(whole["failures"]) == 10 + damaged and len(whole["documents"]) == 990 - 100 * damaged
+    assert not damaged or any("rows 401 to 500 of 1000" in f["error"] for f in whole["failures"])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "\ufeff".encode() + b'{"text": "a"}\n' * 99,
+        b"[\n" + b'{"text": "a"},\n' * 99 + b"]",
+        b'{"other": "a"}\n' * 99,
+        b"\x00" + b'{"text": "a"}\n' * 99,
+    ],
+    ids=["byte order mark", "array", "no text column", "binary"],
+)
+def test_what_is_told_of_a_whole_file_is_told_once(tmp_path: Path, data: bytes) -> None:
+    write(tmp_path, "rows.jsonl", data)
+    write(tmp_path, "small.txt", b"BOB met CAROL.")
+    whole = tables(read(tmp_path, 100, False))
+    assert tables(read(tmp_path, 100, True)) == whole
+    assert len(whole["documents"]) + len(whole["failures"]) in (2, 100)
+
+
+def test_pieces_of_files_on_object_storage_are_read_by_ranges(tmp_path: Path, s3_owner: S3Server) -> None:
+    rows = [{"id": i % 290, "text": f"text {i} " * 9} for i in range(300)]
+    write(tmp_path, "a.jsonl", b"\n".join(json.dumps(row).encode() for row in rows))
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in" / "b.parquet", row_group_size=20)
+    at = f"{BUCKET}/{uuid.uuid4().hex[:12]}"
+    for path in (tmp_path / "in").iterdir():
+        s3_owner.files().pipe_file(f"{at}/{path.name}", path.read_bytes())
+    storage = {"endpoint_url": s3_owner.address}
+    whole = tables(read(tmp_path, 4000, False, id_column="id"))
+    store, result = read(tmp_path, 4000, True, 1500, at=f"s3://{at}", id_column="id", storage=storage)
+    assert tables((store, result)) == whole
+    assert len(result.tables["documents"]) > 10 and len(whole["failures"]) == 20
+
+
+WHY = "its server sends no parts of files (HTTP range requests). Download it"
+
+
+@pytest.mark.parametrize("block_bytes", [2_000, 5 << 20])
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
+def test_a_web_server_that_sends_only_whole_files_is_not_asked_for_one_as_often_as_it_has_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, block_bytes: int
+) -> None:
+    monkeypatch.setattr(read_step, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(table_rows, "HEAD_BYTES", 500)
+    rows = [{"id": i, "text": f"text {i} " * 9} for i in range(300)]
+    data = b"\n".join(json.dumps(row).encode() for row in rows)
+    if name.endswith(".parquet"):
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / name, row_group_size=20)
+        data = (tmp_path / name).read_bytes()
+    storage = {"options": {"block_size": block_bytes}}
+    with serving({f"/{name}": data}) as web:
+
+        def found() -> dict[str, list[dict[str, Any]]]:
+            shutil.rmtree(tmp_path / "index True", ignore_errors=True)
+            return tables(read(tmp_path, 4000, True, 1500, at=f"http://{web.host}/{name}", storage=storage))
+
+        by_parts = found()
+        assert len(by_parts["documents"]) == 300 and not by_parts["failures"] and len(web.asked) > 5
+        web.ranges, web.asked = False, []
+        if block_bytes > len(data):
+            assert found() == by_parts
+        elif name.endswith(".jsonl"):
+            (failure,) = found()["failures"]
+            assert failure["document"] == name and failure["item"] == name and WHY in failure["error"]
+        else:
+            with pytest.raises(InputError, match=re.escape(WHY)):
+                found()
+        assert len(web.asked) <= 5

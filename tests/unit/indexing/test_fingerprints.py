@@ -1,0 +1,74 @@
+"""A step is taken from the parent snapshot when all that its result comes from is the same, and only then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+
+import pytest
+
+from graphrag_ray.base.messages import CallParameters
+from graphrag_ray.indexing.run import Result, fingerprint_of, spec_key
+from graphrag_ray.indexing.stages.reports_stage import _asked_as
+from graphrag_ray.reports.report_dialogue import report_spec
+from graphrag_ray.settings.index_settings import Chunking, Settings
+from graphrag_ray.settings.prompts import Prompt, load_prompts
+from graphrag_ray.store.parts import Part
+
+
+@dataclass(frozen=True)
+class Spec:
+    prompt: Prompt
+    call: CallParameters
+    key: Callable[[str], str] = str.upper
+
+
+PROMPT = Prompt("extract", "", "Find {text}.")
+CALL = CallParameters("default", "m")
+RESULT = Result({"entities": [[Part("tables/entities/part-1", 3, 100)], []]}, {"odd replies": 1})
+
+
+def test_counts_beside_the_tables_do_not_matter():
+    other = Result(RESULT.tables, {"odd replies": 2}, final=False)
+    assert fingerprint_of([RESULT]) == fingerprint_of([other])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Result({"entities": [[Part("tables/entities/part-2", 3, 100)], []]}),
+        Result({"entities": [[], [Part("tables/entities/part-1", 3, 100)]]}),
+        Result({"claims": [[Part("tables/entities/part-1", 3, 100)], []]}),
+    ],
+)
+def test_other_tables_matter(other: Result):
+    assert fingerprint_of([RESULT]) != fingerprint_of([other])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Spec(Prompt("extract", "", "Find all in {text}."), CALL),
+        Spec(Prompt("extract", "You are careful.", "Find {text}."), CALL),
+        Spec(PROMPT, CallParameters("default", "another")),
+        Spec(PROMPT, CallParameters("default", "m", temperature=None)),
+        Spec(PROMPT, CallParameters("default", "m", max_output_tokens=5)),
+    ],
+)
+def test_prompts_models_and_parameters_matter(other: Spec):
+    assert fingerprint_of(spec_key(Spec(PROMPT, CALL))) != fingerprint_of(spec_key(other))
+
+
+def test_functions_of_a_specification_are_left_out():
+    assert spec_key(Spec(PROMPT, CALL)) == {"prompt": PROMPT, "call": CALL}
+
+
+def test_settings_matter():
+    assert fingerprint_of([Chunking()]) != fingerprint_of([Chunking(size=300)])
+
+
+def test_reports_that_were_asked_for_without_a_word_on_the_corpus_stand_as_they_did():
+    spec = report_spec(Settings(), load_prompts())
+    before = {f.name: getattr(spec, f.name) for f in fields(spec) if f.name != "about"}
+    assert _asked_as(spec) == fingerprint_of(before)
+    assert _asked_as(replace(spec, about="What the corpus is about: mills.")) != fingerprint_of(before)

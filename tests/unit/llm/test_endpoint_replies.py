@@ -1,0 +1,175 @@
+import base64
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphrag_ray.base.errors import FatalCallError, PermanentCallError, TransientCallError
+from graphrag_ray.base.messages import CallParameters, ChatRequest, EmbeddingRequest, Message, Usage
+from graphrag_ray.llm.call_failures import PromptTruncated
+from graphrag_ray.llm.endpoint_replies import decoded, read_chat, read_embeddings, split_proportionally
+
+CALL = CallParameters("default", "m")
+REQUEST = ChatRequest("map", (Message("user", "Hello"),), CALL)
+YES_NO = ChatRequest("glean_check", (Message("user", "More?"),), CALL, response="yes_no")
+
+
+def body(content="Hi.", finish="stop", usage=None, **message):
+    out = {"choices": [{"message": {"content": content, **message}, "finish_reason": finish}]}
+    return out | ({"usage": usage} if usage is not None else {})
+
+
+def read(what, request=REQUEST, counted=10):
+    return read_chat(what, request, counted, lambda text: len(text.split()), "host")
+
+
+def test_text_reason_and_tokens_are_read():
+    usage = {
+        "prompt_tokens": 120,
+        "completion_tokens": 30,
+        "prompt_tokens_details": {"cached_tokens": 100},
+    }
+    reply = read(body("Hi.", "length", usage))
+    assert (reply.text, reply.finish_reason) == ("Hi.", "length")
+    assert reply.usage == Usage(120, 30, 100)
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        None,
+        {},
+        {"prompt_tokens": None},
+        {"prompt_tokens": "7"},
+        {"prompt_tokens": 0},
+        5,
+        [],
+        {"prompt_tokens": 2**63},
+        {"prompt_tokens": 5, "completion_tokens": 2**70},
+    ],
+)
+def test_where_no_usage_is_reported_our_own_counts_stand(usage):
+    reply = read(body("one two three", usage=usage))
+    assert reply.usage == Usage(10, 3, 0, reported=False)
+
+
+def test_a_content_of_parts_is_joined():
+    parts = [
+        {"type": "text", "text": "a"},
+        {"type": "thinking", "thinking": "x"},
+        {"type": "text", "text": "b"},
+    ]
+    assert read(body(parts)).text == "ab"
+
+
+@pytest.mark.parametrize(
+    "nonsense", [{}, {"choices": []}, {"choices": [{}]}, {"choices": None}, {"choices": [{"message": "x"}]}]
+)
+def test_an_answer_without_a_message_may_be_better_next_time(nonsense):
+    with pytest.raises(TransientCallError, match="host"):
+        read(nonsense)
+
+
+def test_an_empty_answer_of_a_content_filter_is_permanent():
+    with pytest.raises(PermanentCallError, match="content filter"):
+        read(body(None, "content_filter"))
+    with pytest.raises(PermanentCallError, match="I cannot help"):
+        read(body(None, refusal="I cannot help with that"))
+
+
+def test_a_prompt_that_was_cut_by_the_endpoint_is_a_failure_with_its_price():
+    usage = {"prompt_tokens": 2048, "completion_tokens": 5}
+    with pytest.raises(PromptTruncated, match=r"2048.*7000") as caught:
+        read(body(usage=usage), counted=7000)
+    assert caught.value.usage == Usage(2048, 5)
+
+
+@pytest.mark.parametrize(("reported", "counted"), [(100, 400), (3600, 7000), (9000, 7000)])
+def test_counts_that_differ_a_little_or_on_little_are_no_accusation(reported, counted):
+    assert read(body(usage={"prompt_tokens": reported, "completion_tokens": 1}), counted=counted).text
+
+
+def test_a_yes_of_one_token_is_not_a_truncated_answer():
+    assert read(body("Yes", "length"), YES_NO).finish_reason == "stop"
+    assert read(body("", "length"), YES_NO).finish_reason == "length"
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>", b"[1]", b"null", b'{"choices": [', b"\xff\xfe"])
+def test_what_is_not_json_may_be_better_next_time(content):
+    with pytest.raises(TransientCallError, match="host"):
+        decoded(content, "host")
+
+
+def test_an_error_inside_a_good_status_is_an_error():
+    with pytest.raises(TransientCallError):
+        decoded(b'{"error": {"message": "overloaded", "code": 429}}', "host")
+    with pytest.raises(TransientCallError):
+        decoded(b'{"error": "overloaded"}', "host")
+    with pytest.raises(FatalCallError):
+        decoded(b'{"error": {"message": "who are you", "code": 401}}', "host")
+
+
+def embedding_requests(*texts, dimensions=None):
+    return [EmbeddingRequest(t, CALL, dimensions) for t in texts]
+
+
+def embedding_body(*vectors, usage=None):
+    data = [{"index": i, "embedding": v} for i, v in enumerate(vectors)]
+    return {"data": data[::-1]} | ({"usage": {"prompt_tokens": usage}} if usage else {})
+
+
+def test_vectors_come_back_in_the_order_of_the_texts_whatever_their_encoding():
+    as_text = base64.b64encode(np.array([3.0, 4.0], "<f4").tobytes()).decode()
+    replies = read_embeddings(
+        embedding_body([1.0, 2.0], as_text), embedding_requests("a", "b"), [1, 1], "host"
+    )
+    assert [np.frombuffer(r.vector, "<f4").tolist() for r in replies] == [[1.0, 2.0], [3.0, 4.0]]
+
+
+def test_the_usage_of_a_call_is_shared_out_exactly():
+    replies = read_embeddings(
+        embedding_body([1.0], [1.0], [1.0], usage=100), embedding_requests("a", "b", "c"), [1, 1, 5], "host"
+    )
+    assert sum(r.usage.prompt_tokens for r in replies) == 100
+    assert replies[2].usage.prompt_tokens > 60
+    assert all(r.usage.reported for r in replies)
+
+
+def test_without_reported_usage_each_text_has_its_own_count():
+    replies = read_embeddings(embedding_body([1.0], [1.0]), embedding_requests("a", "b"), [3, 4], "host")
+    assert [r.usage for r in replies] == [Usage(3, reported=False), Usage(4, reported=False)]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"data": []},
+        {"data": [{"index": 0, "embedding": [1.0]}]},
+        embedding_body([1.0], [1.0, 2.0]),
+        embedding_body([], []),
+        embedding_body([float("nan")], [1.0]),
+        embedding_body("not base64!", [1.0]),
+        embedding_body(["x"], [1.0]),
+    ],
+)
+def test_anything_but_one_vector_per_text_may_be_better_next_time(answer):
+    with pytest.raises(TransientCallError):
+        read_embeddings(answer, embedding_requests("a", "b"), [1, 1], "host")
+
+
+def test_vectors_of_another_length_than_asked_for_stop_the_run():
+    with pytest.raises(FatalCallError, match=r"2 dimensions where 512"):
+        read_embeddings(embedding_body([1.0, 2.0]), embedding_requests("a", dimensions=512), [1], "host")
+
+
+@given(st.integers(0, 10**7), st.lists(st.integers(0, 10**4), min_size=1, max_size=50))
+def test_proportional_shares_add_up_and_are_off_by_less_than_one(total, weights):
+    shares = split_proportionally(total, weights)
+    assert sum(shares) == total
+    assert min(shares) >= 0
+    if sum(weights):
+        assert all(
+            abs(s - total * w / sum(weights)) <= 1.0 + 1e-6 for s, w in zip(shares, weights, strict=True)
+        )

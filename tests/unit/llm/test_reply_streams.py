@@ -1,0 +1,16 @@
+"""A streamed reply, put together piece by piece."""
+
+from __future__ import annotations
+
+from graphrag_ray.llm.reply_streams import Pieces
+
+
+def event(content: str) -> dict[str, object]:
+    return {"choices": [{"delta": {"content": content}, "finish_reason": None}]}
+
+
+def test_a_character_that_comes_in_two_halves_is_one() -> None:
+    pieces = Pieces("http://a/v1")
+    said = [pieces.add(event(text)) for text in ("a \ud83d", "\ude00 b", " \udc00 c")]
+    assert said == ["a ", "\U0001f600 b", " \ufffd c"]
+    assert pieces.text == "a \U0001f600 b \ufffd c"

@@ -1,0 +1,23 @@
+import pytest
+
+from graphrag_ray.llm.request_sizes import guessed_vocabularies
+from graphrag_ray.settings.index_settings import Model
+
+
+def test_a_model_unknown_to_the_tokenizer_is_named_with_the_vocabulary_used_instead():
+    models = {
+        "default": Model(provider="openai", model="gpt-4o-mini"),
+        "cheap": Model(provider="openai", model="house-blend-7b"),
+        "offline": Model(),
+    }
+    (told,) = guessed_vocabularies(models)
+    assert "house-blend-7b" in told
+    assert "o200k_base" in told
+    assert "models.cheap.tokenizer" in told
+
+
+@pytest.mark.parametrize("tokenizer", ["llama3", "cl100k_base"])
+def test_a_vocabulary_that_is_given_is_taken_at_its_word(tokenizer):
+    assert (
+        guessed_vocabularies({"m": Model(provider="openai", model="house-blend", tokenizer=tokenizer)}) == []
+    )
