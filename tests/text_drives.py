@@ -28,6 +28,7 @@ from graphrag_ray.corpus.corpus_tables import documents_table, text_units_table
 from graphrag_ray.corpus.decode import codec_of_bom, codec_of_head, decode
 from graphrag_ray.corpus.document import Document
 from graphrag_ray.corpus.document_titles import header, label, own_title
+from graphrag_ray.corpus.embedding import Embedder
 from graphrag_ray.corpus.parse import documents_in, segments_of
 from graphrag_ray.corpus.table_rows import is_json_array, json_line
 from graphrag_ray.corpus.tokens import count, count_many, offsets
@@ -378,6 +379,7 @@ DRIVES: Mapping[str, Mapping[str, Drive]] = {
         "chunks": cut,
         "titles": titled,
         "tokens": counted,
+        "embedded": lambda t: replace(Embedder.of(parse_settings({})), max_tokens=9).embed(t),
     },
     "extract": {
         "records": lambda t: [parse_records(t, truncated=cut_off) for cut_off in (False, True)],
