@@ -22,7 +22,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -51,9 +51,8 @@ _WITH_DATA = rf"{_OPEN}{_DATA}({_NO_SQUARE}){_CLOSE}|{_ROUND}\s*+{_DATA}\s*+({_N
 _WITHOUT_DATA = rf"{_OPEN}((?:Data\s++)?{_NUMBERED}){_CLOSE}"
 _BLANKS = r"(?<![ \t])([ \t]*+)"
 
-REFERENCE = re.compile(rf"{_BLANKS}(?:{_WITH_DATA}|{_WITHOUT_DATA})", re.IGNORECASE)
-"""A reference in any form, with the blanks before it."""
-
+_REFERENCE = re.compile(rf"{_WITH_DATA}|{_WITHOUT_DATA}", re.IGNORECASE)
+_BRACKET = re.compile(r"[\[［【(（]")
 _NAMED = re.compile(rf"{_BLANKS}(?:{_WITH_DATA})", re.IGNORECASE)
 _UNNAMED = re.compile(_WITHOUT_DATA, re.IGNORECASE)
 _NAMED_START = re.compile(rf"[\[［【](?=\s*+{_DATA})", re.IGNORECASE)
@@ -183,7 +182,7 @@ def references_in(text: str) -> list[Reference]:
 
 def strip_references(text: str) -> str:
     """The text without its references, for contexts in which their numbers would mean nothing."""
-    return REFERENCE.sub("", text)
+    return _replaced(text, lambda blanks, found: "")
 
 
 def harmless(text: str) -> str:
@@ -224,17 +223,39 @@ def write_reference(by_section: Mapping[str, Iterable[str | int]]) -> str:
 
 
 def _map_references(text: str, replace: Callable[[str, list[str]], list[str]]) -> str:
-    def one(match: re.Match[str]) -> str:
+    def one(blanks: str, match: re.Match[str]) -> str:
         sections: dict[str, dict[str, None]] = {}
-        for name, items in _parts(match.group(2) or match.group(3) or match.group(4) or ""):
+        for name, items in _parts(match.group(1) or match.group(2) or match.group(3) or ""):
             kept = replace(name, items)
             if name and kept:
                 sections.setdefault(name, {}).update(dict.fromkeys(kept))
         written = write_reference(sections)
         # The space before a reference goes with it; no other is touched, since text may be a quotation.
-        return match.group(1) + written if written else ""
+        return blanks + written if written else ""
 
-    return REFERENCE.sub(one, text)
+    return _replaced(text, one)
+
+
+def _replaced(text: str, write: Callable[[str, re.Match[str]], str]) -> str:
+    """The text with other words for each reference and the blanks before it; `write` is told both."""
+    written, end = [], 0
+    for start, match in find_references(text):
+        written += [text[end:start], write(text[start : match.start()], match)]
+        end = match.end()
+    return "".join([*written, text[end:]]) if end else text
+
+
+def find_references(text: str) -> Iterator[tuple[int, re.Match[str]]]:
+    """Every reference, in any form, with where the blanks before it begin."""
+    end = 0
+    # Looked for at brackets only: in the whole text it takes three times as long.
+    for bracket in _BRACKET.finditer(text):
+        start = bracket.start()
+        if start >= end and (match := _REFERENCE.match(text, start)):
+            while start > end and text[start - 1] in " \t":
+                start -= 1
+            end = match.end()
+            yield start, match
 
 
 def _parts(body: str) -> list[tuple[str, list[str]]]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphrag_ray.base.records import REFERENCE, Reference, references_in
+from graphrag_ray.base.records import Reference, find_references, references_in
 from graphrag_ray.corpus.boundaries import sentences
 from graphrag_ray.query.quotes import quotable, quoted, quotes_in, shortened
 
@@ -60,8 +60,8 @@ def passages(answer: str) -> dict[Reference, list[str]]:
     """Each record that an answer cites, by the number that it shows -> what it says with reference to it."""
     found: dict[Reference, list[str]] = {}
     at, before = 0, ""
-    for marker in REFERENCE.finditer(answer):
-        said = _last_paragraph(answer[at : marker.start()])
+    for start, marker in find_references(answer):
+        said = _last_paragraph(answer[at:start])
         before = said if _words(said) else before  # a reference next to another is to the same passage
         at = marker.end()
         for reference in references_in(marker.group()):

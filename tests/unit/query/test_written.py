@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from linear_time import too_slow
 
 from graphrag_ray.base.records import (
-    REFERENCE,
     Reference,
+    find_references,
     resolve_references,
     strip_references,
     without_unfinished,
@@ -96,7 +96,7 @@ def test_what_is_shown_is_always_the_beginning_of_the_text(made, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(reply)), max_size=8)))
     pieces = [reply[a:b] for a, b in zip([0, *cuts], [*cuts, len(reply)], strict=True)]
     whole = final(reply)
-    nested = REFERENCE.search(strip_references(without_scores(reply)))
+    nested = list(find_references(strip_references(without_scores(reply))))
     if not nested:  # a reference within one: told as a correction (streams.Telling)
         assert whole.startswith("".join(shown(pieces)))
 
