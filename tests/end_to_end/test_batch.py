@@ -90,7 +90,7 @@ def test_a_question_on_which_we_fail_ourselves_is_one_failed_row(
     assert ask(town, *about("DAVE", "HEIDI", "ERIN")).failed == 1
     first, failed, last = answers(town)
     assert first["text"] and last["text"] and failed["text"] is None
-    assert "ZeroDivisionError: seven by nothing (question_sweep.py:" in failed["error"]
+    assert "ZeroDivisionError: seven by nothing (asking/question_sweep.py:" in failed["error"]
 
 
 def test_an_answer_that_is_there_is_written_whatever_fails_beside_it(

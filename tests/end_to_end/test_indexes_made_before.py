@@ -14,7 +14,8 @@ from stored_index import QUESTION, by_another_program, reseal, unpack
 from test_cleaning_up import traces
 from world import Command, know, prompt_of, rows_of
 
-from graphrag_ray.asking.ask import Index, open_index
+from graphrag_ray import open_index
+from graphrag_ray.asking.ask import Index
 from graphrag_ray.store.snapshots import FORMAT
 
 METHODS = ("global", "text", "vector", "hybrid", "local", "drift")

@@ -93,9 +93,9 @@ def test_a_missing_bucket_is_told_and_not_taken_for_an_empty_index(endpoint):
 LARGE = 24 << 20
 WRITER = """
 import sys
-from graphrag_ray.store import remote
+from graphrag_ray.store import remote_files
 from graphrag_ray.store.files import Store
-remote._SINGLE_PUT_BYTES = int(sys.argv[3])
+remote_files._SINGLE_PUT_BYTES = int(sys.argv[3])
 store = Store(sys.argv[1], {"endpoint_url": sys.argv[2]})
 for i in range(9):
     store.write(f"large/{i}", bytes([i]) * int(sys.argv[4]))
