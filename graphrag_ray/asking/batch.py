@@ -53,7 +53,7 @@ def answer_batch(
     address: str | None = None,
     observer: Observer | None = None,
 ) -> Batch:
-    """Answer the questions of a file, and write the answers (`questions.ANSWERS`) to another.
+    """Answer the questions of a file, and write the answers (`question_files.ANSWERS`) to another.
 
     questions   .csv, .jsonl or .parquet, with a column `question` or `question_text`, and maybe `id`
     out         a .parquet file; the journal is the cache of the index, where it has one, else the folder of

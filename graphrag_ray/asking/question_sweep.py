@@ -195,7 +195,7 @@ class QuestionSweep:
 
 @dataclass
 class _Asker:
-    """Asks for one question (see `patience.Asks`), by way of the feed.
+    """Asks for one question (see `session.Asks`), by way of the feed.
 
     order   of the question among all
     asks    called once: the question asks for something, or has ended

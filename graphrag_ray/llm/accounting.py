@@ -16,7 +16,7 @@ from graphrag_ray.llm.pricing import PICO_USD
 from graphrag_ray.settings.index_settings import Model
 
 Quirks: TypeAlias = Mapping[str, Mapping[str, Collection[str]]]
-"""What endpoints taught (`peculiarities.NAMES`), by model id and endpoint."""
+"""What endpoints taught (`quirks.NAMES`), by model id and endpoint."""
 CallStatus: TypeAlias = Literal["ok", "transient", "permanent", "fatal", "cancelled"]
 
 
@@ -36,7 +36,7 @@ class CallRecord:
                     other's answer, nobody says what it used: it is taken to have used as much
     unanswered      requests that timed out, broke off or were given up after they were sent. They may be
                     billed: each is taken to have used its prompt and a usual reply, which is in `usage` too
-    learned         what its endpoint taught with this call (`peculiarities.NAMES`)
+    learned         what its endpoint taught with this call (`quirks.NAMES`)
     """
 
     stage: str

@@ -31,7 +31,7 @@ class Progress:
 
     sent         the attempt that is in flight; of one that was cancelled, it stays
     unanswered   what attempts are taken to have used that were sent and never answered
-    learned      what its endpoint taught, that nobody else had learned (`peculiarities.NAMES`)
+    learned      what its endpoint taught, that nobody else had learned (`quirks.NAMES`)
     owed         what failed attempts are paid for, as long as no record says it: counted with what is in
                  flight, so that a budget need not wait for the call's last attempt
     """

@@ -152,7 +152,7 @@ class EndpointClient:
 
     @property
     def quirks(self) -> frozenset[str]:
-        """What the endpoint's answers have taught (`peculiarities.NAMES`)."""
+        """What the endpoint's answers have taught (`quirks.NAMES`)."""
         return self._peculiarities.learned
 
     def learn(self, quirks: Iterable[str]) -> None:

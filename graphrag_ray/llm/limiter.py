@@ -38,7 +38,7 @@ class Limiter(Protocol):
         ...
 
     def learn(self, model: str, endpoint: int, quirks: Iterable[str]) -> None:
-        """The endpoint taught somebody what it does not take (`peculiarities.NAMES`): everyone shall know."""
+        """The endpoint taught somebody what it does not take (`quirks.NAMES`): everyone shall know."""
         ...
 
     def quirks(self, model: str, endpoint: int) -> frozenset[str]:
