@@ -3,10 +3,16 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-S3_TESTS := tests/integration/test_object_store.py tests/end_to_end/test_on_object_storage.py
+# Each tier remembers for itself what failed last. With TRIES=2 that is tried once more, alone: the machine may have
+# been too busy. What fails twice fails, and so does a run that broke off.
+FIRST = $(BIN)/python -m pytest -m "not cluster" -o cache_dir=.pytest_cache/first
+SECOND = $(if $(shell $(BIN)/python tests/ceph.py check && echo there),GRAPHRAG_RAY_TEST_S3=ceph) \
+	GRAPHRAG_RAY_TEST_README=1 GRAPHRAG_RAY_TEST_EXAMPLES=30 \
+	$(BIN)/python -m pytest -m "cluster or hypothesis" -o cache_dir=.pytest_cache/second
+AGAIN = $(if $(filter 2,$(TRIES)),|| { [ $$? = 1 ] && $(1) --last-failed --last-failed-no-failures none; })
 export RAY_USAGE_STATS_ENABLED ?= 0
 
-.PHONY: demo test test-again test-s3 fuzz corpora mutation check format install clean
+.PHONY: demo test test-cluster fuzz corpora mutation check format install clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("graphrag-ray needs Python 3.11 or later; set PYTHON=/path/to/python3.11") if sys.version_info < (3, 11) else None'
@@ -25,21 +31,19 @@ demo: install
 	@echo
 	@echo "To go on in this shell: . $(VENV)/bin/activate"
 
-## Two processes: many tests wait for servers, processes and kills. Each keeps whole files to itself.
+## The first tier: all behaviour, without a cluster. Minutes on two cores.
 test: install
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20
+	$(FIRST) -n 2 --dist worksteal --durations 20 $(call AGAIN,$(FIRST))
 
-## Those that failed last time, one after the other; an error where none did.
-test-again: install
-	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
+## The second tier: Ray clusters, kills, pauses, long waits, Ceph's gateway where its packages are installed
+## (`python tests/ceph.py check` names them), README's command lines, and property tests with many examples.
+## Each process keeps whole files to itself, in the order of tests/conftest.py: their clusters take long to start.
+test-cluster: install
+	$(SECOND) -n 2 --dist loadfile --no-loadscope-reorder --durations 20 $(call AGAIN,$(SECOND))
 
-## The tests over object storage, on a real S3 server: Ceph's gateway, from Debian's packages.
-test-s3: install
-	$(BIN)/python tests/ceph.py check
-	GRAPHRAG_RAY_TEST_S3=ceph $(BIN)/python -m pytest $(S3_TESTS)
-
-## The second tier of fuzzing: so many rounds through every way by which text reaches the pure rooms.
+## For hours: all property tests, and so many rounds through every way by which text reaches the pure rooms.
 fuzz: install
+	GRAPHRAG_RAY_TEST_EXAMPLES=2000 $(BIN)/python -m pytest -n 2 -m hypothesis --timeout 0
 	GRAPHRAG_RAY_FUZZ_ROUNDS=$(or $(ROUNDS),100000) $(BIN)/python -m pytest -n 2 tests/unit/test_any_text.py
 
 ## Corpora that nobody chose for us, through the offline engine; those that are not below ../shared/data are skipped.
@@ -56,6 +60,7 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python checks/stage_versions.py
 
 format: install
 	$(BIN)/ruff format .

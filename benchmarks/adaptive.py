@@ -86,7 +86,7 @@ def change_slots(url: str, server: Server, over: threading.Event) -> None:
 def index(server: Server, source: Path, root: Path, url: str) -> tuple[int, float]:
     """Exit code and seconds of the command."""
     command = [
-        sys.executable, "-m", "graphrag_ray", "index", str(source), "--root", str(root), "--quiet",
+        sys.executable, "-m", "graphrag_ray", "index", str(source), "--root", str(root), "--ray", "--quiet",
         "--model", "simulated", "--base-url", url, "--set", "models.default.endpoints.0.api_key_env=null",
         "--set", "extraction.max_gleanings=0", "--set", "embeddings.enabled=false",
     ]  # fmt: skip

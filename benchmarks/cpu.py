@@ -42,7 +42,7 @@ def run(given: argparse.Namespace, folder: Path) -> int:
         write_corpus(Path(source), given.chunks, given.chunk_tokens)
     with endpoint("--replies", "fixed", "--latency", str(given.latency)) as url:
         command = [
-            sys.executable, "-m", "graphrag_ray", "index", source, "--root", str(folder / "index"),
+            sys.executable, "-m", "graphrag_ray", "index", source, "--ray", "--root", str(folder / "index"),
             "--model", "m", "--base-url", url, "--max-in-flight", str(given.in_flight), "--quiet",
             "--set", "models.default.endpoints.0.api_key_env=null", *(f"--set={s}" for s in given.set),
         ]  # fmt: skip

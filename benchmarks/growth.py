@@ -56,7 +56,17 @@ def index(folder: Path, root: Path, extra: Sequence[str]) -> tuple[Totals, dict[
     """Index a corpus afresh: what it used, and the counts of its snapshot and the bytes of its folders."""
     shutil.rmtree(root, ignore_errors=True)
     env = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | {"RAY_USAGE_STATS_ENABLED": "0"}
-    command = [sys.executable, "-m", "graphrag_ray", "index", str(folder), "--root", str(root), *extra]
+    command = [
+        sys.executable,
+        "-m",
+        "graphrag_ray",
+        "index",
+        str(folder),
+        "--root",
+        str(root),
+        "--ray",
+        *extra,
+    ]
     totals, printed = measured(command, lap_of, env)
     if totals.exit_code:
         sys.exit(f"{' '.join(command)} ended with {totals.exit_code}:\n{printed}")

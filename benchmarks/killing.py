@@ -168,7 +168,7 @@ def index_command(corpus: Path, root: Path, url: str, *more: str, small_partitio
     """`graphrag-ray index` with the model at `url`. small_partitions: the merge has several, however small
     the corpus, so that its shuffle is one."""
     program = ["-c", _SMALL_PARTITIONS] if small_partitions else ["-m", "graphrag_ray"]
-    command = [sys.executable, *program, "index", str(corpus), "--root", str(root)]
+    command = [sys.executable, *program, "index", str(corpus), "--root", str(root), "--ray"]
     command += ["--model", "simulated", "--base-url", url]
     return [*command, "--set", "models.default.endpoints.0.api_key_env=null", *more]
 

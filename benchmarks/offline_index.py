@@ -21,7 +21,7 @@ from graphrag_ray.corpus.chunks import chunk as cut
 from graphrag_ray.corpus.parse import Document, documents_in
 from graphrag_ray.corpus.tokens import count as count_tokens
 from graphrag_ray.engine.drive import run
-from graphrag_ray.extract.extraction_dialogue import Chunk, Extraction, extract, extract_spec
+from graphrag_ray.extract.extraction_dialogue import ExtractedRecords, ShownChunk, extract, extract_spec
 from graphrag_ray.graph import merge
 from graphrag_ray.graph.communities import communities, edge_order
 from graphrag_ray.graph.descriptions import describe, describe_spec
@@ -33,7 +33,7 @@ from graphrag_ray.offline.prune_names import lower_case_words, weak_names
 from graphrag_ray.query import map_reduce
 from graphrag_ray.reports import report_context
 from graphrag_ray.reports.elements import arrange
-from graphrag_ray.reports.plan import EDGE, NODE, Plan
+from graphrag_ray.reports.plan import EDGE, NODE, ContextPlan
 from graphrag_ray.reports.report_dialogue import Report, full_content, report, report_spec
 from graphrag_ray.reports.schedule import Schedule
 from graphrag_ray.settings.index_settings import Settings
@@ -48,7 +48,7 @@ class Built:
 
     settings: Settings
     texts: dict[str, str]
-    extractions: list[tuple[merge.Unit, Extraction]]
+    extractions: list[tuple[merge.ExtractedFrom, ExtractedRecords]]
     nodes: list[dict[str, Any]]
     edges: list[dict[str, Any]]
     source: np.ndarray
@@ -78,11 +78,11 @@ class Clock:
         self.seconds[name], self._at = now - self._at, now
 
 
-def build(chunks: Sequence[tuple[merge.Unit, str]], settings: Settings) -> Built:
+def build(chunks: Sequence[tuple[merge.ExtractedFrom, str]], settings: Settings) -> Built:
     prompts = load_prompts()
     clock = Clock()
     spec = extract_spec(prompts, settings)
-    extractions = [(unit, run(extract(Chunk(text), spec), answer)) for unit, text in chunks]
+    extractions = [(unit, run(extract(ShownChunk(text), spec), answer)) for unit, text in chunks]
     clock.lap("extract")
     nodes, edges = merged(extractions, len(chunks), settings)
     clock.lap("merge")
@@ -122,7 +122,7 @@ def build(chunks: Sequence[tuple[merge.Unit, str]], settings: Settings) -> Built
 
 
 def merged(
-    extractions: Sequence[tuple[merge.Unit, Extraction]], n_units: int, settings: Settings
+    extractions: Sequence[tuple[merge.ExtractedFrom, ExtractedRecords]], n_units: int, settings: Settings
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Merged and pruned rows with their `descriptions`, as `merge_stage.py` does it by partition."""
     instances = merge.sort_instances(merge.entity_instance_rows(extractions))
@@ -204,7 +204,7 @@ def report_row(community: int, written: Mapping[int, Report]) -> report_context.
 
 
 def plan_records(
-    built: Built, plan: Plan, order: Any, written: Mapping[int, Report]
+    built: Built, plan: ContextPlan, order: Any, written: Mapping[int, Report]
 ) -> list[report_context.Record]:
     out = []
     for kind, index in zip(plan.kinds.tolist(), plan.indices.tolist(), strict=True):
@@ -242,22 +242,22 @@ def coarsest_full(built: Built) -> int:
     return max(0, built.hierarchy.n_levels - 1)
 
 
-def podcast_chunks(folder: Path) -> tuple[list[tuple[merge.Unit, str]], list[str]]:
+def podcast_chunks(folder: Path) -> tuple[list[tuple[merge.ExtractedFrom, str]], list[str]]:
     chunks, files = [], []
     for path in sorted(folder.rglob("*.txt")):
         text = path.read_text("utf-8-sig")
-        chunks.append((merge.Unit(path.stem, path.stem, 0), text.partition("\n")[2]))
+        chunks.append((merge.ExtractedFrom(path.stem, path.stem, 0), text.partition("\n")[2]))
         files.append(path.stem)
     return chunks, files
 
 
-def demo_chunks(folder: Path, settings: Settings) -> list[tuple[merge.Unit, str]]:
+def demo_chunks(folder: Path, settings: Settings) -> list[tuple[merge.ExtractedFrom, str]]:
     chunks = []
     for path in sorted(folder.iterdir()):
         with path.open("rb") as stream:
             for document in documents_in(path.name, stream, settings.input):
                 if isinstance(document, Document):
                     for at, c in enumerate(cut(document.text, settings.chunking, VOCABULARY)):
-                        unit = merge.Unit(f"{document.id}-{at}", document.id, at)
+                        unit = merge.ExtractedFrom(f"{document.id}-{at}", document.id, at)
                         chunks.append((unit, document.text[c.start : c.end]))
     return chunks

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from graphrag_ray.engine.drive import run
 from graphrag_ray.extract.extraction_dialogue import extract, extract_spec
-from graphrag_ray.forecast.corpus_counts import ChunkCounter, Corpus
-from graphrag_ray.forecast.forecast import Forecast, Learned, Read, forecast
+from graphrag_ray.forecast.corpus_counts import ChunkCounter, CorpusCounts
+from graphrag_ray.forecast.forecast import Forecast, Learned, SampleReading, forecast
 from graphrag_ray.indexing.index import load_names
 from graphrag_ray.indexing.stages.list_input import list_input
 from graphrag_ray.indexing.stages.read_stage import read_file
@@ -170,7 +170,7 @@ def sized(cases: Sequence[Case] = CASES) -> list[Sized]:
     return [Sized(case, forecast_of(case, read, empty, embed)) for case in cases]
 
 
-def sample() -> tuple[ChunkCounter, Read, float]:
+def sample() -> tuple[ChunkCounter, SampleReading, float]:
     """The demo corpus, read by the offline engine; and the tokens of a first prompt besides its chunk."""
     settings = settings_of(CASES[0])
     spec = extract_spec(load_prompts(), settings, load_names(settings).key)
@@ -180,7 +180,7 @@ def sample() -> tuple[ChunkCounter, Read, float]:
             counter.add(document)
     drawn = sorted(counter.drawn, reverse=True)
     found = [run(extract(d.chunk, spec), answer) for d in drawn]
-    read = Read(found, [True] * len(found), [False] * len(found))
+    read = SampleReading(found, [True] * len(found), [False] * len(found))
     c = counter.corpus
     return counter, read, (c.prompt_tokens - c.passage_tokens) / c.asked
 
@@ -194,12 +194,12 @@ def settings_of(case: Case) -> Settings:
     return parse_settings({"models": {"default": model}})
 
 
-def forecast_of(case: Case, read: Read, empty: float, embed: float) -> Forecast:
+def forecast_of(case: Case, read: SampleReading, empty: float, embed: float) -> Forecast:
     settings = settings_of(case)
     mtok = case.tokens / 1e6
     chunks = CHUNKS_PER_MTOK * mtok
     chunk_tokens = case.tokens + settings.chunking.overlap * chunks
-    corpus = Corpus(
+    corpus = CorpusCounts(
         chunks=chunks,
         chunk_tokens=chunk_tokens,
         prompt_tokens=chunks * empty + chunk_tokens,

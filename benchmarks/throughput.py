@@ -106,7 +106,7 @@ def stages(log: Path) -> list[Stage]:
 
 def index(args: argparse.Namespace, url: str, root: Path, limits: Limits) -> tuple[float, int]:
     """Seconds and exit code of the command."""
-    command = [sys.executable, "-m", "graphrag_ray", "index", args.input, "--root", str(root)]
+    command = [sys.executable, "-m", "graphrag_ray", "index", args.input, "--root", str(root), "--ray"]
     command += ["--model", "simulated", "--base-url", url]
     command += ["--set", "models.default.endpoints.0.api_key_env=null"]
     if args.limits:

@@ -24,6 +24,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 import graphrag_ray
+from graphrag_ray.base.declarations import MODEL_STAGES
 from graphrag_ray.settings import index_settings
 
 INTRODUCTION = """\
@@ -46,12 +47,12 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "models.NAME": index_settings.Model,
     "models.NAME.endpoints.N": index_settings.Endpoint,
     "models.NAME.price": index_settings.Price,
-    "stages.STAGE": index_settings.Stage,
+    "stages.STAGE": index_settings.StageModel,
 }
 """Sections below others; the rest are fields of Settings."""
 INTRODUCED = {
     "models.NAME.price": "Also `models.NAME.endpoints.N.price`.",
-    "stages.STAGE": "STAGE is one of " + ", ".join(f"`{s}`" for s in index_settings.STAGES) + ".",
+    "stages.STAGE": "STAGE is one of " + ", ".join(f"`{s}`" for s in MODEL_STAGES) + ".",
     "input": "How documents are read.",
     "query": "How questions are answered.",
     "run": "How a run works.",

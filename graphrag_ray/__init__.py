@@ -26,7 +26,7 @@ __all__ = ["build_index", "open_index"]
 
 
 def build_index(
-    input_url: str,
+    input: str | Any,
     root: str,
     *,
     settings: Settings | Mapping[str, Any] | None = None,
@@ -39,10 +39,15 @@ def build_index(
     new_prompts: bool = False,
     agree: Callable[[str], object] | None = None,
     address: str | None = None,
+    on_ray: bool | None = None,
     storage: Storage | Mapping[str, Any] | None = None,
 ) -> Indexed:
-    """Bring the index at `root` up to date with the documents of INPUT, on Ray.
+    """Bring the index at `root` up to date with the documents of INPUT.
 
+    input           a file, folder, glob or URL; or rows, each of which is a document: a `ray.data.Dataset`, a
+                    table of pandas or Arrow, dictionaries. Which columns are text, id, title and date
+                    `settings.input` says; the others are metadata. A row without an id column is named by
+                    what it holds: changed, it is another document
     settings        values, or sections as in a settings file; None: those of the newest snapshot, else of
                     the last run, else the defaults (the offline engine)
     observer        who is told how it goes (`engine/observer.py`); None: as `progress` says
@@ -55,7 +60,9 @@ def build_index(
     new_prompts     take the prompts of the package, or of the settings' `prompts_dir`, for all of the index,
                     not those that it was made with. `observer` is told first what that costs
     agree           told instead; what it raises ends this before anything is asked
-    address         a Ray cluster; None: the one of this machine, else a private one
+    address         a Ray cluster; None: the one of this machine, else a private one, if any
+    on_ray          False: in this process, True: on Ray; None: in this process where no cluster is there and
+                    INPUT is small (`run.in_process_mb`)
     storage         how index and INPUT are reached, as in settings.Storage; None: as the settings, else the
                     environment, say. It is not taken from a snapshot
 
@@ -64,15 +71,17 @@ def build_index(
     """
     from functools import partial
 
+    from graphrag_ray.engine.given_rows import GivenRows
     from graphrag_ray.indexing import build
     from graphrag_ray.indexing.index import index as run_index
 
     observer = observer or _observer(progress)
+    given = input if isinstance(input, str | GivenRows) else GivenRows(input)
     settled = build.settled(root, settings, storage, new_prompts)
     agreed = partial(build.agreed, settled, new_prompts, (new_prompts and agree) or observer.note)
-    with build.on_ray(input_url, root, settled, observer, address, agreed) as executor:
+    with build.executing(given, root, settled, observer, address, on_ray, agreed) as executor:
         return run_index(
-            input_url,
+            given,
             executor,
             settled,
             observer,

@@ -5,6 +5,11 @@
 
     ray job submit --no-wait --working-dir . -- python jobs/index.py s3://bucket/documents --root s3://bucket/index
 
+    ray job submit --no-wait --working-dir . -- \
+        python jobs/index.py --input articles:dataset --root s3://bucket/index
+
+Here articles.py, in the working directory, has a function `dataset` that returns a `ray.data.Dataset`.
+
 Takes the options of `graphrag-ray index` and has its exit codes. `ray job submit` turns each but 0 into 1;
 how the run is going and how it ended or why it was refused, exit code included, stands beside the index:
 

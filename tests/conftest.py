@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
 
 if TYPE_CHECKING:
     from s3_server import S3Server
@@ -29,8 +28,32 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (HERE, os.environ.get("P
 # Those of whoever runs the tests are not read; a test that writes some has its own (`own_settings`).
 os.environ["GRAPHRAG_RAY_SETTINGS"] = str(Path(CACHE) / "settings" / "settings.yaml")
 
-settings.register_profile("suite", deadline=None, derandomize=True)
-settings.load_profile("suite")
+from examples import register  # noqa: E402
+
+register()
+
+
+LONGEST = ("jobs", "kills", "service_on_a_cluster", "readme", "nodes_that_come_and_go", "service", "signals")
+"""The files that take longest begin first: none of them is left for one process at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the second tier (`make test-cluster`) is what needs a Ray cluster, or storage on another server than
+    moto's; besides, files and tests that say so themselves."""
+    longest = {f"test_{name}.py": n for n, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: longest.get(item.path.name, len(longest)))
+    real_storage = {"s3"} if "GRAPHRAG_RAY_TEST_S3" in os.environ else set()
+    for item in items:
+        if {"on_ray", *real_storage} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.cluster)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def nobody_pulls_the_plug() -> Iterator[None]:
+    """No test waits until the disk has written."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from graphrag_ray.graph.aliases import Names
+from graphrag_ray.graph.aliases import EntityNames
 from graphrag_ray.indexing.stages.list_input import InputFile
 
 
@@ -20,13 +20,13 @@ class DeadlyFile(InputFile):
 
 
 @dataclass(frozen=True)
-class DeadlyNames(Names):
+class DeadlyNames(EntityNames):
     """Kills whoever reads a reply that names JUDY, as a parser with a fault would."""
 
     def key(self, name: str) -> str | None:
         if "JUDY" in name:
             os._exit(9)
-        return Names.key(self, name)
+        return EntityNames.key(self, name)
 
     def to_json(self) -> str:
-        return "deadly " + Names.to_json(self)
+        return "deadly " + EntityNames.to_json(self)

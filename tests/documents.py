@@ -11,7 +11,16 @@ from pathlib import Path
 TOP = Path(__file__).parents[1]
 PAGES = [
     page
-    for folder in (".", "docs", "cluster", "demo", "benchmarks", "prompts")
+    for folder in (
+        ".",
+        "docs",
+        "docs/decisions",
+        "docs/how-to-add",
+        "cluster",
+        "demo",
+        "benchmarks",
+        "prompts",
+    )
     for page in sorted((TOP / folder).glob("*.md"))
 ]
 SHELL = {"", "shell", "sh", "bash", "console"}
@@ -56,6 +65,14 @@ def command_lines(text: str) -> Iterator[str]:
         yield from (
             line for line, said in zip(lines, prompted, strict=True) if line and said >= any(prompted)
         )
+
+
+ON_A_CLUSTER = [
+    line
+    for line in command_lines((TOP / "README.md").read_text("utf-8"))
+    if line.startswith(("export RAY", "ray ", "graphrag-ray status --root s3"))
+]
+"""Of the README: the token, a node, another node, a job, and how it is watched."""
 
 
 def typed() -> list[Typed]:

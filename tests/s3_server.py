@@ -2,7 +2,7 @@
 
 (not set)          moto's, installed once into a virtual environment of its own under ~/.cache, since pip
                    resolves for minutes with s3fs in the same one; where that cannot be, tests are skipped
-ceph               Ceph's gateway (see ceph.py), as `make test-s3` sets it
+ceph               Ceph's gateway (see ceph.py), as `make test-cluster` sets it
 http://host:port   any other, whose keys are in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY
 """
 
@@ -48,7 +48,7 @@ class S3Server:
     def reader(self) -> Keys:
         """Keys of a user who can read the bucket and change nothing. Skips where there can be none."""
         if self.ceph is None:
-            pytest.skip("no user of this server can be kept from writing (make test-s3 has one)")
+            pytest.skip("no user of this server can be kept from writing (Ceph's has one)")
         name = f"reader-{os.urandom(4).hex()}"
         keys = self.ceph.new_user(name)
         policy = read_only_policy(BUCKET, name)

@@ -34,13 +34,13 @@ from graphrag_ray.corpus.table_rows import is_json_array, json_line
 from graphrag_ray.corpus.tokens import count, count_many, offsets
 from graphrag_ray.extract.claims_dialogue import claims, claims_spec
 from graphrag_ray.extract.delimited_records import DELIMITERS, parse_claims, parse_date, parse_records
-from graphrag_ray.extract.extraction_dialogue import Chunk, extract, extract_spec
+from graphrag_ray.extract.extraction_dialogue import ShownChunk, extract, extract_spec
 from graphrag_ray.forecast.assumptions import parse_assumptions
 from graphrag_ray.forecast.corpus_counts import ChunkCounter
 from graphrag_ray.forecast.sample import sample_graph
 from graphrag_ray.graph.aliases import parse_names
 from graphrag_ray.graph.descriptions import describe, describe_spec, layer
-from graphrag_ray.graph.merge import Unit, entity_instance_rows, relationship_instance_rows
+from graphrag_ray.graph.merge import ExtractedFrom, entity_instance_rows, relationship_instance_rows
 from graphrag_ray.graph.merge_claims import claim_rows
 from graphrag_ray.offline import answer as offline_answer
 from graphrag_ray.offline.prune_names import weak_names
@@ -166,13 +166,15 @@ def counted(text: str) -> Any:
 
 def extraction_of(text: str) -> Any:
     spec = extract_spec(PROMPTS, SETTINGS)
-    found = [played(extract(Chunk(text, text), spec), text, ended) for ended in ("stop", "length")]
+    found = [played(extract(ShownChunk(text, text), spec), text, ended) for ended in ("stop", "length")]
     return [f for f in found if f]
 
 
 def claims_of(text: str) -> Any:
     spec = claims_spec(PROMPTS, SETTINGS)
-    found = [played(claims(Chunk(text), [text, "ACME"], spec), text, ended) for ended in ("stop", "length")]
+    found = [
+        played(claims(ShownChunk(text), [text, "ACME"], spec), text, ended) for ended in ("stop", "length")
+    ]
     return [f for f in found if f]
 
 
@@ -180,7 +182,7 @@ def merged(text: str) -> Any:
     """What is written of a text's records, with the text itself for a name and a description."""
     told = text.replace("<|>", "")
     reply = f'("entity"<|>{told}<|>{told}<|>{told})##\n("relationship"<|>{told}<|>B<|>{told}<|>3)##\n' + text
-    unit = Unit("unit", "document", 0)
+    unit = ExtractedFrom("unit", "document", 0)
     found = [(unit, e) for e in (*extraction_of(text), *extraction_of(reply))]
     instances = entity_instance_rows(found)
     return (
@@ -391,7 +393,7 @@ DRIVES: Mapping[str, Mapping[str, Drive]] = {
     "graph": {"merge": merged, "describe": described, "names": names_of},
     "reports": {"context": rendered, "report": reported, "about": told_of},
     "query": {
-        **{f"{name} search": asked(name) for name in methods.FILES},
+        **{f"{name} search": asked(name) for name in methods.METHODS},
         "dynamic selection": asked("global", dynamic=True),
         "scored points": asked("global", map_protocol="points"),
         "where": conditions,

@@ -122,7 +122,13 @@ def answer_report(variables: dict[str, str]) -> str:
         {"summary": r["title"], "explanation": f"{r['title']} [Data: Reports ({r['id']})]"}
         for r in reports[:5]
     ]
-    title = ", ".join([e["entity"] for e in entities[:3]] or [r["title"] for r in reports[:3]])
+    sources = sections.get("Sources", [])
+    findings += [
+        {"summary": f"Source {s['id']}", "explanation": f"{s['text']} [Data: Sources ({s['id']})]"}
+        for s in sources[:5]
+    ]
+    names = [e["entity"] for e in entities[:3]] or [r["title"] for r in reports[:3]]
+    title = ", ".join(names or [s["text"][:40] for s in sources[:1]])
     return json.dumps(
         {
             "title": title,

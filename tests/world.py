@@ -63,6 +63,10 @@ Command = Callable[..., Result]
 """Runs a command line (the fixture `run`)."""
 
 
+Built = Callable[..., "World"]
+"""An index of these texts with these changes of the settings (the fixture `built`)."""
+
+
 class Silent(Observer):
     """An observer that keeps what it is told."""
 
@@ -141,6 +145,15 @@ class World:
             reset_communities=reset_communities,
             now=lambda: 1_700_000_000.0,
         )
+
+    def take(self, built: World) -> World:
+        """A copy of another one's documents and index, as if this world's model had been asked for it."""
+        for ours, theirs in ((self.input, built.input), (self.root, built.root)):
+            shutil.copytree(theirs, ours, dirs_exist_ok=True)
+        self.observer = built.observer
+        know(self.endpoint, "m", "e", max_in_flight=16)  # building it has told this user of another
+        self.endpoint.requests.extend(built.endpoint.requests)
+        return self
 
     def open(self, **changes: Any) -> Index:
         """The newest snapshot; with changes, asked with these settings."""

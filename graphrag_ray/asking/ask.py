@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
@@ -20,6 +19,7 @@ from graphrag_ray.asking.reading import Kept, Reader
 from graphrag_ray.asking.searching import Searcher, Searching
 from graphrag_ray.asking.session import Asker, Asks, Connections
 from graphrag_ray.asking.sources import Cited, Source, named, specific, under
+from graphrag_ray.base.declarations import MODEL_STAGES
 from graphrag_ray.base.errors import GraphRagError, SnapshotRemoved, StoreError, UsageError
 from graphrag_ray.base.messages import whole
 from graphrag_ray.base.records import Reference
@@ -28,9 +28,10 @@ from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.tokens import count, vocabulary_for
 from graphrag_ray.engine.allowance import Allowance
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.engine.in_process import together
+from graphrag_ray.engine.in_process import awaited, together
+from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.reply_cache import ReplyCache
-from graphrag_ray.llm.accounting import Accounts, Totals
+from graphrag_ray.llm.accounting import Accounts, CallTotals
 from graphrag_ray.llm.pricing import dearest_price
 from graphrag_ray.query import methods
 from graphrag_ray.query.answer import Answer, Phase
@@ -41,11 +42,12 @@ from graphrag_ray.query.levels import Units
 from graphrag_ray.query.method import Given, Method, Need, Question, Ran, Rows, Search
 from graphrag_ray.query.unfound import unfound
 from graphrag_ray.query.written import Written
-from graphrag_ray.settings.index_settings import STAGES, Query, Settings
+from graphrag_ray.settings.index_settings import Query, Settings
 from graphrag_ray.settings.prompts import Prompt, load_prompts
 from graphrag_ray.settings.user_settings import require_known
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.snapshots import Manifest, check_there
+from graphrag_ray.store.parts import read_table
+from graphrag_ray.store.snapshots import Manifest, being_read, check_there
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -96,6 +98,63 @@ class Index:
         column that there is not, SnapshotRemoved where `gc` has taken the snapshot away meanwhile."""
         return self.reader.table(name, columns)
 
+    def frame(self, name: str, columns: Sequence[str] | None = None) -> Any:
+        """`table`, or embeddings (`embeddings_entity`, …), as a DataFrame of pandas."""
+        parts, of = self.reader.parts(name, columns)
+        with being_read(self.store, self.manifest):
+            found = read_table(self.store, parts, of.names, of)
+        try:
+            return found.to_pandas()
+        except ImportError as e:
+            raise UsageError(f"pandas is not installed ({e}): pip install pandas, or take `table`") from e
+
+    def dataset(self, name: str, columns: Sequence[str] | None = None) -> Any:
+        """The same as a `ray.data.Dataset`, read in parallel by the nodes of the cluster, which have to reach
+        the index. Without a cluster Ray starts one."""
+        from graphrag_ray.engine.ray.datasets import dataset_of
+
+        what = f"{name} of snapshot {self.manifest.number}"
+        return dataset_of(self.store, what, *self.reader.parts(name, columns))
+
+    def ask_all(
+        self,
+        questions: Any,
+        level: str | int | None = None,
+        *,
+        method: str = methods.DEFAULT,
+        where: Sequence[str] = (),
+        out: str | None = None,
+        on_ray: bool | None = None,
+        address: str | None = None,
+        observer: Observer | None = None,
+    ) -> Any:
+        """Answer many questions side by side, as `query --batch` does: each as `ask` would.
+
+        questions  texts, or rows with a column `question`, and maybe `id`: dictionaries, a table of pandas or
+                   Arrow, a `ray.data.Dataset`
+        out        a .parquet file, where the answers are kept too, and beside it what models replied: asked
+                   again with the same `out`, nothing is paid for twice. On a cluster of several machines all
+                   of them have to reach it. None: nothing is kept
+        on_ray     on Ray, at `address`, as `build_index` finds or starts one; None: where `questions` is a
+                   dataset, else in this process
+
+        Returns the rows of the answers (`asking/question_files.ANSWERS`) in the order of the questions: a
+        list of dictionaries or, of a dataset, a dataset. Raises as `answer_batch`.
+        """
+        from graphrag_ray.asking.batch import answer_all
+
+        return answer_all(
+            self,
+            questions,
+            out=out,
+            method=method,
+            level=level,
+            where=where,
+            on_ray=on_ray,
+            address=address,
+            observer=observer,
+        )
+
     def ask(
         self,
         question: str,
@@ -115,7 +174,7 @@ class Index:
                  on: what it takes from them is written into it first (query/condense.py)
         Raises UsageError for what cannot be asked, LevelNotFound, ModelRefused, BudgetSpent.
         """
-        return _run(self.ask_async(question, level, method=method, where=where, history=history))
+        return awaited(self.ask_async(question, level, method=method, where=where, history=history))
 
     async def ask_async(
         self,
@@ -274,7 +333,7 @@ class Index:
         if self._replies:
             await asyncio.to_thread(self._replies.settle)
         about_snapshot = self._notes(None if answer.found else question.text)
-        missed = unfound(answer, restricted=bool(question.where))
+        missed = unfound(answer, bool(question.where), given.settings.has_graph)
         notes = (*answer.notes, *missed, *about_snapshot, *self._of_cache(*asker.kept))
         phases = _phases(asker.accounts, failed)
         if telling:
@@ -285,12 +344,14 @@ class Index:
     def _given(self) -> Given:
         model = self.settings.model(self.settings.model_name("map"))
         vocabulary = vocabulary_for(model.model, model.tokenizer).name
+        before = self.manifest.settings
+        settings = self.settings.with_chunks_of(before).with_reports_of(before)
         return Given(
-            self.settings.with_chunks_of(self.manifest.settings).with_reports_of(self.manifest.settings),
+            settings.with_hierarchies_of(self.manifest.hierarchies),
             self.prompts or load_prompts(self.settings.prompts_dir),
             lru_cache(COUNTED)(lambda text: count(text, vocabulary)),
             {name: sum(p.rows for p in parts) for name, parts in self.manifest.tables.items()},
-            {s: dearest_price(self.settings.model(self.settings.model_name(s))) for s in STAGES},
+            {s: dearest_price(self.settings.model(self.settings.model_name(s))) for s in MODEL_STAGES},
         )
 
     def _allowance(self, question: str, given: Given) -> Allowance | None:
@@ -333,13 +394,17 @@ class Index:
             why = why_nothing(unanswered)
         return [*notes.values(), *filter(None, (why, said))]
 
-    def levels(self) -> list[Units]:
-        """What each level holds, and the source text: Table 2 of the paper for this index."""
-        from graphrag_ray.query.global_search import COMMUNITIES, REPORTS
+    def levels(self, hierarchy: str | None = None) -> list[Units]:
+        """What each level of a hierarchy holds, and the source text: Table 2 of the paper for this index.
+        None: the hierarchy of `query.hierarchy`. Raises UsageError for one that the index does not have."""
+        from graphrag_ray.query.asked_hierarchy import asked_hierarchy, communities_of, reports_of
         from graphrag_ray.query.levels import levels, units
 
-        communities = self.table("communities", COMMUNITIES.columns)
-        known = levels(communities, self.table("community_reports", REPORTS.columns))
+        kind = asked_hierarchy(self._given, hierarchy)
+        communities, reports = (
+            self.table(need.table, need.columns) for need in (communities_of(kind), reports_of(kind))
+        )
+        known = levels(communities, reports, kind.name)
         return units(known, self.table("text_units", ["n_tokens"])["n_tokens"])
 
     def cited(self, references: Iterable[Reference]) -> list[Cited]:
@@ -394,17 +459,6 @@ class Index:
         return {row["id"]: row for row in self.reader.rows(Rows(name, columns, list(ids))).to_pylist()}
 
 
-def _run(answering: Coroutine[Any, Any, Answer]) -> Answer:
-    """Wait for an answer, also where an event loop runs already, as in a notebook."""
-    running = None
-    with suppress(RuntimeError):
-        running = asyncio.get_running_loop()
-    if running is None:
-        return asyncio.run(answering)
-    with ThreadPoolExecutor(1, thread_name_prefix="ask") as thread:
-        return thread.submit(asyncio.run, answering).result()
-
-
 async def _driven(method: Generator[Any, Any, T], fulfil: Callable[[Need], Coroutine[Any, Any, Any]]) -> T:
     """Give a method what it needs until it answers. It works in a thread: packing many contexts takes
     seconds, and others may share the event loop."""
@@ -438,9 +492,9 @@ def _check(question: str) -> None:
 
 
 def _phases(accounts: Accounts, failed: Mapping[str, int]) -> dict[str, Phase]:
-    by_stage: dict[str, Totals] = {}
+    by_stage: dict[str, CallTotals] = {}
     for (stage, _), totals in accounts.by_stage.items():
-        by_stage.setdefault(stage, Totals()).absorb(totals)
+        by_stage.setdefault(stage, CallTotals()).absorb(totals)
     return {
         stage: Phase(
             t.calls, failed.get(stage, 0), t.prompt_tokens, t.completion_tokens, t.cached_tokens, t.cost_usd

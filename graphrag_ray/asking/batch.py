@@ -11,25 +11,30 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import orjson
 
 from graphrag_ray.asking.ask import MAX_QUESTION_CHARACTERS, Index
-from graphrag_ray.asking.question_files import AnswersFile, read_questions
+from graphrag_ray.asking.question_files import QUESTION_COLUMNS, AnswersFile, Posed, posed_of, read_questions
 from graphrag_ray.asking.question_sweep import Batch, QuestionSweep
 from graphrag_ray.base.errors import FAILED_ITEMS, GraphRagError, LockHeld, StoreError
 from graphrag_ray.base.urls import shown
-from graphrag_ray.engine.executor import Executor, Progress
+from graphrag_ray.engine.executor import Executor, SweepProgress
 from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.given_rows import GivenRows, rows_of_batch
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.probing import probed
+from graphrag_ray.engine.ray.discovery import will_be_private
 from graphrag_ray.engine.ray.jobs import submitted
 from graphrag_ray.engine.reply_cache import FEW, MANY, tidy
 from graphrag_ray.engine.spending import Spending, check_prices
 from graphrag_ray.engine.stopping import Stop, listening
+from graphrag_ray.engine.work import WAITED_FOR_S
 from graphrag_ray.indexing.run import iso
 from graphrag_ray.indexing.run_record import MEANINGS, ending
 from graphrag_ray.query import methods
@@ -43,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 def answer_batch(
     index: Index,
-    questions: str,
+    questions: str | Sequence[Posed],
     out: str,
     *,
     method: str = methods.DEFAULT,
@@ -55,7 +60,8 @@ def answer_batch(
 ) -> Batch:
     """Answer the questions of a file, and write the answers (`question_files.ANSWERS`) to another.
 
-    questions   .csv, .jsonl or .parquet, with a column `question` or `question_text`, and maybe `id`
+    questions   .csv, .jsonl or .parquet, with a column `question` or `question_text`, and maybe `id`; or what
+                was read
     out         a .parquet file; the journal is the cache of the index, where it has one, else the folder of
                 this name with `.work` at its end. In that folder `outcome.json` tells how it ended
     on_ray      on Ray: the cluster of `address`, else as `index` finds or starts one; else in this process
@@ -67,7 +73,8 @@ def answer_batch(
     observer = observer or Observer()
     settings, began = index.settings, time.monotonic()
     file = AnswersFile.at(out, settings.storage.of(out))
-    work, note = index.cache or file.work, f"query --batch {shown(questions)}"
+    named = shown(questions) if isinstance(questions, str) else "ask_all"
+    work, note = index.cache or file.work, f"query --batch {named}"
     patience_s = MERGED_WITHIN_S if index.cache else 0.0
     with ExitStack() as held:
         with attempted(file.work):
@@ -75,7 +82,9 @@ def answer_batch(
             check_prices(settings.budget, models)
             methods.method(method)
             methods.check(method, level, where)
-            posed = read_questions(questions, settings.storage.of(questions), MAX_QUESTION_CHARACTERS)
+            posed = questions
+            if isinstance(posed, str):
+                posed = read_questions(posed, settings.storage.of(posed), MAX_QUESTION_CHARACTERS)
             if _asks_from_here(on_ray, address):
                 models = probed(models, settings, ANSWERING, bool(work.list("work")), observer.note)
             sweep = QuestionSweep(index, posed, work, method, level, tuple(where))
@@ -99,17 +108,42 @@ def answer_batch(
     return Batch(file.url, len(posed), sweep.failed, accounts, time.monotonic() - began)
 
 
+def answer_all(index: Index, questions: Any, *, out: str | None, on_ray: bool | None, **how: Any) -> Any:
+    """See `Index.ask_all`."""
+    given = GivenRows(questions)
+    dataset = given.dataset
+    if dataset is None and not hasattr(questions, "__arrow_c_stream__"):
+        each = [questions] if isinstance(questions, str) else questions
+        given = GivenRows([{"question": q} if isinstance(q, str) else q for q in each])
+    given.open(_without_questions)
+    found = (row for batch in given for row in rows_of_batch(batch))
+    rows = (replace(row, number=number) for number, row in enumerate(found, start=1))
+    posed = posed_of(rows, str(given), "", MAX_QUESTION_CHARACTERS)
+    with ExitStack() as held:
+        if out is None:
+            out = str(Path(held.enter_context(TemporaryDirectory())) / "answers.parquet")
+        answer_batch(index, posed, out, on_ray=dataset is not None if on_ray is None else on_ray, **how)
+        answers = AnswersFile.at(out, index.settings.storage.of(out)).read()
+    if dataset is None:
+        return answers.to_pylist()
+    from graphrag_ray.engine.ray.datasets import dataset_from
+
+    return dataset_from(answers)
+
+
+def _without_questions(columns: Sequence[str]) -> str:
+    if set(columns) & set(QUESTION_COLUMNS):
+        return ""
+    return f"no column {' or '.join(QUESTION_COLUMNS)}; it has {', '.join(columns)}"
+
+
 ANSWERING = ("map", "reduce", "answer")
 """Stages without whose models there are no answers."""
 
 
 def _asks_from_here(on_ray: bool, address: str | None) -> bool:
     """Whether models are asked with this process's keys."""
-    if not (on_ray or address):
-        return True
-    from graphrag_ray.engine.ray.cluster import will_be_private
-
-    return will_be_private(address)
+    return not (on_ray or address) or will_be_private(address)
 
 
 OUTCOME = "outcome.json"
@@ -202,10 +236,6 @@ def _outcome(started: float, told: Mapping[str, Any]) -> bytes:
     return orjson.dumps(every, option=orjson.OPT_INDENT_2)
 
 
-WAITED_FOR_S = 0.5
-"""Between journal writes: a reply is handed on when it is written, and a question waits for it."""
-
-
 @dataclass(frozen=True)
 class _Engine:
     """Where the dialogues of a batch run. store: of their journal."""
@@ -213,7 +243,7 @@ class _Engine:
     store: Store
     settings: Settings
     models: Models
-    on_progress: Callable[[Progress], None]
+    on_progress: Callable[[SweepProgress], None]
     stop: Stop
 
     @contextmanager
@@ -232,7 +262,7 @@ class _Engine:
     @contextmanager
     def on_ray(self, address: str | None) -> Iterator[Executor]:
         # Ray is imported here: it takes a second.
-        from graphrag_ray.engine.ray.cluster import connected, will_be_private
+        from graphrag_ray.engine.ray.cluster import connected
         from graphrag_ray.engine.ray.nodes import check_nodes
         from graphrag_ray.engine.ray.ray_executor import RayExecutor
 

@@ -85,9 +85,15 @@ def read_questions(url: str, options: Mapping[str, Any], most_characters: int) -
     """
     at = shown(url)
     table, column = _opened(at, _content(url, options))
+    return posed_of(table.rows, at, column, most_characters)
+
+
+def posed_of(given: Iterable[Row], at: str, column: str, most_characters: int) -> list[Posed]:
+    """Questions of rows. at: where these are, for people; column: "" for whichever each row has. Raises as
+    `read_questions`."""
     posed: list[Posed] = []
     rows: dict[str, int] = {}
-    for row in table.rows:
+    for row in given:
         if row.number == WHOLE_FILE:
             raise UsageError(f"{at}: {row.fault}")
         one = _posed(row, column, most_characters)
@@ -222,6 +228,12 @@ class AnswersFile:
     @property
     def url(self) -> str:
         return self.store.url_of(self.name)
+
+    def read(self) -> pa.Table:
+        """What was written. Raises StoreError."""
+        import pyarrow.parquet as pq
+
+        return pq.read_table(pa.BufferReader(self.store.read(self.name)))
 
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """All answers at once: readers see the whole file, or the one before. Raises StoreError."""

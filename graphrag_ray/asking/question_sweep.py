@@ -19,10 +19,10 @@ from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.base.urls import display_url
 from graphrag_ray.engine.allowance import Allowance
 from graphrag_ray.engine.drive import Driver, Open, note_bug
-from graphrag_ray.engine.executor import Executor, Progress
+from graphrag_ray.engine.executor import Executor, SweepProgress
 from graphrag_ray.engine.feed import Feed, label, started
 from graphrag_ray.engine.reply_cache import JOURNAL
-from graphrag_ray.engine.work import Outcome, Told, Work
+from graphrag_ray.engine.work import Outcome, ReplyUsage, Work
 from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.llm.accounting import Accounts, CallRecord
 from graphrag_ray.llm.call_progress import sum_usage
@@ -115,7 +115,7 @@ class QuestionSweep:
             else:
                 yield self._rows[self._first[p.text]] | {"question_id": p.id}
 
-    def progress(self, p: Progress) -> Progress:
+    def progress(self, p: SweepProgress) -> SweepProgress:
         """In questions, not in items: how many of these there will be, nobody knows."""
         total = self._times.total()
         return replace(
@@ -262,7 +262,7 @@ class _Prices:
     def __init__(self, models: Mapping[str, Model]) -> None:
         self._models = {m.model_id: m for m in models.values()} | {OFFLINE_MODEL_ID: Model()}
 
-    def record(self, stage: str, told: Told) -> CallRecord:
+    def record(self, stage: str, told: ReplyUsage) -> CallRecord:
         cost = self._cost(told)
         return CallRecord(
             stage,
@@ -278,7 +278,7 @@ class _Prices:
             0.0,
         )
 
-    def _cost(self, told: Told) -> int | None:
+    def _cost(self, told: ReplyUsage) -> int | None:
         model = self._models.get(told.model_id)
         if model is None:
             return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -69,16 +69,26 @@ class Reader:
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """A table of the snapshot (see schema.py), or some of its columns. Raises UsageError for a name or
         column that there is not."""
-        if name not in schema.TABLES:
-            raise UsageError(f"there is no table {name!r}; there are {', '.join(schema.TABLES)}")
-        known = schema.TABLES[name].names
-        if unknown := [c for c in columns or [] if c not in known]:
-            raise UsageError(f"table {name} has no column {unknown[0]!r}; it has {', '.join(known)}")
+        _check(name, schema.TABLES, columns)
         with being_read(self.store, self.manifest):
             if columns is None:
                 return read_table(self.store, self.manifest.parts(name), None, schema.TABLES[name])
             empty = schema_of(name, columns).empty_table()
             return self._together(name, empty, lambda part: self._columns(name, part, columns))
+
+    def parts(self, name: str, columns: Sequence[str] | None = None) -> tuple[list[Part], pa.Schema]:
+        """The parts of a table, or of embeddings (`embeddings_entity`, …), and the schema of these columns.
+        Raises UsageError as `table` does."""
+        vectors = {
+            table: parts for table, parts in self.manifest.tables.items() if table[:11] == "embeddings_"
+        }
+        known = dict(schema.TABLES)
+        if vectors.get(name):
+            with being_read(self.store, self.manifest):
+                known[name] = read_table(self.store, vectors[name][:1]).schema
+        _check(name, known | dict.fromkeys(vectors, pa.schema([])), columns)
+        of = known[name]
+        return self.manifest.parts(name), of if columns is None else pa.schema([of.field(c) for c in columns])
 
     def rows(self, need: Rows) -> pa.Table:
         """The rows that are needed. Where they are named, a large table is read only where it holds one."""
@@ -135,6 +145,14 @@ class Reader:
             self.kept.add(part.path, read)
             found |= {name: read[name] for name in missing}
         return pa.table({name: found[name] for name in names}, schema=schema_of(table, names))
+
+
+def _check(name: str, tables: Mapping[str, pa.Schema], columns: Sequence[str] | None) -> None:
+    if name not in tables:
+        raise UsageError(f"there is no table {name!r}; there are {', '.join(tables)}")
+    known = tables[name].names
+    if unknown := [c for c in columns or [] if c not in known]:
+        raise UsageError(f"table {name} has no column {unknown[0]!r}; it has {', '.join(known)}")
 
 
 def schema_of(table: str, columns: Sequence[str]) -> pa.Schema:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from graphrag_ray.asking.reading import Reader
 from graphrag_ray.asking.session import Asks
 from graphrag_ray.base import schema
+from graphrag_ray.base.declarations import SEARCHED
 from graphrag_ray.base.errors import CorruptPart, GraphRagError, UsageError
 from graphrag_ray.corpus.embedding import Embedder
 from graphrag_ray.query.method import Hit, Kind, Search
@@ -59,7 +60,7 @@ class Searcher:
 
     def open_as(self, other: Searcher) -> None:
         """Open what another one has open, as far as this snapshot has it."""
-        for kind in get_args(Kind):
+        for kind in SEARCHED:
             for by, shards in (("vector", self.vector_shards), ("keyword", self.keyword_shards)):
                 name = schema.search_table(kind, by)
                 if name in other._opened and name in self.reader.manifest.tables:

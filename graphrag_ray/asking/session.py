@@ -18,7 +18,7 @@ from graphrag_ray.engine.allowance import Allowance
 from graphrag_ray.engine.gateways import AskAloud, Models, open_gateway
 from graphrag_ray.engine.in_process import run_dialogues
 from graphrag_ray.engine.reply_cache import ReplyCache
-from graphrag_ray.engine.work import Answer, Outcome
+from graphrag_ray.engine.work import AnsweredCall, Outcome
 from graphrag_ray.llm.accounting import Accounts, CallRecord
 from graphrag_ray.llm.call_failures import GaveUp
 from graphrag_ray.llm.limiter import Limiter, LocalLimiter
@@ -187,7 +187,7 @@ class _Patience:
     asking: int = 0
     decided: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def ask(self, request: Request, stage: str) -> Answer:
+    async def ask(self, request: Request, stage: str) -> AnsweredCall:
         most = self.connections.models.max_attempts
         try:
             return await self._first(request, stage)
@@ -200,7 +200,7 @@ class _Patience:
         again = await self.connections.way(FIRST_ATTEMPTS, most)
         return await again(request, stage, self.listener)
 
-    async def _first(self, request: Request, stage: str) -> Answer:
+    async def _first(self, request: Request, stage: str) -> AnsweredCall:
         self.asking += 1
         try:
             way = await self.connections.way(0, FIRST_ATTEMPTS)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from graphrag_ray.base.declarations import OF_SECTION, REPORT_SECTIONS
 from graphrag_ray.base.records import SECTIONS, Reference
 from graphrag_ray.corpus.document_titles import label, own_title
 from graphrag_ray.corpus.metadata import columns_of, metadata_lines
 from graphrag_ray.query.answer import Answer
-from graphrag_ray.query.cited_numbers import TABLE_OF
 from graphrag_ray.query.evidence import Found, evidence, passages
 from graphrag_ray.query.quotes import best_sentence
 
@@ -21,14 +21,14 @@ MAX_CHUNKS = 500
 half of a large corpus would lead to all of it."""
 
 _COLUMNS: Mapping[str, list[str]] = {
-    "Reports": ["title", "rank", "references"],
+    **{section: ["title", "rank", "references"] for section in REPORT_SECTIONS},
     "Entities": ["title", "type", "text_unit_ids"],
     "Relationships": ["source", "target", "description", "source_id", "target_id", "text_unit_ids"],
     "Claims": ["subject_id", "object_id", "description", "subject_entity_id", "text_unit_ids"],
     "Sources": ["document_id", "start", "end", "text"],
 }
 _SHOWN: Mapping[str, Sequence[str]] = {
-    "Reports": ("title", "rank"),
+    **dict.fromkeys(REPORT_SECTIONS, ("title", "rank")),
     "Entities": ("title", "type"),
     "Relationships": ("source", "target", "description"),
     "Claims": ("subject_id", "object_id", "description"),
@@ -111,8 +111,8 @@ def under(
     columns: as for `named`
     """
     wanted = list(references)
-    rows = {"Reports": _reports([r.id for r in wanted if r.section == "Reports"], read)}
-    rests = {r: _rests_on(r, rows["Reports"]) for r in wanted}
+    rows = {s: _reports(s, [r.id for r in wanted if r.section == s], read) for s in REPORT_SECTIONS}
+    rests = {r: _rests_on(r, rows.get(r.section, {})) for r in wanted}
     for section in _ELEMENTS:  # entities last: those that relationships and claims name are known by then
         rows[section] = _read(section, _ids(rests, section), read)
         for reference, rest in rests.items():
@@ -186,17 +186,17 @@ def _evidence(chunk: Mapping[str, Any], found: Found) -> dict[str, Any]:
 def _read(section: str, ids: Iterable[str], read: Read, without: Collection[str] = ()) -> Rows:
     wanted = list(dict.fromkeys(ids))
     columns = ["id", "human_readable_id", *(c for c in _COLUMNS[section] if c not in without)]
-    return read(TABLE_OF[section], wanted, columns) if wanted else {}
+    return read(OF_SECTION[section].table, wanted, columns) if wanted else {}
 
 
-def _reports(ids: Iterable[str], read: Read) -> Rows:
+def _reports(section: str, ids: Iterable[str], read: Read) -> Rows:
     """These reports, and those that they were written from, down to the last."""
     found: Rows = {}
     todo = list(ids)
     while todo:
-        rows = _read("Reports", todo, read)
+        rows = _read(section, todo, read)
         found |= rows
-        below = (c["id"] for r in rows.values() for c in r["references"] or () if c["section"] == "Reports")
+        below = (c["id"] for r in rows.values() for c in r["references"] or () if c["section"] == section)
         todo = [id_ for id_ in dict.fromkeys(below) if id_ not in found]
     return found
 
@@ -204,7 +204,7 @@ def _reports(ids: Iterable[str], read: Read) -> Rows:
 def _rests_on(reference: Reference, reports: Rows) -> _Rest:
     """What a record rests on, as far as reports tell: what it cites, and what the reports cite that it was
     written from; any other record rests on itself."""
-    if reference.section != "Reports":
+    if reference.section not in REPORT_SECTIONS:
         return {reference.section: {reference.id: None}}
     cited: _Rest = {}
     todo = [reference.id]
@@ -213,7 +213,7 @@ def _rests_on(reference: Reference, reports: Rows) -> _Rest:
             of_section = cited.setdefault(below["section"], {})
             if below["id"] not in of_section:
                 of_section[below["id"]] = None
-                todo += [below["id"]] if below["section"] == "Reports" else []
+                todo += [below["id"]] if below["section"] == reference.section else []
     return cited
 
 
@@ -248,7 +248,7 @@ def _chunks_of(
     """Those that were shown first, then those that hold most. A relationship or claim rests on its own
     chunks, not on all that name its ends."""
     held = Counter(rest.get("Sources", {}).keys())
-    for section in _ELEMENTS if reference.section == "Reports" else (reference.section,):
+    for section in _ELEMENTS if reference.section in REPORT_SECTIONS else (reference.section,):
         for id_, row in rows.get(section, {}).items():
             if id_ in rest.get(section, ()):
                 held.update(row["text_unit_ids"])

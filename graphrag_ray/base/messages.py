@@ -57,6 +57,7 @@ class ChatRequest:
                  the offline engine reads it here instead of cutting it out of the text
     response     "json": `schema` is asked for where the endpoint can; "yes_no": one word
     sample       number of the replicate, so that repeated judgements differ
+    first        name of the prompt of the conversation's first turn; "": this is it
     """
 
     prompt: str
@@ -66,6 +67,7 @@ class ChatRequest:
     response: ResponseFormat = "text"
     schema: Mapping[str, Any] | None = field(default=None, compare=False)
     sample: int = 0
+    first: str = field(default="", compare=False)
 
     @cached_property
     def hash(self) -> str:
@@ -88,7 +90,8 @@ class ChatRequest:
         from dataclasses import replace
 
         turns = (*self.messages, Message("assistant", reply.text, reply.said), Message("user", text))
-        return replace(self, prompt=prompt, messages=turns, **changes)
+        first = self.first or self.prompt
+        return replace(self, prompt=prompt, messages=turns, first=first, **changes)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-SECTIONS = ("Reports", "Entities", "Relationships", "Claims", "Sources")
+from graphrag_ray.base.declarations import OF_SECTION, RECORD_KINDS
+
+SECTIONS = tuple(OF_SECTION)
 """The kinds of record a reference can name."""
 
 MAX_REFERENCE_IDS = 5
@@ -36,8 +38,8 @@ _HEADING = re.compile(r"^-----([A-Za-z]+)-----$")
 _CONTROL = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
 
 # Possessive repetitions, and starts that only one place can be: linear on any text.
-_SECTION_NAMES = ("reports", "entities", "relationships", "claims", "sources")
-_NAME = r"(?:reports?|entit(?:y|ies)|relationships?|claims?|sources?)\b"
+_SECTION_NAMES = tuple(name.lower() for kind in RECORD_KINDS for name in (kind.section, kind.singular))
+_NAME = rf"(?:{'|'.join(_SECTION_NAMES)})\b"
 _OPEN, _CLOSE, _NO_SQUARE = r"[\[［【]\s*+", r"[\]］】]", r"[^\[\]［］【】]*+"
 _ROUND, _CLOSE_ROUND = r"[(（]", r"[)）]"
 _DATA = r"Data\s*+[:：]"
@@ -70,7 +72,7 @@ def _beginnings(word: str) -> str:
     return "".join(f"(?:{letter}" for letter in word) + ")?" * len(word)
 
 
-_NAME_BEGINS = "(?:" + "|".join(_beginnings(name) for name in (*_SECTION_NAMES, "entity")) + ")"
+_NAME_BEGINS = "(?:" + "|".join(_beginnings(name) for name in _SECTION_NAMES) + ")"
 _ITEMS_BEGIN = rf"{_NUMBER_FOLLOWS}{_ITEMS}(?:{_GROUP})?[a-z]{{0,16}}"
 _UNFINISHED = re.compile(
     rf"(?:{_OPEN}(?:{_DATA}{_NO_SQUARE}|(?:Data\s++)?{_NAME}{_LEAD}{_ITEMS_BEGIN})"

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from graphrag_ray.base.declarations import SEARCHED
+
 _ids = pa.list_(pa.string())
 
 
@@ -185,7 +187,7 @@ COMMUNITY_REPORTS = _table(
 EMBEDDINGS = {
     # one table per kind, sorted by id; the dimension is the model's
     kind: lambda dim: _table(("id", pa.string()), ("vector", pa.list_(pa.float32(), dim)))
-    for kind in ("entity", "relationship", "text_unit", "community_report")
+    for kind in SEARCHED
 }
 
 

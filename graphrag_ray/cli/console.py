@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from graphrag_ray.base.declarations import OF_SECTION, REPORT_SECTIONS
 from graphrag_ray.base.wording import plural, price_setting
 from graphrag_ray.cli.safe import console_of, safe_json
 from graphrag_ray.cli.writing import print_text
@@ -46,7 +47,7 @@ def print_indexed(done: Indexed, root: str) -> None:
     if total.calls:
         retries = plural(total.retries, "retry", "retries")
         out.print(f"  model calls    {total.calls:,} ({retries}), {_cost(total.cost_usd)}")
-    if not counts.get("entities"):
+    if "entities" in manifest.tables and not counts.get("entities"):
         out.print("  No entities were found: answers will say that the index holds nothing.")
     if done.failed:
         out.print(f"  {failed_line(done, root)}", soft_wrap=True)
@@ -73,6 +74,8 @@ def print_counts(out: Console, counts: Mapping[str, Any]) -> None:
         out.print(f"  claims         {counts['claims']:,}")
     out.print(f"  communities    {_communities(counts)}")
     out.print(f"  reports        {counts.get('reports', 0):,}")
+    for name, own in counts.get("hierarchies", {}).items():
+        out.print(f"  of hierarchy {name}: {_communities(own)}, reports {own.get('reports', 0):,}")
 
 
 def _communities(counts: Mapping[str, Any]) -> str:
@@ -161,13 +164,6 @@ def _how(answer: Answer) -> str:
 MAX_TEXTS, MAX_ELEMENTS = 3, 5
 """Of one record: chunks where none was found to carry the answer; entities, relationships and claims."""
 MAX_METADATA, MAX_NAME = 120, 160
-ONE = {
-    "Reports": "Report",
-    "Entities": "Entity",
-    "Relationships": "Relationship",
-    "Claims": "Claim",
-    "Sources": "Source",
-}
 
 
 def _start_of(name: str) -> str:
@@ -177,7 +173,8 @@ def _start_of(name: str) -> str:
 def _print_source(out: Console, source: Source) -> None:
     """The sentences that carry the answer, then briefly what else a report was written from."""
     record = source.record
-    heading = f"\n{ONE[record['section']]} {record['human_readable_id']}: {_start_of(record['name'])}"
+    kind = OF_SECTION[record["section"]]
+    heading = f"\n{kind.singular} {record['human_readable_id']}: {_start_of(record['name'])}"
     out.print(heading, style="bold")
     texts = source.evidence or [
         {**c, "start": c["quote_start"], "chunk": c["human_readable_id"]} for c in source.chunks[:MAX_TEXTS]
@@ -187,7 +184,7 @@ def _print_source(out: Console, source: Source) -> None:
         out.print(f"  {t['place']}, character {t['start']}: “{quote}”")
         if about:
             out.print(f"      {about}", style="dim")
-    if record["section"] == "Reports":
+    if record["section"] in REPORT_SECTIONS:
         related = [f"{r['source']} – {r['target']}" for r in source.relationships]
         _print_some(out, "entities", [f"{e['title']} ({e['type'] or 'untyped'})" for e in source.entities])
         _print_some(out, "relationships", related)

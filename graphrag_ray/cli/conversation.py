@@ -113,7 +113,7 @@ class Conversation:
         if name:
             methods.method(name)
             self.chat.method = name
-        click.echo(f"{self._way()}. Methods: {', '.join(methods.FILES)}")
+        click.echo(f"{self._way()}. Methods: {', '.join(methods.METHODS)}")
 
     def _level(self, level: str) -> None:
         if level:
@@ -150,19 +150,19 @@ class Conversation:
 
 
 @dataclass(frozen=True)
-class Command:
+class ChatCommand:
     do: Callable[[Conversation, str], None]
     help: str
     argument: str = ""
 
 
 COMMANDS = {
-    "/method": Command(Conversation._method, "how answers are found from now on", "NAME"),
-    "/level": Command(Conversation._level, "which communities; auto: the method's own choice", "C0..Cn"),
-    "/where": Command(Conversation._where, "a further condition on documents; alone: none", "CONDITION"),
-    "/sources": Command(Conversation._sources, "what lies under the last answer"),
-    "/snapshot": Command(Conversation._snapshot, "ask another snapshot of the index", f"N|{NEWEST}"),
-    "/new": Command(Conversation._new, "forget what was said: the next question stands alone"),
-    "/help": Command(Conversation._help, "this"),
-    "/quit": Command(Conversation._quit, "end the conversation"),
+    "/method": ChatCommand(Conversation._method, "how answers are found from now on", "NAME"),
+    "/level": ChatCommand(Conversation._level, "which communities; auto: the method's own choice", "C0..Cn"),
+    "/where": ChatCommand(Conversation._where, "a further condition on documents; alone: none", "CONDITION"),
+    "/sources": ChatCommand(Conversation._sources, "what lies under the last answer"),
+    "/snapshot": ChatCommand(Conversation._snapshot, "ask another snapshot of the index", f"N|{NEWEST}"),
+    "/new": ChatCommand(Conversation._new, "forget what was said: the next question stands alone"),
+    "/help": ChatCommand(Conversation._help, "this"),
+    "/quit": ChatCommand(Conversation._quit, "end the conversation"),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.errors import SettingsError, StoreError, UsageError
+from graphrag_ray.base.urls import shown
 from graphrag_ray.query import methods
 
 if TYPE_CHECKING:
+    from graphrag_ray.engine.given_rows import GivenRows
     from graphrag_ray.settings.index_settings import Settings
     from graphrag_ray.store.files import Store
 
@@ -30,6 +35,7 @@ _ASKED = {
     "response_type": "query.response_type",
     "general_knowledge": "query.general_knowledge",
     "dynamic": "query.dynamic",
+    "hierarchy": "query.hierarchy",
     "map_protocol": "query.map_protocol",
     "budget_tokens": "query.budget_tokens",
     "budget_usd": "query.budget_usd",
@@ -43,6 +49,27 @@ def input_of(given: str | None, settings: Settings) -> str:
     if named is None:
         raise UsageError("name INPUT, or `input.url` in the settings of --config")
     return named
+
+
+def rows_of(function: str, input_url: str | None) -> GivenRows:
+    """The rows of a function named `module:function`, which is called when the engine has started. Modules of
+    the working directory are found. Raises UsageError."""
+    from graphrag_ray.engine.given_rows import GivenRows
+
+    if input_url is not None:
+        raise UsageError(f"INPUT is given twice: {shown(input_url)} and --input {function}")
+    module, _, name = function.partition(":")
+    if not module or not name:
+        raise UsageError(f"--input {function!r}: name a function as MODULE:FUNCTION")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except Exception as e:  # it is not our module
+        raise UsageError(f"--input {function}: {type(e).__name__}: {e}") from e
+    if not callable(found):
+        raise UsageError(f"--input {function}: it is a {type(found).__name__}, and no function")
+    return GivenRows(found, function)
 
 
 def json_option(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -128,13 +155,21 @@ def raw_option(f: Callable[..., Any]) -> Callable[..., Any]:
     )(f)
 
 
+def hierarchy_option(f: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--hierarchy",
+        type=click.Choice(list(HIERARCHIES)),
+        help="Whose levels and reports are read; else the first of the index.",
+    )(f)
+
+
 def way_options(f: Callable[..., Any]) -> Callable[..., Any]:
     """How an answer is found: --method, --level, --where."""
     for option in reversed(
         [
             click.option(
                 "--method",
-                type=click.Choice(list(methods.FILES)),
+                type=click.Choice(list(methods.METHODS)),
                 default=methods.DEFAULT,
                 show_default=True,
                 help="How the answer is found; auto: by the question.",
@@ -161,34 +196,32 @@ def way_options(f: Callable[..., Any]) -> Callable[..., Any]:
 
 def asking_options(f: Callable[..., Any]) -> Callable[..., Any]:
     """How a question is answered; `settings_from` reads them."""
-    for option in reversed(
-        [
-            click.option(
-                "--response-type",
-                metavar="TEXT",
-                help='Form and length of the answer: "a list of five points".',
-            ),
-            click.option(
-                "--general-knowledge/--no-general-knowledge",
-                default=None,
-                help="Let the answer go beyond the data, and mark where it does.",
-            ),
-            click.option(
-                "--dynamic/--no-dynamic",
-                default=None,
-                help="global: rate reports from the top, read on only below relevant ones.",
-            ),
-            click.option(
-                "--map-protocol",
-                type=click.Choice(["answer", "points"]),
-                help="global, text: one scored answer for each context, or several scored points.",
-            ),
-            click.option(
-                "--budget-tokens", type=int, metavar="N", help="Prompts and replies together, at most."
-            ),
-            click.option("--budget-usd", type=float, metavar="X", help="US dollars, at most."),
-        ]
-    ):
+    options: list[Callable[..., Any]] = [
+        click.option(
+            "--response-type",
+            metavar="TEXT",
+            help='Form and length of the answer: "a list of five points".',
+        ),
+        click.option(
+            "--general-knowledge/--no-general-knowledge",
+            default=None,
+            help="Let the answer go beyond the data, and mark where it does.",
+        ),
+        click.option(
+            "--dynamic/--no-dynamic",
+            default=None,
+            help="global: rate reports from the top, read on only below relevant ones.",
+        ),
+        hierarchy_option,
+        click.option(
+            "--map-protocol",
+            type=click.Choice(["answer", "points"]),
+            help="global, text: one scored answer for each context, or several scored points.",
+        ),
+        click.option("--budget-tokens", type=int, metavar="N", help="Prompts and replies together, at most."),
+        click.option("--budget-usd", type=float, metavar="X", help="US dollars, at most."),
+    ]
+    for option in reversed(options):
         f = option(f)
     return f
 

@@ -8,27 +8,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from graphrag_ray.base.declarations import ASKING_STAGES, COMPARED
 from graphrag_ray.base.wording import price_setting
 from graphrag_ray.cli.byte_sizes import in_words
 
-ROWS = {
-    "documents": "documents",
-    "text_units": "chunks",
-    "entities": "entities",
-    "relationships": "relationships",
-    "covariates": "claims",
-    "communities": "communities",
-    "community_reports": "reports",
-}
 KINDS = ("added", "changed", "removed", "unchanged")
-WRITTEN = {
-    "extract": ("extractions", "text_units"),
-    "claims": ("claims of chunks", "text_units"),
-    "describe": ("descriptions", ""),
-    "report": ("reports", "reports"),
-    "embed": ("embeddings", ""),
-}
-"""Stages: what they write, and the count of all that there are of it."""
 
 
 def print_changes(out: Console, run: Mapping[str, Any], counts: Mapping[str, Any]) -> None:
@@ -39,7 +23,7 @@ def print_changes(out: Console, run: Mapping[str, Any], counts: Mapping[str, Any
     table = Table("", *KINDS, box=None, pad_edge=False)
     for kind in KINDS:
         table.columns[KINDS.index(kind) + 1].justify = "right"
-    for name, label in ROWS.items():
+    for name, (label, _) in COMPARED.items():
         row = changed.get(name, {})
         if any(row.values()):
             table.add_row(label, *(f"{row[kind]:,}" if row[kind] else "" for kind in KINDS))
@@ -49,10 +33,11 @@ def print_changes(out: Console, run: Mapping[str, Any], counts: Mapping[str, Any
         out.print(f"  {counts['kept']:,} of the documents could not be read and are kept as they were")
     asked = run.get("asked", {})
     written = []
-    for stage, (label, total) in WRITTEN.items():
-        if asked.get(stage):
+    for stage in ASKING_STAGES:
+        label, total = stage.writes
+        if n := asked.get(stage.dialogue):
             of = f" of {counts[total]:,}" if total in counts else ""
-            written.append(f"{asked[stage]:,}{of} {label}")
+            written.append(f"{n:,}{of} {label}")
     out.print(f"  written by models: {', '.join(written) or 'nothing'}; the rest is taken over")
 
 

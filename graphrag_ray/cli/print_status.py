@@ -14,7 +14,7 @@ from graphrag_ray.cli.console import print_counts
 from graphrag_ray.cli.print_changes import print_changes, print_snapshots
 from graphrag_ray.cli.progress import duration, progress_line, step_line
 from graphrag_ray.cli.safe import console_of
-from graphrag_ray.engine.pace import Pace
+from graphrag_ray.engine.pace import StagePace
 from graphrag_ray.indexing.compact import STEP as COMPACT
 from graphrag_ray.indexing.run_record import WORDS
 from graphrag_ray.store.parts import MEND
@@ -147,7 +147,7 @@ def step_line_of(name: str, step: Mapping[str, Any], width: int | None = None) -
 def _doing(reached: Mapping[str, Any], width: int | None = None) -> Text:
     """The step that is being done; how long ago that was told, where that is long."""
     if reached["pace"]:
-        line = progress_line(Pace(**reached["pace"]), reached["step"], width, bar=width is not None)
+        line = progress_line(StagePace(**reached["pace"]), reached["step"], width, bar=width is not None)
     else:
         line = f"{reached['step']:<12} … {duration(reached['seconds'])}"
     age_s = reached.get("age_s") or 0.0

@@ -16,12 +16,12 @@ from graphrag_ray.base import logs
 from graphrag_ray.base.wording import plural, price_setting
 from graphrag_ray.cli.safe import console_of
 from graphrag_ray.engine.observer import Observer, in_notebook
-from graphrag_ray.engine.pace import Pace, Recent
+from graphrag_ray.engine.pace import Recent, StagePace
 
 if TYPE_CHECKING:
     from rich.live import Live
 
-    from graphrag_ray.engine.executor import Progress
+    from graphrag_ray.engine.executor import SweepProgress
     from graphrag_ray.settings.index_settings import Settings
 
 LINE_EVERY_S = 5.0
@@ -49,7 +49,7 @@ class ProgressDisplay(Observer):
         self._live: Live | None = None
         self._cell: _Cell | None = None
         self._doing: tuple[str, float] | None = None
-        self._pace: Pace | None = None
+        self._pace: StagePace | None = None
         self._said_at = 0.0
         self._recent = Recent()
         self._price_asked = False
@@ -106,9 +106,9 @@ class ProgressDisplay(Observer):
         self._doing = None
         self._print(step_line(name, seconds, counts, reused, self._width()))
 
-    def progress(self, p: Progress) -> None:
+    def progress(self, p: SweepProgress) -> None:
         self._recent.note(p)
-        self._pace = Pace.of(p, self._recent)
+        self._pace = StagePace.of(p, self._recent)
         if self._pace.cost_usd is None and not self._price_asked:
             self._price_asked = True
             self.note(f"The price of a model is not known, nor what this costs: {price_setting()}")
@@ -169,7 +169,7 @@ def _embeds_offline(settings: Settings) -> bool:
     return embeds and settings.model(settings.model_name("embed")).provider == "offline"
 
 
-def progress_line(p: Pace, name: str | None = None, width: int | None = None, bar: bool = False) -> str:
+def progress_line(p: StagePace, name: str | None = None, width: int | None = None, bar: bool = False) -> str:
     """step, share, calls or items of all, how many are in flight, tokens per minute of the limit, cost of the
     run so far, time left. What matters least is left out where the line would be longer than `width`."""
     # Each with how soon it is left out; 0: never.
@@ -198,7 +198,7 @@ def progress_line(p: Pace, name: str | None = None, width: int | None = None, ba
 SHORTEST_LEFT_S = 1.5
 
 
-def _share(p: Pace, width: int | None, bar: bool) -> list[tuple[int, str]]:
+def _share(p: StagePace, width: int | None, bar: bool) -> list[tuple[int, str]]:
     """The share, and what it is a share of: beside it stands what gives this very number."""
     parts: list[tuple[int, str]] = []
     if p.share is not None:

@@ -7,12 +7,15 @@ network that fails) is raised: it says nothing about the document.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
 from graphrag_ray.base import unforeseen
+from graphrag_ray.base.ids import stable_id
 from graphrag_ray.corpus.byte_ranges import Segment, Stretch, parquet_segments
 from graphrag_ray.corpus.decode import NotText, decode
 from graphrag_ray.corpus.document import Document, Unreadable, clean, one_line, to_json
@@ -20,15 +23,29 @@ from graphrag_ray.corpus.markup import declared_charset, read_html
 from graphrag_ray.corpus.table_rows import OPENERS, WHOLE_FILE, Row, Table, jsonl_rows, open_parquet
 from graphrag_ray.settings import index_settings
 
-__all__ = ["EXTENSIONS", "Document", "Unreadable", "documents_in", "segments_of"]
+__all__ = [
+    "EXTENSIONS",
+    "ROWS",
+    "Document",
+    "Unreadable",
+    "documents_in",
+    "documents_of",
+    "missing_column",
+    "segments_of",
+]
 
 _TEXTS = frozenset((".txt", ".md"))
 _PAGES = frozenset((".html", ".htm"))
 EXTENSIONS = frozenset((*_TEXTS, *_PAGES, *OPENERS))
 """What can be read, in lower case; a file's own extension may have any case."""
 
+ROWS = "dataset"
+"""The path of documents that are rows of no file: of a dataset or a table in memory."""
+
 _BLOCK_BYTES = 1 << 20
 _MAX_COLUMNS_TOLD = 50
+_NAME_LENGTH = 20
+"""Hex characters of what names a row by its content."""
 _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*)")
 _NO_HEADER = "empty: no header row"
 _FENCE = re.compile(r" {0,3}(```|~~~)")
@@ -63,6 +80,27 @@ def documents_in(
     else:
         known = " ".join(sorted(EXTENSIONS))
         yield Unreadable(path, "", f"no known kind of file: {extension or 'no extension'} (known: {known})")
+
+
+def documents_of(rows: Iterable[Row], options: index_settings.Input) -> Iterator[Document | Unreadable]:
+    """Read rows that stand in no file, whose order and cells that are null mean nothing.
+
+    A row is named by `input.id_column`, or else by a hash of what it holds: rows that are equal are one
+    document then.
+    """
+    for row in rows:
+        yield _document_of(ROWS, _named_by_content(row), options, set())
+
+
+def _named_by_content(row: Row) -> Row:
+    if row.values is None:
+        return replace(row, name=stable_id("row", row.fault)[:_NAME_LENGTH])
+    values = {n: v for n, v in row.values.items() if v is not None and v == v}  # noqa: PLR0124 - NaN
+    try:
+        content = json.dumps(to_json(values), ensure_ascii=False, sort_keys=True)
+    except ValueError:  # nested too deeply
+        content = ", ".join(sorted(map(str, values)))
+    return replace(row, values=values, name=stable_id("row", content)[:_NAME_LENGTH])
 
 
 def _text_file(
@@ -149,7 +187,7 @@ def _fault_of(table: Table | NotText, options: index_settings.Input) -> str:
     """Why no row of a table can be read; "" where that is not known beforehand."""
     if isinstance(table, NotText):
         return table.reason
-    return "" if table.columns is None else _missing_column(table.columns, options)
+    return "" if table.columns is None else missing_column(table.columns, options)
 
 
 def _stretch_of(
@@ -198,12 +236,12 @@ def _with_text_column(rows: Iterator[Row], options: index_settings.Input) -> Ite
             if len(columns) < _MAX_COLUMNS_TOLD:
                 columns.update(dict.fromkeys(row.values))
     if columns:
-        yield Row(WHOLE_FILE, None, fault=_missing_column(list(columns), options))
+        yield Row(WHOLE_FILE, None, fault=missing_column(list(columns), options))
     else:
         yield from waiting
 
 
-def _missing_column(columns: list[str], options: index_settings.Input) -> str:
+def missing_column(columns: Sequence[str], options: index_settings.Input) -> str:
     """Why a table with these columns cannot be read; "" where it can."""
     if not columns:
         return _NO_HEADER
@@ -219,11 +257,16 @@ def _document_of(path: str, row: Row, options: index_settings.Input, seen: set[s
     try:
         return _document(path, row, options, seen)
     except Exception as e:  # noqa: BLE001 - whatever it is, it is about this row
-        return Unreadable(path, "" if row.number == WHOLE_FILE else str(row.number), unforeseen.told(e))
+        return Unreadable(path, _place(row), unforeseen.told(e))
+
+
+def _place(row: Row) -> str:
+    """What a row is called that has no id."""
+    return "" if row.number == WHOLE_FILE else row.name or str(row.number)
 
 
 def _document(path: str, row: Row, options: index_settings.Input, seen: set[str]) -> Document | Unreadable:
-    place = "" if row.number == WHOLE_FILE else str(row.number)
+    place = _place(row)
     if row.values is None:
         return Unreadable(path, place, row.fault)
     name = place

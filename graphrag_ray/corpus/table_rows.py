@@ -27,12 +27,14 @@ WHOLE_FILE = -1
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """values: by column; None where the row cannot be used, and `fault` says why."""
+    """values: by column; None where the row cannot be used, and `fault` says why. name: of a row whose number
+    means nothing."""
 
     number: int
     values: Mapping[str, Any] | None
     encoding: str = "utf-8"
     fault: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,23 +240,26 @@ def _parquet_rows(file: Any, source: _Watched, groups: range, number: int) -> It
                 lost = f"rows {number} to {after - 1} of {file.metadata.num_rows}"
                 yield Row(WHOLE_FILE, None, fault=f"damaged: {lost} could not be read: {e}")
                 break
-            columns = [
-                (n, _in_microseconds(c)) for n, c in zip(batch.schema.names, batch.columns, strict=True)
-            ]
-            for i in range(batch.num_rows):
-                yield _parquet_row(number, columns, i)
-                number += 1
+            yield from arrow_rows(batch, number)
+            number += batch.num_rows
         number = after
 
 
-def _parquet_row(number: int, columns: Sequence[tuple[str, pa.Array]], i: int) -> Row:
+def arrow_rows(batch: pa.RecordBatch | pa.Table, number: int = 1) -> Iterator[Row]:
+    """number: of the first row."""
+    columns = [(n, _in_microseconds(c)) for n, c in zip(batch.schema.names, batch.columns, strict=True)]
+    for i in range(batch.num_rows):
+        yield _arrow_row(number + i, columns, i)
+
+
+def _arrow_row(number: int, columns: Sequence[tuple[str, pa.Array]], i: int) -> Row:
     try:
         return Row(number, {name: column[i].as_py() for name, column in columns})
     except (ValueError, OverflowError) as e:
         return Row(number, None, fault=f"a value cannot be read: {e}")
 
 
-def _in_microseconds(column: pa.Array) -> pa.Array:
+def _in_microseconds(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Python's times have microseconds; converting nanoseconds would need pandas."""
     import pyarrow as pa
 

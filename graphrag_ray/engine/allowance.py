@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from graphrag_ray.base.errors import BudgetSpent, PermanentCallError
 from graphrag_ray.base.messages import EmbeddingRequest, Request, Usage
 from graphrag_ray.engine.gateways import Ask
-from graphrag_ray.engine.work import Answer
+from graphrag_ray.engine.work import AnsweredCall
 from graphrag_ray.llm.accounting import CallRecord
 from graphrag_ray.llm.pricing import cost_usd, dearest_price
 from graphrag_ray.llm.request_sizes import output_limit, prompt_size, text_size, thought_room
@@ -40,7 +40,7 @@ class Allowance:
         is missing.
         """
 
-        async def within(request: Request, stage: str) -> Answer:
+        async def within(request: Request, stage: str) -> AnsweredCall:
             own = self.admit(request, last)
             usage: Usage | None = None
             try:

@@ -23,7 +23,7 @@ from graphrag_ray.engine.work import Outcome, Row, Work
 from graphrag_ray.llm.accounting import Accounts, InFlight, Span
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
-from graphrag_ray.store.parts import Part
+from graphrag_ray.store.parts import Part, write_part
 
 T = TypeVar("T")
 X = TypeVar("X")
@@ -84,7 +84,7 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class Progress:
+class SweepProgress:
     """A glimpse of a running sweep, for people. `total` is None while it is not known.
 
     accounts   of this sweep; before: of the sweeps of this run that have ended
@@ -104,7 +104,7 @@ class Progress:
     turns_each: float | None = None
 
 
-class Source(Protocol[T]):
+class ItemSource(Protocol[T]):
     """Where a sweep's items come from, and where their outcomes go. Called from one thread."""
 
     @property
@@ -138,7 +138,7 @@ class Executor(Protocol):
     def stop(self) -> Stop: ...
 
     @property
-    def on_progress(self) -> Callable[[Progress], None]:
+    def on_progress(self) -> Callable[[SweepProgress], None]:
         """Called a few times a second during a sweep. A field, which others may replace to be told too; mypy
         takes a field that is a function for a property."""
         ...
@@ -151,13 +151,15 @@ class Executor(Protocol):
         self,
         step: str,
         fn: TableFunction[X],
-        inputs: Sequence[X],
+        inputs: Iterable[X],
         parted: Parted[X] | None = None,
         ended: Callable[[int], None] = lambda number: None,
     ) -> Written:
         """Run `fn` on every input and write what it yields. Raises ProcessDied where an input kills the
         process that works on it, again and again, unless the step says how it is parted.
 
+        inputs: where they are no sequence, those alone are held that are being worked on; what a dataset
+        (`GivenRows.dataset`) gives comes in any order
         ended: told the number of each input that is done
         """
         ...
@@ -183,9 +185,20 @@ class Executor(Protocol):
         ProcessDied as `map` does."""
         ...
 
-    def sweep(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:
+    def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> Sweep:
         """Run every item of the source to its end. Raises RunStopped when the run must not go on."""
         ...
+
+
+def write_all(store: Store, tables: Iterable[Tables]) -> dict[str, list[Part]]:
+    """Writes tables as parts; a table without rows is none. Returns the parts by the tables' names."""
+    written: dict[str, list[Part]] = {}
+    for named in tables:
+        for name, table in named.items():
+            parts = written.setdefault(name, [])
+            if table.num_rows:
+                parts.append(write_part(store, name, table))
+    return written
 
 
 class RowSource(Generic[T]):

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import FatalCallError
 from graphrag_ray.base.messages import ChatRequest, EmbeddingReply, EmbeddingRequest, Listener, Reply, Request
-from graphrag_ray.engine.work import Answer
+from graphrag_ray.engine.process_pool import ProcessPool
+from graphrag_ray.engine.work import AnsweredCall
 from graphrag_ray.llm.accounting import CallRecord, InFlight, Limits, Quirks, quirks_in
 from graphrag_ray.llm.gateway import Gateway
 from graphrag_ray.llm.limiter import Limiter, LocalLimiter
@@ -26,7 +27,7 @@ from graphrag_ray.settings.index_settings import Model, Settings
 if TYPE_CHECKING:
     from graphrag_ray.llm.client import EndpointClient
 
-Ask: TypeAlias = Callable[[Request, str], Awaitable[Answer]]
+Ask: TypeAlias = Callable[[Request, str], Awaitable[AnsweredCall]]
 
 
 class AskAloud(Protocol):
@@ -34,7 +35,7 @@ class AskAloud(Protocol):
 
     def __call__(
         self, request: Request, stage: str, listener: Listener | None = None
-    ) -> Awaitable[Answer]: ...
+    ) -> Awaitable[AnsweredCall]: ...
 
 
 OFFLINE_PLACES = 32
@@ -94,12 +95,15 @@ class Models:
         """Two carry some 900 requests a second; the offline engine computes, so it wants every core."""
         return 2 if self.online else max(1, cores)
 
-    def places(self, stage: str, workers: int) -> int:
-        """Items that one of `workers` workers runs at once: enough that limits, not places, bind."""
+    def places(self, stage: str, workers: int, processes: int = 1) -> int:
+        """Items that one of `workers` workers runs at once: enough that limits, not places, bind.
+
+        processes: of this worker, in which the offline engine answers
+        """
         if stage == "embed":
             return EMBEDDING_PLACES
         if not self.online:
-            return OFFLINE_PLACES
+            return OFFLINE_PLACES * max(1, processes)
         bounds = [self._bound(m) for m in self.online.values()]
         most = max((b for b in bounds if b is not None), default=0)
         if None in bounds:
@@ -212,6 +216,7 @@ async def open_gateway(
     at_the_end: Callable[[], bool] = lambda: False,
     attempts_before: int = 0,
     aside: Executor | None = None,
+    pool: ProcessPool | None = None,
     dropped_for_s: float = math.inf,
 ) -> AsyncIterator[AskAloud]:
     """A function that asks, as long as the block lasts.
@@ -224,6 +229,7 @@ async def open_gateway(
     at_the_end whether nothing is left to ask beside that
     attempts_before  that were made of each call before: of max_attempts, so many fewer are left
     aside      where the offline engine answers; None: in the event loop, which has nothing better to do
+    pool       of processes where it answers once they are up
     dropped_for_s  an endpoint that refused us as a whole is tried again then
     """
     online = models.online
@@ -244,12 +250,13 @@ async def open_gateway(
         at_the_end=at_the_end,
         attempts_before=attempts_before,
         aside=aside,
+        pool=pool,
         dropped_for_s=dropped_for_s,
     )
 
-    async def ask(request: Request, stage: str, listener: Listener | None = None) -> Answer:
+    async def ask(request: Request, stage: str, listener: Listener | None = None) -> AnsweredCall:
         called = await gateway.answer(request, stage, listener)
-        return Answer(called.reply, called.endpoint, called.latency_s, called.attempts)
+        return AnsweredCall(called.reply, called.endpoint, called.latency_s, called.attempts)
 
     try:
         yield ask

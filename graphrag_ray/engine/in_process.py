@@ -1,6 +1,7 @@
-"""The in-process executor: asyncio and plain loops. For single questions, notebooks and property tests.
+"""The in-process executor: asyncio and plain loops. For small corpora, batches of questions and tests.
 
-It keeps the whole contract of `executor.py`, journal included, without Ray.
+It keeps the whole contract of `executor.py`, journal included, without Ray. What takes long is computed in
+other processes as well (`process_pool.py`).
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
@@ -23,27 +26,29 @@ from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.engine.drive import Driver
 from graphrag_ray.engine.executor import (
     PARTITION,
+    ItemSource,
     Parted,
-    Progress,
-    Source,
     Sweep,
+    SweepProgress,
     TableFunction,
     Tables,
     Written,
+    write_all,
 )
 from graphrag_ray.engine.gateways import Ask, Gate, Models, open_gateway
 from graphrag_ray.engine.journalling import Keeper
 from graphrag_ray.engine.leases import FailureWatch
+from graphrag_ray.engine.process_pool import ProcessPool
 from graphrag_ray.engine.reply_cache import ReplyCache
 from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.stopping import Stop
-from graphrag_ray.engine.work import BEGUN_TOGETHER, Asking, Outcome, Row, Work, begin, run_item
+from graphrag_ray.engine.work import BEGUN_TOGETHER, WAITED_FOR_S, Asking, Outcome, Row, Work, begin, run_item
 from graphrag_ray.llm.accounting import Accounts, InFlight
 from graphrag_ray.llm.limiter import Limiter, LocalLimiter
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
 from graphrag_ray.store.journal_rows import JournalRow
-from graphrag_ray.store.parts import Part, write_part
+from graphrag_ray.store.parts import Part
 
 T = TypeVar("T")
 X = TypeVar("X")
@@ -52,11 +57,12 @@ R = TypeVar("R")
 
 @dataclass
 class LocalExecutor:
-    """Runs everything in this process.
+    """Runs everything on this machine, all dialogues in this process.
 
     flush_s        seconds between journal writes
     in_flight      items that run at once; None: enough that the models' limits bind, and not this
     on_progress    called a few times a second during a sweep
+    limiter        None: one of our own, which all sweeps share as they share the endpoints' limits
     """
 
     store: Store
@@ -64,25 +70,32 @@ class LocalExecutor:
     max_failed_fraction: float = 0.5
     flush_s: float = 2.0
     in_flight: int | None = None
-    on_progress: Callable[[Progress], None] = lambda progress: None
+    on_progress: Callable[[SweepProgress], None] = lambda progress: None
     limiter: Limiter | None = None
     spending: Spending = field(default_factory=Spending)
     stop: Stop = field(default_factory=Stop)
+    pool: ProcessPool = field(default_factory=lambda: ProcessPool(0))
+
+    def limited(self) -> Limiter:
+        """What lets calls through."""
+        if self.limiter is None:
+            self.limiter = LocalLimiter(self.models.online, self.models.default_in_flight)
+        return self.limiter
 
     def share(self, value: T) -> Callable[[], T]:
-        return lambda: value
+        return self.pool.share(value)
 
     def map(
         self,
         step: str,
         fn: TableFunction[X],
-        inputs: Sequence[X],
+        inputs: Iterable[X],
         parted: Parted[X] | None = None,
         ended: Callable[[int], None] = lambda number: None,
     ) -> Written:
         written = []
-        for number, x in enumerate(inputs):
-            written.append(self._write(fn(self.store, x)))
+        for number, parts in enumerate(self.pool.each(partial(_written, self.store, fn), inputs)):
+            written.append(parts)
             ended(number)
         return written
 
@@ -94,39 +107,45 @@ class LocalExecutor:
         reduce: Callable[[pa.Table], Tables],
         partitions: int,
     ) -> Written:
-        tables = [t for x in inputs for t in fn(self.store, x)]
+        tables = list(self.stream(step, fn, inputs))
         if not tables:
             return [{} for _ in range(partitions)]
         rows = pa.concat_tables(tables)
-        return [self._write([reduce(rows.filter(pc.equal(rows[PARTITION], p)))]) for p in range(partitions)]
+        return [
+            write_all(self.store, [reduce(rows.filter(pc.equal(rows[PARTITION], p)))])
+            for p in range(partitions)
+        ]
 
     def stream(
         self, step: str, fn: Callable[[Store, X], Iterable[pa.Table]], inputs: Sequence[X]
     ) -> Iterator[pa.Table]:
-        for x in inputs:
-            yield from fn(self.store, x)
+        if not self.pool.processes:  # each table as soon as it is there
+            for x in inputs:
+                yield from fn(self.store, x)
+            return
+        for tables in self.pool.each(partial(_listed, self.store, fn), inputs):
+            yield from tables
 
-    def sweep(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:
+    def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> Sweep:
         with self.stop.while_asking():
-            return asyncio.run(self.sweep_async(work, source, index))
+            return awaited(self.sweep_async(work, source, index))
 
-    async def sweep_async(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:
+    async def sweep_async(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> Sweep:
         """`sweep`, for a caller with an event loop."""
         return await _LocalSweep(self, work, source, index).run()
 
-    def _write(self, tables: Iterable[Tables]) -> dict[str, list[Part]]:
-        written: dict[str, list[Part]] = {}
-        for named in tables:
-            for name, table in named.items():
-                parts = written.setdefault(name, [])
-                if table.num_rows:
-                    parts.append(write_part(self.store, name, table))
-        return written
+
+def _written(store: Store, fn: TableFunction[X], x: X) -> dict[str, list[Part]]:
+    return write_all(store, fn(store, x))
+
+
+def _listed(store: Store, fn: Callable[[Store, X], Iterable[pa.Table]], x: X) -> list[pa.Table]:
+    return list(fn(store, x))
 
 
 class _LocalSweep(Generic[T]):
     def __init__(
-        self, executor: LocalExecutor, work: Work[T], source: Source[T], index: JournalIndex
+        self, executor: LocalExecutor, work: Work[T], source: ItemSource[T], index: JournalIndex
     ) -> None:
         self.executor, self.work, self.source, self.index = executor, work, source, index
         self.sweep = Sweep(accounts=Accounts(limits=executor.models.limits()))
@@ -137,17 +156,22 @@ class _LocalSweep(Generic[T]):
         self.started_at = time.monotonic()
         self.queued: deque[Row] = deque()
         self.taken = 0
-        self.places = executor.in_flight or executor.models.places(work.name, 1)
+        self.places = executor.in_flight or executor.models.places(work.name, 1, executor.pool.processes)
 
     async def run(self) -> Sweep:
         self.executor.spending.check(self.sweep.accounts, self.in_flight, time.monotonic())
         writer = JournalWriter(self.executor.store, self.work.name, f"local-{uuid.uuid4().hex[:12]}")
         models = self.executor.models.knowing(self.executor.spending.before.quirks)
-        gate = Gate(self.executor.limiter or LocalLimiter(models.online, models.default_in_flight))
+        gate = Gate(self.executor.limited())
         keeper = Keeper(writer, gate)
         accounts, sent = self.sweep.accounts, self.in_flight
         async with open_gateway(
-            models, gate, accounts.add, in_flight=sent, at_the_end=self._at_the_end
+            models,
+            gate,
+            accounts.add,
+            in_flight=sent,
+            at_the_end=self._at_the_end,
+            pool=self.executor.pool,
         ) as ask:
             asking = Asking(ask, writer, self.index.now)
             try:
@@ -176,6 +200,7 @@ class _LocalSweep(Generic[T]):
         exhausted = False
         flushed_at = time.monotonic()
         while True:
+            self.executor.stop.check(self.in_flight)
             while not exhausted and len(self.running) + len(self.queued) < self.places:
                 rows = self.source.take()
                 if rows is None:
@@ -188,13 +213,12 @@ class _LocalSweep(Generic[T]):
             if self.running:
                 self.sweep.peak_in_flight = max(self.sweep.peak_in_flight, self.in_flight.calls)
                 self.executor.spending.check(self.sweep.accounts, self.in_flight, time.monotonic())
-                self.executor.stop.check(self.in_flight)
                 done, _ = await asyncio.wait(self.running, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     self._note(self.running.pop(task), _result(task))
             elif not exhausted:
                 await asyncio.sleep(0.005)
-            if not self.running or time.monotonic() - flushed_at >= self.executor.flush_s:
+            if not self.running or time.monotonic() - flushed_at >= self._flush_s(exhausted):
                 await keeper.flush()
                 flushed_at = time.monotonic()
                 self._report()
@@ -202,6 +226,11 @@ class _LocalSweep(Generic[T]):
                     if self.watch.tripped() or self.watch.in_vain:
                         raise TooManyFailures(self.watch.message(self.work.name))
                     return
+
+    def _flush_s(self, exhausted: bool) -> float:
+        """Between journal writes: shorter where the source may wait for what has come back."""
+        waited_for = self.work.returns and bool(self.unflushed) and not exhausted and not self.queued
+        return min(self.executor.flush_s, WAITED_FOR_S) if waited_for else self.executor.flush_s
 
     def _start(self, asking: Asking) -> None:
         store, free = self.executor.store, self.places - len(self.running)
@@ -258,7 +287,7 @@ class _LocalSweep(Generic[T]):
     def _show(self) -> None:
         seconds = time.monotonic() - self.started_at
         self.executor.on_progress(
-            Progress(
+            SweepProgress(
                 self.work.name,
                 self.sweep.finished,
                 self.source.total,
@@ -271,6 +300,16 @@ class _LocalSweep(Generic[T]):
                 self.work.turns,
             )
         )
+
+
+def awaited(coroutine: Coroutine[Any, Any, R]) -> R:
+    """What it returns; where this thread has a running event loop, as in a notebook, by a loop of another."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(asyncio.run, coroutine).result()
 
 
 def _result(task: asyncio.Task[Outcome[T]]) -> Outcome[T]:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from graphrag_ray.engine.executor import Progress
+    from graphrag_ray.engine.executor import SweepProgress
     from graphrag_ray.settings.index_settings import Settings
 
 
@@ -41,7 +41,7 @@ class Observer:
     def step_ended(self, name: str, seconds: float, counts: Mapping[str, Any], reused: bool) -> None:
         """reused: its result was taken from the snapshot before."""
 
-    def progress(self, p: Progress) -> None:
+    def progress(self, p: SweepProgress) -> None:
         """Called a few times a second during a sweep."""
 
 

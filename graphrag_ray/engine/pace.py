@@ -1,4 +1,7 @@
-"""How far a sweep is, how fast it goes and how long it will take, from glimpses of it (`Progress`). Pure."""
+"""How far a sweep is, how fast it goes and how long it will take, from glimpses of it (`SweepProgress`).
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from graphrag_ray.engine.executor import Progress
+from graphrag_ray.engine.executor import SweepProgress
 from graphrag_ray.llm.accounting import Accounts, Limits
 
 RATE_OVER_S = 30.0
@@ -33,7 +36,7 @@ class Recent:
         self._seen: deque[_Seen] = deque([(0.0, 0.0, 0.0, 0.0)])
         self._ended_at = self.first_s = 0.0
 
-    def note(self, p: Progress) -> None:
+    def note(self, p: SweepProgress) -> None:
         done = Amount.of(p).done
         if p.seconds < self._seen[-1][0]:  # another sweep of the same step
             self._seen = deque([(0.0, 0.0, 0.0, 0.0)])
@@ -89,7 +92,7 @@ class Amount:
     in_calls: bool
 
     @staticmethod
-    def of(p: Progress) -> Amount:
+    def of(p: SweepProgress) -> Amount:
         calls = p.accounts.total.calls
         total = None if p.total is None else float(p.total)
         if p.turns_each is None or calls < p.done:
@@ -107,7 +110,7 @@ class Amount:
 
 
 @dataclass(frozen=True)
-class Pace:
+class StagePace:
     """A glimpse of a sweep in plain numbers, as people are shown it; what JSON can hold.
 
     share      of the work, 0 to 1: calls of calls_total where calls are counted, else done of total; None
@@ -139,11 +142,11 @@ class Pace:
     calls_total: int | None = None
 
     @staticmethod
-    def of(p: Progress, recent: Recent) -> Pace:
+    def of(p: SweepProgress, recent: Recent) -> StagePace:
         """recent: that was told of `p` too."""
         amount, limits = Amount.of(p), _limits(p)
         total = Accounts.merged([p.before, p.accounts]).total
-        return Pace(
+        return StagePace(
             stage=p.stage,
             share=amount.share,
             done=p.done,
@@ -163,7 +166,7 @@ class Pace:
         )
 
 
-def seconds_left(p: Progress, amount: Amount, recent: Recent) -> float | None:
+def seconds_left(p: SweepProgress, amount: Amount, recent: Recent) -> float | None:
     """What has not ended yet, by the pace of the last half minute: so calls in flight count whole, and take
     as long as such calls took. No less than the limits allow.
 
@@ -180,7 +183,7 @@ def seconds_left(p: Progress, amount: Amount, recent: Recent) -> float | None:
     return seconds if recent.idle_s <= seconds else None
 
 
-def _seconds_by_limit(p: Progress, calls: float) -> float | None:
+def _seconds_by_limit(p: SweepProgress, calls: float) -> float | None:
     """The least time of so many calls like those that were sent, at the limits of the stage's model."""
     limits = _limits(p)
     sent = p.accounts.total.calls + p.in_flight.calls
@@ -191,7 +194,7 @@ def _seconds_by_limit(p: Progress, calls: float) -> float | None:
     return max((60.0 * amount / limit for amount, limit in needs if limit), default=None)
 
 
-def _limits(p: Progress) -> Limits | None:
+def _limits(p: SweepProgress) -> Limits | None:
     """Those of the stage's model; of the only one that has any, before the stage's first call has ended."""
     models = {model for stage, model in p.accounts.by_stage if stage == p.stage}
     known = [limits for m, limits in p.accounts.limits.items() if m in models or not models]

@@ -15,7 +15,7 @@ GOES_ON = "What is kept is used all the same; the first request that is needed e
 
 
 @dataclass(frozen=True)
-class Problem:
+class EndpointProblem:
     """An endpoint that answers nothing. final: until somebody changes something; the others may be there in
     a minute. asked: False where there is not even a way to it, as without a key."""
 
@@ -50,7 +50,7 @@ def probed(models: Models, settings: Settings, stages: Iterable[str], may_reuse:
     return replace(models, refused=refused)
 
 
-def probe(models: Models, settings: Settings, stages: Iterable[str]) -> list[Problem]:
+def probe(models: Models, settings: Settings, stages: Iterable[str]) -> list[EndpointProblem]:
     """What is wrong with the endpoints of the models that these stages ask. Takes some seconds at most; works
     where an event loop runs already."""
     asked = {
@@ -62,20 +62,20 @@ def probe(models: Models, settings: Settings, stages: Iterable[str]) -> list[Pro
         return thread.submit(asyncio.run, _probe(models, sorted(asked))).result()
 
 
-async def _probe(models: Models, asked: Iterable[tuple[str, bool]]) -> list[Problem]:
-    async def one(name: str, embeds: bool) -> list[Problem]:
+async def _probe(models: Models, asked: Iterable[tuple[str, bool]]) -> list[EndpointProblem]:
+    async def one(name: str, embeds: bool) -> list[EndpointProblem]:
         clients = await asyncio.to_thread(connected_to, models, name)
-        found: list[Problem] = []
+        found: list[EndpointProblem] = []
         for i, client in enumerate(clients):
             if isinstance(client, FatalCallError):
-                found.append(Problem(name, i, str(client), final=True, asked=False))
+                found.append(EndpointProblem(name, i, str(client), final=True, asked=False))
                 continue
             try:
                 why: CallError | None = await client.probe(embeds)
             finally:
                 await client.close()
             if why is not None:
-                found.append(Problem(name, i, str(why), isinstance(why, FatalCallError)))
+                found.append(EndpointProblem(name, i, str(why), isinstance(why, FatalCallError)))
         return found
 
     return [p for some in await asyncio.gather(*(one(*a) for a in asked)) for p in some]

@@ -14,7 +14,7 @@ current_item: ContextVar[int] = ContextVar("current_item")
 
 
 @dataclass
-class Sent(InFlight):
+class SentItems(InFlight):
     """What is in flight, with the items that it is for. An embedding call counts for one of its items.
 
     items   how many calls of each are in flight

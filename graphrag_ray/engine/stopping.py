@@ -7,6 +7,7 @@ at once. Where no calls are made, once is enough: what is computed there costs n
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -87,10 +88,19 @@ def listening(stop: Stop) -> Iterator[None]:
     in any other nothing is heard, and nothing changes."""
     heard = list(GRACE_S) if threading.current_thread() is threading.main_thread() else []
     before = {number: signal.signal(number, stop.tell) for number in heard}
+    show = sys.unraisablehook
+
+    def shown(fault: sys.UnraisableHookArgs) -> None:
+        # A signal that came within a finalizer: Python drops what that raises. The next `check` raises.
+        if not issubclass(fault.exc_type, KeyboardInterrupt):
+            show(fault)
+
+    sys.unraisablehook = shown
     try:
         yield
     except KeyboardInterrupt:
         raise stop.error() from None
     finally:
+        sys.unraisablehook = show
         for number, handler in before.items():
             signal.signal(number, handler)

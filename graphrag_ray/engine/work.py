@@ -37,6 +37,8 @@ from graphrag_ray.store.journal_rows import DONE, FAILED, KILLED, TURN, JournalR
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
+WAITED_FOR_S = 0.5
+"""Between journal writes where other items wait for the results."""
 BEGUN_TOGETHER = 128
 """Items whose dialogues are started at once, in a thread, by whoever runs them."""
 
@@ -81,12 +83,12 @@ class Outcome(Generic[T]):
     first_at: float = 0.0
     last_at: float = 0.0
     turns: int = 0
-    replies: tuple[Told, ...] = ()
+    replies: tuple[ReplyUsage, ...] = ()
     known: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReplyUsage:
     """A reply, for the accounts."""
 
     prompt: str
@@ -104,9 +106,9 @@ def outcome_of(key: str, state: State[T], rows: Sequence[JournalRow]) -> Outcome
     return replace(_failed(key, state, rows), replies=replies)
 
 
-def _told(row: JournalRow) -> Told:
+def _told(row: JournalRow) -> ReplyUsage:
     usage = Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reported)
-    return Told(row.prompt, row.model, row.endpoint, usage, row.latency_s)
+    return ReplyUsage(row.prompt, row.model, row.endpoint, usage, row.latency_s)
 
 
 def _failed(key: str, state: Refused | Open, rows: Sequence[JournalRow]) -> Outcome[Any]:
@@ -204,13 +206,13 @@ class Asking:
     now     Unix seconds
     """
 
-    ask: Callable[[Request, str], Awaitable[Answer]]
+    ask: Callable[[Request, str], Awaitable[AnsweredCall]]
     journal: Journal
     now: Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnsweredCall:
     """A reply and how it was come by."""
 
     reply: Reply
@@ -306,7 +308,7 @@ async def _ask(
     return slot, answer.reply
 
 
-def _storable(answer: Answer) -> Answer:
+def _storable(answer: AnsweredCall) -> AnsweredCall:
     """What is replayed must be what was replied, and no table can hold half a surrogate pair."""
     reply = answer.reply
     if not isinstance(reply, ChatReply) or reply.text.isascii():
@@ -314,7 +316,7 @@ def _storable(answer: Answer) -> Answer:
     return replace(answer, reply=replace(reply, text=whole(reply.text)))
 
 
-def _turn(request: Request, answer: Answer) -> dict[str, Any]:
+def _turn(request: Request, answer: AnsweredCall) -> dict[str, Any]:
     """What a journal row says of a reply."""
     reply = answer.reply
     return {

@@ -41,12 +41,14 @@ def export(
     settings    whose models a graphrag project names
     overwrite   replace what an earlier export left there, as its export.json says; other files stay
 
-    Raises UsageError for a folder that holds files (with `overwrite`: whose names are an export's, though
-    none wrote them) or the index itself, CorruptPart, SnapshotRemoved, StoreError.
+    Raises UsageError for an index without a graph, a folder that holds files (with `overwrite`: whose names
+    are an export's, though none wrote them) or the index itself, CorruptPart, SnapshotRemoved, StoreError.
     """
     index = reader.store.url
     if f"{out.url}/".startswith(f"{index}/") or f"{index}/".startswith(f"{out.url}/"):
         raise UsageError(f"--out {out.url} and the index at {index} lie in one another: name another folder")
+    if "entities" not in reader.manifest.tables:
+        raise UsageError("this index has no graph: there are no entities and relationships to export")
     about = {
         "format": format,
         "root": index,
@@ -60,4 +62,8 @@ def export(
             notes = graphml.write_graphml(reader, output)
         else:
             notes = spreadsheets.write_csv(reader, output)
+    more = [name for name in reader.manifest.hierarchies if name != "leiden"]
+    notes += (
+        [f"Communities and reports of other hierarchies are left out: {', '.join(more)}."] if more else []
+    )
     return Exported(format, out.url, reader.manifest.number, output.files, output.rows, notes)

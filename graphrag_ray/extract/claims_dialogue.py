@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from graphrag_ray.base.ids import entity_key
 from graphrag_ray.base.messages import CallParameters, ChatRequest, Dialogue
 from graphrag_ray.extract.delimited_records import NONE, RawClaims, parse_claims
-from graphrag_ray.extract.extraction_dialogue import Chunk, Key, chunk_variables, usable_reply
+from graphrag_ray.extract.extraction_dialogue import Key, ShownChunk, chunk_variables, usable_reply
 from graphrag_ray.settings.index_settings import Settings
 from graphrag_ray.settings.prompts import Prompt
 
@@ -75,7 +75,7 @@ def claims_spec(prompts: Mapping[str, Prompt], settings: Settings, key: Key = en
     )
 
 
-def claims(chunk: Chunk, entities: Sequence[str], spec: ClaimsSpec) -> Dialogue[ClaimRecords]:
+def claims(chunk: ShownChunk, entities: Sequence[str], spec: ClaimsSpec) -> Dialogue[ClaimRecords]:
     """Yields one ChatRequest "claims" and, where its reply cannot be used, "correct".
 
     entities: keys of the entities extracted from this chunk; without any, nothing is asked.

@@ -26,7 +26,7 @@ Key = Callable[[str], str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class ShownChunk:
     """A text unit as a model sees it. header: title and date written above the text, "" for none."""
 
     text: str
@@ -77,7 +77,7 @@ class RelationshipRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Extraction:
+class ExtractedRecords:
     """Records in the order of turns and, within one, of the reply.
 
     unusable              pieces of replies that were meant as records and are none
@@ -114,7 +114,7 @@ def examples_text(prompt: Prompt) -> str:
     return prompt.text(DELIMITERS)
 
 
-def extract(chunk: Chunk, spec: ExtractSpec) -> Dialogue[Extraction]:
+def extract(chunk: ShownChunk, spec: ExtractSpec) -> Dialogue[ExtractedRecords]:
     """Yields ChatRequests "extract", "glean_check" (response "yes_no"), "glean" and, where a first reply
     cannot be used, "correct". Every request's variables are those of the extract prompt.
 
@@ -151,21 +151,21 @@ def extract(chunk: Chunk, spec: ExtractSpec) -> Dialogue[Extraction]:
     return _keyed(turns, odd, spec.key)
 
 
-def chunk_variables(chunk: Chunk, language: str) -> dict[str, str]:
+def chunk_variables(chunk: ShownChunk, language: str) -> dict[str, str]:
     """What every prompt about a chunk is filled with."""
     header = chunk.header if not chunk.header or chunk.header.endswith("\n") else chunk.header + "\n"
     return {**DELIMITERS, "header": header, "text": chunk.text, "language": language}
 
 
-class Answer(Protocol):
+class ReadReply(Protocol):
     """A reply, read. `is_answer` is False where the model has to be asked again."""
 
     @property
     def is_answer(self) -> bool: ...
 
 
-A = TypeVar("A", bound=Answer)
-A_co = TypeVar("A_co", bound=Answer, covariant=True)
+A = TypeVar("A", bound=ReadReply)
+A_co = TypeVar("A_co", bound=ReadReply, covariant=True)
 
 
 class Parser(Protocol[A_co]):
@@ -214,7 +214,7 @@ def _yes_or_no(reply: ChatReply) -> bool | None:
     return {"y": True, "yes": True, "n": False, "no": False}.get(word.group(1).lower() if word else "")
 
 
-def _keyed(turns: list[Records], odd: int, key: Key) -> Extraction:
+def _keyed(turns: list[Records], odd: int, key: Key) -> ExtractedRecords:
     entities: list[EntityRecord] = []
     relationships: list[RelationshipRecord] = []
     unusable = sum(t.unusable for t in turns)
@@ -236,7 +236,7 @@ def _keyed(turns: list[Records], odd: int, key: Key) -> Extraction:
                 blocked += 1
             else:
                 unusable += 1
-    return Extraction(
+    return ExtractedRecords(
         tuple(entities),
         tuple(relationships),
         unusable,

@@ -16,7 +16,7 @@ from graphrag_ray.corpus.document import Document
 from graphrag_ray.corpus.document_titles import header as title_header
 from graphrag_ray.corpus.metadata import metadata_lines
 from graphrag_ray.corpus.tokens import count_many, vocabulary_for
-from graphrag_ray.extract.extraction_dialogue import Chunk, ExtractSpec, extract
+from graphrag_ray.extract.extraction_dialogue import ExtractSpec, ShownChunk, extract
 from graphrag_ray.forecast.sample import Mask
 from graphrag_ray.llm.request_sizes import TOKENS_PER_MESSAGE, output_limit, prompt_size, text_size
 from graphrag_ray.settings.index_settings import Model, Settings
@@ -26,7 +26,7 @@ Done = Callable[[Sequence[str]], Mask]
 
 
 @dataclass(frozen=True)
-class Corpus:
+class CorpusCounts:
     """Sums over chunks, in tokens of the extraction model's vocabulary unless said otherwise.
 
     chunk_tokens        of the chunks' texts; prompt_tokens: of the first requests, system message and all
@@ -57,7 +57,7 @@ class Corpus:
         """Chunks that are sent."""
         return self.chunks - self.too_long - self.repeated
 
-    def scaled(self, read_share: float) -> Corpus:
+    def scaled(self, read_share: float) -> CorpusCounts:
         """The whole corpus, from the share of its bytes that was read."""
         names = (
             *("chunks", "chunk_tokens", "prompt_tokens", "passage_tokens", "embed_tokens", "too_long"),
@@ -72,7 +72,7 @@ class Drawn:
     """A chunk of a sample. rank: minus its pseudo-random number, so that a heap drops the highest."""
 
     rank: int
-    chunk: Chunk = field(compare=False)
+    chunk: ShownChunk = field(compare=False)
     prompt_tokens: int = field(compare=False)
     key: str = field(compare=False)
 
@@ -90,7 +90,7 @@ class ChunkCounter:
         self._vocabulary = vocabulary_for(self._model.model, self._model.tokenizer).name
         self._embed_vocabulary = self._embedding_vocabulary()
         self._fixed = _Fixed(spec, self._model)
-        self.corpus = Corpus()
+        self.corpus = CorpusCounts()
         self._seen: set[int] = set()
         self.drawn: list[Drawn] = []
         self.drawn_answered: list[Drawn] = []
@@ -100,7 +100,7 @@ class ChunkCounter:
         header = header_of(document, options)
         found = cut(document.text, options, self._vocabulary, header(""))
         texts = [document.text[c.start : c.end] for c in found]
-        chunks = [Chunk(text, header(text)) for text in texts]
+        chunks = [ShownChunk(text, header(text)) for text in texts]
         new = self._new(chunks)
         requests = {i: _first_request(chunks[i], self._spec) for i in new}
         sizes = {i: self._fixed.size(request) for i, request in requests.items()}
@@ -131,7 +131,7 @@ class ChunkCounter:
             + sum(sizes[i] for i, answered in zip(sent, done.tolist(), strict=True) if answered),
         )
 
-    def _new(self, chunks: Sequence[Chunk]) -> list[int]:
+    def _new(self, chunks: Sequence[ShownChunk]) -> list[int]:
         """The chunks that no earlier one is equal to, by 64 bits of a hash: a run asks about each once."""
         new = []
         for i, chunk in enumerate(chunks):
@@ -167,7 +167,7 @@ class _Fixed:
 
     def __init__(self, spec: ExtractSpec, model: Model) -> None:
         self._model = model
-        request = _first_request(Chunk(""), spec)
+        request = _first_request(ShownChunk(""), spec)
         roomy = model.model_copy(update={"context_window": 1 << 62})
         self.empty = prompt_size(request, roomy)
         self._before = self.empty - text_size(request.messages[-1].content, model) - TOKENS_PER_MESSAGE
@@ -178,7 +178,7 @@ class _Fixed:
         return self._before + text_size(request.messages[-1].content, self._model) + TOKENS_PER_MESSAGE
 
 
-def _first_request(chunk: Chunk, spec: ExtractSpec) -> ChatRequest:
+def _first_request(chunk: ShownChunk, spec: ExtractSpec) -> ChatRequest:
     request = next(extract(chunk, spec))
     assert isinstance(request, ChatRequest)
     return request

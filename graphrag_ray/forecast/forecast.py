@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from graphrag_ray.corpus.tokens import vocabulary_for
-from graphrag_ray.extract.extraction_dialogue import Extraction
+from graphrag_ray.extract.extraction_dialogue import ExtractedRecords
 from graphrag_ray.forecast import stage_volumes
 from graphrag_ray.forecast.assumptions import Assumption, Assumptions
 from graphrag_ray.forecast.bounds import Bound, Latency, Volume, bound_of, cost_of, has_limit
-from graphrag_ray.forecast.corpus_counts import Corpus
-from graphrag_ray.forecast.graph_sizes import Reference, named
+from graphrag_ray.forecast.corpus_counts import CorpusCounts
+from graphrag_ray.forecast.graph_sizes import SampledGraph, named
 from graphrag_ray.forecast.reply_sizes import Replies, measured_latency, measured_slowness
 from graphrag_ray.forecast.sample import SampleGraph, sample_graph
 from graphrag_ray.forecast.stage_volumes import Basis
@@ -37,7 +37,7 @@ OWN_S, OWN_S_PER_CHUNK = 25.0, 0.003
 
 
 @dataclass(frozen=True)
-class Read:
+class SampleReading:
     """What was read in the chunks that were drawn.
 
     offline    [n] the offline engine's extraction of each
@@ -45,10 +45,10 @@ class Read:
     own        the model's own extraction of the answered chunks, in their order; empty where none is
     """
 
-    offline: Sequence[Extraction]
+    offline: Sequence[ExtractedRecords]
     drawn: Sequence[bool]
     answered: Sequence[bool]
-    own: Sequence[Extraction] = ()
+    own: Sequence[ExtractedRecords] = ()
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class StageForecast:
 class Forecast:
     """graph: entities, relationships, communities, reports, levels. own_s: seconds without calls."""
 
-    corpus: Corpus
+    corpus: CorpusCounts
     stages: tuple[StageForecast, ...]
     graph: Mapping[str, float]
     assumptions: tuple[Assumption, ...]
@@ -123,8 +123,8 @@ class Forecast:
 def forecast(
     settings: Settings,
     prompts: Mapping[str, Prompt],
-    corpus: Corpus,
-    read: Read,
+    corpus: CorpusCounts,
+    read: SampleReading,
     learned: Learned,
     given: Mapping[str, float],
 ) -> Forecast:
@@ -166,7 +166,9 @@ def forecast(
     return Forecast(corpus, found, sizes, tuple(assume), notes, offline, own_s)
 
 
-def _graphs(settings: Settings, read: Read, vocabulary: str) -> tuple[Reference, SampleGraph | None]:
+def _graphs(
+    settings: Settings, read: SampleReading, vocabulary: str
+) -> tuple[SampledGraph, SampleGraph | None]:
     provider = settings.model(settings.model_name("extract")).provider
     # Pruning is what brings the offline engine's names near a model's, so it is left out only where the
     # offline engine itself is to run without it.
@@ -174,20 +176,20 @@ def _graphs(settings: Settings, read: Read, vocabulary: str) -> tuple[Reference,
     threshold = settings.graph.min_log_likelihood
     graph = sample_graph(read.offline, vocabulary, prune, threshold)
     masks = (np.array(m, dtype=np.bool_) for m in (read.drawn, read.answered))
-    reference = Reference(graph, *masks)
+    reference = SampledGraph(graph, *masks)
     if not read.own or provider == "offline":
         return reference, None
     return reference, sample_graph(read.own, vocabulary, settings.graph.prune == "on", threshold)
 
 
-def _larger(reference: Reference, own: SampleGraph | None) -> SampleGraph:
+def _larger(reference: SampledGraph, own: SampleGraph | None) -> SampleGraph:
     """The model's own graph says more about communities, unless it is that of few chunks."""
     if own is not None and own.entities.n_chunks >= int(reference.drawn.sum()):
         return own
     return reference.graph
 
 
-def _share_with_entity(reference: Reference) -> float:
+def _share_with_entity(reference: SampledGraph) -> float:
     names = reference.graph.entities
     return len(np.unique(names.chunk)) / names.n_chunks if names.n_chunks else 0.0
 
@@ -235,7 +237,7 @@ def _stage(volume: Volume, basis: Basis, latency: Latency, learned: Learned) -> 
     )
 
 
-def _share_left(volume: Volume, corpus: Corpus, learned: Learned) -> float:
+def _share_left(volume: Volume, corpus: CorpusCounts, learned: Learned) -> float:
     """Extraction: chunk by chunk. What comes later depends on all chunks, so that only the number of
     finished dialogues says something, and only where every chunk is answered."""
     open_chunks = corpus.asked - corpus.answered
@@ -258,7 +260,7 @@ def _totals(rows: Sequence[tuple[Volume, float | None, Bound | None]], own_s: fl
     }
 
 
-def _notes(settings: Settings, corpus: Corpus, volumes: Sequence[Volume], measured: bool) -> list[str]:
+def _notes(settings: Settings, corpus: CorpusCounts, volumes: Sequence[Volume], measured: bool) -> list[str]:
     notes = []
     if corpus.read_share < 1:
         notes.append(

@@ -11,7 +11,7 @@ from graphrag_ray.corpus.tokens import count
 from graphrag_ray.extract.delimited_records import DELIMITERS, parse_records
 from graphrag_ray.forecast.assumptions import Assumptions
 from graphrag_ray.forecast.growth import Size, carried, grown
-from graphrag_ray.forecast.sample import Manner, Mask, Names, SampleGraph
+from graphrag_ray.forecast.sample import Manner, Mask, SampledNames, SampleGraph
 from graphrag_ray.forecast.sample_hierarchy import Lengths
 from graphrag_ray.settings.prompts import Prompt
 
@@ -25,7 +25,7 @@ ENTITY_DESCRIPTION_TOKENS, RELATIONSHIP_DESCRIPTION_TOKENS = 35.0, 20.0
 
 
 @dataclass(frozen=True)
-class Reference:
+class SampledGraph:
     """What the offline engine reads in the chunks that were drawn.
 
     graph      of these chunks, pruned
@@ -74,7 +74,7 @@ class Named:
 
 def named(
     kind: str,
-    reference: Reference,
+    reference: SampledGraph,
     own: SampleGraph | None,
     chunks: float,
     offline: bool,
@@ -123,11 +123,11 @@ def lengths_of(entities: Named, relationships: Named, summary: float, report: fl
 _ONE = {"entities": "entity", "relationships": "relationship"}
 
 
-def _of(graph: SampleGraph, kind: str) -> Names:
+def _of(graph: SampleGraph, kind: str) -> SampledNames:
     return graph.entities if kind == "entities" else graph.relationships
 
 
-def _whole(theirs: Names, reference: Reference, chunks: float) -> tuple[Size, str]:
+def _whole(theirs: SampledNames, reference: SampledGraph, chunks: float) -> tuple[Size, str]:
     """The offline engine's names in the whole corpus."""
     everything = theirs.n_chunks >= chunks
     size = theirs.size() if everything else grown(theirs.size(reference.drawn), chunks)
@@ -146,5 +146,5 @@ def _overridden(kind: str, size: Size, source: str, assume: Assumptions) -> Size
     return Size(size.chunks, distinct, once, pairs)
 
 
-def _mention_tokens(names: Names) -> float:
+def _mention_tokens(names: SampledNames) -> float:
     return float(names.title_tokens[names.name].mean()) if len(names.name) else 4.0

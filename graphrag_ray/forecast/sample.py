@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.corpus.tokens import count_many
-from graphrag_ray.extract.extraction_dialogue import Extraction
+from graphrag_ray.extract.extraction_dialogue import ExtractedRecords
 from graphrag_ray.forecast.growth import Size
 from graphrag_ray.graph import merge
 from graphrag_ray.graph.integer_arrays import degrees, graph_arrays
@@ -23,7 +23,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Names:
+class SampledNames:
     """What some chunks name, of one kind: entities, or relationships.
 
     name, chunk          [P] the pairs: number of the name, number of the chunk
@@ -82,18 +82,18 @@ class Manner:
 class SampleGraph:
     """source, target [E] entities by number; weight [E] chunks that name the relationship."""
 
-    entities: Names
-    relationships: Names
+    entities: SampledNames
+    relationships: SampledNames
     source: Ints
     target: Ints
     weight: npt.NDArray[np.float64]
 
 
 def sample_graph(
-    extractions: Sequence[Extraction], vocabulary: str, prune: bool, min_log_likelihood: float
+    extractions: Sequence[ExtractedRecords], vocabulary: str, prune: bool, min_log_likelihood: float
 ) -> SampleGraph:
     """Merge, and prune where it is wanted, as `merge_stage.py` does. A chunk's number is its place here."""
-    numbered = [(merge.Unit(f"{i:08d}", "", i), e) for i, e in enumerate(extractions)]
+    numbered = [(merge.ExtractedFrom(f"{i:08d}", "", i), e) for i, e in enumerate(extractions)]
     instances = merge.sort_instances(merge.entity_instance_rows(numbered))
     links = merge.sort_instances(merge.relationship_instance_rows(numbered).table)
     entities = _with_descriptions(merge.merge_entities(instances), instances)
@@ -138,12 +138,12 @@ def _pruned(
     return entities.filter(pa.array(kept)), relationships.filter(pa.array(edges))
 
 
-def _names(merged: pa.Table, title_tokens: Ints, n_chunks: int, vocabulary: str) -> Names:
+def _names(merged: pa.Table, title_tokens: Ints, n_chunks: int, vocabulary: str) -> SampledNames:
     per_name = pc.list_value_length(merged["text_unit_ids"]).to_numpy().astype(np.int64)
     units = pc.list_flatten(merged["text_unit_ids"]).to_pylist()
     texts = pc.list_flatten(merged["descriptions"]).to_pylist()
     tokens = count_many(texts, vocabulary) if texts else np.zeros(0, dtype=np.int64)
-    return Names(
+    return SampledNames(
         n_chunks,
         np.repeat(np.arange(merged.num_rows), per_name),
         np.array([int(u) for u in units], dtype=np.int64),

@@ -9,10 +9,10 @@ import numpy as np
 
 from graphrag_ray.extract.claims_dialogue import claims_spec
 from graphrag_ray.extract.delimited_records import COMPLETION, DELIMITERS, FIELD, RECORD
-from graphrag_ray.extract.extraction_dialogue import Chunk, chunk_variables
+from graphrag_ray.extract.extraction_dialogue import ShownChunk, chunk_variables
 from graphrag_ray.forecast.assumptions import Assumptions
 from graphrag_ray.forecast.bounds import Volume
-from graphrag_ray.forecast.corpus_counts import Corpus
+from graphrag_ray.forecast.corpus_counts import CorpusCounts
 from graphrag_ray.forecast.graph_sizes import Named, lengths_of
 from graphrag_ray.forecast.reply_sizes import MIN_CALLS, Floats, Replies
 from graphrag_ray.forecast.sample import SampleGraph
@@ -50,7 +50,7 @@ class Basis:
 
     settings: Settings
     prompts: Mapping[str, Prompt]
-    corpus: Corpus
+    corpus: CorpusCounts
     replies: Mapping[str, Replies]
     assume: Assumptions
 
@@ -125,7 +125,7 @@ def claims(basis: Basis, entities: Named, asked: float) -> Volume:
     """asked: share of chunks that name an entity; the others are not asked about."""
     corpus = basis.corpus
     spec = claims_spec(basis.prompts, basis.settings)
-    variables = chunk_variables(Chunk(""), spec.language)
+    variables = chunk_variables(ShownChunk(""), spec.language)
     empty = basis.messages(
         "claims", "claims", variables | {"claim_description": spec.description, "entities": ""}
     )

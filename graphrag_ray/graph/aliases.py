@@ -17,7 +17,7 @@ from graphrag_ray.base.ids import entity_key
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class EntityNames:
     """aliases: entity key -> canonical entity key, no canonical key being an alias itself;
     blocked: entity keys that never become entities."""
 
@@ -41,7 +41,7 @@ class Names:
         return json.dumps([dict(self.aliases), sorted(self.blocked)], sort_keys=True)
 
 
-def parse_names(aliases_yaml: str | None, blocked_text: str | None) -> Names:
+def parse_names(aliases_yaml: str | None, blocked_text: str | None) -> EntityNames:
     """Read the texts of an alias file and of a block list.
 
     aliases_yaml    YAML `CANONICAL NAME: [alias, …]`; one alias may stand without the brackets. An
@@ -65,7 +65,7 @@ def parse_names(aliases_yaml: str | None, blocked_text: str | None) -> Names:
             )
     lines = (line.strip() for line in (blocked_text or "").splitlines())
     blocked = frozenset(entity_key(line) for line in lines if line and not line.startswith("#"))
-    return Names({alias: _end_of_chain(aliases, alias) for alias in aliases}, blocked - {""})
+    return EntityNames({alias: _end_of_chain(aliases, alias) for alias in aliases}, blocked - {""})
 
 
 def _end_of_chain(aliases: Mapping[str, str], alias: str) -> str:

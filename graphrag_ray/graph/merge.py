@@ -25,14 +25,14 @@ from graphrag_ray.base.schema import ENTITY_INSTANCES, RELATIONSHIP_INSTANCES
 from graphrag_ray.graph.integer_arrays import Ints, codes, first_rows, run_starts, text_units_by_key
 
 if TYPE_CHECKING:
-    from graphrag_ray.extract.extraction_dialogue import Extraction
+    from graphrag_ray.extract.extraction_dialogue import ExtractedRecords
 
 _CHUNK_BYTES = 1 << 28  # of descriptions gathered into one chunk; Arrow's strings end at 2 GB
 _MICRO = 1_000_000  # strengths are added in millionths
 _MAX_STRENGTH = 1e5  # above any stated scale; 9e7 instances of it still fit 64 bits
 
 
-class Unit(NamedTuple):
+class ExtractedFrom(NamedTuple):
     """Where an extraction comes from."""
 
     text_unit_id: str
@@ -47,7 +47,7 @@ class RelationshipRows(NamedTuple):
     n_self_relationships: int
 
 
-def entity_instance_rows(extractions: Iterable[tuple[Unit, Extraction]]) -> pa.Table:
+def entity_instance_rows(extractions: Iterable[tuple[ExtractedFrom, ExtractedRecords]]) -> pa.Table:
     """One row of schema.ENTITY_INSTANCES per entity record, in the order given.
 
     A name that stands only at the end of a relationship of its text unit gets a row with null type and
@@ -71,7 +71,9 @@ def entity_instance_rows(extractions: Iterable[tuple[Unit, Extraction]]) -> pa.T
     return table.set_column(0, ENTITY_INSTANCES.field(0), _entity_ids(table["title"]))
 
 
-def relationship_instance_rows(extractions: Iterable[tuple[Unit, Extraction]]) -> RelationshipRows:
+def relationship_instance_rows(
+    extractions: Iterable[tuple[ExtractedFrom, ExtractedRecords]],
+) -> RelationshipRows:
     """One row of schema.RELATIONSHIP_INSTANCES per relationship record, in the order given.
     Relationships
        of an entity with itself are left out of the graph, and counted."""

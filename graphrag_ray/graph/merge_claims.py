@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from graphrag_ray.base.ids import claim_id, entity_id
 from graphrag_ray.base.schema import COVARIATES
 from graphrag_ray.graph.integer_arrays import Ints, codes, first_rows, text_units_by_key
-from graphrag_ray.graph.merge import Unit
+from graphrag_ray.graph.merge import ExtractedFrom
 
 if TYPE_CHECKING:
     from graphrag_ray.extract.claims_dialogue import ClaimRecords
@@ -53,7 +53,7 @@ class MergedClaims(NamedTuple):
     n_unmatched: int
 
 
-def claim_rows(claims: Iterable[tuple[Unit, ClaimRecords]]) -> pa.Table:
+def claim_rows(claims: Iterable[tuple[ExtractedFrom, ClaimRecords]]) -> pa.Table:
     """One row of CLAIM_INSTANCES per claim, in the order given."""
     rows: list[tuple[Any, ...]] = []
     for unit, found in claims:

@@ -29,7 +29,7 @@ def tell_ahead(run: Run, corpus: Result) -> None:
     its tables are whole."""
     parent = run.parent
     changed = {told: corpus.counts.get(kind, 0) for kind, told in KINDS.items()}
-    if parent is None or run.damaged:
+    if parent is None or run.damaged or not run.settings.has_graph:
         return
     earlier = Result.from_json(parent.steps["read"]).parts("text_units")
     units = rows_compared(run, "text_units", earlier, corpus.parts("text_units"))

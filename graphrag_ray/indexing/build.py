@@ -1,23 +1,32 @@
-"""Indexing on Ray, from a question of settings to a committed snapshot: what `graphrag-ray index` does."""
+"""Where an index is built, in this process or on Ray, and what is looked at before."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from graphrag_ray.base.errors import FatalCallError, SettingsError
+from graphrag_ray.base import logs
+from graphrag_ray.base.declarations import ASKING_STAGES
+from graphrag_ray.base.errors import FatalCallError, SettingsError, UsageError
+from graphrag_ray.corpus.parse import missing_column
+from graphrag_ray.engine.executor import Executor
 from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.given_rows import GivenRows
+from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.probing import probe, probed
+from graphrag_ray.engine.process_pool import ProcessPool
+from graphrag_ray.engine.ray.discovery import will_be_private
 from graphrag_ray.engine.spending import Spending, check_prices
 from graphrag_ray.engine.stopping import Stop, listening
 from graphrag_ray.indexing.contents import require_paths
 from graphrag_ray.indexing.index import settings_before
 from graphrag_ray.indexing.new_prompts import cost_of_prompts
-from graphrag_ray.indexing.stages.list_input import list_input
+from graphrag_ray.indexing.stages.list_input import InputFile, list_input
 from graphrag_ray.settings.index_settings import OFFLINE_MODEL_ID, Settings, Storage, of_index
 from graphrag_ray.settings.settings_file import load_settings, storage_of
 from graphrag_ray.settings.user_settings import Known, remember, require_known, unknown_models
@@ -26,9 +35,6 @@ from graphrag_ray.store.compaction import totals
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.runs import RunRecord
 from graphrag_ray.store.snapshots import Manifest, readable
-
-if TYPE_CHECKING:
-    from graphrag_ray.engine.ray.ray_executor import RayExecutor
 
 
 def settled(
@@ -57,40 +63,107 @@ def agreed(settings: Settings, new_prompts: bool, agree: Callable[[str], object]
 
 
 @contextmanager
-def on_ray(
-    input_url: str,
+def executing(
+    given: str | GivenRows,
     root: str,
     settings: Settings,
     observer: Observer,
     address: str | None,
+    on_ray: bool | None,
     agreed: Callable[[Store], None],
-) -> Iterator[RayExecutor]:
-    """An executor on Ray for as long as the block lasts, in which signals stop it; what can be wrong is
-    looked for before Ray is started. agreed: raises where the owner of the index does not want it so."""
-    # Ray is imported here: it takes a second, and this module is read for its names.
-    from graphrag_ray.engine.ray.cluster import connected, will_be_private
-    from graphrag_ray.engine.ray.nodes import check_nodes
-    from graphrag_ray.engine.ray.ray_executor import RayExecutor
-
+) -> Iterator[Executor]:
+    """An executor for as long as the block lasts, in which signals stop it; what can be wrong is looked for
+    before Ray is started. on_ray: None: as `_place` says. agreed: raises where the owner of the index does
+    not want it so."""
+    if address is not None and on_ray is False:
+        raise UsageError("--address names a cluster, and --in-process asks for none: leave one of them out")
     store = Store(root, settings.storage.of(root))
     locks.check_free(store)
     private = will_be_private(address)
-    first = _check(input_url, store, settings, here=private)
+    in_process = on_ray is False
+    files = _check(given, store, settings, here=private or in_process)
     agreed(store)
     observer.checked(settings)
+    if private and on_ray is None:
+        size = given.size if isinstance(given, GivenRows) else sum(file.size for file in files)
+        in_process, why = _place(size, readable(store)[0], settings.run.in_process_mb)
+        observer.note(why)
     models = Models.of(settings, *_usages(store))
-    if private:
+    if private or in_process:
         reusable = bool(store.list("work"))
         models = probed(models, settings, indexing_stages(settings), reusable, observer.note)
     else:  # the nodes may see what this process does not
         for problem in probe(models, settings, indexing_stages(settings)):
             if problem.asked:
                 observer.note(f"Seen from here, {problem}")
+    with observer:
+        if in_process:
+            made = _here(store, models, settings, observer)
+        else:
+            made = _on_ray(store, models, settings, observer, address, private, files)
+        with made as executor:
+            if isinstance(given, GivenRows) and not given.is_open:
+                open_rows(given, settings)
+            yield executor
+
+
+def _place(given: int | None, before: Manifest | None, limit_mb: float) -> tuple[bool, str]:
+    """Whether there is so little to do that this process is enough, and that for people. An update goes
+    through the tables of all documents, so what the index holds counts as well.
+
+    given: bytes of INPUT; None: of rows that are read with Ray
+    """
+    if given is None:
+        return False, "On a Ray of its own: INPUT is a dataset, or a function makes it."
+    held = sum(part.bytes for part in before.tables.get("text_units", ())) if before else 0
+    told = f"{'INPUT' if given >= held else 'the index'} has {max(given, held) / 1e6:,.1f} MB of text"
+    limit = f"run.in_process_mb is {limit_mb:g}"
+    if max(given, held) <= limit_mb * 1e6:
+        return True, f"In this process, without Ray: {told} ({limit}; --ray uses Ray)."
+    return False, f"On a Ray of its own: {told} ({limit}; --in-process does without)."
+
+
+@contextmanager
+def _here(store: Store, models: Models, settings: Settings, observer: Observer) -> Iterator[Executor]:
+    _remember(store, settings, observer)
+    logs.set_run(uuid.uuid4().hex[:12])
+    executor = LocalExecutor(
+        store,
+        models,
+        settings.run.max_failed_fraction,
+        settings.run.flush_s,
+        on_progress=observer.progress,
+        spending=Spending(settings.budget, time.monotonic()),
+        stop=Stop(say=observer.note),
+        pool=ProcessPool(None),
+    )
+    with listening(executor.stop):
+        try:
+            yield executor
+        finally:
+            executor.pool.close()
+
+
+@contextmanager
+def _on_ray(
+    store: Store,
+    models: Models,
+    settings: Settings,
+    observer: Observer,
+    address: str | None,
+    private: bool,
+    files: Sequence[InputFile],
+) -> Iterator[Executor]:
     with ExitStack() as held:
-        held.enter_context(observer)
         with observer.waiting("starting Ray" if private else "connecting to Ray"):
+            # Ray is imported here: it takes a second, and a small run does without it.
+            from graphrag_ray.engine.ray.cluster import connected
+            from graphrag_ray.engine.ray.nodes import check_nodes
+            from graphrag_ray.engine.ray.ray_executor import RayExecutor
+
             held.enter_context(connected(address))
-        fit = set() if private else check_nodes(store, [first] if first else [])
+        local = [f.url.removeprefix("file://") for f in files[:1] if f.url.startswith("file://")]
+        fit = set() if private else check_nodes(store, local)
         _remember(store, settings, observer)
         executor = RayExecutor(
             store,
@@ -121,20 +194,29 @@ def _remember(store: Store, settings: Settings, observer: Observer) -> None:
         observer.note(f"How the models of this index are reached cannot be kept on this machine ({e}).")
 
 
-def _check(input_url: str, store: Store, settings: Settings, here: bool) -> str | None:
+def open_rows(given: GivenRows, settings: Settings) -> None:
+    """Raises InputError where they are none, or lack a column that `input` names."""
+    given.open(lambda columns: missing_column(columns, settings.input))
+
+
+def _check(given: str | GivenRows, store: Store, settings: Settings, here: bool) -> list[InputFile]:
     """What is wrong with prices, INPUT and keys is told before Ray takes its seconds.
 
-    here: the workers will have this process's environment. Returns the path of a file of a local INPUT.
+    here: the workers will have this process's environment. Returns the files of INPUT.
     """
     asked = indexing_stages(settings)
     if unknown_models(settings, asked):
         before = before_of(store)
         require_known(settings, asked, before.settings if before else None)
     check_prices(settings.budget, Models.of(settings))
-    first = list_input(input_url, store.url, settings.input_options(input_url, store.url))[0].url
+    files: list[InputFile] = []
+    if isinstance(given, str):
+        files = list_input(given, store.url, settings.input_options(given, store.url))
+    elif given.is_open:
+        open_rows(given, settings)
     if here:
         check_endpoints(settings)
-    return first.removeprefix("file://") if first.startswith("file://") else None
+    return files
 
 
 def before_of(store: Store) -> Manifest | RunRecord | None:
@@ -183,9 +265,7 @@ def check_endpoints(settings: Settings) -> None:
 
 def indexing_stages(settings: Settings) -> list[str]:
     """The stages of a run whose models are asked."""
-    stages = ["extract", "describe", "report"]
-    stages += ["claims"] if settings.claims.enabled else []
-    return stages + (["embed"] if settings.embeddings.enabled else [])
+    return [s.dialogue for s in ASKING_STAGES if not s.section or getattr(settings, s.section).enabled]
 
 
 def _asked(settings: Settings) -> dict[str, list[str]]:

@@ -15,22 +15,11 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
+from graphrag_ray.base.declarations import COMPARED
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part
-
-CONTENT: Mapping[str, tuple[str, ...]] = {
-    "documents": ("content_hash",),
-    "text_units": ("header",),
-    "entities": ("type", "description", "frequency"),
-    "relationships": ("description", "weight"),
-    "covariates": ("status", "start_date", "end_date", "source_text"),
-    "communities": (),
-    "community_reports": ("title", "full_content", "rank"),
-}
-"""Tables that are compared, and the columns in which a row with the same id may differ. The id of a chunk is
-a hash of its text, that of a community of all that it is: another one is a new one."""
 
 PARTS_ON_DRIVER = 16
 """More parts are read by the executor."""
@@ -40,11 +29,11 @@ Rows: TypeAlias = npt.NDArray[np.uint64]
 
 
 def changes(run: Run, tables: Mapping[str, list[Part]]) -> dict[str, dict[str, int]]:
-    """For each table of CONTENT the number of rows `added`, `changed`, `removed` and `unchanged` since the
+    """For each table of COMPARED the number of rows `added`, `changed`, `removed` and `unchanged` since the
     parent snapshot; without one everything is added. A table is left out where the parent's rows are damaged:
     what changed in it cannot be told."""
     found = {}
-    for name in CONTENT:
+    for name in COMPARED:
         old = {p.path: p for p in run.parent.parts(name)} if run.parent else {}
         new = {p.path: p for p in tables.get(name, [])}
         if any(path in run.damaged for path in old.keys() - new.keys()):
@@ -91,10 +80,11 @@ def _read(run: Run, name: str, parts: Sequence[Part]) -> Rows:
 
 
 def _hashed(name: str, store: Store, part: Part) -> Iterator[pa.Table]:
-    table = read_part(store, part, ["id", *CONTENT[name]])
+    _, columns = COMPARED[name]
+    table = read_part(store, part, ["id", *columns])
     content = np.zeros(table.num_rows, dtype=np.uint64)
-    if CONTENT[name]:
-        rows = zip(*(table[column].to_pylist() for column in CONTENT[name]), strict=True)
+    if columns:
+        rows = zip(*(table[column].to_pylist() for column in columns), strict=True)
         digests = (hashlib.blake2b(orjson.dumps(row), digest_size=8).digest() for row in rows)
         content = np.frombuffer(b"".join(digests), dtype=np.uint64)
     yield pa.table({"id": prefixes_of(table["id"]), "content": content})

@@ -9,7 +9,7 @@ from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.base.text_files import read_text
 from graphrag_ray.base.urls import shown
 from graphrag_ray.engine.observer import Observer
-from graphrag_ray.graph.aliases import Names, parse_names
+from graphrag_ray.graph.aliases import EntityNames, parse_names
 from graphrag_ray.settings.index_settings import Names as NamesSettings
 from graphrag_ray.settings.index_settings import Settings, of_index
 from graphrag_ray.settings.prompts import Prompt, earlier_prompts, kept_prompts, load_prompts
@@ -23,7 +23,7 @@ INSTEAD = {
 """Settings that are paths, and what else may be set."""
 
 
-def load_names(settings: Settings) -> Names:
+def load_names(settings: Settings) -> EntityNames:
     """The aliases and blocked names of the settings. Raises SettingsError."""
     texts = _texts_of(settings.names)
     return parse_names(texts["aliases"], texts["block"])

@@ -12,15 +12,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow.compute as pc
 
+from graphrag_ray.base.declarations import ASKING_STAGES, JOURNALS
 from graphrag_ray.base.errors import CorruptPart, DialogueFailed, InputError
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Request
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.corpus.document import Document, Unreadable
 from graphrag_ray.engine.drive import Complete, Driver, note_bug, replay, run
-from graphrag_ray.extract.extraction_dialogue import Extraction, ExtractSpec, extract, extract_spec
-from graphrag_ray.forecast.corpus_counts import ChunkCounter, Corpus, Drawn
-from graphrag_ray.forecast.forecast import Forecast, Learned, Read, forecast
+from graphrag_ray.extract.extraction_dialogue import ExtractedRecords, ExtractSpec, extract, extract_spec
+from graphrag_ray.forecast.corpus_counts import ChunkCounter, CorpusCounts, Drawn
+from graphrag_ray.forecast.forecast import Forecast, Learned, SampleReading, forecast
 from graphrag_ray.forecast.reply_sizes import Replies
 from graphrag_ray.indexing.contents import load_names, prompts_for
 from graphrag_ray.indexing.index import settings_before
@@ -40,14 +41,7 @@ READ_BYTES = 512_000_000
 """Of a larger INPUT a sample of its files is read: some two minutes on one core."""
 JOURNAL_PARTS = 200
 """Parts of a journal from which lengths are learned; of more, so many of them."""
-LEARNED = {
-    "extract": ("extract", "glean_check", "glean"),
-    "claims": ("claims",),
-    "describe": ("describe",),
-    "report": ("report",),
-}
-"""The prompts of each dialogue whose replies teach something."""
-EMPTY = Extraction((), (), 0, 0)
+EMPTY = ExtractedRecords((), (), 0, 0)
 
 
 @dataclass(frozen=True)
@@ -55,7 +49,7 @@ class _Journalled:
     """What an index says about the calls made for it. own: extractions by item key."""
 
     learned: Learned
-    own: Mapping[str, Extraction]
+    own: Mapping[str, ExtractedRecords]
 
 
 def estimate(
@@ -90,7 +84,7 @@ def estimate(
     chunks = sorted({d.rank: d for d in (*counter.drawn, *counter.drawn_answered)}.values(), reverse=True)
     read, cpu_s, offline_replies = _read_offline(chunks, spec, settings)
     drawn = {d.rank for d in counter.drawn}
-    learned, own = Learned({}), dict[str, Extraction]()
+    learned, own = Learned({}), dict[str, ExtractedRecords]()
     if store is not None and journal is not None:
         own = _own_extractions(journal, counter.drawn_answered, spec)
         learned = _learn(store, journal, settings, counter.drawn_answered)
@@ -101,7 +95,7 @@ def estimate(
         settings,
         prompts,
         corpus,
-        Read(
+        SampleReading(
             read,
             [d.rank in drawn for d in chunks],
             [d.key in own for d in chunks],
@@ -115,7 +109,7 @@ def estimate(
 
 def _read(
     input_url: str, root: str, settings: Settings, counter: ChunkCounter, read_bytes: int | None
-) -> Corpus:
+) -> CorpusCounts:
     options = settings.input_options(input_url, root)
     files = list_input(input_url, root, options)
     chosen = _sampled(files, read_bytes)
@@ -160,7 +154,7 @@ def _sampled(files: list[InputFile], limit: int | None) -> list[InputFile]:
 
 def _read_offline(
     chunks: Sequence[Drawn], spec: ExtractSpec, settings: Settings
-) -> tuple[list[Extraction], float, Replies]:
+) -> tuple[list[ExtractedRecords], float, Replies]:
     """The offline engine's extraction of each chunk, the CPU seconds it took, and its replies."""
     from graphrag_ray.offline import answer
 
@@ -189,7 +183,7 @@ def _read_offline(
 
 def _own_extractions(
     journal: JournalIndex, answered: Sequence[Drawn], spec: ExtractSpec
-) -> dict[str, Extraction]:
+) -> dict[str, ExtractedRecords]:
     """What the model itself found in the chunks that were drawn and that it has read, by key."""
     rows = journal.lookup([d.key for d in answered])
     found = {}
@@ -202,10 +196,11 @@ def _own_extractions(
 
 def _learn(store: Store, journal: JournalIndex, settings: Settings, answered: Sequence[Drawn]) -> Learned:
     replies: dict[str, Replies] = {}
-    for dialogue, prompts in LEARNED.items():
-        model = settings.model(settings.model_name(dialogue))
-        replies |= _replies(store, dialogue, prompts, model.model_id)
-    items = {name: JournalIndex.load(store, name).keys_done() for name in (*LEARNED, "embed")}
+    for stage in ASKING_STAGES:
+        model = settings.model(settings.model_name(stage.dialogue))
+        if stage.prompts:
+            replies |= _replies(store, stage.dialogue, stage.prompts, model.model_id)
+    items = {name: JournalIndex.load(store, name).keys_done() for name in JOURNALS}
     ours = theirs = 0
     rows = journal.lookup([d.key for d in answered])
     for drawn in answered:

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
 from graphrag_ray.base import schema
-from graphrag_ray.indexing.index import JOURNALS
+from graphrag_ray.base.declarations import JOURNALS
 from graphrag_ray.indexing.run import iso
 from graphrag_ray.store import locks, retries, snapshots
 from graphrag_ray.store.files import Store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from graphrag_ray.engine.executor import Source
+from graphrag_ray.engine.executor import ItemSource
 from graphrag_ray.engine.work import Outcome, Row
 from graphrag_ray.store.journal import JournalIndex
 
@@ -21,7 +21,7 @@ class Guarded(Generic[T]):
 
     def __init__(
         self,
-        source: Source[T],
+        source: ItemSource[T],
         check: Callable[[], None],
         index: JournalIndex,
         tell_failure: Callable[[str], None],

@@ -1,4 +1,4 @@
-"""Telling beside the index how a run is going, for whoever has no other access to it (`store/runs.Live`).
+"""Telling beside the index how a run is going, for whoever has no other access to it (`store/runs.LiveRun`).
 
 A thread writes what was last known, every few seconds: a store that is slow, or away, holds no sweep up and
 misses a few beats. A run that is over before the first one is due writes nothing.
@@ -16,11 +16,11 @@ from typing import Any
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import StoreError
-from graphrag_ray.engine.executor import Progress
-from graphrag_ray.engine.pace import Pace, Recent
+from graphrag_ray.engine.executor import SweepProgress
+from graphrag_ray.engine.pace import Recent, StagePace
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.store import runs
-from graphrag_ray.store.runs import Live
+from graphrag_ray.store.runs import LiveRun
 
 EVERY_S = 5.0
 """Seconds between beats, and before the first."""
@@ -43,12 +43,12 @@ class Heartbeat:
         self._run, self._lock, self._now = run, run.lock, now
         self.keep = False
         self._recent = Recent()
-        self._pace: tuple[str, Pace] | None = None
+        self._pace: tuple[str, StagePace] | None = None
         self._beats = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
 
-    def note(self, progress: Progress) -> None:
+    def note(self, progress: SweepProgress) -> None:
         """A glimpse of the sweep that runs."""
         if self._run.doing is None:
             return
@@ -56,7 +56,7 @@ class Heartbeat:
         if self._pace is None or self._pace[0] != step:
             self._recent = Recent()
         self._recent.note(progress)
-        self._pace = step, Pace.of(progress, self._recent)
+        self._pace = step, StagePace.of(progress, self._recent)
 
     def reached(self) -> Mapping[str, Any]:
         """Where the run is: the step, how long it takes already, the pace of its sweep; {} between steps."""
@@ -88,7 +88,7 @@ class Heartbeat:
             if self._beats % LOGGED_EACH == 0:
                 far = {name: reached["pace"].get(name) for name in ("done", "total", "left_s")}
                 logs.event(_log, "progress", step=reached["step"], seconds=reached["seconds"], **far)
-            live = Live(self._lock.holder.nonce, self._beats, self._now(), **reached)
+            live = LiveRun(self._lock.holder.nonce, self._beats, self._now(), **reached)
             try:
                 runs.write_live(self._run.store, self._lock.epoch, live)
             except StoreError as e:
@@ -100,7 +100,7 @@ def heartbeat(run: Run, now: Callable[[], float]) -> Iterator[Heartbeat]:
     """Beats for as long as the block lasts. now: unix seconds, for people."""
     heart, told = Heartbeat(run, now), run.executor.on_progress
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: SweepProgress) -> None:
         told(progress)
         heart.note(progress)
 

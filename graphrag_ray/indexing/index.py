@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,27 +20,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
+from graphrag_ray.base.declarations import HIERARCHIES, JOURNALS, STAGES, versions
 from graphrag_ray.base.errors import CorruptPart, LockLost
 from graphrag_ray.base.urls import shown
 from graphrag_ray.engine.executor import Executor
+from graphrag_ray.engine.given_rows import GivenRows
 from graphrag_ray.engine.observer import Observer
-from graphrag_ray.graph.aliases import Names
+from graphrag_ray.graph.aliases import EntityNames
 from graphrag_ray.indexing.ahead import tell_ahead, tell_unknown_columns
 from graphrag_ray.indexing.changes import changes
 from graphrag_ray.indexing.compact import FEW, MANY, compact
 from graphrag_ray.indexing.contents import load_names, with_contents
 from graphrag_ray.indexing.repair import look_over, parent_of, put_right
-from graphrag_ray.indexing.run import Result, Run, code
-from graphrag_ray.indexing.run_record import Recorder, recorded, tell_unfinished
-from graphrag_ray.indexing.stages.about_stage import tell_about
-from graphrag_ray.indexing.stages.communities_stage import HIERARCHY, Layout, find_communities, load_layout
+from graphrag_ray.indexing.results import BuiltHierarchy, ExtractedGraph, Results
+from graphrag_ray.indexing.run import Result, Run
+from graphrag_ray.indexing.run_record import RunRecorder, recorded, tell_unfinished
 from graphrag_ray.indexing.stages.describe_stage import describe_all
 from graphrag_ray.indexing.stages.embed_stage import embed_all
 from graphrag_ray.indexing.stages.extract_stage import extract_claims, extract_graph
-from graphrag_ray.indexing.stages.finish_stage import Finished, Results, finish
+from graphrag_ray.indexing.stages.finish_stage import Finished, finish
+from graphrag_ray.indexing.stages.leiden_hierarchy import build_leiden
 from graphrag_ray.indexing.stages.merge_stage import merge
 from graphrag_ray.indexing.stages.read_stage import read
-from graphrag_ray.indexing.stages.reports_stage import community_ids, write_reports
 from graphrag_ray.indexing.stages.search_stage import index_for_search
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.llm.request_sizes import guessed_vocabularies
@@ -51,8 +52,6 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.snapshots import Manifest
 from graphrag_ray.version import __version__
-
-JOURNALS = ("extract", "claims", "describe", "about", "report", "embed")
 
 WITHOUT_TITLES = (
     "Chunks of this index are embedded without the titles and dates of their documents, and stay so: "
@@ -85,7 +84,7 @@ class Indexed:
 
 
 def index(
-    input_url: str,
+    given: str | GivenRows,
     executor: Executor,
     settings: Settings,
     observer: Observer,
@@ -99,6 +98,7 @@ def index(
 ) -> Indexed:
     """Bring the index in `executor.store` up to date with INPUT, and commit a snapshot.
 
+    given           INPUT: a file, folder, glob or URL, or rows that were opened
     add             keep documents that INPUT does not hold
     allow_deletes   let a run delete more than a tenth of the documents
     reset_communities   partition the graph afresh, not from the parent snapshot's communities, and write all
@@ -115,9 +115,10 @@ def index(
         observer.note(guessed)
     store = executor.store
     # A URL may hold a password or a signature, and what is shown is kept.
-    shown_input = shown(input_url)
+    shown_input = shown(given) if isinstance(given, str) else str(given)
     with locks.acquire(store, note=f"index {shown_input}") as lock, ExitStack() as stack:
-        afresh = frozenset({"communities", "reports"}) if reset_communities else frozenset()
+        stages = (stage for kind in HIERARCHIES.values() for stage in kind.stages)
+        afresh = frozenset(stages) if reset_communities else frozenset()
         run = Run(executor, settings, {}, None, observer, lock=lock, afresh=afresh)
         run.parent = parent_of(run, add)
         before = settings_before(store, run.parent)
@@ -134,7 +135,7 @@ def index(
         names = load_names(run.settings)
         if told := tell_unfinished(store, JOURNALS):
             observer.note(told)
-        given = _Given(input_url, shown_input, names, add, allow_deletes, now)
+        asked = _Given(given, shown_input, names, add, allow_deletes, now)
         told_to = {"input": shown_input, "add": add, "allow_deletes": allow_deletes}
         record = stack.enter_context(recorded(run, told_to, now))
         look_over(run, JOURNALS, verify)
@@ -142,7 +143,7 @@ def index(
         compact(run, JOURNALS, MANY)
         while True:
             try:
-                return _build(run, given, record)
+                return _build(run, asked, record)
             except CorruptPart as e:
                 put_right(run, e)
 
@@ -151,31 +152,30 @@ def index(
 class _Given:
     """What a run was given. shown_input: without what a URL may hide."""
 
-    input_url: str
+    input: str | GivenRows
     shown_input: str
-    names: Names
+    names: EntityNames
     add: bool
     allow_deletes: bool
     now: Callable[[], float]
 
 
-def _build(run: Run, given: _Given, record: Recorder) -> Indexed:
+def _build(run: Run, given: _Given, record: RunRecorder) -> Indexed:
     """Raises CorruptPart for a damaged part, also after much is done: it is set aside then, and this called
     again."""
     store, parent = run.store, run.parent
     number = snapshots.next_number(store)
-    corpus = read(run, given.input_url, add=given.add, allow_deletes=given.allow_deletes)
+    corpus = read(run, given.input, add=given.add, allow_deletes=given.allow_deletes)
     tell_unknown_columns(run, corpus)
     tell_ahead(run, corpus)
-    derived = derive(run, corpus, given.names)
-    results = derived.results
+    results = derive(run, corpus, given.names)
     failures = _failures(run, results)
     if parent is not None and run.unchanged():
         record.finish("unchanged", parent.number, failures.num_rows)
         return Indexed(parent, False, run.seconds, run.accounts)
     at = given.now()
-    finished = finish(run, results, derived.layout, derived.ids, _iso(at)[:10], failures)
-    counts = _counts(finished.tables, corpus, derived.communities, results.merged)
+    finished = finish(run, results, _iso(at)[:10], failures)
+    counts = _counts(finished.tables, results)
     changed = changes(run, finished.tables)
     manifest = _manifest(run, number, finished, counts, at, given.shown_input, changed)
     snapshots.commit(store, manifest, check=run.check)
@@ -189,31 +189,27 @@ def _build(run: Run, given: _Given, record: Recorder) -> Indexed:
     return Indexed(manifest, True, run.seconds, run.accounts)
 
 
-@dataclass(frozen=True)
-class Derived:
-    """What follows from the documents. ids: of the communities, by number in the hierarchy."""
-
-    results: Results
-    communities: Result
-    layout: Layout
-    ids: list[str]
+HIERARCHY_BUILDERS: Mapping[str, Callable[[Run, Result, ExtractedGraph | None], BuiltHierarchy]] = {
+    "leiden": build_leiden,
+}
+"""By name as declared."""
 
 
-def derive(run: Run, corpus: Result, names: Names) -> Derived:
-    """From chunks to reports, embeddings and indexes for search."""
+def derive(run: Run, corpus: Result, names: EntityNames) -> Results:
+    """What follows from the documents: from chunks to reports, embeddings and indexes for search."""
+    graph = extract_all(run, corpus, names) if run.settings.has_graph else None
+    hierarchies = {name: HIERARCHY_BUILDERS[name](run, corpus, graph) for name in run.settings.hierarchies}
+    results = Results(corpus, graph, hierarchies)
+    results = replace(results, embedded=embed_all(run, results))
+    return replace(results, searchable=index_for_search(run, results))
+
+
+def extract_all(run: Run, corpus: Result, names: EntityNames) -> ExtractedGraph:
+    """From chunks to the graph."""
     extracted = extract_graph(run, corpus, names)
     claimed = extract_claims(run, corpus, extracted, names)
     merged = merge(run, corpus, extracted, claimed)
-    described = describe_all(run, merged)
-    communities = find_communities(run, merged, described)
-    layout = load_layout(run, merged, described, communities)
-    ids = community_ids(layout)
-    about = tell_about(run, corpus, layout)
-    reports = write_reports(run, corpus, communities, layout, ids)
-    embedded = embed_all(run, corpus, described, reports, ids)
-    searchable = index_for_search(run, corpus, described, reports, embedded, ids)
-    results = Results(corpus, extracted, claimed, merged, described, about, reports, embedded, searchable)
-    return Derived(results, communities, layout, ids)
+    return ExtractedGraph(extracted, claimed, merged, describe_all(run, merged))
 
 
 def settings_before(store: Store, parent: Manifest | None) -> Mapping[str, Any] | None:
@@ -224,9 +220,8 @@ def settings_before(store: Store, parent: Manifest | None) -> Mapping[str, Any] 
 
 def _failures(run: Run, results: Results) -> pa.Table:
     """Every item without a result, with the path of its document instead of the document's id."""
-    r, corpus = results, results.corpus
-    steps = [corpus, r.extracted, r.claimed, r.described, r.about, r.reports, r.embedded, r.searchable]
-    parts = [p for step in steps for p in step.parts("failures")]
+    corpus = results.corpus
+    parts = [p for step in results for p in step.parts("failures")]
     table = read_table(run.store, parts, None, schema.FAILURES)
     if not table.num_rows:
         return table
@@ -236,24 +231,31 @@ def _failures(run: Run, results: Results) -> pa.Table:
     return table.set_column(table.schema.get_field_index("document"), "document", shown)
 
 
-def _counts(
-    tables: Mapping[str, list[Part]], corpus: Result, communities: Result, merged: Result
-) -> dict[str, Any]:
-    """What a person asks first."""
+def _counts(tables: Mapping[str, list[Part]], results: Results) -> dict[str, Any]:
+    """What a person asks first. Of hierarchies, the first one's; the others' under their names."""
 
     def rows(name: str) -> int:
         return sum(p.rows for p in tables.get(name, []))
 
+    def of(name: str) -> dict[str, Any]:
+        kind = HIERARCHIES[name]
+        n = {"communities": rows(kind.communities), "reports": rows(kind.reports_table)}
+        return {**n, **results.hierarchies[name].counts}
+
+    first, *others = results.hierarchies
+    corpus, merged = results.corpus, results.graph.merged if results.graph else Result()
+    counts = of(first)
     return {
         "documents": rows("documents"),
         "text_units": rows("text_units"),
         "entities": rows("entities"),
         "relationships": rows("relationships"),
         "claims": rows("covariates"),
-        "communities": rows("communities"),
-        "reports": rows("community_reports"),
+        "communities": counts.pop("communities"),
+        "reports": counts.pop("reports"),
         "failures": rows("failures"),
-        **{name: communities.counts[name] for name in ("levels", "modularity", "components")},
+        **counts,
+        **({"hierarchies": {name: of(name) for name in others}} if others else {}),
         **{n: corpus.counts[n] for n in ("added", "changed", "removed", "kept") if n in corpus.counts},
         **{n: v for n, v in merged.counts.items() if n.startswith("pruned")},
     }
@@ -270,7 +272,10 @@ def _manifest(
 ) -> Manifest:
     settings = run.settings
     notes = {}
-    if settings.model(settings.model_name("extract")).provider == "offline":
+    writes = (
+        "extract" if settings.has_graph else STAGES[HIERARCHIES[settings.hierarchies[0]].stages[-1]].dialogue
+    )
+    if settings.model(settings.model_name(writes or "report")).provider == "offline":
         notes["offline"] = "Written by the offline engine, without a language model."
     return Manifest(
         number=number,
@@ -283,13 +288,13 @@ def _manifest(
         steps=run.memo,
         usage=run.accounts.to_dict(),
         next_human_readable_id=finished.next_human_readable_id,
-        hierarchies=[HIERARCHY],
+        hierarchies=list(settings.hierarchies),
         notes=notes,
         run={
             "input": input_url,
             "inputs": run.inputs,
             "seconds": {k: round(v, 3) for k, v in run.seconds.items()},
-            "code": code(),
+            "versions": versions(),
             "changes": changed,
             "asked": {stage: n for stage, n in run.asked.items() if n},
         },

@@ -6,23 +6,17 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from graphrag_ray.base.declarations import concerned
 from graphrag_ray.base.errors import PromptError
 from graphrag_ray.base.messages import Usage
 from graphrag_ray.base.wording import plural, price_setting
 from graphrag_ray.indexing.contents import prompts_before, prompts_for
-from graphrag_ray.llm.accounting import Totals
+from graphrag_ray.llm.accounting import CallTotals
 from graphrag_ray.llm.pricing import cost_pico_usd, dearest_price
 from graphrag_ray.settings.index_settings import OFFLINE_MODEL_ID, Settings
 from graphrag_ray.settings.prompts import kept_prompts, parse_prompt
 from graphrag_ray.store import compaction
 from graphrag_ray.store.files import Store
-
-CONCERNED = {
-    "claims": {"claims", "report", "embed"},
-    "describe": {"describe", "report", "embed"},
-    "report": {"report", "embed"},
-}
-"""The stages that a changed prompt concerns. One of extraction, or of corrections, concerns all."""
 
 
 def cost_of_prompts(
@@ -40,12 +34,12 @@ def cost_of_prompts(
     """
     ours = kept_prompts(prompts_for(settings, before, new_prompts))
     changed = _changed(ours, before, new_prompts) if before is not None else []
-    concerned = [s for s in stages if any(s in CONCERNED.get(name, {s}) for name in changed)]
-    found = {stage: _taken(store, settings, stage) for stage in concerned}
+    again = {stage for name in changed for stage in concerned(name)}
+    found = {stage: _taken(store, settings, stage) for stage in stages if stage in again}
     taken = {stage: totals for stage, totals in found.items() if totals.calls}
     if not taken:
         return None
-    in_all = Totals()
+    in_all = CallTotals()
     for totals in taken.values():
         in_all.absorb(totals)
     told = [_told(*row) for row in (*taken.items(), ("in all", in_all))]
@@ -72,9 +66,9 @@ def _as_kept(name: str, text: str) -> str:
     return ""
 
 
-def _taken(store: Store, settings: Settings, stage: str) -> Totals:
+def _taken(store: Store, settings: Settings, stage: str) -> CallTotals:
     """What all replies in the journal of a stage took, by whatever model, at the price of today's."""
-    taken, model = Totals(), settings.model(settings.model_name(stage))
+    taken, model = CallTotals(), settings.model(settings.model_name(stage))
     if model.provider == "offline":
         return taken
     for name, of in compaction.totals(store, stage).by_model.items():
@@ -83,7 +77,7 @@ def _taken(store: Store, settings: Settings, stage: str) -> Totals:
                 Usage(of.prompt_tokens, of.completion_tokens, of.cached_tokens), dearest_price(model)
             )
             taken.absorb(
-                Totals(
+                CallTotals(
                     calls=of.calls,
                     prompt_tokens=of.prompt_tokens,
                     completion_tokens=of.completion_tokens,
@@ -93,6 +87,6 @@ def _taken(store: Store, settings: Settings, stage: str) -> Totals:
     return taken
 
 
-def _told(what: str, taken: Totals) -> str:
+def _told(what: str, taken: CallTotals) -> str:
     cost = "cost unknown" if taken.cost_usd is None else f"${taken.cost_usd:,.2f}"
     return f"{what} {plural(taken.calls, 'reply', 'replies')}, {taken.total_tokens:,} tokens, {cost}"

@@ -19,10 +19,10 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from graphrag_ray.base.declarations import JOURNALS
 from graphrag_ray.base.errors import CorruptPart, DeletionRefused, UsageError
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.wording import plural
-from graphrag_ray.indexing.index import JOURNALS
 from graphrag_ray.indexing.replay import Keys, keys_needed
 from graphrag_ray.store import gc, locks, snapshots, trim
 from graphrag_ray.store.files import Store
@@ -43,7 +43,7 @@ class Collected:
     writer     who works on the index; None: nobody
     """
 
-    plan: gc.Plan
+    plan: gc.CleaningPlan
     journal: Mapping[str, trim.Trimmed] = field(default_factory=dict)
     documents: Sequence[str] = ()
     deleted: bool = False

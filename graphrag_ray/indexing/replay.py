@@ -17,15 +17,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from graphrag_ray.base.declarations import STAGES, versions
 from graphrag_ray.base.errors import GraphRagError, UsageError
-from graphrag_ray.engine.executor import Source, Sweep
+from graphrag_ray.engine.executor import ItemSource, Sweep
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.work import Work, outcomes
 from graphrag_ray.indexing.contents import load_names
 from graphrag_ray.indexing.index import derive
-from graphrag_ray.indexing.run import Result, Run, code
+from graphrag_ray.indexing.run import Result, Run
 from graphrag_ray.settings.index_settings import of_index
 from graphrag_ray.settings.prompts import load_prompts
 from graphrag_ray.settings.settings_file import parse_settings
@@ -38,9 +39,6 @@ from graphrag_ray.store.snapshots import Manifest
 T = TypeVar("T")
 Keys = npt.NDArray[np.uint64]
 
-ASKING = ("extract", "claims", "describe", "reports", "embed")
-"""Steps that read the journal. The others are functions of tables, and are taken as they are."""
-
 _EMPTY_S = 0.002
 
 
@@ -50,7 +48,7 @@ def keys_needed(store: Store, manifest: Manifest) -> dict[str, Keys]:
     Raises UsageError where such a run would not come to what the snapshot holds: its settings, prompts, code
     or journal have changed since. `index` is to be run first then.
     """
-    if manifest.run.get("code") != code():
+    if manifest.run.get("versions") != versions():
         raise _changed(manifest, "it was written by another version of graphrag-ray")
     settings = parse_settings(of_index(manifest.settings))
     try:
@@ -75,7 +73,7 @@ class _Again(Run):
         before = self.parent.steps.get(name)
         if before is None:
             raise _changed(self.parent, f"it has no step {name!r}")
-        if name not in ASKING:
+        if not STAGES[name].dialogue:  # a function of tables, which are taken as they are
             return Result.from_json(before)
         result = compute()
         if result.to_json()["tables"] != dict(before["tables"]):
@@ -96,7 +94,7 @@ class _Replaying(LocalExecutor):
     def share(self, value: T) -> Callable[[], T]:
         return super().share(cast(T, self._noting(value)) if isinstance(value, JournalIndex) else value)
 
-    def sweep(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:
+    def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> Sweep:
         """Tell the source what the journal says of each item."""
         noting, taken = self._noting(index), 0
         while (items := source.take()) is not None:

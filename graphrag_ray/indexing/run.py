@@ -8,18 +8,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cache, partial
-from pathlib import Path
+from functools import partial
 from typing import Any, TypeVar
 
 import orjson
 import pyarrow as pa
 
 from graphrag_ray.base import logs, schema
+from graphrag_ray.base.declarations import STAGES, versions
 from graphrag_ray.base.errors import CorruptPart, ProcessDied
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.engine.drive import note_bug
-from graphrag_ray.engine.executor import Executor, RowSource, Source, Sweep, Written
+from graphrag_ray.engine.executor import Executor, ItemSource, RowSource, Sweep, Written
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.work import Outcome, Row, Work, identity, outcomes
 from graphrag_ray.indexing.guarded import Guarded
@@ -127,7 +127,8 @@ class Run:
         started = time.monotonic()
         self.doing = (name, started)
         retried = retries.mark(self.store, journal) if journal else ""
-        fingerprint = "" if depends_on is None else fingerprint_of([name, code(), depends_on, retried])
+        made_from = [name, STAGES[name].version, depends_on, retried]
+        fingerprint = "" if depends_on is None else fingerprint_of(made_from)
         before = self.parent.steps.get(name) if self.parent and fingerprint else None
         known = Result.from_json(before) if before and before["fingerprint"] == fingerprint else None
         if known is not None and name not in self.afresh and not self._lacks(known):
@@ -171,9 +172,9 @@ class Run:
         self.observer.step_ended(name, seconds, counts, False)
 
     def unchanged(self) -> bool:
-        """True when the parent snapshot was made from these very tables, of the same steps, by the same code
-        and with the same settings (those of questions are read from it), and is whole."""
-        if self.parent is None or self.parent.run.get("code") != code() or self.damaged:
+        """True when the parent snapshot was made from these very tables, by the same stages in the same
+        versions and with the same settings (those of questions are read from it), and is whole."""
+        if self.parent is None or self.parent.run.get("versions") != versions() or self.damaged:
             return False
         before = {name: step for name, step in self.parent.steps.items() if name != "finish"}
         # A step that is not done any more (claims, embeddings) is a change too.
@@ -186,7 +187,7 @@ class Run:
     def sweep(
         self,
         work: Work[T],
-        source: Source[T],
+        source: ItemSource[T],
         index: JournalIndex,
     ) -> Sweep:
         """Run every item of the source. Stops spending as soon as the lock is known to be lost."""
@@ -384,16 +385,6 @@ def spec_key(spec: Any) -> dict[str, Any]:
     """What a step that runs a dialogue depends on: its specification, without the functions in it."""
     values = {f.name: getattr(spec, f.name) for f in fields(spec)}
     return {name: value for name, value in values.items() if not callable(value)}
-
-
-@cache
-def code() -> str:
-    """A hash of this package's own code: tables that other code derived are derived again, for nothing."""
-    digest = hashlib.sha256()
-    root = Path(__file__).parent.parent
-    for path in sorted(root.rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\x00" + path.read_bytes())
-    return digest.hexdigest()
 
 
 def fingerprint_of(value: Any) -> str:

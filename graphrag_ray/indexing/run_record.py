@@ -35,7 +35,7 @@ from graphrag_ray.indexing.run import Run, iso
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.store import compaction, runs
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.runs import Refusal, RunRecord
+from graphrag_ray.store.runs import RefusedRun, RunRecord
 
 OUTCOMES: dict[type[BaseException], str] = {
     BudgetSpent: "budget",
@@ -82,7 +82,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass
-class Recorder:
+class RunRecorder:
     """Writes the record of a run. A record that cannot be written is a warning: nothing is built on it.
 
     written   the last one was
@@ -132,7 +132,7 @@ class Recorder:
 
 
 @contextmanager
-def recorded(run: Run, given: Mapping[str, Any], now: Callable[[], float]) -> Iterator[Recorder]:
+def recorded(run: Run, given: Mapping[str, Any], now: Callable[[], float]) -> Iterator[RunRecorder]:
     """Keep the record of a run that holds its lock, however it ends."""
     assert run.lock is not None
     record = RunRecord(
@@ -145,7 +145,7 @@ def recorded(run: Run, given: Mapping[str, Any], now: Callable[[], float]) -> It
         host=run.lock.holder.host,
         pid=run.lock.holder.pid,
     )
-    recorder = Recorder(run, record, now)
+    recorder = RunRecorder(run, record, now)
     recorder.write()
     root, given_input = run.store.url, given.get("input")
     logs.event(_log, "run started", epoch=record.epoch, root=root, input=given_input, version=record.version)
@@ -197,7 +197,7 @@ def _refused(
         elif last is None and not always:
             return
         after = last.epoch if last else 0
-        runs.write_refusal(store, Refusal(after=after, at=time.time(), given=given, **ending(error)))
+        runs.write_refusal(store, RefusedRun(after=after, at=time.time(), given=given, **ending(error)))
     except GraphRagError as e:
         _log.info("beside the index nobody is told of this: %s", e)
 

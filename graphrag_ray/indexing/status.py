@@ -11,8 +11,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
+from graphrag_ray.base.declarations import JOURNALS
 from graphrag_ray.base.errors import CorruptPart, IndexNotFound, StoreError
-from graphrag_ray.indexing.index import JOURNALS
 from graphrag_ray.indexing.repair import needed
 from graphrag_ray.indexing.run import iso
 from graphrag_ray.indexing.run_record import MEANINGS
@@ -270,7 +270,7 @@ def _snapshots(store: Store) -> list[dict[str, Any]]:
     ]
 
 
-def _journal(name: str, totals: compaction.Totals) -> dict[str, Any]:
+def _journal(name: str, totals: compaction.JournalTotals) -> dict[str, Any]:
     models = totals.by_model.values()
     return {
         "stage": name,

@@ -73,10 +73,10 @@ def claim(view: View, name: str) -> Record:
 def community(view: View, name: str) -> Record:
     """A community: its report (None where that failed), the communities above and below, members by
     degree, the relationships between them by weight, and chunks."""
-    number = find.community(view.reader, name)
+    number = find.community(view.reader, name, view.kind)
     columns = ["id", "community", "level", "parent", "children", "period", "size", "packed"]
     lists = ["entity_ids", "relationship_ids", "text_unit_ids"]
-    row = view.where("communities", [*columns, *lists], {"community": number})[0]
+    row = view.where(view.kind.communities, [*columns, *lists], {"community": number})[0]
     members, edges, units = (row.pop(column) for column in lists)
     known = view.communities([number, row["parent"], *row["children"]])
     children = [known[child] for child in row.pop("children")]
@@ -147,7 +147,7 @@ def document(view: View, name: str) -> Record:
 
 def _holding(view: View, column: str, id_: str) -> list[Record]:
     """The communities that hold a member, the coarsest first."""
-    held = view.rows("communities", ["community"], [id_], by=column)
+    held = view.rows(view.kind.communities, ["community"], [id_], by=column)
     known = view.communities(row["community"] for row in held)
     return sorted(known.values(), key=lambda c: c["level"])
 
@@ -155,7 +155,7 @@ def _holding(view: View, column: str, id_: str) -> list[Record]:
 def _report(view: View, number: int) -> Record | None:
     columns = ["title", "summary", "full_content", "rank", "rating_explanation", "findings", "n_tokens",
                "context_left_out", "dropped_references"]  # fmt: skip
-    found = view.where("community_reports", columns, {"community": number})
+    found = view.where(view.kind.reports_table, columns, {"community": number})
     return found[0] if found else None
 
 

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from graphrag_ray.asking.reading import Reader
 from graphrag_ray.asking.sources import place
+from graphrag_ray.base.declarations import HierarchyKind
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.ids import entity_id, entity_key, relationship_id
 from graphrag_ray.inspection.name_search import fold, near
@@ -68,21 +69,21 @@ def document(reader: Reader, name: str) -> str:
     )
 
 
-def community(reader: Reader, name: str) -> int:
+def community(reader: Reader, name: str, kind: HierarchyKind) -> int:
     """The number of the community called so: "12", "C1:12", the id of it or of its report, or the report's
     title. Raises UsageError."""
     match = _LEVEL_AND_NUMBER.fullmatch(name.strip())
     number = match.group(2) if match else name
     columns = ["id", "human_readable_id", "level", "title"]
-    rows = reader.table("communities", columns)
-    found = _exact(reader, "communities", number, [name])
+    rows = reader.table(kind.communities, columns)
+    found = _exact(reader, kind.communities, number, [name])
     if not found and (match or _NUMBER.fullmatch(name)):
-        _none(reader, "community", "communities", number)
+        _none(reader, "community", kind.communities, number)
     if not found:
-        rows = pa.concat_tables([reader.table("community_reports", columns), rows])
+        rows = pa.concat_tables([reader.table(kind.reports_table, columns), rows])
         ids = rows["id"].to_pylist()
         found = name if name in ids else None
-        found = found or _named("community", "communities", name, rows, [rows["title"].to_pylist()])
+        found = found or _named("community", kind.communities, name, rows, [rows["title"].to_pylist()])
     row = rows.filter(pc.equal(rows["id"], found)).to_pylist()[0]
     if match and int(match.group(1)) != row["level"]:
         raise UsageError(f"community {number} is at level C{row['level']}, not C{match.group(1)}")

@@ -19,7 +19,7 @@ MAX_TEXT_CHARACTERS = 1_000
 def overview(view: View) -> Record:
     """The largest communities of the coarsest level, the best connected entities, and the documents with
     most chunks."""
-    coarsest = view.where("communities", ["community", "size"], {"level": 0})
+    coarsest = view.where(view.kind.communities, ["community", "size"], {"level": 0})
     coarsest.sort(key=lambda c: (-c["size"], c["community"]))
     shown = [c["community"] for c in coarsest][: view.limit]
     known = view.communities(shown)
@@ -49,7 +49,7 @@ def search(view: View, text: str) -> Record:
     entities = view.reader.table("entities", list(ENTITY))
     by_degree = entities.sort_by([("degree", "descending"), ("human_readable_id", "ascending")])
     titles = by_degree["title"].to_pylist()
-    reports = view.reader.table("community_reports", ["community", "title", "size"])
+    reports = view.reader.table(view.kind.reports_table, ["community", "title", "size"])
     by_size = reports.sort_by([("size", "descending"), ("community", "ascending")])
     report_titles = by_size["title"].to_pylist()
     documents = view.reader.table("documents", ["human_readable_id", "path", "row", "title"])

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from graphrag_ray.asking.reading import Reader
 from graphrag_ray.asking.sources import DOCUMENT_COLUMNS, of_document
 from graphrag_ray.base import schema
+from graphrag_ray.base.declarations import HIERARCHIES, HierarchyKind
 from graphrag_ray.query.method import Rows
 from graphrag_ray.query.quotes import best_sentence
 
@@ -28,10 +29,11 @@ _NAMES_LOOKED_FOR = 20
 
 @dataclass(frozen=True)
 class View:
-    """limit: records of a list; None: all."""
+    """limit: records of a list; None: all. kind: the hierarchy whose communities are shown."""
 
     reader: Reader
     limit: int | None = 10
+    kind: HierarchyKind = HIERARCHIES["leiden"]
 
     def count(self, table: str) -> int:
         return sum(part.rows for part in self.reader.manifest.parts(table))
@@ -83,8 +85,10 @@ class View:
         def of(part: pa.Table) -> pa.Table:
             return part.filter(pc.is_in(part["community"], value_set=wanted))
 
-        rows = {r["community"]: r for r in self.reader.scan("communities", _COMMUNITY, of).to_pylist()}
-        reports = self.reader.scan("community_reports", ["community", "title", "rank"], of).to_pylist()
+        rows = {
+            r["community"]: r for r in self.reader.scan(self.kind.communities, _COMMUNITY, of).to_pylist()
+        }
+        reports = self.reader.scan(self.kind.reports_table, ["community", "title", "rank"], of).to_pylist()
         titles = {r["community"]: (r["title"], r["rank"]) for r in reports}
         for number, row in rows.items():
             row["children"] = len(row["children"])

@@ -97,7 +97,7 @@ class Latencies:
 
 
 @dataclass
-class Totals:
+class CallTotals:
     """Sums over calls.
 
     calls        logical calls; requests: what was sent for them; hedged: of these, second requests for
@@ -151,7 +151,7 @@ class Totals:
         if record.status == "ok":
             self.latency.add(record.latency_s)
 
-    def absorb(self, other: Totals) -> None:
+    def absorb(self, other: CallTotals) -> None:
         self.calls += other.calls
         self.requests += other.requests
         self.hedged += other.hedged
@@ -222,7 +222,7 @@ class Limits:
             total([e.tokens_per_minute for e in model.endpoints]),
         )
 
-    def share(self, totals: Totals, seconds: float) -> float | None:
+    def share(self, totals: CallTotals, seconds: float) -> float | None:
         """The part of the tighter limit that was used over so many seconds; None where none is known."""
         used = ((totals.requests, self.requests_per_minute), (totals.total_tokens, self.tokens_per_minute))
         shares = [amount / (limit * seconds / 60) for amount, limit in used if limit and seconds > 0]
@@ -238,20 +238,20 @@ class Accounts:
     quirks   by model id and endpoint, what an endpoint taught about what it takes
     """
 
-    by_stage: dict[tuple[str, str], Totals] = field(default_factory=dict)
+    by_stage: dict[tuple[str, str], CallTotals] = field(default_factory=dict)
     spans: dict[str, Span] = field(default_factory=dict)
     limits: dict[str, Limits] = field(default_factory=dict)
     quirks: dict[str, dict[str, list[str]]] = field(default_factory=dict)
 
     def add(self, record: CallRecord) -> None:
-        self.by_stage.setdefault((record.stage, record.model_id), Totals()).add(record)
+        self.by_stage.setdefault((record.stage, record.model_id), CallTotals()).add(record)
         if record.learned:
             add_quirks(self.quirks, {record.model_id: {record.endpoint: record.learned}})
 
     def absorb(self, other: Accounts) -> None:
         """Add another's totals to these."""
         for key, totals in other.by_stage.items():
-            self.by_stage.setdefault(key, Totals()).absorb(totals)
+            self.by_stage.setdefault(key, CallTotals()).absorb(totals)
         for stage, span in other.spans.items():
             self.spans.setdefault(stage, Span()).absorb(span)
         self.limits.update(other.limits)
@@ -271,9 +271,9 @@ class Accounts:
         return out
 
     @property
-    def total(self) -> Totals:
+    def total(self) -> CallTotals:
         """Over all stages and models."""
-        out = Totals()
+        out = CallTotals()
         for totals in self.by_stage.values():
             out.absorb(totals)
         return out
@@ -333,7 +333,7 @@ class Accounts:
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Accounts:
-        counts = [f.name for f in fields(Totals) if f.name != "latency"]
+        counts = [f.name for f in fields(CallTotals) if f.name != "latency"]
         out = Accounts(
             spans={stage: Span(**span) for stage, span in data.get("spans", {}).items()},
             limits={model: Limits(**limits) for model, limits in data.get("limits", {}).items()},
@@ -343,7 +343,7 @@ class Accounts:
             histogram = {int(k): int(v) for k, v in row["latency_histogram"].items()}
             latency = Latencies(histogram, float(row["latency_longest_s"]))
             known = {c: row[c] for c in counts if c in row}  # a snapshot of an earlier version has fewer
-            out.by_stage[row["stage"], row["model"]] = Totals(**known, latency=latency)
+            out.by_stage[row["stage"], row["model"]] = CallTotals(**known, latency=latency)
         return out
 
 

@@ -89,7 +89,7 @@ class RoomNeeded(Paid, ParameterRefused):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class HttpRefusal:
     """An HTTP answer that is an error.
 
     code, param, message    from the error's body where it has them; the message else is the body
@@ -101,18 +101,18 @@ class Refusal:
     param: str = ""
 
     @staticmethod
-    def read(status: int, body: object) -> Refusal:
+    def read(status: int, body: object) -> HttpRefusal:
         """From a decoded body of any shape: {"error": {…}}, its inside, {"detail": …}, or text."""
         inner = body.get("error", body) if isinstance(body, Mapping) else body
         if not isinstance(inner, Mapping):
-            return Refusal(status, whole(str(inner or "")[:MAX_MESSAGE]))
+            return HttpRefusal(status, whole(str(inner or "")[:MAX_MESSAGE]))
         message = inner.get("message") or inner.get("detail") or inner
         code = inner.get("code") or inner.get("type") or ""
         param = inner.get("param") or ""
-        return Refusal(status, *(whole(str(said)[:MAX_MESSAGE]) for said in (message, code, param)))
+        return HttpRefusal(status, *(whole(str(said)[:MAX_MESSAGE]) for said in (message, code, param)))
 
 
-def failure_of(refusal: Refusal, where: str, retry_after_s: float | None = None) -> CallError:
+def failure_of(refusal: HttpRefusal, where: str, retry_after_s: float | None = None) -> CallError:
     """The error that an HTTP answer means. where: the endpoint, as it may be shown."""
     status, code = refusal.status, refusal.code
     if 300 <= status < 400:
@@ -152,7 +152,7 @@ def classify(error: Exception, where: str, wall_now: float) -> CallError:
     import openai
 
     if isinstance(error, openai.APIStatusError):
-        refusal = Refusal.read(error.status_code, error.body)
+        refusal = HttpRefusal.read(error.status_code, error.body)
         if 300 <= error.status_code < 400:
             refusal = replace(refusal, message=display_url(error.response.headers.get("location", ""))[:200])
         return failure_of(refusal, where, retry_after_s(error.response.headers, wall_now))
@@ -160,7 +160,7 @@ def classify(error: Exception, where: str, wall_now: float) -> CallError:
         told = error.body if isinstance(error.body, Mapping) else {"message": error.message}
         code = told.get("code")
         status = code if isinstance(code, int) and 400 <= code < 600 else 500
-        return failure_of(Refusal.read(status, told), where)
+        return failure_of(HttpRefusal.read(status, told), where)
     causes = _causes(error)
     reason = causes[-1]
     # The client library's own types tell a connection that failed from one that broke off only sometimes.

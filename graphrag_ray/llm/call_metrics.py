@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from graphrag_ray.base.instruments import Instrument, Recorder
 from graphrag_ray.base.urls import display_url
-from graphrag_ray.llm.accounting import Latencies, Totals
-from graphrag_ray.llm.limits import Seen
+from graphrag_ray.llm.accounting import CallTotals, Latencies
+from graphrag_ray.llm.limits import EndpointState
 from graphrag_ray.settings.index_settings import Model
 
 LATENCY_S = (
@@ -56,10 +56,10 @@ class Watched:
 
     model: str
     life: str
-    endpoints: Sequence[Seen]
+    endpoints: Sequence[EndpointState]
 
 
-class Meter:
+class CallMeter:
     """Tells a recorder of what is known as sums so far. models: those with endpoints, by logical name."""
 
     def __init__(self, recorder: Recorder, models: Mapping[str, Model]) -> None:
@@ -90,7 +90,7 @@ class Meter:
             # A limiter that comes back counts from nothing.
             self._endpoint(now, labels, (watched.life, watched.model, endpoint))
 
-    def _endpoint(self, seen: Seen, labels: Mapping[str, str], of: Hashable) -> None:
+    def _endpoint(self, seen: EndpointState, labels: Mapping[str, str], of: Hashable) -> None:
         tally = seen.tally
         for result, count in (("answered", tally.answered), ("failed", tally.failed)):
             self.rise("llm_requests", count, {**labels, "result": result}, (of, result))
@@ -112,7 +112,7 @@ class Meter:
             self._counted[key] = count
 
 
-def sums(totals: Totals) -> dict[str, float]:
+def sums(totals: CallTotals) -> dict[str, float]:
     """By the names of `CALLS`."""
     return {
         "llm_calls": totals.calls,

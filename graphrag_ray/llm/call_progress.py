@@ -13,7 +13,7 @@ from graphrag_ray.settings.index_settings import Price
 
 
 @dataclass
-class Sent:
+class SentAttempt:
     """An attempt in flight: what it is expected to use, by our own count, and at which price."""
 
     usage: Usage
@@ -26,7 +26,7 @@ class Sent:
 
 
 @dataclass
-class Progress:
+class CallProgress:
     """Becomes the call's record.
 
     sent         the attempt that is in flight; of one that was cancelled, it stays
@@ -46,7 +46,7 @@ class Progress:
     usage: Usage = field(default_factory=Usage)
     cost_pico_usd: int | None = 0
     status: CallStatus = "cancelled"
-    sent: Sent | None = None
+    sent: SentAttempt | None = None
     unanswered: tuple[Usage, ...] = ()
     owed: InFlight = field(default_factory=InFlight)
     learned: set[str] = field(default_factory=set)
@@ -73,7 +73,7 @@ class Progress:
         self.unanswered += (usage,)
         return self.owe(usage, sent.price)
 
-    def add_hedge(self, other: Progress) -> None:
+    def add_hedge(self, other: CallProgress) -> None:
         """Count what a second request came to."""
         self.hedged += other.attempts
         self.busy_s += other.busy_s

@@ -36,9 +36,9 @@ from graphrag_ray.base.thoughts import Speech, is_open_from_the_start, spoken
 from graphrag_ray.base.urls import display_url
 from graphrag_ray.llm.call_failures import (
     BrokenOff,
+    HttpRefusal,
     OnlyThoughts,
     ParameterRefused,
-    Refusal,
     RoomNeeded,
     Unanswered,
     classify,
@@ -337,7 +337,7 @@ class EndpointClient:
     def _failure(self, error: Exception, body: Mapping[str, Any]) -> CallError:
         if isinstance(error, openai.APIStatusError):
             self.limits.note(error.response.headers, time.time())
-            refusal = Refusal.read(error.status_code, error.body)
+            refusal = HttpRefusal.read(error.status_code, error.body)
             if self._peculiarities.learn(body, refusal):
                 return ParameterRefused(f"{self.where} answered {refusal.status}: {refusal.message}")
         elif why := _unsendable(body):

@@ -6,8 +6,11 @@ is followed and no cookie kept.
 
 from __future__ import annotations
 
+import os
+import ssl
 from collections.abc import AsyncIterator
 from contextvars import ContextVar
+from functools import lru_cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx2
@@ -56,6 +59,7 @@ def openai_client(endpoint: Endpoint, model: Model, key: SecretStr | None) -> op
         # What is not asked for is not unpacked: a few bytes can hold gigabytes.
         default_headers={**endpoint.headers, "Accept-Encoding": "identity"},
         http_client=openai.DefaultAioHttpClient(
+            verify=_trusted(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")),
             limits=limits,
             timeout=timeout,
             cookies=_no_cookies(),
@@ -63,6 +67,13 @@ def openai_client(endpoint: Endpoint, model: Model, key: SecretStr | None) -> op
             event_hooks={"response": [_bound]},
         ),
     )
+
+
+@lru_cache(maxsize=4)
+def _trusted(file: str | None, folder: str | None) -> ssl.SSLContext:
+    """The certificates that are trusted, by the variables that say where they are: reading them takes longer
+    than all else about a client, of which each step makes its own."""
+    return httpx2.create_ssl_context()
 
 
 most_bytes: ContextVar[int] = ContextVar("most_bytes", default=BYTES_BESIDE)

@@ -17,7 +17,7 @@ import orjson
 from graphrag_ray.base.errors import FatalCallError, PermanentCallError, TransientCallError
 from graphrag_ray.base.messages import ChatReply, ChatRequest, EmbeddingReply, EmbeddingRequest, Usage, whole
 from graphrag_ray.base.thoughts import spoken
-from graphrag_ray.llm.call_failures import PromptTruncated, Refusal, UselessVector, failure_of
+from graphrag_ray.llm.call_failures import HttpRefusal, PromptTruncated, UselessVector, failure_of
 
 MOST_TOKENS = 10**9
 """Of one call. Whoever reports more reports nonsense."""
@@ -39,7 +39,7 @@ def decoded(content: bytes, where: str) -> Mapping[str, Any]:
     if body.get("error") and not body.get("choices") and not body.get("data"):
         code = body["error"].get("code") if isinstance(body["error"], Mapping) else None
         status = code if isinstance(code, int) and 400 <= code < 600 else 500
-        raise failure_of(Refusal.read(status, body), where)
+        raise failure_of(HttpRefusal.read(status, body), where)
     return body
 
 

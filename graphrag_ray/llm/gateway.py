@@ -19,7 +19,7 @@ from graphrag_ray.base.messages import ChatReply, EmbeddingReply, EmbeddingReque
 from graphrag_ray.llm.accounting import CallRecord, InFlight
 from graphrag_ray.llm.limiter import Limiter
 from graphrag_ray.llm.model_client import Called, Lane, Runtime
-from graphrag_ray.llm.offline_client import OfflineLane
+from graphrag_ray.llm.offline_client import OfflineLane, Processes
 from graphrag_ray.llm.packing import Packer
 from graphrag_ray.llm.request_sizes import text_size
 from graphrag_ray.settings.index_settings import Model
@@ -44,6 +44,7 @@ class Gateway:
     at_the_end      whether nothing is left to ask beside what is in flight
     attempts_before that somebody has made of each call before
     aside           where offline models answer; None: in the event loop
+    pool            of processes where they answer once these are up
     dropped_for_s   an endpoint that refused us as a whole is tried again then
     """
 
@@ -63,6 +64,7 @@ class Gateway:
         at_the_end: Callable[[], bool] = lambda: False,
         attempts_before: int = 0,
         aside: Executor | None = None,
+        pool: Processes | None = None,
         dropped_for_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -86,7 +88,7 @@ class Gateway:
             for name, model in models.items()
             if model.provider != "offline"
         }
-        self._offline = OfflineLane(offline, offline_embed, on_call, clock, aside)
+        self._offline = OfflineLane(offline, offline_embed, on_call, clock, aside, pool)
         self._packers = {name: _packer(lane) for name, lane in self._lanes.items()}
         self._offline_packer = Packer(self._offline.embed, len, texts=1024, hold_s=0.0)
 

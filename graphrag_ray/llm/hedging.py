@@ -36,7 +36,7 @@ _LOOK_AGAIN = 25
 """Calls after which the quantile is computed anew."""
 
 
-class Pace:
+class CallDurations:
     """How long the calls of each prompt take. A call that its hedge has overtaken counts with the time it
     had taken by then: left out, the slow would vanish from the quantile, and more and more were hedged."""
 

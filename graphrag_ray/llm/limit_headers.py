@@ -29,7 +29,7 @@ RESET_S = 600.0
 _LONGEST_HEADER = 64
 
 
-class Told(NamedTuple):
+class RateLimitInfo(NamedTuple):
     """What an endpoint told about itself. None: nothing; wait_s: leave it alone for so long."""
 
     requests_per_minute: float | None = None
@@ -59,7 +59,7 @@ class LimitHeaders:
     """
 
     _kinds: dict[str, _Kind] = field(default_factory=lambda: {kind: _Kind() for kind in KINDS})
-    _said: Told = field(default_factory=Told)
+    _said: RateLimitInfo = field(default_factory=RateLimitInfo)
     _said_at: float = -math.inf
     _wait_s: float = 0.0
 
@@ -79,10 +79,10 @@ class LimitHeaders:
                 wait_s = min(reset_s, REFILLS_S if known.agreed >= READINGS else LONGEST_WAIT_S)
                 self._wait_s = max(self._wait_s, wait_s)
 
-    def news(self, now: float) -> Told | None:
+    def news(self, now: float) -> RateLimitInfo | None:
         """What the limiter should hear, once. now: seconds on a clock that runs forward."""
-        told = Told(self._kinds["requests"].per_minute, self._kinds["tokens"].per_minute)
-        again = told != Told() and now - self._said_at >= SAY_AGAIN_S
+        told = RateLimitInfo(self._kinds["requests"].per_minute, self._kinds["tokens"].per_minute)
+        again = told != RateLimitInfo() and now - self._said_at >= SAY_AGAIN_S
         if told == self._said and not again and not self._wait_s:
             return None
         self._said, self._said_at = told, now

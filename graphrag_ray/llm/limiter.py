@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from graphrag_ray.llm.limits import Ended, LimiterState, Seen, Settled
+from graphrag_ray.llm.limits import Ended, EndpointState, LimiterState, Settled
 from graphrag_ray.settings.index_settings import Model
 
 
@@ -128,7 +128,7 @@ class LocalLimiter:
         """Calls in flight for each endpoint."""
         return self._lines[model].state.in_flight
 
-    def seen(self, model: str) -> list[Seen]:
+    def seen(self, model: str) -> list[EndpointState]:
         """Each endpoint as it is now."""
         line = self._lines[model]
         return line.state.seen(line.clock())

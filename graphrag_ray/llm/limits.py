@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 from graphrag_ray.base.urls import display_url
 from graphrag_ray.llm.accounting import Latencies
 from graphrag_ray.llm.adaptive import AdaptiveBound
-from graphrag_ray.llm.limit_headers import Told
+from graphrag_ray.llm.limit_headers import RateLimitInfo
 from graphrag_ray.llm.token_bucket import BURST_S, Bucket, check_within_limit
 from graphrag_ray.settings.index_settings import Endpoint
 
@@ -47,7 +47,7 @@ class Ended(NamedTuple):
     latency_s: float
     tokens: int
     ok: bool = True
-    told: Told | None = None
+    told: RateLimitInfo | None = None
     ago_s: float = 0.0
 
 
@@ -84,7 +84,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Seen:
+class EndpointState:
     """One endpoint, for whoever watches. Limits are those that are kept to now; None where none is known.
 
     most_in_flight   the bound on requests in flight; None: rates decide
@@ -178,7 +178,7 @@ class _Gate:
             self.adaptive.refused(now, self.busy)
             self.max_in_flight = self.adaptive.bound
 
-    def _adopt(self, now: float, told: Told) -> None:
+    def _adopt(self, now: float, told: RateLimitInfo) -> None:
         """Limits that the endpoint tells stand where the settings have none, and where they are lower."""
         if told.wait_s > 0:
             self.bucket.pause_until(now, now + told.wait_s)
@@ -207,10 +207,10 @@ class _Gate:
                 where, f"{after:,.0f}", what, f"{ours:,.0f}",
             )  # fmt: skip
 
-    def seen(self, now: float) -> Seen:
+    def seen(self, now: float) -> EndpointState:
         bucket, pause_s = self.bucket, max(0.0, self.paused_until - now)
         limits = bucket.requests_per_minute, bucket.tokens_per_minute
-        return Seen(deepcopy(self.tally), self.busy, self.max_in_flight, *limits, pause_s)
+        return EndpointState(deepcopy(self.tally), self.busy, self.max_in_flight, *limits, pause_s)
 
     @property
     def load(self) -> float:
@@ -249,7 +249,7 @@ class LimiterState:
         peak, self._peak = self._peak, sum(self.in_flight)
         return peak
 
-    def seen(self, now: float) -> list[Seen]:
+    def seen(self, now: float) -> list[EndpointState]:
         """Each endpoint as it is now."""
         return [gate.seen(now) for gate in self._gates]
 

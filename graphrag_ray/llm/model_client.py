@@ -21,12 +21,12 @@ from graphrag_ray.base.messages import (
 from graphrag_ray.base.urls import display_url
 from graphrag_ray.llm.accounting import CallRecord, InFlight
 from graphrag_ray.llm.call_failures import GaveUp, Paid, ParameterRefused, Unanswered
-from graphrag_ray.llm.call_progress import Progress, Sent, sum_usage
+from graphrag_ray.llm.call_progress import CallProgress, SentAttempt, sum_usage
 from graphrag_ray.llm.endpoint_pool import Roster
-from graphrag_ray.llm.hedging import Pace, race
+from graphrag_ray.llm.hedging import CallDurations, race
 from graphrag_ray.llm.limiter import Limiter
 from graphrag_ray.llm.limits import Ended
-from graphrag_ray.llm.permit_queue import Line, Place
+from graphrag_ray.llm.permit_queue import PermitQueue, Place
 from graphrag_ray.llm.request_sizes import output_limit, prompt_size, text_size
 from graphrag_ray.llm.token_bucket import check_within_limit
 from graphrag_ray.settings.index_settings import Model, Price
@@ -107,9 +107,11 @@ class Lane:
         self._runtime = runtime
         limits = [e.tokens_per_minute for e in model.endpoints]
         self._roster = Roster(names, limits, runtime.dropped_for_s)
-        self._line = Line(name, runtime.limiter, lambda tokens: self._roster.usable(runtime.clock(), tokens))
-        self._pace = Pace()
-        self._beside: dict[int, Line] = {}
+        self._line = PermitQueue(
+            name, runtime.limiter, lambda tokens: self._roster.usable(runtime.clock(), tokens)
+        )
+        self._pace = CallDurations()
+        self._beside: dict[int, PermitQueue] = {}
         self._reply_tokens: dict[str, tuple[int, float]] = {}
         for i, client in enumerate(clients):
             if isinstance(client, FatalCallError):
@@ -158,7 +160,7 @@ class Lane:
 
     async def _run(self, call: _Call[T]) -> Called[T]:
         """Attempts until one succeeds or there is no point in another; accounts for them as one call."""
-        progress, line = Progress(), self._line
+        progress, line = CallProgress(), self._line
         in_flight = self._runtime.in_flight
         try:
             while True:
@@ -183,7 +185,7 @@ class Lane:
             if progress.attempts:
                 self._runtime.on_call(self._record(call, progress))
 
-    async def _attempt(self, place: Place, call: _Call[T], progress: Progress) -> T | CallError:
+    async def _attempt(self, place: Place, call: _Call[T], progress: CallProgress) -> T | CallError:
         """One call of one endpoint, for which the limiter gave a place: call, settle, price."""
         client = self._client(place.endpoint)
         spent = place.tokens  # of a call without an answer we know no better
@@ -228,16 +230,16 @@ class Lane:
             ended = Ended(progress.latency_s, *made, told) if made else None
             limiter.settle(self._name, place.endpoint, spent - place.tokens, ended)
 
-    async def _hedged(self, place: Place, call: _Call[T], progress: Progress) -> T | CallError:
+    async def _hedged(self, place: Place, call: _Call[T], progress: CallProgress) -> T | CallError:
         """`_attempt`, with further requests, elsewhere if possible, when it is slow for its stage."""
-        others: list[Progress] = []
+        others: list[CallProgress] = []
         started = self._runtime.clock()
 
         async def send(p: Place) -> T | CallError:
             if p is place:
                 return await self._attempt(p, call, progress)
             self._pace.hedged(call.prompt)
-            others.append(Progress())
+            others.append(CallProgress())
             return await self._attempt(p, call, others[-1])
 
         try:
@@ -267,24 +269,24 @@ class Lane:
         progress.latency_s = self._runtime.clock() - started
         return raced.result
 
-    def _line_after(self, error: CallError, endpoint: int) -> Line:
+    def _line_after(self, error: CallError, endpoint: int) -> PermitQueue:
         """Where the next attempt waits. One that failed at an endpoint goes elsewhere, or a call could use up
         its attempts at one that is gone; of a 429 the limiter knows."""
         failed = isinstance(error, TransientCallError) and not isinstance(error, ParameterRefused)
         alone = len(self._clients) == 1
         return self._line_beside(endpoint) if failed and error.status != 429 and not alone else self._line
 
-    def _line_beside(self, endpoint: int) -> Line:
+    def _line_beside(self, endpoint: int) -> PermitQueue:
         """Where calls wait for another endpoint, if one is usable."""
 
         def usable(tokens: int) -> list[int]:
             return self._roster.usable(self._runtime.clock(), tokens, other_than=endpoint)
 
         if endpoint not in self._beside:
-            self._beside[endpoint] = Line(self._name, self._runtime.limiter, usable)
+            self._beside[endpoint] = PermitQueue(self._name, self._runtime.limiter, usable)
         return self._beside[endpoint]
 
-    def _note(self, error: CallError, endpoint: int, progress: Progress) -> None:
+    def _note(self, error: CallError, endpoint: int, progress: CallProgress) -> None:
         """What a failure says about its endpoint, for this caller or for everyone."""
         if isinstance(error, FatalCallError):
             self._roster.drop(endpoint, error, self._runtime.clock())
@@ -298,7 +300,7 @@ class Lane:
             if not limited:
                 self._roster.failed(endpoint, self._runtime.clock())
 
-    async def _before_next(self, error: CallError, progress: Progress) -> None:
+    async def _before_next(self, error: CallError, progress: CallProgress) -> None:
         """Returns when another attempt should follow, else raises."""
         if isinstance(error, PermanentCallError):
             progress.status = "permanent"
@@ -349,7 +351,7 @@ class Lane:
         n = min(n + 1, REMEMBERED_REPLIES)
         self._reply_tokens[prompt] = (n, mean + (completion_tokens - mean) / n)
 
-    def _record(self, call: _Call[T], p: Progress) -> CallRecord:
+    def _record(self, call: _Call[T], p: CallProgress) -> CallRecord:
         return CallRecord(
             stage=call.stage,
             prompt=call.prompt,
@@ -368,5 +370,5 @@ class Lane:
         )
 
 
-def _sent(call: _Call[T], place: Place, price: Price | None) -> Sent:
-    return Sent(Usage(call.prompt_tokens, max(0, place.tokens - call.prompt_tokens)), price)
+def _sent(call: _Call[T], place: Place, price: Price | None) -> SentAttempt:
+    return SentAttempt(Usage(call.prompt_tokens, max(0, place.tokens - call.prompt_tokens)), price)

@@ -29,7 +29,7 @@ class _Waiter:
     place: asyncio.Future[Place]
 
 
-class Line:
+class PermitQueue:
     """Waiters are served in order. A waiter that is cancelled gives its place back."""
 
     def __init__(self, model: str, limiter: Limiter, usable: Callable[[int], Sequence[int]]) -> None:

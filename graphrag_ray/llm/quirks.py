@@ -14,7 +14,7 @@ from typing import Any
 
 from graphrag_ray.base.messages import ChatRequest, Message
 from graphrag_ray.base.model_families import Family
-from graphrag_ray.llm.call_failures import Refusal
+from graphrag_ray.llm.call_failures import HttpRefusal
 
 YES_NO_TOKENS = 8
 """Room for a one-word answer that is not forced to one token."""
@@ -121,7 +121,7 @@ class Peculiarities:
             body["dimensions"] = dimensions
         return {k: v for k, v in body.items() if k not in self._dropped}
 
-    def learn(self, body: Mapping[str, Any], refusal: Refusal) -> bool:
+    def learn(self, body: Mapping[str, Any], refusal: HttpRefusal) -> bool:
         """Whether the refusal is about something in this body that we can do without.
 
         If so, it is remembered, and the request may be sent again: `chat_body` will differ.
@@ -150,7 +150,7 @@ def _format_of(body: Mapping[str, Any]) -> str:
     return str(form.get("type"))
 
 
-def _named(body: Mapping[str, Any], refusal: Refusal) -> str | None:
+def _named(body: Mapping[str, Any], refusal: HttpRefusal) -> str | None:
     """Which optional parameter of the body a refusal is about."""
     about_size = _TOO_MUCH.search(refusal.message) or refusal.code == "context_length_exceeded"
     if about_size or not (_REFUSED.search(refusal.message) or refusal.code.startswith("unsupported")):

@@ -8,7 +8,7 @@ from typing import Any
 
 from graphrag_ray.base.errors import TransientCallError
 from graphrag_ray.base.messages import whole
-from graphrag_ray.llm.call_failures import Refusal, Unanswered, failure_of
+from graphrag_ray.llm.call_failures import HttpRefusal, Unanswered, failure_of
 
 
 class Events:
@@ -62,7 +62,7 @@ async def events_of(received: AsyncIterator[bytes], where: str) -> AsyncIterator
         if isinstance(event, dict) and (error := event.get("error")) and not event.get("choices"):
             code = error.get("code") if isinstance(error, dict) else None
             status = code if isinstance(code, int) and 400 <= code < 600 else 500
-            raise failure_of(Refusal.read(status, event), where)
+            raise failure_of(HttpRefusal.read(status, event), where)
         yield event
 
 

@@ -38,7 +38,7 @@ def check_within_limit(tokens: int, tokens_per_minute: float | None) -> None:
         )
 
 
-class Meter:
+class BucketLevel:
     """One dimension of a bucket: a level that refills at a little less than the limit.
 
     Levels above the cap come from refunds or from waiting for one large reservation, and are kept.
@@ -224,10 +224,12 @@ class Bucket:
             self._tokens.refill(seconds, self._goal[1])
 
 
-def _changed(meter: Meter | None, per_minute: float | None, burst_s: float, window_s: float) -> Meter | None:
+def _changed(
+    meter: BucketLevel | None, per_minute: float | None, burst_s: float, window_s: float
+) -> BucketLevel | None:
     if per_minute is None:
         return None
-    changed = Meter(per_minute, burst_s, window_s)
+    changed = BucketLevel(per_minute, burst_s, window_s)
     if meter is not None:
         changed.level = min(meter.level, changed.cap)
     return changed

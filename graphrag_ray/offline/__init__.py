@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from graphrag_ray.base.declarations import CORRECT
 from graphrag_ray.base.errors import PermanentCallError
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Usage
 from graphrag_ray.offline.about_reply import about
@@ -55,7 +56,7 @@ def answer(request: ChatRequest) -> ChatReply:
     A correction turn is answered as the first was: there is nothing to do better. Raises
     PermanentCallError for a prompt that this engine does not know.
     """
-    name = request.prompt if request.prompt != "correct" else _corrected(request.variables)
+    name = request.first if request.prompt == CORRECT else request.prompt
     if name not in _ANSWERS:
         known = ", ".join(sorted(_ANSWERS))
         raise PermanentCallError(
@@ -63,16 +64,3 @@ def answer(request: ChatRequest) -> ChatReply:
         )
     text = _ANSWERS[name](request.variables)
     return ChatReply(text, "stop", Usage(reported=False))
-
-
-def _corrected(variables: Variables) -> str:
-    """Which prompt a correction turn belongs to, by the placeholders that only it has."""
-    signs = (
-        ("answers", "reduce"),
-        ("question", "map"),
-        ("context", "report"),
-        ("descriptions", "describe"),
-        ("claim_description", "claims"),
-        ("text", "extract"),
-    )
-    return next((name for sign, name in signs if sign in variables), "correct")

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphrag_ray.base.declarations import REPORT_SECTIONS
 from graphrag_ray.base.records import SECTIONS, parse_sections, write_reference
 from graphrag_ray.offline.description_reply import CHARS_PER_TOKEN
 from graphrag_ray.offline.lexicon import lexicon
-from graphrag_ray.offline.question_terms import WEAK, Question, read_question
+from graphrag_ray.offline.question_terms import WEAK, QuestionTerms, read_question
 from graphrag_ray.offline.sentences import split_sentences, without_label
 from graphrag_ray.offline.summarise import Floats, bm25, content_stems, mmr, similarities
 from graphrag_ray.offline.units import MARK, is_balanced, report_parts, stands_alone
@@ -88,7 +89,7 @@ class _Matching:
     shares: Floats
 
 
-def _matching(question: Question, reports: Sequence[_Report], room: int) -> _Matching | None:
+def _matching(question: QuestionTerms, reports: Sequence[_Report], room: int) -> _Matching | None:
     """The sentences that match the question, as many as fit into `room` characters; None where none does."""
     stems = [[question.mark(content_stems(s)) for s in r.sentences] for r in reports]
     titles = [frozenset(question.mark(content_stems(r.title))) for r in reports]
@@ -108,7 +109,7 @@ def _matching(question: Question, reports: Sequence[_Report], room: int) -> _Mat
 
 
 def _with_title(
-    question: Question, record: _Report, title: frozenset[str], sentences: Sequence[Sequence[str]]
+    question: QuestionTerms, record: _Report, title: frozenset[str], sentences: Sequence[Sequence[str]]
 ) -> Sequence[Collection[str]]:
     """Its sentences; those of a document that share a word with the question, with the words of its title,
     since each is said where the title says."""
@@ -118,7 +119,7 @@ def _with_title(
 
 
 def _relevance(
-    question: Question, reports: Sequence[_Report], sentences: Sequence[Sequence[str]], shares: Floats
+    question: QuestionTerms, reports: Sequence[_Report], sentences: Sequence[Sequence[str]], shares: Floats
 ) -> Floats:
     """[n] BM25 for the terms, weighted by how many of them the report has. For a question about the whole
     all sentences compete, behind those that match: by their report's rating, by the other words of the
@@ -135,7 +136,7 @@ def _relevance(
     return match + 0.15 * others + 0.1 * rating + 0.1 * place
 
 
-def _score(question: Question, shares: Floats) -> int:
+def _score(question: QuestionTerms, shares: Floats) -> int:
     """1–100: how much of the question the best report covers, and how many reports cover much of it."""
     best = float(shares.max(initial=0.0))
     if best <= 0:
@@ -177,13 +178,13 @@ def records_of(context: str) -> list[_Report]:
     """The records of a context with their sentences."""
     out = []
     sections = parse_sections(context)
-    for row in sections.get("Reports", ()):
+    for section, row in ((s, row) for s in REPORT_SECTIONS for row in sections.get(s, ())):
         content = row.get("content") or ""
         found = (s for _, texts in report_parts(content) for s in texts if is_balanced(s))
         rated = _RATED.search(content)
         rating = float(rated.group(1)) if rated else 5.0
         title = row.get("title") or f"Report {row['id']}"
-        out.append(_Report("Reports", row["id"], title, tuple(dict.fromkeys(found)), rating))
+        out.append(_Report(section, row["id"], title, tuple(dict.fromkeys(found)), rating))
     for row in sections.get("Sources", ()):
         said = dict.fromkeys(_sentences(row.get("text")))
         title = row.get("document") or f"Source {row['id']}"
@@ -253,7 +254,7 @@ def reduce_answer(variables: Mapping[str, str]) -> str:
     return f"{body}\n\n{_looked_for(question, stems, kept)}{MARK}"
 
 
-def _looked_for(question: Question, stems: Sequence[Sequence[str]], kept: Sequence[int]) -> str:
+def _looked_for(question: QuestionTerms, stems: Sequence[Sequence[str]], kept: Sequence[int]) -> str:
     """Which of the question's words the quotations share: it tells how far to trust the answer."""
     shown = {s for i in kept for s in stems[i]}
     found = [w for w, t in zip(question.words, question.terms, strict=True) if t in shown]

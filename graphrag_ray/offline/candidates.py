@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from graphrag_ray.offline.capital_runs import Run, runs_of, trim
+from graphrag_ray.offline.capital_runs import CapitalRun, runs_of, trim
 from graphrag_ray.offline.lexicon import Lexicon
 from graphrag_ray.offline.sentence_words import Word, is_empty, words_of
 from graphrag_ray.offline.sentences import Sentence, fold
@@ -41,7 +41,7 @@ class Candidate:
     """Runs with one title. `mid`: those whose casing is evidence by itself."""
 
     title: str
-    runs: list[Run]
+    runs: list[CapitalRun]
     mid: int = 0
 
     @property
@@ -87,8 +87,8 @@ def title_of(text: str, words: Iterable[Word]) -> str:
     return _SPACED_HYPHEN.sub("-", written)
 
 
-def _all_runs(text: str, sentences: list[Sentence], lexicon: Lexicon) -> list[Run]:
-    found: list[Run] = []
+def _all_runs(text: str, sentences: list[Sentence], lexicon: Lexicon) -> list[CapitalRun]:
+    found: list[CapitalRun] = []
     text = _ADDRESS.sub(lambda m: "|" * len(m.group()), text)
     with_quotes = "“" in text or '"' in text
     headings = heading_runs(text, sentences, lexicon)
@@ -108,7 +108,7 @@ def _all_runs(text: str, sentences: list[Sentence], lexicon: Lexicon) -> list[Ru
     return [r for r in found if len(r.words) <= MAX_WORDS]
 
 
-def _gathered(text: str, runs: Iterable[Run], lexicon: Lexicon) -> dict[str, Candidate]:
+def _gathered(text: str, runs: Iterable[CapitalRun], lexicon: Lexicon) -> dict[str, Candidate]:
     """Runs by upper-case title. One that an edge of the chunk may have cut (MARA VE at the end, OTT at
     the start) counts only where the same is seen elsewhere."""
     found: dict[str, Candidate] = {}
@@ -126,7 +126,7 @@ def _gathered(text: str, runs: Iterable[Run], lexicon: Lexicon) -> dict[str, Can
     return found
 
 
-def _is_kind(run: Run, lexicon: Lexicon) -> bool:
+def _is_kind(run: CapitalRun, lexicon: Lexicon) -> bool:
     """One word behind an indefinite article, and no noun behind it: a kind of thing (a Vlogger, but not
     a Google engineer)."""
     indefinite = run.before in ("a", "an", "every", "each", "another")
@@ -195,7 +195,7 @@ def _unglue(text: str, found: dict[str, Candidate], lexicon: Lexicon) -> None:
             _put(text, found, replace(run, words=run.words[1:]))
 
 
-def _put(text: str, found: dict[str, Candidate], run: Run) -> None:
+def _put(text: str, found: dict[str, Candidate], run: CapitalRun) -> None:
     title = title_of(text, run.words)
     candidate = found.setdefault(title.upper(), Candidate(title, []))
     candidate.runs.append(run)

@@ -25,7 +25,7 @@ MAX_RUN = 24
 
 
 @dataclass(slots=True)
-class Run:
+class CapitalRun:
     """Words of one candidate.
 
     person           an honorific or a role stood before it
@@ -54,9 +54,9 @@ class Run:
         return self.words[-1].end
 
 
-def runs_of(text: str, index: int, words: list[Word], lexicon: Lexicon) -> list[Run]:
+def runs_of(text: str, index: int, words: list[Word], lexicon: Lexicon) -> list[CapitalRun]:
     """The capitalised runs of sentence number `index`, in order, before anything is trimmed."""
-    runs: list[Run] = []
+    runs: list[CapitalRun] = []
     i, n = 0, len(words)
     while i < n:
         if not words[i].capital:
@@ -65,7 +65,7 @@ def runs_of(text: str, index: int, words: list[Word], lexicon: Lexicon) -> list[
         j = i + 1
         while j < min(n, i + MAX_RUN) and (step := _extend(text, words, i, j, lexicon)):
             j += step
-        run = Run(words[i:j], index)
+        run = CapitalRun(words[i:j], index)
         run.before = words[i - 1].lower if i else ""
         run.before2 = words[i - 2].lower if i > 1 else ""
         run.after = words[j].lower if j < n else ""
@@ -165,7 +165,7 @@ def _gap_free(text: str, words: list[Word]) -> bool:
     return all(text[a.end : b.start].isspace() for a, b in pairwise(words))
 
 
-def trim(run: Run, lexicon: Lexicon) -> list[Run]:
+def trim(run: CapitalRun, lexicon: Lexicon) -> list[CapitalRun]:
     """Cut honorifics, roles, calendar words and sentence openers off a run; a role in the middle divides
     it (Harbour Institute Director Mara Venn). Returns the candidates that are left."""
     if run.quoted:
@@ -175,8 +175,10 @@ def trim(run: Run, lexicon: Lexicon) -> list[Run]:
     if cut and cut[0] == 0:  # Chief Technology Officer Ruth Amsel
         words, person = words[cut[1] :], True
     elif cut:
-        left = Run(words[: cut[0]], run.sentence, person, False, run.before, run.before2, words[cut[0]].lower)
-        right = Run(words[cut[1] :], run.sentence, True, False, words[cut[1] - 1].lower, "", run.after)
+        left = CapitalRun(
+            words[: cut[0]], run.sentence, person, False, run.before, run.before2, words[cut[0]].lower
+        )
+        right = CapitalRun(words[cut[1] :], run.sentence, True, False, words[cut[1] - 1].lower, "", run.after)
         return trim(left, lexicon) + trim(right, lexicon)
     words = _strip_back(words, lexicon)
     if not words or all(is_empty(w.lower, lexicon) and not _is_country(w, lexicon) for w in words):
@@ -193,7 +195,7 @@ def _is_country(word: Word, lexicon: Lexicon) -> bool:
     return word.text.isupper() and word.lower in lexicon.cues["place"]
 
 
-def _strip_front(run: Run, lexicon: Lexicon) -> tuple[list[Word], bool, bool]:
+def _strip_front(run: CapitalRun, lexicon: Lexicon) -> tuple[list[Word], bool, bool]:
     """(words left, whether an honorific or role was cut off, whether an opening word was)."""
     words, person, opened = list(run.words), run.person, False
     while words:

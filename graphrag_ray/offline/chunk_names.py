@@ -15,7 +15,7 @@ from itertools import accumulate
 
 from graphrag_ray.offline.abbreviations import definitions
 from graphrag_ray.offline.candidates import Candidate, find_candidates
-from graphrag_ray.offline.capital_runs import Run
+from graphrag_ray.offline.capital_runs import CapitalRun
 from graphrag_ray.offline.lexicon import Lexicon
 from graphrag_ray.offline.sentences import Script, Sentence, fold
 
@@ -32,7 +32,7 @@ class Mention:
     sentence: int
     start: int
     end: int
-    run: Run | None = None
+    run: CapitalRun | None = None
     label: bool = False
 
 

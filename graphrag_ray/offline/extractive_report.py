@@ -18,7 +18,7 @@ import numpy as np
 from graphrag_ray.base.records import parse_sections
 from graphrag_ray.offline.description_reply import CHARS_PER_TOKEN
 from graphrag_ray.offline.summarise import MAX_SENTENCES, Floats, content_stems, lexrank, mmr, similarities
-from graphrag_ray.offline.units import MARK, Unit, stands_alone, units_of
+from graphrag_ray.offline.units import MARK, Quotation, stands_alone, units_of
 from graphrag_ray.reports.report_context import SEPARATE
 
 MAX_FINDINGS = 7
@@ -55,7 +55,7 @@ def write_report(variables: Mapping[str, str]) -> str:
     )
 
 
-def _members(sections: Sections, units: Sequence[Unit]) -> list[str]:
+def _members(sections: Sections, units: Sequence[Quotation]) -> list[str]:
     """The members by falling number of relationships in the context, then of quotations; for records of
     sub-communities the names in their titles, the first weighing most."""
     degrees: dict[str, float] = {}
@@ -79,7 +79,7 @@ def _members(sections: Sections, units: Sequence[Unit]) -> list[str]:
 class _DisplayNames:
     """Keys as the corpus writes them: MARA VENN becomes Mara Venn where a quotation has that, NASA stays."""
 
-    def __init__(self, units: Sequence[Unit]) -> None:
+    def __init__(self, units: Sequence[Quotation]) -> None:
         self._texts: dict[str, list[str]] = defaultdict(list)
         for unit in units:
             for member in unit.members:
@@ -128,8 +128,8 @@ def _title(members: Sequence[str], names: _DisplayNames) -> str:
 
 
 def _choose(
-    units: Sequence[Unit], members: Sequence[str], room: int
-) -> tuple[list[Unit], list[tuple[str, list[Unit]]]]:
+    units: Sequence[Quotation], members: Sequence[str], room: int
+) -> tuple[list[Quotation], list[tuple[str, list[Quotation]]]]:
     """Quotations for the summary and for findings by member; none twice."""
     if not units:
         return [], []
@@ -145,7 +145,7 @@ def _choose(
     for place, unit in enumerate(units):
         for member in unit.members:
             units_of_member[member].append(place)
-    findings: list[tuple[str, list[Unit]]] = []
+    findings: list[tuple[str, list[Quotation]]] = []
     for member in members:
         if len(findings) >= MAX_FINDINGS or used >= room:
             break
@@ -176,7 +176,7 @@ def _weight(text: str) -> float:
 
 
 def _written(
-    findings: Sequence[tuple[str, list[Unit]]],
+    findings: Sequence[tuple[str, list[Quotation]]],
     names: _DisplayNames,
     sections: Sections,
     members: Sequence[str],

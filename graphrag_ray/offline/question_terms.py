@@ -29,7 +29,7 @@ _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 
 
 @dataclass(frozen=True)
-class Question:
+class QuestionTerms:
     """What is asked.
 
     terms  stem, or stems of a phrase, -> weight, of what has to be matched
@@ -90,7 +90,7 @@ class Question:
 
 
 @lru_cache(maxsize=256)
-def read_question(question: str) -> Question:
+def read_question(question: str) -> QuestionTerms:
     """Divide a question's words into terms and signs that it is about the whole."""
     cues = lexicon().cues
     terms: dict[str, float] = {}
@@ -116,7 +116,7 @@ def read_question(question: str) -> Question:
             names.add(key)
     stems_of_all = tuple(dict.fromkeys(content_stems(question)))
     used_as_verbs = tuple(t for t, only in verbs.items() if only and terms[t] < 1)
-    return Question(terms, tuple(written.values()), frozenset(names), stems_of_all, whole, used_as_verbs)
+    return QuestionTerms(terms, tuple(written.values()), frozenset(names), stems_of_all, whole, used_as_verbs)
 
 
 def why_nothing(question: str) -> str:

@@ -7,11 +7,11 @@ import re
 from collections.abc import Mapping
 
 from graphrag_ray.offline.answers import map_answer, records_of
-from graphrag_ray.offline.question_terms import Question, read_question
+from graphrag_ray.offline.question_terms import QuestionTerms, read_question
 from graphrag_ray.offline.summarise import content_stems
 from graphrag_ray.query.rating import HIGHEST
 from graphrag_ray.query.score import parse_scored
-from graphrag_ray.reports.report_reply import Problem
+from graphrag_ray.reports.report_reply import ReplyProblem
 
 _TITLE = re.compile(r"^\*\*([^*]+)\*\*:", re.MULTILINE)
 
@@ -24,7 +24,7 @@ ABOUT_THE_WHOLE = 3
 def map_points(variables: Mapping[str, str]) -> str:
     """The quotations of `map_answer`, those under one title as one point, by falling score."""
     scored = parse_scored(map_answer(variables))
-    if isinstance(scored, Problem) or not scored.text:
+    if isinstance(scored, ReplyProblem) or not scored.text:
         return _json({"points": []})
     lines = scored.text.split("\n")
     points = [
@@ -61,12 +61,12 @@ def drift_local(variables: Mapping[str, str]) -> str:
 def _step(variables: Mapping[str, str], asked: str) -> str:
     own = {**variables, "question": variables[asked]}
     scored = parse_scored(map_answer(own))
-    if isinstance(scored, Problem) or not scored.text:
+    if isinstance(scored, ReplyProblem) or not scored.text:
         return _json({"answer": "", "score": 0, "follow_ups": []})
     score = scored.score
     if asked != "question":
         helps = parse_scored(map_answer(variables))
-        score = max(5.0, 0.0 if isinstance(helps, Problem) else helps.score)
+        score = max(5.0, 0.0 if isinstance(helps, ReplyProblem) else helps.score)
     names = [n.strip() for t in _TITLE.findall(scored.text) for n in t.split(",")]
     known = variables["question"].casefold() + variables[asked].casefold()
     open_ = [n for n in dict.fromkeys(names) if n.casefold() not in known and not n.startswith("Source ")]
@@ -77,7 +77,7 @@ def _step(variables: Mapping[str, str], asked: str) -> str:
     return _json({"answer": scored.text, "score": score, "follow_ups": questions[:most]})
 
 
-def _rating(question: Question, stems: set[str]) -> int:
+def _rating(question: QuestionTerms, stems: set[str]) -> int:
     if not question.terms:
         return ABOUT_THE_WHOLE
     share = question.coverage(stems)

@@ -66,7 +66,7 @@ class Relation:
         return min(MAX_STRENGTH, said + (self.turns + 1) // 2)
 
 
-class _Found(dict[tuple[str, str], Relation]):
+class _FoundRelations(dict[tuple[str, str], Relation]):
     def between(self, one: Thing, other: Thing) -> Relation:
         key = (one.key, other.key) if one.key <= other.key else (other.key, one.key)
         if key not in self:
@@ -76,7 +76,7 @@ class _Found(dict[tuple[str, str], Relation]):
 
 def relations(reading: Reading) -> list[Relation]:
     """The relations of a chunk in order of their first evidence."""
-    found = _Found()
+    found = _FoundRelations()
     subjects = _carry_subjects(reading, found)
     for index in range(len(reading.script.sentences)):
         things = reading.in_sentence.get(index, [])
@@ -89,7 +89,9 @@ def relations(reading: Reading) -> list[Relation]:
     return [r for r in found.values() if r.strength]
 
 
-def _co_occurring(reading: Reading, index: int, things: list[Thing], carried: bool, found: _Found) -> None:
+def _co_occurring(
+    reading: Reading, index: int, things: list[Thing], carried: bool, found: _FoundRelations
+) -> None:
     """Relate what one sentence names: its subject with everything, the others with those that stand near.
     Members of one list (A, B and C), but for places, are related to its subject and not to one another.
 
@@ -124,7 +126,7 @@ def relation_quote(reading: Reading, relation: Relation) -> str:
     return CONVERSE
 
 
-def _carry_subjects(reading: Reading, found: _Found) -> set[int]:
+def _carry_subjects(reading: Reading, found: _FoundRelations) -> set[int]:
     """Relate what a sentence names to what its he, it or `the film` means: the last thing of that kind
     that a sentence named first. Returns the sentences of which the subject is one of these."""
     carried = set()
@@ -167,7 +169,7 @@ def _meant(reading: Reading, index: int, things: list[Thing]) -> Iterator[int]:
             yield kind
 
 
-def _from_speaker(reading: Reading, index: int, things: list[Thing], found: _Found) -> None:
+def _from_speaker(reading: Reading, index: int, things: list[Thing], found: _FoundRelations) -> None:
     speaker = reading.speaks[index]
     if speaker is not None and index not in speaker.in_sentence:
         for other in things:

@@ -51,7 +51,7 @@ class Sentence:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class SpeakerTurn:
     """Somebody speaks. `start`, `end`: the label's name in the text."""
 
     speaker: str
@@ -62,7 +62,7 @@ class Turn:
 @dataclass(frozen=True, slots=True)
 class Script:
     sentences: list[Sentence]
-    turns: list[Turn]
+    turns: list[SpeakerTurn]
 
 
 def is_opening(character: str) -> bool:
@@ -99,7 +99,7 @@ def read_script(text: str, lexicon: Lexicon) -> Script:
     for label in filter(None, labels):
         following[label[0]].update(text[label[3] : label[3] + 40].split()[:1])
     sentences: list[Sentence] = []
-    turns: list[Turn] = []
+    turns: list[SpeakerTurn] = []
     for (start, end), found in zip(blocks, labels, strict=True):
         body, label_start = start, -1
         if found and (
@@ -107,7 +107,7 @@ def read_script(text: str, lexicon: Lexicon) -> Script:
             or len(following[found[0]]) > 1
             or _is_person(found[0], lexicon)
         ):
-            turns.append(Turn(found[0], found[1], found[2]))
+            turns.append(SpeakerTurn(found[0], found[1], found[2]))
             body, label_start = found[3], start
         for a, b in _boundaries(text, body, end, lexicon):
             sentences.append(Sentence(a, b, len(turns) - 1, label_start if label_start >= 0 else a))

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from graphrag_ray.offline.capital_runs import Run
+from graphrag_ray.offline.capital_runs import CapitalRun
 from graphrag_ray.offline.lexicon import Lexicon
 from graphrag_ray.offline.sentence_words import Word, words_of
 from graphrag_ray.offline.sentences import Sentence
@@ -26,11 +26,11 @@ _BRACKET = re.compile(r"\s*\([^()]*\)$")
 _GOES_ON = re.compile(r"[\"”]?\s?(?:\(|,|(?:is|was|are|were|or|may|refers|has)\b)")
 
 
-def quoted_titles(text: str, sentence: Sentence, index: int, lexicon: Lexicon) -> list[Run]:
+def quoted_titles(text: str, sentence: Sentence, index: int, lexicon: Lexicon) -> list[CapitalRun]:
     """Titles in quotation marks: several words, the content words capitalised; any words, and one alone,
     behind a noun for works (the song “Avant de dire adieu”); one before a year or beside other titles."""
-    runs: list[Run] = []
-    alone: list[Run] = []
+    runs: list[CapitalRun] = []
+    alone: list[CapitalRun] = []
     for start, end in _quotations(text, sentence):
         inner = text[start:end].rstrip(" ,.;")
         words = words_of(text, Sentence(start, start + len(inner)), lexicon)
@@ -54,7 +54,7 @@ def quoted_titles(text: str, sentence: Sentence, index: int, lexicon: Lexicon) -
     return sorted(runs + alone, key=lambda r: r.start) if runs else []
 
 
-def heading_runs(text: str, sentences: list[Sentence], lexicon: Lexicon) -> list[Run]:
+def heading_runs(text: str, sentences: list[Sentence], lexicon: Lexicon) -> list[CapitalRun]:
     """The subject of a text, where its first line is a heading that the sentence below begins with
     (a page titled In the Room begins: In the Room may refer to …). It is looked for in both, without
     what stands in brackets or behind a comma of the heading."""
@@ -128,7 +128,7 @@ def _is_spoken(text: str, start: int, end: int, inner: str, lexicon: Lexicon) ->
     return any(w in lexicon.cues["say"] for w in words)
 
 
-def _whole(text: str, words: list[Word], index: int) -> Run | None:
+def _whole(text: str, words: list[Word], index: int) -> CapitalRun | None:
     """All words as one run that is not trimmed; None where it opens a bracket that it does not close."""
     if not words:
         return None
@@ -139,4 +139,4 @@ def _whole(text: str, words: list[Word], index: int) -> Run | None:
         end += 1  # Song (You Lied)
     kept = [Word(w.text, w.lower, w.start, w.end, False, False) for w in words]
     kept[-1] = replace(kept[-1], end=end)
-    return Run(kept, index, quoted=True)
+    return CapitalRun(kept, index, quoted=True)

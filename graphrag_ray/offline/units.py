@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from graphrag_ray.base.declarations import REPORT_SECTIONS
 from graphrag_ray.base.records import write_reference
 from graphrag_ray.corpus.boundaries import CLOSERS, STOPS
 from graphrag_ray.offline.relations import CONVERSE
@@ -49,7 +50,7 @@ _HEADING = re.compile(r"(?:^|\s)##\s+")
 
 
 @dataclass(slots=True)
-class Unit:
+class Quotation:
     """A quotation and where it comes from.
 
     references  section -> local numbers
@@ -102,15 +103,15 @@ def stands_alone(text: str) -> float:
     return worth if is_opening(text[:1]) or text[:1].isdigit() else worth * 0.7
 
 
-def units_of(sections: Mapping[str, Sequence[Mapping[str, str]]]) -> list[Unit]:
+def units_of(sections: Mapping[str, Sequence[Mapping[str, str]]]) -> list[Quotation]:
     """The distinct quotations of a report's context, in order: claims, relationships and entities by their
     descriptions, sub-communities' reports by their quotations."""
-    by_text: dict[str, Unit] = {}
+    by_text: dict[str, Quotation] = {}
 
     def add(text: str, section: str, number: str, members: Iterable[str]) -> None:
         if not is_balanced(text):
             return
-        unit = by_text.setdefault(text.casefold(), Unit(text))
+        unit = by_text.setdefault(text.casefold(), Quotation(text))
         if unit.text != text:  # the same but for capitals: one of the two is enough
             return
         numbers = unit.references.setdefault(section, [])
@@ -118,10 +119,10 @@ def units_of(sections: Mapping[str, Sequence[Mapping[str, str]]]) -> list[Unit]:
             numbers.append(number)
         unit.members.extend(m for m in members if m and m not in unit.members)
 
-    for row in sections.get("Reports", ()):
+    for section, row in ((s, row) for s in REPORT_SECTIONS for row in sections.get(s, ())):
         for heading, texts in report_parts(row.get("content") or ""):
             for text in texts:
-                add(text, "Reports", row["id"], [heading or first_name(row.get("title") or "")])
+                add(text, section, row["id"], [heading or first_name(row.get("title") or "")])
     for row in sections.get("Entities", ()):
         for text in pieces(row.get("description") or ""):
             add(text, "Entities", row["id"], [row.get("entity") or ""])

@@ -7,17 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from graphrag_ray.base.declarations import OF_SECTION
 from graphrag_ray.base.records import SECTIONS, Reference, render_references
 from graphrag_ray.query.method import Rows
-
-TABLE_OF: Mapping[str, str] = {
-    "Reports": "community_reports",
-    "Entities": "entities",
-    "Relationships": "relationships",
-    "Claims": "covariates",
-    "Sources": "text_units",
-}
-"""The table whose rows a section shows."""
 
 
 def numbered(references: Iterable[Reference]) -> Generator[Any, Any, dict[Reference, int]]:
@@ -26,7 +18,7 @@ def numbered(references: Iterable[Reference]) -> Generator[Any, Any, dict[Refere
     ids = {s: [r.id for r in wanted if r.section == s] for s in SECTIONS}
     cited = [s for s in SECTIONS if ids[s]]
     tables: list[pa.Table] = yield tuple(
-        Rows(TABLE_OF[s], ["id", "human_readable_id"], ids[s]) for s in cited
+        Rows(OF_SECTION[s].table, ["id", "human_readable_id"], ids[s]) for s in cited
     )
     return {
         Reference(section, row["id"]): row["human_readable_id"]

@@ -21,7 +21,7 @@ from graphrag_ray.query.map_reduce import (
 )
 from graphrag_ray.query.score import without_scores
 from graphrag_ray.reports.report_context import Context, clean
-from graphrag_ray.reports.report_reply import Problem
+from graphrag_ray.reports.report_reply import ReplyProblem
 from graphrag_ray.settings.index_settings import Settings
 from graphrag_ray.settings.prompts import Prompt
 
@@ -66,7 +66,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class StepDraft:
     """A step as the model wrote it, with references by local number."""
 
     text: str
@@ -114,26 +114,26 @@ def _step(
     request = request_of(prompt, variables, spec, STEP_SCHEMA)
     reply: ChatReply = yield request
     draft = parse_step(reply.text)
-    if isinstance(draft, Problem):
+    if isinstance(draft, ReplyProblem):
         reply = yield correction_of(request, reply, draft, spec)
         draft = parse_step(reply.text)
-    if isinstance(draft, Problem):
+    if isinstance(draft, ReplyProblem):
         raise DialogueFailed(f"{prompt}: still not usable after a correction: {draft.text}")
     text, references, dropped, truncated = resolved(draft.text, reply, context.numbering)
     return Step(MapAnswer(text, draft.score, references, truncated, dropped), draft.follow_ups)
 
 
-def parse_step(reply: str) -> Draft | Problem:
+def parse_step(reply: str) -> StepDraft | ReplyProblem:
     """The answer, its score and the follow-up questions of a reply. A score that is missing is a problem,
     never a zero; follow-up questions that are missing are none."""
     answer, score = field(reply, "answer"), number(field(reply, "score"), 100.0)
     if score is None:
-        return Problem("`score` must be a number from 0 to 100")
+        return ReplyProblem("`score` must be a number from 0 to 100")
     text = without_scores(answer) if isinstance(answer, str) else ""
     if score > 0 and not text:
-        return Problem(NO_ANSWER)
+        return ReplyProblem(NO_ANSWER)
     found = field(reply, "followups")
-    return Draft(text, score, _follow_ups(found if isinstance(found, list) else []))
+    return StepDraft(text, score, _follow_ups(found if isinstance(found, list) else []))
 
 
 def _follow_ups(found: Sequence[Any]) -> tuple[FollowUp, ...]:

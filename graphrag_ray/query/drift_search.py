@@ -20,8 +20,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from graphrag_ray.base.declarations import HierarchyKind
 from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.query.answer import ContextUsed
+from graphrag_ray.query.asked_hierarchy import asked_hierarchy, communities_of, reports_of
 from graphrag_ray.query.budget import Most, asking, check_room, reducing, refuse_beyond
 from graphrag_ray.query.cited_numbers import shown_in
 from graphrag_ray.query.drift_dialogues import (
@@ -36,10 +38,9 @@ from graphrag_ray.query.drift_dialogues import (
     primer,
 )
 from graphrag_ray.query.embedded import check_embedded
-from graphrag_ray.query.global_search import COMMUNITIES, REPORTS
 from graphrag_ray.query.levels import is_auto, levels
 from graphrag_ray.query.local_search import DEFAULT_LEVEL, context_for
-from graphrag_ray.query.map_parts import Read, answered
+from graphrag_ray.query.map_parts import MapReading, answered
 from graphrag_ray.query.map_reduce import MapAnswer, reduce_answer, reduce_context, reduce_spec
 from graphrag_ray.query.method import Dialogues, Given, Method, Question, Ran, Search
 from graphrag_ray.query.nearest import nearest
@@ -73,16 +74,17 @@ class _Found:
 def search(question: Question, given: Given) -> Method:
     """Answer from reports near the question and from what its follow-up questions find.
 
-    Raises UsageError for an index without embeddings of reports or entities and for a question that leaves no
-    room for data; LevelNotFound, BudgetSpent.
+    Raises UsageError for an index without a graph, or without embeddings of reports or entities, and for a
+    question that leaves no room for data; LevelNotFound, BudgetSpent.
     """
-    check_embedded(given, NAME, ["community_report", "entity"])
+    kind = asked_hierarchy(given, over="entity")
+    check_embedded(given, NAME, [kind.reports, "entity"])
     query, text = given.settings.query, question.text
     _check(text, given)
-    finest, of_level = yield from _level(question.level)
+    finest, of_level = yield from _level(question.level, kind)
     found = _Found(asked={_plain(text)})
     wanted = yield from _wanted(text, given)
-    reports = yield from nearest([Search("community_report", "vector", wanted, 0, of_level)], given)
+    reports = yield from nearest([Search(kind.reports, "vector", wanted, 0, of_level)], given)
     if reports.numbering:
         spec = drift_spec(PRIMER, given.settings, given.prompts)
         ran = yield Dialogues("drift", [partial(primer, text, reports, spec, query.drift_breadth)])
@@ -97,11 +99,11 @@ def search(question: Question, given: Given) -> Method:
     return (yield from answered(text, NAME, "records", what, notes=notes))
 
 
-def _level(level: str | int | None) -> Generator[Any, Any, tuple[int, list[str]]]:
+def _level(level: str | int | None, kind: HierarchyKind) -> Generator[Any, Any, tuple[int, list[str]]]:
     """The level that is asked for, else the usual one, and the ids of its reports; of an index that has fewer
     levels, of its finest. Raises LevelNotFound."""
-    reports, communities = yield REPORTS, COMMUNITIES
-    known = levels(communities, reports)
+    reports, communities = yield reports_of(kind), communities_of(kind)
+    known = levels(communities, reports, kind.name)
     finest = DEFAULT_LEVEL if is_auto(level) else known.parse(level, 0)
     if not known.n_levels:
         return finest, []
@@ -202,7 +204,7 @@ def _most_promising(open_: Iterable[FollowUp], n: int) -> list[FollowUp]:
     return sorted(promising, key=lambda f: (-f.score, f.question))[:n]
 
 
-def _synthesis(text: str, given: Given, found: _Found) -> Generator[Any, Any, Read]:
+def _synthesis(text: str, given: Given, found: _Found) -> Generator[Any, Any, MapReading]:
     to_reduce = reduce_context(found.answers, given.settings.query.context_tokens, given.count)
     spec = reduce_spec(given.settings, given.prompts)
     final = partial(reduce_answer, text, to_reduce, spec)
@@ -210,7 +212,7 @@ def _synthesis(text: str, given: Given, found: _Found) -> Generator[Any, Any, Re
     if reduced.result is None:
         raise GraphRagError(f"the answer could not be put together: {reduced.error}")
     dropped = sum(a.dropped_references for a in found.answers)
-    return Read(found.contexts, to_reduce, reduced.result, found.errors, dropped)
+    return MapReading(found.contexts, to_reduce, reduced.result, found.errors, dropped)
 
 
 def _plain(question: str) -> str:

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from graphrag_ray.base.declarations import SEARCHED
 from graphrag_ray.query.answer import ContextUsed
 from graphrag_ray.query.budget import Most, check_room, reading, refuse_beyond, showing
 from graphrag_ray.query.cited_numbers import shown_in
-from graphrag_ray.query.embedded import TABLE_OF
 from graphrag_ray.query.levels import Levels
 from graphrag_ray.query.map_reduce import pack
 from graphrag_ray.query.method import Dialogues, Given, Kind, Ran, Rows
@@ -41,7 +41,6 @@ from graphrag_ray.query.record_rows import looked_up
 
 Ints = npt.NDArray[np.int64]
 
-KIND: Kind = "community_report"
 ADVICE = "Raise the budget, or ask without --dynamic."
 
 
@@ -87,9 +86,9 @@ class Selected:
 
 
 def select(
-    question: str, given: Given, known: Levels, ids: Sequence[str], max_level: int
+    question: str, given: Given, kind: Kind, known: Levels, ids: Sequence[str], max_level: int
 ) -> Generator[Any, Any, Selected]:
-    """Rate reports from the root down to `max_level`. ids: [rows] of the reports table.
+    """Rate reports from the root down to `max_level`. kind: that the reports are; ids: [rows] of their table.
 
     Raises BudgetSpent where rating the first level and reading one context of it could exceed the budget.
     """
@@ -110,7 +109,7 @@ def select(
             rated = replace(rated, ended=f"C{known.level[frontier[0]]} could not be rated within the budget.")
             break
         rated = yield from _rate_level(
-            question, given, known, ids, frontier, max_level, replace(rated, most=most)
+            question, given, kind, known, ids, frontier, max_level, replace(rated, most=most)
         )
         found = _selection(question, given, known, rated)
         if selected is None or (rated.most + found.most).within(query):
@@ -126,6 +125,7 @@ def select(
 def _rate_level(
     question: str,
     given: Given,
+    kind: Kind,
     known: Levels,
     ids: Sequence[str],
     frontier: Ints,
@@ -135,8 +135,8 @@ def _rate_level(
     query, spec = given.settings.query, rate_spec(given.settings, given.prompts)
     with_report = frontier[known.report[frontier] >= 0]
     place_of = {ids[known.report[place]]: int(place) for place in with_report}
-    records = (yield from looked_up({KIND: list(place_of)}, given))[KIND]
-    below = yield from _titles_below(known, ids, with_report, max_level)
+    records = (yield from looked_up({kind: list(place_of)}, given))[kind]
+    below = yield from _titles_below(kind, known, ids, with_report, max_level)
     if below:
         records = {
             id_: with_below(r, below.get(place_of[id_], []), given.count) for id_, r in records.items()
@@ -164,7 +164,7 @@ def _rate_level(
 
 
 def _titles_below(
-    known: Levels, ids: Sequence[str], places: Ints, max_level: int
+    kind: Kind, known: Levels, ids: Sequence[str], places: Ints, max_level: int
 ) -> Generator[Any, Any, dict[int, list[str]]]:
     """By place, the titles of the reports directly below it that may be rated next, the highest rated first;
     places without any are left out."""
@@ -173,7 +173,7 @@ def _titles_below(
     above = {ids[known.report[child]]: at[int(known.parent[child])] for child in np.flatnonzero(inside)}
     if not above:
         return {}
-    rows = (yield Rows(TABLE_OF[KIND], ["id", "title", "rank"], list(above))).to_pylist()
+    rows = (yield Rows(SEARCHED[kind].table, ["id", "title", "rank"], list(above))).to_pylist()
     found: dict[int, list[str]] = {}
     for row in sorted(rows, key=lambda r: (-(r["rank"] or 0.0), r["id"])):
         found.setdefault(above[row["id"]], []).append(row["title"] or "")

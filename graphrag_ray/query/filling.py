@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphrag_ray.base import records
+from graphrag_ray.base.declarations import REPORT_SECTIONS
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.reports.plan import MIN_CONTEXT_TOKENS, NUMBER_TOKENS, element_cap
 from graphrag_ray.reports.report_context import COLUMNS, Context, Count, Record, fit, record_tokens, write
@@ -133,7 +134,7 @@ class _Sheet:
     def _fitted(self, record: Record, room: int) -> Record | None:
         """The record, cut where it is too long for a context like this; None where nothing of it fits."""
         limit = room - self._heading(record.section, always=True) - NUMBER_TOKENS
-        if record.section not in ("Reports", "Sources"):
+        if record.section not in (*REPORT_SECTIONS, "Sources"):
             limit = min(limit, element_cap(self._budget))
         return fit(record, limit, self._count) if limit >= MIN_SHOWN_TOKENS else None
 

@@ -9,35 +9,37 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from graphrag_ray.base.declarations import HierarchyKind
 from graphrag_ray.base.errors import BudgetSpent, GraphRagError
 from graphrag_ray.base.wording import plural
 from graphrag_ray.query.answer import Answer
+from graphrag_ray.query.asked_hierarchy import asked_hierarchy, communities_of, reports_of
 from graphrag_ray.query.budget import Most, budget_in_words, has_budget, reading, refuse_beyond
 from graphrag_ray.query.dynamic import Selected, select
 from graphrag_ray.query.levels import Ints, LevelReports, Levels, is_auto, levels
 from graphrag_ray.query.map_parts import ToRead, answered, read
-from graphrag_ray.query.method import Given, Method, Question, Rows
+from graphrag_ray.query.method import Given, Method, Question
 from graphrag_ray.query.recounted import recounted
 from graphrag_ray.settings.index_settings import Query
 
 NAME = "global"
-REPORTS = Rows("community_reports", ["id", "community", "n_tokens", "hierarchy"])
-COMMUNITIES = Rows("communities", ["community", "level", "parent", "hierarchy"])
 ADVICE = "Raise the budget, or let it decide the level: --level auto."
 
 
 def search(question: Question, given: Given) -> Method:
     """Read all reports of C_k, or those that dynamic selection finds.
 
-    Raises LevelNotFound, BudgetSpent, UsageError for a question that leaves no room for data.
+    Raises LevelNotFound, BudgetSpent, UsageError for a question that leaves no room for data, or a hierarchy
+    that the snapshot does not have.
     """
-    reports, communities = yield REPORTS, COMMUNITIES
-    reports = yield from recounted("community_report", reports, given)
-    known = levels(communities, reports)
+    kind = asked_hierarchy(given)
+    reports, communities = yield reports_of(kind), communities_of(kind)
+    reports = yield from recounted(kind.reports, reports, given)
+    known = levels(communities, reports, kind.name)
     if given.settings.query.dynamic:
-        return (yield from _dynamic(question, given, known, reports))
+        return (yield from _dynamic(question, given, known, kind, reports))
     chosen, why = choose(question, given, known, reports)
-    what = yield from read(question.text, given, of_rows(reports, chosen.rows))
+    what = yield from read(question.text, given, of_rows(kind, reports, chosen.rows))
     notes = (*why, *gaps(chosen))
     return (yield from answered(question.text, NAME, "reports", what, level=chosen.level, notes=notes))
 
@@ -83,15 +85,18 @@ def _within_budget(found: LevelReports, known: Levels, most: Callable[[LevelRepo
     return f"C{found.level} is the finest level within the budget: {most(found)}{more}."
 
 
-def _dynamic(question: Question, given: Given, known: Levels, reports: pa.Table) -> Method:
+def _dynamic(
+    question: Question, given: Given, known: Levels, kind: HierarchyKind, reports: pa.Table
+) -> Method:
     query = given.settings.query
     if not known.n_levels or not (known.report >= 0).any():
         raise known.empty()
     deepest = min(query.dynamic_max_level, known.n_levels - 1)
     if not is_auto(question.level):
         deepest = known.parse(question.level, query.context_tokens)
-    selected = yield from select(question.text, given, known, reports["id"].to_pylist(), deepest)
-    what = yield from read(question.text, given, of_rows(reports, known.report[selected.places]))
+    ids = reports["id"].to_pylist()
+    selected = yield from select(question.text, given, kind.reports, known, ids, deepest)
+    what = yield from read(question.text, given, of_rows(kind, reports, known.report[selected.places]))
     notes = rated_in_words(selected, deepest)
     answer: Answer = yield from answered(question.text, NAME, "reports", what, notes=notes)
     return replace(answer, contexts=(*selected.rated.contexts, *answer.contexts))
@@ -113,10 +118,10 @@ def rated_in_words(selected: Selected, deepest: int) -> tuple[str, ...]:
     return tuple(text for applies, text in said if applies)
 
 
-def of_rows(reports: pa.Table, rows: Ints) -> ToRead:
-    """Rows of the reports table, to be read."""
+def of_rows(kind: HierarchyKind, reports: pa.Table, rows: Ints) -> ToRead:
+    """Rows of a table of reports, to be read."""
     chosen = reports.take(pa.array(rows))
-    return ToRead("community_report", chosen["id"].to_pylist(), chosen["n_tokens"].to_pylist())
+    return ToRead(kind.reports, chosen["id"].to_pylist(), chosen["n_tokens"].to_pylist())
 
 
 def gaps(chosen: LevelReports) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from graphrag_ray.reports.report_reply import Problem, finite, json_at
+from graphrag_ray.reports.report_reply import ReplyProblem, finite, json_at
 
 Entry = Mapping[str, Any]
 """Keys are lower case without anything but letters and digits; values as the model wrote them."""
@@ -22,7 +22,7 @@ _ENTRY_END = re.compile(r"[\s,\]`]*+\}")
 """Read backwards."""
 
 
-def entries(text: str, key: str, finish_reason: str = "stop") -> list[Entry] | Problem:
+def entries(text: str, key: str, finish_reason: str = "stop") -> list[Entry] | ReplyProblem:
     """The records of the list `key` in a reply; [] where it says that there are none.
 
     finish_reason "length": the record in which the reply was cut off does not count.
@@ -35,9 +35,11 @@ def entries(text: str, key: str, finish_reason: str = "stop") -> list[Entry] | P
         if repaired and finish_reason == "length" and not _ENTRY_END.match(text[::-1]):
             found = found[:-1]
             if not found:
-                return Problem(_OPEN)
+                return ReplyProblem(_OPEN)
         return found
-    return Problem(_OPEN if finish_reason == "length" else f"it holds no JSON object with a list `{key}`")
+    return ReplyProblem(
+        _OPEN if finish_reason == "length" else f"it holds no JSON object with a list `{key}`"
+    )
 
 
 def field(text: str, key: str) -> Any:

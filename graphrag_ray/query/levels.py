@@ -153,7 +153,7 @@ def is_auto(level: str | int | None) -> bool:
     return level is None or str(level).strip().lower() == AUTO
 
 
-def levels(communities: pa.Table, reports: pa.Table, hierarchy: str = "leiden") -> Levels:
+def levels(communities: pa.Table, reports: pa.Table, hierarchy: str) -> Levels:
     """Read a hierarchy's levels.
 
     communities   columns community, level, parent, hierarchy

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from graphrag_ray.base.ids import report_id
 from graphrag_ray.base.schema import search_table
+from graphrag_ray.query.asked_hierarchy import asked_hierarchy, communities_of
 from graphrag_ray.query.embedded import check_embedded
 from graphrag_ray.query.filling import Share, fill
 from graphrag_ray.query.levels import is_auto, levels
@@ -40,7 +41,6 @@ from graphrag_ray.query.where import among, within
 from graphrag_ray.reports.report_context import Context, Record, claim_of
 
 NAME = "local"
-HIERARCHY = "leiden"
 NO_REPORTS = "Reports on communities were left out: they also say what other documents say."
 DEFAULT_LEVEL = 2
 """The level that Microsoft GraphRAG's command line reads; the finest of an index that has fewer."""
@@ -52,6 +52,7 @@ MOST_AMONG = 10_000
 of an entity that is everywhere takes longer to search by than to do without."""
 
 ENTITIES = ["id", "text_unit_ids"]
+MEMBERS = ["id", "level", "hierarchy", "entity_ids"]
 EDGES = ["id", "source_id", "target_id", "combined_degree", "weight", "text_unit_ids"]
 CLAIMS = ["id", "subject_id", "object_id", "type", "status", "start_date", "end_date", "description"]
 CLAIMS += ["subject_entity_id", "text_unit_ids"]
@@ -59,10 +60,10 @@ CLAIMS += ["subject_entity_id", "text_unit_ids"]
 
 def search(question: Question, given: Given) -> Method:
     """Answer from what stands around the entities that the question is near. Raises LevelNotFound, and
-    UsageError for an index without embeddings of entities or conditions that cannot be met."""
+    UsageError for an index without a graph or embeddings of entities, or conditions that cannot be met."""
     chunks = yield from within(question.where)
     check_embedded(given, NAME, ["entity"])
-    finest = yield from finest_level(question.level)
+    finest = yield from finest_level(question.level, given)
     context = yield from context_for(question.text, given, finest=finest, chunks=chunks)
     what = yield from read(question.text, given, context)
     return (yield from answered(question.text, NAME, what, [] if chunks is None else [NO_REPORTS]))
@@ -76,9 +77,10 @@ def context_for(
     finest   level of the finest reports that are shown; see `finest_level`
     chunks   ids of the only ones that count (see where.py): nothing that others say is shown then
     """
+    asked_hierarchy(given, over="entity")
     check_embedded(given, NAME, ["entity"])
     near, named = yield from _near(text, given, chunks)
-    around = yield from _around([e["id"] for e in near], chunks)
+    around = yield from _around([e["id"] for e in near], given, chunks)
     elements = yield from _elements(near, around, given, chunks)
     sources, left_out = yield from _sources(text, near, named, around, given, chunks)
     reports = [] if chunks is not None else (yield from _reports(near, around, finest, given))
@@ -93,13 +95,14 @@ def context_for(
     return (yield from with_neighbours(context, shares, given, left_out))
 
 
-def finest_level(level: str | int | None) -> Generator[Any, Any, int]:
+def finest_level(level: str | int | None, given: Given) -> Generator[Any, Any, int]:
     """A level as the caller wrote it; None or auto: DEFAULT_LEVEL. Raises LevelNotFound."""
+    kind = asked_hierarchy(given, over="entity")
     if is_auto(level):
         return DEFAULT_LEVEL
-    communities = yield Rows("communities", ["community", "level", "parent", "hierarchy"])
+    communities = yield communities_of(kind)
     without_reports = communities.slice(0, 0).rename_columns(["community", "n_tokens", "parent", "hierarchy"])
-    return levels(communities, without_reports, HIERARCHY).parse(level, 0)
+    return levels(communities, without_reports, kind.name).parse(level, 0)
 
 
 def _near(
@@ -132,12 +135,14 @@ class _Around:
     communities: pa.Table
 
 
-def _around(entities: Sequence[str], chunks: Collection[str] | None) -> Generator[Any, Any, _Around]:
+def _around(
+    entities: Sequence[str], given: Given, chunks: Collection[str] | None
+) -> Generator[Any, Any, _Around]:
     leaving, arriving, claims, communities = yield (
         Rows("relationships", EDGES, entities, by="source_id"),
         Rows("relationships", EDGES, entities, by="target_id"),
         Rows("covariates", CLAIMS, entities, by="subject_entity_id"),
-        Rows("communities", ["id", "level", "hierarchy", "entity_ids"], entities, by="entity_ids"),
+        Rows(asked_hierarchy(given).communities, MEMBERS, entities, by="entity_ids"),
     )
 
     only = None if chunks is None else set(chunks)
@@ -211,13 +216,14 @@ def _nearest(
 def _reports(
     near: Sequence[Row], around: _Around, finest: int, given: Given
 ) -> Generator[Any, Any, list[Record]]:
-    found = memberships(around.communities, [e["id"] for e in near], finest, HIERARCHY)
+    kind = asked_hierarchy(given)
+    found = memberships(around.communities, [e["id"] for e in near], finest, kind.name)
     report = {m.community: report_id(m.community) for m in found}
-    ranks = _by_id((yield Rows("community_reports", ["id", "rank"], list(report.values()))))
+    ranks = _by_id((yield Rows(kind.reports_table, ["id", "rank"], list(report.values()))))
     rank = {c: ranks[id_]["rank"] for c, id_ in report.items() if id_ in ranks}
     ids = [report[c] for c in communities_in_order(found, rank)]
-    known = yield from looked_up({"community_report": ids}, given)
-    return _in_order(ids, known["community_report"])
+    known = yield from looked_up({kind.reports: ids}, given)
+    return _in_order(ids, known[kind.reports])
 
 
 def _in_order(ids: Sequence[str], records: Mapping[str, Record]) -> list[Record]:

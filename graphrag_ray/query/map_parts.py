@@ -50,7 +50,7 @@ class ToRead:
 
 
 @dataclass(frozen=True)
-class Read:
+class MapReading:
     """What the contexts said.
 
     contexts             what was read, with the highest score in each; None where its dialogue failed
@@ -65,7 +65,7 @@ class Read:
     dropped_references: int = 0
 
 
-def read(question: str, given: Given, wanted: ToRead) -> Generator[Any, Any, Read]:
+def read(question: str, given: Given, wanted: ToRead) -> Generator[Any, Any, MapReading]:
     """Shuffle records of one section, pack them into contexts, ask each, draw the answers together.
 
     A batch of BATCH_TOKENS after the other, so that the memory that this takes does not grow with the texts;
@@ -99,7 +99,7 @@ def read(question: str, given: Given, wanted: ToRead) -> Generator[Any, Any, Rea
     if reduced.result is None:
         raise GraphRagError(f"the answer could not be put together: {reduced.error}")
     dropped = sum(a.dropped_references for a in answers)
-    return Read(contexts, to_reduce, reduced.result, errors, dropped)
+    return MapReading(contexts, to_reduce, reduced.result, errors, dropped)
 
 
 def batches(wanted: ToRead, seed: int, tokens: int) -> Iterator[list[str]]:
@@ -118,7 +118,13 @@ def batches(wanted: ToRead, seed: int, tokens: int) -> Iterator[list[str]]:
 
 
 def answered(
-    question: str, method: str, what: str, read: Read, *, level: int | None = None, notes: Sequence[str] = ()
+    question: str,
+    method: str,
+    what: str,
+    read: MapReading,
+    *,
+    level: int | None = None,
+    notes: Sequence[str] = (),
 ) -> Generator[Any, Any, Answer]:
     """The answer, without costs and seconds, which the caller knows.
 
@@ -133,7 +139,7 @@ def compose(
     question: str,
     method: str,
     what: str,
-    read: Read,
+    read: MapReading,
     number: Mapping[Reference, int],
     *,
     level: int | None = None,
@@ -169,7 +175,7 @@ def _reduced(context: ReduceContext) -> tuple[ContextUsed, ...]:
     return (ContextUsed("reduce", shown, context.n_tokens, context.left_out, context.cut),)
 
 
-def _notes(what: str, read: Read, failed: int, why: str) -> tuple[str, ...]:
+def _notes(what: str, read: MapReading, failed: int, why: str) -> tuple[str, ...]:
     left_out, cut = read.reduce_context.left_out, sum(c.cut for c in read.contexts)
     missing = f"{failed} of {len(read.contexts)} parts of the {what}"
     said = (

@@ -33,7 +33,7 @@ from graphrag_ray.reports.report_context import (
     record_tokens,
     write,
 )
-from graphrag_ray.reports.report_reply import Problem
+from graphrag_ray.reports.report_reply import ReplyProblem
 from graphrag_ray.settings.index_settings import Settings
 from graphrag_ray.settings.prompts import Prompt, reply_lengths
 
@@ -171,10 +171,10 @@ def map_answer(question: str, context: Context, spec: AnswerSpec) -> Dialogue[Ma
     request = request_of("map", variables, spec)
     reply: ChatReply = yield request
     scored = parse_scored(reply.text)
-    if isinstance(scored, Problem):
+    if isinstance(scored, ReplyProblem):
         reply = yield correction_of(request, reply, scored, spec)
         scored = parse_scored(reply.text)
-    if isinstance(scored, Problem):
+    if isinstance(scored, ReplyProblem):
         raise DialogueFailed(f"map: still not usable after a correction: {scored.text}")
     text, references, dropped, truncated = resolved(scored.text, reply, context.numbering)
     return MapAnswer(text, scored.score, references, truncated, dropped)
@@ -233,7 +233,7 @@ def asked_for_text(
     request = request_of(prompt, {**variables_of(question, spec), **shown}, spec)
     reply: ChatReply = yield request
     if not without_scores(reply.text):
-        reply = yield correction_of(request, reply, Problem("it is empty"), spec)
+        reply = yield correction_of(request, reply, ReplyProblem("it is empty"), spec)
     if not (written := without_scores(reply.text)):
         raise DialogueFailed(f"{prompt}: the reply is empty, also after a correction")
     text, references, dropped, truncated = resolved(written, reply, numbering)
@@ -336,7 +336,9 @@ def request_of(
     )
 
 
-def correction_of(request: ChatRequest, reply: ChatReply, problem: Problem, spec: AnswerSpec) -> ChatRequest:
+def correction_of(
+    request: ChatRequest, reply: ChatReply, problem: ReplyProblem, spec: AnswerSpec
+) -> ChatRequest:
     """The turn after a reply that cannot be used: there is one."""
     cut_off = "it was cut off before its end, write less; " if reply.finish_reason == "length" else ""
     variables = {"problem": cut_off + problem.text}

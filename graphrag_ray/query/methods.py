@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -13,64 +14,109 @@ if TYPE_CHECKING:
 
 DEFAULT = "global"
 
-FILES: Mapping[str, str] = {
-    "global": "global_search",
-    "text": "text_search",
-    "local": "local_search",
-    "vector": "vector_search",
-    "hybrid": "hybrid_search",
-    "drift": "drift_search",
-    "auto": "auto_search",
-}
-"""Name -> module of this room whose function `search` it is."""
-
-ASKED: Mapping[str, tuple[str, ...]] = {
-    "global": ("map", "reduce"),
-    "text": ("map", "reduce"),
-    "local": ("embed", "answer"),
-    "vector": ("embed", "answer"),
-    "hybrid": ("embed", "answer"),
-    "drift": ("embed", "drift", "reduce"),
-    "auto": ("embed", "answer", "map", "reduce"),
-}
-"""Name -> stages whose models it asks, beside those of `stages`."""
-
 MOST_TOLD = 100
 """Characters of a condition that a message repeats."""
-WITH_LEVELS = ("global", "local", "drift")
-"""Methods that read reports of a level."""
-WITH_DYNAMIC = ("global", "auto")
-"""Methods that may select reports by rating them, where the settings say so."""
-WITH_CONDITIONS = ("vector", "hybrid", "local", "text", "auto")
-"""Methods that read chunks, so that conditions on documents can restrict them."""
-INSTEAD: Mapping[str, str] = {"global": "text", "drift": "local"}
-"""What answers most alike, of those that conditions can restrict."""
+
+
+@dataclass(frozen=True)
+class MethodKind:
+    """A way of answering.
+
+    file        the module of this room whose function `search` it is
+    asks        the stages whose models it asks, beside those of `stages`
+    reads       what it reads, in words
+    levels      it reads reports of a level
+    dynamic     it may select reports by rating them, where the settings say so
+    graph       it needs entities
+    instead     what answers most alike, where conditions on documents cannot restrict this one
+    others      ways that read something else: hints where nothing was found
+    """
+
+    file: str
+    asks: tuple[str, ...]
+    reads: str
+    levels: bool = False
+    dynamic: bool = False
+    graph: bool = False
+    instead: str = ""
+    others: tuple[str, ...] = ()
+
+
+METHODS: Mapping[str, MethodKind] = {
+    "global": MethodKind(
+        "global_search",
+        ("map", "reduce"),
+        "what the reports say of the whole",
+        levels=True,
+        dynamic=True,
+        instead="text",
+        others=("local", "hybrid"),
+    ),
+    "text": MethodKind("text_search", ("map", "reduce"), "all of the text"),
+    "local": MethodKind(
+        "local_search",
+        ("embed", "answer"),
+        "what stands around a name",
+        levels=True,
+        graph=True,
+        others=("hybrid", "global"),
+    ),
+    "vector": MethodKind(
+        "vector_search", ("embed", "answer"), "passages, by meaning", others=("hybrid", "local")
+    ),
+    "hybrid": MethodKind(
+        "hybrid_search", ("embed", "answer"), "passages, by words and meaning", others=("local", "global")
+    ),
+    "drift": MethodKind(
+        "drift_search",
+        ("embed", "drift", "reduce"),
+        "reports, then what they leave open",
+        levels=True,
+        graph=True,
+        instead="local",
+        others=("hybrid", "global"),
+    ),
+    "auto": MethodKind(
+        "auto_search", ("embed", "answer", "map", "reduce"), "what one of three reads", dynamic=True
+    ),
+}
+"""By the name that users give them."""
 
 
 def method(name: str) -> Callable[[Question, Given], Method]:
     """Raises UsageError for a name that there is not."""
-    if name not in FILES:
-        raise UsageError(f"there is no method {name!r}; there are {', '.join(FILES)}")
-    found: Callable[[Question, Given], Method] = import_module(f"graphrag_ray.query.{FILES[name]}").search
+    found: Callable[[Question, Given], Method] = import_module(
+        f"graphrag_ray.query.{_kind(name).file}"
+    ).search
     return found
 
 
 def stages(name: str, dynamic: bool = False, following: bool = False) -> list[str]:
     """The stages whose models a question asks. following: it leans on earlier ones."""
-    more = [*(["rate"] if dynamic and name in WITH_DYNAMIC else []), *(["condense"] if following else [])]
-    return [*ASKED[name], *more]
+    own = _kind(name)
+    more = [*(["rate"] if dynamic and own.dynamic else []), *(["condense"] if following else [])]
+    return [*own.asks, *more]
 
 
 def check(name: str, level: str | int | None, where: Sequence[str]) -> None:
-    """Raises UsageError for what a method cannot do: it is refused, not passed over."""
-    if level is not None and name not in WITH_LEVELS:
-        raise UsageError(f"{name} search has no levels; {_listed(WITH_LEVELS)} search have")
-    if where and name not in WITH_CONDITIONS:
+    """Raises UsageError for what a method cannot do, and for one that there is not."""
+    own = _kind(name)
+    if level is not None and not own.levels:
+        with_levels = [n for n, m in METHODS.items() if m.levels]
+        raise UsageError(f"{name} search has no levels; {_listed(with_levels)} search have")
+    if where and own.instead:
+        can = [n for n, m in METHODS.items() if not m.instead]
         raise UsageError(
             f"{name} search cannot be restricted to some documents ({where[0][:MOST_TOLD]!r}): "
-            f"{_listed(WITH_CONDITIONS)} search can. Its reports are written from many documents; nearest to "
-            f"it under the same conditions is {INSTEAD[name]} search (--method {INSTEAD[name]})"
+            f"{_listed(can)} search can. Its reports are written from many documents; nearest to "
+            f"it under the same conditions is {own.instead} search (--method {own.instead})"
         )
+
+
+def _kind(name: str) -> MethodKind:
+    if name not in METHODS:
+        raise UsageError(f"there is no method {name[:MOST_TOLD]!r}; there are {', '.join(METHODS)}")
+    return METHODS[name]
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -21,18 +21,18 @@ ADVICE = "Raise the budget, or lower query.context_tokens."
 
 
 @dataclass(frozen=True)
-class Read:
+class ContextReading:
     """What was read, and what it says."""
 
     context: Context
     said: Reduced
 
 
-def read(question: str, given: Given, context: Context) -> Generator[Any, Any, Read]:
+def read(question: str, given: Given, context: Context) -> Generator[Any, Any, ContextReading]:
     """Ask one context; nothing is asked of an empty one. Raises UsageError for a question that leaves no room
     for data, BudgetSpent."""
     if not context.numbering:
-        return Read(context, Reduced(NOTHING_FOUND, found=False))
+        return ContextReading(context, Reduced(NOTHING_FOUND, found=False))
     spec = answer_spec(given.settings, given.prompts)
     check_room(question, given, [spec])
     refuse_beyond(asking(question, given, PHASE, spec, 1, context.n_tokens), given.settings.query, ADVICE)
@@ -40,11 +40,11 @@ def read(question: str, given: Given, context: Context) -> Generator[Any, Any, R
     (ran,) = yield Dialogues(PHASE, [last], last=True, numbering=context.numbering)
     if ran.result is None:
         raise GraphRagError(f"the question could not be answered: {ran.error}")
-    return Read(context, ran.result)
+    return ContextReading(context, ran.result)
 
 
 def answered(
-    question: str, method: str, read: Read, notes: Sequence[str] = ()
+    question: str, method: str, read: ContextReading, notes: Sequence[str] = ()
 ) -> Generator[Any, Any, Answer]:
     """The answer, without costs and seconds, which the caller knows; what cites nothing found nothing.
 

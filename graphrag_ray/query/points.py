@@ -26,7 +26,7 @@ from graphrag_ray.query.map_reduce import (
 )
 from graphrag_ray.query.score import without_scores
 from graphrag_ray.reports.report_context import Context
-from graphrag_ray.reports.report_reply import Problem
+from graphrag_ray.reports.report_reply import ReplyProblem
 from graphrag_ray.settings.index_settings import Settings
 from graphrag_ray.settings.prompts import Prompt
 
@@ -87,10 +87,10 @@ def map_points(question: str, context: Context, spec: AnswerSpec) -> Dialogue[tu
     request = request_of(PROMPT, variables, spec, POINTS_SCHEMA)
     reply: ChatReply = yield request
     found = parse_points(reply.text, reply.finish_reason)
-    if isinstance(found, Problem):
+    if isinstance(found, ReplyProblem):
         reply = yield correction_of(request, reply, found, spec)
         found = parse_points(reply.text, reply.finish_reason)
-    if isinstance(found, Problem):
+    if isinstance(found, ReplyProblem):
         raise DialogueFailed(f"map: still not usable after a correction: {found.text}")
     answers = []
     for point in found:
@@ -99,22 +99,22 @@ def map_points(question: str, context: Context, spec: AnswerSpec) -> Dialogue[tu
     return tuple(answers)
 
 
-def parse_points(reply: str, finish_reason: str = "stop") -> tuple[Point, ...] | Problem:
+def parse_points(reply: str, finish_reason: str = "stop") -> tuple[Point, ...] | ReplyProblem:
     """The points of a reply; those without a text do not count.
 
     A score that cannot be read is a problem, never a zero: a zero drops the point.
     """
     found = entries(reply, "points", finish_reason)
-    if isinstance(found, Problem):
+    if isinstance(found, ReplyProblem):
         return found
     points = []
     for entry in found:
         text = without_scores(words(entry, "description", "point", "text", "answer"))
         score = number(entry.get("score"), 100.0)
         if text and score is None:
-            return Problem("a point has no `score`, which is a number from 0 to 100")
+            return ReplyProblem("a point has no `score`, which is a number from 0 to 100")
         if text and score is not None:
             points.append(Point(text, score))
     if found and not points:
-        return Problem("no point has a `description`")
+        return ReplyProblem("no point has a `description`")
     return tuple(points)

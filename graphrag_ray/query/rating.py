@@ -16,7 +16,7 @@ from graphrag_ray.base.messages import ChatReply, Dialogue
 from graphrag_ray.query.json_entries import entries, number
 from graphrag_ray.query.map_reduce import AnswerSpec, correction_of, request_of, spec_of, variables_of
 from graphrag_ray.reports.report_context import Context, Count, Record, clean, longest_start
-from graphrag_ray.reports.report_reply import Problem
+from graphrag_ray.reports.report_reply import ReplyProblem
 from graphrag_ray.settings.index_settings import Settings
 from graphrag_ray.settings.prompts import Prompt
 
@@ -104,7 +104,7 @@ def parse_ratings(reply: str, known: Collection[int], finish_reason: str = "stop
     that is read in vain costs less than one that is missed."""
     listed = entries(reply, "ratings", finish_reason)
     found: dict[int, float] = {}
-    for entry in [] if isinstance(listed, Problem) else listed:
+    for entry in [] if isinstance(listed, ReplyProblem) else listed:
         name = number(next((entry[k] for k in ("id", "report", "reportid") if k in entry), None), 1e9)
         rating = number(next((entry[k] for k in ("rating", "score") if k in entry), None), HIGHEST)
         if name is not None and rating is not None and name == int(name) and int(name) in known:
@@ -112,6 +112,8 @@ def parse_ratings(reply: str, known: Collection[int], finish_reason: str = "stop
     return found
 
 
-def _missing(found: Collection[int], known: Collection[int]) -> Problem | None:
+def _missing(found: Collection[int], known: Collection[int]) -> ReplyProblem | None:
     without = [n for n in known if n not in found]
-    return Problem(f"it has no rating from 0 to 5 for {', '.join(map(str, without))}") if without else None
+    return (
+        ReplyProblem(f"it has no rating from 0 to 5 for {', '.join(map(str, without))}") if without else None
+    )

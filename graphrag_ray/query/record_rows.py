@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
+from graphrag_ray.base.declarations import REPORTS, SEARCHED
 from graphrag_ray.corpus.document_titles import label
 from graphrag_ray.corpus.metadata import columns_of, metadata_lines
-from graphrag_ray.query.embedded import TABLE_OF
 from graphrag_ray.query.method import Given, Kind, Rows
 from graphrag_ray.reports.report_context import (
     Count,
@@ -41,7 +41,11 @@ class _Shown:
     instances: str = ""
 
 
-_SHOWN: Mapping[Kind, _Shown] = {
+def _report(section: str, row: Row) -> Record:
+    return report_record(row["id"], row["title"], row["full_content"], section)
+
+
+_SHOWN: dict[Kind, _Shown] = {
     "text_unit": _Shown(("text", "document_id"), lambda r: source(r["id"], r["text"], r.get("document", ""))),
     "entity": _Shown(
         ("title", "description"),
@@ -53,9 +57,9 @@ _SHOWN: Mapping[Kind, _Shown] = {
         lambda r: relationship(r["id"], r["source"], r["target"], r["description"]),
         "relationship_instances",
     ),
-    "community_report": _Shown(
-        ("title", "full_content"), lambda r: report_record(r["id"], r["title"], r["full_content"])
-    ),
+}
+_SHOWN |= {
+    kind: _Shown(("title", "full_content"), partial(_report, SEARCHED[kind].section)) for kind in REPORTS
 }
 
 
@@ -109,7 +113,7 @@ def _rows_for(kind: Kind, ids: Sequence[str], within: Collection[str] | None = N
     """What has to be read for the records of these ids."""
     shown = _SHOWN[kind]
     if within is None or not shown.instances:
-        return Rows(TABLE_OF[kind], ["id", *shown.columns], ids)
+        return Rows(SEARCHED[kind].table, ["id", *shown.columns], ids)
     return Rows(shown.instances, [f"{kind}_id", "text_unit_id", *shown.columns], ids, by=f"{kind}_id")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from graphrag_ray.reports.report_reply import Problem
+from graphrag_ray.reports.report_reply import ReplyProblem
 
 _NAME = r"ANSWER[\s_]*HELPFULNESS"
 _SCORE = re.compile(
@@ -27,23 +27,23 @@ class Scored:
     score: float
 
 
-def parse_scored(reply: str) -> Scored | Problem:
+def parse_scored(reply: str) -> Scored | ReplyProblem:
     """Split a map reply into its answer and its score. An answer may be empty where the score is zero.
 
     A score that is missing or contradicts itself is a problem, never a zero: a zero drops the answer.
     """
     scores = {min(max(float(number), 0.0), 100.0) for number in _SCORE.findall(reply)}
     if not scores:
-        return Problem(
+        return ReplyProblem(
             "it has no score, which is a line <ANSWER_HELPFULNESS> N </ANSWER_HELPFULNESS> with a number "
             "from 0 to 100 for N"
         )
     if len(scores) > 1:
-        return Problem("it has several scores that differ, and needs one for the whole answer")
+        return ReplyProblem("it has several scores that differ, and needs one for the whole answer")
     score = scores.pop()
     text = without_scores(reply)
     if not text and score > 0:
-        return Problem("it has a score above zero but no answer")
+        return ReplyProblem("it has a score above zero but no answer")
     return Scored(text, score)
 
 

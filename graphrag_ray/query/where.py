@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from graphrag_ray.base.declarations import REPORTS
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.corpus.metadata import PREFIX, as_texts, column, columns_of
 from graphrag_ray.query.method import Kind, Rows
@@ -87,10 +88,10 @@ def among(kind: Kind, chunks: Collection[str] | None) -> Generator[Any, Any, lis
     """
     if chunks is None or kind == "text_unit":
         return None if chunks is None else sorted(chunks)
-    if kind == "community_report":
+    if kind in REPORTS:
         raise UsageError(
             "reports are written from many documents: conditions on documents cannot be met by them. Leave "
-            "out the conditions, or community_report in query.hybrid_over"
+            f"out the conditions, or {kind} in query.hybrid_over"
         )
     column = f"{kind}_ids"
     units = yield Rows("text_units", [column], list(chunks))

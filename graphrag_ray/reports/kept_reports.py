@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from graphrag_ray.base.declarations import REPORT_SECTIONS
 from graphrag_ray.base.records import Reference
 from graphrag_ray.reports.report_context import Context, Record
 from graphrag_ray.reports.report_dialogue import Report
@@ -162,7 +163,10 @@ def _pairs(before: Sequence[Shown], now: Sequence[Shown]) -> Iterator[tuple[Show
         new = [r for r in new if id(r) not in taken]
     for one in old:  # and one that was written again
         alike = [
-            overlap(one.evidence, r.evidence) if r.section == one.section == "Reports" else 0 for r in new
+            overlap(one.evidence, r.evidence)
+            if r.section == one.section and one.section in REPORT_SECTIONS
+            else 0
+            for r in new
         ]
         at = max(range(len(new)), key=alike.__getitem__, default=-1)
         yield one, new.pop(at) if at >= 0 and alike[at] >= ALIKE else None
@@ -184,7 +188,7 @@ def _may_tell_of(before: Sketch, now: Sketch, lost: Lost) -> bool:
     there, ids = {r.text for r in now.records}, set(lost.elements.tolist())
 
     def may(record: Shown) -> bool:
-        return lost.deleted if record.section == "Reports" else record.id in ids
+        return lost.deleted if record.section in REPORT_SECTIONS else record.id in ids
 
     return any(r.text not in there and may(r) for r in before.records)
 

@@ -74,7 +74,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ContextPlan:
     """A context as integers.
 
     kinds, indices   [R] the records by falling priority. NODE: a place; EDGE and CLAIM: positions in
@@ -123,7 +123,7 @@ class Needs:
 
 
 @dataclass(slots=True)
-class Progress:
+class ReplacementProgress:
     """How far the replacement of a community's children has come; `Planner.advance` goes on from here."""
 
     community: int
@@ -167,7 +167,7 @@ class Planner:
         self._child_high = np.searchsorted(parents, communities, side="right")
         self.totals = self._all_totals()
 
-    def plan(self, community: int, report_tokens: Mapping[int, int | None]) -> Plan | Needs:
+    def plan(self, community: int, report_tokens: Mapping[int, int | None]) -> ContextPlan | Needs:
         """The plan of a community, or the report that it needs next.
 
         report_tokens: tokens of a report's line for every community whose report is known, None where
@@ -177,12 +177,12 @@ class Planner:
         child = self.advance(progress, report_tokens)
         return self.lay_out(progress, report_tokens) if child is None else Needs(community, child)
 
-    def start(self, community: int) -> Progress:
+    def start(self, community: int) -> ReplacementProgress:
         total = int(self.totals[community])
         ranked = self._ranked_children(community) if total > self.available else []
-        return Progress(community, ranked, total)
+        return ReplacementProgress(community, ranked, total)
 
-    def advance(self, progress: Progress, report_tokens: Mapping[int, int | None]) -> int | None:
+    def advance(self, progress: ReplacementProgress, report_tokens: Mapping[int, int | None]) -> int | None:
         """Replace further children as far as their reports are known.
 
         Returns the child whose report is needed next; None when the context can be laid out.
@@ -205,14 +205,14 @@ class Planner:
             progress.at += 1
         return None
 
-    def lay_out(self, progress: Progress, report_tokens: Mapping[int, int | None]) -> Plan:
+    def lay_out(self, progress: ReplacementProgress, report_tokens: Mapping[int, int | None]) -> ContextPlan:
         """The plan, once `advance` needs nothing more."""
         edges = self._remaining_edges(progress.community, sorted(progress.replaced))
         sheet = self._sheet(progress, report_tokens, edges, self._edge_key[edges])
         left_out = self._left_out(progress, sheet, len(edges))
         if not left_out.total:
             sheet = self._sheet(progress, report_tokens, edges, self._keys_among(edges))
-        return Plan(
+        return ContextPlan(
             community=progress.community,
             kinds=np.array(sheet.kinds, dtype=np.int8),
             indices=np.array(sheet.indices, dtype=np.int64),
@@ -223,7 +223,7 @@ class Planner:
         )
 
     def _sheet(
-        self, progress: Progress, report_tokens: Mapping[int, int | None], edges: Ints, keys: Ints
+        self, progress: ReplacementProgress, report_tokens: Mapping[int, int | None], edges: Ints, keys: Ints
     ) -> _Sheet:
         """Records by falling priority until one does not fit; keys: of the edges, smallest first."""
         sheet = _Sheet(self.available)
@@ -289,7 +289,7 @@ class Planner:
             tokens = min(int(self.elements.claim_tokens[claim]), self._cap)
             sheet.add(CLAIM, claim, tokens + NUMBER_TOKENS)
 
-    def _left_out(self, progress: Progress, sheet: _Sheet, n_edges: int) -> LeftOut:
+    def _left_out(self, progress: ReplacementProgress, sheet: _Sheet, n_edges: int) -> LeftOut:
         kinds = np.bincount(np.array(sheet.kinds, dtype=np.int64), minlength=4).tolist()
         starts, ends = self.hierarchy.start, self.hierarchy.end
         community, gone = progress.community, progress.replaced

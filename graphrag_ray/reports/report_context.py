@@ -13,18 +13,21 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from graphrag_ray.base import records
+from graphrag_ray.base.declarations import OF_SECTION, REPORT_SECTIONS
 from graphrag_ray.reports.plan import NUMBER_TOKENS, element_cap, report_cap
 
 Count: TypeAlias = Callable[[str], int]
 """Tokens of a text in the model's vocabulary."""
 
-COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "Reports": ("id", "title", "content"),
+_COLUMNS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(REPORT_SECTIONS, ("id", "title", "content")),
     "Entities": ("id", "entity", "description"),
     "Relationships": ("id", "source", "target", "description"),
     "Claims": ("id", "subject", "object", "type", "status", "start_date", "end_date", "description"),
     "Sources": ("id", "document", "text"),
 }
+
+COLUMNS = {section: _COLUMNS[section] for section in OF_SECTION}
 """Columns of each section, in the order in which sections are shown."""
 
 SEPARATE = (
@@ -108,9 +111,9 @@ def claim_of(row: Mapping[str, Any]) -> Record:
     return claim(row["id"], *ends, row["type"], row["status"], *dates, row["description"])
 
 
-def report_record(id_: str, title: str, full_content: str) -> Record:
+def report_record(id_: str, title: str, full_content: str, section: str = "Reports") -> Record:
     """full_content: as `full_content` wrote it or as the table holds it, whatever its references show."""
-    return _record("Reports", id_, title, shown_content(full_content))
+    return _record(section, id_, title, shown_content(full_content))
 
 
 def source(id_: str, text: str, document: str = "") -> Record:
@@ -176,7 +179,7 @@ def render(shown: Sequence[Record], budget: int, count: Count, left_out: int = 0
 
 def _n_groups(shown: Sequence[Record]) -> int:
     """Connected components of the entities under the relationships; 1 where reports stand in for some."""
-    if any(r.section == "Reports" for r in shown):
+    if any(r.section in REPORT_SECTIONS for r in shown):
         return 1
     parent = {r.fields[0]: r.fields[0] for r in shown if r.section == "Entities"}
 
@@ -233,7 +236,7 @@ def _cut_column(record: Record, column: int, limit: int, count: Count) -> Record
 
 
 def _cap(record: Record, budget: int) -> int:
-    if record.section in ("Reports", "Sources"):
+    if record.section in (*REPORT_SECTIONS, "Sources"):
         return report_cap(budget)
     return element_cap(budget)
 

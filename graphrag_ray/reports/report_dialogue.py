@@ -10,7 +10,7 @@ from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.reports.about_corpus import about_line
 from graphrag_ray.reports.report_context import Context, shown_content
-from graphrag_ray.reports.report_reply import REPORT_SCHEMA, Draft, Problem, parse_report
+from graphrag_ray.reports.report_reply import REPORT_SCHEMA, ReplyProblem, ReportDraft, parse_report
 from graphrag_ray.settings.index_settings import ROLE, Settings
 from graphrag_ray.settings.prompts import Prompt, reply_lengths
 
@@ -90,13 +90,13 @@ def report(context: Context, spec: ReportSpec) -> Dialogue[Report]:
     )
     reply: ChatReply = yield request
     draft = parse_report(reply.text, reply.finish_reason)
-    if isinstance(draft, Problem):
+    if isinstance(draft, ReplyProblem):
         correction = {"problem": draft.text}
         reply = yield request.followed_by(
             reply, "correct", spec.correct.text(correction), variables={**variables, **correction}
         )
         draft = parse_report(reply.text, reply.finish_reason)
-    if isinstance(draft, Problem):
+    if isinstance(draft, ReplyProblem):
         raise DialogueFailed(f"report: still not usable after a correction: {draft.text}")
     return _resolved(draft, context)
 
@@ -115,7 +115,7 @@ def context_text(report: Report) -> str:
     return shown_content(full_content(report))
 
 
-def _resolved(draft: Draft, context: Context) -> Report:
+def _resolved(draft: ReportDraft, context: Context) -> Report:
     cited: dict[records.Reference, None] = {}
     dropped = 0
 

@@ -51,7 +51,7 @@ about a second for so many. A usual report comes to a tenth."""
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class ReportDraft:
     """A report as the model wrote it, with references by local number."""
 
     title: str
@@ -62,13 +62,13 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ReplyProblem:
     """Why a reply cannot be used: a clause ("it is empty") for the model and for the list of failures."""
 
     text: str
 
 
-def parse_report(text: str, finish_reason: str = "stop") -> Draft | Problem:
+def parse_report(text: str, finish_reason: str = "stop") -> ReportDraft | ReplyProblem:
     """The report in a reply.
 
     finish_reason "length": the reply was cut off. What is complete counts; the field or finding in which
@@ -77,7 +77,7 @@ def parse_report(text: str, finish_reason: str = "stop") -> Draft | Problem:
     found, repaired = _json_object(text)
     cut = repaired and finish_reason == "length"
     if found is None:
-        return Problem(_too_long() if finish_reason == "length" else "it holds no JSON object")
+        return ReplyProblem(_too_long() if finish_reason == "length" else "it holds no JSON object")
     if cut:
         found = _without_last(found, complete=bool(_OBJECT_END.search(text)))
     fields = {_plain(key): value for key, value in found.items()}
@@ -96,8 +96,8 @@ def parse_report(text: str, finish_reason: str = "stop") -> Draft | Problem:
         if not there
     ]
     if problems or rating is None:
-        return Problem("; ".join([_too_long(), *problems] if cut else problems))
-    return Draft(title, summary, rating, explanation, findings[:MAX_FINDINGS])
+        return ReplyProblem("; ".join([_too_long(), *problems] if cut else problems))
+    return ReportDraft(title, summary, rating, explanation, findings[:MAX_FINDINGS])
 
 
 def json_at(text: str, start: int) -> tuple[Any, bool]:

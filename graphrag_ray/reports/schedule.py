@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.reports.elements import Elements
-from graphrag_ray.reports.plan import Plan, Planner, Progress
+from graphrag_ray.reports.plan import ContextPlan, Planner, ReplacementProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class Schedule:
         self._tokens: dict[int, int | None] = {}
         # Of communities that give sub-communities up: how far they are, by the child that they wait for,
         # and of those that wait no longer, by their own number.
-        self._waiting: dict[int, Progress] = {}
-        self._woken: dict[int, Progress] = {}
+        self._waiting: dict[int, ReplacementProgress] = {}
+        self._woken: dict[int, ReplacementProgress] = {}
         self._open: set[int] = set()
         self._failed = 0
         n = hierarchy.n_communities
@@ -79,7 +79,7 @@ class Schedule:
             failed=self._failed,
         )
 
-    def ready(self, limit: int | None = None) -> list[Plan]:
+    def ready(self, limit: int | None = None) -> list[ContextPlan]:
         """Plans of communities not handed out before: those with the longest chain of others above them that
         may wait for them, then by number.
 
@@ -102,7 +102,7 @@ class Schedule:
         if (progress := self._waiting.pop(community, None)) is not None:
             self._go_on(progress)
 
-    def _go_on(self, progress: Progress) -> None:
+    def _go_on(self, progress: ReplacementProgress) -> None:
         child = self._planner.advance(progress, self._tokens)
         if child is not None:
             self._waiting[child] = progress
@@ -111,7 +111,7 @@ class Schedule:
         self._woken[community] = progress
         heapq.heappush(self._ready, (int(self._rank[community]), community))
 
-    def _hand_out(self, community: int) -> Plan:
+    def _hand_out(self, community: int) -> ContextPlan:
         progress = self._woken.pop(community, None) or self._planner.start(community)
         self._open.add(community)
         return self._planner.lay_out(progress, self._tokens)

@@ -50,7 +50,7 @@ class VectorShard:
 
     ids: pa.Array
     vectors: npt.NDArray[Any]
-    graph: _Graph | None = None
+    graph: _VectorGraph | None = None
 
     @property
     def dimensions(self) -> int:
@@ -80,7 +80,7 @@ def read(data: pa.Buffer) -> VectorShard:
     matrix = matrix_in(arrays["graph"])
     if len(matrix) != len(ids):
         raise ValueError("its graph is one of other vectors")
-    return VectorShard(ids, matrix, _Graph(arrays["graph"]))
+    return VectorShard(ids, matrix, _VectorGraph(arrays["graph"]))
 
 
 def check(shard: VectorShard) -> None:
@@ -128,7 +128,7 @@ def _products(vectors: npt.NDArray[Any], rows: Rows | None, wanted: Floats) -> n
 
 
 @dataclass
-class _Graph:
+class _VectorGraph:
     """A usearch index in mapped memory; opened when it is first searched."""
 
     raw: npt.NDArray[np.uint8]
@@ -153,7 +153,7 @@ class _Graph:
             return np.asarray(self._index.search(wanted, count, threads=1).keys, dtype=np.int64)
 
 
-def _near(graph: _Graph, wanted: Floats, k: int, among: Rows | None, n: int) -> Rows | None:
+def _near(graph: _VectorGraph, wanted: Floats, k: int, among: Rows | None, n: int) -> Rows | None:
     """Places that are worth a look. among: all that there are where it is None."""
     share = 1.0 if among is None else len(among) / n
     count = math.ceil(max(CANDIDATES, 2 * k) / share) if share else n

@@ -27,8 +27,8 @@ from graphrag_ray.query import methods
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.query.map_parts import unread
 from graphrag_ray.service.faults import CLIENT_GONE, failed_by_bug, fault_of, out_of_time
-from graphrag_ray.service.live import Live, Served
-from graphrag_ray.service.places import Places
+from graphrag_ray.service.live import LiveIndex, Served
+from graphrag_ray.service.places import QuestionPlaces
 from graphrag_ray.service.service_metrics import Measures
 from graphrag_ray.service.service_options import ServiceOptions
 from graphrag_ray.settings.index_settings import Query
@@ -75,7 +75,7 @@ class Replied:
 
 
 @dataclass(frozen=True)
-class Phase:
+class AnsweringPhase:
     """A phase of an answer begins, or has ended. dialogues: that it asks models for at once."""
 
     name: str
@@ -83,7 +83,7 @@ class Phase:
     ended: bool
 
 
-Event: TypeAlias = Phase | str | Replied
+Event: TypeAlias = AnsweringPhase | str | Replied
 """A piece of the answer's text is a string; a `StartsAgain` says that those before it count no more."""
 Say: TypeAlias = Callable[[Event], None]
 
@@ -92,10 +92,10 @@ class Service:
     """Answers questions, many at once. Belongs to one event loop."""
 
     def __init__(
-        self, options: ServiceOptions, live: Live, replica: str = "", recorder: Recorder | None = None
+        self, options: ServiceOptions, live: LiveIndex, replica: str = "", recorder: Recorder | None = None
     ) -> None:
         self.options, self.live = options, live
-        self.places = Places(options.max_running, options.max_waiting)
+        self.places = QuestionPlaces(options.max_running, options.max_waiting)
         self.measures = Measures(live, self.places, replica, recorder)
 
     async def answer(self, asked: Asked, say: Say) -> Replied:
@@ -128,7 +128,7 @@ class Service:
         finally:
             seconds = time.monotonic() - began
             # A name that a client makes up is no label: there would be no end of them.
-            method = asked.method if asked.method in methods.FILES else "unknown"
+            method = asked.method if asked.method in methods.METHODS else "unknown"
             self.measures.question(method, status, seconds)
             self.measures.calls(accounts)
             total = accounts.total
@@ -190,9 +190,9 @@ class _Aloud(Asker):
         last: bool = False,
         listener: Listener | None = None,
     ) -> list[Outcome[T]]:
-        self.say(Phase(stage, len(start), ended=False))
+        self.say(AnsweringPhase(stage, len(start), ended=False))
         outcomes = await super().run(stage, start, last, listener)
-        self.say(Phase(stage, len(start), ended=True))
+        self.say(AnsweringPhase(stage, len(start), ended=True))
         return outcomes
 
 

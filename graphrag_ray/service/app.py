@@ -37,8 +37,8 @@ from graphrag_ray.service.answering import Asked, Service, events
 from graphrag_ray.service.chat_api import ChatBody
 from graphrag_ray.service.events import MEDIA, Json, last, refused, streamed
 from graphrag_ray.service.faults import CLIENT_GONE, INVALID, SERVER, Fault, fault_of, too_large
-from graphrag_ray.service.live import Live
-from graphrag_ray.service.query_api import QueryBody, Turn
+from graphrag_ray.service.live import LiveIndex
+from graphrag_ray.service.query_api import EarlierTurn, QueryBody
 from graphrag_ray.service.service_metrics import Counting
 from graphrag_ray.service.service_options import ServiceOptions
 from graphrag_ray.settings.prompts import Prompt
@@ -90,7 +90,7 @@ def create_app(
         connections.when_closed(shared.close)
         return connections
 
-    service = Service(options, Live(options, connect, ask_key, prompts), replica, recorder)
+    service = Service(options, LiveIndex(options, connect, ask_key, prompts), replica, recorder)
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
@@ -242,5 +242,5 @@ def _said(problem: Mapping[str, Any]) -> str:
     told, key = str(problem["msg"]), str(problem["loc"][-1])
     if problem["type"] != "extra_forbidden" or len(key) > _LONGEST_KEY:
         return told
-    near = get_close_matches(key, [*QueryBody.model_fields, *Turn.model_fields], n=1)
+    near = get_close_matches(key, [*QueryBody.model_fields, *EarlierTurn.model_fields], n=1)
     return f"{told}; did you mean {near[0]!r}?" if near else told

@@ -17,9 +17,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from graphrag_ray.query import methods
-from graphrag_ray.service.answering import Asked, Event, Phase, Replied
+from graphrag_ray.service.answering import AnsweringPhase, Asked, Event, Replied
 from graphrag_ray.service.events import event
-from graphrag_ray.service.faults import INVALID, Fault, Refused, invalid
+from graphrag_ray.service.faults import INVALID, Fault, RefusedQuestion, invalid
 from graphrag_ray.service.live import Served
 from graphrag_ray.service.query_api import references, usage
 from graphrag_ray.service.service_options import ServiceOptions
@@ -34,16 +34,16 @@ _ACTIVE = re.compile(r"[\\`*\[\]<>]|:(?=//)")
 _DONE = event(b"[DONE]")
 
 
-class Part(BaseModel):
+class ContentPart(BaseModel):
     type: str
     text: str | None = None
 
 
-class Message(BaseModel):
+class ChatMessage(BaseModel):
     """Further keys, such as `name`, mean nothing here."""
 
     role: str
-    content: str | Annotated[list[Part], Field(max_length=MAX_MESSAGES, fail_fast=True)] | None = None
+    content: str | Annotated[list[ContentPart], Field(max_length=MAX_MESSAGES, fail_fast=True)] | None = None
 
 
 class StreamOptions(BaseModel):
@@ -56,7 +56,7 @@ class ChatBody(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     model: str
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = None
@@ -71,9 +71,9 @@ def models_json(served: Served) -> dict[str, Any]:
     """The names that can be asked of this snapshot."""
     levels = [row.name for row in served.levels if row.name.startswith("C") and row.n_units]
     names = [MODEL]
-    for method in methods.FILES:
+    for method in methods.METHODS:
         names.append(f"{MODEL}/{method}")
-        if method in methods.WITH_LEVELS:
+        if methods.METHODS[method].levels:
             names += [f"{MODEL}/{method}/{level}" for level in levels]
     created = int(time.time())
     return {
@@ -104,17 +104,17 @@ def asked_of(body: ChatBody, options: ServiceOptions) -> Asked:
 def _way(model: str, options: ServiceOptions) -> tuple[str, str | None]:
     """Method and level of a model's name."""
     first, *rest = model.split("/")
-    if first != MODEL or len(rest) > 2 or (rest and rest[0] not in methods.FILES):
+    if first != MODEL or len(rest) > 2 or (rest and rest[0] not in methods.METHODS):
         raise _no_model(model)
     if not rest:
         return options.method, options.level
     return rest[0], rest[1] if len(rest) > 1 else None
 
 
-def _no_model(name: str) -> Refused:
-    known = f"{MODEL}, {MODEL}/METHOD and {MODEL}/METHOD/LEVEL; methods are {', '.join(methods.FILES)}"
+def _no_model(name: str) -> RefusedQuestion:
+    known = f"{MODEL}, {MODEL}/METHOD and {MODEL}/METHOD/LEVEL; methods are {', '.join(methods.METHODS)}"
     message = f"the model {name[:200]!r} does not exist; there are {known}"
-    return Refused(Fault(404, INVALID, "model_not_found", message, "model"))
+    return RefusedQuestion(Fault(404, INVALID, "model_not_found", message, "model"))
 
 
 def _check(body: ChatBody) -> None:
@@ -126,7 +126,7 @@ def _check(body: ChatBody) -> None:
         raise invalid("answers are text: response_format must be of type text", "response_format")
 
 
-def _conversation(messages: Sequence[Message]) -> tuple[tuple[tuple[str, str], ...], str]:
+def _conversation(messages: Sequence[ChatMessage]) -> tuple[tuple[tuple[str, str], ...], str]:
     """Questions with their answers, and the question of now. What is said in several messages is one text,
     and what is sent twice, as after an error, counts once. Tools had nothing to do with an answer of ours."""
     turns: list[tuple[dict[str, None], dict[str, None]]] = []
@@ -148,7 +148,7 @@ def _said(text: str) -> dict[str, None]:
     return {text: None} if text else {}
 
 
-def _text(message: Message) -> str:
+def _text(message: ChatMessage) -> str:
     if isinstance(message.content, str):
         return message.content
     parts = message.content or []
@@ -200,7 +200,7 @@ def chunks(body: ChatBody, id_: str) -> Callable[[Event], Iterable[bytes]]:
         if not begun:
             begun = True
             yield chunk({"role": "assistant", "content": ""})
-        if isinstance(one, Phase):
+        if isinstance(one, AnsweringPhase):
             return
         if not isinstance(one, Replied):
             yield chunk({"content": str(one)})

@@ -48,7 +48,7 @@ class Fault:
         return headers | ({"WWW-Authenticate": "Bearer"} if self.status == 401 else {})
 
 
-class Refused(GraphRagError):
+class RefusedQuestion(GraphRagError):
     """A question that the service does not answer, or not now."""
 
     def __init__(self, fault: Fault) -> None:
@@ -60,32 +60,32 @@ def _short(text: str) -> str:
     return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…"
 
 
-def invalid(message: str, param: str | None = None) -> Refused:
-    return Refused(Fault(400, INVALID, "invalid_request", message, param))
+def invalid(message: str, param: str | None = None) -> RefusedQuestion:
+    return RefusedQuestion(Fault(400, INVALID, "invalid_request", message, param))
 
 
-def busy(waiting: int, retry_after_s: int) -> Refused:
+def busy(waiting: int, retry_after_s: int) -> RefusedQuestion:
     message = f"{waiting} questions wait already: ask again in {retry_after_s} s"
-    return Refused(Fault(429, LIMITED, "too_many_questions", message, retry_after_s=retry_after_s))
+    return RefusedQuestion(Fault(429, LIMITED, "too_many_questions", message, retry_after_s=retry_after_s))
 
 
-def out_of_time(seconds: float, rate_limited: int = 0) -> Refused:
+def out_of_time(seconds: float, rate_limited: int = 0) -> RefusedQuestion:
     """rate_limited: how often models answered 429 meanwhile."""
     message = f"the question was given up after {seconds:g} s, the time that it may take"
     if rate_limited:
         message += f"; {plural(rate_limited, 'call')} of its models were answered 429, too many requests"
-    return Refused(Fault(504, SERVER, "timeout", message))
+    return RefusedQuestion(Fault(504, SERVER, "timeout", message))
 
 
-def failed_by_bug(question: str = "") -> Refused:
+def failed_by_bug(question: str = "") -> RefusedQuestion:
     """question: the id by which the log names it."""
     named = f", under question={question}" if question else ""
     message = f"the service failed at this question: its log says how{named}"
-    return Refused(Fault(500, SERVER, "internal_error", message))
+    return RefusedQuestion(Fault(500, SERVER, "internal_error", message))
 
 
-def no_snapshot(why: str) -> Refused:
-    return Refused(Fault(503, SERVER, "no_snapshot", why, retry_after_s=5))
+def no_snapshot(why: str) -> RefusedQuestion:
+    return RefusedQuestion(Fault(503, SERVER, "no_snapshot", why, retry_after_s=5))
 
 
 def too_large(most: int) -> Fault:
@@ -107,7 +107,7 @@ _KNOWN: tuple[tuple[type[GraphRagError], int, str, str], ...] = (
 
 def fault_of(error: BaseException) -> Fault:
     """What to tell of an error. Of one that is a bug, nothing: its text may hold anything."""
-    if isinstance(error, Refused):
+    if isinstance(error, RefusedQuestion):
         return error.fault
     for known, status, kind, code in _KNOWN:
         if isinstance(error, known):

@@ -42,7 +42,7 @@ class Served:
         return self.index.manifest.number
 
 
-class Live:
+class LiveIndex:
     """Belongs to one event loop.
 
     connect   opens the ways to the models of a snapshot's settings; called in the event loop

@@ -16,7 +16,7 @@ WEIGHT = 0.1
 """Of the last question in the mean."""
 
 
-class Places:
+class QuestionPlaces:
     """Belongs to one event loop. running, waiting: questions now."""
 
     def __init__(self, most_running: int, most_waiting: int) -> None:

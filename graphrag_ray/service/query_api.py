@@ -13,17 +13,17 @@ from graphrag_ray.asking.answer_streams import StartsAgain
 from graphrag_ray.query import methods
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.query.where import MAX_CHARACTERS, MAX_CONDITIONS
-from graphrag_ray.service.answering import Asked, Event, Phase, Replied, Service
+from graphrag_ray.service.answering import AnsweringPhase, Asked, Event, Replied, Service
 from graphrag_ray.service.events import event
 from graphrag_ray.service.faults import Fault, invalid
 from graphrag_ray.service.service_options import ServiceOptions
-from graphrag_ray.settings.index_settings import Query
+from graphrag_ray.settings.index_settings import HierarchyName, Query
 
 MAX_TURNS = 1_000
 MAX_KEYS = 100
 
 
-class Known(BaseModel):
+class KnownKeys(BaseModel):
     """Takes known keys only. Of very many keys, or items of a list, not each one is told as a fault: that
     would take seconds."""
 
@@ -37,18 +37,18 @@ class Known(BaseModel):
         return given
 
 
-class Turn(Known):
+class EarlierTurn(KnownKeys):
     """An earlier question of the conversation and the text of its answer."""
 
     question: str
     answer: str
 
 
-class QueryBody(Known):
+class QueryBody(KnownKeys):
     """A question. What it leaves out is as the service's settings say."""
 
     question: str
-    method: Annotated[str | None, Field(description=f"One of {', '.join(methods.FILES)}.")] = None
+    method: Annotated[str | None, Field(description=f"One of {', '.join(methods.METHODS)}.")] = None
     level: Annotated[str | int | None, Field(description='"C0", "C1", …, a number, or "auto".')] = None
     where: Annotated[
         list[Annotated[str, Field(max_length=MAX_CHARACTERS)]],
@@ -59,7 +59,7 @@ class QueryBody(Known):
         ),
     ] = []
     history: Annotated[
-        list[Turn],
+        list[EarlierTurn],
         Field(max_length=MAX_TURNS, fail_fast=True, description="What was said before, the oldest first."),
     ] = []
     stream: Annotated[bool, Field(description="Server-sent events; also by Accept: text/event-stream.")] = (
@@ -69,6 +69,7 @@ class QueryBody(Known):
     contexts: Annotated[bool, Field(description="Say which records models were shown.")] = False
     response_type: Annotated[str | None, Field(max_length=500)] = None
     dynamic: bool | None = None
+    hierarchy: HierarchyName | None = None
     map_protocol: Literal["answer", "points"] | None = None
     budget_tokens: Annotated[int | None, Field(gt=0, description="At most the service's own.")] = None
     budget_usd: Annotated[float | None, Field(gt=0, description="At most the service's own.")] = None
@@ -94,7 +95,7 @@ def asked_of(body: QueryBody, options: ServiceOptions) -> Asked:
 
 def changed(body: QueryBody, query: Query) -> Query:
     """The settings of a question. Raises Refused for a budget above that of the service."""
-    named = ("response_type", "dynamic", "map_protocol", "budget_tokens", "budget_usd")
+    named = ("response_type", "dynamic", "hierarchy", "map_protocol", "budget_tokens", "budget_usd")
     update = {name: value for name in named if (value := getattr(body, name)) is not None}
     for name in ("budget_tokens", "budget_usd"):
         most, wanted = getattr(query, name), update.get(name)
@@ -143,7 +144,7 @@ def told(contexts: bool, one: Event) -> Iterable[bytes]:
     answer    the whole answer, as without a stream; the last event
     error     there is no answer, or the rest of it; the last event
     """
-    if isinstance(one, Phase):
+    if isinstance(one, AnsweringPhase):
         yield event({"phase": one.name, "dialogues": one.dialogues, "ended": one.ended}, "phase")
     elif isinstance(one, Replied):
         yield event(answer_json(one, contexts), "answer")
@@ -167,7 +168,7 @@ def index_json(service: Service) -> dict[str, Any]:
         "version": manifest.version,
         "counts": dict(manifest.counts),
         "levels": [asdict(row) for row in served.levels],
-        "methods": list(methods.FILES),
+        "methods": list(methods.METHODS),
         "default": {"method": service.options.method, "level": service.options.level},
         "notes": list(manifest.notes.values()),
         "problem": service.live.problem,

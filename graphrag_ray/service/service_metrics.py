@@ -14,14 +14,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from graphrag_ray.base.instruments import PREFIX, Instrument, Recorder
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.llm.accounting import Accounts
-from graphrag_ray.llm.call_metrics import CALLS, ENDPOINTS, SERVED, Meter, Watched, sums
+from graphrag_ray.llm.call_metrics import CALLS, ENDPOINTS, SERVED, CallMeter, Watched, sums
 from graphrag_ray.llm.limiter import LocalLimiter
 from graphrag_ray.service.access import HEALTH, METRICS, path_of
 from graphrag_ray.service.faults import CLIENT_GONE
 
 if TYPE_CHECKING:
-    from graphrag_ray.service.live import Live
-    from graphrag_ray.service.places import Places
+    from graphrag_ray.service.live import LiveIndex
+    from graphrag_ray.service.places import QuestionPlaces
 
 EVERY_S = 5.0
 """Between looks at what a gauge tells, and at what limiters saw."""
@@ -59,12 +59,12 @@ class Measures:
     """replica: a label of all, since each process counts its own."""
 
     def __init__(
-        self, live: Live, places: Places, replica: str = "", recorder: Recorder | None = None
+        self, live: LiveIndex, places: QuestionPlaces, replica: str = "", recorder: Recorder | None = None
     ) -> None:
         self._live, self._places = live, places
         self._registry = CollectorRegistry()
         self._recorder = _Both(_Registered(self._registry, replica), recorder)
-        self._watched: dict[str, tuple[Meter, LocalLimiter, Models]] = {}
+        self._watched: dict[str, tuple[CallMeter, LocalLimiter, Models]] = {}
 
     def request(self, path: str, status: int) -> None:
         """An HTTP request was answered, or refused. path: below the service's prefix."""
@@ -86,7 +86,7 @@ class Measures:
     def watch(self, models: Models, limiter: LocalLimiter) -> Callable[[], None]:
         """Tell what the limiter of this process alone sees of endpoints, until what is returned is called."""
         life = uuid.uuid4().hex
-        self._watched[life] = Meter(self._recorder, models.online), limiter, models
+        self._watched[life] = CallMeter(self._recorder, models.online), limiter, models
 
         def over() -> None:
             self._look_at(life, over=True)

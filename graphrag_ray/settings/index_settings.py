@@ -8,13 +8,20 @@ keeps them, and none is taken from a snapshot.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
+from graphrag_ray.base.declarations import (
+    ABOUT,
+    HIERARCHIES,
+    INDEXING_PROMPTS,
+    MODEL_STAGES,
+    SEARCHED,
+)
 from graphrag_ray.base.messages import CallParameters, whole
 from graphrag_ray.base.model_families import THOUGHT_TOKENS, family_of
 from graphrag_ray.base.storage_options import protocol_of, secret_options
@@ -195,7 +202,7 @@ class Model(Reach):
         return THOUGHT_TOKENS if family_of(*names).thinks else 0
 
 
-class Stage(_Strict):
+class StageModel(_Strict):
     """How one stage calls its model. null: the model's own value."""
 
     model: str | None = None
@@ -486,8 +493,16 @@ class SearchIndexes(_Strict):
     words are compared by their first letters."""
 
 
-Searched: TypeAlias = Literal["text_unit", "entity", "relationship", "community_report"]
-"""What is embedded and can be searched."""
+if TYPE_CHECKING:
+    StageName: TypeAlias = str
+    Searched: TypeAlias = str
+    IndexingPrompt: TypeAlias = str
+    HierarchyName: TypeAlias = str
+else:  # Literals of declared names, so that what is not one of them is refused with all that are
+    StageName = Literal[MODEL_STAGES]
+    Searched = Literal[tuple(SEARCHED)]
+    IndexingPrompt = Literal[INDEXING_PROMPTS]
+    HierarchyName = Literal[tuple(HIERARCHIES)]
 
 
 class Query(_Strict):
@@ -507,6 +522,8 @@ class Query(_Strict):
     map_protocol: Literal["answer", "points"] = "answer"
     """answer: one answer with one score for each context, as in the paper; points: several, each with its
     own score."""
+    hierarchy: HierarchyName | None = None
+    """Whose levels and reports are read; null: the first of the index."""
     dynamic: bool = False
     """global: rate reports from the top, read on only below relevant ones."""
     dynamic_max_level: Annotated[int, Field(ge=0)] = 2
@@ -569,6 +586,10 @@ class Run(_Strict):
     nothing else is left to send; the first answer counts. Costs what the slowest 1 to 8% cost once more."""
     flush_s: Annotated[float, Field(gt=0)] = 2.0
     """Seconds between journal writes."""
+    in_process_mb: Annotated[float, Field(ge=0)] = 4.0
+    """Up to so much INPUT, in megabytes of its files, `index` works in its own process, without Ray, where no
+    cluster is there. `--ray` and `--in-process` decide it themselves. With the offline engine and two cores,
+    Ray is faster from here on (benchmarks/RESULTS.md)."""
 
 
 class Budget(_Strict):
@@ -581,16 +602,6 @@ class Budget(_Strict):
     max_wall_s: Annotated[float, Field(gt=0)] | None = None
 
 
-STAGES = (
-    "extract", "claims", "describe", "report", "embed",
-    "map", "reduce", "answer", "rate", "drift", "condense",
-)  # fmt: skip
-
-
-IndexingPrompt: TypeAlias = Literal[
-    "extract", "extract_examples", "glean_check", "glean", "claims", "describe", "report", "correct"
-]
-"""Prompts that an index is made with: changed, its models are asked again."""
 LANGUAGE_OF_TEXT = "the language of the text"
 LANGUAGE_OF_QUESTION = "the language of the question"
 
@@ -599,22 +610,7 @@ class Settings(_Strict):
     root: OfMachine[str | None] = None
     """The index, where a command does without --root: a folder or URL. No snapshot keeps it."""
     models: dict[str, Model] = {"default": Model()}
-    stages: dict[
-        Literal[
-            "extract",
-            "claims",
-            "describe",
-            "report",
-            "embed",
-            "map",
-            "reduce",
-            "answer",
-            "rate",
-            "drift",
-            "condense",
-        ],
-        Stage,
-    ] = {}
+    stages: dict[StageName, StageModel] = {}
     input: Input = Input()
     corpus: Corpus = Corpus()
     chunking: Chunking = Chunking()
@@ -623,6 +619,9 @@ class Settings(_Strict):
     names: Names = Names()
     descriptions: Descriptions = Descriptions()
     graph: Graph = Graph()
+    hierarchies: Annotated[tuple[HierarchyName, ...], Field(min_length=1)] = ("leiden",)
+    """Of communities. Where none is over entities, nothing is extracted: the index has no graph. On a command
+    line: a,b."""
     communities: Communities = Communities()
     reports: Reports = Reports()
     embeddings: Embeddings = Embeddings()
@@ -640,6 +639,23 @@ class Settings(_Strict):
     all questions take those of the package."""
     prompts: dict[IndexingPrompt, Annotated[str, Field(max_length=100_000)]] = {}
     """Texts of prompts. Written by snapshots: those that the index was made with."""
+
+    @field_validator("hierarchies", mode="before")
+    @classmethod
+    def _names(cls, value: Any) -> Any:
+        return [word.strip() for word in value.split(",")] if isinstance(value, str) else value
+
+    @field_validator("hierarchies")
+    @classmethod
+    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError(f"a hierarchy is named twice: {', '.join(value)}")
+        return value
+
+    @property
+    def has_graph(self) -> bool:
+        """Whether entities and relationships are extracted."""
+        return any(HIERARCHIES[name].of_graph for name in self.hierarchies)
 
     @model_validator(mode="after")
     def _models_exist(self) -> Settings:
@@ -698,6 +714,11 @@ class Settings(_Strict):
         unsaid = {name: value for name, value in kept.items() if getattr(given, name) is None}
         return self.model_copy(update={"descriptions": given.model_copy(update=unsaid)})
 
+    def with_hierarchies_of(self, index: Iterable[str]) -> Settings:
+        """Settings for questions to an index that has these. One of another version may have others."""
+        names = tuple(name for name in index if name in HIERARCHIES)
+        return self.model_copy(update={"hierarchies": names}) if names else self
+
     def with_reports_of(self, before: Mapping[str, Any] | None) -> Settings:
         """Settings that say who writes reports, and what the corpus is about: as these do, else as the index
         before did. What the offline engine said of the corpus is no model's to go by: a model is asked anew.
@@ -744,8 +765,8 @@ class Settings(_Strict):
     def model_name(self, stage: str) -> str:
         """The logical model of a stage. For "about" that of "report"; for "embed": embeddings.model where
         configured, else "offline"."""
-        stage = "report" if stage == "about" else stage
-        own = self.stages.get(stage)  # type: ignore[call-overload]
+        stage = "report" if stage == ABOUT else stage
+        own = self.stages.get(stage)
         if own is not None and own.model is not None:
             return str(own.model)
         if stage == "embed":
@@ -757,7 +778,7 @@ class Settings(_Strict):
 
     def call(self, stage: str, max_output_tokens: int | None = None) -> CallParameters:
         """The call parameters of a stage; `max_output_tokens` is the stage's own default."""
-        own = self.stages.get(stage) or Stage()  # type: ignore[call-overload]
+        own = self.stages.get(stage) or StageModel()
         name = self.model_name(stage)
         model = self.model(name)
         limit = own.max_output_tokens or max_output_tokens or model.max_output_tokens

@@ -14,13 +14,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
+from graphrag_ray.base.declarations import INDEXING_PROMPTS
 from graphrag_ray.base.errors import PromptError
 from graphrag_ray.base.messages import Message
 from graphrag_ray.base.text_files import names_in, read_text
 from graphrag_ray.base.urls import shown
-from graphrag_ray.settings.index_settings import IndexingPrompt
 
 _PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 _DIVIDER = re.compile(r"^=== user ===[ \t]*\n", re.MULTILINE)
@@ -99,7 +99,7 @@ class Prompt:
 
     def _filled(self, template: str, variables: Mapping[str, str]) -> str:
         # Not for prompts of an index: every byte of these decides which replies are in the journal.
-        indexing = self.name in get_args(IndexingPrompt)
+        indexing = self.name in INDEXING_PROMPTS
         template = _without_empty(template, variables, OPTIONAL if indexing else None)
         return _PLACEHOLDER.sub(lambda m: variables[m.group(1)], template)
 
@@ -145,7 +145,7 @@ def load_prompts(
 
 def kept_prompts(prompts: Mapping[str, Prompt]) -> dict[str, str]:
     """The texts of those that an index is made with, as a snapshot keeps them."""
-    return {name: prompts[name].source for name in get_args(IndexingPrompt)}
+    return {name: prompts[name].source for name in INDEXING_PROMPTS}
 
 
 def earlier_prompts() -> dict[str, str]:

@@ -25,7 +25,8 @@ from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.store import journal_rows, parquet
 from graphrag_ray.store.distinct import Distinct, hashes
 from graphrag_ray.store.files import FileInfo, Store
-from graphrag_ray.store.journal_parts import PART_NAME, THREADS, folder, in_threads, list_parts, read_parts
+from graphrag_ray.store.in_threads import THREADS, in_threads
+from graphrag_ray.store.journal_parts import PART_NAME, folder, list_parts, read_parts
 
 TARGET_BYTES = 24 << 20
 """Size of a merged part in memory; a third to a fifth of it stored. Merging one takes some seven times as
@@ -58,7 +59,7 @@ class ModelTotals:
 
 
 @dataclass(slots=True)
-class Totals:
+class JournalTotals:
     """What the journal of a dialogue holds. Items are distinct keys; failed ones have no done row.
     What was put back to be asked again is neither, until it is answered.
 
@@ -139,14 +140,14 @@ def merge_parts(
     return fewer
 
 
-def totals(store: Store, dialogue: str, since: float = 0.0, until: float = math.inf) -> Totals:
+def totals(store: Store, dialogue: str, since: float = 0.0, until: float = math.inf) -> JournalTotals:
     """Count a journal: every reply that was paid for, once, also replies that lost to another one. Keeps some
     16 bytes of a row, and 21 more of one that is no reply.
 
     since, until: unix seconds; only rows of that time, and only parts are read that can hold any. Raises
     StoreError.
     """
-    result, keys, counted = Totals(), Distinct(), Distinct()
+    result, keys, counted = JournalTotals(), Distinct(), Distinct()
     models: dict[str, int] = {}
     times: list[float] = []
     ends = [np.empty(0, _END)]

@@ -57,7 +57,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Plan:
+class CleaningPlan:
     """What goes, and what has to wait.
 
     snapshots  numbers of those that are taken away
@@ -84,7 +84,7 @@ class Plan:
         return not (self.snapshots or self.forgotten or self.parts or any(self.others.values()))
 
 
-def plan(store: Store, options: Options, lock: locks.Lock | None = None) -> Plan:
+def plan(store: Store, options: Options, lock: locks.Lock | None = None) -> CleaningPlan:
     """What `carry_out` would do. Reads only.
 
     lock: that is held; its file tells the time by the storage's clock. Without it this machine's clock is
@@ -112,7 +112,7 @@ def plan(store: Store, options: Options, lock: locks.Lock | None = None) -> Plan
     ends = [now + options.grace_s - ages[n] for n in gone if n not in over]
     ends += [now + options.grace_s] if moving else []
     files = _files(store, options, now, needed, read)
-    return Plan(
+    return CleaningPlan(
         snapshots=going,
         at_once=banned & set(going),
         forgotten=sorted(over),
@@ -124,7 +124,7 @@ def plan(store: Store, options: Options, lock: locks.Lock | None = None) -> Plan
     )
 
 
-def _files(store: Store, options: Options, now: float, needed: set[str], read: set[str]) -> Plan:
+def _files(store: Store, options: Options, now: float, needed: set[str], read: set[str]) -> CleaningPlan:
     """The plan of single files. needed: by snapshots that stay; read: by readers of those that go."""
     grace = 0.0 if options.at_once is not None else options.grace_s
     everything = store.list()
@@ -139,7 +139,7 @@ def _files(store: Store, options: Options, now: float, needed: set[str], read: s
         old_runs |= {runs.REFUSED}  # it may name documents
     # The claim of a lock before its release, without which it would be kept for ever.
     claims_first = sorted(everything, key=lambda info: info.path.endswith(".beat.json"))
-    return Plan(
+    return CleaningPlan(
         parts=[i for i in unneeded if i.path not in read and i.path not in young],
         waiting=waiting,
         until=max((i.modified + grace for i in waiting if i.path in young and i.modified), default=None),
@@ -152,7 +152,7 @@ def _files(store: Store, options: Options, now: float, needed: set[str], read: s
     )
 
 
-def carry_out(store: Store, found: Plan, check: Callable[[], object]) -> None:
+def carry_out(store: Store, found: CleaningPlan, check: Callable[[], object]) -> None:
     """Do what `plan` said. For the holder of the lock under which it was made.
 
     check: called before everything that cannot be undone; raises when the lock is lost. Raises StoreError

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TypeVar
 
 from graphrag_ray.base.errors import StoreError
 from graphrag_ray.store.files import FileInfo, Store
+from graphrag_ray.store.in_threads import in_threads
 
 PART_NAME = re.compile(r"part-(\d{13})(?:-[\w-]+|~(\d{4}))-[0-9a-f]{32}\.parquet", re.ASCII)
 WORK = "work"
 """The folder that holds the journals of all dialogues."""
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """Of a dialogue, or of a writer."""
-THREADS = 16
-"""Requests for parts that a process makes at once."""
 RELOADS = 5
 """Looks at a journal, one after the other, that may find nothing but parts that are gone."""
 
 T = TypeVar("T")
-X = TypeVar("X")
 
 
 def folder(dialogue: str) -> str:
@@ -82,20 +78,6 @@ def _if_there(read: Callable[[FileInfo], T], part: FileInfo) -> list[T]:
         return [read(part)]
     except FileNotFoundError:
         return []
-
-
-def in_threads(do: Callable[[X], T], parts: Sequence[X]) -> Iterator[T]:
-    """The same with many parts at once, results in order; few of them wait to be taken."""
-    if not parts:
-        return
-    waiting: deque[Future[T]] = deque()
-    with ThreadPoolExecutor(min(THREADS, len(parts)), thread_name_prefix="journal") as pool:
-        for part in parts:
-            waiting.append(pool.submit(do, part))
-            if len(waiting) == 2 * THREADS:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
 
 
 def vanishing(store: Store, dialogue: str) -> StoreError:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,6 +19,7 @@ import pyarrow.compute as pc
 from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.store import parquet
 from graphrag_ray.store.files import WHOLE_BYTES, Store
+from graphrag_ray.store.in_threads import in_threads
 from graphrag_ray.store.untrusted_json import AtLeast0
 
 FOLDER = "tables"
@@ -152,8 +152,7 @@ def read_table(
         if schema is None:
             raise ValueError("a table without parts can be read only if its schema is given")
         return schema.empty_table()
-    with ThreadPoolExecutor(min(_THREADS, len(parts)), thread_name_prefix="parts") as pool:
-        tables = list(pool.map(lambda part: read_part(store, part, columns), parts))
+    tables = list(in_threads(lambda part: read_part(store, part, columns), parts, _THREADS))
     if schema is not None:
         tables = [conformed(store, part, table, schema) for part, table in zip(parts, tables, strict=True)]
     return pa.concat_tables(tables, promote_options="default")

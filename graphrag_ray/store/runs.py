@@ -50,7 +50,7 @@ class RunRecord:
     usage       calls, tokens and cost by stage so far
     steps       those that have ended: seconds, counts, and whether they were taken from the snapshot before
     failed      items without a result; None where it did not come to count them
-    reached     where it was when it ended early: as in `Live`
+    reached     where it was when it ended early: as in `LiveRun`
     snapshot    what it committed, or found unchanged: before it has ended, it may still be tidying up
     """
 
@@ -74,7 +74,7 @@ class RunRecord:
 
 
 @dataclass(frozen=True)
-class Live:
+class LiveRun:
     """How a run is going.
 
     nonce, beat   of its lock's holder; counts up
@@ -92,7 +92,7 @@ class Live:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class RefusedRun:
     """An attempt that came to no run, told like one (`RunRecord`).
 
     after   epoch of the last run before it; 0: there was none
@@ -108,7 +108,7 @@ class Refusal:
 
 def write(store: Store, record: RunRecord) -> None:
     """Raises StoreError."""
-    data = {"format": FORMAT, **asdict(record)}
+    data = {"format": FORMAT, **vars(record)}
     store.write(record_path(record.epoch), orjson.dumps(data, option=orjson.OPT_INDENT_2))
 
 
@@ -174,14 +174,14 @@ def whereabouts(store: Store) -> str:
     return f", at {live.step}{far}"
 
 
-def write_live(store: Store, epoch: int, live: Live) -> None:
+def write_live(store: Store, epoch: int, live: LiveRun) -> None:
     """Raises StoreError."""
     store.write(live_path(epoch), orjson.dumps({"format": FORMAT, **asdict(live)}))
 
 
-def read_live(store: Store, epoch: int) -> Live | None:
+def read_live(store: Store, epoch: int) -> LiveRun | None:
     """None where there is none, or none that can be read. Raises StoreError."""
-    return _read(store, live_path(epoch), Live)
+    return _read(store, live_path(epoch), LiveRun)
 
 
 def record_path(epoch: int) -> str:
@@ -192,14 +192,14 @@ def live_path(epoch: int) -> str:
     return f"runs/{epoch}.live.json"
 
 
-def write_refusal(store: Store, refusal: Refusal) -> None:
+def write_refusal(store: Store, refusal: RefusedRun) -> None:
     """Raises StoreError."""
     store.write(REFUSED, orjson.dumps({"format": FORMAT, **asdict(refusal)}, option=orjson.OPT_INDENT_2))
 
 
-def read_refusal(store: Store) -> Refusal | None:
+def read_refusal(store: Store) -> RefusedRun | None:
     """The last one, also where runs followed. None as `read`. Raises StoreError."""
-    return _read(store, REFUSED, Refusal)
+    return _read(store, REFUSED, RefusedRun)
 
 
 def _read(store: Store, path: str, kind: type[T]) -> T | None:

@@ -13,7 +13,8 @@ import pyarrow as pa
 from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import compaction, journal_rows, parquet
 from graphrag_ray.store.files import FileInfo, Store
-from graphrag_ray.store.journal_parts import in_threads, list_parts
+from graphrag_ray.store.in_threads import in_threads
+from graphrag_ray.store.journal_parts import list_parts
 
 Keys = npt.NDArray[np.uint64]
 

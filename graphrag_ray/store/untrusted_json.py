@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, TypeAdapter, ValidationError
 
@@ -36,7 +36,11 @@ class _Usage(BaseModel):
     quirks: dict[str, Any] = {}
 
 
-class _Counts(RootModel[dict[str, Amount | dict[str, Amount | None] | None]]): ...
+_Flat: TypeAlias = dict[str, Amount | None]
+_OfHierarchies: TypeAlias = dict[str, dict[str, Amount | _Flat | None]]
+
+
+class _Counts(RootModel[dict[str, Amount | _Flat | _OfHierarchies | None]]): ...
 
 
 class _Step(BaseModel):

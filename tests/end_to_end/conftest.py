@@ -1,10 +1,10 @@
 """Lets these tests import `world.py`, which stands beside this file, and what benchmarks share; gives each
 test a world of its own."""
 
-import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,10 +14,9 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import toy_model
 from click.testing import CliRunner, Result
 from endpoint import Endpoint
-from world import DEEPER, PEOPLE, TOWN, Command, World
+from world import DEEPER, PEOPLE, TOWN, Built, Command, World
 
 from graphrag_ray.cli.command_line import main
-from graphrag_ray.engine.in_process import LocalExecutor
 
 
 @pytest.fixture
@@ -31,44 +30,43 @@ def world(tmp_path: Path, endpoint: Endpoint) -> World:
     return World(tmp_path, endpoint)
 
 
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Indexes with which many tests begin: each is built once, and every test takes a copy."""
+    worlds: dict[str, World] = {}
+
+    def build(texts: Mapping[str, str], **changes: Any) -> World:
+        key = repr((texts, changes))
+        if key not in worlds:
+            with Endpoint(respond=toy_model.respond) as endpoint:
+                worlds[key] = World(tmp_path_factory.mktemp("built"), endpoint)
+                worlds[key].write(texts)
+                worlds[key].index(**changes)
+        return worlds[key]
+
+    return build
+
+
 @pytest.fixture
-def town(world: World) -> World:
+def town(world: World, built: Built) -> World:
     """An index of the town, whose two parts know nothing of one another."""
-    world.write(TOWN)
-    world.index(communities={"small_component": 1})
-    return world
+    return world.take(built(TOWN, communities={"small_component": 1}))
 
 
 @pytest.fixture
-def deep(world: World) -> World:
+def deep(world: World, built: Built) -> World:
     """An index of several levels."""
-    world.write(PEOPLE)
-    world.index(**DEEPER)
-    return world
-
-
-class InProcess(LocalExecutor):
-    """The in-process executor with the constructor and the life of the Ray executor."""
-
-    def __init__(self, store, models, limit, flush_s, workers, on_progress, spending, fit) -> None:
-        self.fit = fit
-        super().__init__(store, models, limit, flush_s, on_progress=on_progress, spending=spending)
-
-    def start(self) -> None: ...
-
-    def close(self) -> None: ...
+    return world.take(built(PEOPLE, **DEEPER))
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Runs a command line, in this process; checks that an error is a message and no trace."""
-    from graphrag_ray.engine.ray import cluster, ray_executor
+    """Runs a command line, in this process, whatever Ray other tests started; checks that an error is a
+    message and no trace. said: what comes by a pipe."""
+    monkeypatch.setattr("graphrag_ray.engine.ray.discovery._is_connected", lambda: False)
 
-    monkeypatch.setattr(cluster, "connected", lambda address=None: contextlib.nullcontext())
-    monkeypatch.setattr(ray_executor, "RayExecutor", InProcess)
-
-    def invoke(*arguments: object) -> Result:
-        result = CliRunner().invoke(main, [str(a) for a in arguments])
+    def invoke(*arguments: object, said: str = "") -> Result:
+        result = CliRunner().invoke(main, [str(a) for a in arguments], said)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         assert "Traceback" not in result.output

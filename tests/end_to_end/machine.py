@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import random
 import shutil
 import tempfile
@@ -18,11 +17,11 @@ import pytest
 import toy_model
 from world import World
 
+from graphrag_ray.base.declarations import JOURNALS
 from graphrag_ray.base.errors import FatalCallError
 from graphrag_ray.base.messages import Request
 from graphrag_ray.engine import in_process
-from graphrag_ray.engine.work import Answer
-from graphrag_ray.indexing.index import JOURNALS
+from graphrag_ray.engine.work import AnsweredCall
 from graphrag_ray.store import files
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.local_files import LocalFiles
@@ -68,7 +67,7 @@ class Machine:
         """Stands in for `open_gateway`."""
         yield self._ask
 
-    async def _ask(self, request: Request, stage: str) -> Answer:
+    async def _ask(self, request: Request, stage: str) -> AnsweredCall:
         if self.refuse_at is not None and len(self.asked) >= self.refuse_at:
             raise FatalCallError("the key is refused", status=401)
         if self.die_asking is not None and len(self.asked) >= self.die_asking:
@@ -76,7 +75,7 @@ class Machine:
             raise Killed
         self.asked.append(request.hash)
         await asyncio.sleep(0)
-        return Answer(toy_model.answer(request))
+        return AnsweredCall(toy_model.answer(request))
 
     def operate(self, operation: Callable[[], T]) -> T:
         """Every operation that changes the store."""
@@ -106,7 +105,6 @@ def machine() -> Iterator[Machine]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(in_process, "open_gateway", built.gateway)
         patch.setattr(files, "_sleep", lambda seconds: None)
-        patch.setattr(os, "fsync", lambda handle: None)  # no test pulls the plug
         for name in ("write", "create", "delete"):
             patch.setattr(Store, name, _through(getattr(Store, name), built.operate))
         for name in ("read", "read_range", "size", "write", "create", "delete"):

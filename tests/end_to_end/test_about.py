@@ -119,7 +119,7 @@ def test_an_index_whose_prompt_of_reports_has_no_place_for_it_asks_nothing(small
 @pytest.mark.parametrize("fault", [REJECTED, BROKEN], ids=["permanent", "transient"])
 def test_a_failure_is_told_and_reports_are_written_without(small: World, fault: Status):
     small.endpoint.respond = failing("about", fault)
-    done = small.index()
+    done = small.index(run=ONE_TRY)
     assert (
         done.committed and done.failed == 1 and said(small)["report", ""] == done.manifest.counts["reports"]
     )

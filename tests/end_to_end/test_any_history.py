@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import orjson
 from comparing import Tables, by_id, without_numbers
-from hypothesis import HealthCheck, event, given, settings
+from examples import fewer
+from hypothesis import event, given
 from hypothesis import strategies as st
 from machine import Killed, Machine, Small, machine
 from world import everything
@@ -56,7 +57,7 @@ first = st.dictionaries(files, texts, min_size=1, max_size=7)
 
 
 @given(first, st.lists(steps, min_size=1, max_size=3))
-@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
+@fewer(10)
 def test_any_history_ends_as_an_index_of_its_documents_built_at_once(
     corpus: dict[str, str], history: list[Step]
 ):

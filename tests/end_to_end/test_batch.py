@@ -8,12 +8,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import ray.cloudpickle as cloudpickle
@@ -62,7 +64,7 @@ def about(*names: str) -> list[str]:
 # what a batch answers
 
 
-@pytest.mark.parametrize("method", list(methods.FILES))
+@pytest.mark.parametrize("method", list(methods.METHODS))
 def test_every_method_answers_in_a_batch_as_it_answers_alone(town: World, method: str):
     done = ask(town, *about("DAVE", "HEIDI"), method=method)
     assert (done.questions, done.failed) == (2, 0)
@@ -105,7 +107,7 @@ def test_an_answer_that_is_there_is_written_whatever_fails_beside_it(
     assert "DAVE" in row["text"] and "Short numbers cannot be shown: internal error" in row["notes"][-1]
 
 
-@pytest.mark.parametrize("method", list(methods.FILES))
+@pytest.mark.parametrize("method", list(methods.METHODS))
 def test_what_a_batch_asks_can_travel_to_a_worker(town: World, method: str, monkeypatch: pytest.MonkeyPatch):
     take = Feed.take
 
@@ -293,15 +295,18 @@ def test_only_new_questions_are_asked(town: World):
     assert town.prompts(asked) == {"map": 1, "reduce": 1}
 
 
+def command(world: World, *texts: str) -> list[object]:
+    files = ["--batch", questions(world, *texts), "--out", out(world), "--level", "C2"]
+    more = ["--set", "query.context_tokens=300", "--set", "run.flush_s=0.1"]
+    return ["query", "--root", world.root, *files, *more]
+
+
 class Started:
     """The command in a process of its own."""
 
-    def __init__(self, world: World, *texts: str, options: tuple[str, ...] = ()) -> None:
-        files = ["--batch", questions(world, *texts), "--out", out(world), "--level", "C2"]
-        more = ["--set", "query.context_tokens=300", "--set", "run.flush_s=0.1", *options]
-        line = ["query", "--root", world.root, *files, *more]
+    def __init__(self, world: World, *texts: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "graphrag_ray", *map(str, line)],
+            [sys.executable, "-m", "graphrag_ray", *map(str, command(world, *texts))],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -334,7 +339,8 @@ def repeated(world: World, start: int) -> int:
     return sum(n - 1 for n in seen.values())
 
 
-def test_a_batch_that_is_killed_goes_on_where_it_was(slow: World):
+@pytest.mark.cluster
+def test_a_batch_that_is_killed_goes_on_where_it_was(slow: World, run: Command):
     texts, before = about(*[f"A{chr(65 + i)}X" for i in range(20)]), slow.asked()
     killed = Started(slow, *texts)
     killed.wait_until(slow, before + 100)
@@ -343,16 +349,16 @@ def test_a_batch_that_is_killed_goes_on_where_it_was(slow: World):
     asked = slow.asked() - before
     assert not out(slow).exists()
     assert (outcome(slow)["outcome"], outcome(slow)["exit_code"]) == ("running", None)
-    code, _, told = Started(slow, *texts).ended()
-    assert code == 0 and outcome(slow)["exit_code"] == 0, told
+    done = run(*command(slow, *texts))
+    assert done.exit_code == 0 and outcome(slow)["exit_code"] == 0, done.output
     assert len(answers(slow)) == 20 and all(r["text"] for r in answers(slow))
     # In flight (16 at most), and answered since the last flush of the journal.
     assert asked >= 100 and repeated(slow, before) <= 40
-    code, shown, _ = Started(slow, *texts).ended()
-    assert code == 0 and "no model was asked" in shown
+    done = run(*command(slow, *texts))
+    assert done.exit_code == 0 and "no model was asked" in done.stdout
 
 
-def test_ctrl_c_waits_for_what_is_in_flight_and_the_same_command_goes_on(slow: World):
+def test_ctrl_c_waits_for_what_is_in_flight_and_the_same_command_goes_on(slow: World, run: Command):
     texts, before = about(*[f"A{chr(65 + i)}X" for i in range(20)]), slow.asked()
     stopped = Started(slow, *texts)
     stopped.wait_until(slow, before + 60)
@@ -361,26 +367,33 @@ def test_ctrl_c_waits_for_what_is_in_flight_and_the_same_command_goes_on(slow: W
     assert code == 130 and "run the same command again to continue" in told and "Traceback" not in told
     assert not out(slow).exists() and locks.holder(Store(f"{out(slow)}.work")) is None
     assert (outcome(slow)["outcome"], outcome(slow)["exit_code"]) == ("interrupted", 130)
-    code, _, told = Started(slow, *texts).ended()
-    assert code == 0 and repeated(slow, before) == 0, told
+    done = run(*command(slow, *texts))
+    assert done.exit_code == 0 and repeated(slow, before) == 0, done.output
 
 
-def test_a_budget_stops_a_batch_with_exit_code_4_and_the_next_one_goes_on(slow: World):
+def test_a_budget_stops_a_batch_with_exit_code_4_and_the_next_one_goes_on(slow: World, run: Command):
     texts, before = about(*[f"A{chr(65 + i)}X" for i in range(10)]), slow.asked()
-    code, _, told = Started(slow, *texts, options=("--set", "budget.max_total_tokens=20000")).ended()
-    assert code == 4 and "budget.max_total_tokens is 20,000" in told
+    stopped = run(*command(slow, *texts), "--set", "budget.max_total_tokens=20000")
+    assert stopped.exit_code == 4 and "budget.max_total_tokens is 20,000" in stopped.stderr
     spent = slow.asked() - before
-    code, _, told = Started(slow, *texts).ended()
-    assert code == 0 and repeated(slow, before) == 0 and slow.asked() - before > spent, told
+    done = run(*command(slow, *texts))
+    assert done.exit_code == 0 and repeated(slow, before) == 0 and slow.asked() - before > spent, done.output
 
 
-def test_two_batches_with_the_same_answers_do_not_both_pay(slow: World):
-    slow.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=4.0)
+def test_two_batches_with_the_same_answers_do_not_both_pay(slow: World, run: Command):
+    released = threading.Event()
+
+    def respond(body: dict[str, Any]) -> Any:
+        return Answer(toy_model.respond(body), delay_s=0.0 if released.is_set() else 1.0)
+
+    slow.endpoint.respond = respond
     texts, before = about(*[f"A{chr(65 + i)}X" for i in range(10)]), slow.asked()
     first = Started(slow, *texts)
-    first.wait_until(slow, before + 20)
-    code, _, told = Started(slow, *texts).ended()
-    assert code == 1 and "answers.parquet.work" in told and outcome(slow)["outcome"] == "running"
+    first.wait_until(slow, before + 1)
+    second = run("query", "--root", slow.root, "--batch", questions(slow, *texts), "--out", out(slow))
+    assert second.exit_code == 1 and "answers.parquet.work" in second.stderr
+    assert outcome(slow)["outcome"] == "running"
+    released.set()
     assert first.ended()[0] == 0 and repeated(slow, before) == 0 and outcome(slow)["exit_code"] == 0
 
 
@@ -490,3 +503,30 @@ def test_what_does_not_go_together_is_wrong_usage(
     monkeypatch.chdir(town.root.parent)
     result = run("query", "--root", town.root, *arguments)
     assert result.exit_code == 2 and told in result.stderr
+
+
+# from Python
+
+
+def test_a_list_of_questions_has_its_answers_in_order_each_as_if_it_were_asked_alone(town: World):
+    index, texts = town.open(), about("JUDY", "ALICE")
+    found = index.ask_all([texts[0], {"id": "a", "question": texts[1]}, ""], method="hybrid")
+    alone = [index.ask(text, method="hybrid").text for text in texts]
+    assert [row["text"] for row in found] == [*alone, None]
+    assert [row["question_id"] for row in found] == ["1", "a", "3"] and "is empty" in found[2]["error"]
+    asked = town.asked()
+    index.ask_all(pa.table({"question": texts}), method="hybrid", out=str(out(town)))
+    assert index.ask_all(iter(texts), method="hybrid", out=str(out(town)))[0]["text"] == alone[0]
+    assert town.asked() == asked + 2 and [row["text"] for row in answers(town)] == alone
+    with pytest.raises(UsageError, match="no column question or question_text"):
+        index.ask_all(pa.table({"text": texts}))
+
+
+def test_a_table_is_a_frame_too_embeddings_included(town: World):
+    index = town.open()
+    frame = index.frame("entities", ["title", "degree"])
+    assert frame.to_dict("records") == index.table("entities", ["title", "degree"]).to_pylist()
+    vectors = index.frame("embeddings_entity")
+    assert set(vectors["id"]) == set(index.table("entities", ["id"])["id"].to_pylist())
+    with pytest.raises(UsageError, match="there is no table 'entitys'; there are documents"):
+        index.frame("entitys")

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import toy_model
 from endpoint import BROKEN, Answer, Response
-from test_chat import piped
 from world import REJECTED, Command, World, model_options, prompt_of
 
 from graphrag_ray import open_index
@@ -40,7 +39,7 @@ def opened(world: World, cache: Path, **changes: object) -> Index:
     return open_index(str(world.root), settings=settings, cache=str(cache))
 
 
-@pytest.mark.parametrize("method", list(methods.FILES))
+@pytest.mark.parametrize("method", list(methods.METHODS))
 def test_a_question_that_was_asked_before_is_free_and_says_so(town: World, cache: Path, method: str):
     first = opened(town, cache).ask(ABOUT_DAVE, method=method)
     asked = town.asked()
@@ -172,11 +171,12 @@ def test_the_command_line_keeps_replies_too(town: World, cache: Path, run: Comma
     assert f"[{FREE}]" in again.stdout and "no cost]" in again.stdout and FREE not in first.stdout
 
 
-def test_a_conversation_keeps_them_from_one_day_to_the_next(town: World, cache: Path):
+def test_a_conversation_keeps_them_from_one_day_to_the_next(town: World, cache: Path, run: Command):
     said = f"{ABOUT_DAVE}\nWhat about HEIDI ?\n"
-    piped(town, said, "--cache", str(cache))
+    run("chat", "--root", town.root, "--cache", cache, said=said)
     asked = town.asked()
-    assert FREE in piped(town, said, "--cache", str(cache)).stdout and town.asked() == asked
+    again = run("chat", "--root", town.root, "--cache", cache, said=said)
+    assert FREE in again.stdout and town.asked() == asked
 
 
 def test_a_batch_waits_while_a_service_merges_the_cache_and_not_for_longer(

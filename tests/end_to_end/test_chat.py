@@ -1,4 +1,4 @@
-"""A conversation: as a process, from a pipe and on a terminal."""
+"""A conversation: from a pipe and on a terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import toy_model
 from endpoint import BROKEN, Answer, Response
 from terminals import Terminal
-from world import REJECTED, World, prompt_of
+from world import REJECTED, Command, World, prompt_of
 
 from graphrag_ray.asking.chat import Chat
 from graphrag_ray.query.condense import NOT_REWRITTEN
@@ -20,11 +20,6 @@ from graphrag_ray.store.gc import Options
 
 ABOUT_DAVE = "What did DAVE do?"
 OFFLINE = ["--set", "models.default={provider: offline}"]
-
-
-def piped(world: World, said: str, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "graphrag_ray", "chat", "--root", str(world.root), *options]
-    return subprocess.run(command, input=said, capture_output=True, text=True, timeout=60, check=False)
 
 
 def condensing(world: World, reply: Response) -> None:
@@ -38,7 +33,9 @@ def condensing(world: World, reply: Response) -> None:
 
 
 def test_every_line_of_a_pipe_is_a_question_and_gets_its_answer(town: World):
-    done = piped(town, f"{ABOUT_DAVE}\n\n  What about HEIDI ?\n")
+    command = [sys.executable, "-m", "graphrag_ray", "chat", "--root", str(town.root)]
+    said = f"{ABOUT_DAVE}\n\n  What about HEIDI ?\n"
+    done = subprocess.run(command, input=said, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0 and done.stderr == ""
     first, second = done.stdout.split("\n> ")[1:]
     assert first.startswith(ABOUT_DAVE) and "Reports cited:" in first
@@ -47,17 +44,23 @@ def test_every_line_of_a_pipe_is_a_question_and_gets_its_answer(town: World):
     assert done.stdout.startswith(f"{town.store.url}, snapshot 1, 6 documents. Method global.")
 
 
-def test_what_was_noted_once_is_not_said_again(town: World):
-    done = piped(town, "What about DAVE ?\nWhat about HEIDI ?\nWhat about ERIN ?\n", *OFFLINE)
+def test_what_was_noted_once_is_not_said_again(town: World, run: Command):
+    done = run(
+        "chat",
+        "--root",
+        town.root,
+        *OFFLINE,
+        said="What about DAVE ?\nWhat about HEIDI ?\nWhat about ERIN ?\n",
+    )
     assert done.stdout.count("by the offline engine, without a language model") == 1
     assert done.stdout.count(NOT_REWRITTEN) == 1
 
 
-def test_a_question_leans_on_those_before_it(town: World):
+def test_a_question_leans_on_those_before_it(town: World, run: Command):
     condensing(town, "What did DAVE do?")
     asked = town.asked()
-    done = piped(town, "What about ERIN ?\nAnd him?\n")
-    assert "Understood as: What did DAVE do?" in done.stdout and done.returncode == 0
+    done = run("chat", "--root", town.root, said="What about ERIN ?\nAnd him?\n")
+    assert "Understood as: What did DAVE do?" in done.stdout and done.exit_code == 0
     bodies = town.endpoint.bodies()[asked:]
     assert [prompt_of(b) for b in bodies] == ["map", "reduce", "condense", "map", "reduce"]
     shown = bodies[2]["messages"][-1]["content"]
@@ -69,47 +72,49 @@ def test_a_question_leans_on_those_before_it(town: World):
     assert "What did DAVE do?" in bodies[-1]["messages"][-1]["content"]
 
 
-def test_what_was_said_before_can_be_forgotten(town: World):
+def test_what_was_said_before_can_be_forgotten(town: World, run: Command):
     asked = town.asked()
-    piped(town, "What about ERIN ?\n/new\nWhat about DAVE ?\n")
+    run("chat", "--root", town.root, said="What about ERIN ?\n/new\nWhat about DAVE ?\n")
     assert town.prompts(asked)["condense"] == 0
 
 
-def test_a_question_that_cannot_be_written_out_is_asked_as_it_stands(town: World):
+def test_a_question_that_cannot_be_written_out_is_asked_as_it_stands(town: World, run: Command):
     condensing(town, REJECTED)
-    done = piped(town, "What about ERIN ?\nWhat about DAVE ?\n")
+    done = run("chat", "--root", town.root, said="What about ERIN ?\nWhat about DAVE ?\n")
     assert "could not be written out" in done.stdout
     assert "- DAVE, ERIN" in done.stdout.split("What about DAVE ?")[1]
 
 
-def test_commands_change_how_the_next_question_is_asked(town: World):
+def test_commands_change_how_the_next_question_is_asked(town: World, run: Command):
     said = f"/level C0\n/where author = 'x'\n/where\n/method global\n{ABOUT_DAVE}\n/level auto\n"
-    done = piped(town, said)
+    done = run("chat", "--root", town.root, said=said)
     assert "Method global, level C0\n" in done.stdout
     assert "Method global, level C0, where author = 'x'\n" in done.stdout
     assert "global search, level C0" in done.stdout and done.stdout.endswith("Method global\n")
 
 
-def test_sources_are_those_of_the_last_answer(town: World):
-    done = piped(town, f"/sources\n{ABOUT_DAVE}\n/sources\n")
-    assert "there is no answer yet" in done.stderr and done.returncode == 3
+def test_sources_are_those_of_the_last_answer(town: World, run: Command):
+    done = run("chat", "--root", town.root, said=f"/sources\n{ABOUT_DAVE}\n/sources\n")
+    assert "there is no answer yet" in done.stderr and done.exit_code == 3
     assert "harbour.txt, character" in done.stdout.split("/sources")[2]
 
 
-def test_another_snapshot_can_be_asked(town: World):
+def test_another_snapshot_can_be_asked(town: World, run: Command):
     town.write({"zoo.txt": "ZOE feeds YURI."})
     town.index(communities={"small_component": 1})
     question = "What about YURI ?\n"
-    done = piped(town, f"/snapshot 1\n{question}/snapshot newest\n{question}/snapshot 9\n")
+    done = run(
+        "chat", "--root", town.root, said=f"/snapshot 1\n{question}/snapshot newest\n{question}/snapshot 9\n"
+    )
     old, new = done.stdout.split("What about YURI ?")[1:]
     assert "snapshot 1, 6 documents" in done.stdout and "ZOE" not in old
     assert "snapshot 2, 7 documents" in old and "ZOE" in new
     assert "has no snapshot 9; there are: 1, 2" in done.stderr
 
 
-def test_help_lists_what_can_be_said_and_quit_ends_it(town: World):
-    done = piped(town, f"/help\n/quit\n{ABOUT_DAVE}\n")
-    assert done.returncode == 0 and ABOUT_DAVE not in done.stdout
+def test_help_lists_what_can_be_said_and_quit_ends_it(town: World, run: Command):
+    done = run("chat", "--root", town.root, said=f"/help\n/quit\n{ABOUT_DAVE}\n")
+    assert done.exit_code == 0 and ABOUT_DAVE not in done.stdout
     for name in ("/method NAME", "/level C0..Cn", "/where CONDITION", "/sources", "/snapshot N|newest"):
         assert name in done.stdout
 
@@ -124,21 +129,23 @@ def test_help_lists_what_can_be_said_and_quit_ends_it(town: World):
         ("x" * 20_001, "has 20001 characters"),
     ],
 )
-def test_what_cannot_be_done_is_told_and_the_conversation_goes_on(town: World, said: str, told: str):
-    done = piped(town, f"{said}\n/level auto\n{ABOUT_DAVE}\n")
+def test_what_cannot_be_done_is_told_and_the_conversation_goes_on(
+    town: World, run: Command, said: str, told: str
+):
+    done = run("chat", "--root", town.root, said=f"{said}\n/level auto\n{ABOUT_DAVE}\n")
     assert told in done.stderr and "Traceback" not in done.stderr
-    assert done.returncode == 3 and "- DAVE, ERIN, FRANK" in done.stdout
+    assert done.exit_code == 3 and "- DAVE, ERIN, FRANK" in done.stdout
 
 
-def test_an_answer_that_lacks_a_part_counts_as_failed(town: World):
+def test_an_answer_that_lacks_a_part_counts_as_failed(town: World, run: Command):
     town.endpoint.respond = lambda body: REJECTED
-    done = piped(town, f"{ABOUT_DAVE}\n")
-    assert UNREADABLE in done.stdout and done.returncode == 3
+    done = run("chat", "--root", town.root, said=f"{ABOUT_DAVE}\n")
+    assert UNREADABLE in done.stdout and done.exit_code == 3
 
 
-def test_an_index_that_is_not_there_is_told_at_once(world: World):
-    done = piped(world, f"{ABOUT_DAVE}\n")
-    assert done.returncode == 2 and "there is no index at" in done.stderr
+def test_an_index_that_is_not_there_is_told_at_once(world: World, run: Command):
+    done = run("chat", "--root", world.root, said=f"{ABOUT_DAVE}\n")
+    assert done.exit_code == 2 and "there is no index at" in done.stderr
 
 
 # on a terminal

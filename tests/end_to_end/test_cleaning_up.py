@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 import toy_model
 from endpoint import Endpoint
-from hypothesis import HealthCheck, given, settings
+from examples import fewer
+from hypothesis import given
 from hypothesis import strategies as st
 from world import REJECTED, TOWN, Command, World, everything, prompt_of
 
@@ -240,7 +241,7 @@ def test_no_trace_of_a_purged_document_is_left_and_nothing_else_is_lost(town: Wo
     assert not town.index().committed and len(town.endpoint.requests) == asked
 
 
-@pytest.mark.parametrize("method", methods.FILES)
+@pytest.mark.parametrize("method", methods.METHODS)
 def test_nobody_who_has_a_snapshot_open_is_told_of_a_document_that_was_purged(town: World, method: str):
     # The toy model answers global search with titles of reports: three names, and MARKER is none of them.
     name = "BOB" if method == "global" else MARKER
@@ -376,7 +377,7 @@ def dying(patch: pytest.MonkeyPatch, store: Store, moment: int) -> None:
 
 
 @given(st.integers(0, 90), st.sampled_from([0.0, HOUR]), st.booleans())
-@settings(max_examples=10, suppress_health_check=list(HealthCheck))
+@fewer(5)
 def test_killed_at_any_moment_it_leaves_every_snapshot_whole_and_is_finished_by_the_next(
     grown: World,
     held: dict,

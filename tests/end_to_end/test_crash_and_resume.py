@@ -10,7 +10,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from examples import fewer
+from hypothesis import event, given
 from hypothesis import strategies as st
 from machine import IN_FLIGHT, Killed, Machine, Small, machine
 from world import everything
@@ -23,9 +24,6 @@ texts = st.lists(sentences, min_size=1, max_size=6).map("".join)
 corpora = st.dictionaries(st.sampled_from("abcdef"), texts, min_size=1, max_size=4)
 
 
-slow_but_few = settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
-
-
 def undisturbed(*corpora: dict[str, str]) -> tuple[dict[str, Any], Machine]:
     """The tables after indexing one corpus after the other, and what it took."""
     with machine() as calm, Small() as world:
@@ -36,7 +34,7 @@ def undisturbed(*corpora: dict[str, str]) -> tuple[dict[str, Any], Machine]:
 
 
 @given(corpora, st.floats(0, 1))
-@slow_but_few
+@fewer(5)
 def test_a_refused_key_at_any_call_costs_nothing_twice_but_what_was_in_flight(
     corpus: dict[str, str], moment: float
 ):
@@ -57,7 +55,7 @@ def test_a_refused_key_at_any_call_costs_nothing_twice_but_what_was_in_flight(
 
 
 @given(corpora, st.floats(0, 1))
-@slow_but_few
+@fewer(5)
 def test_a_kill_at_any_write_leaves_no_trace_in_the_index(corpus: dict[str, str], moment: float):
     tables, calm = undisturbed(corpus)
     with machine() as world_machine, Small() as world:
@@ -76,7 +74,7 @@ def test_a_kill_at_any_write_leaves_no_trace_in_the_index(corpus: dict[str, str]
 
 
 @given(corpora, corpora, st.floats(0, 1))
-@slow_but_few
+@fewer(5)
 def test_a_kill_during_an_update_leaves_the_old_snapshot_until_the_new_one_is_there(
     first: dict[str, str], second: dict[str, str], moment: float
 ):

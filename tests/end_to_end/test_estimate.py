@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from world import TOWN, World, prompt_of
+from world import TOWN, Built, World, prompt_of
 
 from graphrag_ray.cli.command_line import main
 from graphrag_ray.corpus.tokens import count
@@ -72,9 +72,8 @@ def test_nothing_is_asked_and_nothing_is_written(world: World, tmp_path: Path):
     assert world.asked() == 0 and everything_below(tmp_path) == before
 
 
-def test_what_a_trial_came_to_takes_the_place_of_what_is_assumed(world: World):
-    world.write(TOWN)
-    world.index()
+def test_what_a_trial_came_to_takes_the_place_of_what_is_assumed(world: World, built: Built):
+    world.take(built(TOWN))
     found = estimated(world, "--root", world.root)
     extraction = found["stages"]["extract"]
     asked = world.prompts()
@@ -88,9 +87,8 @@ def test_what_a_trial_came_to_takes_the_place_of_what_is_assumed(world: World):
     assert found["graph"]["entities"] == pytest.approx(len(world.table("entities")))
 
 
-def test_replies_of_another_model_teach_nothing_and_that_is_said(world: World):
-    world.write(TOWN)
-    world.index()
+def test_replies_of_another_model_teach_nothing_and_that_is_said(world: World, built: Built):
+    world.take(built(TOWN))
     found = estimated(world, "--root", world.root, "--model", "another")
     assert found["stages"]["extract"]["left"]["calls"] == found["stages"]["extract"]["calls"]
     assert assumed(found)["glean_yes"]["source"] == "assumed"

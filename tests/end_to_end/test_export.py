@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import toy_model
 from s3_server import BUCKET, S3Server
-from world import DEEP, REJECTED, TOWN, Command, Silent, World, chain
+from world import DEEP, REJECTED, TOWN, Built, Command, Silent, World, chain
 
 from graphrag_ray import open_index
 from graphrag_ray.asking.ask import Index
@@ -87,10 +87,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Index:
 
 
 @pytest.fixture
-def town(world: World) -> World:
-    world.write(TOWN)
-    world.index(claims={"enabled": True}, **DEEP)
-    return world
+def town(world: World, built: Built) -> World:
+    return world.take(built(TOWN, claims={"enabled": True}, **DEEP))
 
 
 @pytest.fixture
@@ -123,7 +121,7 @@ def communities_by_level(opened: Index) -> list[dict[int, int]]:
     for row in opened.table("entities", ["id", "human_readable_id"]).to_pylist():
         numbers[row["id"]] = row["human_readable_id"]
     reports = opened.table("community_reports", ["community", "n_tokens", "hierarchy"])
-    held = levels(communities, reports)
+    held = levels(communities, reports, "leiden")
     chosen = [reports["community"].take(held.at(k).rows).to_pylist() for k in range(held.n_levels)]
     members = {c["community"]: c["entity_ids"] for c in communities.to_pylist()}
     return [{numbers[id_]: c for c in of_level for id_ in members[c]} for of_level in chosen]
@@ -171,10 +169,12 @@ def test_without_lancedb_the_tables_are_exported_and_what_is_missing_is_told(
 
 
 def test_an_index_without_embeddings_says_that_vectors_are_missing(
-    world: World, run: Command, tmp_path: Path
+    world: World,
+    run: Command,
+    tmp_path: Path,
+    built: Built,
 ):
-    world.write(TOWN)
-    world.index(embeddings={"enabled": False})
+    world.take(built(TOWN, embeddings={"enabled": False}))
     told = export(run, world.root, "graphrag", tmp_path / "out")
     assert "The index has no embeddings" in told and "embeddings.enabled" in told
 

@@ -8,21 +8,10 @@ from typing import Any
 
 import pytest
 import toy_model
-from click.testing import CliRunner
 from world import REJECTED, TOWN, Command, World, index_command, prompt_of
 
 from graphrag_ray import offline
-from graphrag_ray.cli.command_line import main
 from graphrag_ray.search import keyword
-
-
-@pytest.fixture(params=["local", "ray"])
-def command(request: pytest.FixtureRequest) -> Command:
-    """Runs a command line, on either executor."""
-    if request.param == "local":
-        return request.getfixturevalue("run")  # type: ignore[no-any-return]
-    request.getfixturevalue("on_ray")
-    return lambda *arguments: CliRunner().invoke(main, [str(a) for a in arguments])
 
 
 def nonsense_about(name: str, answer: Any = "I would rather not.") -> Any:
@@ -37,39 +26,39 @@ def nonsense_about(name: str, answer: Any = "I would rather not.") -> Any:
     return respond
 
 
-def failures(command: Command, world: World, *more: object) -> list[dict[str, Any]]:
-    result = command("failures", "--root", world.root, "--json", *more)
+def failures(run: Command, world: World, *more: object) -> list[dict[str, Any]]:
+    result = run("failures", "--root", world.root, "--json", *more)
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)  # type: ignore[no-any-return]
 
 
-def test_an_item_that_failed_for_good_is_asked_again_once_it_is_put_back(command: Command, world: World):
+def test_an_item_that_failed_for_good_is_asked_again_once_it_is_put_back(run: Command, world: World):
     world.write(TOWN)
     world.endpoint.respond = nonsense_about("bridge")
-    assert command(*index_command(world)).exit_code == 3
-    (failed,) = failures(command, world)
+    assert run(*index_command(world)).exit_code == 3
+    (failed,) = failures(run, world)
     assert (failed["stage"], failed["document"], failed["kind"]) == ("extract", "bridge.txt", "permanent")
     assert failed["attempts"] == 2 and failed["first_at"] and failed["last_at"], "asked, and corrected once"
 
     world.endpoint.respond = toy_model.respond
     asked = world.asked()
-    assert command(*index_command(world)).exit_code == 3
+    assert run(*index_command(world)).exit_code == 3
     assert world.asked() == asked, "not without being told"
 
-    put_back = command("failures", "--root", world.root, "--retry")
+    put_back = run("failures", "--root", world.root, "--retry")
     assert put_back.exit_code == 0 and "1 item put back" in put_back.stdout
     assert f"graphrag-ray index {world.input} --root {world.root}" in " ".join(put_back.stdout.split())
     assert world.asked() == asked, "putting back spends nothing"
 
-    assert command(*index_command(world)).exit_code == 0
+    assert run(*index_command(world)).exit_code == 0
     again = world.prompts(asked)
     assert (again["extract"], again["glean_check"], again["correct"]) == (1, 1, 0)
     bodies = [json.dumps(b["messages"]) for b in world.endpoint.bodies()]
     assert sum(b in bodies[:asked] for b in bodies[asked:]) == 1, "the first request, and none but that"
-    assert failures(command, world) == []
+    assert failures(run, world) == []
     assert "CAROL" in {e["title"] for e in world.table("entities")}
     asked = world.asked()
-    assert "Nothing has changed" in command(*index_command(world)).stdout and world.asked() == asked
+    assert "Nothing has changed" in run(*index_command(world)).stdout and world.asked() == asked
 
 
 @pytest.fixture

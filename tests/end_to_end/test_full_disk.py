@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from world import TOWN, World, everything, index_command
 
+from graphrag_ray.base.declarations import JOURNALS
 from graphrag_ray.base.errors import StoreError
-from graphrag_ray.indexing.index import JOURNALS
+from graphrag_ray.cli.command_line import main
 from graphrag_ray.store import compaction, locks
 
 SIZE = 2 << 20
@@ -90,28 +91,23 @@ def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(
 
 
 def test_the_command_on_ray_ends_with_1_on_a_full_disk_and_with_0_when_there_is_room(
-    world: World, disk: Disk, on_ray: None
+    world: World, disk: Disk, on_ray: None, monkeypatch: pytest.MonkeyPatch
 ):
-    import ray
-
+    monkeypatch.setattr(locks, "STALE_S", 1.0)
     world.index()
     expected, calls = everything(world.open()), world.asked()
     world.root = disk.at / "index"
     disk.fill(120_000)
-    more = ["--set", "communities.max_size=3", "--set", "communities.small_component=1"]
-    more += ["--address", ray.get_runtime_context().gcs_address]
+    more = ["--set", "communities.max_size=3", "--set", "communities.small_component=1", "--ray"]
+    line = [*map(str, index_command(world, *more))]
 
-    def run() -> subprocess.CompletedProcess[str]:
-        line = [sys.executable, "-m", "graphrag_ray", *map(str, index_command(world, *more))]
-        return subprocess.run(line, capture_output=True, text=True, timeout=200, check=False)
-
-    full = run()
-    assert full.returncode == 1, full.stderr
+    full = CliRunner().invoke(main, line)
+    assert full.exit_code == 1, full.stderr
     told(full.stderr[full.stderr.index("graphrag-ray: ") :], world)
     kept, asked = journalled(world), world.asked()
     disk.make_room()
-    done = run()
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(main, line)
+    assert done.exit_code == 0, done.stderr
     assert _timeless(everything(world.open())) == _timeless(expected)
     assert world.asked() - asked == calls - kept
 

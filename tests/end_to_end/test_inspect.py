@@ -8,14 +8,13 @@ from typing import Any
 import hostile
 import pytest
 import toy_model
-from world import DEEP, REJECTED, TOWN, Command, World, chain, python
+from world import DEEP, REJECTED, TOWN, Built, Command, World, chain, python
 
 
 @pytest.fixture
-def town(world: World) -> World:
-    world.write({**TOWN, "letters/people.csv": 'id,title,text\n1,Åsa,"ALICE wrote to GRACE."\n'})
-    world.index(claims={"enabled": True}, input={"title_column": "title"}, **DEEP)
-    return world
+def town(world: World, built: Built) -> World:
+    texts = {**TOWN, "letters/people.csv": 'id,title,text\n1,Åsa,"ALICE wrote to GRACE."\n'}
+    return world.take(built(texts, claims={"enabled": True}, input={"title_column": "title"}, **DEEP))
 
 
 @pytest.fixture
@@ -261,9 +260,8 @@ def test_hostile_names_are_found_and_never_steer_the_terminal(world: World, run:
             )
 
 
-def test_a_message_with_a_hostile_name_does_not_steer_it_either(world: World, run: Command):
-    world.write(TOWN)
-    world.index()
+def test_a_message_with_a_hostile_name_does_not_steer_it_either(world: World, run: Command, built: Built):
+    world.take(built(TOWN))
     told = run("inspect", "entity", f"x{hostile.ESCAPE}", "--root", world.root).stderr
     assert "there is no entity" in told and not any(
         c in told for c in hostile.ESCAPE if not c.isascii() or c < " "

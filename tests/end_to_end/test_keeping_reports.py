@@ -9,7 +9,8 @@ from itertools import pairwise
 
 import pytest
 from comparing import by_id
-from hypothesis import HealthCheck, given, settings
+from examples import fewer
+from hypothesis import given
 from hypothesis import strategies as st
 from machine import Machine, Small, machine
 from world import everything
@@ -111,7 +112,7 @@ histories = st.lists(st.sets(st.integers(0, 11), min_size=1, max_size=9), min_si
 
 
 @given(histories, st.sampled_from([0.1, 0.3, 0.5]))
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@fewer(5)
 def test_no_report_tells_of_a_document_that_is_gone_or_cites_what_is_not_there(
     history: list[set[int]], below: float
 ):

@@ -28,6 +28,8 @@ from graphrag_ray.indexing.stages import merge_stage
 from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store.files import Store
 
+pytestmark = pytest.mark.cluster
+
 REPOSITORY = Path(__file__).parents[2]
 DOCUMENTS = sorted((REPOSITORY / "demo" / "corpus").iterdir())[:14]
 IN_FLIGHT = 8
@@ -130,8 +132,7 @@ class Fired:
         self.closing.close()  # its log is whole then
         return killing.paid_again(self.log, self.kills).late
 
-    def kill_driver(self, step: str, share: float) -> None:
-        run = self.start()
+    def kill_driver(self, run: killing.Run, step: str, share: float) -> None:
         self.kill(run, step, share, lambda: [killing.Process(run.session, "leader")])
         assert run.wait() == -9
 
@@ -143,50 +144,24 @@ def fired(cluster: killing.Cluster, corpus: Path, tmp_path: Path) -> Iterator[Fi
     made.closing.close()
 
 
-def test_a_command_that_is_killed_in_many_steps_ends_as_if_nothing_had_been(
+def test_an_index_is_as_if_nothing_had_been_whatever_is_killed_in_each_step(
     fired: Fired,
+    cluster: killing.Cluster,
     more: Callable[[str], int],
     undisturbed: Mapping[str, Sequence[str]],
     tmp_path: Path,
 ):
-    rng = Random(20261122)
-    more("second")
-    for step in ("extract", "commit"):
-        fired.kill_driver(step, rng.random())
-    assert fired.start().wait() == 0
-    assert killing.parts_of(tmp_path / "index") == undisturbed
-    assert fired.paid_late() == []
-
-
-def test_a_run_whose_actors_are_killed_one_after_the_other_goes_on(
-    fired: Fired, cluster: killing.Cluster, undisturbed: Mapping[str, Sequence[str]], tmp_path: Path
-):
-    rng, head = Random(20261122), cluster.nodes[0].pid
+    """Three runs: the first ends early, the second loses a node and actors and ends at its commit."""
+    rng, head, second = Random(20261122), cluster.nodes[0].pid, more("second")
+    fired.kill_driver(fired.start(), "extract", rng.random() / 3)
     run = fired.start()
-    for step, role in (
-        ("extract", "worker"),
-        ("describe", "limiter"),
-        ("reports", "coordinator"),
-        ("embed", "worker"),
-    ):
+    fired.kill(run, "extract", rng.random() / 3, lambda: killing.processes([second]))
+    for step, role in (("describe", "limiter"), ("reports", "coordinator"), ("embed", "worker")):
         found = lambda role=role: killing.one_of(killing.processes([head]), role, rng)  # noqa: E731
         fired.kill(run, step, rng.random() / 3, found)  # a step may be over in a second
-    assert run.wait() == 0, run.printed
-    assert killing.parts_of(tmp_path / "index") == undisturbed
-    assert fired.paid_late() == []
-
-
-def test_nodes_that_are_killed_take_nothing_with_them(
-    fired: Fired,
-    more: Callable[[str], int],
-    undisturbed: Mapping[str, Sequence[str]],
-    tmp_path: Path,
-):
-    victims = {"extract": more("second"), "reports": more("third")}
-    run, rng = fired.start(), Random(20261122)
-    for step, session in victims.items():
-        fired.kill(run, step, rng.random(), lambda session=session: killing.processes([session]))
-    assert run.wait() == 0, run.printed
+    fired.kill_driver(run, "commit", rng.random())
+    last = fired.start()
+    assert last.wait() == 0, last.printed
     assert killing.parts_of(tmp_path / "index") == undisturbed
     assert fired.paid_late() == []
 
@@ -197,7 +172,7 @@ def test_a_folder_that_is_another_one_on_a_node_is_told_before_anything_is_paid(
     alone = ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs none {tmp_path} && exec "$@"', "sh"]
     if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
         pytest.skip("no file system may be mounted here")
-    session = cluster.start_node("--node-name=apart", python=bare_python, within=alone)
+    session = cluster.start_node("--node-name=apart", "--num-cpus=0", python=bare_python, within=alone)
     try:
         run = fired.start()
         assert run.wait() == 2
@@ -212,7 +187,7 @@ def test_a_node_that_lacks_a_package_is_named(
     fired: Fired, cluster: killing.Cluster, bare_python: str, tmp_path: Path
 ):
     python = python_with(tmp_path / "python", "quicktok")
-    session = cluster.start_node("--node-name=poor", python=python)
+    session = cluster.start_node("--node-name=poor", "--num-cpus=0", python=python)
     try:
         run = fired.start()
         assert run.wait() == 2

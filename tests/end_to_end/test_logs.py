@@ -40,6 +40,7 @@ def ray_folder() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.cluster
 def test_no_log_holds_a_key_or_a_text_and_each_line_says_its_run(world: World, ray_folder: Path):
     number = count()
 
@@ -64,7 +65,8 @@ def test_no_log_holds_a_key_or_a_text_and_each_line_says_its_run(world: World, r
     }
     environment.pop("RAY_ADDRESS", None)
     option = "models.default.endpoints.0.api_key_env=GRAPHRAG_TEST_LOG_KEY"
-    command = [str(a) for a in index_command(world, "--set", option, "--set", "embeddings.enabled=false")]
+    more = ["--set", "embeddings.enabled=false", "--ray"]
+    command = [str(a) for a in index_command(world, "--set", option, *more)]
     done = subprocess.run(
         [sys.executable, "-m", "graphrag_ray", *command],
         env=environment,

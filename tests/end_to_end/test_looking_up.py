@@ -10,7 +10,7 @@ import pytest
 import toy_model
 from endpoint import Answer as Reply
 from endpoint import Status
-from world import TOWN, Command, World, index_command, prompt_of
+from world import TOWN, Built, Command, World, index_command, prompt_of
 
 from graphrag_ray.base.errors import GraphRagError, LevelNotFound, UsageError
 from graphrag_ray.base.records import parse_sections
@@ -32,11 +32,9 @@ CLAIMS = {"claims": {"enabled": True}}
 
 
 @pytest.fixture
-def town(world: World) -> World:
-    world.write(TOWN)
-    world.write({"letters.jsonl": "\n".join(map(json.dumps, LETTERS))})
-    world.index(**CLAIMS)
-    return world
+def town(world: World, built: Built) -> World:
+    letters = "\n".join(map(json.dumps, LETTERS))
+    return world.take(built({**TOWN, "letters.jsonl": letters}, **CLAIMS))
 
 
 def contexts(world: World, start: int = 0) -> list[str]:
@@ -143,7 +141,7 @@ def test_what_a_method_cannot_do_is_refused(town: World):
     opened = town.open()
     with pytest.raises(
         UsageError,
-        match=r"global search cannot be restricted .*'path~\*'\): vector, hybrid, local, text and auto "
+        match=r"global search cannot be restricted .*'path~\*'\): text, local, vector, hybrid and auto "
         r"search can\. .*--method text",
     ):
         opened.ask("What?", where=["path~*"])
@@ -158,9 +156,8 @@ def test_what_a_method_cannot_do_is_refused(town: World):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_index_without_embeddings_says_how_to_make_them(world: World, way: str):
-    world.write(TOWN)
-    world.index(embeddings={"enabled": False})
+def test_an_index_without_embeddings_says_how_to_make_them(world: World, way: str, built: Built):
+    world.take(built(TOWN, embeddings={"enabled": False}))
     with pytest.raises(
         UsageError, match=r"needs embeddings of .*graphrag-ray index.*embeddings\.enabled: true"
     ):

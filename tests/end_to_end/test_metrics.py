@@ -98,7 +98,12 @@ def test_prometheus_reads_what_endpoint_and_accounts_count_once_also_after_a_lim
             spent.append(index(str(world.input), executor, settings, world.observer).accounts)
             ray.kill(executor._workers().limiters[0], no_restart=False)
         asked, refusals = len(world.endpoint.requests), next(refused)
-        read = read_when(executor.run, lambda r: r.sum("llm_requests_total") >= asked)
+
+        def whole(read: Read) -> bool:  # the agent takes metrics one by one
+            items = read.sum("items_total", stage="extract")
+            return read.sum("llm_requests_total") >= asked and items >= len(TOWN) + 2
+
+        read = read_when(executor.run, whole)
     finally:
         executor.close()
 

@@ -105,7 +105,7 @@ def people(n: int) -> dict[str, str]:
 
 
 on_a_real_server = pytest.mark.skipif(
-    "GRAPHRAG_RAY_TEST_S3" not in os.environ, reason="two minutes, on a real server: make test-s3"
+    "GRAPHRAG_RAY_TEST_S3" not in os.environ, reason="two minutes, on a real server: make test-cluster"
 )
 
 
@@ -242,7 +242,7 @@ def test_wrong_keys_are_told_and_nothing_is_taken_for_empty(
 ):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     if cloud.server.ceph is None:
-        pytest.skip("this server takes any keys (make test-s3 has one that does not)")
+        pytest.skip("this server takes any keys (Ceph's takes only its own)")
     arguments = {"index": [cloud.docs], "query": [QUESTION], "estimate": [cloud.docs]}.get(what, [])
     result = run(what, *arguments, "--root", cloud.index, *cloud.reached())
     assert result.exit_code == 1 and re.search(f"cannot (read|list) {cloud.index}", result.stderr)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import toy_model
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from endpoint import Answer
 from world import TOWN, World, everything
 
@@ -27,6 +27,8 @@ from graphrag_ray.engine.gateways import Models
 from graphrag_ray.indexing.index import Indexed, index
 from graphrag_ray.indexing.status import status_of
 from graphrag_ray.settings.index_settings import Settings
+
+pytestmark = pytest.mark.cluster
 
 DEMO = Path(__file__).parents[2] / "demo" / "corpus"
 DEEP = {
@@ -41,8 +43,8 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "graphrag_ray", *(str(a) for a in arguments)]
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=180, check=False)
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
 def people(n: int) -> dict[str, str]:
@@ -95,21 +97,21 @@ def on_cluster(on_ray: None, world: World) -> Iterator[Callable[..., Indexed]]:
         executor.close()
 
 
-def test_the_demo_corpus_through_the_command_line_with_the_offline_engine(tmp_path: Path):
+def test_the_demo_corpus_through_the_command_line_with_the_offline_engine(on_ray: None, tmp_path: Path):
     documents = sorted(DEMO.iterdir())[:10]
     corpus, root = tmp_path / "corpus", tmp_path / "index"
     corpus.mkdir()
     for d in documents:
         shutil.copy(d, corpus)
-    done = run("index", corpus, "--root", root, "--json")
-    assert done.returncode == 0, done.stderr
+    done = run("index", corpus, "--root", root, "--ray", "--json")
+    assert done.exit_code == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["committed"] and told["counts"]["documents"] == 10 and told["counts"]["failures"] == 0
     assert told["counts"]["entities"] > 30 and told["counts"]["reports"] > 1
     assert "offline" in told["notes"]
 
     asked = run("query", "What are the main themes?", "--root", root, "--json")
-    assert asked.returncode == 0, asked.stderr
+    assert asked.exit_code == 0, asked.stderr
     answer = json.loads(asked.stdout)
     assert answer["found"] and len(answer["references"]) > 1
     names = {d.name for d in documents}
@@ -159,18 +161,18 @@ def test_a_worker_that_is_killed_midway_is_replaced_and_nothing_is_missing(
 
 
 def test_a_run_that_is_killed_goes_on_where_it_was(world: World, on_cluster: Callable[..., Indexed]):
-    world.write(people(120))
+    world.write(people(60))
     expected = tables_in_process(world, **NO_EMBEDDINGS)
     world.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=0.2)
     options = ["--model", "m", "--base-url", world.endpoint.base_url, "--max-in-flight", 3]
     options += ["--set", "models.default.endpoints.0.api_key_env=null"]
     driver = subprocess.Popen(
-        command("index", world.input, "--root", world.root, *options),
+        command("index", world.input, "--root", world.root, "--ray", *options),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     until = time.monotonic() + 120
-    while len(world.endpoint.requests) < 100 and time.monotonic() < until:
+    while len(world.endpoint.requests) < 50 and time.monotonic() < until:
         time.sleep(0.02)
     killed = time.monotonic()
     driver.kill()
@@ -180,7 +182,7 @@ def test_a_run_that_is_killed_goes_on_where_it_was(world: World, on_cluster: Cal
     found = status_of(world.store)
     assert found["writer"] is None and [j["stage"] for j in found["journal"]] == ["extract"]
     paid = world.asked()
-    assert 100 <= paid < 240
+    assert 50 <= paid < 120
     world.endpoint.respond = toy_model.respond
     assert on_cluster(**NO_EMBEDDINGS).failed == 0
     assert everything(world.open()) == expected
@@ -219,7 +221,7 @@ def test_a_budget_stops_a_run_on_ray_with_exit_code_4(world: World, on_ray: None
     world.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=0.05)
     options = ["--model", "m", "--base-url", world.endpoint.base_url, "--max-in-flight", "4"]
     options += ["--set", "models.default.endpoints.0.api_key_env=null", "--set", "run.flush_s=0.2"]
-    command = ["index", str(world.input), "--root", str(world.root), *options]
+    command = ["index", str(world.input), "--root", str(world.root), "--ray", *options]
     result = CliRunner().invoke(main, [*command, "--set", "budget.max_total_tokens=30000"])
     assert result.exit_code == 4 and "budget.max_total_tokens" in result.stderr
     assert world.asked() < 100 and world.snapshots() == []

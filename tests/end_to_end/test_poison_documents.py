@@ -21,6 +21,11 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
+def in_process(world: World) -> list[object]:
+    """The same command where nothing dies: without the workers of a cluster, which take long to start."""
+    return index_command(world, "--in-process")
+
+
 def failures(world: World) -> list[dict[str, Any]]:
     return json.loads(run("failures", "--root", world.root, "--json").stdout)  # type: ignore[no-any-return]
 
@@ -43,7 +48,7 @@ def test_a_file_that_kills_its_reader_is_listed_and_all_others_are_read(
     assert (failed["stage"], failed["document"]) == ("read", "mill.txt")
     assert "3 processes that worked on it died" in failed["error"]
     assert {d["path"] for d in world.table("documents")} == TOWN.keys() - {"mill.txt"}
-    assert run(*index_command(world)).exit_code == 0 and failures(world) == []
+    assert run(*in_process(world)).exit_code == 0 and failures(world) == []
 
 
 @pytest.mark.timeout(480)  # processes die and start again, some ten of them
@@ -51,7 +56,7 @@ def test_a_reply_that_kills_whoever_reads_it_costs_one_item(
     world: World, on_ray: None, monkeypatch: pytest.MonkeyPatch
 ):
     world.write(TOWN)
-    assert run(*index_command(world)).exit_code == 0
+    assert run(*in_process(world)).exit_code == 0
     asked = world.asked()
     load_names = index_module.load_names
 
@@ -69,7 +74,7 @@ def test_a_reply_that_kills_whoever_reads_it_costs_one_item(
     assert world.prompts(asked)["extract"] == 0, "what is journalled is not paid for again"
     assert "JUDY" not in {e["title"] for e in world.table("entities")}
 
-    assert run(*index_command(world)).exit_code == 3, "not tried again of itself"
+    assert run(*in_process(world)).exit_code == 3, "not tried again of itself"
     assert "1 item put back" in run("failures", "--root", world.root, "--retry").stdout
-    assert run(*index_command(world)).exit_code == 0 and failures(world) == []
+    assert run(*in_process(world)).exit_code == 0 and failures(world) == []
     assert "JUDY" in {e["title"] for e in world.table("entities")}

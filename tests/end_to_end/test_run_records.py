@@ -12,7 +12,7 @@ from endpoint import WRONG_KEY, Answer
 from world import REJECTED, TOWN, Command, World, index_command
 
 from graphrag_ray.base.errors import Interrupted, ModelRefused, Terminated
-from graphrag_ray.engine.executor import Progress
+from graphrag_ray.engine.executor import SweepProgress
 from graphrag_ray.indexing.build import before_of
 from graphrag_ray.store import locks, runs
 
@@ -153,7 +153,7 @@ def test_a_run_that_is_told_to_stop_when_a_stage_has_just_ended_begins_no_other_
     world.write(TOWN)
     executor = world.executor(world.settings())
 
-    def watch(progress: Progress) -> None:
+    def watch(progress: SweepProgress) -> None:
         # nobody looks after this
         if progress.stage == "extract" and progress.done == len(TOWN) and executor.stop.told is None:
             executor.stop.tell(signal.SIGTERM)

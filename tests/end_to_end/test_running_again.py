@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import toy_model
 from endpoint import BROKEN, Status
-from world import REJECTED, TOWN, World, everything, expected_entities, expected_relationships
+from world import REJECTED, TOWN, Built, World, everything, expected_entities, expected_relationships
 
 from graphrag_ray.engine.in_process import LocalExecutor
-from graphrag_ray.indexing.stages import read_stage
+from graphrag_ray.indexing.stages import document_parts
 from graphrag_ray.store import snapshots
 
 NO_RETRIES = {"run": {"flush_s": 0.1, "max_attempts": 1, "max_failed_fraction": 1.0}}
@@ -50,9 +50,8 @@ def test_a_second_run_asks_no_model_and_commits_no_snapshot(world: World):
     assert all(reused for step, reused in world.observer.reused.items() if step != "read")
 
 
-def test_an_index_built_anew_from_its_journal_asks_no_model(world: World):
-    world.write(TOWN)
-    world.index()
+def test_an_index_built_anew_from_its_journal_asks_no_model(world: World, built: Built):
+    world.take(built(TOWN))
     before = everything(world.open())
     asked = len(world.endpoint.requests)
     for info in world.store.list():
@@ -63,9 +62,8 @@ def test_an_index_built_anew_from_its_journal_asks_no_model(world: World):
     assert everything(world.open()) == before
 
 
-def test_an_added_document_costs_only_its_own_chunks(world: World):
-    world.write(TOWN)
-    world.index()
+def test_an_added_document_costs_only_its_own_chunks(world: World, built: Built):
+    world.take(built(TOWN))
     asked = world.asked()
     world.write({"zoo.txt": "ZOE feeds YURI."})
     done = world.index()
@@ -76,18 +74,16 @@ def test_an_added_document_costs_only_its_own_chunks(world: World):
     assert graph(world) == expected([*TOWN.values(), "ZOE feeds YURI."])
 
 
-def test_an_added_document_pays_again_for_the_descriptions_that_it_adds_to(world: World):
-    world.write(TOWN)
-    world.index(descriptions={"joined_tokens": 0})
+def test_an_added_document_pays_again_for_the_descriptions_that_it_adds_to(world: World, built: Built):
+    world.take(built(TOWN, descriptions={"joined_tokens": 0}))
     asked = world.asked()
     world.write({"zoo.txt": "JUDY feeds ALICE."})
     world.index(descriptions={"joined_tokens": 0})
     assert world.prompts(asked)["describe"] == 2, "JUDY's two, and ALICE's"
 
 
-def test_a_changed_document_costs_only_what_changed_in_it(world: World):
-    world.write(TOWN)
-    world.index()
+def test_a_changed_document_costs_only_what_changed_in_it(world: World, built: Built):
+    world.take(built(TOWN))
     asked = world.asked()
     world.write({"mill.txt": "ALICE met BOB again. GRACE sold flour to KURT."})
     done = world.index()
@@ -98,9 +94,8 @@ def test_a_changed_document_costs_only_what_changed_in_it(world: World):
     assert graph(world) == expected(texts.values())
 
 
-def test_a_changed_document_gives_what_a_fresh_index_of_it_gives(world: World):
-    world.write(TOWN)
-    world.index()
+def test_a_changed_document_gives_what_a_fresh_index_of_it_gives(world: World, built: Built):
+    world.take(built(TOWN))
     world.write({"mill.txt": "ALICE met BOB again. GRACE sold flour to KURT."})
     world.index()
     updated = without_numbers(everything(world.open()))
@@ -127,7 +122,7 @@ def test_what_is_added_touches_no_part_of_what_is_kept(
         }
 
     monkeypatch.setattr(LocalExecutor, "map", counted)
-    monkeypatch.setattr(read_stage, "_split_bytes", lambda total: bytes_of_a_pair)
+    monkeypatch.setattr(document_parts, "split_bytes", lambda total: bytes_of_a_pair)
     world.write(TOWN)
     world.index()
     before = documents()
@@ -281,9 +276,8 @@ def test_a_failed_description_leaves_the_first_ones_and_is_summarised_by_the_nex
     assert not alice["description_failed"] and alice["description"].startswith("ALICE: ")
 
 
-def test_another_model_asks_everything_again_and_the_old_answers_stay(world: World):
-    world.write(TOWN)
-    world.index()
+def test_another_model_asks_everything_again_and_the_old_answers_stay(world: World, built: Built):
+    world.take(built(TOWN))
     asked = world.asked()
     model = world.settings().models["default"].model_dump(mode="json")
     world.index(models={"default": model | {"model": "another"}})
@@ -293,9 +287,8 @@ def test_another_model_asks_everything_again_and_the_old_answers_stay(world: Wor
     assert world.asked() == asked, "back with the first model, its journal answers"
 
 
-def test_an_index_of_the_offline_engine_is_continued_by_a_model(world: World):
-    world.write(TOWN)
-    world.index(models={"default": {"provider": "offline"}})
+def test_an_index_of_the_offline_engine_is_continued_by_a_model(world: World, built: Built):
+    world.take(built(TOWN, models={"default": {"provider": "offline"}}))
     assert world.open().manifest.notes
     done = world.index()
     assert done.committed and done.manifest.notes == {} and done.manifest.counts["changed"] == 0
@@ -315,9 +308,8 @@ def test_a_changed_report_prompt_costs_only_reports(world: World, tmp_path):
 
 
 @pytest.mark.parametrize("weight", ["strength", "count"])
-def test_a_setting_of_the_graph_asks_for_no_extraction(world: World, weight: str):
-    world.write(TOWN)
-    world.index()
+def test_a_setting_of_the_graph_asks_for_no_extraction(world: World, weight: str, built: Built):
+    world.take(built(TOWN))
     asked = world.asked()
     world.index(graph={"weight": weight})
     assert world.prompts(asked)["extract"] == 0
@@ -325,17 +317,15 @@ def test_a_setting_of_the_graph_asks_for_no_extraction(world: World, weight: str
     assert together["weight"] == {"count": 2, "strength": 10}[weight]
 
 
-def test_embeddings_switched_off_leave_the_next_snapshot(world: World):
-    world.write(TOWN)
-    world.index()
+def test_embeddings_switched_off_leave_the_next_snapshot(world: World, built: Built):
+    world.take(built(TOWN))
     done = world.index(embeddings={"enabled": False})
     assert done.committed
     assert not any(parts for name, parts in done.manifest.tables.items() if name.startswith("embeddings_"))
 
 
-def test_changed_settings_of_questions_are_those_that_questions_are_asked_with(world: World):
-    world.write(TOWN)
-    world.index()
+def test_changed_settings_of_questions_are_those_that_questions_are_asked_with(world: World, built: Built):
+    world.take(built(TOWN))
     asked = len(world.endpoint.requests)
     assert world.index(query={"response_type": "one sentence"}).committed
     assert len(world.endpoint.requests) == asked
@@ -343,9 +333,8 @@ def test_changed_settings_of_questions_are_those_that_questions_are_asked_with(w
     assert "one sentence" in str(world.endpoint.bodies()[-1])
 
 
-def test_claims_switched_off_leave_the_next_snapshot(world: World):
-    world.write(TOWN)
-    world.index(claims={"enabled": True})
+def test_claims_switched_off_leave_the_next_snapshot(world: World, built: Built):
+    world.take(built(TOWN, claims={"enabled": True}))
     world.index()
     assert world.table("covariates") == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from world import TOWN, Command, World, index_command
 
+from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.ray import cluster, ray_executor
 
 # settings
@@ -75,7 +77,6 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.fail("Ray was started")
 
     monkeypatch.setattr(cluster, "connected", refuse)
-    monkeypatch.setattr(cluster, "will_be_private", lambda address: address is None)
 
 
 def test_a_key_that_is_missing_is_told_before_ray_is_started(
@@ -109,15 +110,13 @@ def test_a_key_that_is_missing_where_the_run_can_do_without_stops_nothing(
     run: Command, world: World, unused: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv("MY_KEY", raising=False)
-    monkeypatch.setattr(cluster, "will_be_private", lambda address: True)
     world.write(TOWN)
     assert run(*index_command(world, *unused)).exit_code == 0
 
 
 def test_how_models_are_reached_is_kept_of_a_run_that_goes_on_alone(
-    run: Command, world: World, own_settings: Path, monkeypatch: pytest.MonkeyPatch
+    run: Command, world: World, own_settings: Path
 ):
-    monkeypatch.setattr(cluster, "will_be_private", lambda address: True)
     world.write(TOWN)
     own_settings.unlink()  # which knows the way to the world's endpoint
     kept = own_settings.with_name("reached.json")
@@ -130,6 +129,16 @@ def test_how_models_are_reached_is_kept_of_a_run_that_goes_on_alone(
     assert result.exit_code == 0 and world.endpoint.base_url in kept.read_text()
 
 
+class OnCluster(LocalExecutor):
+    """The in-process executor with the constructor and the life of the Ray executor."""
+
+    def __init__(self, store, models, limit, flush_s, workers, on_progress, spending, fit) -> None:
+        self.fit = fit
+        super().__init__(store, models, limit, flush_s, on_progress=on_progress, spending=spending)
+
+    def close(self) -> None: ...
+
+
 def test_on_a_cluster_the_nodes_have_the_keys_and_those_that_were_asked_get_workers(
     run: Command, world: World, monkeypatch: pytest.MonkeyPatch
 ):
@@ -137,10 +146,11 @@ def test_on_a_cluster_the_nodes_have_the_keys_and_those_that_were_asked_get_work
     monkeypatch.setattr(
         "graphrag_ray.indexing.build.check_endpoints", lambda settings: pytest.fail("looked here")
     )
-    # `run` connects to no cluster: there are no nodes to look at.
+    monkeypatch.setattr(cluster, "connected", lambda address: contextlib.nullcontext())
+    monkeypatch.setattr(ray_executor, "RayExecutor", OnCluster)
     monkeypatch.setattr("graphrag_ray.engine.ray.nodes.check_nodes", lambda root, inputs: {"asked"})
     workers_on: list[set[str]] = []
-    monkeypatch.setattr(ray_executor.RayExecutor, "start", lambda made: workers_on.append(made.fit))
+    monkeypatch.setattr(OnCluster, "start", lambda made: workers_on.append(made.fit), raising=False)
     world.write(TOWN)
     assert run(*index_command(world)).exit_code == 0
     assert workers_on == [{"asked"}]

@@ -13,7 +13,7 @@ import orjson
 import pytest
 import toy_model
 from endpoint import Endpoint, Status
-from world import TOWN, World
+from world import TOWN, Built, World
 
 from graphrag_ray import open_index
 from graphrag_ray.asking.ask import Index
@@ -198,9 +198,10 @@ def test_a_model_that_changed_its_dimensions_under_the_same_name_is_refused(worl
         ids(world.open(), "entity", "vector", "Who?", 5)
 
 
-def test_without_embeddings_keywords_are_searched_and_vector_search_says_what_to_do(world: World):
-    world.write(TOWN)
-    world.index(embeddings={"enabled": False})
+def test_without_embeddings_keywords_are_searched_and_vector_search_says_what_to_do(
+    world: World, built: Built
+):
+    world.take(built(TOWN, embeddings={"enabled": False}))
     assert ids(world.open(), "entity", "keyword", "ALICE", 5)
     with pytest.raises(UsageError, match=r"has no embeddings.*embeddings.enabled=true"):
         ids(world.open(), "entity", "vector", "ALICE", 5)
@@ -213,7 +214,7 @@ def forget_search(world: World) -> None:
     path = f"snapshots/{world.snapshots()[-1]}.json"
     manifest = orjson.loads(world.store.read(path))
     del manifest["digest"], manifest["steps"]["search"]
-    manifest["run"]["code"] = "earlier"
+    del manifest["run"]["versions"]
     manifest["tables"] = {n: p for n, p in manifest["tables"].items() if not n.startswith("search_")}
     world.store.write(path, orjson.dumps(manifest))
     shutil.rmtree(world.root / "tables")
@@ -288,7 +289,7 @@ def test_a_document_that_is_added_is_found_and_one_that_is_removed_is_not(copy: 
 
 def test_nothing_new_makes_no_shard_and_what_is_new_makes_few(copy: World, monkeypatch: pytest.MonkeyPatch):
     many = {f"more{i:02}.txt": f"ALICE{chr(65 + i)} met BOB{chr(65 + i)}, time {i}." for i in range(20)}
-    monkeypatch.setattr("graphrag_ray.indexing.stages.read_stage._split_bytes", lambda total: 64)
+    monkeypatch.setattr("graphrag_ray.indexing.stages.document_parts.split_bytes", lambda total: 64)
     monkeypatch.setattr(steps_search, "SHARD_BYTES", {"keyword": 1 << 14, "vector": 1 << 14})
     copy.write(many)
     copy.index()
@@ -318,7 +319,7 @@ def test_above_a_size_vectors_are_found_by_a_graph(copy: World, monkeypatch: pyt
     index = copy.open()
     expected = {kind: found(index, Search(kind, "vector", HARBOUR, 5))[0] for kind in KINDS}
     monkeypatch.setattr(steps_search, "EXACT_BYTES", 0)
-    monkeypatch.setattr(steps_search, "_code", lambda: "another")
+    monkeypatch.setattr(steps_search, "_libraries", lambda: ["another"])
     (copy.root / "CURRENT").unlink()
     shutil.rmtree(copy.root / "snapshots")
     copy.index()

@@ -132,7 +132,7 @@ def test_a_killed_run_shows_as_killed_and_where_it_was(world: World, often: None
     world.write(chain(30))
     when_asked(world, 30, lambda: world.store.read("runs/1.live.json"))
     world.index()
-    live = runs.Live("n", 7, 0.0, "extract", 61.0, {})
+    live = runs.LiveRun("n", 7, 0.0, "extract", 61.0, {})
     with locks.acquire(world.store) as lock:
         record = runs.RunRecord(lock.epoch, lock.holder.nonce, 1.0, "0", host="far", pid=7)
         runs.write(world.store, record)
@@ -241,7 +241,7 @@ def later() -> Iterator[Callable[[Callable[[], object]], None]]:
 
 def refuse(world: World) -> None:
     last = max(runs.epochs(world.store), default=0)
-    runs.write_refusal(world.store, runs.Refusal(last, time.time(), "usage", 2, "no such setting"))
+    runs.write_refusal(world.store, runs.RefusedRun(last, time.time(), "usage", 2, "no such setting"))
 
 
 def test_watching_ends_with_the_exit_code_of_an_attempt_that_was_refused_after_the_last_run(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,7 +19,9 @@ from collector import Collector, collecting
 from endpoint import Answer, Endpoint, Hang, Response, rate_limited
 from prometheus_client.parser import text_string_to_metric_families
 from served import KEY, TOKEN, Running, events, until
-from world import TOWN, Command, World, know, prompt_of
+from world import TOWN, World, know, prompt_of
+
+pytestmark = pytest.mark.cluster
 
 THEMES = "What are the THEMES?"
 IN_FLIGHT = 3
@@ -261,35 +261,3 @@ def records_of(session: Path) -> list[dict[str, Any]]:
 def session_of(service: Running) -> Path:
     """The folder of its Ray."""
     return max(Path("/tmp/ray").glob(f"session_*_{service.process.pid}"))
-
-
-# before it starts
-
-
-def test_beyond_this_machine_a_token_is_wanted(town: World, run: Command, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv("GRAPHRAG_RAY_TOKEN", raising=False)
-    done = run("serve", "--root", town.root, "--host", "0.0.0.0")
-    assert done.exit_code == 2 and "GRAPHRAG_RAY_TOKEN is not set" in done.output
-    assert "--allow-anonymous" in done.output
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--method", "magic"], "there is no method 'magic'"),
-        (["--method", "vector", "--level", "C0"], "vector search has no levels"),
-        (["--replicas", "0"], "--replicas"),
-        (["--set", "query.colour=red"], "unknown setting"),
-        (["--root", "/nowhere/at/all"], "there is no index"),
-    ],
-)
-def test_what_cannot_be_served_is_told_at_once(town: World, run: Command, options: list[str], said: str):
-    done = run("serve", "--root", town.root, *options)
-    assert done.exit_code == 2 and said in done.output
-
-
-def test_a_port_that_is_taken_is_told_at_once(town: World):
-    port = town.endpoint.base_url.split(":")[2].split("/")[0]
-    command = [sys.executable, "-m", "graphrag_ray", "serve", "--root", str(town.root), "--port", port]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2 and f"cannot listen at 127.0.0.1:{port}" in done.stderr

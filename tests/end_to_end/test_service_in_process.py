@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import re
-import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,9 +19,9 @@ import pytest
 import toy_model
 import yaml
 from documents import TOP, blocks
-from endpoint import WRONG_KEY, Answer, Broken, Endpoint, Hang, Response, Status, rate_limited
+from endpoint import WRONG_KEY, Answer, Broken, Hang, Response, Status, rate_limited
 from served import Served, until
-from world import TOWN, World, know, prompt_of, python
+from world import TOWN, Command, World, know, prompt_of, python
 
 from graphrag_ray.asking.ask import Index
 from graphrag_ray.cli.commands.serve_command import _problem
@@ -34,25 +35,6 @@ from graphrag_ray.store.gc import Options
 THEMES = "What are the THEMES?"
 TOKEN = "a-token-of-clients"
 Start = Callable[..., Served]
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with Endpoint(respond=toy_model.respond) as endpoint:
-        world = World(tmp_path_factory.mktemp("built"), endpoint)
-        world.write(TOWN)
-        world.index(communities={"small_component": 1})
-        yield world
-
-
-@pytest.fixture
-def town(built: World, tmp_path: Path) -> World:
-    """A copy of its own."""
-    built.endpoint.respond = toy_model.respond
-    world = World(tmp_path, built.endpoint)
-    shutil.copytree(built.input, world.input, dirs_exist_ok=True)
-    shutil.copytree(built.root, world.root)
-    return world
 
 
 @pytest.fixture
@@ -305,6 +287,7 @@ def test_the_budget_of_the_service_can_be_lowered_and_not_raised(town: World, se
 
 def test_questions_at_once_share_one_limiter_and_keep_their_own_accounts(town: World, serve: Start):
     served = serve(overrides=("models.default.endpoints.0.max_in_flight=2",))
+    reducing(town, Answer("All is well.", delay_s=0.1))
     alone = served.ask(THEMES).json()["usage"]
     left = town.endpoint.in_flight  # of tests before this one, whose clients went away
     town.endpoint.peak_in_flight = 0
@@ -477,13 +460,14 @@ def test_a_snapshot_that_is_removed_under_a_question_is_told_and_the_next_is_ask
 ):
     served = serve()
     # It has not seen the new snapshot when the old one goes, nor read all of the old one.
-    monkeypatch.setattr(served.service.live, "look", _never)
-    grown(town)
-    collect(town.store, Options(keep=1, grace_s=0.0), delete=True)
-    removed = served.ask(THEMES, method="text")
-    assert removed.status_code == 503 and removed.json()["error"]["code"] == "snapshot_removed"
-    assert removed.headers["Retry-After"] == "1" and "the newest is 2" in removed.json()["error"]["message"]
-    monkeypatch.undo()
+    with monkeypatch.context() as blind:
+        blind.setattr(served.service.live, "look", _never)
+        grown(town)
+        collect(town.store, Options(keep=1, grace_s=0.0), delete=True)
+        removed = served.ask(THEMES, method="text")
+    error = removed.json()["error"]
+    assert removed.status_code == 503 and error["code"] == "snapshot_removed"
+    assert removed.headers["Retry-After"] == "1" and "the newest is 2" in error["message"]
     until(lambda: served.ask(THEMES, method="text").status_code == 200)
 
 
@@ -599,6 +583,38 @@ def test_questions_are_not_logged(town: World, serve: Start, caplog: pytest.LogC
 def questions_logged(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     """What there is to know of each question that has ended."""
     return [r.graphrag_ray_fields for r in caplog.records if r.message == "question ended"]  # type: ignore[attr-defined]
+
+
+# before it starts
+
+
+def test_beyond_this_machine_a_token_is_wanted(town: World, run: Command, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("GRAPHRAG_RAY_TOKEN", raising=False)
+    done = run("serve", "--root", town.root, "--host", "0.0.0.0")
+    assert done.exit_code == 2 and "GRAPHRAG_RAY_TOKEN is not set" in done.output
+    assert "--allow-anonymous" in done.output
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--method", "magic"], "there is no method 'magic'"),
+        (["--method", "vector", "--level", "C0"], "vector search has no levels"),
+        (["--replicas", "0"], "--replicas"),
+        (["--set", "query.colour=red"], "unknown setting"),
+        (["--root", "/nowhere/at/all"], "there is no index"),
+    ],
+)
+def test_what_cannot_be_served_is_told_at_once(town: World, run: Command, options: list[str], said: str):
+    done = run("serve", "--root", town.root, *options)
+    assert done.exit_code == 2 and said in done.output
+
+
+def test_a_port_that_is_taken_is_told_at_once(town: World):
+    port = town.endpoint.base_url.split(":")[2].split("/")[0]
+    command = [sys.executable, "-m", "graphrag_ray", "serve", "--root", str(town.root), "--port", port]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and f"cannot listen at 127.0.0.1:{port}" in done.stderr
 
 
 def test_commands_do_not_wait_for_what_the_service_needs():

@@ -21,6 +21,8 @@ from served import KEY, Running, until
 from simulated import endpoint, get
 from world import TOWN, World
 
+pytestmark = pytest.mark.cluster
+
 THEMES = "What are the THEMES?"
 ASKED = 20
 IN_FLIGHT = 16

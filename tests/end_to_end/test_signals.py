@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM, sent to a real process on a Ray of its own as terminals and job managers send them."""
+"""Ctrl-C and SIGTERM, sent to a real process as terminals and job managers send them: with a Ray of its own
+and without."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ NO_EMBEDDINGS = {"embeddings": {"enabled": False}}
 class Driver:
     """A command in a session of its own, as a terminal starts it; its group hears what a terminal sends."""
 
-    def __init__(self, world: World) -> None:
-        options = index_command(world, "--set", "embeddings.enabled=false")
+    def __init__(self, world: World, where: str) -> None:
+        options = index_command(world, "--set", "embeddings.enabled=false", where)
         line = [sys.executable, "-m", "graphrag_ray", *map(str, options)]
         self.process = subprocess.Popen(
             line,
@@ -50,12 +51,12 @@ class Driver:
         return self.process.returncode, told
 
 
-@pytest.fixture
-def start(world: World) -> Iterator[Callable[[], Driver]]:
+@pytest.fixture(params=["--in-process", pytest.param("--ray", marks=pytest.mark.cluster)])
+def start(request: pytest.FixtureRequest, world: World) -> Iterator[Callable[[], Driver]]:
     made: list[Driver] = []
 
     def begin() -> Driver:
-        made.append(Driver(world))
+        made.append(Driver(world, request.param))
         return made[-1]
 
     yield begin
@@ -83,6 +84,7 @@ def go_on(world: World, asked: int, at_most_again: int) -> None:
     assert sum(b in set(before) for b in after) <= at_most_again
 
 
+@pytest.mark.parametrize("start", ["--in-process"], indirect=True)
 def test_one_ctrl_c_waits_for_what_is_in_flight_and_pays_nothing_twice(
     world: World, start: Callable[[], Driver]
 ):
@@ -119,6 +121,7 @@ def test_a_second_ctrl_c_stops_at_once_and_what_was_answered_before_is_kept(
     go_on(world, world.asked(), at_most_again=1)
 
 
+@pytest.mark.parametrize("start", ["--in-process"], indirect=True)
 def test_sigterm_while_reports_are_written_waits_too_and_has_its_own_exit_code(
     world: World, start: Callable[[], Driver]
 ):

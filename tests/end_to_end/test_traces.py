@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 from toy_model import respond
-from world import REJECTED, TOWN, Command, World, model_options, python
+from world import REJECTED, TOWN, Built, Command, World, model_options, python
 
 QUESTION = "What are the SECRETIVE THEMES?"
 
@@ -44,10 +44,11 @@ def total(spans: tuple[ReadableSpan, ...], name: str) -> int:
 
 
 def test_a_question_s_trace_is_a_tree_whose_calls_sum_up_to_what_the_answer_used(
-    world: World, spans: InMemorySpanExporter
+    world: World,
+    spans: InMemorySpanExporter,
+    built: Built,
 ):
-    world.write(TOWN)
-    world.index()
+    world.take(built(TOWN))
     refused: list[int] = []
 
     def refusing_once(body: dict[str, Any]) -> Any:
@@ -89,9 +90,10 @@ def test_a_search_and_its_embedding_stand_below_the_question_that_needs_them(
     assert above["retrieval text_unit"] == {"invoke_workflow graphrag vector"}
 
 
-def test_a_call_that_fails_says_how_and_not_what_the_endpoint_said(world: World, spans: InMemorySpanExporter):
-    world.write(TOWN)
-    world.index()
+def test_a_call_that_fails_says_how_and_not_what_the_endpoint_said(
+    world: World, spans: InMemorySpanExporter, built: Built
+):
+    world.take(built(TOWN))
     world.endpoint.respond = lambda body: REJECTED
     answer = world.open().ask(QUESTION)
     assert answer.failed_parts
@@ -101,9 +103,10 @@ def test_a_call_that_fails_says_how_and_not_what_the_endpoint_said(world: World,
     assert "rejected" not in " ".join(s.to_json() for s in failed)
 
 
-def test_where_nobody_listens_a_question_does_not_even_import_opentelemetry(world: World, run: Command):
-    world.write(TOWN)
-    world.index()
+def test_where_nobody_listens_a_question_does_not_even_import_opentelemetry(
+    world: World, run: Command, built: Built
+):
+    world.take(built(TOWN))
     options = [str(o) for o in ("query", QUESTION, "--root", world.root)]
     script = f"""
 import sys
@@ -115,9 +118,8 @@ print([m for m in sys.modules if m.startswith("opentelemetry")])
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
-def test_commands_send_their_traces_where_the_standard_variables_say(world: World):
-    world.write(TOWN)
-    world.index()
+def test_commands_send_their_traces_where_the_standard_variables_say(world: World, built: Built):
+    world.take(built(TOWN))
     ours, of = [sys.executable, "-m", "graphrag_ray"], ["--root", str(world.root)]
     command, chat = [*ours, "query", QUESTION, *of], [*ours, "chat", "--method", "global", *of]
     with collecting() as to:
@@ -146,10 +148,12 @@ def test_commands_send_their_traces_where_the_standard_variables_say(world: Worl
 
 
 def test_an_exporter_that_is_not_known_is_told_as_wrong_usage(
-    world: World, run: Command, monkeypatch: pytest.MonkeyPatch
+    world: World,
+    run: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    built: Built,
 ):
-    world.write(TOWN)
-    world.index()
+    world.take(built(TOWN))
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "zipkin")
     done = run("query", QUESTION, "--root", world.root, *model_options(world))
     assert done.exit_code == 2 and "'zipkin' is none of otlp, console, none" in done.output

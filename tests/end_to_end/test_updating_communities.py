@@ -5,18 +5,17 @@ from __future__ import annotations
 import pytest
 from comparing import by_id
 from test_what_an_index_holds import chain
-from world import World, everything, index_command
+from world import Built, World, everything, index_command
 
 DEEP = {"communities": {"max_size": 3, "small_component": 3}}
 PEOPLE = 60
 
 
 @pytest.fixture
-def grown(world: World) -> World:
+def grown(world: World, built: Built) -> World:
     """An index of a long chain of people, to which one more document came, about one of them."""
+    world.take(built(chain(PEOPLE), **DEEP))
     world.changes |= DEEP
-    world.write(chain(PEOPLE))
-    world.index()
     world.write({"new.txt": "ABX met ZORA. ZORA sang."})
     return world
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import toy_model
-from world import DEEP, TOWN, World, chain, everything, expected_entities, expected_relationships
+from world import DEEP, TOWN, Built, World, chain, everything, expected_entities, expected_relationships
 
 from graphrag_ray.base.errors import LevelNotFound
 from graphrag_ray.base.records import SECTIONS
@@ -25,9 +25,8 @@ TABLE_OF = {
 }
 
 
-def test_entities_and_relationships_are_exactly_those_of_the_texts(world: World):
-    world.write(TOWN)
-    world.index()
+def test_entities_and_relationships_are_exactly_those_of_the_texts(world: World, built: Built):
+    world.take(built(TOWN))
     entities = world.table("entities")
     assert {e["title"]: e["frequency"] for e in entities} == expected_entities(TOWN.values())
     assert {len(e["text_unit_ids"]) == e["frequency"] for e in entities} == {True}
@@ -37,9 +36,8 @@ def test_entities_and_relationships_are_exactly_those_of_the_texts(world: World)
     assert weights == expected_relationships(TOWN.values())
 
 
-def test_degrees_are_those_of_the_whole_graph(world: World):
-    world.write(TOWN)
-    world.index()
+def test_degrees_are_those_of_the_whole_graph(world: World, built: Built):
+    world.take(built(TOWN))
     degree = {e["title"]: e["degree"] for e in world.table("entities")}
     ends = [name for pair in expected_relationships(TOWN.values()) for name in pair]
     assert degree == {name: ends.count(name) for name in degree}
@@ -47,9 +45,8 @@ def test_degrees_are_those_of_the_whole_graph(world: World):
         assert r["combined_degree"] == degree[r["source"]] + degree[r["target"]]
 
 
-def test_one_description_passes_through_and_several_are_summarised(world: World):
-    world.write(TOWN)
-    world.index(descriptions={"joined_tokens": 0})
+def test_one_description_passes_through_and_several_are_summarised(world: World, built: Built):
+    world.take(built(TOWN, descriptions={"joined_tokens": 0}))
     description = {e["title"]: e["description"] for e in world.table("entities")}
     assert description["JUDY"] == "GRACE bought flour from JUDY."
     assert description["ALICE"].startswith("ALICE: ")
@@ -57,9 +54,8 @@ def test_one_description_passes_through_and_several_are_summarised(world: World)
         assert said in description["ALICE"]
 
 
-def test_every_table_has_its_schema(world: World):
-    world.write(TOWN)
-    world.index(claims={"enabled": True})
+def test_every_table_has_its_schema(world: World, built: Built):
+    world.take(built(TOWN, claims={"enabled": True}))
     opened = world.open()
     for name, schema in TABLES.items():
         table = opened.table(name)
@@ -81,9 +77,8 @@ def test_offsets_lead_from_every_chunk_to_its_place_in_its_document(world: World
         assert d["text_unit_ids"] == [u["id"] for u in sorted(mine, key=lambda u: u["position"])]
 
 
-def test_chunks_name_what_was_found_in_them(world: World):
-    world.write(TOWN)
-    world.index(claims={"enabled": True})
+def test_chunks_name_what_was_found_in_them(world: World, built: Built):
+    world.take(built(TOWN, claims={"enabled": True}))
     names = {e["id"]: e["title"] for e in world.table("entities")}
     pairs = {r["id"]: (r["source"], r["target"]) for r in world.table("relationships")}
     claims = {c["id"]: c for c in world.table("covariates")}
@@ -94,9 +89,8 @@ def test_chunks_name_what_was_found_in_them(world: World):
         assert bool(u["covariate_ids"]) == bool(u["entity_ids"])
 
 
-def test_instances_say_which_chunk_said_what(world: World):
-    world.write(TOWN)
-    world.index()
+def test_instances_say_which_chunk_said_what(world: World, built: Built):
+    world.take(built(TOWN))
     texts = {u["id"]: " ".join(u["text"].split()) for u in world.table("text_units")}
     instances = world.table("entity_instances") + world.table("relationship_instances")
     assert all(i["description"] in texts[i["text_unit_id"]] for i in instances)
@@ -256,15 +250,13 @@ def test_claims_are_kept_with_their_subject_and_their_chunks(world: World):
     assert world.prompts()["claims"] == 5
 
 
-def test_claims_are_off_unless_asked_for(world: World):
-    world.write(TOWN)
-    world.index()
+def test_claims_are_off_unless_asked_for(world: World, built: Built):
+    world.take(built(TOWN))
     assert world.prompts()["claims"] == 0 and world.table("covariates") == []
 
 
-def test_everything_is_embedded_once(world: World):
-    world.write(TOWN)
-    world.index()
+def test_everything_is_embedded_once(world: World, built: Built):
+    world.take(built(TOWN))
     tables = everything(world.open())
     for kind, table in (
         ("entity", "entities"),
@@ -286,9 +278,8 @@ def test_embeddings_come_from_a_configured_model(world: World):
     assert {len(e["vector"]) for e in tables["embeddings_entity"]} == {12}
 
 
-def test_embeddings_can_be_switched_off(world: World):
-    world.write(TOWN)
-    world.index(embeddings={"enabled": False})
+def test_embeddings_can_be_switched_off(world: World, built: Built):
+    world.take(built(TOWN, embeddings={"enabled": False}))
     tables = everything(world.open())
     assert [t for t in tables if t.startswith("embeddings_") and tables[t]] == []
     assert world.open().ask("What are the THEMES?").found

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import orjson
 import pytest
-from world import TOWN, Command, World, everything, index_command
+from world import TOWN, Built, Command, World, everything, index_command
 
 from graphrag_ray import open_index
+from graphrag_ray.base.declarations import COMPARED
 from graphrag_ray.indexing import changes as comparing
 from graphrag_ray.indexing.purge import collect
-from graphrag_ray.indexing.stages import merge_stage, read_stage
+from graphrag_ray.indexing.stages import document_parts, merge_stage
 from graphrag_ray.indexing.status import status_of
 from graphrag_ray.store import snapshots
 from graphrag_ray.store.gc import Options
@@ -55,9 +56,10 @@ print("saw", *sorted(seen), flush=True)
 """
 
 
-def test_a_reader_sees_whole_snapshots_during_updates_and_cleaning(world: World, tmp_path: Path):
-    world.write(TOWN)
-    world.index()
+def test_a_reader_sees_whole_snapshots_during_updates_and_cleaning(
+    world: World, tmp_path: Path, built: Built
+):
+    world.take(built(TOWN))
     stop = tmp_path / "stop"
     command = [sys.executable, "-c", READER, str(world.root), str(stop)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as reader:
@@ -79,7 +81,7 @@ def test_a_reader_sees_whole_snapshots_during_updates_and_cleaning(world: World,
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A document a part, and as many partitions as a large corpus would have."""
-    monkeypatch.setattr(read_stage, "_split_bytes", lambda total: 1)
+    monkeypatch.setattr(document_parts, "split_bytes", lambda total: 1)
     monkeypatch.setattr(merge_stage, "_partitions", lambda groups: 16)
 
 
@@ -119,7 +121,7 @@ def pairs_of(world: World, number: int) -> list[tuple[str, ...]]:
 def test_one_large_file_is_many_groups_and_a_row_more_changes_few(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(read_stage, "_split_bytes", lambda total: 3000)
+    monkeypatch.setattr(document_parts, "split_bytes", lambda total: 3000)
     rows = {f"letter {i}": f"NAME{chr(65 + i % 26)} met NAMEB in the year {i}." for i in range(120)}
     items = list(rows.items())
     world.write({"all.jsonl": rows_as_lines(rows)})
@@ -163,7 +165,7 @@ def test_what_a_run_changed_is_told_and_counted_right(world: World, monkeypatch:
     asked = world.asked()
     done = world.index()
     after, told = everything(world.open()), done.manifest.run["changes"]
-    for name, columns in comparing.CONTENT.items():
+    for name, (_, columns) in COMPARED.items():
         old = {r["id"]: [r[c] for c in columns] for r in before[name]}
         new = {r["id"]: [r[c] for c in columns] for r in after[name]}
         both = old.keys() & new.keys()
@@ -221,9 +223,8 @@ def test_an_older_snapshot_is_read_by_every_command(run: Command, world: World):
         assert missing.exit_code == 2 and "no snapshot 7; there are: 1, 2" in missing.output
 
 
-def test_gc_tells_what_it_would_do_and_does_it(run: Command, world: World):
-    world.write(TOWN)
-    world.index()
+def test_gc_tells_what_it_would_do_and_does_it(run: Command, world: World, built: Built):
+    world.take(built(TOWN))
     for text in ("ZOE feeds YURI.", "ZOE left.", "ZOE came back."):
         world.write({"zoo.txt": text})
         world.index()

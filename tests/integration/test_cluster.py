@@ -42,6 +42,7 @@ def test_two_programs_on_one_machine_have_a_private_cluster_each_which_only_this
     assert other.startswith("127.0.0.1:")
 
 
+@pytest.mark.cluster
 def test_an_address_at_which_nothing_listens_is_told_in_one_message():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -95,6 +96,7 @@ def test_workers_have_the_event_loop_of_asyncio(on_ray: None):
     assert ray.get(worker.event_loop.remote()).startswith("asyncio.")
 
 
+@pytest.mark.cluster
 def test_a_private_cluster_takes_a_token_whatever_the_environment_says(tmp_path: Path):
     """Replicas of Ray Serve listen on all interfaces."""
     script = """

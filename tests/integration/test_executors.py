@@ -27,12 +27,13 @@ from graphrag_ray.base.errors import (
 from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.base.unforeseen import told
 from graphrag_ray.engine import stopping
-from graphrag_ray.engine.executor import Executor, Progress, RowSource
+from graphrag_ray.engine.executor import Executor, RowSource, SweepProgress
 from graphrag_ray.engine.gateways import Models, connected_to
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
+from graphrag_ray.engine.process_pool import ProcessPool
 from graphrag_ray.engine.spending import Spending
-from graphrag_ray.engine.work import Row, Work, outcomes
+from graphrag_ray.engine.work import Outcome, Row, Work, outcomes
 from graphrag_ray.indexing.compact import compact
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.describe_stage import _assemble
@@ -55,7 +56,16 @@ def endpoint() -> Iterator[Endpoint]:
         yield running
 
 
-@pytest.fixture(params=["local", "ray"])
+@pytest.fixture(scope="session")
+def pool() -> Iterator[ProcessPool]:
+    """Two processes, which are up."""
+    found = ProcessPool(2)
+    found.wait()
+    yield found
+    found.close()
+
+
+@pytest.fixture(params=["local", "processes", pytest.param("ray", marks=pytest.mark.cluster)])
 def make(request: pytest.FixtureRequest, tmp_path: Path, endpoint: Endpoint) -> Iterator[Make]:
     """Makes an executor on one store, for a model with a `window`; `run=…` are settings under `run`."""
     made: list[Any] = []
@@ -73,6 +83,8 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, endpoint: Endpoint) -> 
         limit, flush_s = settings.run.max_failed_fraction, settings.run.flush_s
         if request.param == "local":
             return LocalExecutor(store, models, limit, flush_s)
+        if request.param == "processes":
+            return LocalExecutor(store, models, limit, flush_s, pool=request.getfixturevalue("pool"))
         request.getfixturevalue("on_ray")
         from graphrag_ray.engine.ray.ray_executor import RayExecutor
 
@@ -287,6 +299,25 @@ def test_an_item_on_which_we_fail_ourselves_ends_nothing_but_itself_in_any_run(m
         assert "ZeroDivisionError: seven by nothing" in ended[1].error and ended[1].attempts == 1
 
 
+def test_an_outcome_that_the_source_waits_for_is_told_while_other_calls_are_in_flight(
+    make: Make, endpoint: Endpoint
+):
+    seen: dict[int, int] = {}
+
+    class Waiting(Listed):
+        def take(self) -> list[Row] | None:
+            return super().take() or ([] if len(seen) < 2 else None)
+
+        def finished(self, number: int, outcome: Outcome[Any]) -> None:
+            seen[number] = endpoint.in_flight
+            super().finished(number, outcome)
+
+    endpoint.respond = lambda body: Answer("x", delay_s=4.0 if "slow" in str(body["messages"]) else 0.0)
+    executor = make(flush_s=60.0)
+    executor.sweep(ONCE, Waiting(["fast", "slow"]), JournalIndex.load(executor.store, "echo"))
+    assert seen == {0: 1, 1: 0}
+
+
 def test_a_sweep_after_one_that_was_broken_off_has_all_places_again(make: Make, endpoint: Endpoint):
     class TakenOver(Listed):
         def take(self) -> list[Row] | None:
@@ -331,11 +362,22 @@ def test_what_comes_back_after_a_sweep_was_told_to_stop_counts_as_done(make: Mak
 
     endpoint.respond = lambda body: Answer("late", delay_s=1.0)
     executor: Any = make()
-    glimpses: list[Progress] = []
+    glimpses: list[SweepProgress] = []
     executor.on_progress = glimpses.append
     with pytest.raises(Interrupted):
         executor.sweep(ONCE, Stopped(list("abcdefgh")), JournalIndex.load(executor.store, "echo"))
     assert glimpses[-1].done == compaction.totals(executor.store, "echo").done == 8
+
+
+def test_a_sweep_that_waits_for_its_first_item_hears_that_it_shall_stop(make: Make):
+    class Slow(Listed):
+        def take(self) -> list[Row] | None:
+            executor.stop.told = signal.SIGINT
+            return []
+
+    executor = make()
+    with pytest.raises(Interrupted):
+        executor.sweep(WORK, Slow(["never"]), JournalIndex.load(executor.store, "echo"))
 
 
 def test_a_request_that_did_not_fit_is_sent_once_it_does(make: Make, endpoint: Endpoint):

@@ -12,7 +12,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pytest
 from endpoint import Answer, Endpoint, Response, Status
+
+pytestmark = pytest.mark.cluster
 
 ITEMS = 60
 LOST = {

@@ -19,7 +19,7 @@ from listed import Listed
 
 from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
-from graphrag_ray.engine.executor import Progress
+from graphrag_ray.engine.executor import SweepProgress
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.ray import worker_pool
 from graphrag_ray.engine.ray.ray_executor import RayExecutor
@@ -98,7 +98,7 @@ class Once:
         self._at: float | None = None
         self.done = False
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: SweepProgress) -> None:
         if self._at is None and len(self._endpoint.requests) >= 2 * ITEMS:
             self._at = time.monotonic() + 1.5
         if self._at is not None and not self.done and time.monotonic() >= self._at:
@@ -152,7 +152,7 @@ def test_replies_that_workers_lose_hold_nothing_up_and_nothing_is_paid_twice(
     endpoint.respond = lambda body: Answer(body["messages"][-1]["content"].upper(), delay_s=0.1)
     until = time.monotonic() + 90
 
-    def watch(progress: Progress) -> None:
+    def watch(progress: SweepProgress) -> None:
         assert time.monotonic() < until, f"{progress.done} of {ITEMS} are done"
 
     executor = make(4)
@@ -177,16 +177,16 @@ def lose_sight(worker: Any) -> None:
     """In a worker's process: for a second its coordinator cannot be reached, and that is taken for long."""
     from ray.exceptions import ActorUnavailableError
 
-    from graphrag_ray.engine.ray.once import Line
+    from graphrag_ray.engine.ray.once import ActorClient
 
-    ask, until = Line.ask, time.monotonic() + 1.0
+    ask, until = ActorClient.ask, time.monotonic() + 1.0
 
-    async def unreached(self: Line, method: str, *args: Any) -> Any:
+    async def unreached(self: ActorClient, method: str, *args: Any) -> Any:
         if time.monotonic() < until:
             raise ActorUnavailableError("the network is broken", None)
         return await ask(self, method, *args)
 
-    Line.ask = unreached  # type: ignore[method-assign]
+    ActorClient.ask = unreached  # type: ignore[method-assign]
 
 
 class Notice:
@@ -202,10 +202,10 @@ class Notice:
     def give(self) -> None:
         self.given = self.given or workers(self._executor)
 
-    def _now(self) -> worker_pool.Seen:
+    def _now(self) -> worker_pool.SeenNodes:
         seen = self.seen()
         if any(worker in self.given for worker in workers(self._executor)):
-            return worker_pool.Seen([], {node.id: time.time() + 60 for node in seen.staying})
+            return worker_pool.SeenNodes([], {node.id: time.time() + 60 for node in seen.staying})
         return seen
 
 
@@ -217,7 +217,7 @@ def test_workers_that_have_notice_finish_their_calls_and_others_go_on_without_pa
     notice = Notice(executor, monkeypatch)
     endpoint.respond = lambda body: Answer(body["messages"][-1]["content"].upper(), delay_s=1.0)
 
-    def watch(progress: Progress) -> None:
+    def watch(progress: SweepProgress) -> None:
         if len(endpoint.requests) >= 8:
             notice.give()
 
@@ -231,7 +231,7 @@ def test_a_run_whose_last_node_is_to_go_ends_and_says_so(
     executor: RayExecutor, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
     executor.start()
-    gone = worker_pool.Seen([], {node.id: time.time() + 60 for node in worker_pool.seen_now().staying})
+    gone = worker_pool.SeenNodes([], {node.id: time.time() + 60 for node in worker_pool.seen_now().staying})
     monkeypatch.setattr(worker_pool, "LOOK_S", 0.1)
     monkeypatch.setattr(worker_pool, "seen_now", lambda: gone)
     with pytest.raises(GraphRagError, match="all LLM workers left"):
@@ -283,7 +283,7 @@ def test_a_limiter_that_is_killed_comes_back_and_keeps_to_its_bound(
     killed: list[float] = []
     later: list[int] = []
 
-    def watch(progress: Progress) -> None:
+    def watch(progress: SweepProgress) -> None:
         if len(endpoint.requests) >= 4 and not killed:
             assert executor._pool is not None
             pid = ray.get(executor._pool.limiters[0].__ray_call__.remote(lambda actor: os.getpid()))

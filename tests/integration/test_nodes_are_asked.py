@@ -14,7 +14,7 @@ import ray
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.ray import nodes, worker_pool
 from graphrag_ray.engine.ray.nodes import check_nodes
-from graphrag_ray.engine.ray.worker_pool import Pool
+from graphrag_ray.engine.ray.worker_pool import WorkerPool
 from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store.files import Store
 
@@ -25,12 +25,12 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def make(on_ray: None, store: Store) -> Iterator[Callable[[Collection[str]], Pool]]:
+def make(on_ray: None, store: Store) -> Iterator[Callable[[Collection[str]], WorkerPool]]:
     """Makes pools of the offline engine. fit: nodes that were asked."""
-    made: list[Pool] = []
+    made: list[WorkerPool] = []
 
-    def build(fit: Collection[str]) -> Pool:
-        made.append(Pool(store, Models.of(parse_settings({})), 0.2, 1, fit))
+    def build(fit: Collection[str]) -> WorkerPool:
+        made.append(WorkerPool(store, Models.of(parse_settings({})), 0.2, 1, fit))
         return made[-1]
 
     yield build
@@ -43,7 +43,7 @@ def this_node() -> str:
     return here
 
 
-def answered(asked: Pool) -> None:
+def answered(asked: WorkerPool) -> None:
     for _, answer in asked._asking:
         answer.exception(60)
 
@@ -53,14 +53,16 @@ def asking() -> list[threading.Thread]:
 
 
 def test_nodes_that_said_that_they_are_fit_get_workers_at_once(
-    make: Callable[[Collection[str]], Pool], store: Store
+    make: Callable[[Collection[str]], WorkerPool], store: Store
 ):
     fit = check_nodes(store, [])
     assert fit == {this_node()}
     assert [member.node for member in make(fit).working] == [this_node()]
 
 
-def test_a_node_that_came_up_since_has_none_before_it_was_asked(make: Callable[[Collection[str]], Pool]):
+def test_a_node_that_came_up_since_has_none_before_it_was_asked(
+    make: Callable[[Collection[str]], WorkerPool],
+):
     made = make(set())
     assert made.working == []
     answered(made)
@@ -68,7 +70,7 @@ def test_a_node_that_came_up_since_has_none_before_it_was_asked(make: Callable[[
 
 
 def test_where_asking_fails_nodes_get_none_and_are_asked_again(
-    make: Callable[[Collection[str]], Pool], store: Store, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[Collection[str]], WorkerPool], store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     def away(path: str, data: bytes) -> None:
         raise OSError("the storage is away")
@@ -85,7 +87,7 @@ def test_where_asking_fails_nodes_get_none_and_are_asked_again(
 
 
 def test_a_node_that_does_not_answer_gets_none_and_is_asked_again(
-    make: Callable[[Collection[str]], Pool], store: Store, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[Collection[str]], WorkerPool], store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     with monkeypatch.context() as busy:
         busy.setattr(nodes, "LOOKED_AT_WITHIN_S", 0.0)
@@ -98,7 +100,7 @@ def test_a_node_that_does_not_answer_gets_none_and_is_asked_again(
 
 
 def test_a_node_that_lacks_something_gets_none_and_is_not_asked_again(
-    make: Callable[[Collection[str]], Pool], monkeypatch: pytest.MonkeyPatch
+    make: Callable[[Collection[str]], WorkerPool], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(nodes, "IMPORTED", ("no_such_module",))
     made = make(set())
@@ -107,7 +109,10 @@ def test_a_node_that_lacks_something_gets_none_and_is_not_asked_again(
 
 
 def test_what_is_asked_ends_with_the_workers(
-    make: Callable[[Collection[str]], Pool], store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[Collection[str]], WorkerPool],
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     running = tmp_path / "running"
 
@@ -126,7 +131,7 @@ def test_what_is_asked_ends_with_the_workers(
 
 
 def test_a_storage_that_hangs_keeps_no_command_from_ending_and_no_ray_is_asked_after_it(
-    make: Callable[[Collection[str]], Pool], store: Store, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[Collection[str]], WorkerPool], store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     back, probed, write = threading.Event(), list[str](), store.write
 

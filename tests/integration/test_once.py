@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from graphrag_ray.engine.ray.coordinator import Coordinator, End, Report
+from graphrag_ray.engine.ray.coordinator import Coordinator, End, WorkerReport
 from graphrag_ray.engine.ray.limiter_actors import LimiterShell
 from graphrag_ray.engine.ray.once import Answers, Call
 from graphrag_ray.llm.accounting import InFlight
@@ -96,5 +96,5 @@ def test_a_place_whose_answer_was_lost_is_given_once_and_is_free_once_again():
     asyncio.run(asyncio.wait_for(play(), 10))
 
 
-def report() -> Report:
-    return Report(running=1, in_flight=InFlight(3))
+def report() -> WorkerReport:
+    return WorkerReport(running=1, in_flight=InFlight(3))

@@ -18,10 +18,10 @@ from graphrag_ray.indexing import run
 from graphrag_ray.indexing.index import index
 from graphrag_ray.indexing.stages import (
     blocks,
+    document_parts,
     extract_stage,
-    finish_stage,
+    leiden_hierarchy,
     merge_stage,
-    read_stage,
     reports_stage,
 )
 from graphrag_ray.settings.settings_file import parse_settings
@@ -79,10 +79,10 @@ def test_tables_are_the_same_however_many_partitions_and_blocks_there_are(
         whole = tables(str(tmp_path / "one"), tmp_path / "in", endpoint)
         monkeypatch.setattr(merge_stage, "ROWS_PER_PARTITION", 20)
         monkeypatch.setattr(blocks, "BLOCK_ROWS", 3)
-        monkeypatch.setattr(finish_stage, "COMMUNITIES_AT_ONCE", 2)
-        monkeypatch.setattr(finish_stage, "ELEMENTS_AT_ONCE", 7)
+        monkeypatch.setattr(leiden_hierarchy, "COMMUNITIES_AT_ONCE", 2)
+        monkeypatch.setattr(leiden_hierarchy, "ELEMENTS_AT_ONCE", 7)
         monkeypatch.setattr(reports_stage, "PART_ROWS", 2)
-        monkeypatch.setattr(read_stage, "_split_bytes", lambda total: 1000)
+        monkeypatch.setattr(document_parts, "split_bytes", lambda total: 1000)
         monkeypatch.setattr(run, "ROWS_AT_ONCE", 2)
         monkeypatch.setattr(extract_stage, "MAX_PART_BYTES", 2000)
         parts = tables(str(tmp_path / "many"), tmp_path / "in", endpoint)

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from graphrag_ray.engine.ray import coordinator
-from graphrag_ray.engine.ray.coordinator import Coordinator, Report
+from graphrag_ray.engine.ray.coordinator import Coordinator, WorkerReport
 from graphrag_ray.engine.ray.once import Call
 from graphrag_ray.store import locks
 
@@ -20,7 +20,7 @@ def test_nothing_is_handed_out_for_a_driver_that_gives_no_sign_of_life(monkeypat
         await book.exchange(Call("driver", 1), [(i, {"text": str(i)}) for i in range(4)], False, 1, 0.0)
 
         async def leased() -> int:
-            given = await book.lease(Call("w", next(calls)), "w", incarnation, 2, Report(running=1))
+            given = await book.lease(Call("w", next(calls)), "w", incarnation, 2, WorkerReport(running=1))
             assert given is not None
             return len(given.items)
 

@@ -15,10 +15,11 @@ import ray
 from endpoint import Endpoint
 from listed import Listed
 
-from graphrag_ray.base.errors import ProcessDied
+from graphrag_ray.base.errors import GraphRagError, ProcessDied
 from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.engine.executor import Parted
 from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.given_rows import GivenRows
 from graphrag_ray.engine.ray.ray_executor import RayExecutor
 from graphrag_ray.engine.work import Outcome, Row, Work
 from graphrag_ray.settings.settings_file import parse_settings
@@ -170,3 +171,38 @@ def test_a_shuffle_whose_reduction_kills_ends_and_says_which_partition(
 ):
     with pytest.raises(ProcessDied, match=f"step merge cannot do partition 1 of {partitions}"):
         executor.shuffle("merge", by_parity, [[1, 2], [12, 13, 14]], fatal_sum, partitions)
+
+
+def fatal_rows(store: Store, rows: pa.Table) -> Iterator[dict[str, pa.Table]]:
+    if 13 in rows["n"].to_pylist():
+        os._exit(9)
+    yield {"numbers": rows}
+
+
+@pytest.mark.timeout(480)
+@pytest.mark.cluster
+def test_a_row_of_a_dataset_that_kills_costs_that_row(executor: RayExecutor):
+    import ray.data
+
+    rows = GivenRows(ray.data.from_arrow(pa.table({"n": [11, 12, 13, 14]})))
+    parted: Parted[Any] = Parted(
+        lambda block: [block.slice(n, 1) for n in range(block.num_rows)],
+        lambda row, why: {"failures": pa.table({"n": row["n"], "why": [why]})},
+    )
+    (written,) = executor.map("read", fatal_rows, rows, parted)
+    assert read_table(executor.store, written["numbers"])["n"].to_pylist() == [11, 12, 14]
+    (failed,) = read_table(executor.store, written["failures"]).to_pylist()
+    assert failed["n"] == 13 and "3 processes that worked on it died" in failed["why"]
+
+
+def divided_by_nothing(store: Store, rows: pa.Table) -> Iterator[dict[str, pa.Table]]:
+    yield {"numbers": rows.slice(0, 1 // 0)}
+
+
+@pytest.mark.cluster
+def test_a_bug_in_a_step_over_a_dataset_is_told_as_such_and_not_as_one_of_the_dataset(executor: RayExecutor):
+    import ray.data
+
+    rows = GivenRows(ray.data.from_arrow(pa.table({"n": [11]})))
+    with pytest.raises(GraphRagError, match="step read: internal error, please report it: ZeroDivisionError"):
+        executor.map("read", divided_by_nothing, rows)

@@ -27,7 +27,7 @@ from graphrag_ray.engine.ray.limiter_actors import (
     SharedLimiter,
     start_limiters,
 )
-from graphrag_ray.llm.limit_headers import Told
+from graphrag_ray.llm.limit_headers import RateLimitInfo
 from graphrag_ray.llm.limits import Ended
 from graphrag_ray.settings.settings_file import parse_settings
 
@@ -155,7 +155,7 @@ def test_what_a_worker_settles_goes_in_batches_and_what_an_endpoint_told_at_once
         while seen() != (50, 51):  # without a question it goes by itself
             await asyncio.sleep(0.01)
         limiter.settle(MODEL, 0, 0, Ended(4.0, 100))
-        limiter.settle(MODEL, 0, 0, Ended(4.0, 100, told=Told(wait_s=0.1)))
+        limiter.settle(MODEL, 0, 0, Ended(4.0, 100, told=RateLimitInfo(wait_s=0.1)))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert not limiter._take(MODEL), "what an endpoint told is told at once, and all with it"

@@ -56,7 +56,7 @@ def endpoint(model: Model) -> Iterator[Endpoint]:
         yield running
 
 
-@pytest.fixture(params=["local", "ray"])
+@pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.cluster)])
 def make(
     request: pytest.FixtureRequest, tmp_path: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[], Executor]]:

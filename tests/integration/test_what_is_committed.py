@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ import pytest
 import toy_model
 from endpoint import Endpoint
 
+from graphrag_ray.base import declarations
 from graphrag_ray.base.errors import StoreError
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
-from graphrag_ray.indexing import heartbeat, run
+from graphrag_ray.indexing import heartbeat
 from graphrag_ray.indexing.compact import FEW, MANY
 from graphrag_ray.indexing.index import Indexed, index
 from graphrag_ray.settings.settings_file import parse_settings
@@ -30,12 +32,14 @@ class Told(Observer):
     def __init__(self) -> None:
         self.notes: list[str] = []
         self.steps: list[str] = []
+        self.done: list[tuple[str, bool]] = []
 
     def note(self, message: str) -> None:
         self.notes.append(message)
 
     def step_ended(self, name: str, seconds: float, counts: Mapping[str, Any], reused: bool) -> None:
         self.steps.append(name)
+        self.done.append((name, reused))
 
 
 class Small:
@@ -44,12 +48,13 @@ class Small:
     def __init__(self, folder: Path, endpoint: Endpoint) -> None:
         self.store = Store(str(folder / "index"))
         self.told = Told()
-        self._input, self._endpoint = folder / "in", endpoint
+        self.endpoint = endpoint
+        self._input = folder / "in"
         self._input.mkdir()
         (self._input / "a.txt").write_text("ALICE met BOB.")
 
     def index(self, input_url: str = "", **changes: Any) -> Indexed:
-        given = {"base_url": self._endpoint.base_url, "api_key_env": None}
+        given = {"base_url": self.endpoint.base_url, "api_key_env": None}
         model = {"provider": "openai", "model": "m", "endpoints": [given]}
         settings = parse_settings({"models": {"default": model}, **changes})
         executor = LocalExecutor(self.store, Models.of(settings))
@@ -82,11 +87,18 @@ def test_changed_settings_are_committed_though_no_table_changes(small: Small):
     assert not small.index(query={"response_type": "one sentence"}).committed
 
 
-def test_what_other_code_wrote_is_written_anew(small: Small, monkeypatch: pytest.MonkeyPatch):
+def test_a_raised_version_makes_the_tables_of_that_stage_anew_and_asks_nobody(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+):
     small.index()
-    monkeypatch.setattr(run, "code", lambda: "another")
-    monkeypatch.setattr("graphrag_ray.indexing.index.code", lambda: "another")
-    assert small.index().committed and not small.index().committed
+    asked = len(small.endpoint.requests)
+    small.told.done.clear()
+    monkeypatch.setitem(declarations.STAGES, "merge", replace(declarations.STAGES["merge"], version=2))
+    assert small.index().committed
+    done = {name for name, reused in small.told.done if not reused}
+    assert done == {"read", "merge", "finish"}, "whose tables came out the same"
+    assert len(small.endpoint.requests) == asked
+    assert not small.index().committed
 
 
 def test_a_journal_that_cannot_be_tidied_up_does_not_undo_the_commit(

@@ -19,7 +19,7 @@ from ray.exceptions import ActorUnavailableError
 
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.ray import worker
-from graphrag_ray.engine.ray.coordinator import Coordinator, End, Exchange, Report
+from graphrag_ray.engine.ray.coordinator import Coordinator, End, Exchange, WorkerReport
 from graphrag_ray.engine.ray.once import Call
 from graphrag_ray.llm.limiter import LocalLimiter
 from graphrag_ray.settings.settings_file import parse_settings
@@ -108,7 +108,7 @@ def test_while_a_worker_reads_the_journal_again_all_goes_on_but_what_was_lost(
         near = Near()
         await give(near, range(6))
         lost = await near.coordinator.register(Call("l", 1), "lost")
-        await near.coordinator.lease(Call("l", 2), "lost", lost, 2, Report())
+        await near.coordinator.lease(Call("l", 2), "lost", lost, 2, WorkerReport())
         await near.tell("lost", "lost")
         running = begin(store, endpoint, near)
         assert await finished(near, 4) == {2, 3, 4, 5}

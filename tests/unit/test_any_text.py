@@ -79,7 +79,7 @@ def test_no_text_brings_an_error_that_is_not_ours(room: str):
 # time
 
 SMALL = 4_000 if ROUNDS else 1_000
-SHARE = 1 if ROUNDS else 4
+SHARE = 1 if ROUNDS else 8
 """The first tier takes one of so many of the repetitions, others for the next drive."""
 OWN = ("graph: names",)
 """Drives of files that only an index's owner writes. These are YAML, and its parser takes quadratic time."""

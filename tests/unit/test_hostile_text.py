@@ -19,11 +19,11 @@ from graphrag_ray.service import chat_api
 
 NUMBERING = {("Entities", 1): "e1"}
 LEVELS = levels.Levels(*(np.zeros(1, np.int64) for _ in range(5)))
-MESSAGE = chat_api.Message(role="user", content="What?")
+MESSAGE = chat_api.ChatMessage(role="user", content="What?")
 
 
 def conversation(text: str) -> object:
-    answer = chat_api.Message(role="assistant", content=text)
+    answer = chat_api.ChatMessage(role="assistant", content=text)
     return chat_api._conversation([MESSAGE, answer, MESSAGE])
 
 
@@ -83,7 +83,7 @@ UNITS = (
     "*a",
     "_",
 )
-SMALL = 16_000
+SMALL = 2_000
 
 
 @pytest.mark.timeout(120)

@@ -25,7 +25,7 @@ def test_linear_code_is_fair() -> None:
 
 
 def test_quadratic_code_is_told() -> None:
-    assert "times that of a quarter" in too_slow(quadratic, make, 500)
+    assert "times that of a quarter" in too_slow(quadratic, make, 1_200)
 
 
 def test_one_step_is_no_growth() -> None:

@@ -17,7 +17,7 @@ from graphrag_ray.base.messages import CallParameters, ChatReply, Dialogue
 from graphrag_ray.base.records import parse_sections, references_in
 from graphrag_ray.engine.drive import Complete, Driver, Open
 from graphrag_ray.extract.claims_dialogue import claims, claims_spec
-from graphrag_ray.extract.extraction_dialogue import Chunk, Extraction, extract, extract_spec
+from graphrag_ray.extract.extraction_dialogue import ExtractedRecords, ShownChunk, extract, extract_spec
 from graphrag_ray.graph.descriptions import describe, describe_spec
 from graphrag_ray.query.condense import condense
 from graphrag_ray.query.drift_dialogues import LOCAL, PRIMER, drift_spec, looked_up, primer
@@ -105,12 +105,12 @@ def result(dialogue: Dialogue[T], *replies: Recorded) -> T:
     return driver.state.result
 
 
-def extracted(recorded: Sequence[Recorded], first: Recorded) -> tuple[Extraction, str]:
+def extracted(recorded: Sequence[Recorded], first: Recorded) -> tuple[ExtractedRecords, str]:
     """What came of an extraction with the turns that followed it, and all that was written in them."""
     later = [r for r in recorded if r.kind.startswith("glean") and r.messages[:2] == first.messages]
     turns = [first, *(r for r in later if r.messages[2].strip() == first.reply.strip())]
     spec = replace(extract_spec(PROMPTS, SETTINGS), max_gleanings=min(1, len(turns) - 1))
-    return result(extract(Chunk(first.passage), spec), *turns), "".join(turn.reply for turn in turns)
+    return result(extract(ShownChunk(first.passage), spec), *turns), "".join(turn.reply for turn in turns)
 
 
 def test_every_record_of_an_extraction_is_read(recorded):
@@ -140,7 +140,7 @@ def test_a_description_is_taken_as_it_is(recorded, kind):
 def test_every_claim_is_read_and_quotes_its_passage(recorded):
     for one in of(recorded, "claims"):
         names = one.asked.partition("Entities, one a line:\n")[2].partition("\n\n")[0].split("\n")
-        read = result(claims(Chunk(one.passage), names, claims_spec(PROMPTS, SETTINGS)), one)
+        read = result(claims(ShownChunk(one.passage), names, claims_spec(PROMPTS, SETTINGS)), one)
         assert (read.unusable, read.blocked, read.unmatched, read.unreadable_fields) == (0, 0, 0, 0)
         assert len(read.claims) == one.reply.count('("claim"') > 0
         assert {c.object for c in read.claims} <= {*names, "NONE"}

@@ -6,11 +6,10 @@ from dataclasses import asdict
 
 import click
 
+from graphrag_ray.base.declarations import FAILING
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.cli.options import json_option, naming_root, open_root, reach_options
 from graphrag_ray.cli.program import Command, root_option
-
-STAGES = ("read", "extract", "claims", "describe", "about", "report", "embed", "search")
 
 
 @click.command(cls=Command)
@@ -18,7 +17,7 @@ STAGES = ("read", "extract", "claims", "describe", "about", "report", "embed", "
 @reach_options
 @click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
 @click.option("--retry", is_flag=True, help="Put the items back: the next `index` asks for them again.")
-@click.option("--stage", type=click.Choice(STAGES), help="Only items of this stage.")
+@click.option("--stage", type=click.Choice(FAILING), help="Only items of this stage.")
 @click.option("--document", metavar="GLOB", help="Only items of documents whose path is like this.")
 @click.option("--key", multiple=True, metavar="KEY", help="Only the item with this key, or its beginning.")
 @json_option

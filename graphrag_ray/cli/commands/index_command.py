@@ -18,6 +18,7 @@ from graphrag_ray.cli.options import (
     json_option,
     naming_root,
     open_root,
+    rows_of,
     settings_from,
     settings_options,
 )
@@ -41,6 +42,12 @@ def _misread(line: Misread) -> None:
 
 @click.command(cls=Command, misread=_misread)
 @click.argument("input_url", metavar="[INPUT]", required=False)
+@click.option(
+    "--input",
+    "function",
+    metavar="MODULE:FUNCTION",
+    help="In place of INPUT: a function of yours that returns its rows, a dataset of Ray Data say.",
+)
 @root_option
 @settings_options
 @click.option("--add", is_flag=True, help="Keep documents that INPUT does not hold.")
@@ -68,10 +75,18 @@ def _misread(line: Misread) -> None:
 )
 @click.option("--yes", is_flag=True, help="Confirm what --new-prompts costs.")
 @click.option("--address", metavar="ADDRESS", help="A Ray cluster; without it, the one of this machine.")
+@click.option(
+    "--ray/--in-process",
+    "on_ray",
+    default=None,
+    help="On Ray, or in this process. Without either: in this process where INPUT is small "
+    "(`run.in_process_mb`) and no cluster is there.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @json_option
 def index(
     input_url: str | None,
+    function: str | None,
     root: str,
     config: str | None,
     overrides: tuple[str, ...],
@@ -82,6 +97,7 @@ def index(
     new_prompts: bool,
     yes: bool,
     address: str | None,
+    on_ray: bool | None,
     quiet: bool,
     as_json: bool,
     **short: Any,
@@ -97,19 +113,21 @@ def index(
       graphrag-ray index ./documents --root ./my-index
       graphrag-ray index "s3://bucket/docs/*.jsonl" --root s3://bucket/index --config settings.yaml
       graphrag-ray index --config s3://bucket/settings.yaml
+      graphrag-ray index ./documents --root ./my-index --ray
       graphrag-ray index ./documents --root ./my-index --model gpt-4o-mini --rpm 10000 --tpm 2000000
+      graphrag-ray index --input articles:dataset --root ./my-index --set input.id_column=id
     """
     from graphrag_ray import build_index
     from graphrag_ray.cli import console
     from graphrag_ray.cli.progress import observer_for_people
 
     observer = observer_for_people(quiet=quiet or as_json)
-    shown_input = shown(input_url) if input_url else None
+    shown_input = function or (shown(input_url) if input_url else None)
     given = {"input": shown_input, "add": add, "allow_deletes": allow_deletes}
     with _attempt(root, config, overrides, given) as store:
         settings = _settings(store, root, config, overrides, short, observer, new_prompts)
         done = build_index(
-            input_of(input_url, settings),
+            rows_of(function, input_url) if function else input_of(input_url, settings),
             root,
             settings=settings,
             observer=observer,
@@ -120,6 +138,7 @@ def index(
             new_prompts=new_prompts,
             agree=observer.note if yes else _agree,
             address=address,
+            on_ray=on_ray,
         )
     if as_json:
         click.echo(console.as_json(console.indexed_json(done)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from graphrag_ray.cli.options import json_option, naming_root, open_root, reach_options
+from graphrag_ray.cli.options import hierarchy_option, json_option, naming_root, open_root, reach_options
 from graphrag_ray.cli.program import Command, root_option
 from graphrag_ray.cli.quick import spare_pandas
 
@@ -23,6 +23,7 @@ from graphrag_ray.cli.quick import spare_pandas
     metavar="N",
     help="So many records of each list; 0: all.",
 )
+@hierarchy_option
 @json_option
 def inspect(
     what: str | None,
@@ -32,6 +33,7 @@ def inspect(
     overrides: tuple[str, ...],
     snapshot: int | None,
     limit: int,
+    hierarchy: str | None,
     as_json: bool,
 ) -> None:
     """Look at one record of the index and what it is connected to, without a model and without cost.
@@ -57,12 +59,13 @@ def inspect(
     from graphrag_ray.inspection.connected_records import look_up
     from graphrag_ray.inspection.overview import overview, search
     from graphrag_ray.inspection.view import View
+    from graphrag_ray.query.asked_hierarchy import hierarchy_of
     from graphrag_ray.store.snapshots import open_latest
 
     store = open_root(root, config, overrides)
     with naming_root(root):
         manifest = open_latest(store, snapshot)
-    view = View(Reader(store, manifest), limit or None)
+    view = View(Reader(store, manifest), limit or None, hierarchy_of(manifest.hierarchies, hierarchy))
     if what is None:
         found = overview(view)
     elif what.casefold() == "search":

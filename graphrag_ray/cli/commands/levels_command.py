@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from graphrag_ray.cli.options import json_option, naming_root, reach_options
+from graphrag_ray.cli.options import hierarchy_option, json_option, naming_root, reach_options
 from graphrag_ray.cli.program import Command, root_option
 
 
@@ -14,9 +14,15 @@ from graphrag_ray.cli.program import Command, root_option
 @root_option
 @reach_options
 @click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
+@hierarchy_option
 @json_option
 def levels(
-    root: str, config: str | None, overrides: tuple[str, ...], snapshot: int | None, as_json: bool
+    root: str,
+    config: str | None,
+    overrides: tuple[str, ...],
+    snapshot: int | None,
+    hierarchy: str | None,
+    as_json: bool,
 ) -> None:
     """How many reports each level has, and the source text chunks, with their tokens and the share of the
     largest: Table 2 of the paper, for this index. So much a question to all of a level reads.
@@ -32,7 +38,7 @@ def levels(
 
     with naming_root(root):
         opened = open_index(root, snapshot=snapshot, storage=load_storage(config, overrides))
-    found = opened.levels()
+    found = opened.levels(hierarchy)
     if as_json:
         rows = [asdict(row) for row in found]
         click.echo(console.as_json({"snapshot": opened.manifest.number, "levels": rows}))

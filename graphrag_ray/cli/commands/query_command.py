@@ -25,7 +25,7 @@ from graphrag_ray.cli.options import (
 )
 from graphrag_ray.cli.program import Command, root_option
 from graphrag_ray.cli.quick import spare_pandas
-from graphrag_ray.query.methods import WITH_DYNAMIC, stages
+from graphrag_ray.query.methods import METHODS, stages
 
 if TYPE_CHECKING:
     from graphrag_ray.asking.ask import Index
@@ -118,7 +118,7 @@ def query(
             raise UsageError(
                 "--batch needs --out, a .parquet file; --out, --ray and --address are for --batch"
             )
-        if short["dynamic"] and method not in WITH_DYNAMIC:
+        if short["dynamic"] and not METHODS[method].dynamic:
             raise UsageError(
                 f"--dynamic selects the reports of global search; {method} search has no use for it"
             )

@@ -96,7 +96,8 @@ def serve(
         raise UsageError("`serve` needs Ray Serve: pip install '.[serve]' in the project's folder")
     from graphrag_ray.engine.gateways import Models
     from graphrag_ray.engine.probing import probe
-    from graphrag_ray.engine.ray.cluster import connected, will_be_private
+    from graphrag_ray.engine.ray.cluster import connected
+    from graphrag_ray.engine.ray.discovery import will_be_private
 
     options, settings = _options(root, config, overrides, given)
     guarded = _guarded(options, host)

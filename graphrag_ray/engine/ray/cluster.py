@@ -7,18 +7,18 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import ray
-from ray._common.utils import get_ray_address_file
 from ray._private import ray_constants
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import GraphRagError
+from graphrag_ray.engine.ray.discovery import address_file, will_be_private
 from graphrag_ray.engine.ray.nodes import event_loop, runtime_environment
 
-LISTENS_WITHIN_S = 3.0
 ANSWERS_WITHIN_S = 10.0
+WHY_SHOWN = 300
+"""Characters of Ray's own words."""
 
 _CLUSTERS = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
 _AUTH = "RAY_AUTH_MODE"
@@ -45,12 +45,6 @@ def connected(address: str | None = None, *, serving: bool = False) -> Iterator[
         yield
 
 
-def will_be_private(address: str | None = None) -> bool:
-    """Whether `connected` would start a Ray of its own, whose workers have this process's environment."""
-    named = address is not None or "RAY_ADDRESS" in os.environ
-    return not named and not ray.is_initialized() and not _started_here()
-
-
 def _connect(address: str | None, serving: bool) -> None:
     quiet = {"log_to_driver": not logs.as_json(), "logging_level": logging.ERROR}
     if will_be_private(address):
@@ -59,12 +53,7 @@ def _connect(address: str | None, serving: bool) -> None:
             with _handed_down({} if serving else event_loop()), _with_a_token():
                 ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, **quiet)
         except Exception as e:
-            if "timed out during startup" not in str(e):
-                raise
-            raise GraphRagError(
-                "Ray did not start on this machine in time, which may be too busy: try again, or look into "
-                "/tmp/ray/session_latest/logs."
-            ) from e
+            raise GraphRagError(_not_started(e)) from e
         return
     if address is None and "RAY_ADDRESS" not in os.environ:
         address = "auto"
@@ -92,6 +81,15 @@ def _connect(address: str | None, serving: bool) -> None:
             f"no Ray cluster answers at {wanted!r} ({e}). Start one with `ray start --head`, or leave "
             "--address out to run on this machine."
         ) from e
+
+
+def _not_started(error: Exception) -> str:
+    """Why there is no private Ray, and what to do."""
+    why = "in time: it may be too busy" if "timed out during startup" in str(error) else f"({error})"
+    return (
+        f"Ray did not start on this machine {' '.join(why.split())[:WHY_SHOWN]}. Try again, look into "
+        f"{address_file().parent}/session_latest/logs, or do without: `graphrag-ray index --in-process`"
+    )
 
 
 def _look_for(address: str | None) -> None:
@@ -145,19 +143,3 @@ def _handed_down(variables: Mapping[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-def _started_here() -> bool:
-    """Whether the cluster that `ray start` made on this machine is there.
-
-    Where there is none, `address="auto"` takes the private cluster of any other program that it finds,
-    another index run say, and loses it when that program ends. So we look ourselves.
-    """
-    try:
-        address = Path(get_ray_address_file(None)).read_text("utf-8").strip()
-        host, _, port = address.rpartition(":")
-        # The file outlives a cluster that was killed, and Ray would look for that for minutes.
-        with socket.create_connection((host, int(port)), timeout=LISTENS_WITHIN_S):
-            return True
-    except (OSError, ValueError):
-        return False

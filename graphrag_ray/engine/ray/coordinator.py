@@ -3,7 +3,7 @@
 Workers pull. An item is finished when its turns are journalled; a worker hands back what it finished
 with its next lease call. The leases of a worker that died are handed out again. A coordinator that dies is
 replaced by the driver, which has all that is open (`sweep.py`). Driver and workers call it through a
-`once.Line`: an answer that is lost on its way is repeated.
+`once.ActorClient`: an answer that is lost on its way is repeated.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Exchange:
 
 
 @dataclass
-class Report:
+class WorkerReport:
     """What a worker hands back with a lease call. running: items it works on; lag_s: for how long it has had
     something that is not journalled."""
 
@@ -176,7 +176,7 @@ class Coordinator:
         return incarnation
 
     @once
-    async def lease(self, worker: str, incarnation: int, places: int, report: Report) -> Leased:
+    async def lease(self, worker: str, incarnation: int, places: int, report: WorkerReport) -> Leased:
         """A worker's call: hand back what is journalled, get items."""
         self._note(worker, incarnation, report)
         if (end := self._end(worker, incarnation)) is not None:
@@ -208,7 +208,7 @@ class Coordinator:
             self._items.set()
 
     @once
-    async def leave(self, worker: str, incarnation: int, report: Report) -> None:
+    async def leave(self, worker: str, incarnation: int, report: WorkerReport) -> None:
         """A worker's last word: what is left is for others, who read first what it journalled. Where the
         sweep is over, it is for the next run."""
         self._note(worker, incarnation, report)
@@ -227,7 +227,7 @@ class Coordinator:
         self._note_lag(worker, 0.0)
         self._items.set()
 
-    def _note(self, worker: str, incarnation: int, report: Report) -> None:
+    def _note(self, worker: str, incarnation: int, report: WorkerReport) -> None:
         for number, outcome in report.finished:
             if self._book.finish(number):
                 self._outcomes.append((number, outcome))

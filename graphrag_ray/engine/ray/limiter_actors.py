@@ -24,7 +24,7 @@ from graphrag_ray.base.logs import Logging
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.ray.metrics import RayRecorder
 from graphrag_ray.engine.ray.once import Answers, Call, Calls, Carried, once
-from graphrag_ray.llm.call_metrics import ENDPOINTS, SERVED, Meter, Watched
+from graphrag_ray.llm.call_metrics import ENDPOINTS, SERVED, CallMeter, Watched
 from graphrag_ray.llm.limiter import LocalLimiter
 from graphrag_ray.llm.limits import Ended, Settled
 from graphrag_ray.settings.index_settings import Model
@@ -59,7 +59,7 @@ Batch: TypeAlias = Mapping[str, Sequence[Settled]]
 
 
 @dataclass(frozen=True)
-class Places:
+class GivenPermits:
     """Endpoints for the first waiters, and which life of the limiter gave them.
 
     linger_s   for how long whoever got them may wait to tell that places are free again
@@ -98,7 +98,7 @@ class LimiterShell:
         self._holders: set[str] = set()
         self._seen: dict[str, float] = {}
         self._beaten_at = time.monotonic()
-        self._meter = Meter(RayRecorder((ENDPOINTS, {"run": run})), {name: model}) if run else None
+        self._meter = CallMeter(RayRecorder((ENDPOINTS, {"run": run})), {name: model}) if run else None
         self._told_at = -math.inf
         if unused_s is not None:
             threading.Thread(target=self._end_unused, args=(unused_s,), daemon=True).start()
@@ -106,13 +106,13 @@ class LimiterShell:
     @once
     async def acquire(
         self, model: str, wants: Sequence[int], usable: Sequence[int], holder: str, batch: Batch
-    ) -> Places:
+    ) -> GivenPermits:
         """batch: to settle before."""
         self._holders.add(holder)
         self._settle(model, batch, holder)
         endpoints = await self._limiter.acquire(model, wants, usable, holder)
         linger_s = min(LONGEST_LINGER_S, max(LINGER_S, len(self._holders) / BATCHES_S))
-        return Places(self._life, endpoints, linger_s, self._limiter.all_quirks())
+        return GivenPermits(self._life, endpoints, linger_s, self._limiter.all_quirks())
 
     async def settle(self, call: Call, model: str, batch: Batch, holder: str) -> None:
         if self._told.first(call):
@@ -237,7 +237,7 @@ class RayLimiter:
         free = self._questions[model]
         calls = free.pop() if free else Calls()
         try:
-            places: Places = await self._actors[model].acquire.remote(
+            places: GivenPermits = await self._actors[model].acquire.remote(
                 calls.next(), model, list(wants), list(usable), self._holder, self._take(model)
             )
         finally:

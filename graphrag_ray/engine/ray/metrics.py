@@ -30,7 +30,7 @@ from ray.util import metrics as ray_metrics
 
 from graphrag_ray.base.instruments import PREFIX, Instrument
 from graphrag_ray.engine.executor import Sweep
-from graphrag_ray.llm.call_metrics import CALLS, ENDPOINTS, Meter, sums
+from graphrag_ray.llm.call_metrics import CALLS, ENDPOINTS, CallMeter, sums
 from graphrag_ray.settings.index_settings import Model
 
 EVERY_S = 2.0
@@ -61,13 +61,13 @@ DECLARED = (
 class Metrics:
     """What one run records. items: that ended in earlier sweeps of each stage."""
 
-    meter: Meter
+    meter: CallMeter
     items: Counter[str] = field(default_factory=Counter)
 
     @classmethod
     def of(cls, run: str, models: Mapping[str, Model]) -> Metrics:
         """models: those with endpoints, by logical name."""
-        return cls(Meter(RayRecorder((DECLARED, {"run": run})), models))
+        return cls(CallMeter(RayRecorder((DECLARED, {"run": run})), models))
 
 
 @dataclass(frozen=True)

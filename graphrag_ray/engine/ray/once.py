@@ -3,7 +3,7 @@
 Where a connection between two living processes breaks, Ray says `ActorUnavailableError`, or repeats the call
 by itself: in either case it may have been carried out already. So whoever calls numbers the calls, and the
 actor repeats its answer to whoever asks for it again. `ActorUnavailableError` is a `RayActorError` too: who
-takes these for a death has to ask through a `Line`.
+takes these for a death has to ask through a `ActorClient`.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ A = TypeVar("A", bound=_Answering)
 def once(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[A, Call, P], Coroutine[Any, Any, T]]:
-    """A method of an actor whose callers number their calls, as those through a `Line` are."""
+    """A method of an actor whose callers number their calls, as those through a `ActorClient` are."""
 
     async def asked(self: A, call: Call, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.answers.once(call, partial(method, self, *args, **kwargs))
@@ -103,7 +103,7 @@ def once(
     return asked
 
 
-class Line:
+class ActorClient:
     """One caller's way to an actor: `ask` in an event loop, `get` elsewhere, one call at a time.
 
     Both raise RayActorError where the actor died, or is out of reach for UNREACHED_S.

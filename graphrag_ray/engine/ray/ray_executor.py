@@ -13,10 +13,10 @@ import ray
 
 from graphrag_ray.base import logs
 from graphrag_ray.engine.executor import (
+    ItemSource,
     Parted,
-    Progress,
-    Source,
     Sweep,
+    SweepProgress,
     TableFunction,
     Tables,
     Written,
@@ -28,8 +28,8 @@ from graphrag_ray.engine.ray.limiter_actors import beside_driver
 from graphrag_ray.engine.ray.metrics import Metrics
 from graphrag_ray.engine.ray.sweep import RaySweep
 from graphrag_ray.engine.ray.table_tasks import RayTables, unwrapped
-from graphrag_ray.engine.ray.task_attempts import DeskActor
-from graphrag_ray.engine.ray.worker_pool import Pool
+from graphrag_ray.engine.ray.task_attempts import Attempts, DeskActor
+from graphrag_ray.engine.ray.worker_pool import WorkerPool
 from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.stopping import Stop
 from graphrag_ray.engine.work import Work
@@ -55,13 +55,13 @@ class RayExecutor:
     max_failed_fraction: float = 0.5
     flush_s: float = 2.0
     workers_per_node: int | None = None
-    on_progress: Callable[[Progress], None] = lambda progress: None
+    on_progress: Callable[[SweepProgress], None] = lambda progress: None
     spending: Spending = field(default_factory=Spending)
     stop: Stop = field(default_factory=Stop)
     run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     fit: Collection[str] = ()
     _desk: Any = None
-    _pool: Pool | None = None
+    _pool: WorkerPool | None = None
     _spare: Any = None
     _index: tuple[JournalIndex, Any] | None = None
     _metrics: Metrics | None = None
@@ -73,11 +73,16 @@ class RayExecutor:
         self,
         step: str,
         fn: TableFunction[X],
-        inputs: Sequence[X],
+        inputs: Iterable[X],
         parted: Parted[X] | None = None,
         ended: Callable[[int], None] = lambda number: None,
     ) -> Written:
-        return self._tables().map(step, fn, inputs, parted, ended)
+        if (dataset := getattr(inputs, "dataset", None)) is None:
+            return self._tables().map(step, fn, inputs, parted, ended)
+        from graphrag_ray.engine.ray.datasets import map_dataset  # imports Ray Data, which takes a second
+
+        tables = self._tables()
+        return map_dataset(tables.store, step, fn, dataset, Attempts(step, tables.desk), parted, ended)
 
     def shuffle(
         self,
@@ -94,7 +99,7 @@ class RayExecutor:
     ) -> Iterator[pa.Table]:
         return self._tables().stream(step, fn, inputs)
 
-    def sweep(self, work: Work[T], source: Source[T], index: JournalIndex) -> Sweep:
+    def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> Sweep:
         self._metrics = self._metrics or Metrics.of(self.run, self.models.online)
         sweep = RaySweep(
             work,
@@ -145,11 +150,13 @@ class RayExecutor:
             self._desk = DeskActor.options(scheduling_strategy=beside_driver()).remote()
         return RayTables(self.store, self._desk)
 
-    def _workers(self) -> Pool:
+    def _workers(self) -> WorkerPool:
         if self._pool is None:
             logs.set_run(self.run)
             fit = {ray.get_runtime_context().get_node_id(), *self.fit}
-            self._pool = Pool(self.store, self.models, self.flush_s, self.workers_per_node, fit, self.run)
+            self._pool = WorkerPool(
+                self.store, self.models, self.flush_s, self.workers_per_node, fit, self.run
+            )
         return self._pool
 
 

@@ -22,13 +22,13 @@ from ray.exceptions import ActorUnschedulableError, RayActorError, RayError
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import GraphRagError, RunStopped, TooManyFailures
 from graphrag_ray.engine.drive import Refused
-from graphrag_ray.engine.executor import Progress, Source, Sweep
+from graphrag_ray.engine.executor import ItemSource, Sweep, SweepProgress
 from graphrag_ray.engine.gateways import DRAIN_S, Models
 from graphrag_ray.engine.leases import FailureWatch
 from graphrag_ray.engine.ray.coordinator import End, Exchange
 from graphrag_ray.engine.ray.metrics import Metrics, Queue, SweepMetrics
-from graphrag_ray.engine.ray.once import Line
-from graphrag_ray.engine.ray.worker_pool import Changes, Member, Pool
+from graphrag_ray.engine.ray.once import ActorClient
+from graphrag_ray.engine.ray.worker_pool import Changes, Member, WorkerPool
 from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.stopping import Stop
 from graphrag_ray.engine.work import Outcome, Row, Work, killed_row, outcome_of
@@ -64,7 +64,7 @@ class RaySweep(Generic[T]):
     def __init__(
         self,
         work: Work[T],
-        source: Source[T],
+        source: ItemSource[T],
         index: JournalIndex,
         *,
         store: Store,
@@ -72,8 +72,8 @@ class RaySweep(Generic[T]):
         spending: Spending,
         stop: Stop,
         watch: FailureWatch,
-        on_progress: Callable[[Progress], None],
-        pool: Pool,
+        on_progress: Callable[[SweepProgress], None],
+        pool: WorkerPool,
         coordinator: Callable[[], Any],
         put: Callable[[Any], Any],
         metrics: Metrics,
@@ -127,7 +127,7 @@ class RaySweep(Generic[T]):
 
     def _under_a_coordinator(self) -> None:
         """The sweep, as far as one coordinator lives. Raises _CoordinatorDied."""
-        coordinator = Line(self._new_coordinator())
+        coordinator = ActorClient(self._new_coordinator())
         self._runs = {}
         self._cut_off.clear()
         before = self.sweep.accounts
@@ -160,7 +160,7 @@ class RaySweep(Generic[T]):
                 self.sweep.accounts = Accounts.merged([before, handed_in])
             ray.kill(coordinator.actor)
 
-    def _start(self, members: Iterable[Member], coordinator: Line) -> None:
+    def _start(self, members: Iterable[Member], coordinator: ActorClient) -> None:
         shared = self._put(self.index)
         for member in members:
             self._runs[member.actor.run.remote(self.work, shared, coordinator.actor)] = member
@@ -173,7 +173,7 @@ class RaySweep(Generic[T]):
         places = self.models.places(self.work.name, max(1, workers))
         return 64 if self.work.returns else max(64, 2 * workers * places)
 
-    def _feed(self, coordinator: Line) -> None:
+    def _feed(self, coordinator: ActorClient) -> None:
         """Give the coordinator items and learn outcomes, until there is nothing left."""
         sweep = self.sweep
         before, reissued, finished = sweep.accounts, sweep.reissued, sweep.finished
@@ -232,7 +232,7 @@ class RaySweep(Generic[T]):
             self.sweep, Queue(self.source.total, news.waiting, leased, news.lag_s, len(self.pool.working))
         )
         self.on_progress(
-            Progress(
+            SweepProgress(
                 self.work.name,
                 sweep.finished,
                 self.source.total,
@@ -246,7 +246,7 @@ class RaySweep(Generic[T]):
             )
         )
 
-    def _count_the_rest(self, coordinator: Line, before: Accounts) -> None:
+    def _count_the_rest(self, coordinator: ActorClient, before: Accounts) -> None:
         """What came back after the sweep was told to stop is journalled: people are told of it, too.
 
         before: what earlier coordinators accounted for
@@ -296,13 +296,13 @@ class RaySweep(Generic[T]):
     def _peak_in_flight(self) -> int:
         return max(ray.get([limiter.take_peak.remote() for limiter in self.pool.limiters]), default=0)
 
-    def _follow_nodes(self, coordinator: Line, changes: Changes) -> None:
+    def _follow_nodes(self, coordinator: ActorClient, changes: Changes) -> None:
         """Workers on new nodes join the sweep; those whose node is to go hand back what they have."""
         self._start(changes.joined, coordinator)
         if changes.leaving:
             _ask(coordinator, "retire", changes.leaving)
 
-    def _let_go(self, coordinator: Line) -> None:
+    def _let_go(self, coordinator: ActorClient) -> None:
         """Workers that left, died for good or lost the coordinator from sight: what they had is free for
         others. Raises when none is left, and what a worker's run ended with."""
         why: BaseException | None = None
@@ -342,7 +342,7 @@ class RaySweep(Generic[T]):
         return RayActorError(error_msg=f"it could not reach its coordinator, {times}: is the network broken?")
 
 
-def _ask(coordinator: Line, method: str, *args: Any) -> Any:
+def _ask(coordinator: ActorClient, method: str, *args: Any) -> Any:
     """What the coordinator answers. Raises _CoordinatorDied."""
     try:
         return coordinator.get(method, *args)

@@ -23,10 +23,10 @@ from ray.exceptions import RayError, RaySystemError, RayTaskError, WorkerCrashed
 
 from graphrag_ray.base.errors import GraphRagError, ProcessDied
 from graphrag_ray.base.unforeseen import from_elsewhere
-from graphrag_ray.engine.executor import PARTITION, Parted, TableFunction, Tables, Written
+from graphrag_ray.engine.executor import PARTITION, Parted, TableFunction, Tables, Written, write_all
 from graphrag_ray.engine.ray.task_attempts import Attempts
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parts import Part, write_part
+from graphrag_ray.store.parts import Part
 
 X = TypeVar("X")
 
@@ -70,30 +70,33 @@ class RayTables:
         self,
         step: str,
         fn: TableFunction[X],
-        inputs: Sequence[X],
+        inputs: Iterable[X],
         parted: Parted[X] | None = None,
         ended: Callable[[int], None] = lambda number: None,
         one_by_one: bool = False,
     ) -> Written:
         function, attempts = ray.put(fn), Attempts(step, self.desk)
-        written: Written = [{} for _ in inputs]
-        died: dict[int, str] = {}
+        written: dict[int, dict[str, list[Part]]] = {}
+        died: dict[int, tuple[X, str]] = {}
+        open_: dict[int, X] = {}
 
         def submit(number: int, x: X) -> Any:
+            open_[number] = x
             return _map_task.remote(self.store, function, attempts, number, x)
 
         with unwrapped(step):
             for number, done in _as_they_end(submit, inputs, at_once=1 if one_by_one else None):
+                x = open_.pop(number)
                 if isinstance(done, str):
-                    died[number] = done
+                    died[number] = x, done
                 else:
                     written[number] = done
                     ended(number)
-        for number, why in died.items():
+        for number, (x, why) in died.items():
             if parted is None:
-                raise ProcessDied(_told(step, inputs[number], why))
-            written[number] = self._in_parts(step, fn, inputs[number], parted, why)
-        return written
+                raise ProcessDied(died_told(step, x, why))
+            written[number] = self._in_parts(step, fn, x, parted, why)
+        return [written[number] for number in sorted(written)]
 
     def _in_parts(
         self, step: str, fn: TableFunction[X], x: X, parted: Parted[X], why: str
@@ -157,7 +160,7 @@ class RayTables:
                 written = self._shuffled_by_tasks(fn, attempts, reduce, reducing, inputs, partitions)
         for number, done in enumerate(written):
             if isinstance(done, str):
-                raise ProcessDied(_told(step, None, done, f"partition {number} of {partitions}"))
+                raise ProcessDied(died_told(step, None, done, f"partition {number} of {partitions}"))
         return [done for done in written if not isinstance(done, str)]
 
     def _shuffled_by_tasks(
@@ -191,7 +194,7 @@ class RayTables:
 
 
 def _as_they_end(
-    submit: Callable[[int, X], Any], inputs: Sequence[X], fetch: bool = True, at_once: int | None = None
+    submit: Callable[[int, X], Any], inputs: Iterable[X], fetch: bool = True, at_once: int | None = None
 ) -> Iterator[tuple[int, Any]]:
     """The numbers of inputs with what their tasks returned, or with a reference to it, in the order in which
     these end. Raises the first error, and calls off what is left then."""
@@ -233,14 +236,14 @@ def _map_one(store: Store, fn: Any, attempts: Attempts, number: int, x: Any) -> 
     """The parts written, or why there are none."""
     if why := attempts.died(number):
         return why
-    written = _write_all(store, fn(store, x))
+    written = write_all(store, fn(store, x))
     attempts.end(number)
     return written
 
 
 def _stream_one(store: Store, fn: Any, attempts: Attempts, number: int, x: Any) -> Iterator[pa.Table]:
     if why := attempts.died(number):
-        raise ProcessDied(_told(attempts.step, x, why))
+        raise ProcessDied(died_told(attempts.step, x, why))
     for table in fn(store, x):
         if table.num_rows:
             yield table
@@ -252,7 +255,7 @@ def _split_one(
 ) -> list[pa.Table | None]:
     """Nothing, for whoever waits for the task; then the rows of each partition, None where it has none."""
     if why := attempts.died(number):
-        raise ProcessDied(_told(attempts.step, x, why))
+        raise ProcessDied(died_told(attempts.step, x, why))
     tables = [table for table in fn(store, x) if table.num_rows]
     split: list[pa.Table | None] = [None] * partitions
     if tables:
@@ -271,18 +274,8 @@ def _reduce_one(
         return {}
     if why := attempts.died(partition):
         return why
-    written = _write_all(store, [reduce(pa.concat_tables(tables))])
+    written = write_all(store, [reduce(pa.concat_tables(tables))])
     attempts.end(partition)
-    return written
-
-
-def _write_all(store: Store, tables: Iterable[Tables]) -> dict[str, list[Part]]:
-    written: dict[str, list[Part]] = {}
-    for named in tables:
-        for name, table in named.items():
-            parts = written.setdefault(name, [])
-            if table.num_rows:
-                parts.append(write_part(store, name, table))
     return written
 
 
@@ -342,7 +335,7 @@ def _reduce_block(
         written: dict[str, list[Part]] | str | None = attempts.died(partition)
         if written is None:
             mine = rows.filter(pc.equal(rows[PARTITION], partition))
-            written = _write_all(store, [reduce(mine)])
+            written = write_all(store, [reduce(mine)])
             attempts.end(partition)
         yield pa.table({"partition": [partition], "written": [cloudpickle.dumps(written)]})
 
@@ -351,7 +344,7 @@ def _just(tables: Tables, store: Store, x: None) -> list[Tables]:
     return [tables]
 
 
-def _told(step: str, x: Any, why: str, what: str = "") -> str:
+def died_told(step: str, x: Any, why: str, what: str = "") -> str:
     paths = list(_paths(x))
     more = f" and {len(paths) - PARTS_TOLD} more" if len(paths) > PARTS_TOLD else ""
     of = what or f"what is in {', '.join(paths[:PARTS_TOLD])}{more}" if what or paths else "an input"
@@ -382,7 +375,7 @@ def unwrapped(step: str) -> Iterator[None]:
             "is done is kept: run the same command again to continue."
         ) from e
     except RayError as e:
-        if (own := _own_error(e)) is not None:
+        if (own := own_error(e)) is not None:
             raise own from None
         if isinstance(e, RayTaskError) and isinstance(e.cause, Exception):
             from_elsewhere(e.cause, str(e))
@@ -390,7 +383,7 @@ def unwrapped(step: str) -> Iterator[None]:
         raise
 
 
-def _own_error(error: BaseException | None) -> GraphRagError | None:
+def own_error(error: BaseException | None) -> GraphRagError | None:
     while error is not None:
         if isinstance(error, GraphRagError) and not isinstance(error, RayTaskError):
             return error

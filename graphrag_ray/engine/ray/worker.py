@@ -23,11 +23,21 @@ from graphrag_ray.base.messages import EmbeddingRequest, Request
 from graphrag_ray.engine.drive import Driver
 from graphrag_ray.engine.gateways import DRAIN_S, Ask, Gate, Models, open_gateway
 from graphrag_ray.engine.journalling import Keeper
-from graphrag_ray.engine.ray.coordinator import End, Leased, Report
+from graphrag_ray.engine.ray.coordinator import End, Leased, WorkerReport
 from graphrag_ray.engine.ray.limiter_actors import RayLimiter
-from graphrag_ray.engine.ray.once import Line
-from graphrag_ray.engine.sent import Sent, current_item
-from graphrag_ray.engine.work import BEGUN_TOGETHER, Answer, Asking, Outcome, Row, Work, begin, run_item
+from graphrag_ray.engine.ray.once import ActorClient
+from graphrag_ray.engine.sent import SentItems, current_item
+from graphrag_ray.engine.work import (
+    BEGUN_TOGETHER,
+    WAITED_FOR_S,
+    AnsweredCall,
+    Asking,
+    Outcome,
+    Row,
+    Work,
+    begin,
+    run_item,
+)
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
@@ -45,8 +55,6 @@ LEASE_CALLS_S = 400
 LONGEST_LOOK_S = 0.5
 IDLE_LOOK_S = 0.2
 """The same where nothing was to be had and nothing has ended: calls are only waited for."""
-WAITED_FOR_S = 0.5
-"""Between journal writes where other items wait for the results."""
 MOST_WAITING = 32
 """Items of a worker that wait for a call, where the order of items matters."""
 
@@ -91,10 +99,10 @@ class _WorkerSweep:
         coordinator: Any,
     ) -> None:
         self.settings, self.limiter, self.work, self.index = settings, limiter, work, index
-        self.line = Line(coordinator)
+        self.line = ActorClient(coordinator)
         self.incarnation = 0
         self.accounts = Accounts()
-        self.sent = Sent()
+        self.sent = SentItems()
         self.running: dict[int, asyncio.Task[None]] = {}
         self.unflushed: list[tuple[int, Outcome[Any]]] = []
         self.journalled: list[tuple[int, Outcome[Any]]] = []
@@ -205,7 +213,7 @@ class _WorkerSweep:
     def _marking(self, ask: Ask) -> Ask:
         """Embeddings are packed: once asked for, one may be in flight with others."""
 
-        async def marked(request: Request, stage: str) -> Answer:
+        async def marked(request: Request, stage: str) -> AnsweredCall:
             if isinstance(request, EmbeddingRequest):
                 self.sent.begun.add(current_item.get())
             return await ask(request, stage)
@@ -250,10 +258,10 @@ class _WorkerSweep:
         self.journalled += finished
         self.flushed_at = time.monotonic()
 
-    def _report(self) -> Report:
+    def _report(self) -> WorkerReport:
         taken, in_flight = self.accounts.take(), self.sent.totals()
         running, lag_s = len(self.running), self.keeper.lag_s
-        report = Report(self.journalled, taken, running, in_flight, self.fatal, lag_s)
+        report = WorkerReport(self.journalled, taken, running, in_flight, self.fatal, lag_s)
         self.journalled = []
         return report
 
@@ -311,7 +319,7 @@ class _WorkerSweep:
         self.unflushed.append((number, outcome))
 
 
-async def _keys(models: Models, coordinator: Line) -> dict[str, str]:
+async def _keys(models: Models, coordinator: ActorClient) -> dict[str, str]:
     """The keys that this node's environment lacks, asked for once a sweep."""
     missing = [v for v in models.key_variables() if not os.environ.get(v, "").strip()]
     found = {v: await coordinator.ask("key", v) for v in missing}

@@ -53,7 +53,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenNodes:
     """The nodes of the cluster. draining: those that will go, and when (Unix seconds; inf: not said)."""
 
     staying: list[Node]
@@ -68,7 +68,7 @@ class Changes:
     leaving: dict[str, float] = field(default_factory=dict)
 
 
-class Pool:
+class WorkerPool:
     """The workers, and what becomes of them.
 
     per_node   workers on each node; None: as the models' limits want it
@@ -91,7 +91,7 @@ class Pool:
         self._started = 0
         self._died: Counter[str] = Counter()
         self._closed = Event()
-        self._looking: Future[Seen] | None = None
+        self._looking: Future[SeenNodes] | None = None
         self._looked_at = -math.inf
         self.limiters = start_limiters(self._limiter_prefix, models)
         self._fit, self._unfit = set(fit), set[str]()
@@ -126,7 +126,7 @@ class Pool:
         """`look` now, and wait for the answer."""
         return self.follow(seen_now()) if not self._closed.is_set() else Changes()
 
-    def follow(self, seen: Seen) -> Changes:
+    def follow(self, seen: SeenNodes) -> Changes:
         """Start the workers that are missing, and name those that are to leave."""
         changes = Changes()
         if self._closed.is_set():
@@ -228,7 +228,7 @@ def _in_thread(call: Callable[..., T], *args: Any) -> Future[T]:
     return future
 
 
-def seen_now() -> Seen:
+def seen_now() -> SeenNodes:
     """The nodes that are alive, the driver's last: it has other things to do."""
     here = ray.get_runtime_context().get_node_id()
     deadlines = {id_: ms / 1000 if ms else math.inf for id_, ms in state.get_draining_nodes().items()}
@@ -237,4 +237,4 @@ def seen_now() -> Seen:
     alive = [Node(n["NodeID"], n["Resources"].get("CPU", 0.0)) for n in nodes]
     staying = [node for node in alive if node.id not in deadlines]
     draining = {node.id: deadlines[node.id] for node in alive if node.id in deadlines}
-    return Seen(sorted(staying, key=lambda node: node.id == here), draining)
+    return SeenNodes(sorted(staying, key=lambda node: node.id == here), draining)

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from graphrag_ray.base.declarations import ABOUT
 from graphrag_ray.base.errors import TooManyFailures
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.corpus.document_titles import label
@@ -33,8 +34,6 @@ from graphrag_ray.reports.about_corpus import (
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part
 
-NAME = "about"
-
 
 def tell_about(run: Run, corpus: Result, layout: Layout) -> Result:
     """Sets `corpus.about` of the run's settings where nothing says it. Table failures: the item, where that
@@ -46,12 +45,12 @@ def tell_about(run: Run, corpus: Result, layout: Layout) -> Result:
         return run.untold
     if not len(layout.node_keys) or not is_to_be_told(run.settings, run.prompts):
         return Result()
-    work = Work(NAME, partial(_start, about_spec(run.settings, run.prompts)), _label)
-    with run.chore(NAME) as counts:
+    work = Work(ABOUT, partial(_start, about_spec(run.settings, run.prompts)), _label)
+    with run.chore(ABOUT) as counts:
         rows = pa.Table.from_pylist([_material(run, corpus, layout)])
         with suppress(TooManyFailures):  # one of one
             run.sweep_rows(work, _just_rows, [rows], 1)
-        batch = next(replayed(work, run.journal(NAME), run.store, [rows]))
+        batch = next(replayed(work, run.journal(ABOUT), run.store, [rows]))
         outcome = batch[0][1]
         counts["sentences"] = int(outcome.status == "complete")
         if outcome.status == "complete" and outcome.result:
@@ -63,8 +62,8 @@ def tell_about(run: Run, corpus: Result, layout: Layout) -> Result:
         )
         # Also for a run that goes on where this one stops: with it, all reports would be asked for anew.
         run.settings = run.settings.with_about("")
-        failures = {"failures": failure_rows(NAME, work, batch)}
-        written = run.executor.map(NAME, _just, [failures])[0].get("failures", [])
+        failures = {"failures": failure_rows(ABOUT, work, batch)}
+        written = run.executor.map(ABOUT, _just, [failures])[0].get("failures", [])
         run.untold = Result({"failures": [written]})
         return run.untold
 

@@ -31,7 +31,7 @@ from graphrag_ray.settings.index_settings import Communities
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
 
-HIERARCHY = "leiden"
+LEIDEN = "leiden"
 
 
 @dataclass(frozen=True)

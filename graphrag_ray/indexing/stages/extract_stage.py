@@ -14,9 +14,15 @@ from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Outcome, Row, Work
 from graphrag_ray.extract.claims_dialogue import ClaimRecords, ClaimsSpec, claims, claims_spec
-from graphrag_ray.extract.extraction_dialogue import Chunk, Extraction, ExtractSpec, extract, extract_spec
-from graphrag_ray.graph.aliases import Names
-from graphrag_ray.graph.merge import Unit, entity_instance_rows, relationship_instance_rows
+from graphrag_ray.extract.extraction_dialogue import (
+    ExtractedRecords,
+    ExtractSpec,
+    ShownChunk,
+    extract,
+    extract_spec,
+)
+from graphrag_ray.graph.aliases import EntityNames
+from graphrag_ray.graph.merge import ExtractedFrom, entity_instance_rows, relationship_instance_rows
 from graphrag_ray.graph.merge_claims import claim_rows
 from graphrag_ray.indexing.run import (
     Result,
@@ -39,7 +45,7 @@ COUNTS = pa.schema([("name", pa.string()), ("value", pa.int64())])
 """What could not be used, added up over chunks and shown in the run's summary."""
 
 
-def extract_graph(run: Run, corpus: Result, names: Names) -> Result:
+def extract_graph(run: Run, corpus: Result, names: EntityNames) -> Result:
     """Entity and relationship instances of every chunk (paper 3.1.2), aligned with the chunks' parts.
 
     Tables found_entities, found_relationships (schema.*_INSTANCES in the order of the chunks), counts,
@@ -59,7 +65,7 @@ def extract_graph(run: Run, corpus: Result, names: Names) -> Result:
     return run.step("extract", depends_on, compute, work.name)
 
 
-def extract_claims(run: Run, corpus: Result, extracted: Result, names: Names) -> Result:
+def extract_claims(run: Run, corpus: Result, extracted: Result, names: EntityNames) -> Result:
     """Claims about the extracted entities of every chunk (paper 3.1.2): found_claims, counts, failures.
 
     Nothing where claims are off. The names come from the extraction, so a claim's subject is an entity.
@@ -81,12 +87,12 @@ def extract_claims(run: Run, corpus: Result, extracted: Result, names: Names) ->
     return run.step("claims", depends_on, compute, work.name)
 
 
-def _start_extract(spec: ExtractSpec, store: Store, row: Row) -> Dialogue[Extraction]:
-    return extract(Chunk(row["text"], row["header"] or ""), spec)
+def _start_extract(spec: ExtractSpec, store: Store, row: Row) -> Dialogue[ExtractedRecords]:
+    return extract(ShownChunk(row["text"], row["header"] or ""), spec)
 
 
 def _start_claims(spec: ClaimsSpec, store: Store, row: Row) -> Dialogue[ClaimRecords]:
-    return claims(Chunk(row["text"], row["header"] or ""), row["names"], spec)
+    return claims(ShownChunk(row["text"], row["header"] or ""), row["names"], spec)
 
 
 def _label(row: Row) -> tuple[str, str]:
@@ -111,7 +117,7 @@ def _load_units_with_names(store: Store, x: tuple[list[Part], list[Part]]) -> It
 
 
 def _collect_extractions(
-    work: Work[Extraction], index: Callable[[], JournalIndex], store: Store, parts: list[Part]
+    work: Work[ExtractedRecords], index: Callable[[], JournalIndex], store: Store, parts: list[Part]
 ) -> Iterator[Tables]:
     def tables() -> Iterator[Tables]:
         for batch in replayed(work, index(), store, _load_units(store, parts)):
@@ -174,9 +180,9 @@ def _gathered(batches: Iterable[Tables]) -> Iterator[Tables]:
     yield {name: pa.concat_tables(tables) for name, tables in held.items()} | {"counts": _counts(**counts)}
 
 
-def _units(batch: Iterable[tuple[Row, Outcome[Any]]]) -> list[tuple[Unit, Any]]:
+def _units(batch: Iterable[tuple[Row, Outcome[Any]]]) -> list[tuple[ExtractedFrom, Any]]:
     return [
-        (Unit(row["id"], row["document_id"], row["position"]), outcome.result)
+        (ExtractedFrom(row["id"], row["document_id"], row["position"]), outcome.result)
         for row, outcome in batch
         if outcome.status == "complete"
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import numpy as np
@@ -12,6 +11,7 @@ import pyarrow as pa
 
 from graphrag_ray.graph.integer_arrays import Ints, id_prefixes, node_lookup
 from graphrag_ray.store.files import Store
+from graphrag_ray.store.in_threads import in_threads
 from graphrag_ray.store.parts import Part, read_part
 
 Keys = npt.NDArray[np.uint64]
@@ -48,7 +48,4 @@ def _of_parts(
     store: Store, parts: Sequence[Part], columns: list[str], of: Callable[[pa.Table], T]
 ) -> list[T]:
     """What a function makes of each part; few parts are in memory at once."""
-    if not parts:
-        return []
-    with ThreadPoolExecutor(min(_THREADS, len(parts)), thread_name_prefix="columns") as pool:
-        return list(pool.map(lambda part: of(read_part(store, part, columns)), parts))
+    return list(in_threads(lambda part: of(read_part(store, part, columns)), parts, _THREADS))

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
+from graphrag_ray.base.declarations import STAGES
 from graphrag_ray.base.errors import DeletionRefused
 from graphrag_ray.base.ids import document_id
 from graphrag_ray.base.wording import plural
-from graphrag_ray.indexing.run import Result, Run, by_input, code
+from graphrag_ray.indexing.run import Result, Run, by_input
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 
@@ -31,18 +32,27 @@ _Some: TypeAlias = tuple[list[Part], list[Part], pa.Array]
 
 
 def keep_and_count(
-    run: Run, tables: dict[str, list[list[Part]]], base: str, add: bool, allow_deletes: bool
+    run: Run,
+    tables: dict[str, list[list[Part]]],
+    base: str,
+    add: bool,
+    allow_deletes: bool,
+    unchanged: pa.Table | None = None,
 ) -> dict[str, Any]:
     """Add what stays of the parent snapshot to the tables that were read; return what changed.
 
-    base: the folder that the documents' names are relative to (`Listing.base`). Raises DeletionRefused for
-    a run that would delete much of the index, or replace documents of another folder.
+    base: the folder that the documents' names are relative to (`Listing.base`). unchanged: id and
+    content_hash of documents that INPUT holds as the parent does, and that therefore were not read into the
+    tables. Raises DeletionRefused for a run that would delete much of the index, or replace documents of
+    another folder.
     """
     failed = _all(run, tables["failures"], None, schema.FAILURES)
     now = _all(run, tables["documents"], ["id", "content_hash"], schema.DOCUMENTS)
     if run.parent is None:
         _one_table(run, tables, failed)
         return {"documents": now.num_rows, "added": now.num_rows, "changed": 0, "removed": 0}
+    stay = now.slice(0, 0) if unchanged is None else unchanged
+    now = pa.concat_tables([now, stay])
     old = _parent_s(run, allow_deletes)
     columns = ["id", "content_hash", "path"]
     before = read_table(run.store, old.parts("documents"), columns, schema.DOCUMENTS)
@@ -66,8 +76,9 @@ def keep_and_count(
         "removed": removed,
     }
     salvaged = run.lost(Result.from_json(run.parent.steps["read"]).parts("text_units"))
-    if counts["added"] or counts["changed"] or removed or salvaged or not _read_alike(run):
-        _add_kept(run, tables, old, before["id"], keep.combine_chunks())
+    if counts["added"] or counts["changed"] or removed or salvaged or not read_alike(run):
+        stays = pc.or_(keep, pc.is_in(before["id"], stay["id"].combine_chunks()))
+        _add_kept(run, tables, old, before["id"], stays.combine_chunks())
     else:
         # The same documents in other files: the parent's parts spare all later steps.
         tables |= {name: old.tables[name] for name in ("documents", "text_units")}
@@ -121,9 +132,9 @@ def _refuse_to_replace(run: Run, base: str, changed: pa.Table) -> None:
     )
 
 
-def _read_alike(run: Run) -> bool:
+def read_alike(run: Run) -> bool:
     """Whether this run makes the chunks of a document that its parent made."""
-    if run.parent is None or run.parent.run.get("code") != code():
+    if run.parent is None or run.parent.run.get("versions", {}).get("read") != STAGES["read"].version:
         return False
     now = run.settings.kept()
     return all(run.parent.settings.get(n) == now[n] for n in ("input", "chunking", "models", "stages"))
@@ -206,7 +217,7 @@ def _add_kept(
             wanted.append(None)
             inputs.append((documents, units, ids.slice(at, rows).filter(mine).combine_chunks()))
         at += rows
-    written = run.executor.map("keep", _keep_rows, inputs) if inputs else []
+    written = run.executor.map("keep", keep_rows, inputs) if inputs else []
     copied = iter(zip(*by_input(written, "documents", "text_units").values(), strict=True))
     for pair in wanted:
         documents, units = pair or next(copied)
@@ -214,7 +225,7 @@ def _add_kept(
         tables["text_units"].append(units)
 
 
-def _keep_rows(store: Store, x: _Some) -> Iterator[Mapping[str, pa.Table]]:
+def keep_rows(store: Store, x: _Some) -> Iterator[Mapping[str, pa.Table]]:
     documents, units, kept = x
     both = {}
     for name, parts, of, column in (

@@ -1,4 +1,5 @@
-"""Documents and chunks: INPUT is listed on the driver and read by the executor.
+"""Documents and chunks: INPUT is listed on the driver and read by the executor. Rows that are given as such:
+`read_rows.py`.
 
 INPUT is the whole wanted set: a document that is not in it goes (`add` keeps it). A document that
 cannot be read today keeps its last version and is a failure; a listing that fails is fatal.
@@ -9,8 +10,7 @@ from __future__ import annotations
 import io
 import os
 import stat
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, BinaryIO
@@ -20,24 +20,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from fsspec.implementations.local import LocalFileSystem
 
-from graphrag_ray.base import schema
-from graphrag_ray.base.errors import InputError
 from graphrag_ray.base.ids import document_id, stable_id
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.base.urls import without_secrets
 from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.byte_ranges import Stretch
-from graphrag_ray.corpus.corpus_tables import documents_table, text_units_table
 from graphrag_ray.corpus.parse import Document, Unreadable, documents_in
-from graphrag_ray.corpus.tokens import vocabulary_for
 from graphrag_ray.engine.drive import note_bug
-from graphrag_ray.engine.executor import Parted, Progress, Written
-from graphrag_ray.graph.batches import stable_batches, stable_stream
+from graphrag_ray.engine.executor import Parted, Written
+from graphrag_ray.engine.given_rows import GivenRows
+from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.indexing.run import Result, Run, by_input, rows_of
+from graphrag_ray.indexing.stages import document_parts
+from graphrag_ray.indexing.stages.document_parts import read_failures, refuse_nothing, regrouped, tell_read
 from graphrag_ray.indexing.stages.input_splits import Piece, pieces_of, read_stretch, wants_ranges
-from graphrag_ray.indexing.stages.kept_documents import EMPTY, inputs_of, keep_and_count, pairs_of
+from graphrag_ray.indexing.stages.kept_documents import inputs_of, keep_and_count
 from graphrag_ray.indexing.stages.list_input import InputFile, look_at, skipped_indexes
-from graphrag_ray.llm.accounting import Accounts, InFlight
+from graphrag_ray.indexing.stages.read_rows import read_rows
 from graphrag_ray.settings.index_settings import Settings
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
@@ -48,9 +47,6 @@ KINDS_TOLD = 5
 
 WHOLE_BYTES = 8_000_000
 """Files up to this size are fetched in one piece, where it is known."""
-MAX_SPLIT_BYTES = 16 << 20
-DOCUMENT_BYTES = 500
-"""What a document takes beside its text, roughly: parts of very short ones are bounded too."""
 
 _NO_RANGES = (
     "it is large, and its server sends no parts of files (HTTP range requests). Download it and index the "
@@ -64,17 +60,18 @@ _ROW_NAMES = pa.schema(
 start: of the stretch. It is needed until all is read."""
 
 
-def read(run: Run, input_url: str, *, add: bool, allow_deletes: bool) -> Result:
+def read(run: Run, given: str | GivenRows, *, add: bool, allow_deletes: bool) -> Result:
     """Tables documents and text_units, and failures, in one group.
 
     Documents lie in pairs of parts: some consecutive documents, and all chunks of these. A group is a few
     consecutive pairs, so it never parts a document from its chunks; it is the input of a task in each later
     step, whatever the files were.
     """
-    return run.step("read", None, partial(_read, run, input_url, add, allow_deletes))
+    how = partial(read_rows, run, given) if isinstance(given, GivenRows) else partial(_read_files, run, given)
+    return run.step("read", None, partial(how, add, allow_deletes))
 
 
-def _read(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Result:
+def _read_files(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Result:
     options = run.settings.input_options(input_url, run.store.url)
     listing = look_at(input_url, run.store.url, options)
     files = listing.files
@@ -84,13 +81,14 @@ def _read(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Result:
         run.observer.note(f"{skipped_indexes(listing.indexes)}: what they keep is no document of INPUT")
     if listing.own:
         run.observer.note(f"The index lies in INPUT ({listing.own}): its own files are not read.")
-    limit = _split_bytes(sum(f.size for f in files))
+    limit = document_parts.split_bytes(sum(f.size for f in files))
     pieces = pieces_of(run, files, options, limit)
     splits = stable_batches([p.rank for p in pieces], [p.size for p in pieces], limit)
     inputs = [[pieces[i] for i in batch] for batch in splits]
     one_by_one = Parted(lambda pieces: [[piece] for piece in pieces], _unread)
     read_split = partial(_read_split, run.settings, options, limit)
-    written = run.executor.map("read", read_split, inputs, one_by_one, _telling(run, inputs))
+    told = tell_read(run, sum(map(len, inputs)), lambda number: len(inputs[number]))
+    written = run.executor.map("read", read_split, inputs, one_by_one, told)
     again = _with_earlier_names(run, inputs, written)
     for n, done in zip(
         again, run.executor.map("read", read_split, list(again.values()), one_by_one), strict=True
@@ -98,63 +96,23 @@ def _read(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Result:
         written[n] = done
     tables = by_input(written, "documents", "text_units", "failures")
     if run.parent is None and not any(tables["documents"]):
-        _refuse_nothing(run, tables["failures"])
+        refuse_nothing(run, tables["failures"], "file")
     counts = keep_and_count(run, tables, listing.base, add, allow_deletes)
     run.inputs = inputs_of(run, listing.base, add)
-    return Result(_regrouped(tables), counts | {"files": len(files), "chunks": rows_of(tables["text_units"])})
-
-
-def _telling(run: Run, inputs: Sequence[Sequence[Piece]]) -> Callable[[int], None]:
-    """Tells people how much is read, as inputs end: files, or stretches of large ones."""
-    total, began, done = sum(map(len, inputs)), time.monotonic(), 0
-
-    def ended(number: int) -> None:
-        nonlocal done
-        done += len(inputs[number])
-        seconds = time.monotonic() - began
-        nothing = Accounts()  # no model is asked
-        run.executor.on_progress(Progress("read", done, total, 0, InFlight(), nothing, nothing, seconds))
-
-    return ended
+    return Result(regrouped(tables), counts | {"files": len(files), "chunks": rows_of(tables["text_units"])})
 
 
 def _read_split(
     settings: Settings, options: Mapping[str, Any], limit: int, store: Store, pieces: Sequence[Piece]
 ) -> Iterator[Mapping[str, pa.Table]]:
-    """limit: of a pair of parts, in bytes; what bounds a reader's memory."""
-    model = settings.model(settings.model_name("extract"))
-    vocabulary = vocabulary_for(model.model, model.tokenizer).name
-    unreadable: list[Unreadable] = []
     names = [set(piece.names) for piece in pieces]
-
-    def documents() -> Iterator[tuple[Document, pa.Table]]:
-        for piece, known in zip(pieces, names, strict=True):
-            for found in read_file(piece.file, settings, options, piece.stretch, known):
-                cut = _chunked(found, settings, vocabulary) if isinstance(found, Document) else found
-                if isinstance(cut, Unreadable):
-                    unreadable.append(cut)
-                else:
-                    yield cut
-
-    for batch in stable_stream(documents(), lambda x: (x[0].id, len(x[0].text) + DOCUMENT_BYTES), limit):
-        yield {
-            "documents": documents_table(document for document, _ in batch),
-            "text_units": pa.concat_tables(units for _, units in batch),
-            "failures": _failures(unreadable),
-        }
-        unreadable.clear()
-    yield {"failures": _failures(unreadable), "row_names": _row_names(pieces, names)}
-
-
-def _chunked(
-    document: Document, settings: Settings, vocabulary: str
-) -> tuple[Document, pa.Table] | Unreadable:
-    try:
-        return document, text_units_table(document, settings.chunking, vocabulary)
-    except BaseException as e:
-        if not is_unforeseen(e):
-            raise
-        return Unreadable(document.path, document.row, note_bug(e))
+    found = (
+        one
+        for piece, known in zip(pieces, names, strict=True)
+        for one in read_file(piece.file, settings, options, piece.stretch, known)
+    )
+    yield from document_parts.document_parts(found, settings, limit)
+    yield {"row_names": _row_names(pieces, names)}
 
 
 def _row_names(pieces: Sequence[Piece], names: Sequence[set[str]]) -> pa.Table:
@@ -217,21 +175,6 @@ def _after(piece: Piece, n: int, earlier: Mapping[tuple[int, str, int], set[str]
     return replace(piece, names=frozenset(names))
 
 
-def _regrouped(tables: Mapping[str, list[list[Part]]]) -> dict[str, list[list[Part]]]:
-    """The same parts, a few consecutive pairs a group: what stood in one file, or came in one update, is
-    nobody's business any more. Groups that were made so before stay as they are."""
-    groups = zip(tables["documents"], tables["text_units"], strict=True)
-    pairs = [pair for documents, units in groups for pair in pairs_of(documents, units)]
-    sizes = [sum(part.bytes for part in (*documents, *units)) for documents, units in pairs]
-    named = [stable_id("pair", *(part.path for part in documents)) for documents, _ in pairs]
-    batches = stable_batches(named, sizes, _split_bytes(sum(sizes)))
-    return {
-        **tables,
-        "documents": [[part for i in batch for part in pairs[i][0]] for batch in batches],
-        "text_units": [[part for i in batch for part in pairs[i][1]] for batch in batches],
-    }
-
-
 def read_file(
     file: InputFile,
     settings: Settings,
@@ -276,25 +219,7 @@ def _unread(pieces: Sequence[Piece], why: str) -> Mapping[str, pa.Table]:
             "cannot be read" if piece.stretch is None else f"rows from {piece.stretch.row:,} on are not read"
         )
         unread.append(Unreadable(piece.path, "", f"{what}: {why}"))
-    return {"failures": _failures(unread)}
-
-
-def _failures(unreadable: Sequence[Unreadable]) -> pa.Table:
-    rows = [
-        {
-            "stage": "read",
-            "item": u.row or u.path,
-            "document": u.path,
-            "kind": EMPTY if u.empty else "permanent",
-            "error": u.reason,
-            "attempts": 1,
-            "first_at": "",
-            "last_at": "",
-            "key": "",
-        }
-        for u in unreadable
-    ]
-    return pa.Table.from_pylist(rows, schema=schema.FAILURES)
+    return {"failures": read_failures(unread)}
 
 
 def _skipped(others: Mapping[str, int]) -> str:
@@ -303,22 +228,3 @@ def _skipped(others: Mapping[str, int]) -> str:
     shown = [f"{extension or 'no extension'} {n:,}" for extension, n in kinds[:KINDS_TOLD]]
     more = ", …" if len(kinds) > KINDS_TOLD else ""
     return f"{plural(sum(others.values()), 'file')} of other kinds skipped ({', '.join(shown)}{more})"
-
-
-def _refuse_nothing(run: Run, groups: list[list[Part]]) -> None:
-    failed = read_table(run.store, [p for group in groups for p in group], None, schema.FAILURES)
-    if not failed.num_rows:
-        return
-    shown = "; ".join(f"{r['document']}: {r['error']}" for r in failed.slice(0, 5).to_pylist())
-    of = len(set(failed["document"].to_pylist()))
-    who = "the one file" if of == 1 else f"none of the {of:,} files"
-    raise InputError(f"{who} of INPUT {'cannot' if of == 1 else 'could'} be read: {shown}")
-
-
-def _split_bytes(total: int) -> int:
-    """Bytes that a task takes at once: some 1,000 tasks, none of them large. A power of two, so that a corpus
-    that grows keeps its splits."""
-    size = 1 << 19
-    while size < min(total / 1024, MAX_SPLIT_BYTES):
-        size *= 2
-    return size

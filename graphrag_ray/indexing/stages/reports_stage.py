@@ -23,11 +23,11 @@ from graphrag_ray.graph.hierarchy import Ints
 from graphrag_ray.indexing.run import Result, Run, failure_rows, fingerprint_of, spec_key
 from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.indexing.stages.blocks import elements_at
-from graphrag_ray.indexing.stages.communities_stage import HIERARCHY, Layout
+from graphrag_ray.indexing.stages.communities_stage import LEIDEN, Layout
 from graphrag_ray.indexing.stages.parent_reports import SKETCHES, EarlierReports, earlier_reports, sketch_row
 from graphrag_ray.reports import report_context
 from graphrag_ray.reports.kept_reports import Earlier, Evidence, Sketch, evidence, sketch, standing
-from graphrag_ray.reports.plan import CLAIM, EDGE, NODE, Plan
+from graphrag_ray.reports.plan import CLAIM, EDGE, NODE, ContextPlan
 from graphrag_ray.reports.report_dialogue import Report, ReportSpec, full_content, report, report_spec
 from graphrag_ray.reports.schedule import Schedule
 from graphrag_ray.store.files import Store
@@ -107,8 +107,7 @@ def community_ids(layout: Layout) -> list[str]:
     h = layout.hierarchy
     members = layout.node_keys[h.order]
     return [
-        community_id(HIERARCHY, int(h.level[c]), members[h.start[c] : h.end[c]])
-        for c in range(h.n_communities)
+        community_id(LEIDEN, int(h.level[c]), members[h.start[c] : h.end[c]]) for c in range(h.n_communities)
     ]
 
 
@@ -219,7 +218,7 @@ class _ReportSource:
         self.kept += outcome.result.kept
         self._schedule.done(community, outcome.result.record_tokens)
 
-    def _row(self, plan: Plan) -> Row:
+    def _row(self, plan: ContextPlan) -> Row:
         earlier = self._earlier.of(plan.community) if self._earlier else None
         return {
             "earlier": earlier,

@@ -9,23 +9,29 @@ What is said of its document (`corpus/document_titles.py`) are words of a chunk,
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
 from graphrag_ray.base import schema
+from graphrag_ray.base.declarations import STAGES
 from graphrag_ray.base.ids import stable_id
-from graphrag_ray.corpus import document_titles, metadata
 from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.graph.batches import stable_batches
+from graphrag_ray.indexing.results import Results
 from graphrag_ray.indexing.run import Result, Run
-from graphrag_ray.indexing.stages.embed_stage import Texts, by_part, ids_of_reports, load_texts, written_texts
+from graphrag_ray.indexing.stages.embedded_texts import (
+    Texts,
+    by_part,
+    communities_of,
+    ids_of_reports,
+    load_texts,
+    written_texts,
+)
 from graphrag_ray.search import keyword, vectors
 from graphrag_ray.search.languages import common_language
 from graphrag_ray.store import blobs
@@ -71,30 +77,26 @@ class _Shard:
         return [part for x in self.texts for part in x.parts]
 
 
-def index_for_search(
-    run: Run, corpus: Result, described: Result, reports: Result, embedded: Result, ids: list[str]
-) -> Result:
-    """Tables search_<kind>_keyword and, where there are embeddings, search_<kind>_vector; failures.
-
-    ids: of the communities, by number in the hierarchy
-    """
+def index_for_search(run: Run, results: Results) -> Result:
+    """Tables search_<kind>_keyword and, where there are embeddings, search_<kind>_vector; failures."""
     columns = run.settings.chunking.prepended_metadata
-    texts = written_texts(corpus, described, reports, columns)
+    texts, ids = written_texts(results, columns), communities_of(results)
+    embedded = results.embedded
 
     def compute() -> Result:
-        language = _language(run, corpus)
-        report_ids = run.executor.share(ids_of_reports(ids))
-        named = {"community_report": stable_id("report ids", *ids)}
+        language = _language(run, results.corpus)
+        report_ids = {kind: run.executor.share(ids_of_reports(of)) for kind, of in ids.items()}
+        named = {kind: stable_id("report ids", *of) for kind, of in ids.items()}
         said = {"text_unit": columns}
+        own = [kind for kind in schema.EMBEDDINGS if kind in texts]
         shards: list[_Shard] = []
-        for kind in schema.EMBEDDINGS:
-            of_reports = report_ids if kind in named else None
+        for kind in own:
             depends_on = [named.get(kind, ""), language, *said.get(kind, ())]
-            shards += _shards(kind, "keyword", texts[kind], depends_on, of_reports, language)
+            shards += _shards(kind, "keyword", texts[kind], depends_on, report_ids.get(kind), language)
             vectors_of = [Texts(kind, group) for group in embedded.tables.get(f"embeddings_{kind}", [])]
             shards += _shards(kind, "vector", vectors_of)
         ways: list[By] = ["keyword", "vector"] if embedded.tables else ["keyword"]
-        kinds = [schema.search_table(kind, by) for kind in schema.EMBEDDINGS for by in ways]
+        kinds = [schema.search_table(kind, by) for kind in own for by in ways]
         known = {name: blobs.made(run.store, name) for name in kinds}
         missing = [
             (at, shard) for at, shard in enumerate(shards) if shard.made_from not in known[shard.table]
@@ -114,7 +116,8 @@ def index_for_search(
             tables["failures"] = [write_parts(run.store, "failures", [rows])]
         return Result(tables, {"shards": len(shards)}, final=not failed)
 
-    return run.step("search", [texts, ids, embedded, run.settings.search], compute)
+    made_from = [texts, [i for of in ids.values() for i in of], embedded, run.settings.search]
+    return run.step("search", made_from, compute)
 
 
 def _language(run: Run, corpus: Result) -> str:
@@ -147,7 +150,9 @@ def _shards(
     for batch in stable_batches([part.path for part in parts], sizes, limit):
         own = [texts[i] for i in batch]
         paths = [part.path for x in own for part in (*x.parts, *x.documents)]
-        made_from = stable_id("search", kind, by, str(graph), _code(), *depends_on, *paths)
+        made_from = stable_id(
+            "search", str(STAGES["search"].version), *_libraries(), kind, by, str(graph), *depends_on, *paths
+        )
         found.append(_Shard(kind, by, own, report_ids, graph, made_from, language))
     return found
 
@@ -185,15 +190,6 @@ def _make(store: Store, x: tuple[int, _Shard]) -> Iterator[pa.Table]:
 
 
 @cache
-def _code() -> str:
-    """What a shard depends on beside its records: our code, and the libraries that make it."""
-    digest = hashlib.sha256()
-    for path in (
-        *sorted(Path(keyword.__file__).parent.glob("*.py")),
-        Path(document_titles.__file__),
-        Path(metadata.__file__),
-    ):
-        digest.update(path.read_bytes())
-    for library in ("PyStemmer", "usearch"):
-        digest.update(version(library).encode())
-    return digest.hexdigest()
+def _libraries() -> list[str]:
+    """The versions of what makes a shard."""
+    return [version(library) for library in ("PyStemmer", "usearch")]

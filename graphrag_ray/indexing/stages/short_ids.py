@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from graphrag_ray.base import schema
+from graphrag_ray.base.declarations import OF_SECTION
 from graphrag_ray.base.errors import CorruptPart, IndexNotFound
 from graphrag_ray.base.records import Reference, render_references
 from graphrag_ray.graph.integer_arrays import Ints, id_prefixes
@@ -99,14 +100,6 @@ def prefixes_of(ids: pa.Array | pa.ChunkedArray) -> Keys:
 class Rendered:
     """Turns string ids in references into human_readable_ids, looked up many at a time."""
 
-    TABLES: Mapping[str, str] = {
-        "Reports": "community_reports",
-        "Entities": "entities",
-        "Relationships": "relationships",
-        "Claims": "covariates",
-        "Sources": "text_units",
-    }
-
     def __init__(self, numbers: Mapping[str, Numbers]) -> None:
         self._numbers = numbers
         self._known: dict[Reference, int | None] = {}
@@ -117,7 +110,7 @@ class Rendered:
         for reference in references:
             wanted.setdefault(reference["section"], {})[reference["id"]] = None
         for section, ids in wanted.items():
-            found = self._numbers[self.TABLES[section]].of(pa.array(list(ids), pa.string())).tolist()
+            found = self._numbers[OF_SECTION[section].table].of(pa.array(list(ids), pa.string())).tolist()
             for id_, number_ in zip(ids, found, strict=True):
                 self._known[Reference(section, id_)] = number_ if number_ >= 0 else None
 

@@ -13,7 +13,7 @@ from graphrag_ray.query.drift_dialogues import parse_step
 from graphrag_ray.query.points import parse_points
 from graphrag_ray.query.rating import parse_ratings
 from graphrag_ray.query.score import Scored, parse_scored
-from graphrag_ray.reports.report_reply import Draft, Problem, parse_report
+from graphrag_ray.reports.report_reply import ReplyProblem, ReportDraft, parse_report
 from graphrag_ray.settings.prompts import PLACEHOLDERS, load_prompts, reply_lengths
 
 sys.path.append(str(Path(__file__).parents[3]))
@@ -139,7 +139,7 @@ def test_claims_are_about_the_entities_asked_for() -> None:
 def test_a_report_cites_ids_of_its_context() -> None:
     for context in (CONTEXT, REPORTS):
         draft = parse_report(_reply(_messages("report", context=context)))
-        assert isinstance(draft, Draft)
+        assert isinstance(draft, ReportDraft)
         assert 3 <= len(draft.findings) <= 8
         assert "[Data: " in draft.findings[0][1]
         assert "7" not in draft.findings[0][1]
@@ -157,11 +157,11 @@ def test_a_map_answer_has_a_score_and_a_reduced_one_keeps_references() -> None:
 def test_replies_in_json_are_read_without_loss() -> None:
     for context in (CONTEXT, REPORTS):
         points = parse_points(_reply(_messages("map_points", context=context)))
-        assert not isinstance(points, Problem)
+        assert not isinstance(points, ReplyProblem)
         assert all("[Data: " in p.text for p in points) and points
         for name in ("drift_primer", "drift_local"):
             step = parse_step(_reply(_messages(name, context=context)))
-            assert not isinstance(step, Problem)
+            assert not isinstance(step, ReplyProblem)
             assert step.follow_ups and "[Data: " in step.text
     drawn = [parse_ratings(_reply(_messages("rate", context=REPORTS), seed=s), {1, 2, 3}) for s in range(60)]
     assert all(len(ratings) == 3 for ratings in drawn)
@@ -175,7 +175,7 @@ def test_the_answer_from_one_context_cites_it() -> None:
 
 def test_a_correction_answers_what_was_asked_first() -> None:
     corrected = _reply(_messages("report"), "nonsense", _messages("correct"))
-    assert isinstance(parse_report(corrected), Draft)
+    assert isinstance(parse_report(corrected), ReportDraft)
 
 
 def test_the_same_request_has_the_same_reply() -> None:

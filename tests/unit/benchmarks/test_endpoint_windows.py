@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 sys.path.append(str(Path(__file__).parents[3]))
@@ -19,7 +18,6 @@ calls = st.lists(st.tuples(st.floats(0.0, 15.0), st.integers(1, 60)), min_size=1
 
 
 @given(calls, st.integers(1, 8), st.integers(60, 200))
-@hypothesis_settings(max_examples=60)
 def test_no_window_ever_holds_more_than_the_limits(
     arrivals: list[tuple[float, int]], rpm: int, tpm: int
 ) -> None:
@@ -35,7 +33,6 @@ def test_no_window_ever_holds_more_than_the_limits(
 
 
 @given(calls, st.integers(1, 8), st.integers(60, 200))
-@hypothesis_settings(max_examples=60)
 def test_a_refused_call_is_admitted_after_its_wait_and_not_before(
     arrivals: list[tuple[float, int]], rpm: int, tpm: int
 ) -> None:

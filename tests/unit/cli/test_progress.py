@@ -12,13 +12,13 @@ import pytest
 
 from graphrag_ray import _observer
 from graphrag_ray.cli.progress import ProgressDisplay, duration, observer_for_people, progress_line, step_line
-from graphrag_ray.engine.executor import Progress
-from graphrag_ray.engine.pace import RATE_OVER_S, Amount, Pace, Recent, seconds_left
-from graphrag_ray.llm.accounting import Accounts, InFlight, Limits, Totals
+from graphrag_ray.engine.executor import SweepProgress
+from graphrag_ray.engine.pace import RATE_OVER_S, Amount, Recent, StagePace, seconds_left
+from graphrag_ray.llm.accounting import Accounts, CallTotals, InFlight, Limits
 
 
-def seen(done: int, seconds: float, tokens: int = 0, pico_usd: int | None = 0, **changes) -> Progress:
-    totals = Totals(prompt_tokens=tokens, cost_pico_usd=pico_usd)
+def seen(done: int, seconds: float, tokens: int = 0, pico_usd: int | None = 0, **changes) -> SweepProgress:
+    totals = CallTotals(prompt_tokens=tokens, cost_pico_usd=pico_usd)
     accounts = Accounts({("extract", "m"): totals}, limits=changes.pop("limits", {}))
     accounts = changes.pop("accounts", accounts)
     values = {
@@ -31,14 +31,14 @@ def seen(done: int, seconds: float, tokens: int = 0, pico_usd: int | None = 0, *
         "before": Accounts(),
         "seconds": seconds,
     }
-    return Progress(**(values | changes))
+    return SweepProgress(**(values | changes))
 
 
-def line_after(*glimpses: Progress, bar: bool = False) -> str:
+def line_after(*glimpses: SweepProgress, bar: bool = False) -> str:
     recent = Recent()
     for p in glimpses:
         recent.note(p)
-    return progress_line(Pace.of(glimpses[-1], recent), bar=bar)
+    return progress_line(StagePace.of(glimpses[-1], recent), bar=bar)
 
 
 def test_a_line_says_how_far_how_fast_and_how_long():
@@ -59,7 +59,7 @@ def test_rate_and_time_left_follow_the_last_half_minute():
 
 
 def test_the_cost_is_that_of_the_whole_run():
-    before = Accounts({("extract", "m"): Totals(cost_pico_usd=3 * 10**12)})
+    before = Accounts({("extract", "m"): CallTotals(cost_pico_usd=3 * 10**12)})
     assert "$4.50" in line_after(seen(1, 2.0, 10, 15 * 10**11, before=before))
     assert "cost unknown" in line_after(seen(1, 2.0, 10, None, before=before))
 
@@ -76,7 +76,7 @@ def test_the_bar_is_as_full_as_the_stage():
 
 def test_the_share_is_that_of_the_numbers_beside_it():
     # As of 932 items, 640 of which are done, most of the others with one call more to come.
-    totals = Totals(calls=1_514)
+    totals = CallTotals(calls=1_514)
     p = seen(640, 30.0, accounts=Accounts({("extract", "m"): totals}), total=932, turns=1_280, turns_each=2.0)
     share, count, items = re.search(r"(\d+)%  ([\d,]+/[\d,]+) calls  (\S+) done", line_after(p)).groups()
     done, total = (int(n.replace(",", "")) for n in count.split("/"))
@@ -90,7 +90,7 @@ def test_no_line_is_longer_than_the_terminal(width: int):
     recent = Recent()
     for p in (seen(0, 0.1, total=1_669_000), big):
         recent.note(p)
-    line = progress_line(Pace.of(big, recent), "extract", width, bar=True)
+    line = progress_line(StagePace.of(big, recent), "extract", width, bar=True)
     assert len(line) < width and line.startswith("extract") and "123,456/1,669,000" in line
     counts = {"levels": {"C0": 13, "C1": 45}, "communities": 68, "modularity": 0.6382, "files": 12}
     ended = step_line("communities", 0.1, counts, False, width).plain
@@ -105,7 +105,7 @@ LIMIT = 2_000_000
 LATENCY_S, CALL_TOKENS = 10.0, 3_400
 
 
-def breadth_first(seconds: float, items: int = 1_669) -> tuple[Progress, float]:
+def breadth_first(seconds: float, items: int = 1_669) -> tuple[SweepProgress, float]:
     """An extraction at its limit: all first calls, then all gleaning questions, then gleanings for every
     second item, which ends with its second call else. And the seconds that are left in truth."""
     calls_in_all = 2.5 * items
@@ -114,7 +114,7 @@ def breadth_first(seconds: float, items: int = 1_669) -> tuple[Progress, float]:
     in_flight = int(min(calls_in_all, seconds * a_second)) - answered
     ended_at_second = max(0, min(items, answered - items)) // 2
     done = ended_at_second + max(0, answered - 2 * items)
-    totals = Totals(calls=answered, prompt_tokens=answered * CALL_TOKENS)
+    totals = CallTotals(calls=answered, prompt_tokens=answered * CALL_TOKENS)
     for _ in range(min(answered, 20)):
         totals.latency.add(LATENCY_S)
     p = seen(
@@ -153,12 +153,12 @@ def test_the_time_left_is_right_whatever_the_order_of_calls(limited: bool):
 
 
 def test_the_last_calls_are_not_said_to_take_no_time():
-    totals = Totals(calls=1_000)
+    totals = CallTotals(calls=1_000)
     for _ in range(1_000):
         totals.latency.add(8.0)
     p = seen(998, 300.0, accounts=Accounts({("report", "m"): totals}), turns=998, turns_each=1.0)
-    early = seen(900, 280.0, accounts=Accounts({("report", "m"): Totals(calls=900)}), turns_each=1.0)
-    first = seen(1, 1.0, accounts=Accounts({("report", "m"): Totals(calls=1)}), turns_each=1.0)
+    early = seen(900, 280.0, accounts=Accounts({("report", "m"): CallTotals(calls=900)}), turns_each=1.0)
+    first = seen(1, 1.0, accounts=Accounts({("report", "m"): CallTotals(calls=1)}), turns_each=1.0)
     assert "left" not in line_after(first, early, p)  # 20 s for 98 calls: nothing is said of two of them
     late = seen(998, 309.0, accounts=p.accounts, turns=998, turns_each=1.0)
     assert "left" not in line_after(first, early, p, late)  # whatever holds them up, no pace tells of it
@@ -180,7 +180,7 @@ def test_the_time_that_is_told_of_a_real_sweep_is_within_a_factor_of_about_two(s
     recent, told = Recent(), 0
     for row in rows:
         accounts = Accounts(
-            {(stage, "m"): Totals(calls=row["calls"], prompt_tokens=row["tokens"])},
+            {(stage, "m"): CallTotals(calls=row["calls"], prompt_tokens=row["tokens"])},
             limits={"m": Limits(trace["rpm"], trace["tpm"])},
         )
         p = seen(
@@ -199,13 +199,13 @@ def test_the_time_that_is_told_of_a_real_sweep_is_within_a_factor_of_about_two(s
 
 
 def test_where_a_call_answers_many_items_these_are_counted():
-    p = seen(500, 10.0, accounts=Accounts({("embed", "m"): Totals(calls=3)}))
+    p = seen(500, 10.0, accounts=Accounts({("embed", "m"): CallTotals(calls=3)}))
     line = line_after(seen(1, 0.2), p)
     assert " 50%  500/1,000" in line and "calls" not in line and "10 s left" in line
 
 
 def test_a_count_beyond_what_was_expected_is_not_more_than_all():
-    p = seen(2, 10.0, accounts=Accounts({("extract", "m"): Totals(calls=9_000)}), turns=9, turns_each=2.5)
+    p = seen(2, 10.0, accounts=Accounts({("extract", "m"): CallTotals(calls=9_000)}), turns=9, turns_each=2.5)
     share = Amount.of(p).share
     assert share is not None and share < 1.0
 

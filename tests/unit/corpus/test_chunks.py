@@ -4,7 +4,7 @@ import itertools
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.corpus.chunks import Chunk, chunk
@@ -37,7 +37,6 @@ def spans(chunks: list[Chunk]) -> list[tuple[int, int]]:
     return [(c.start, c.end) for c in chunks]
 
 
-@settings(max_examples=300)
 @given(PLAIN | ODD, options())
 def test_every_character_but_white_space_is_in_a_chunk(text: str, chunking: Chunking) -> None:
     chunks = chunk(text, chunking, V)
@@ -47,7 +46,6 @@ def test_every_character_but_white_space_is_in_a_chunk(text: str, chunking: Chun
     assert all(text[c.start : c.end].strip() for c in chunks)
 
 
-@settings(max_examples=200)
 @given(PLAIN | ODD, options())
 def test_starts_and_ends_increase_and_tokens_are_counted(text: str, chunking: Chunking) -> None:
     chunks = chunk(text, chunking, V)
@@ -57,7 +55,6 @@ def test_starts_and_ends_increase_and_tokens_are_counted(text: str, chunking: Ch
     assert [c.n_tokens for c in chunks] == [count(text[c.start : c.end], V) for c in chunks]
 
 
-@settings(max_examples=200)
 @given(st.text(st.sampled_from("abcd,.E1"), min_size=1, max_size=400), options("token"))
 def test_windows_have_the_size_and_the_overlap_asked_for(text: str, chunking: Chunking) -> None:
     assert isinstance(chunking.size, int)
@@ -122,7 +119,6 @@ def test_a_header_counts_within_the_budget() -> None:
     assert chunks[0].n_tokens == length
 
 
-@settings(max_examples=100)
 @given(st.integers(1, 700), options("token"))
 def test_a_long_header_costs_at_most_half_of_the_new_tokens(words: int, chunking: Chunking) -> None:
     assert isinstance(chunking.size, int)
@@ -134,7 +130,6 @@ def test_a_long_header_costs_at_most_half_of_the_new_tokens(words: int, chunking
     assert all(number[b.start] - number[a.start] >= least for a, b in itertools.pairwise(under))
 
 
-@settings(max_examples=200)
 @given(st.lists(st.sampled_from(CLUSTERS), max_size=60).map("".join), options())
 def test_no_cut_is_before_a_mark_a_joiner_or_a_skin_tone(text: str, chunking: Chunking) -> None:
     places = {p for c in chunk(text, chunking, V) for p in (c.start, c.end)} - {0, len(text)}
@@ -166,7 +161,6 @@ def test_a_long_line_is_cut_like_any_other() -> None:
     assert len(chunks) == -(-(count(text, V) - 100) // 500)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.text(max_size=300), options(), st.sampled_from(["cl100k_base", "o200k_base", "llama3", "qwen3"]))
 def test_any_text_in_any_vocabulary_is_cut_the_same_way_twice(
     text: str, chunking: Chunking, vocabulary: str

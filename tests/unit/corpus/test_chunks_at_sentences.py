@@ -4,7 +4,7 @@ import itertools
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.corpus.chunks import Chunk, chunk
@@ -50,7 +50,6 @@ def test_chunks_of_prose_are_whole_sentences() -> None:
     assert all(abs(n - 100) <= sentence for n in overlaps(PROSE, chunks))
 
 
-@settings(max_examples=300, deadline=None)
 @given(TEXTS, options())
 def test_no_chunk_begins_or_ends_inside_a_word_or_has_more_tokens_than_its_size(
     text: str, chunking: Chunking
@@ -64,7 +63,6 @@ def test_no_chunk_begins_or_ends_inside_a_word_or_has_more_tokens_than_its_size(
         assert not text[c.end : c.end + 1].strip()
 
 
-@settings(max_examples=200, deadline=None)
 @given(TEXTS, options(), st.sampled_from(["", "Title: The Gazette\n\n"]))
 def test_a_text_is_covered_by_chunks_that_overlap_about_as_asked(
     text: str, chunking: Chunking, header: str

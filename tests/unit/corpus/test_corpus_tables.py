@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base import ids, schema
@@ -25,7 +25,6 @@ DOCUMENT = st.builds(
 )
 
 
-@settings(max_examples=60)
 @given(st.lists(DOCUMENT, max_size=5))
 def test_documents_are_rows_of_the_schema(documents: list[Document]) -> None:
     table = documents_table(iter(documents))
@@ -47,7 +46,6 @@ def test_documents_are_rows_of_the_schema(documents: list[Document]) -> None:
         }
 
 
-@settings(max_examples=100)
 @given(st.text(st.sampled_from("ab \n漢😀e\u0301"), max_size=300), st.integers(1, 30))
 def test_text_units_are_cut_out_of_the_document_exactly(text: str, size: int) -> None:
     document = Document("a.txt", "", "A", text)

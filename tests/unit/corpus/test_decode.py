@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.corpus.decode import Decoded, NotText, codec_of_head, decode
@@ -134,7 +134,6 @@ def test_the_head_of_a_file_may_end_inside_a_character() -> None:
     assert isinstance(codec_of_head(b"PK\x03\x04\0\0"), NotText)
 
 
-@settings(max_examples=200)
 @given(st.binary(max_size=300))
 def test_any_bytes_give_text_or_a_reason(data: bytes) -> None:
     found = decode(data)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import quicktok
 import tiktoken
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from linear_time import too_slow
 
@@ -78,7 +78,6 @@ def test_tokens_are_those_of_tiktoken(text: str, reference: tiktoken.Encoding) -
     assert count(text, "cl100k_base") == len(ids)
 
 
-@settings(max_examples=200)
 @given(text=ANY)
 def test_offsets_are_those_of_tiktoken(text: str, reference: tiktoken.Encoding) -> None:
     ids = reference.encode_ordinary(text)
@@ -92,7 +91,6 @@ def test_offsets_are_those_of_tiktoken(text: str, reference: tiktoken.Encoding) 
     assert offsets(text, "cl100k_base").tolist() == expected
 
 
-@settings(max_examples=150, deadline=None)
 @given(ANY, st.sampled_from(VOCABULARIES))
 def test_offsets_are_one_a_token_and_end_with_the_text(text: str, vocabulary: str) -> None:
     ends = offsets(text, vocabulary)
@@ -104,7 +102,6 @@ def test_offsets_are_one_a_token_and_end_with_the_text(text: str, vocabulary: st
         assert ends[-1] == len(text)
 
 
-@settings(max_examples=150, deadline=None)
 @given(ODD)
 def test_a_vocabulary_that_normalises_still_counts_in_our_characters(text: str) -> None:
     ends = offsets(text, "qwen3")

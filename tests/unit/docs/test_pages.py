@@ -17,7 +17,7 @@ from documents import JOBS, PAGES, TOP, Typed, arguments_in, blocks, shell_lines
 
 from graphrag_ray.cli.command_line import COMMANDS, main
 
-LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 
@@ -80,11 +80,12 @@ def test_an_option_that_does_not_exist_is_noticed():
         parse(("index", "./documents", "--rot", "x"))
 
 
-def test_every_command_stands_in_the_readme():
-    used = {one.words[0] for one in typed() if one.words} | set(
-        re.findall(r"^\| `graphrag-ray (\w+)", (TOP / "README.md").read_text("utf-8"), re.MULTILINE)
-    )
-    assert {name for names in COMMANDS.values() for name in names} <= used
+def test_every_command_stands_in_the_readme_and_in_the_page_on_commands():
+    every = {name for names in COMMANDS.values() for name in names}
+    cells = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", (TOP / "README.md").read_text("utf-8"), re.MULTILINE)
+    assert every <= {name for cell in cells for name in re.findall(r"\w+", cell)}
+    page = (TOP / "docs" / "commands.md").read_text("utf-8")
+    assert every <= set(re.findall(r"^\| `graphrag-ray (\w+)", page, re.MULTILINE))
 
 
 def test_the_jobs_that_pages_submit_are_there():
@@ -111,9 +112,37 @@ def test_links_within_the_repository_lead_somewhere(page: Path):
     assert lost == []
 
 
-def test_the_index_of_the_documentation_names_every_page():
-    linked = LINK.findall((TOP / "docs" / "README.md").read_text("utf-8"))
-    assert {page.name for page in (TOP / "docs").glob("*.md")} - {"README.md"} <= set(linked)
+def test_the_index_of_the_documentation_and_of_the_decisions_name_every_page():
+    docs = TOP / "docs"
+    for index, pages in {
+        docs: [*docs.glob("*.md"), *docs.glob("how-to-add/*.md"), docs / "decisions" / "README.md"],
+        docs / "decisions": [*docs.glob("decisions/*.md")],
+    }.items():
+        linked = {(index / link).resolve() for link in LINK.findall((index / "README.md").read_text("utf-8"))}
+        assert {page for page in pages if page.parent != index or page.name != "README.md"} <= linked
+
+
+@pytest.mark.parametrize(("page", "words"), [("README.md", 1000), ("ARCHITECTURE.md", 2000)])
+def test_the_front_door_is_short(page: str, words: int):
+    assert len((TOP / page).read_text("utf-8").split()) <= words
+
+
+def files_named(page: Path) -> set[str]:
+    """Python files that a page names in its text, as `room/file.py` or `file.py`."""
+    code = re.findall(r"`([^`\n]+)`", FENCED.sub("", page.read_text("utf-8")))
+    return {name for text in code for name in re.findall(r"^[\w./-]+\.py$", text)}
+
+
+def test_every_file_that_a_page_names_exists():
+    paths = [str(path) for path in TOP.rglob("*.py") if ".venv" not in path.parts]
+    named = {page: files_named(page) for page in PAGES if page.name not in ("CHANGELOG.md", "RESULTS.md")}
+    assert sum(map(len, named.values())) > 100
+    lost = {
+        str(page.relative_to(TOP)): wrong
+        for page, names in named.items()
+        if (wrong := [name for name in names if not any(path.endswith(f"/{name}") for path in paths)])
+    }
+    assert lost == {}
 
 
 @pytest.mark.parametrize(

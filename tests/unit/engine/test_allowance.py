@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import BudgetSpent, PermanentCallError, SettingsError, TransientCallError
@@ -19,7 +19,7 @@ from graphrag_ray.base.messages import (
     Usage,
 )
 from graphrag_ray.engine.allowance import Allowance
-from graphrag_ray.engine.work import Answer
+from graphrag_ray.engine.work import AnsweredCall
 from graphrag_ray.llm.accounting import CallRecord
 from graphrag_ray.query.budget import Most
 from graphrag_ray.settings.index_settings import Model, Price, Query
@@ -40,12 +40,12 @@ def ask_all(
     """
     taken = 0
 
-    async def ask(asked: ChatRequest, stage: str) -> Answer:
+    async def ask(asked: ChatRequest, stage: str) -> AnsweredCall:
         nonlocal taken
         await asyncio.sleep(0)
         n, reply = next((n, r) for n, m, r in sizes if request(n, m) == asked)
         taken += n + 5 + reply
-        return Answer(ChatReply("So.", usage=Usage(n + 5, reply)))
+        return AnsweredCall(ChatReply("So.", usage=Usage(n + 5, reply)))
 
     async def run() -> list[object]:
         within = allowance.around(ask, last)
@@ -71,12 +71,11 @@ def allowance(kept_back: Most | None = None, model: Model = PRICED, **query: flo
     st.integers(1, 2_000),
     st.integers(0, 500),
 )
-@settings(deadline=None)
 def test_calls_that_run_at_once_never_exceed_the_budget_together(sizes, budget: int, kept_back: int):
     before = allowance(Most(1, kept_back), budget_tokens=budget)
     taken, ended = ask_all(before, sizes)
     assert taken == 0 or taken + kept_back <= budget
-    assert all(isinstance(e, Answer | PermanentCallError) for e in ended)
+    assert all(isinstance(e, AnsweredCall | PermanentCallError) for e in ended)
 
 
 def test_a_call_that_does_not_fit_is_not_sent_and_says_why():
@@ -89,7 +88,7 @@ def test_replies_shorter_than_they_might_be_leave_room_for_others():
     within = allowance(budget_tokens=400)
     for _ in range(3):
         taken, (ended,) = ask_all(within, [(50, 200, 10)])
-        assert taken and isinstance(ended, Answer)
+        assert taken and isinstance(ended, AnsweredCall)
 
 
 def test_the_last_call_may_take_what_was_kept_back_and_without_room_ends_the_question():
@@ -103,7 +102,7 @@ def test_the_last_call_may_take_what_was_kept_back_and_without_room_ends_the_que
 def test_a_call_that_failed_takes_nothing():
     within = allowance(budget_tokens=200)
 
-    async def broken(asked: ChatRequest, stage: str) -> Answer:
+    async def broken(asked: ChatRequest, stage: str) -> AnsweredCall:
         raise TransientCallError("down")
 
     for _ in range(4):
@@ -127,8 +126,8 @@ def test_a_budget_in_dollars_needs_a_price():
 
 
 def test_embeddings_count_as_well():
-    async def embed(asked: EmbeddingRequest, stage: str) -> Answer:
-        return Answer(EmbeddingReply(b"", Usage(len(asked.text.split()))))
+    async def embed(asked: EmbeddingRequest, stage: str) -> AnsweredCall:
+        return AnsweredCall(EmbeddingReply(b"", Usage(len(asked.text.split()))))
 
     within = allowance(budget_tokens=100).around(embed, False)  # type: ignore[arg-type]
     text = EmbeddingRequest("word " * 60, CallParameters("default", "m"))

@@ -16,7 +16,7 @@ from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, M
 from graphrag_ray.base.unforeseen import REPORT_IT
 from graphrag_ray.engine.feed import Feed, label, started
 from graphrag_ray.engine.leases import FailureWatch
-from graphrag_ray.engine.work import Answer, Asking, Outcome, Row, Work, begin, outcomes, run_item
+from graphrag_ray.engine.work import AnsweredCall, Asking, Outcome, Row, Work, begin, outcomes, run_item
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
 from graphrag_ray.store.retries import unanswered
@@ -59,9 +59,9 @@ class Bench:
         index = JournalIndex.load(self.store, "echo")
         writer = JournalWriter(self.store, "echo", f"w{len(self.asked)}-{id(start)}")
 
-        async def ask(request: Any, stage: str) -> Answer:
+        async def ask(request: Any, stage: str) -> AnsweredCall:
             self.asked.append(request.messages[0].content)
-            return Answer(ChatReply(self.answer(self.asked[-1])))
+            return AnsweredCall(ChatReply(self.answer(self.asked[-1])))
 
         async def run_all() -> list[Outcome[Any]]:
             asking = Asking(ask, writer, index.now)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphrag_ray.engine.gateways import MOST_PLACES, UNBOUNDED_PLACES, Models
+from graphrag_ray.engine.gateways import MOST_PLACES, OFFLINE_PLACES, UNBOUNDED_PLACES, Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.settings.index_settings import Endpoint, Model
 from graphrag_ray.store.files import Store
@@ -12,6 +12,12 @@ from graphrag_ray.store.files import Store
 
 def models(**limits: float | None) -> Models:
     return Models({"default": Model(provider="openai", model="m", endpoints=[Endpoint(**limits)])})
+
+
+def test_other_processes_have_places_where_they_answer():
+    assert Models({}).places("extract", 1, processes=8) == 8 * OFFLINE_PLACES
+    assert Models({}).places("extract", 1, processes=0) == OFFLINE_PLACES
+    assert models(max_in_flight=100).places("extract", 1, processes=8) == 108
 
 
 def test_a_bound_of_the_user_s_is_what_there_are_places_for():

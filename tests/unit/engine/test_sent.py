@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from graphrag_ray.engine.sent import Sent, current_item
+from graphrag_ray.engine.sent import SentItems, current_item
 from graphrag_ray.llm.accounting import InFlight
 
 CALL = InFlight(1, 100, 7)
 
 
 def test_a_second_request_for_an_item_makes_no_second_item():
-    sent, answered = Sent(), asyncio.Event()
+    sent, answered = SentItems(), asyncio.Event()
 
     async def call() -> None:
         sent.add(CALL)
@@ -38,6 +38,6 @@ def test_a_second_request_for_an_item_makes_no_second_item():
 
 
 def test_a_call_for_no_item_is_in_flight_all_the_same():
-    sent = Sent()
+    sent = SentItems()
     sent.add(CALL)
     assert sent.calls == 1 and not sent.items and not sent.begun

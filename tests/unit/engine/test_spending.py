@@ -9,12 +9,12 @@ import pytest
 from graphrag_ray.base.errors import BudgetSpent, SettingsError
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.spending import FIRST_TRIED, Spending, check_prices
-from graphrag_ray.llm.accounting import Accounts, InFlight, Latencies, Totals
+from graphrag_ray.llm.accounting import Accounts, CallTotals, InFlight, Latencies
 from graphrag_ray.settings.index_settings import Budget, Endpoint, Model, Price
 
 
 def spent(tokens: int = 0, pico_usd: int | None = 0) -> Accounts:
-    return Accounts({("extract", "m"): Totals(calls=1, prompt_tokens=tokens, cost_pico_usd=pico_usd)})
+    return Accounts({("extract", "m"): CallTotals(calls=1, prompt_tokens=tokens, cost_pico_usd=pico_usd)})
 
 
 def test_without_limits_nothing_stops_a_run():
@@ -58,7 +58,7 @@ def test_calls_in_flight_are_given_the_time_that_most_calls_took():
     latency = Latencies()
     for _ in range(3):
         latency.add(4.0)
-    so_far = Accounts({("extract", "m"): Totals(calls=3, latency=latency)})
+    so_far = Accounts({("extract", "m"): CallTotals(calls=3, latency=latency)})
     spending.check(so_far, InFlight(), 7.0)
     spending.check(so_far, InFlight(1), 5.5)
     with pytest.raises(BudgetSpent, match="max_wall_s"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 
 import pytest
@@ -75,3 +76,22 @@ def test_elsewhere_than_in_the_main_thread_nothing_is_heard_and_nothing_breaks()
     thread.start()
     thread.join()
     assert worked == [True]
+
+
+def test_a_signal_within_a_finalizer_shows_no_traceback_and_ends_the_run_at_its_next_look(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    shown: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", shown.append)
+
+    class Dropped:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            sum(range(10_000))  # the handler runs before this has ended
+
+    stop = Stop()
+    with listening(stop):
+        Dropped()
+        with pytest.raises(Interrupted):
+            stop.check(InFlight())
+    assert shown == []

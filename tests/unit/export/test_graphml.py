@@ -64,7 +64,7 @@ def test_communities_are_attributes_one_a_level_and_absent_where_there_is_none(t
     assert '<data key="description">' not in text
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(names=st.lists(st.text(max_size=30), min_size=1, max_size=5))
 def test_any_names_are_read_back(names: list[str], tmp_path: Path):
     graph = read(written(names, names, []), tmp_path)

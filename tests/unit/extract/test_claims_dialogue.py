@@ -8,12 +8,12 @@ from graphrag_ray.base.ids import entity_key
 from graphrag_ray.base.messages import ChatReply
 from graphrag_ray.extract.claims_dialogue import ClaimRecord, ClaimRecords, claims, claims_spec
 from graphrag_ray.extract.delimited_records import COMPLETION, FIELD, RECORD
-from graphrag_ray.extract.extraction_dialogue import Chunk
+from graphrag_ray.extract.extraction_dialogue import ShownChunk
 from graphrag_ray.settings.prompts import PLACEHOLDERS
 from graphrag_ray.settings.settings_file import parse_settings
 
 D = FIELD
-CHUNK = Chunk("Acme dismissed Alice on 11 June 2014.")
+CHUNK = ShownChunk("Acme dismissed Alice on 11 June 2014.")
 NAMES = ["ACME", "ALICE"]
 
 

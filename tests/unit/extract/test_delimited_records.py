@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from linear_time import too_slow
 
@@ -255,7 +255,7 @@ def test_only_a_clean_empty_reply_is_an_answer_without_records():
     ["#", "(", ")", "\n", " ", RECORD, COMPLETION, D, "\n(", '("entity"', f'("entity"{D}', "entity", "-\n"],
 )
 def test_a_degenerate_reply_is_read_in_linear_time(unit):
-    assert not too_slow(parse_records, lambda n: unit * (n // len(unit)), 50_000)
+    assert not too_slow(parse_records, lambda n: unit * (n // len(unit)), 12_000)
 
 
 SAFE = (
@@ -288,7 +288,6 @@ PIECES = st.lists(
 ).map("".join)
 
 
-@settings(max_examples=150)
 @given(PIECES, st.booleans())
 def test_no_reply_makes_the_parser_fail(reply, truncated):
     parse_claims(reply, truncated=truncated)
@@ -297,7 +296,6 @@ def test_no_reply_makes_the_parser_fail(reply, truncated):
         assert "\n" not in e.description
 
 
-@settings(max_examples=60)
 @given(
     st.lists(st.tuples(SAFE, SAFE, SAFE), max_size=5),
     st.lists(st.tuples(SAFE, SAFE, SAFE, st.integers(1, 10)), max_size=5),

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from graphrag_ray.corpus.chunks import chunk as cut
 from graphrag_ray.corpus.document import Document
-from graphrag_ray.extract.extraction_dialogue import Chunk, ExtractSpec, extract, extract_spec
+from graphrag_ray.extract.extraction_dialogue import ExtractSpec, ShownChunk, extract, extract_spec
 from graphrag_ray.forecast.corpus_counts import ChunkCounter
 from graphrag_ray.llm.request_sizes import prompt_size
 from graphrag_ray.settings.index_settings import Settings
@@ -40,14 +39,13 @@ def counter(settings: Settings = SETTINGS, sample: int = 10, done=None, spec: Ex
 
 
 @given(st.text(min_size=1, max_size=400).filter(str.strip))
-@examples(max_examples=30)
 def test_first_requests_have_exactly_the_tokens_that_the_client_counts(text: str):
     counted = counter()
     counted.add(document(text))
     chunks = cut(text, SETTINGS.chunking, "o200k_base")
     model = SETTINGS.model("default")
     different = dict.fromkeys(text[c.start : c.end] for c in chunks)
-    requests = [next(extract(Chunk(shown), SPEC)) for shown in different]
+    requests = [next(extract(ShownChunk(shown), SPEC)) for shown in different]
     assert counted.corpus.chunks == len(chunks)
     assert counted.corpus.prompt_tokens == sum(prompt_size(r, model) for r in requests)
     assert counted.corpus.chunk_tokens == sum(c.n_tokens for c in chunks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.forecast.growth import Size, carried, grown
@@ -32,7 +32,6 @@ def sizes(draw) -> Size:
 
 
 @given(sizes(), st.floats(1, 1_000))
-@settings(max_examples=100)
 def test_growth_never_loses_a_name_nor_finds_more_than_are_mentioned(size: Size, ratio: float):
     later = grown(size, size.chunks * ratio)
     assert size.distinct <= later.distinct * (1 + 1e-9) <= later.pairs * (1 + 1e-6)
@@ -41,7 +40,6 @@ def test_growth_never_loses_a_name_nor_finds_more_than_are_mentioned(size: Size,
 
 
 @given(sizes())
-@settings(max_examples=50)
 def test_the_whole_corpus_is_not_extrapolated(size: Size):
     assert grown(size, size.chunks).distinct == pytest.approx(size.distinct)
     assert carried(size, size, size).distinct == pytest.approx(size.distinct)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.base.ids import entity_key
-from graphrag_ray.graph.aliases import Names, parse_names
+from graphrag_ray.graph.aliases import EntityNames, parse_names
 
 
 def test_an_alias_meets_its_canonical_name_under_one_key():
@@ -69,7 +69,7 @@ def test_a_blocked_alias_does_not_block_its_canonical_name():
 
 
 def test_an_empty_name_has_no_key():
-    assert Names().key(' "" ') is None
+    assert EntityNames().key(' "" ') is None
 
 
 @given(st.text(max_size=20))
@@ -80,4 +80,4 @@ def test_without_files_the_key_is_the_entity_key(name):
 def test_names_travel_to_workers_and_say_what_they_are():
     names = parse_names("A: [B, C]\n", "D\nE")
     assert pickle.loads(pickle.dumps(names)).key("b") == "A"
-    assert names.to_json() == parse_names("A: [C, B]\n", "E\nD").to_json() != Names().to_json()
+    assert names.to_json() == parse_names("A: [C, B]\n", "E\nD").to_json() != EntityNames().to_json()

@@ -3,7 +3,7 @@ import random
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.graph.batches import stable_batches, stable_stream
@@ -22,7 +22,6 @@ def contents(items, limit):
 SIZES = st.lists(st.integers(0, 130), max_size=60)
 
 
-@settings(max_examples=150)
 @given(SIZES, st.integers(0, 200), st.booleans())
 def test_batches_are_the_whole_in_order_within_the_limit(sizes, limit, same_hash):
     hashes = [hashed(0 if same_hash else i) for i in range(len(sizes))]
@@ -33,7 +32,6 @@ def test_batches_are_the_whole_in_order_within_the_limit(sizes, limit, same_hash
         assert len(b) > 0
 
 
-@settings(max_examples=150)
 @given(SIZES, st.integers(0, 200))
 def test_where_two_neighbours_fit_there_are_fewer_batches_than_items(sizes, limit):
     batches = stable_batches([hashed(i) for i in range(len(sizes))], sizes, limit)
@@ -102,7 +100,6 @@ def streamed(items, limit):
     return [tuple(h for h, _ in batch) for batch in stable_stream(iter(items), lambda item: item, limit)]
 
 
-@settings(max_examples=150)
 @given(SIZES, st.integers(0, 200), st.booleans())
 def test_a_stream_is_cut_in_order_and_within_the_limit(sizes, limit, same_hash):
     items = [(hashed(0 if same_hash else i), size) for i, size in enumerate(sizes)]

@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
-from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from graphrag_ray.base.ids import entity_id
@@ -79,7 +78,6 @@ options = st.builds(
 )
 
 
-@examples(max_examples=80)
 @given(graphs(), options, st.integers(1, 40))
 def test_each_level_is_a_partition_of_all_nodes(graph, options, pack_tokens):
     n, edges = graph
@@ -100,7 +98,6 @@ def test_each_level_is_a_partition_of_all_nodes(graph, options, pack_tokens):
             assert (h.level[below] == h.level[c] + 1).all()
 
 
-@examples(max_examples=80)
 @given(graphs(), options)
 def test_a_community_is_connected_and_small_enough_or_cannot_be_split(graph, options):
     n, edges = graph
@@ -124,7 +121,6 @@ def test_a_community_is_connected_and_small_enough_or_cannot_be_split(graph, opt
         assert len(nodes) > limit or not len(h.children(c))
 
 
-@examples(max_examples=60)
 @given(graphs(), st.randoms(use_true_random=False), st.booleans())
 def test_the_order_and_direction_of_edges_do_not_matter(graph, shuffle, twice):
     n, edges = graph
@@ -321,7 +317,6 @@ def test_another_seed_may_give_other_communities():
     assert not (same(found[0], found[2]) and same(found[0], found[3]))
 
 
-@examples(max_examples=60)
 @given(graphs(), options)
 def test_edges_inside_any_community_are_a_range(graph, options):
     n, edges = graph

@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import permutations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import DialogueFailed
@@ -161,7 +161,6 @@ def test_a_description_longer_than_half_a_batch_is_cut_at_the_end_of_a_token():
     assert cut == "word " * 10
 
 
-@settings(max_examples=80)
 @given(
     st.lists(st.integers(0, 60), max_size=50),
     st.integers(1, 40),

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.graph.hierarchy import number_depth_first
@@ -95,7 +95,6 @@ def walk(leaf, parent, packed):
     return list(visit(-1))
 
 
-@settings(max_examples=80)
 @given(trees())
 def test_numbering_is_that_of_a_plain_walk(tree):
     leaf, parent, level, packed = tree

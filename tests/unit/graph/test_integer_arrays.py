@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base import ids
@@ -32,7 +32,6 @@ def test_ids_that_differ_after_the_prefix_only_are_told_apart():
     assert (source.tolist(), target.tolist()) == ([0, 1], [1, 0])
 
 
-@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.integers(0, 49), st.integers(0, 49)), max_size=60),
     st.integers(0, 50),

@@ -5,14 +5,14 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.ids import entity_id, relationship_id
 from graphrag_ray.base.schema import ENTITY_INSTANCES, RELATIONSHIP_INSTANCES
-from graphrag_ray.extract.extraction_dialogue import EntityRecord, Extraction, RelationshipRecord
+from graphrag_ray.extract.extraction_dialogue import EntityRecord, ExtractedRecords, RelationshipRecord
 from graphrag_ray.graph.merge import (
-    Unit,
+    ExtractedFrom,
     combine,
     descriptions_by_key,
     entity_instance_rows,
@@ -28,7 +28,7 @@ NAMES = ["ADA", "BOB", "CY", "DEE"]
 
 
 def extraction(entities=(), relationships=()):
-    return Extraction(
+    return ExtractedRecords(
         entities=tuple(EntityRecord(*e) for e in entities),
         relationships=tuple(RelationshipRecord(*r) for r in relationships),
         unusable=0,
@@ -59,7 +59,7 @@ def extractions(corpus):
     seen = Counter()
     out = []
     for d, entities, relationships in corpus:
-        unit = Unit(f"u{d}-{seen[d]}", f"d{d}", seen[d])
+        unit = ExtractedFrom(f"u{d}-{seen[d]}", f"d{d}", seen[d])
         seen[d] += 1
         out.append((unit, extraction(entities, relationships)))
     return out
@@ -82,7 +82,7 @@ def by_key(table):
 
 
 def test_a_name_seen_only_in_a_relationship_is_kept_with_its_provenance():
-    unit = Unit("u", "d", 3)
+    unit = ExtractedFrom("u", "d", 3)
     found = extraction([("ADA", "PERSON", "an engineer", 0)], [("ADA", "CY", "met", 2.0, 1)])
     table = entity_instance_rows([(unit, found)])
     assert table.schema == ENTITY_INSTANCES
@@ -103,14 +103,14 @@ def test_a_name_seen_only_in_a_relationship_is_kept_with_its_provenance():
 
 def test_self_relationships_are_left_out_and_counted():
     found = extraction(relationships=[("ADA", "ADA", "herself", 1.0, 0), ("BOB", "ADA", "met", 1.0, 0)])
-    table, n_self = relationship_instance_rows([(Unit("u", "d", 0), found)])
+    table, n_self = relationship_instance_rows([(ExtractedFrom("u", "d", 0), found)])
     assert (n_self, table["ordinal"].to_pylist()) == (1, [1])
     assert table["relationship_id"].to_pylist() == [relationship_id("ADA", "BOB")]
-    assert entity_instance_rows([(Unit("u", "d", 0), found)])["title"].to_pylist() == ["ADA", "BOB"]
+    assert entity_instance_rows([(ExtractedFrom("u", "d", 0), found)])["title"].to_pylist() == ["ADA", "BOB"]
 
 
 def test_a_corpus_without_records_gives_empty_tables():
-    nothing = [(Unit("u", "d", 0), extraction())]
+    nothing = [(ExtractedFrom("u", "d", 0), extraction())]
     entities, relationships = entity_instance_rows(nothing), relationship_instance_rows(nothing).table
     assert (entities.schema, relationships.schema) == (ENTITY_INSTANCES, RELATIONSHIP_INSTANCES)
     assert len(merge_entities(entities)) == len(merge_relationships(relationships)) == 0
@@ -118,7 +118,6 @@ def test_a_corpus_without_records_gives_empty_tables():
     assert list(descriptions_by_key(entities)) == []
 
 
-@settings(max_examples=50)
 @given(corpora, st.integers(0, 20), st.integers(0, 20))
 def test_combining_partial_aggregates_is_associative_and_commutative(corpus, i, j):
     rows = entity_instance_rows(extractions(corpus))
@@ -133,7 +132,6 @@ def test_combining_partial_aggregates_is_associative_and_commutative(corpus, i, 
     assert combine(whole).equals(whole)
 
 
-@settings(max_examples=50)
 @given(corpora, st.integers(0, 9))
 def test_entities_are_what_a_plain_loop_finds_whatever_the_order_of_rows(corpus, seed):
     table = entity_instance_rows(extractions(corpus))
@@ -154,7 +152,6 @@ def test_entities_are_what_a_plain_loop_finds_whatever_the_order_of_rows(corpus,
     assert merge_entities(shuffled(table, seed)).to_pylist() == expected
 
 
-@settings(max_examples=50)
 @given(corpora, st.integers(0, 9), st.sampled_from(["count", "strength"]))
 def test_relationships_are_what_a_plain_loop_finds_whatever_the_order_of_rows(corpus, seed, weight):
     table = relationship_instance_rows(extractions(corpus)).table
@@ -180,7 +177,7 @@ def test_relationships_are_what_a_plain_loop_finds_whatever_the_order_of_rows(co
 
 def test_a_pair_counts_once_a_chunk_in_either_direction():
     pair = [("ADA", "BOB", "met", 3.0, 0), ("BOB", "ADA", "met again", 4.0, 1)]
-    rows = relationship_instance_rows([(Unit("u", "d", 0), extraction(relationships=pair))]).table
+    rows = relationship_instance_rows([(ExtractedFrom("u", "d", 0), extraction(relationships=pair))]).table
     assert merge_relationships(rows, "count")["weight"].to_pylist() == [1.0]
     assert merge_relationships(rows, "strength")["weight"].to_pylist() == [7.0]
 
@@ -188,7 +185,7 @@ def test_a_pair_counts_once_a_chunk_in_either_direction():
 def test_summed_strength_does_not_depend_on_the_order_of_adding():
     strengths = [1 / 3, 2 / 7, 1e5, 0.1] * 20
     pairs = [("ADA", "BOB", "met", s, 0) for s in strengths]
-    table = relationship_instance_rows([(Unit("u", "d", 0), extraction(relationships=pairs))]).table
+    table = relationship_instance_rows([(ExtractedFrom("u", "d", 0), extraction(relationships=pairs))]).table
     sums = {merge_relationships(shuffled(table, seed), "strength")["weight"][0].as_py() for seed in range(20)}
     assert sums == {2_000_014.38094}
 
@@ -198,11 +195,10 @@ def test_summed_strength_does_not_depend_on_the_order_of_adding():
 )
 def test_a_strength_beyond_reason_does_no_harm(strength, weight):
     pair = [("ADA", "BOB", "met", strength, 0)]
-    table = relationship_instance_rows([(Unit("u", "d", 0), extraction(relationships=pair))]).table
+    table = relationship_instance_rows([(ExtractedFrom("u", "d", 0), extraction(relationships=pair))]).table
     assert merge_relationships(table, "strength")["weight"].to_pylist() == [weight]
 
 
-@settings(max_examples=50)
 @given(corpora, st.integers(0, 9), st.integers(1, 5))
 def test_descriptions_are_distinct_and_in_canonical_order_however_they_are_batched(corpus, seed, max_rows):
     rows = extractions(corpus)
@@ -230,7 +226,7 @@ def test_descriptions_of_unsorted_instances_are_refused():
 def test_descriptions_of_a_hub_are_gathered_in_pieces(monkeypatch):
     monkeypatch.setattr("graphrag_ray.graph.merge._CHUNK_BYTES", 64)
     hub = [("ADA", "PERSON", f"{i:010d}", 0) for i in range(40)]
-    table = sort_instances(entity_instance_rows([(Unit("u", "d", 0), extraction(hub))]))
+    table = sort_instances(entity_instance_rows([(ExtractedFrom("u", "d", 0), extraction(hub))]))
     assert table["description"].num_chunks > 5
     (batch,) = descriptions_by_key(table, max_rows=10)
     assert batch.column("descriptions").to_pylist() == [[f"{i:010d}" for i in range(40)]]

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.ids import entity_id
 from graphrag_ray.base.schema import COVARIATES
 from graphrag_ray.extract.claims_dialogue import ClaimRecord, ClaimRecords
-from graphrag_ray.graph.merge import Unit
+from graphrag_ray.graph.merge import ExtractedFrom
 from graphrag_ray.graph.merge_claims import claim_rows, merge_claims
 
 KNOWN = pa.array([entity_id("ADA")])
@@ -20,7 +20,9 @@ def claim(subject="ADA", description="Sold the mill.", status="TRUE", start=None
 
 def rows(*chunks):
     """One chunk of document d per argument, each a list of claims."""
-    return claim_rows((Unit(f"u{i}", "d", i), ClaimRecords(tuple(c), 0)) for i, c in enumerate(chunks))
+    return claim_rows(
+        (ExtractedFrom(f"u{i}", "d", i), ClaimRecords(tuple(c), 0)) for i, c in enumerate(chunks)
+    )
 
 
 def test_the_same_claim_in_two_chunks_is_one_with_both_as_provenance():
@@ -83,7 +85,6 @@ claims = st.builds(
 )
 
 
-@settings(max_examples=40)
 @given(st.lists(st.lists(claims, max_size=3), max_size=5), st.integers(0, 9))
 def test_claims_do_not_depend_on_the_order_of_rows(chunks, seed):
     table = rows(*chunks)

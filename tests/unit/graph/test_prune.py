@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.graph.integer_arrays import degrees
@@ -84,7 +84,6 @@ graphs = st.integers(2, 12).flatmap(
 )
 
 
-@settings(max_examples=60)
 @given(graphs, st.floats(0, 30), st.randoms(use_true_random=False))
 def test_no_node_loses_all_its_relationships_and_the_order_of_edges_does_not_matter(graph, threshold, random):
     edges, frequency = graph

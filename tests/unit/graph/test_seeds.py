@@ -3,7 +3,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import event, given
-from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from graphrag_ray.graph.communities import communities
@@ -122,7 +121,6 @@ def check(graph, h, options):
         assert len(nodes) > limit or not len(h.children(c))
 
 
-@examples(max_examples=80)
 @given(histories(), options)
 def test_a_hierarchy_from_another_one_is_valid_and_as_modular_as_one_afresh(graphs, options):
     past = None
@@ -135,7 +133,6 @@ def test_a_hierarchy_from_another_one_is_valid_and_as_modular_as_one_afresh(grap
         past = graph.past(h)
 
 
-@examples(max_examples=40)
 @given(histories(), options)
 def test_an_unchanged_graph_keeps_its_hierarchy_whatever_its_history(graphs, options):
     past = None
@@ -148,7 +145,6 @@ def test_an_unchanged_graph_keeps_its_hierarchy_whatever_its_history(graphs, opt
     assert again.modularity == h.modularity
 
 
-@examples(max_examples=15)
 @given(histories(), st.sampled_from(["modularity", "surprise", "significance", "cpm", "rb_configuration"]))
 def test_every_quality_function_can_be_seeded(graphs, quality):
     options = Communities(library="leidenalg", quality=quality, small_component=3, resolution=0.5)
@@ -159,7 +155,6 @@ def test_every_quality_function_can_be_seeded(graphs, quality):
         past = graph.past(h)
 
 
-@examples(max_examples=15)
 @given(histories())
 def test_igraphs_cpm_can_be_seeded(graphs):
     options = Communities(quality="cpm", small_component=3, resolution=0.3)

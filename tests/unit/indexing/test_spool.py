@@ -1,7 +1,7 @@
 """What a run comes back to lies in a file, and reads as it was written."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.indexing.spool import Spool
@@ -10,7 +10,6 @@ VALUES = st.one_of(st.text(max_size=50), st.tuples(st.integers(), st.text(max_si
 
 
 @given(values=st.lists(st.tuples(st.integers(0, 9), VALUES), max_size=30))
-@settings(max_examples=50)
 def test_a_spool_reads_as_a_dictionary_whatever_order_values_come_in(values):
     spool, expected = Spool(), {}
     for number, value in values:

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from simulated_server import MIXTURE_MEAN, Server, World, batching, fixed, sharing
 
@@ -216,7 +216,6 @@ def test_two_endpoints_without_limits_each_find_their_own_bound():
     ),
     st.integers(1, 100),
 )
-@settings(max_examples=60, deadline=None)
 def test_whatever_the_clock_and_the_replies_do_there_is_a_bound_of_at_least_one(calls, start):
     bound = AdaptiveBound(start, 0.0)
     now = 0.0

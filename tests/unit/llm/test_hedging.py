@@ -6,7 +6,7 @@ from scripted import HELLO, PRICE, FakeClient, World, chat
 
 from graphrag_ray.base.errors import TransientCallError
 from graphrag_ray.base.messages import ChatReply, Usage
-from graphrag_ray.llm.hedging import ASK_AGAIN_S, FEWEST_SEEN, MOST_HEDGED, MOST_REQUESTS, Pace, race
+from graphrag_ray.llm.hedging import ASK_AGAIN_S, FEWEST_SEEN, MOST_HEDGED, MOST_REQUESTS, CallDurations, race
 from graphrag_ray.llm.permit_queue import Place
 
 SECOND = ChatReply("Second.", usage=Usage(100, 50))
@@ -172,7 +172,7 @@ def test_a_cancelled_call_takes_its_hedge_along():
 
 
 def test_a_prompt_has_no_pace_before_enough_of_its_calls_were_seen():
-    pace = Pace()
+    pace = CallDurations()
     for _ in range(FEWEST_SEEN - 1):
         pace.note("extract", 1.0)
     assert pace.slow_s("extract") is None
@@ -182,14 +182,14 @@ def test_a_prompt_has_no_pace_before_enough_of_its_calls_were_seen():
 
 
 def test_slow_is_what_one_in_a_hundred_exceeds():
-    pace = Pace()
+    pace = CallDurations()
     for i in range(1000):
         pace.note("extract", 8.0 if i % 200 == 0 else 1.0 + i % 10 / 100)
     assert 1.0 <= pace.slow_s("extract") <= 1.3
 
 
 def test_where_nothing_is_left_to_send_one_in_four_is_slow():
-    pace = Pace()
+    pace = CallDurations()
     for i in range(1000):
         pace.note("extract", 8.0 if i % 5 == 0 else 1.0)
     assert pace.slow_s("extract") == pytest.approx(8.0, rel=0.1)
@@ -197,7 +197,7 @@ def test_where_nothing_is_left_to_send_one_in_four_is_slow():
 
 
 def test_with_many_hedges_only_the_slowest_of_a_hundred_is_slow_at_the_end_too():
-    pace = Pace()
+    pace = CallDurations()
     for i in range(1000):
         pace.note("extract", 8.0 if i % 5 == 0 else 1.0)
     for _ in range(round(1000 * MOST_HEDGED)):

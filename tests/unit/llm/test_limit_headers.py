@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.llm.limit_headers import LONGEST_WAIT_S, LimitHeaders, Told, duration
+from graphrag_ray.llm.limit_headers import LONGEST_WAIT_S, LimitHeaders, RateLimitInfo, duration
 from graphrag_ray.llm.limits import Ended, LimiterState
 from graphrag_ray.settings.index_settings import Endpoint
 
@@ -55,7 +55,7 @@ def test_a_limit_per_minute_that_refills_steadily_is_recognised_at_the_second_re
     first = headers("requests", 10_000, 9_999, "6ms") | headers("tokens", 2_000_000, 1_998_000, "60ms")
     second = headers("requests", 10_000, 9_990, "60ms") | headers("tokens", 2_000_000, 1_900_000, "3s")
     assert told_by(first) is None
-    assert told_by(first, second) == Told(10_000, 2_000_000)
+    assert told_by(first, second) == RateLimitInfo(10_000, 2_000_000)
 
 
 @pytest.mark.parametrize(
@@ -74,10 +74,10 @@ def test_a_limit_per_anything_else_than_a_minute_is_not_taken_for_one(limit, rea
 def test_news_are_told_once_and_again_after_a_while_for_a_limiter_that_was_restarted():
     read = LimitHeaders()
     answers = [headers("tokens", 60_000, 60_000 - n, f"{n}ms") for n in (300, 900, 1500)]
-    assert told_by(*answers, read=read) == Told(None, 60_000)
+    assert told_by(*answers, read=read) == RateLimitInfo(None, 60_000)
     read.note(headers("tokens", 60_000, 57_000, "3s"), NOW)
     assert read.news(1.0) is None
-    assert read.news(100.0) == Told(None, 60_000)
+    assert read.news(100.0) == RateLimitInfo(None, 60_000)
 
 
 def test_a_limit_that_was_raised_is_told():
@@ -85,12 +85,12 @@ def test_a_limit_that_was_raised_is_told():
     told_by(*[headers("requests", 600, 600 - n, f"{n * 0.1}s") for n in (1, 2)], read=read)
     raised = [headers("requests", 6000, 6000 - n, f"{n * 10}ms") for n in (1, 2)]
     assert told_by(raised[0], read=read) is None
-    assert told_by(raised[1], read=read) == Told(6000, None)
+    assert told_by(raised[1], read=read) == RateLimitInfo(6000, None)
 
 
 def test_what_is_used_up_is_waited_for():
-    assert told_by(headers("requests", 50, 0, "12s")) == Told(wait_s=12.0)
-    assert told_by({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "3h"}) == Told(
+    assert told_by(headers("requests", 50, 0, "12s")) == RateLimitInfo(wait_s=12.0)
+    assert told_by({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "3h"}) == RateLimitInfo(
         wait_s=LONGEST_WAIT_S
     )
     assert told_by(headers("requests", 0, 0, "12s")) is None
@@ -141,7 +141,7 @@ def granted(limits, now, wants):
 
 def test_limits_that_are_told_stand_where_the_settings_have_none():
     limits = LimiterState([Endpoint()], 4, 0.0)
-    settle(limits, Told(6_000, 600_000))
+    settle(limits, RateLimitInfo(6_000, 600_000))
     assert granted(limits, 0.0, [10] * 100) == 0, "a limit that is new starts empty"
     assert granted(limits, 100.0, [1] * 100) == 10, "a tenth of a second of requests"
     assert granted(limits, 200.0, [500] * 100) == 2, "a tenth of a second of tokens"
@@ -150,8 +150,8 @@ def test_limits_that_are_told_stand_where_the_settings_have_none():
 def test_a_limit_that_is_told_is_used_where_it_is_lower_with_one_warning_of_both(caplog):
     limits = LimiterState([Endpoint(requests_per_minute=60_000)], 4, 0.0)
     with caplog.at_level(logging.WARNING):
-        settle(limits, Told(6_000, None))
-        settle(limits, Told(6_000, None))
+        settle(limits, RateLimitInfo(6_000, None))
+        settle(limits, RateLimitInfo(6_000, None))
     assert granted(limits, 100.0, [1] * 1000) == 10
     assert len(caplog.records) == 1
     assert "6,000 requests" in caplog.text
@@ -160,7 +160,7 @@ def test_a_limit_that_is_told_is_used_where_it_is_lower_with_one_warning_of_both
 
 def test_a_limit_that_is_told_is_ignored_where_the_settings_have_a_lower_one(caplog):
     limits = LimiterState([Endpoint(requests_per_minute=6_000)], 4, 0.0)
-    settle(limits, Told(60_000, None))
+    settle(limits, RateLimitInfo(60_000, None))
     assert granted(limits, 100.0, [1] * 1000) == 10
     assert not caplog.records
 
@@ -168,13 +168,13 @@ def test_a_limit_that_is_told_is_ignored_where_the_settings_have_a_lower_one(cap
 def test_a_limit_that_is_told_makes_no_request_an_error():
     limits = LimiterState([Endpoint()], 4, 0.0)
     waiting = limits.ask("w", [5_000], [0])
-    settle(limits, Told(None, 1_000))
+    settle(limits, RateLimitInfo(None, 1_000))
     assert limits.grants(1.0)[0] == []
     assert [g.ticket for g in limits.grants(200.0)[0]] == [waiting]
 
 
 def test_everyone_waits_for_what_is_used_up():
     limits = LimiterState([Endpoint()], 4, 0.0)
-    settle(limits, Told(wait_s=5.0))
+    settle(limits, RateLimitInfo(wait_s=5.0))
     assert granted(limits, 4.9, [1]) == 0
     assert granted(limits, 5.0, [1]) == 1

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.llm.limits import MAX_GROUP, Ended, LimiterState
@@ -211,7 +211,6 @@ STEPS = ["ask", "settle", "penalise", "look", "forget", "withdraw"]
         max_size=60,
     )
 )
-@settings(max_examples=80, deadline=None)
 def test_whatever_happens_the_bound_on_calls_in_flight_holds_and_nobody_is_forgotten(steps):
     limits = state(Endpoint(max_in_flight=4), Endpoint(tokens_per_minute=60_000, max_in_flight=3))
     now, waiting, running = 0.0, {}, []

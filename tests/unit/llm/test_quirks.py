@@ -4,7 +4,7 @@ import pytest
 
 from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.base.model_families import family_of
-from graphrag_ray.llm.call_failures import Refusal
+from graphrag_ray.llm.call_failures import HttpRefusal
 from graphrag_ray.llm.quirks import NO, YES, YES_NO_TOKENS, Peculiarities, told, yes_no_bias
 from graphrag_ray.settings.prompts import load_prompts
 
@@ -18,7 +18,7 @@ def request(response="text", **more):
 
 
 def refuse(peculiarities, body, message, param="", code="", status=400):
-    return peculiarities.learn(body, Refusal(status, message, code, param))
+    return peculiarities.learn(body, HttpRefusal(status, message, code, param))
 
 
 def body_of(peculiarities, what, bias=None):

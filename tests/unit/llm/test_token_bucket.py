@@ -1,7 +1,7 @@
 import pickle
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import PermanentCallError
@@ -65,7 +65,6 @@ def test_nearly_all_of_the_limit_is_used(tpm):
     st.sampled_from([20_000, 60_000, 300_000]),
     st.floats(0.0, 0.3),
 )
-@settings(max_examples=60, deadline=None)
 def test_no_window_of_a_minute_holds_more_tokens_than_the_limit(wants, tpm, late):
     bucket = Bucket(None, tpm, now=0.0)
     served = run(bucket, wants * 3, late=late)
@@ -74,7 +73,6 @@ def test_no_window_of_a_minute_holds_more_tokens_than_the_limit(wants, tpm, late
 
 
 @given(st.integers(1, 400), st.integers(10, 200))
-@settings(max_examples=40, deadline=None)
 def test_no_window_of_a_minute_holds_more_requests_than_the_limit(rpm, n):
     served = run(Bucket(rpm, None, now=0.0), [1] * n, late=0.0)
     assert len(served) == n

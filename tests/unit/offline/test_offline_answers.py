@@ -253,14 +253,13 @@ def test_an_answer_from_one_context_keeps_to_its_length():
 
 
 def test_a_correction_is_answered_as_its_first_turn():
-    first = ask("map", question="What topics are discussed?", context=context(), max_tokens="1000")
-    variables = {
-        "question": "What topics are discussed?",
-        "context": context(),
-        "max_tokens": "1000",
-        "problem": "x",
-    }
-    assert ask("correct", **variables) == first
+    variables = {"question": "What topics are discussed?", "context": context(), "max_tokens": "1000"}
+    call = CallParameters("default", "offline-1")
+    first = ChatRequest("map", (), call, variables)
+    reply = answer(first)
+    corrected = first.followed_by(reply, "correct", "", variables={**variables, "problem": "x"})
+    assert answer(corrected).text == reply.text and "“" in reply.text
+    assert answer(corrected.followed_by(reply, "correct", "")).text == reply.text
 
 
 def test_an_unknown_prompt_is_refused_by_name():

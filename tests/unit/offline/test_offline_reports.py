@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.ids import entity_key
@@ -12,7 +12,7 @@ from graphrag_ray.base.records import heading, line, resolve_references
 from graphrag_ray.offline import answer
 from graphrag_ray.offline.units import JOIN, MARK, is_balanced, join_pieces, pieces, quoted, report_parts
 from graphrag_ray.reports.report_context import SEPARATE
-from graphrag_ray.reports.report_reply import Draft, parse_report
+from graphrag_ray.reports.report_reply import ReportDraft, parse_report
 
 SENTENCES = {
     "ORLA QUIST": "Orla Quist is the harbour engineer of Denholm, and has been for nine years.",
@@ -44,7 +44,7 @@ def context(entities=SENTENCES, links=LINKS, reports=()):
 
 def draft(text, max_tokens="2000"):
     found = parse_report(ask("report", context=text, max_tokens=max_tokens))
-    assert isinstance(found, Draft)
+    assert isinstance(found, ReportDraft)
     return found
 
 
@@ -131,7 +131,6 @@ def test_a_report_keeps_to_its_length():
     assert len(json.dumps(ask("report", context=context(many, {}), max_tokens="300"))) < 300 * 6
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(["ORLA QUIST", "DENHOLM", "NASA", "A, B"]),

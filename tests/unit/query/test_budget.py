@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from driving import COUNT, Snapshot
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import BudgetSpent, SettingsError, UsageError
@@ -52,7 +52,6 @@ def next_fit(lines: list[int], room: int, most: int | None) -> int:
     st.integers(100, 300),
     st.none() | st.integers(1, 12),
 )
-@settings(max_examples=300)
 def test_no_packing_needs_more_contexts_than_the_bound(lines: list[int], room: int, most: int | None):
     bound = contexts_at_most(np.array(lines, dtype=np.int64), room, most)
     assert next_fit(lines, room, most) <= bound <= len(lines)
@@ -72,7 +71,6 @@ TEXTS = st.lists(
 
 
 @given(TEXTS, st.integers(MIN_CONTEXT_TOKENS + HEADING_TOKENS, 2_000), st.booleans())
-@settings(max_examples=40, deadline=None)
 def test_a_question_takes_at_most_what_was_said_before_it(
     texts: list[str], context_tokens: int, of_reports: bool
 ):

@@ -1,6 +1,6 @@
 """Follow-up questions: what is shown of the conversation, and what becomes of the reply."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.messages import ChatReply
@@ -62,7 +62,6 @@ def test_what_does_not_fit_is_the_oldest():
     assert [r["question"] for r in shown] == [q for q, _ in turns[-len(shown) :]] and 2 < len(shown) < 20
 
 
-@settings(max_examples=50)
 @given(st.lists(st.tuples(st.text(), st.text(max_size=200)), max_size=6), st.integers(30, 200))
 def test_a_conversation_keeps_its_budget_and_its_form(turns, budget):
     shown = history(turns, budget, tokens)

@@ -10,15 +10,17 @@ import pyarrow as pa
 import pytest
 import toy_model
 from driving import COUNT, Snapshot
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.errors import BudgetSpent, LevelNotFound
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Reply, Request
 from graphrag_ray.base.records import parse_sections
 from graphrag_ray.query.answer import Answer
+from graphrag_ray.query.asked_hierarchy import communities_of, reports_of
 from graphrag_ray.query.dynamic import Selected, select
-from graphrag_ray.query.global_search import COMMUNITIES, REPORTS, search
+from graphrag_ray.query.global_search import search
 from graphrag_ray.query.levels import Levels, levels
 from graphrag_ray.query.method import Dialogues, Question
 from graphrag_ray.query.rating import BELOW_TOKENS, RATED_TOGETHER
@@ -32,6 +34,7 @@ TREE = {
     10: (0, -1), 11: (0, -1), 20: (1, 10), 21: (1, 10), 22: (1, 11), 30: (2, 20), 31: (2, 20), 32: (2, 22),
 }  # fmt: skip
 QUESTION = "What about MILL ?"
+LEIDEN = HIERARCHIES["leiden"]
 
 
 def snapshot(
@@ -60,14 +63,14 @@ def snapshot(
 
 
 def hierarchy(snap: Snapshot) -> tuple[Levels, list[str]]:
-    communities, reports = snap.rows(COMMUNITIES), snap.rows(REPORTS)
-    return levels(communities, reports), reports["id"].to_pylist()
+    communities, reports = snap.rows(communities_of(LEIDEN)), snap.rows(reports_of(LEIDEN))
+    return levels(communities, reports, LEIDEN.name), reports["id"].to_pylist()
 
 
 def selected(snap: Snapshot, max_level: int = 2, **query: Any) -> tuple[Selected, set[int]]:
     """What is selected, and the communities of the reports that would be read."""
     known, ids = hierarchy(snap)
-    found = snap.run(select(QUESTION, snap.given(**query), known, ids, max_level))
+    found = snap.run(select(QUESTION, snap.given(**query), LEIDEN.reports, known, ids, max_level))
     return found, {int(c) for c in known.community[found.places]}
 
 
@@ -172,7 +175,6 @@ def ancestors(tree: Tree, community: int) -> list[int]:
 
 
 @given(trees(), st.data())
-@settings(max_examples=60, deadline=None)
 def test_no_report_is_read_beside_one_above_it_and_all_on_the_way_down_are_relevant(tree: Tree, data):
     relevant = set(data.draw(st.lists(st.sampled_from(sorted(tree)))))
     roots = {c for c, (level, _) in tree.items() if level == 0}
@@ -190,7 +192,6 @@ def test_no_report_is_read_beside_one_above_it_and_all_on_the_way_down_are_relev
 
 
 @given(trees(), st.integers(0, 5))
-@settings(max_examples=40, deadline=None)
 def test_where_everything_is_relevant_it_reads_what_the_level_holds(tree: Tree, max_level: int):
     snap = snapshot(tree, tree)
     known, _ = hierarchy(snap)
@@ -200,7 +201,6 @@ def test_where_everything_is_relevant_it_reads_what_the_level_holds(tree: Tree, 
 
 
 @given(trees(), st.integers(1_000, 60_000))
-@settings(max_examples=40, deadline=None)
 def test_what_is_rated_and_read_stays_within_the_budget(tree: Tree, budget: int):
     snap = snapshot(tree, tree)
     try:
@@ -245,7 +245,6 @@ def test_several_reports_are_rated_in_one_call_and_never_more_than_some():
 
 
 @given(st.integers(256, 900))
-@settings(max_examples=10, deadline=None)
 def test_no_context_that_is_rated_is_above_its_budget(budget: int):
     found, _ = selected(snapshot({10, 20, 11}), context_tokens=budget)
     assert all(c.n_tokens <= budget for c in found.rated.contexts)
@@ -337,6 +336,6 @@ def test_an_index_without_reports_says_so():
 def test_rows_of_another_hierarchy_are_not_rated():
     snap = snapshot({10, 20, 31})
     snap.tables["communities"].append({"community": 99, "level": 0, "parent": -1, "hierarchy": "other"})
-    assert isinstance(snap.rows(COMMUNITIES), pa.Table)
+    assert isinstance(snap.rows(communities_of(LEIDEN)), pa.Table)
     selected(snap)
     assert 99 not in rated(snap)

@@ -10,7 +10,7 @@ from graphrag_ray.base.records import Reference
 from graphrag_ray.query.answer import Answer, ContextUsed, Phase
 from graphrag_ray.query.global_search import gaps
 from graphrag_ray.query.levels import LevelReports
-from graphrag_ray.query.map_parts import UNREADABLE, Read, compose
+from graphrag_ray.query.map_parts import UNREADABLE, MapReading, compose
 from graphrag_ray.query.map_reduce import MapAnswer, Reduced, reduce_answer, reduce_context
 
 A, B = Reference("Reports", "aa"), Reference("Reports", "bb")
@@ -30,7 +30,7 @@ def composed(
     ]
     errors = ["no reply" for m in mapped if m is None]
     dropped = sum(m.dropped_references for m in mapped if m)
-    what = Read(contexts, context, reduced, errors, dropped)
+    what = MapReading(contexts, context, reduced, errors, dropped)
     return compose("Why?", "global", "reports", what, {A: 7, B: 31}, level=chosen.level, notes=gaps(chosen))
 
 
@@ -89,7 +89,7 @@ def test_an_empty_level_is_nothing_found() -> None:
         next(dialogue)
         raise AssertionError("a model was asked")
     except StopIteration as stop:
-        answer = compose("Why?", "global", "reports", Read([], context, stop.value), {})
+        answer = compose("Why?", "global", "reports", MapReading([], context, stop.value), {})
     assert not answer.found
     assert answer.text
     assert answer.text != UNREADABLE

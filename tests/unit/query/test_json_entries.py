@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.query.json_entries import entries, field, number, words
-from graphrag_ray.reports.report_reply import Problem
+from graphrag_ray.reports.report_reply import ReplyProblem
 
 ONE = [{"description": "A.", "score": 5}]
 
@@ -42,7 +42,7 @@ def test_an_empty_list_says_that_there_are_none(reply: str):
 )
 def test_what_holds_no_list_is_a_problem_that_names_the_list(reply: str):
     found = entries(reply, "points")
-    assert isinstance(found, Problem) and "`points`" in found.text
+    assert isinstance(found, ReplyProblem) and "`points`" in found.text
 
 
 def test_of_a_reply_that_was_cut_off_what_is_complete_counts():
@@ -51,14 +51,14 @@ def test_of_a_reply_that_was_cut_off_what_is_complete_counts():
     whole = '{"points": [{"description": "A.", "score": 5}, '
     assert entries(whole, "points", "length") == ONE
     found = entries('{"points": [{"description": "B is', "points", "length")
-    assert isinstance(found, Problem) and "not closed" in found.text
+    assert isinstance(found, ReplyProblem) and "not closed" in found.text
 
 
 @given(st.text() | st.text(alphabet='{}[]":,1a \n').map(lambda t: '{"points": [' + t))
 def test_no_reply_breaks_the_reading(reply: str):
     for finish in ("stop", "length"):
         found = entries(reply, "points", finish)
-        assert isinstance(found, Problem) or all(isinstance(e, dict) for e in found)
+        assert isinstance(found, ReplyProblem) or all(isinstance(e, dict) for e in found)
     field(reply, "answer")
 
 

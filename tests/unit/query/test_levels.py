@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import LevelNotFound
@@ -40,7 +40,7 @@ def tables(
 
 def read(tokens: dict[int, int], tree: dict[int, tuple[int, int]] = TREE) -> tuple[Levels, list[int]]:
     """The levels, and the community of each row of the reports table."""
-    return levels(*tables(tree, tokens)), list(tokens)
+    return levels(*tables(tree, tokens), "leiden"), list(tokens)
 
 
 ALL = {10: 100, 11: 50, 20: 300, 21: 200, 30: 400, 31: 500}
@@ -85,7 +85,6 @@ def trees(draw) -> tuple[dict[int, tuple[int, int]], dict[int, int]]:
 
 
 @given(trees())
-@settings(max_examples=80, deadline=None)
 def test_the_reports_of_a_level_and_its_gaps_hold_every_smallest_community_once(case) -> None:
     tree, tokens = case
     found, rows = read(tokens, tree)
@@ -129,13 +128,12 @@ def test_other_hierarchies_in_the_tables_do_not_count() -> None:
     other = tables({1: (0, -1), 10: (0, -1)}, {10: 9, 1: 9}, hierarchy="other")
     own = tables(TREE, ALL)
     both = [pa.concat_tables(pair) for pair in zip(other, own, strict=True)]
-    at = levels(*both).at(0)
+    at = levels(*both, "leiden").at(0)
     assert at.rows.tolist() == [2, 3]
     assert at.n_tokens == 150
 
 
 @given(trees(), st.integers(0, 4_000))
-@settings(max_examples=80, deadline=None)
 def test_the_finest_level_that_fits_is_the_last_of_those_that_fit(case, budget: int) -> None:
     tree, tokens = case
     found, _ = read(tokens, tree)
@@ -165,7 +163,6 @@ def test_the_units_of_an_index_are_its_levels_and_its_source_text() -> None:
 
 
 @given(trees(), st.lists(st.integers(0, 900), max_size=9))
-@settings(max_examples=50, deadline=None)
 def test_shares_are_of_the_most_tokens_of_any_row(case, chunks: list[int]) -> None:
     tree, tokens = case
     found = units(read(tokens, tree)[0], np.array(chunks, dtype=np.int64))

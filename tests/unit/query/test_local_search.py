@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from driving import COUNT, Snapshot
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import LevelNotFound, UsageError
@@ -130,7 +130,7 @@ def snapshot(tables: dict[str, list[dict[str, Any]]] | None = None, near: tuple[
 def shown(
     snap: Snapshot, question: str, chunks: frozenset[str] | None = None, level: Any = None, **query: Any
 ) -> dict[str, list[dict[str, str]]]:
-    finest = snap.run(finest_level(level))
+    finest = snap.run(finest_level(level, snap.given()))
     context = snap.run(context_for(question, snap.given(**query), chunks=chunks, finest=finest))
     return parse_sections(context.text)
 
@@ -435,7 +435,6 @@ def worlds(draw: st.DrawFn) -> Snapshot:
     return Snapshot(tables, lambda search: [entity_id(n) for n in names])
 
 
-@settings(max_examples=150)
 @given(worlds(), st.integers(256, 6000), st.floats(0, 1), st.floats(0, 1), st.integers(1, 20))
 def test_no_local_context_is_above_its_budget(snap, budget, text_share, rest, entities):
     asked = snap.given(

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 import toy_model
 from driving import COUNT, Snapshot
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Reply, Request
@@ -55,7 +55,6 @@ def test_texts_are_read_and_asked_batch_by_batch(monkeypatch: pytest.MonkeyPatch
     st.integers(MIN_CONTEXT_TOKENS, 900),
     st.sampled_from(["answer", "points"]),
 )
-@settings(max_examples=40, deadline=None)
 def test_no_context_of_a_question_is_above_its_budget(texts: list[str], budget: int, protocol: str):
     rows = [{"id": f"{i:032x}", "text": t} for i, t in enumerate(texts)]
     snap = Snapshot({"text_units": rows})

@@ -6,7 +6,7 @@ import re
 
 import pytest
 import quicktok
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base import records
@@ -30,7 +30,7 @@ from graphrag_ray.query.score import Scored, parse_scored
 from graphrag_ray.reports.plan import MIN_CONTEXT_TOKENS
 from graphrag_ray.reports.report_context import Context, Record, report_record
 from graphrag_ray.reports.report_dialogue import report_spec
-from graphrag_ray.reports.report_reply import Problem
+from graphrag_ray.reports.report_reply import ReplyProblem
 from graphrag_ray.settings.index_settings import Settings
 from graphrag_ray.settings.prompts import load_prompts, parse_prompt
 
@@ -83,7 +83,6 @@ REPORTS = st.lists(st.text(max_size=40) | st.integers(1, 900).map(lambda n: "lor
 @given(
     REPORTS, st.integers(MIN_CONTEXT_TOKENS, 900), st.integers(0, 5), st.sampled_from([rough, CL100K, len])
 )
-@settings(max_examples=100, deadline=None)
 def test_every_report_is_in_one_context_and_no_context_exceeds_its_budget(
     reports: list[Record], budget: int, seed: int, count
 ) -> None:
@@ -160,7 +159,7 @@ def test_markdown_right_after_the_score_is_the_answers() -> None:
 )
 def test_a_missing_or_contradictory_score_is_a_problem_and_not_a_zero(reply: str, problem: str) -> None:
     found = parse_scored(reply)
-    assert isinstance(found, Problem)
+    assert isinstance(found, ReplyProblem)
     assert problem in found.text
 
 
@@ -244,7 +243,6 @@ def answers(draw) -> list[MapAnswer]:
     st.randoms(use_true_random=False),
     st.sampled_from([rough, CL100K]),
 )
-@settings(max_examples=150, deadline=None)
 def test_a_reduce_context_keeps_its_budget_its_order_and_its_references(
     given_, budget, random, count
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from driving import Snapshot
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.ids import entity_id
@@ -112,7 +112,6 @@ def test_documents_of_one_chunk_have_no_neighbours(way: Any):
 
 
 @given(st.integers(300, 3000), st.permutations([f"d{d}t{i}" for d in range(3) for i in range(4)]))
-@settings(max_examples=40, deadline=None)
 def test_neighbours_push_nothing_out_and_keep_the_budget(budget: int, order: list[str]):
     tables = corpus(4, 3, words=30)
     found = order[:5]

@@ -13,7 +13,7 @@ from graphrag_ray.base.records import Reference
 from graphrag_ray.query.map_reduce import AnswerSpec, MapAnswer, reduce_context
 from graphrag_ray.query.points import POINTS_SCHEMA, Point, map_points, parse_points
 from graphrag_ray.reports.report_context import Context
-from graphrag_ray.reports.report_reply import Problem
+from graphrag_ray.reports.report_reply import ReplyProblem
 from graphrag_ray.settings.prompts import parse_prompt
 
 SPEC = AnswerSpec(
@@ -64,12 +64,12 @@ def test_a_reply_without_json_gets_one_correction_turn_and_then_fails():
 
 def test_a_score_that_cannot_be_read_is_a_problem_and_not_a_zero():
     found = parse_points(points(("A.", "high"), ("B.", 5)))
-    assert isinstance(found, Problem) and "`score`" in found.text
+    assert isinstance(found, ReplyProblem) and "`score`" in found.text
 
 
 def test_points_without_a_text_do_not_count_but_there_must_be_one_with():
     assert parse_points(points(("", 5), ("B.", "60/100"))) == (Point("B.", 60.0),)
-    assert isinstance(parse_points(points(("", 5))), Problem)
+    assert isinstance(parse_points(points(("", 5))), ReplyProblem)
 
 
 def test_of_a_reply_that_was_cut_off_the_complete_points_are_kept():

@@ -119,4 +119,4 @@ def test_a_reply_that_was_cut_off_shows_no_half_of_a_reference(made, half):
 )
 @pytest.mark.parametrize("start", ["", "[Data: ", "[Reports: 1", "(Data: Reports ("])
 def test_a_reply_in_many_pieces_takes_four_times_as_long_as_a_quarter_of_it(start, piece):
-    assert not too_slow(shown, lambda n: [start, *[piece] * n], 5_000)
+    assert not too_slow(shown, lambda n: [start, *[piece] * n], 2_000)

@@ -13,10 +13,10 @@ from graphrag_ray.asking.answer_streams import StartsAgain
 from graphrag_ray.asking.sources import Cited
 from graphrag_ray.base.records import Reference
 from graphrag_ray.query.answer import Answer, Phase
-from graphrag_ray.service.answering import Phase as PhaseEvent
+from graphrag_ray.service.answering import AnsweringPhase as PhaseEvent
 from graphrag_ray.service.answering import Replied
 from graphrag_ray.service.chat_api import ChatBody, asked_of, chunks, cited_list, completion, failed
-from graphrag_ray.service.faults import Fault, Refused
+from graphrag_ray.service.faults import Fault, RefusedQuestion
 from graphrag_ray.service.service_options import ServiceOptions
 
 OPTIONS = ServiceOptions(root="./index", method="local", level="C1")
@@ -45,7 +45,7 @@ def body(*messages: dict[str, Any], model: str = "graphrag-ray", **more: Any) ->
 
 
 def fault(*messages: dict[str, Any], **more: Any) -> Fault:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedQuestion) as caught:
         asked_of(body(*messages, **more), OPTIONS)
     return caught.value.fault
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from graphrag_ray.service.faults import Refused
-from graphrag_ray.service.places import Places
+from graphrag_ray.service.faults import RefusedQuestion
+from graphrag_ray.service.places import QuestionPlaces
 
 
 async def settle() -> None:
@@ -17,7 +17,7 @@ async def settle() -> None:
 
 def test_questions_beyond_those_that_may_wait_are_refused():
     async def scene() -> None:
-        places, over, run = Places(2, 1), asyncio.Event(), []
+        places, over, run = QuestionPlaces(2, 1), asyncio.Event(), []
 
         async def question(name: str) -> None:
             async with places.one():
@@ -27,7 +27,7 @@ def test_questions_beyond_those_that_may_wait_are_refused():
         asked = [asyncio.ensure_future(question(name)) for name in "abc"]
         await settle()
         assert run == ["a", "b"] and (places.running, places.waiting) == (2, 1)
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RefusedQuestion) as caught:
             await question("d")
         assert caught.value.fault.status == 429 and 1 <= (caught.value.fault.retry_after_s or 0) <= 60
         over.set()
@@ -39,7 +39,7 @@ def test_questions_beyond_those_that_may_wait_are_refused():
 
 def test_who_goes_away_while_it_waits_leaves_nothing_behind():
     async def scene() -> None:
-        places = Places(1, 5)
+        places = QuestionPlaces(1, 5)
         over = asyncio.Event()
 
         async def question() -> None:

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from graphrag_ray.asking.answer_streams import StartsAgain
 from graphrag_ray.base.records import Reference
 from graphrag_ray.query.answer import Answer, ContextUsed
-from graphrag_ray.service.answering import Phase, Replied
-from graphrag_ray.service.faults import Refused
+from graphrag_ray.service.answering import AnsweringPhase, Replied
+from graphrag_ray.service.faults import RefusedQuestion
 from graphrag_ray.service.query_api import QueryBody, answer_json, asked_of, changed, told
 from graphrag_ray.service.service_options import ServiceOptions
 from graphrag_ray.settings.index_settings import Query
@@ -52,9 +52,9 @@ def test_a_request_may_ask_for_less_than_the_service_allows():
 
 
 def test_a_request_may_not_ask_for_more():
-    with pytest.raises(Refused, match="budget_tokens can be 1,000 at most"):
+    with pytest.raises(RefusedQuestion, match="budget_tokens can be 1,000 at most"):
         changed(body(budget_tokens=1_001), Query(budget_tokens=1_000))
-    with pytest.raises(Refused, match="max_seconds can be 60 at most"):
+    with pytest.raises(RefusedQuestion, match="max_seconds can be 60 at most"):
         asked_of(body(max_seconds=61), OPTIONS)
 
 
@@ -77,7 +77,7 @@ def test_what_the_snapshot_does_not_hold_has_no_number():
 
 
 def test_events_name_what_they_are():
-    said = [Phase("map", 3, ended=False), "Th", StartsAgain("\n\n[again]\n\n"), "This.", REPLIED]
+    said = [AnsweringPhase("map", 3, ended=False), "Th", StartsAgain("\n\n[again]\n\n"), "This.", REPLIED]
     lines = [
         line for one in said for piece in told(False, one) for line in piece.decode().splitlines() if line
     ]

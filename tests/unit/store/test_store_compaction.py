@@ -5,7 +5,7 @@ from collections import defaultdict
 
 import pytest
 from faulty import InMemory, faulty
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import LockLost, StoreError
@@ -379,7 +379,6 @@ steps = st.lists(
 _example = iter(range(10**9))
 
 
-@settings(max_examples=60, deadline=None)
 @given(steps)
 def test_any_sequence_of_flushes_faults_and_merges_gives_the_same_rows(sequence):
     store = Store(f"memory://journal-{next(_example)}")

@@ -7,7 +7,7 @@ import threading
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import StoreError
@@ -68,7 +68,6 @@ full_rows = st.builds(
 )
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(full_rows, max_size=20))
 def test_rows_survive_storage_exactly(rows):
     table = rows_module.to_table(rows)
@@ -79,7 +78,6 @@ def test_rows_survive_storage_exactly(rows):
     assert rows_module.from_table(parquet.read_whole(store, path)) == rows
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(full_rows, max_size=12), st.randoms(use_true_random=False))
 def test_what_rows_mean_does_not_depend_on_their_order_or_repetition(rows, shuffle):
     shuffled = rows + shuffle.sample(rows, len(rows) // 2)

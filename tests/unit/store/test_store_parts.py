@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import CorruptPart
@@ -148,7 +148,6 @@ def test_types_survive_storage(store):
     assert parts.read_part(store, parts.write_part(store, "t", typed)).schema == SCHEMA
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.text(max_size=40)), min_size=5, max_size=40),
     st.lists(st.floats(0, 1), max_size=6),

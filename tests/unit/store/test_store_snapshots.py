@@ -29,7 +29,7 @@ FULL = manifest(
     3,
     2,
     tables={"entities": [Part("tables/entities/part-0.parquet", 5, 99)], "claims": []},
-    counts={"entities": 5},
+    counts={"entities": 5, "hierarchies": {"tree": {"reports": 2, "levels": {"C0": 2}}}},
     settings={"chunking": {"size": 600}},
     steps={"extract": {"fingerprint": "abc", "tables": {}, "counts": {}}},
     usage={"stages": [], "spans": {"extract": {"ms": 7}}},

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from faulty import Faults, InMemory, Killed, faulty, on_disk
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import CorruptPart, LockHeld, SnapshotConflict, StoreError
@@ -86,7 +86,6 @@ moves = st.lists(
 )
 
 
-@settings(max_examples=60)
 @given(st.integers(0, 2**20), moves, st.booleans())
 def test_what_a_flush_acknowledged_is_found_whatever_the_storage_does(seed, sequence, compacting_others):
     """One writer after another: each dies in the middle of a flush or a merge, or not at all."""
@@ -166,7 +165,6 @@ def test_a_merge_in_the_middle_of_a_listing_hides_no_row():
 # parts
 
 
-@settings(max_examples=40)
 @given(st.integers(0, 2**20), st.booleans())
 def test_a_part_that_was_written_is_read_or_named_as_damaged(seed, columns):
     store, disk = faulty(Faults(seed=seed, **LOSSY))
@@ -204,7 +202,6 @@ def test_of_racing_commits_over_bad_connections_exactly_one_wins_and_stands(seed
     assert snapshots.open_latest(store).counts == {"writer": won.index(True)}
 
 
-@settings(max_examples=60)
 @given(st.integers(0, 2**20), st.integers(0, 12))
 def test_an_acknowledged_snapshot_outlives_the_writer_that_dies_over_the_next(seed, more):
     store, disk = faulty(Faults(seed=seed, refused=0.1, unanswered=0.1, torn_writes=0.05))

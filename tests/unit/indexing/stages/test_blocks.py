@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.indexing.stages import blocks
@@ -28,7 +28,6 @@ def small_blocks(monkeypatch):
 
 
 @given(places=st.lists(st.integers(0, N - 1)))
-@settings(max_examples=30)
 def test_elements_come_in_the_order_asked_for_with_the_columns_asked_for(stored, places):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "BLOCK_ROWS", ROWS)

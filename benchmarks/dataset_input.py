@@ -1,0 +1,130 @@
+"""The same parquet files read by path and as a dataset of Ray Data: CPU and the driver's memory (Linux only).
+
+    python benchmarks/dataset_input.py ../shared/data/2wiki/passages.jsonl.gz --tokens 2000000 10000000
+
+The passages (.jsonl or .jsonl.gz with columns id, title and text) are repeated, each time with another salt,
+until there are so many tokens, in parquet files of 5,000 rows. Only the step `read` is measured, documents to
+chunks in the store, since all that follows is the same: CPU of all processes from when Ray has started,
+private memory of the driver at its peak. How that is measured: `processes.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import sys
+import tempfile
+import time
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from processes import measured
+
+ROWS_OF_A_FILE = 5000
+WAYS = ("path", "dataset")
+
+
+def write_rows(passages: Path, folder: Path, tokens: int) -> int:
+    """Returns how many there are."""
+    from graphrag_ray.corpus.tokens import count as count_tokens
+
+    with (gzip.open if passages.suffix == ".gz" else open)(passages, "rt") as stream:
+        given = [json.loads(line) for line in stream]
+    sizes = [count_tokens(row["text"], "cl100k_base") + 6 for row in given]
+
+    def rows() -> Any:
+        written = 0
+        for salt in count():
+            for row, size in zip(given, sizes, strict=True):
+                if written >= tokens:
+                    return
+                written += size
+                yield row | {"id": f"{row['id']}-{salt}", "text": f"{row['text']} (Copy {salt:04}.)"}
+
+    n, every = 0, rows()
+    while some := list(islice(every, ROWS_OF_A_FILE)):
+        pq.write_table(pa.Table.from_pylist(some), folder / f"{n:08}.parquet")
+        n += len(some)
+    return n
+
+
+def read_by(way: str, rows: str, root: str) -> None:
+    """In a process of its own."""
+    from graphrag_ray.engine.gateways import Models
+    from graphrag_ray.engine.given_rows import GivenRows
+    from graphrag_ray.engine.observer import Observer
+    from graphrag_ray.engine.ray.cluster import connected
+    from graphrag_ray.engine.ray.ray_executor import RayExecutor
+    from graphrag_ray.indexing.build import open_rows
+    from graphrag_ray.indexing.run import Run
+    from graphrag_ray.indexing.stages.read_stage import read
+    from graphrag_ray.settings.settings_file import parse_settings
+    from graphrag_ray.store.files import Store
+
+    settings = parse_settings({"input": {"id_column": "id"}})
+    with connected():
+        executor = RayExecutor(Store(root), Models.of(settings))
+        given: str | GivenRows = rows
+        if way == "dataset":
+            import ray.data
+
+            given = GivenRows(ray.data.read_parquet(rows))
+            open_rows(given, settings)
+        print("started", flush=True)
+        began = time.monotonic()
+        done = read(Run(executor, settings, {}, None, Observer()), given, add=False, allow_deletes=False)
+        print("read", flush=True)
+        parts = len(done.parts("documents"))
+        print(json.dumps({**done.counts, "parts": parts, "seconds": time.monotonic() - began}), flush=True)
+        executor.close()
+
+
+def compare(passages: Path, tokens: int, ways: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        rows = Path(folder) / "rows"
+        rows.mkdir()
+        n = write_rows(passages, rows, tokens)
+        size = sum(path.stat().st_size for path in rows.iterdir())
+        print(f"{tokens:,} tokens, {n:,} rows, {size / 1e6:.1f} MB of parquet", flush=True)
+        for way in ways:
+            root = str(Path(folder) / way)
+            command = [sys.executable, __file__, "--read-by", way, str(rows), root]
+            used, printed = measured(
+                command, lambda line: line.strip() if line[:4] in ("star", "read") else None
+            )
+            if used.exit_code:
+                sys.exit(printed)
+            done = json.loads(printed.strip().splitlines()[-1])
+            lap = used.laps["read"]
+            print(
+                f"  by {way:8} {done['documents']:>8,} documents {done['chunks']:>8,} chunks "
+                f"{done['parts']:>5,} parts {lap['wall_s']:>7.1f} s {lap['cpu_s']:>7.1f} CPU s "
+                f"driver {used.laps['started']['driver_peak'] / 1e6:>5.0f} MB before, "
+                f"{lap['driver_peak'] / 1e6:>5.0f} MB at its peak, "
+                f"largest worker {used.worker_peak / 1e6:>5.0f} MB",
+                flush=True,
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("passages", type=Path, nargs="?")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[2_000_000, 10_000_000])
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--read-by", nargs=3, metavar=("WAY", "ROWS", "ROOT"), help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.read_by:
+        read_by(*given.read_by)
+        return
+    for tokens in given.tokens:
+        compare(given.passages, tokens, given.ways)
+
+
+if __name__ == "__main__":
+    main()

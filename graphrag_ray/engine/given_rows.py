@@ -1,0 +1,211 @@
+"""INPUT as rows instead of files: a dataset of Ray Data, a table in memory, dictionaries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from graphrag_ray.base.errors import GraphRagError, InputError
+from graphrag_ray.corpus.table_rows import Row, arrow_rows
+
+RowBatch: TypeAlias = "pa.Table | list[Mapping[str, Any]]"
+
+BATCH_BYTES = 4 << 20
+"""Of a table that is at hand: what a task reads at once. A dataset has its own blocks."""
+_ROWS_AT_ONCE = 256
+
+KINDS = (
+    "a file, folder, glob or URL; a dataset of Ray Data; a table of pandas, Arrow or whatever else has an "
+    "Arrow stream; dictionaries"
+)
+"""What INPUT can be."""
+
+
+class GivenRows:
+    """Rows in batches, for `Executor.map`: batch by batch, so that all of them are nowhere at once.
+
+    given  as KINDS says, or a function that returns one, which is called when the engine has started
+    name   what people are told it is
+    """
+
+    def __init__(self, given: Any, name: str = "") -> None:
+        self._given = given
+        self._name = name
+        self._begun = False
+        self._refuse: Callable[[Sequence[str]], str] = lambda columns: ""
+
+    def __str__(self) -> str:
+        return self._name or _kind_of(self._given)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is there, and no function that has still to be called."""
+        return not _is_function(self._given)
+
+    def open(self, refuse: Callable[[Sequence[str]], str]) -> None:
+        """Call the function, where it is one, and look at the columns. Raises InputError.
+
+        refuse: why rows with these columns cannot be read; "" where they can
+        """
+        if _is_function(self._given):
+            with _reading("calling it"):
+                self._given, self._name = self._given(), str(self)
+        if not _kind_of(self._given):
+            raise InputError(f"INPUT is of type {type(self._given).__name__}; it can be {KINDS}")
+        with _reading("its columns"):
+            columns = self._columns()
+        if columns is not None and (why := refuse(columns)):
+            raise InputError(f"INPUT ({self}): {why}")
+        self._refuse = refuse
+
+    @property
+    def size(self) -> int | None:
+        """Bytes that are in memory already, 0 of dictionaries; None of what is read elsewhere: a dataset, or
+        what a function will return."""
+        if not self.is_open or _is_dataset(self._given):
+            return None
+        if hasattr(self._given, "memory_usage"):  # a frame of pandas
+            return int(self._given.memory_usage(deep=True).sum())
+        return int(getattr(self._given, "nbytes", 0))
+
+    @property
+    def dataset(self) -> Any:
+        """The dataset, for an engine that reads it by itself; None where it is none."""
+        return self._given if _is_dataset(self._given) else None
+
+    def __iter__(self) -> Iterator[RowBatch]:
+        """The batches, one at a time. Raises InputError where reading fails, or no row has the columns."""
+        if self._begun and hasattr(self._given, "__next__"):
+            raise InputError(
+                f"INPUT ({self}) can be read only once, and had to be read again since a stored part was "
+                "damaged. That is set aside: run the same again with new rows"
+            )
+        self._begun = True
+        n_rows, batches = 0, self._batches()
+        while True:
+            with _reading(after(n_rows)):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+            n_rows += len(batch)
+
+    def _columns(self) -> Sequence[str] | None:
+        """None where only the rows know theirs."""
+        given = self._given
+        if _is_dataset(given):
+            schema = given.schema()
+            return None if schema is None else list(schema.names)
+        if isinstance(given, pa.Table | pa.RecordBatchReader):
+            return list(given.schema.names)
+        return None
+
+    def _batches(self) -> Iterator[RowBatch]:
+        given = self._given
+        if _is_dataset(given):
+            yield from given.iter_batches(batch_size=None, batch_format="pyarrow")
+        elif hasattr(given, "__arrow_c_stream__"):
+            yield from self._arrow_batches()
+        else:
+            yield from self._row_batches(given)
+
+    def _arrow_batches(self) -> Iterator[RowBatch]:
+        try:
+            stream = pa.RecordBatchReader.from_stream(self._given)
+        except pa.ArrowException:
+            if not hasattr(self._given, "to_dict"):
+                raise
+            # A frame of pandas with a column of several types.
+            yield from self._row_batches(self._given.to_dict("records"))
+            return
+        if why := self._refuse(stream.schema.names):
+            raise InputError(f"INPUT ({self}): {why}")
+        held: list[pa.RecordBatch] = []
+        for batch in stream:
+            rows = max(1, batch.num_rows * BATCH_BYTES // max(1, batch.nbytes))
+            for start in range(0, batch.num_rows, rows):
+                held.append(batch.slice(start, rows))
+                if sum(b.nbytes for b in held) >= BATCH_BYTES:
+                    yield _table(held)
+                    held = []
+        if held:
+            yield _table(held)
+
+    def _row_batches(self, rows: Iterable[Any]) -> Iterator[RowBatch]:
+        held, size = list[Mapping[str, Any]](), 0
+        columns: dict[str, None] = {}
+        iterator = iter(rows)
+        while some := list(islice(iterator, _ROWS_AT_ONCE)):
+            for row in some:
+                if not isinstance(row, Mapping):
+                    raise InputError(
+                        f"a row is of type {type(row).__name__}, not a dictionary; INPUT can be {KINDS}"
+                    )
+                columns |= dict.fromkeys(map(str, row))
+                size += sum(len(value) for value in row.values() if isinstance(value, str | bytes))
+            held += some
+            if size >= BATCH_BYTES:
+                yield held
+                held, size = [], 0
+        if columns and (why := self._refuse(list(columns))):
+            raise InputError(f"INPUT ({self}): {why}")
+        if held:
+            yield held
+
+
+@contextmanager
+def _reading(where: str) -> Iterator[None]:
+    """Raises what is raised in the block as an InputError that says where that was, and what next."""
+    try:
+        yield
+    except GraphRagError:
+        raise
+    except Exception as e:
+        raise reading_failed(where, f"{type(e).__name__}: {e}") from e
+
+
+def rows_of_batch(batch: RowBatch) -> Iterator[Row]:
+    if isinstance(batch, pa.Table):
+        return arrow_rows(batch)
+    return (Row(n, {str(name): v for name, v in row.items()}) for n, row in enumerate(batch, start=1))
+
+
+def after(n_rows: int) -> str:
+    return f"after {n_rows:,} rows" if n_rows else "its first rows"
+
+
+def reading_failed(where: str, error: str) -> InputError:
+    told = " ".join(error.split())[:500].rstrip(".")
+    return InputError(
+        f"INPUT cannot be read ({where}): {told}. Nothing of this reading is in the index; what models "
+        "answered before is kept and not paid for again. Repair what is read, and run the same again"
+    )
+
+
+def _table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    """Without what pandas adds for an index that nobody named."""
+    table = pa.Table.from_batches(batches)
+    return table.drop_columns([n for n in table.column_names if n.startswith("__index_level_")])
+
+
+def _is_dataset(given: Any) -> bool:
+    """Without importing Ray: whoever has one has imported it."""
+    return type(given).__module__.startswith("ray.data.") and hasattr(given, "map_batches")
+
+
+def _is_function(given: Any) -> bool:
+    return callable(given) and not _kind_of(given)
+
+
+def _kind_of(given: Any) -> str:
+    """What it is, for people; "" where it is nothing that can be read."""
+    if _is_dataset(given):
+        return "a dataset"
+    if hasattr(given, "__arrow_c_stream__"):
+        return "a table"
+    is_rows = isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping)
+    return "rows" if is_rows else ""

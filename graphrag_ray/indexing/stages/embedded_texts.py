@@ -1,0 +1,136 @@
+"""The texts of records that are embedded, and found by keyword: one form for both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphrag_ray.base import schema
+from graphrag_ray.base.declarations import HIERARCHIES
+from graphrag_ray.base.ids import report_id
+from graphrag_ray.corpus.document_titles import header
+from graphrag_ray.corpus.metadata import columns_of, metadata_lines
+from graphrag_ray.indexing.results import Results
+from graphrag_ray.indexing.stages.kept_documents import pairs_of
+from graphrag_ray.reports.report_context import shown_content
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parts import Part, read_part, read_table
+
+TEXTS = pa.schema([("id", pa.string()), ("kind", pa.string()), ("text", pa.large_string())])
+_ABOUT = ["id", "title", "creation_date", "path", "row"]
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Parts that hold the texts of records of a kind.
+
+    documents    of chunks: parts that hold their documents, whose titles and dates are said above them;
+                 none: nothing is said
+    columns      of the documents' metadata, which are said, too
+    report_ids   of reports, by number of their communities in the hierarchy
+    """
+
+    kind: str
+    parts: Sequence[Part]
+    documents: Sequence[Part] = ()
+    columns: tuple[str, ...] = ()
+    report_ids: pa.Array | None = None
+
+
+def written_texts(results: Results, columns: tuple[str, ...] | None) -> dict[str, list[Texts]]:
+    """By kind, in groups, the parts that hold the texts of its records.
+
+    columns: of the documents' metadata, which are said above chunks beside title and date; None: nothing is
+    """
+    groups: dict[str, Sequence[Sequence[Part]]] = {}
+    if results.graph:
+        described = results.graph.described.tables
+        groups = {"entity": described["entities"], "relationship": described["relationships"]}
+    groups["text_unit"] = results.corpus.tables["text_units"]
+    for name, hierarchy in results.hierarchies.items():
+        groups[HIERARCHIES[name].reports] = hierarchy.reports.tables["reports"]
+    found = {kind: [Texts(kind, group) for group in groups_] for kind, groups_ in groups.items()}
+    if columns is not None:
+        documents = results.corpus.tables["documents"]
+        found["text_unit"] = [
+            replace(x, documents=of, columns=columns)
+            for x, of in zip(found["text_unit"], documents, strict=True)
+        ]
+    return found
+
+
+def communities_of(results: Results) -> dict[str, list[str]]:
+    """By kind of their reports, the ids of all communities, by number in the hierarchy."""
+    return {HIERARCHIES[name].reports: hierarchy.ids for name, hierarchy in results.hierarchies.items()}
+
+
+def by_part(groups: Sequence[Texts]) -> list[Texts]:
+    """The parts one by one; of chunks, each with no more documents than it takes."""
+    found = []
+    for x in groups:
+        if not x.documents:
+            found += [replace(x, parts=[part]) for part in x.parts]
+            continue
+        for documents, parts in pairs_of(list(x.documents), list(x.parts)):
+            found += [replace(x, parts=[part], documents=documents) for part in parts]
+    return found
+
+
+def ids_of_reports(ids: list[str]) -> pa.Array:
+    """By number of their communities in the hierarchy. ids: of the communities."""
+    return pa.array([report_id(id_) for id_ in ids], pa.string())
+
+
+def load_texts(store: Store, x: Texts) -> Iterator[pa.Table]:
+    """Kind, id and text of the records that some parts of a kind hold."""
+    kind = x.kind
+    headers = _headers(store, x)
+    for part in x.parts:
+        table = read_part(store, part)
+        if x.report_ids is not None:
+            id_ = x.report_ids.take(table["number"].combine_chunks())
+            text = pa.array([shown_content(t) for t in table["full_content"].to_pylist()], pa.string())
+        else:
+            id_ = table["id"]
+            text = _chunk_text(table, headers) if kind == "text_unit" else _element_text(kind, table)
+        columns = [id_, pa.array([kind] * table.num_rows, pa.string()), text.cast(pa.large_string())]
+        yield pa.table(columns, schema=TEXTS)
+
+
+def _headers(store: Store, x: Texts) -> dict[str, Callable[[str], str]]:
+    """By id of a document, what makes the header of a chunk's text."""
+    if not x.documents:
+        return {}
+    names = [*_ABOUT, "raw_data"] if x.columns else _ABOUT
+    rows = read_table(store, x.documents, names, schema.DOCUMENTS).to_pylist()
+    return {
+        r["id"]: partial(
+            header,
+            *(r["title"], r["creation_date"], r["path"] or "", r["row"] or ""),
+            more=metadata_lines(columns_of(r["raw_data"]), x.columns) if x.columns else "",
+        )
+        for r in rows
+    }
+
+
+def _chunk_text(table: pa.Table, headers: Mapping[str, Callable[[str], str]]) -> pa.Array | pa.ChunkedArray:
+    """The texts of chunks, below what is said of their documents."""
+    if not headers:
+        return table["text"]
+    texts, of = table["text"].to_pylist(), table["document_id"].to_pylist()
+    return pa.array(
+        [headers[d](t) + t if d in headers else t for d, t in zip(of, texts, strict=True)],
+        pa.large_string(),
+    )
+
+
+def _element_text(kind: str, table: pa.Table) -> pa.ChunkedArray:
+    """The texts that Microsoft GraphRAG embeds: an entity's "title: description"."""
+    if kind == "entity":
+        return pc.binary_join_element_wise(table["title"], table["description"], ": ")
+    ends = pc.binary_join_element_wise(table["source"], table["target"], " – ")
+    return pc.binary_join_element_wise(ends, table["description"], ": ")

@@ -1,0 +1,200 @@
+"""Leiden's hierarchy of the entities (paper 3.1.4, 3.1.5) as a run builds it, and its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphrag_ray.base import schema
+from graphrag_ray.base.ids import report_id
+from graphrag_ray.engine.executor import Tables
+from graphrag_ray.graph.hierarchy import Ints
+from graphrag_ray.indexing.results import ExtractedGraph
+from graphrag_ray.indexing.run import Result, Run
+from graphrag_ray.indexing.stages.about_stage import tell_about
+from graphrag_ray.indexing.stages.blocks import element_slice
+from graphrag_ray.indexing.stages.communities_stage import LEIDEN, Layout, find_communities, load_layout
+from graphrag_ray.indexing.stages.reports_stage import community_ids, write_reports
+from graphrag_ray.indexing.stages.short_ids import Numbers, Rendered, number, prefixes_of, renumbered
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parts import Part, read_table
+
+COMMUNITIES_AT_ONCE = 2_000
+ELEMENTS_AT_ONCE = 200_000
+"""Communities of a part hold so many nodes and edges together, or there is one only: those of the coarsest
+level hold the whole graph between them, with all its lists of text units."""
+
+_Shared: TypeAlias = tuple[Layout, pa.Array, Ints]
+"""The layout, and by community its id and its human_readable_id."""
+
+
+@dataclass(frozen=True)
+class LeidenHierarchy:
+    """See `BuiltHierarchy`."""
+
+    found: Result
+    layout: Layout
+    ids: list[str]
+    about: Result
+    reports: Result
+
+    @property
+    def results(self) -> Sequence[Result]:
+        return (self.about, self.reports)
+
+    @property
+    def counts(self) -> Mapping[str, Any]:
+        return {name: self.found.counts[name] for name in ("levels", "modularity", "components")}
+
+    def numbers(self, run: Run) -> dict[str, Numbers]:
+        """Communities level by level."""
+        ids, level = pa.array(self.ids, pa.string()), self.layout.hierarchy.level
+        by_level = np.lexsort((np.arange(len(ids)), level))
+        communities = number(run, "communities", prefixes_of(ids), by_level)
+        report_ids = pa.array([report_id(i) for i in self.ids], pa.string())
+        # A report bears its community's number, as everywhere in this family of tools.
+        reports = renumbered(report_ids, communities.of(ids), communities.next)
+        return {"communities": communities, "community_reports": reports}
+
+    def tables(
+        self, run: Run, numbers: Callable[[], dict[str, Numbers]], period: str
+    ) -> dict[str, list[Part]]:
+        ids = pa.array(self.ids, pa.string())
+        shared = run.executor.share((self.layout, ids, numbers()["communities"].of(ids)))
+        return {
+            "communities": _communities(run, shared, self.layout, period),
+            "community_reports": _reports(run, numbers, shared, self.reports, period),
+        }
+
+
+def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> LeidenHierarchy:
+    """Communities of the graph, and their reports; before the first report, what the corpus is about."""
+    assert graph is not None, "declared to be over entities"
+    found = find_communities(run, graph.merged, graph.described)
+    layout = load_layout(run, graph.merged, graph.described, found)
+    ids = community_ids(layout)
+    about = tell_about(run, corpus, layout)
+    return LeidenHierarchy(found, layout, ids, about, write_reports(run, corpus, found, layout, ids))
+
+
+def _communities(run: Run, shared: Callable[[], _Shared], layout: Layout, period: str) -> list[Part]:
+    h, edge_community = layout.hierarchy, layout.elements.edge_community
+    order = np.lexsort((np.arange(h.n_communities), h.level))
+    first, last = (np.searchsorted(edge_community, ends) for ends in (np.arange(h.n_communities), h.last))
+    inputs = _batches(order, (h.sizes() + last - first)[order])
+    written = run.executor.map("finish", partial(_community_table, shared, period), inputs)
+    return [p for w in written for p in w.get("communities", [])]
+
+
+def _batches(order: Ints, elements: Ints) -> list[Ints]:
+    """Communities that are finished together: COMMUNITIES_AT_ONCE and ELEMENTS_AT_ONCE at most."""
+    batches, start, held = [], 0, 0
+    for at, n in enumerate(elements.tolist()):
+        if at > start and (at - start == COMMUNITIES_AT_ONCE or held + n > ELEMENTS_AT_ONCE):
+            batches.append(order[start:at])
+            start, held = at, 0
+        held += n
+    return [*batches, order[start:]] if len(order) else []
+
+
+def _community_table(
+    shared: Callable[[], _Shared], period: str, store: Store, wanted: Ints
+) -> Iterator[Tables]:
+    layout, ids, numbers = shared()
+    h, edge_community = layout.hierarchy, layout.elements.edge_community
+    rows = []
+    for c in wanted.tolist():
+        members = element_slice(
+            store, layout.blocks["entities"], h.start[c], h.end[c], ["id", "text_unit_ids"]
+        )
+        low, high = np.searchsorted(edge_community, [c, h.last[c]])
+        inside = element_slice(store, layout.blocks["relationships"], low, high, ["id", "text_unit_ids"])
+        # The text of a community is that of its relationships; without any, its members'.
+        of_text = inside if inside.num_rows else members
+        units = pc.unique(pc.list_flatten(of_text["text_unit_ids"])) if of_text.num_rows else pa.array([])
+        rows.append(
+            {
+                "id": ids[c].as_py(),
+                "human_readable_id": int(numbers[c]),
+                "community": int(numbers[c]),
+                "level": int(h.level[c]),
+                "parent": int(numbers[h.parent[c]]) if h.parent[c] >= 0 else -1,
+                "children": [int(numbers[k]) for k in h.children(c)],
+                "title": f"Community {numbers[c]}",
+                "entity_ids": members["id"].to_pylist(),
+                "relationship_ids": inside["id"].to_pylist(),
+                "text_unit_ids": units.to_pylist(),
+                "period": period,
+                "size": int(h.end[c] - h.start[c]),
+                "hierarchy": LEIDEN,
+                "packed": bool(h.packed[c]),
+            }
+        )
+    yield {"communities": pa.Table.from_pylist(rows, schema=schema.COMMUNITIES)}
+
+
+def _reports(
+    run: Run,
+    numbers: Callable[[], dict[str, Numbers]],
+    shared: Callable[[], _Shared],
+    reports: Result,
+    period: str,
+) -> list[Part]:
+    """Reports with references as people read them: human_readable_ids."""
+    inputs = [group for group in reports.tables["reports"] if group]
+    written = run.executor.map("finish", partial(_report_table, numbers, shared, period), inputs)
+    return [p for w in written for p in w.get("community_reports", [])]
+
+
+def _report_table(
+    numbers: Callable[[], dict[str, Numbers]],
+    shared: Callable[[], _Shared],
+    period: str,
+    store: Store,
+    parts: list[Part],
+) -> Iterator[Tables]:
+    layout, ids, known = shared()
+    h = layout.hierarchy
+    shown = Rendered(numbers())
+    rows = []
+    written = read_table(store, parts).to_pylist()
+    shown.prepare(reference for row in written for reference in row["references"])
+    for row in written:
+        c = row.pop("number")
+        findings = [{k: shown.render(v) for k, v in f.items()} for f in row["findings"]]
+        summary, explanation = shown.render(row["summary"]), shown.render(row["rating_explanation"])
+        content = {
+            "title": row["title"],
+            "summary": summary,
+            "rating": row["rank"],
+            "rating_explanation": explanation,
+            "findings": findings,
+        }
+        rows.append(
+            {
+                **row,
+                "id": report_id(ids[c].as_py()),
+                "human_readable_id": int(known[c]),
+                "community": int(known[c]),
+                "level": int(h.level[c]),
+                "parent": int(known[h.parent[c]]) if h.parent[c] >= 0 else -1,
+                "children": [int(known[k]) for k in h.children(c)],
+                "summary": summary,
+                "full_content": shown.render(row["full_content"]),
+                "rating_explanation": explanation,
+                "findings": findings,
+                "full_content_json": orjson.dumps(content, option=orjson.OPT_INDENT_2).decode(),
+                "period": period,
+                "size": int(h.end[c] - h.start[c]),
+                "hierarchy": LEIDEN,
+            }
+        )
+    rows.sort(key=lambda r: (r["level"], r["community"]))
+    yield {"community_reports": pa.Table.from_pylist(rows, schema=schema.COMMUNITY_REPORTS)}

@@ -1,0 +1,54 @@
+"""The hierarchy whose levels and reports a question reads."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from graphrag_ray.base.declarations import HIERARCHIES, HierarchyKind
+from graphrag_ray.base.errors import UsageError
+from graphrag_ray.query.method import Given, Rows
+
+
+def hierarchy_of(there: Sequence[str], name: str | None = None) -> HierarchyKind:
+    """That of this name; None: the first of those that an index has. Raises UsageError where it lacks it."""
+    if name is not None and name not in HIERARCHIES:
+        raise UsageError(f"there is no hierarchy {name!r}; there is {', '.join(HIERARCHIES)}")
+    known = [own for own in there if own in HIERARCHIES] or ["leiden"]
+    if name is not None and name not in known:
+        raise UsageError(
+            f"this index has no hierarchy {name!r}; {_which(known)}. `graphrag-ray index` with --set "
+            f"hierarchies={','.join([*known, name])} adds it"
+        )
+    return HIERARCHIES[name or known[0]]
+
+
+def asked_hierarchy(given: Given, name: str | None = None, *, over: str = "") -> HierarchyKind:
+    """That of this name; None: that of the settings. over: the kind of record that it must be over, where the
+    method needs one.
+
+    Raises UsageError where the snapshot does not have it, or it is over records of another kind.
+    """
+    there = given.settings.hierarchies
+    kind = hierarchy_of(there, name or given.settings.query.hierarchy)
+    if over and kind.over != over:
+        fitting = [name for name in there if HIERARCHIES[name].over == over]
+        if not fitting:
+            raise UsageError(
+                f"this index has no graph: its hierarchies ({', '.join(there)}) are not over {over} records"
+            )
+        raise UsageError(f"hierarchy {kind.name!r} is not over {over} records; {_which(fitting)}")
+    return kind
+
+
+def reports_of(kind: HierarchyKind) -> Rows:
+    """All reports: what `levels` needs of them, and their ids."""
+    return Rows(kind.reports_table, ["id", "community", "n_tokens", "hierarchy"])
+
+
+def communities_of(kind: HierarchyKind) -> Rows:
+    """All communities: what `levels` needs of them."""
+    return Rows(kind.communities, ["community", "level", "parent", "hierarchy"])
+
+
+def _which(names: Collection[str]) -> str:
+    return f"it has {', '.join(names)}" if names else "it has none that could be asked"

@@ -1,0 +1,35 @@
+"""What follows from the declared stages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import graphrag_ray.indexing.stages
+from graphrag_ray.base.declarations import ASKING_STAGES, JOURNALS, STAGES, concerned
+
+
+def test_every_stage_has_a_file_of_its_own_and_reads_stages_before_it():
+    files = {path.stem for path in Path(graphrag_ray.indexing.stages.__path__[0]).glob("*.py")}
+    before: set[str] = set()
+    for stage in STAGES.values():
+        assert (stage.module or f"{stage.name}_stage") in files
+        assert set(stage.reads) <= before
+        before.add(stage.name)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "dialogues"),
+    [
+        ("report", {"report", "embed"}),
+        ("describe", {"describe", "report", "embed"}),
+        ("claims", {"claims", "report", "embed"}),
+        ("extract_examples", {"extract", "claims", "describe", "report", "embed"}),
+        ("correct", {stage.dialogue for stage in ASKING_STAGES}),
+    ],
+)
+def test_a_changed_prompt_concerns_its_dialogue_and_those_that_read_what_comes_of_it(
+    prompt: str, dialogues: set[str]
+):
+    assert concerned(prompt) == dialogues < set(JOURNALS)

@@ -1,0 +1,38 @@
+"""The HTTP below a client."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from pathlib import Path
+from typing import Any
+
+import certifi
+import httpx2
+import pytest
+
+from graphrag_ray.llm import connection
+from graphrag_ray.settings.index_settings import Endpoint, Model
+
+
+def test_certificates_are_read_once_and_again_where_others_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    connection._trusted.cache_clear()
+    model = Model(provider="openai", model="m")
+    read: list[str] = []
+    create = httpx2.create_ssl_context
+
+    def noted(verify: ssl.SSLContext | bool = True, **more: Any) -> ssl.SSLContext:
+        if verify is True:
+            read.append(os.environ["SSL_CERT_FILE"])
+        return create(verify, **more)
+
+    monkeypatch.setattr(httpx2, "create_ssl_context", noted)
+    monkeypatch.delenv("SSL_CERT_DIR", raising=False)
+    theirs, ours = certifi.where(), str(tmp_path / "own.pem")
+    Path(ours).write_bytes(Path(theirs).read_bytes())
+    for file in (theirs, theirs, ours, theirs):
+        monkeypatch.setenv("SSL_CERT_FILE", file)
+        connection.openai_client(Endpoint(), model, None)
+    assert read == [theirs, ours]
