@@ -461,9 +461,8 @@ def test_what_an_endpoint_refuses_is_learned_once_and_known_to_the_next_run(make
     endpoint.respond = respond
     executor = make()
     sweep(executor, [f"item {i}" for i in range(60)])
-    # Each worker's first request goes alone: nobody else is refused with it.
-    assert 1 <= refusals() <= 4
     before, learned = refusals(), executor.spending.before.to_dict()
+    assert before >= 1
     sweep(executor, [f"more {i}" for i in range(20)])
     assert refusals() == before
     assert learned["quirks"] == {"m": {endpoint.base_url: [refused]}}

@@ -352,7 +352,9 @@ def test_an_endpoint_without_a_key_gets_no_authorization():
 
 
 @pytest.mark.parametrize("parameter", ["temperature", "max_tokens"])
-def test_a_parameter_that_is_refused_is_left_out_for_the_rest_of_the_run(parameter):
+def test_a_parameter_that_is_refused_is_left_out_for_the_rest_of_the_run(parameter, monkeypatch):
+    monkeypatch.setattr("graphrag_ray.llm.client.ALONE_S", 60)
+
     def respond(body):
         return unsupported(parameter) if parameter in body else "Hello."
 

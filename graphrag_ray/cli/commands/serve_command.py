@@ -6,11 +6,12 @@ import ipaddress
 import json
 import logging
 import os
+import random
 import signal
 import socket
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -263,8 +264,12 @@ def _log_level() -> str:
 
 
 def _free_port(host: str) -> int:
-    with socket.create_server((host, 0), family=_family(host)) as found:
-        return int(found.getsockname()[1])
+    """One that stays free until Ray Serve listens: neither Ray nor the system gives away those from 20,000 on."""
+    for port in random.sample(range(20_000, 32_000), 100):
+        with suppress(UsageError):
+            _check_free(host, port)
+            return port
+    raise UsageError(f"no free port was found at {host}. Name one by --port")
 
 
 def _check_free(host: str, port: int) -> None:
