@@ -264,7 +264,7 @@ def _log_level() -> str:
 
 
 def _free_port(host: str) -> int:
-    """One that stays free until Ray Serve listens: neither Ray nor the system gives away those from 20,000 on."""
+    """One that stays free until Ray Serve listens: of those that neither Ray nor the system gives away."""
     for port in random.sample(range(20_000, 32_000), 100):
         with suppress(UsageError):
             _check_free(host, port)
