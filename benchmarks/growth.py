@@ -26,15 +26,18 @@ from typing import Any
 from corpus import write_corpus
 from processes import Totals, measured
 
+from graphrag_ray.base.declarations import STAGES
+
 _STEP = re.compile(r"^(\w+) {2,}(?:[\d.,]+ s|unchanged)\b")
 SMALL = "Alice Ferrant worked with Dudand Institute about the lease. Nobody else came.\n"
 MB = 1e6
 
 
 def lap_of(line: str) -> str | None:
-    """The step that a line of `graphrag-ray index` says has ended."""
+    """The step that a line of `graphrag-ray index` says has ended. What is done within a step, as merging its
+    journal, has a line of its own and is part of it."""
     match = _STEP.match(line)
-    return match.group(1) if match else None
+    return match.group(1) if match and match.group(1) in STAGES else None
 
 
 def corpus(work: Path, tokens: int, seed: int, exponent: float) -> tuple[Path, Mapping[str, Any]]:
