@@ -235,11 +235,14 @@ def expected_relationships(texts: Iterable[str]) -> dict[tuple[str, str], int]:
 
 
 def everything(opened: Index) -> dict[str, list[dict[str, Any]]]:
-    """All tables of a snapshot as rows, without the times that stand in failures."""
+    """All tables of a snapshot as rows, without the times that stand in failures; and without those that only
+    say where rows lie."""
     out = {}
     for name in sorted(opened.manifest.tables):
+        if name.startswith("rows_"):
+            continue
         parts = opened.manifest.parts(name)
-        if name.startswith("search_"):
+        if any(blobs.is_blob(part.path) for part in parts):
             out[name] = [{"holds": content_hash(blobs.mapped(opened.store, part))} for part in parts]
             continue
         rows = rows_of(opened, name) if parts else []

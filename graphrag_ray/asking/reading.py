@@ -13,15 +13,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.query.method import Rows
+from graphrag_ray.search import row_index
+from graphrag_ray.search.mapped_arrays import strings
+from graphrag_ray.search.row_index import RowIndex, halves
+from graphrag_ray.store import blobs
 from graphrag_ray.store.files import WHOLE_BYTES, Store
+from graphrag_ray.store.in_threads import in_threads
+from graphrag_ray.store.pages import Ints, Pages
+from graphrag_ray.store.pages import read as read_pages
 from graphrag_ray.store.parquet import is_one_of
-from graphrag_ray.store.parts import Part, conformed, read_rows, read_table
+from graphrag_ray.store.parts import Part, conformed, damage_told, read_rows, read_table
 from graphrag_ray.store.snapshots import Manifest, being_read
 
 PARTS_AT_ONCE = 8
@@ -32,12 +40,13 @@ LARGE_BYTES = 64 << 20
 
 
 class Kept:
-    """Columns of parts that were read, by path and name, as far as there is room. Parts never change, so
-    none grows stale."""
+    """Columns of parts that were read, or pages of them, by path and name, as far as there is room. Parts
+    never change, so none grows stale."""
 
     def __init__(self, limit_bytes: int = KEPT_BYTES) -> None:
         self._limit, self._size = limit_bytes, 0
         self._columns: OrderedDict[tuple[str, str], pa.ChunkedArray] = OrderedDict()
+        self._indexes: dict[str, RowIndex] = {}
         self._lock = threading.Lock()
 
     def of(self, path: str, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
@@ -48,12 +57,18 @@ class Kept:
                 self._columns.move_to_end((path, name))
         return found
 
-    def add(self, path: str, table: pa.Table) -> None:
+    def index(self, store: Store, part: Part) -> RowIndex:
+        """An index of rows, in mapped memory. Raises CorruptPart, StoreError."""
+        if part.path not in self._indexes:
+            self._indexes[part.path] = blobs.opened(store, part, "rows", row_index.read, row_index.check)
+        return self._indexes[part.path]
+
+    def add(self, path: str, columns: Mapping[str, pa.ChunkedArray]) -> None:
         with self._lock:
-            for name in table.column_names:
+            for name, column in columns.items():
                 if (path, name) not in self._columns:
-                    self._columns[path, name] = table[name]
-                    self._size += table[name].nbytes
+                    self._columns[path, name] = column
+                    self._size += column.nbytes
             while self._size > self._limit and self._columns:
                 self._size -= self._columns.popitem(last=False)[1].nbytes
 
@@ -99,6 +114,10 @@ class Reader:
         wanted = pa.array(sorted(set(need.ids)), pa.string())
         is_large = sum(part.bytes for part in self.manifest.parts(need.table)) > LARGE_BYTES
 
+        with being_read(self.store, self.manifest):
+            if (indexed := self._indexed(need)) is not None:
+                return indexed
+
         def of(part: Part) -> pa.Table:
             if is_large:
                 found = read_rows(self.store, part, need.columns, need.by, wanted)
@@ -112,6 +131,73 @@ class Reader:
 
         with being_read(self.store, self.manifest):
             return self._together(need.table, schema_of(need.table, need.columns).empty_table(), of)
+
+    def _indexed(self, need: Rows) -> pa.Table | None:
+        """`rows` by the indexes of a table's parts; None where there are none, or not by that column."""
+        parts = self.manifest.parts(need.table)
+        of_rows = self.manifest.parts(schema.rows_table(need.table))
+        if not parts or len(of_rows) != len(parts):
+            return None
+        indexes = [self.kept.index(self.store, part) for part in of_rows]
+        if any(
+            index.n_rows != part.rows or (need.by != "id" and need.by not in index.pairs)
+            for part, index in zip(parts, indexes, strict=True)
+        ):
+            return None
+        high, low, ids = halves(need.ids or ())
+
+        def rows_in(index: RowIndex) -> tuple[Ints, Ints]:
+            return index.rows_of(high, low) if need.by == "id" else index.rows_with(need.by, high, need.most)
+
+        found = [(part, index, *rows_in(index)) for part, index in zip(parts, indexes, strict=True)]
+        found = [of_part for of_part in found if len(of_part[2])]
+        far = self.store.local_path(parts[0].path) is None
+        read = in_threads if far else map
+        tables = list(
+            read(lambda of: self._read_rows(need, ids, *of), found, *([PARTS_AT_ONCE] if far else []))
+        )
+        return pa.concat_tables([schema_of(need.table, need.columns).empty_table(), *tables])
+
+    def _read_rows(
+        self, need: Rows, ids: Sequence[str], part: Part, index: RowIndex, found: Ints, whose: Ints
+    ) -> pa.Table:
+        """Rows of a part. found: these, with each wanted id that they hold; whose: its place among `ids`."""
+        rows = np.unique(found)
+
+        def column(name: str) -> pa.Array | pa.ChunkedArray:
+            field = schema.TABLES[need.table].field(name)
+            if name == "id":
+                return strings(index.ids_of(rows))
+            if name == need.by and need.only_these and pa.types.is_list(field.type):
+                order = np.argsort(found, kind="stable")
+                ends = np.searchsorted(found[order], rows, "right")
+                held = strings(ids[at] for at in whose[order].tolist())
+                return pa.ListArray.from_arrays(pa.array([0, *ends.tolist()], pa.int32()), held)
+            if name in index.pages:
+                return self._paged(part, field, Pages(**index.pages[name]), rows)
+            return self._columns(need.table, part, [name])[name].take(pa.array(rows))
+
+        of = schema_of(need.table, need.columns)
+        return pa.table([column(name) for name in need.columns], of.names).cast(of)
+
+    def _paged(self, part: Part, field: pa.Field, pages: Pages, rows: Ints) -> pa.ChunkedArray:
+        """Rows of a column of a part, of which only the pages that hold them are read."""
+        at = pages.of(rows)
+        wanted = np.unique(at)
+        names = [f"{field.name}/{page}" for page in wanted.tolist()]
+        found = self.kept.of(part.path, names)
+        lacking = [n for n, name in enumerate(names) if name not in found]
+        if lacking:
+            with damage_told(self.store, part.path):
+                read = read_pages(self.store, part, field, pages, wanted[lacking])
+            new = {names[n]: pa.chunked_array([array]) for n, array in zip(lacking, read, strict=True)}
+            self.kept.add(part.path, new)
+            found |= new
+        joined = pa.chunked_array([chunk for name in names for chunk in found[name].chunks], field.type)
+        lengths = pages.first[wanted + 1].astype(np.int64) - pages.first[wanted]
+        before = np.cumsum(lengths) - lengths
+        places = before[np.searchsorted(wanted, at)] + rows - pages.first[at]
+        return joined.take(pa.array(places))
 
     def scan(self, name: str, columns: Sequence[str], of: Callable[[pa.Table], pa.Table]) -> pa.Table:
         """What `of` makes of some columns of a table, part by part: for what no id leads to."""
@@ -142,8 +228,9 @@ class Reader:
         found = self.kept.of(part.path, names)
         if missing := [name for name in names if name not in found]:
             read = read_table(self.store, [part], missing, schema.TABLES[table])
-            self.kept.add(part.path, read)
-            found |= {name: read[name] for name in missing}
+            new = {name: read[name] for name in missing}
+            self.kept.add(part.path, new)
+            found |= new
         return pa.table({name: found[name] for name in names}, schema=schema_of(table, names))
 
 

@@ -96,7 +96,7 @@ _STAGES = (
         writes=("embeddings", ""),
     ),
     Stage("search", 1, reads=("read", "describe", "reports", "embed")),
-    Stage("finish", 1, reads=("read", "merge", "describe", "communities", "reports", "embed", "search")),
+    Stage("finish", 2, reads=("read", "merge", "describe", "communities", "reports", "embed", "search")),
 )
 
 STAGES: Mapping[str, Stage] = {stage.name: stage for stage in _STAGES}

@@ -11,9 +11,11 @@ in `store/journal.py`, since it knows nothing of GraphRAG.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 
-from graphrag_ray.base.declarations import SEARCHED
+from graphrag_ray.base.declarations import HIERARCHIES, SEARCHED
 
 _ids = pa.list_(pa.string())
 
@@ -199,6 +201,11 @@ def search_table(kind: str, by: str) -> str:
     return f"search_{kind}_{by}"
 
 
+def rows_table(table: str) -> str:
+    """The table whose parts tell where the rows of each part of a table lie (`search/row_index.py`)."""
+    return f"rows_{table}"
+
+
 FAILURES = _table(
     # items of the last run that have no result
     ("stage", pa.string()),  # read, extract, claims, describe, report, embed, search
@@ -224,3 +231,18 @@ TABLES: dict[str, pa.Schema] = {
     "community_reports": COMMUNITY_REPORTS,
     "failures": FAILURES,
 }
+
+_BY_MEMBER: Mapping[str, tuple[str, ...]] = {"entity_ids": ()}
+_BY_ENDS = dict.fromkeys(("source_id", "target_id"), ("combined_degree", "weight"))
+
+LOOKED_UP: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "documents": {},
+    "text_units": {},
+    "entities": {},
+    "relationships": _BY_ENDS,
+    "covariates": {"subject_entity_id": ()},
+    **{kind.communities: _BY_MEMBER if kind.over == "entity" else {} for kind in HIERARCHIES.values()},
+    **{kind.reports_table: {} for kind in HIERARCHIES.values()},
+}
+"""Tables of which questions read single rows, found by their ids, or by the ids in these columns; of one such
+id first those with the highest values in the columns beside it."""

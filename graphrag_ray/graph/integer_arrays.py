@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -83,8 +83,10 @@ def text_units_by_key(instances: pa.Table, key_column: str) -> TextUnits:
     return TextUnits(key, keys, lists, n_units)
 
 
-def id_prefixes(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.uint64] | None:
+def id_prefixes(column: pa.ChunkedArray | pa.Array, half: Literal[0, 1] = 0) -> npt.NDArray[np.uint64] | None:
     """The first 64 bits of each id of a string column (`ids.prefixes`, read from Arrow's buffers).
+
+    half: 1: the last 64 bits
 
     None where some value is not an id: null, of another length than 32, or not lower-case hex.
     """
@@ -92,14 +94,14 @@ def id_prefixes(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.uint64] | 
     parts = []
     for chunk in chunks:
         for at in range(0, len(chunk), _ROWS):
-            part = _prefixes(chunk.slice(at, _ROWS))
+            part = _prefixes(chunk.slice(at, _ROWS), half)
             if part is None:
                 return None
             parts.append(part)
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.uint64)
 
 
-def _prefixes(strings: pa.Array) -> npt.NDArray[np.uint64] | None:
+def _prefixes(strings: pa.Array, half: int) -> npt.NDArray[np.uint64] | None:
     if strings.null_count:
         return None
     wide = strings.cast(pa.large_string())
@@ -111,7 +113,7 @@ def _prefixes(strings: pa.Array) -> npt.NDArray[np.uint64] | None:
     digits = _NIBBLE[data.reshape(-1, ID_LENGTH)]
     if (digits > 15).any():
         return None
-    digits = digits[:, :_PREFIX]
+    digits = digits[:, half * _PREFIX : (half + 1) * _PREFIX]
     octets = np.ascontiguousarray((digits[:, 0::2] << 4) | digits[:, 1::2])
     return octets.view(">u8").ravel().astype(np.uint64)
 

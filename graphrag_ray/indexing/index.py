@@ -63,6 +63,10 @@ UNSEEN_TITLES = (
     "chunking.prepend=auto asks it again about each chunk whose document has a date, or a title of its own; "
     "`estimate` with the same tells what that costs"
 )
+WITHOUT_ROWS = (
+    "This index was made by an earlier version: its tables are written once more, so that a question reads "
+    "only the rows that it needs. No model is asked for that"
+)
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,10 @@ def index(
             if not run.settings.chunking.prepend:
                 observer.note(UNSEEN_TITLES)
         run.prompts = load_prompts(settings.prompts_dir, run.settings.prompts)
+        if run.parent is not None and not any(
+            schema.rows_table(name) in run.parent.tables for name in schema.LOOKED_UP
+        ):
+            observer.note(WITHOUT_ROWS)
         names = load_names(run.settings)
         if told := tell_unfinished(store, JOURNALS):
             observer.note(told)

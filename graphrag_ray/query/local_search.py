@@ -51,6 +51,10 @@ MOST_AMONG = 10_000
 """Where the entities have more chunks, the nearest are looked for in the whole corpus: a list of the chunks
 of an entity that is everywhere takes longer to search by than to do without."""
 
+MOST_EDGES = 1_000
+"""Relationships of an entity that are looked at in each direction, those with the best connected entities
+first: a name that is everywhere may have a million."""
+
 ENTITIES = ["id", "text_unit_ids"]
 MEMBERS = ["id", "level", "hierarchy", "entity_ids"]
 EDGES = ["id", "source_id", "target_id", "combined_degree", "weight", "text_unit_ids"]
@@ -139,10 +143,10 @@ def _around(
     entities: Sequence[str], given: Given, chunks: Collection[str] | None
 ) -> Generator[Any, Any, _Around]:
     leaving, arriving, claims, communities = yield (
-        Rows("relationships", EDGES, entities, by="source_id"),
-        Rows("relationships", EDGES, entities, by="target_id"),
+        Rows("relationships", EDGES, entities, by="source_id", most=MOST_EDGES),
+        Rows("relationships", EDGES, entities, by="target_id", most=MOST_EDGES),
         Rows("covariates", CLAIMS, entities, by="subject_entity_id"),
-        Rows(asked_hierarchy(given).communities, MEMBERS, entities, by="entity_ids"),
+        Rows(asked_hierarchy(given).communities, MEMBERS, entities, by="entity_ids", only_these=True),
     )
 
     only = None if chunks is None else set(chunks)

@@ -35,12 +35,16 @@ class Rows:
     """Rows of a table, in its order.
 
     ids   only the rows whose column `by` is one of these or, for a column of lists, holds one; None: all
+    most  of each id at least so many rows, the first by rank (`schema.LOOKED_UP`); more may be left out
+    only_these  where `by` is a column of lists: what else these hold may be left out
     """
 
     table: str
     columns: Sequence[str]
     ids: Sequence[str] | None = None
     by: str = "id"
+    most: int | None = None
+    only_these: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,17 +31,26 @@ def unpacked(
     types: of the numbers that there can be. Raises ValueError for what `packed` has not made of them; what
     stands in the strings, `check_ids` looks at.
     """
+    arrays = arrays_in(data)
+    if "ids" not in arrays:
+        raise ValueError("it holds no such arrays: ids are missing")
+    ids = arrays.pop("ids")
+    if ids.type != pa.string() or any(a.type != types.get(n) for n, a in arrays.items()):
+        raise ValueError("its arrays are of other types")
+    return ids, {name: numbers(array) for name, array in arrays.items()}
+
+
+def arrays_in(data: pa.Buffer) -> dict[str, pa.Array]:
+    """The arrays that `packed` made a file of, without copying them. Raises ValueError for another file."""
     try:
         row = pa.ipc.open_file(pa.BufferReader(data)).get_batch(0)
         row.validate()
         arrays = {name: row.column(name).values for name in row.schema.names}
-        ids = arrays.pop("ids")
-        expected = {name: types[name] for name in arrays}
-        if row.num_rows != 1 or ids.type != pa.string() or {n: a.type for n, a in arrays.items()} != expected:
-            raise ValueError("its arrays are of other types")
-        return ids, {name: numbers(array) for name, array in arrays.items()}
     except (pa.ArrowException, KeyError, AttributeError, TypeError, BufferError, OSError) as e:
         raise ValueError(f"it holds no such arrays ({e})") from e
+    if row.num_rows != 1 or len(arrays) != len(row.schema):
+        raise ValueError("its arrays are of other types")
+    return arrays
 
 
 def check_ids(ids: pa.StringArray) -> None:

@@ -22,6 +22,12 @@ T = TypeVar("T")
 _HASH_LENGTH = 32
 _ROW_GROUP_ROWS = 1 << 15
 """What is read at once of a large file of which few rows are wanted. Files are 6% larger than in one."""
+_PAGE_BYTES = 16 << 10
+"""Of a page of a table of which single rows are read, before it is packed."""
+_PAGE_ROWS = 8
+"""A page may be larger by so many rows: its size is looked at after each."""
+_LEVEL = 6
+"""Of zstd, which makes up for small pages."""
 _HERE: dict[str, Any] = {"use_threads": False}
 """Decoded in this thread. Arrow's own let go of the bytes a moment after the table is there, and a process
 that ends just then is aborted (https://github.com/apache/arrow/issues/34314). Tables of many parts are read
@@ -45,24 +51,29 @@ def is_named(path: str, digest: str) -> bool:
     return digest[:_HASH_LENGTH] == hash_in_name(path)
 
 
-def encode(table: pa.Table, *, dictionary: Sequence[str] | None = None) -> bytes:
+def encode(table: pa.Table, *, dictionary: Sequence[str] | None = None, by_row: bool = False) -> bytes:
     """A table as parquet. Metadata of whoever made the table is left out, chunking does not matter.
 
     dictionary: for files of few rows, the columns of few distinct values: nothing else is said about any
     column then (statistics, Arrow types), which makes a file of one row 2.8 kB instead of 11.
+    by_row: single rows will be read (`pages.py`): pages are small and need no others, as a dictionary
     """
     plain = pa.schema([field.remove_metadata() for field in table.schema])
     lean = dictionary is not None
     sink = pa.BufferOutputStream()
+    options: dict[str, Any] = {"use_dictionary": list(dictionary) if dictionary is not None else True}
+    if by_row:
+        options = {"use_dictionary": False, "write_page_index": True, "data_page_size": _PAGE_BYTES}
+        options |= {"write_batch_size": _PAGE_ROWS, "compression_level": _LEVEL}
     pq.write_table(
         table.cast(plain).combine_chunks(),
         sink,
         compression="zstd",
         row_group_size=len(table) or 1 if lean else _ROW_GROUP_ROWS,
-        use_dictionary=list(dictionary) if dictionary is not None else True,
-        write_statistics=not lean,
+        write_statistics=not lean and not by_row,
         store_schema=not lean,
         write_page_checksum=True,
+        **options,
     )
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 

@@ -53,14 +53,15 @@ class Part:
         return cls(str(data["path"]), int(data["rows"]), int(data["bytes"]))
 
 
-def write_part(store: Store, table_name: str, table: pa.Table) -> Part:
+def write_part(store: Store, table_name: str, table: pa.Table, *, by_row: bool = False) -> Part:
     """Store a table as one part, unless a part with the same content is there. Raises StoreError.
 
-    A part of another size under the same name is a torn one and is replaced.
+    A part of another size under the same name is a torn one and is replaced. by_row: single rows will be read
+    (see `parquet.encode`).
     """
     if not _TABLE.fullmatch(table_name):
         raise ValueError(f"a table's name is small letters, digits and '_', not {table_name!r}")
-    data = parquet.encode(table)
+    data = parquet.encode(table, by_row=by_row)
     path = f"{FOLDER}/{table_name}/part-{parquet.content_hash(data)}.parquet"
     # Not `create`: whoever writes this path writes the same bytes, and a look is cheaper than sending them.
     if store.size(path) != len(data):
@@ -94,7 +95,7 @@ def read_part(
     Raises CorruptPart, naming the part, when it is missing, truncated, unreadable or not what was written.
     """
     path = part.path if isinstance(part, Part) else part
-    with _told(store, path):
+    with damage_told(store, path):
         if columns is None or verify:
             table = parquet.read_whole(store, path, columns)
         else:
@@ -109,14 +110,14 @@ def read_part(
 def read_rows(store: Store, part: Part, columns: Sequence[str], by: str, wanted: pa.Array) -> pa.Table:
     """The rows of a part whose column `by` is one of the wanted texts (sorted), or holds one: little more is
     read of a large part than these. Raises CorruptPart."""
-    with _told(store, part.path):
+    with damage_told(store, part.path):
         table, n_rows = parquet.read_rows(store, part.path, columns, by, wanted, part.bytes)
     _check_rows(store, part, n_rows)
     return table
 
 
 @contextmanager
-def _told(store: Store, path: str) -> Iterator[None]:
+def damage_told(store: Store, path: str) -> Iterator[None]:
     """Damage is told with what to do about it."""
     try:
         yield
@@ -161,7 +162,7 @@ def read_table(
 def conformed(store: Store, part: Part | str, table: pa.Table, schema: pa.Schema) -> pa.Table:
     """What was read of a part, with the columns of a schema: null where it lacks one. Raises CorruptPart
     where one is of another type."""
-    with _told(store, part if isinstance(part, str) else part.path):
+    with damage_told(store, part if isinstance(part, str) else part.path):
         arrays = [
             table.column(field.name).cast(field.type)
             if field.name in table.schema.names

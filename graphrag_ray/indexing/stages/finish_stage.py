@@ -17,6 +17,7 @@ from graphrag_ray.graph.integer_arrays import degrees
 from graphrag_ray.indexing.results import ExtractedGraph, Results
 from graphrag_ray.indexing.run import Result, Run
 from graphrag_ray.indexing.stages.id_columns import Keys, edge_ends, keys
+from graphrag_ray.indexing.stages.row_indexes import index_rows
 from graphrag_ray.indexing.stages.short_ids import Numbers, number, prefixes_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
@@ -51,6 +52,7 @@ def finish(run: Run, results: Results, period: str, failures: pa.Table) -> Finis
         for made in (*results.more.values(), results.embedded, results.searchable):
             done.tables |= {name: made.parts(name) for name in made.tables if name != "failures"}
         _write_one(run, done, "failures", failures)
+        done.tables |= index_rows(run, done.tables)
         return Result()
 
     run.step("finish", None, compute)

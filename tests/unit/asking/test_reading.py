@@ -113,7 +113,7 @@ def test_no_more_is_kept_than_there_is_room_for(store: Store, reader: Reader, re
 
 
 def test_the_column_longest_unused_makes_room():
-    column = pa.table({"a": ["x" * 100]})
+    column = {"a": pa.chunked_array([["x" * 100]])}
     kept = Kept(limit_bytes=2 * column["a"].nbytes)
     for path in ("1", "2", "3"):
         kept.add(path, column)

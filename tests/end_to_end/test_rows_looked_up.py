@@ -1,0 +1,95 @@
+"""Rows that are looked up by an index of rows are those that reading the whole table finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from world import TOWN, World
+
+from graphrag_ray.asking.reading import Kept, Reader
+from graphrag_ray.base import schema
+from graphrag_ray.base.errors import CorruptPart
+from graphrag_ray.query.method import Rows
+from graphrag_ray.store import pages
+from graphrag_ray.store.files import Store
+
+STRANGERS = ["", "no id", "0" * 32, "Ä" * 32, "F" * 32]
+
+
+@pytest.fixture
+def reader(world: World) -> Reader:
+    world.write(TOWN)
+    world.index(claims={"enabled": True})
+    return world.open().reader
+
+
+def needs(reader: Reader) -> Iterator[Rows]:
+    for name, by in schema.LOOKED_UP.items():
+        table = reader.table(name)
+        assert table.num_rows, name
+        own = table["id"].to_pylist()
+        for ids in (own[:1], own[-1:], own[::2], own + own, STRANGERS, [*STRANGERS, *own]):
+            yield Rows(name, schema.TABLES[name].names, ids)
+        for column in by:
+            held = table[column].combine_chunks()
+            values = held.flatten() if pa.types.is_list(held.type) else held
+            known = values.drop_null().unique().to_pylist()
+            for ids in (known[:1], known[::2], known, [*STRANGERS, *known[-1:]]):
+                yield Rows(name, schema.TABLES[name].names, ids, by=column)
+
+
+def test_they_are_the_same_rows_in_the_same_order(reader: Reader):
+    before = {name: parts for name, parts in reader.manifest.tables.items() if name[:5] != "rows_"}
+    assert len(before) < len(reader.manifest.tables)
+    whole = Reader(reader.store, replace(reader.manifest, tables=before))
+    small = Reader(reader.store, reader.manifest, Kept(limit_bytes=0))
+    for need in needs(reader):
+        expected = whole.rows(need)
+        assert reader.rows(need).equals(expected), need
+        assert reader.rows(need).equals(expected), "kept"
+        assert small.rows(need).equals(expected), "not kept"
+
+
+def test_of_each_id_the_first_by_rank_are_among_those_that_are_found(reader: Reader):
+    table = reader.table("relationships")
+    for id_ in table["source_id"].unique().to_pylist():
+        whole = reader.rows(Rows("relationships", ["id", "combined_degree", "weight"], [id_], by="source_id"))
+        first = max(whole.to_pylist(), key=lambda r: (r["combined_degree"], r["weight"]))
+        some = reader.rows(
+            Rows("relationships", ["id", "combined_degree", "weight"], [id_], by="source_id", most=1)
+        )
+        assert some.num_rows == 1
+        assert [some[c][0].as_py() for c in ("combined_degree", "weight")] == [
+            first["combined_degree"],
+            first["weight"],
+        ]
+
+
+def test_lists_may_hold_only_what_was_asked_for(reader: Reader):
+    ids = reader.table("entities", ["id"])["id"].to_pylist()[:3]
+    need = Rows("communities", ["id", "entity_ids"], ids, by="entity_ids")
+    whole, some = reader.rows(need), reader.rows(replace(need, only_these=True))
+    assert some["id"] == whole["id"]
+    for all_of, own in zip(whole["entity_ids"].to_pylist(), some["entity_ids"].to_pylist(), strict=True):
+        assert sorted(own) == sorted(set(all_of) & set(ids))
+
+
+@pytest.mark.parametrize("flipped", ["entities", "rows_entities"])
+def test_a_flipped_bit_is_damage_that_names_the_file(
+    reader: Reader, world: World, flipped: str, monkeypatch: pytest.MonkeyPatch, tmp_path
+):
+    monkeypatch.setenv("GRAPHRAG_RAY_CACHE", str(tmp_path / "cache"))
+    (part,) = reader.manifest.parts(flipped)
+    ids = reader.table("entities", ["id"])["id"].to_pylist()
+    store = Store(str(world.root))
+    data = bytearray(store.read(part.path))
+    (at,) = pages.located(data, ["title"])["title"].start if flipped == "entities" else (len(data) // 2,)
+    data[at + 2] ^= 16
+    store.write(part.path, bytes(data))
+    fresh = Reader(reader.store, reader.manifest)
+    columns = [c for c in schema.ENTITIES.names if c != "id"]
+    with pytest.raises(CorruptPart, match=part.path.rsplit("/", 1)[-1]):
+        fresh.rows(Rows("entities", ["id", *columns], ids))
