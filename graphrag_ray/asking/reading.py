@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -46,7 +47,7 @@ class Kept:
     def __init__(self, limit_bytes: int = KEPT_BYTES) -> None:
         self._limit, self._size = limit_bytes, 0
         self._columns: OrderedDict[tuple[str, str], pa.ChunkedArray] = OrderedDict()
-        self._indexes: dict[str, RowIndex] = {}
+        self._indexes: WeakValueDictionary[str, RowIndex] = WeakValueDictionary()
         self._lock = threading.Lock()
 
     def of(self, path: str, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
@@ -58,10 +59,13 @@ class Kept:
         return found
 
     def index(self, store: Store, part: Part) -> RowIndex:
-        """An index of rows, in mapped memory. Raises CorruptPart, StoreError."""
-        if part.path not in self._indexes:
-            self._indexes[part.path] = blobs.opened(store, part, "rows", row_index.read, row_index.check)
-        return self._indexes[part.path]
+        """An index of rows, in mapped memory, which is one as long as somebody holds it. Raises CorruptPart,
+        StoreError."""
+        found = self._indexes.get(part.path)
+        if found is None:
+            found = blobs.opened(store, part, "rows", row_index.read, row_index.check)
+            self._indexes[part.path] = found
+        return found
 
     def add(self, path: str, columns: Mapping[str, pa.ChunkedArray]) -> None:
         with self._lock:
@@ -80,6 +84,8 @@ class Reader:
     store: Store
     manifest: Manifest
     kept: Kept = field(default_factory=Kept, repr=False, compare=False)
+    _indexes: dict[str, RowIndex] = field(default_factory=dict, repr=False, compare=False)
+    """Of rows, by path: held as long as the snapshot is read."""
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """A table of the snapshot (see schema.py), or some of its columns. Raises UsageError for a name or
@@ -138,7 +144,10 @@ class Reader:
         of_rows = self.manifest.parts(schema.rows_table(need.table))
         if not parts or len(of_rows) != len(parts):
             return None
-        indexes = [self.kept.index(self.store, part) for part in of_rows]
+        for part in of_rows:
+            if part.path not in self._indexes:
+                self._indexes[part.path] = self.kept.index(self.store, part)
+        indexes = [self._indexes[part.path] for part in of_rows]
         if any(
             index.n_rows != part.rows or (need.by != "id" and need.by not in index.pairs)
             for part, index in zip(parts, indexes, strict=True)

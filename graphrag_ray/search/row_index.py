@@ -170,6 +170,8 @@ def check(index: RowIndex) -> None:
             not others[0] or min(pages["start"].min(), pages["size"].min() - 1, pages["values"].min()) >= 0,
             "a page is none",
         )
+        between = pages["start"][1:] - pages["size"][:-1]
+        _expect(bool((between >= pages["start"][:-1]).all()), "its pages overlap")
 
 
 def _spread(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> tuple[Ints, Ints]:

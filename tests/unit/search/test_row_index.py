@@ -80,6 +80,7 @@ PAGES = {
         {"first.text": np.array([0, 0, 3], np.uint32)},
         {"first.text": np.array([0, 3], np.uint32)},
         {"start.text": np.array([-4, 90])},
+        {"start.text": np.array([4, 89])},
         {"size.text": np.array([0, 10], np.int32)},
         {"values.text": np.array([-1, 1], np.int32)},
         {"values.text": np.array([2], np.int32)},
