@@ -118,7 +118,7 @@ class Reader:
         if not need.ids:
             return schema_of(need.table, need.columns).empty_table()
         wanted = pa.array(sorted(set(need.ids)), pa.string())
-        is_large = sum(part.bytes for part in self.manifest.parts(need.table)) > LARGE_BYTES
+        is_large = self._is_large(need.table)
 
         with being_read(self.store, self.manifest):
             if (indexed := self._indexed(need)) is not None:
@@ -138,15 +138,18 @@ class Reader:
         with being_read(self.store, self.manifest):
             return self._together(need.table, schema_of(need.table, need.columns).empty_table(), of)
 
+    def _is_large(self, table: str) -> bool:
+        return sum(part.bytes for part in self.manifest.parts(table)) > LARGE_BYTES
+
     def _indexed(self, need: Rows) -> pa.Table | None:
         """`rows` by the indexes of a table's parts; None where there are none, or not by that column."""
         parts = self.manifest.parts(need.table)
         of_rows = self.manifest.parts(schema.rows_table(need.table))
         if not parts or len(of_rows) != len(parts):
             return None
-        for part in of_rows:
-            if part.path not in self._indexes:
-                self._indexes[part.path] = self.kept.index(self.store, part)
+        new = [part for part in of_rows if part.path not in self._indexes]
+        opened = in_threads(lambda part: self.kept.index(self.store, part), new, PARTS_AT_ONCE)
+        self._indexes.update(zip((part.path for part in new), opened, strict=True))
         indexes = [self._indexes[part.path] for part in of_rows]
         if any(
             index.n_rows != part.rows or (need.by != "id" and need.by not in index.pairs)
@@ -184,6 +187,9 @@ class Reader:
                 return pa.ListArray.from_arrays(pa.array([0, *ends.tolist()], pa.int32()), held)
             if name in index.pages:
                 return self._paged(part, field, Pages(**index.pages[name]), rows)
+            if self._is_large(need.table):
+                own = strings(sorted(index.ids_of(rows)))
+                return read_rows(self.store, part, [name], "id", own)[name]
             return self._columns(need.table, part, [name])[name].take(pa.array(rows))
 
         of = schema_of(need.table, need.columns)

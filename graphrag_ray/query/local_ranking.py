@@ -72,7 +72,7 @@ def chunks_in_order(
     ones; among these the entities take turns, each with its chunk that is nearest to the question.
 
     entities       id, text_unit_ids; by falling priority
-    relationships  all of theirs: source_id, target_id, text_unit_ids
+    relationships  theirs: source_id, target_id, text_unit_ids; of a hub, the first by rank
     named          ids of the entities that the question names
     near           places of the chunks that are nearest to the question; the others of an entity follow by
                    how many of its relationships they state, then as they stand in the corpus

@@ -52,8 +52,8 @@ MOST_AMONG = 10_000
 of an entity that is everywhere takes longer to search by than to do without."""
 
 MOST_EDGES = 1_000
-"""Relationships of an entity that are looked at in each direction, those with the best connected entities
-first: a name that is everywhere may have a million."""
+"""Relationships of an entity that are looked at in each direction and part of the table, those with the best
+connected entities first: a name that is everywhere may have a million."""
 
 ENTITIES = ["id", "text_unit_ids"]
 MEMBERS = ["id", "level", "hierarchy", "entity_ids"]
@@ -142,9 +142,10 @@ class _Around:
 def _around(
     entities: Sequence[str], given: Given, chunks: Collection[str] | None
 ) -> Generator[Any, Any, _Around]:
+    most = MOST_EDGES if chunks is None else None  # what conditions allow may come last
     leaving, arriving, claims, communities = yield (
-        Rows("relationships", EDGES, entities, by="source_id", most=MOST_EDGES),
-        Rows("relationships", EDGES, entities, by="target_id", most=MOST_EDGES),
+        Rows("relationships", EDGES, entities, by="source_id", most=most),
+        Rows("relationships", EDGES, entities, by="target_id", most=most),
         Rows("covariates", CLAIMS, entities, by="subject_entity_id"),
         Rows(asked_hierarchy(given).communities, MEMBERS, entities, by="entity_ids", only_these=True),
     )

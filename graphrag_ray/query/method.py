@@ -35,7 +35,8 @@ class Rows:
     """Rows of a table, in its order.
 
     ids   only the rows whose column `by` is one of these or, for a column of lists, holds one; None: all
-    most  of each id at least so many rows, the first by rank (`schema.LOOKED_UP`); more may be left out
+    most  of each id at least so many rows, the first by rank (`schema.LOOKED_UP`); more may be left out,
+          by where the table is cut into parts
     only_these  where `by` is a column of lists: what else these hold may be left out
     """
 

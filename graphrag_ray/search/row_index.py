@@ -32,6 +32,8 @@ Keys = npt.NDArray[np.uint64]
 Places = Mapping[str, npt.NDArray[Any]]
 """first, start, size, values, sum of a column's pages."""
 
+MOST_BYTES = 1 << 62
+"""No file is longer."""
 _HALF = ID_LENGTH // 2
 _OF_ROWS = {"high": pa.uint64(), "low": pa.uint64(), "order": pa.uint32()}
 _OF_PAIRS = {"key": pa.uint64(), "row": pa.uint32()}
@@ -124,7 +126,7 @@ def read(data: pa.Buffer) -> RowIndex:
     """An index from its bytes, without copying them. Raises ValueError for what is none."""
     arrays = arrays_in(data)
     if (
-        any(array.type != _type_of(name) for name, array in arrays.items())
+        any(array.type != _type_of(name) or array.null_count for name, array in arrays.items())
         or not _OF_ROWS.keys() <= arrays.keys()
     ):
         raise ValueError("its arrays are of other types")
@@ -167,7 +169,11 @@ def check(index: RowIndex) -> None:
             "its pages are not one behind the other",
         )
         _expect(
-            not others[0] or min(pages["start"].min(), pages["size"].min() - 1, pages["values"].min()) >= 0,
+            not others[0] or (0 <= pages["start"].min() <= pages["start"].max() < MOST_BYTES),
+            "a page lies nowhere",
+        )
+        _expect(
+            not others[0] or (pages["size"].min() >= 1 and pages["values"].min() >= 0),
             "a page is none",
         )
         between = pages["start"][1:] - pages["size"][:-1]

@@ -85,7 +85,7 @@ def located(data: bytes | memoryview, columns: Sequence[str]) -> dict[str, Pages
                 index, _ = thrift.parse(data, chunk[_INDEX_AT][1])
                 found[name] += (_page(data, place, n_rows) for place in index[_PLACES][1][1])
         n_rows += group[_GROUP_ROWS][1]
-    return {name: _pages(pages, n_rows) for name, pages in found.items()}
+    return {name: _pages(pages, n_rows) for name, pages in found.items() if pages}
 
 
 def _column(chunk: Struct) -> str:
@@ -117,6 +117,11 @@ def read(store: Store, part: Part, field: pa.Field, pages: Pages, wanted: Ints) 
     """What some pages of a column of a part hold, page by page. Pages that lie near each other are read
     together. Raises CorruptPart for other bytes than those that were written; FileNotFoundError, StoreError.
     """
+    starts, ends = _places(pages, wanted)
+    if len(wanted) and (starts.min() < len(MAGIC) or ends.max() > part.bytes):
+        raise CorruptPart(
+            f"{store.url_of(part.path)} has no such pages of column {field.name}", path=part.path
+        )
     for _ in range(READS):
         found = _fetched(store, part.path, pages, wanted)
         if all(zlib.crc32(data) == pages.sum[at] for data, at in zip(found, wanted, strict=True)):
@@ -130,14 +135,14 @@ def read(store: Store, part: Part, field: pa.Field, pages: Pages, wanted: Ints) 
         whole = decoded(field, found, int(rows.sum()), int(pages.values[wanted].sum()))
     except (pa.ArrowException, ValueError, OSError) as e:
         raise CorruptPart(f"{store.url_of(part.path)} is damaged: {e}", path=part.path) from e
-    ends = np.cumsum(rows)
-    return [whole.slice(end - n, n) for end, n in zip(ends.tolist(), rows.tolist(), strict=True)]
+    # Copies: a slice that is kept would keep all of them.
+    spans = zip((np.cumsum(rows) - rows).tolist(), np.cumsum(rows).tolist(), strict=True)
+    return [whole.take(pa.array(range(first, end), pa.int64())) for first, end in spans]
 
 
 def _fetched(store: Store, path: str, pages: Pages, wanted: Ints) -> list[bytes]:
     """The bytes of pages, rising."""
-    starts = pages.start[wanted].astype(np.int64)
-    ends = starts + pages.size[wanted]
+    starts, ends = _places(pages, wanted)
     near = GAP_BYTES if store.local_path(path) is None else 0
     cuts = np.flatnonzero(starts[1:] > ends[:-1] + near) + 1
     found: list[bytes] = []
@@ -146,6 +151,12 @@ def _fetched(store: Store, path: str, pages: Pages, wanted: Ints) -> list[bytes]
         data = store.read_range(path, at, int(ends[of[-1]]))
         found += [data[s - at : e - at] for s, e in zip(starts[of].tolist(), ends[of].tolist(), strict=True)]
     return found
+
+
+def _places(pages: Pages, wanted: Ints) -> tuple[Ints, Ints]:
+    """Where the bytes of pages begin and end."""
+    starts = pages.start[wanted].astype(np.int64)
+    return starts, starts + pages.size[wanted]
 
 
 def decoded(field: pa.Field, pages: Sequence[bytes | memoryview], rows: int, values: int) -> pa.Array:

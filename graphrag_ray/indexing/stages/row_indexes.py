@@ -46,7 +46,9 @@ def index_rows(run: Run, tables: Mapping[str, list[Part]]) -> dict[str, list[Par
 
 
 def _made_from(table: str, part: Part) -> str:
-    return stable_id("rows", str(STAGES["finish"].version), part.path, *schema.LOOKED_UP[table])
+    return stable_id(
+        "rows", str(STAGES["finish"].version), part.path, *map(str, schema.LOOKED_UP[table].items())
+    )
 
 
 def _make(store: Store, x: _Missing) -> Iterator[pa.Table]:
@@ -57,7 +59,9 @@ def _make(store: Store, x: _Missing) -> Iterator[pa.Table]:
     table = pq.read_table(pa.BufferReader(data), columns=list(columns), use_threads=False).combine_chunks()
     high, low = _ids(table["id"], 0), _ids(table["id"], 1)
     pairs = {column: _pairs(table, column, ranks) for column, ranks in by.items()}
-    found = {column: vars(place) for column, place in pages.located(data, schema.TABLES[name].names).items()}
+    written_as = pq.read_schema(pa.BufferReader(data))
+    same = [field.name for field in schema.TABLES[name] if field in list(written_as)]
+    found = {column: vars(place) for column, place in pages.located(data, same).items()}
     written = blobs.write(
         store, schema.rows_table(name), made_from, row_index.build(high, low, pairs, found), part.rows
     )

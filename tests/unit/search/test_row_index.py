@@ -82,6 +82,8 @@ PAGES = {
         {"start.text": np.array([-4, 90])},
         {"start.text": np.array([4, 89])},
         {"size.text": np.array([0, 10], np.int32)},
+        {"size.text": np.array([-(2**31), 10], np.int32)},
+        {"start.text": np.array([4, 2**63 - 1])},
         {"values.text": np.array([-1, 1], np.int32)},
         {"values.text": np.array([2], np.int32)},
     ],
@@ -107,6 +109,7 @@ def test_an_index_that_lacks_arrays_is_refused():
         {"key.of": pa.array([1], pa.uint64())},
         {"other": pa.array([1])},
         {"high": pa.array([1.0])},
+        {"high": pa.array([None], pa.uint64())},
     ):
         with pytest.raises(ValueError, match=r"."):
             read(packed(arrays | wrong))

@@ -119,3 +119,13 @@ def test_what_is_no_parquet_file_is_refused(data: bytes):
     for file in (data, data + b"PAR1"):
         with pytest.raises(ValueError, match=r"."):
             pages.located(file, ["id"])
+
+
+def test_pages_beyond_the_file_are_never_asked_for(stored):
+    """An index from a stranger may name any place."""
+    store, part, table = stored
+    found = pages.located(store.read(part.path), ["text"])["text"]
+    huge = np.full(len(found.size), 2**31 - 1)
+    for lie in ({"size": huge}, {"start": found.start + part.bytes}, {"start": found.start - 5_000_000}):
+        with pytest.raises(CorruptPart, match="no such pages"):
+            pages.read(store, part, table.schema.field("text"), replace(found, **lie), np.array([0, 1, 2]))
