@@ -11,6 +11,7 @@ Linux only. Measures, asserts nothing.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import statistics
 import subprocess
@@ -20,8 +21,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from graphrag_ray import open_index
-from graphrag_ray.asking.ask import Index
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command line does
+
+from graphrag_ray import open_index  # noqa: E402
+from graphrag_ray.asking.ask import Index  # noqa: E402
 
 MB = 1e6
 COLD = 3

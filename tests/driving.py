@@ -82,9 +82,29 @@ class Snapshot:
         def is_one(value: Any) -> bool:
             return wanted is None or not wanted.isdisjoint(value if isinstance(value, list) else [value])
 
-        rows = [r for r in self.tables.get(need.table, []) if is_one(r.get(need.by))]
+        by = (need.by,) if isinstance(need.by, str) else need.by
+        rows = [r for r in self.tables.get(need.table, []) if any(is_one(r.get(c)) for c in by)]
+        if need.most is not None and wanted is not None:
+            rows = self._first(rows, by, need.most, wanted, schema.LOOKED_UP[need.table][by])
         fields = pa.schema([schema.TABLES[need.table].field(c) for c in need.columns])
         return pa.Table.from_pylist([{c: r.get(c) for c in need.columns} for r in rows], fields)
+
+    def _first(
+        self,
+        rows: list[dict[str, Any]],
+        by: Sequence[str],
+        most: int,
+        wanted: set[str],
+        rank: Sequence[str],
+    ) -> list[dict[str, Any]]:
+        """Of each id so many rows, those with the highest numbers, in their order."""
+
+        def number(value: Any) -> float:
+            return -float(len(value) if isinstance(value, list) else value or 0)
+
+        ranked = sorted(rows, key=lambda r: [number(r.get(c)) for c in rank])
+        kept = [row for id_ in wanted for row in [r for r in ranked if id_ in (r.get(c) for c in by)][:most]]
+        return [row for row in rows if any(row is one for one in kept)]
 
 
 def drive(dialogue: Dialogue[T], *replies: ChatReply | str) -> tuple[T, list[ChatRequest]]:

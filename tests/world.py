@@ -243,7 +243,7 @@ def everything(opened: Index) -> dict[str, list[dict[str, Any]]]:
             continue
         parts = opened.manifest.parts(name)
         if any(blobs.is_blob(part.path) for part in parts):
-            out[name] = [{"holds": content_hash(blobs.mapped(opened.store, part))} for part in parts]
+            out[name] = [{"holds": content_hash(opened.store.read(part.path))} for part in parts]
             continue
         rows = rows_of(opened, name) if parts else []
         out[name] = [{k: v for k, v in r.items() if k not in ("first_at", "last_at")} for r in rows]

@@ -65,7 +65,7 @@ class Index:
     """A snapshot, opened for reading. `settings` are those it was built with, or the caller's.
 
     cache: where replies of models are kept, and not asked for again; None: nowhere
-    kept: columns that were read
+    kept: rows that were read; None: of this index alone
     prompts: how models are asked; None: as the settings say
     followed: somebody else sees to it that a snapshot that was removed is not asked
     """
@@ -74,7 +74,7 @@ class Index:
     manifest: Manifest
     settings: Settings
     cache: Store | None = None
-    kept: Kept = field(default_factory=Kept, repr=False, compare=False)
+    kept: Kept | None = field(default=None, repr=False, compare=False)
     prompts: Mapping[str, Prompt] | None = field(default=None, repr=False, compare=False)
     followed: bool = field(default=False, repr=False, compare=False)
 
@@ -83,7 +83,8 @@ class Index:
 
     @cached_property
     def reader(self) -> Reader:
-        return Reader(self.store, self.manifest, self.kept)
+        kept = Kept(self.settings.query.memory_mb << 20) if self.kept is None else self.kept
+        return Reader(self.store, self.manifest, kept)
 
     @cached_property
     def searcher(self) -> Searcher:
@@ -233,7 +234,7 @@ class Index:
     ) -> Index:
         """Another snapshot of the same index. What was read and is in that one too need not be read again;
         what is open for search is opened there; the cache is the same, with what others added to it."""
-        other = replace(self, manifest=manifest, settings=settings, prompts=prompts)
+        other = replace(self, manifest=manifest, settings=settings, prompts=prompts, kept=self.reader.kept)
         if "_replies" in vars(self) and self._replies:
             self._replies.look_again()
             vars(other)["_replies"] = self._replies

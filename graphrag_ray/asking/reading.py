@@ -8,11 +8,11 @@ smaller one is kept, up to a bound, for the next question.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from weakref import WeakValueDictionary
+from dataclasses import dataclass, field, replace
+from math import isnan
 
 import numpy as np
 import pyarrow as pa
@@ -22,33 +22,41 @@ from graphrag_ray.base import schema
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.query.method import Rows
 from graphrag_ray.search import row_index
-from graphrag_ray.search.mapped_arrays import strings
-from graphrag_ray.search.row_index import RowIndex, halves
+from graphrag_ray.search.id_halves import halves, ids_of, known
+from graphrag_ray.search.mapped_arrays import Ints, strings
+from graphrag_ray.search.row_index import Entries, RowIndex, named
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import WHOLE_BYTES, Store
 from graphrag_ray.store.in_threads import in_threads
-from graphrag_ray.store.pages import Ints, Pages
+from graphrag_ray.store.pages import PartFiles, Wanted
 from graphrag_ray.store.pages import read as read_pages
 from graphrag_ray.store.parquet import is_one_of
-from graphrag_ray.store.parts import Part, conformed, damage_told, read_rows, read_table
+from graphrag_ray.store.parts import Part, conformed, read_rows, read_table
 from graphrag_ray.store.snapshots import Manifest, being_read
 
 PARTS_AT_ONCE = 8
 KEPT_BYTES = 256 << 20
-"""Columns that were read are kept up to this size in memory, the last used."""
+"""Unless the settings say otherwise (`query.memory_mb`)."""
 LARGE_BYTES = 64 << 20
 """A table that is stored in more is not worth keeping: its columns would drive out all others."""
 
 
 class Kept:
-    """Columns of parts that were read, or pages of them, by path and name, as far as there is room. Parts
-    never change, so none grows stale."""
+    """Columns of parts that were read, or pages of them, by path and name, as far as there is room: the
+    memory that questions share. Parts never change, so none grows stale. What is mapped into memory is not
+    counted: the system takes that back when it needs the room.
+
+    hits, misses: columns or pages that were looked for, and were there or not
+    """
 
     def __init__(self, limit_bytes: int = KEPT_BYTES) -> None:
-        self._limit, self._size = limit_bytes, 0
+        self.limit_bytes, self.bytes = limit_bytes, 0
+        self.hits = self.misses = 0
         self._columns: OrderedDict[tuple[str, str], pa.ChunkedArray] = OrderedDict()
-        self._indexes: WeakValueDictionary[str, RowIndex] = WeakValueDictionary()
         self._lock = threading.Lock()
+
+    def told(self) -> dict[str, int]:
+        return {"bytes": self.bytes, "hits": self.hits, "misses": self.misses}
 
     def of(self, path: str, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
         """Those of these columns that are kept."""
@@ -56,15 +64,8 @@ class Kept:
             found = {name: self._columns[path, name] for name in names if (path, name) in self._columns}
             for name in found:
                 self._columns.move_to_end((path, name))
-        return found
-
-    def index(self, store: Store, part: Part) -> RowIndex:
-        """An index of rows, in mapped memory, which is one as long as somebody holds it. Raises CorruptPart,
-        StoreError."""
-        found = self._indexes.get(part.path)
-        if found is None:
-            found = blobs.opened(store, part, "rows", row_index.read, row_index.check)
-            self._indexes[part.path] = found
+            self.hits += len(found)
+            self.misses += len(names) - len(found)
         return found
 
     def add(self, path: str, columns: Mapping[str, pa.ChunkedArray]) -> None:
@@ -72,9 +73,18 @@ class Kept:
             for name, column in columns.items():
                 if (path, name) not in self._columns:
                     self._columns[path, name] = column
-                    self._size += column.nbytes
-            while self._size > self._limit and self._columns:
-                self._size -= self._columns.popitem(last=False)[1].nbytes
+                    self.bytes += column.nbytes
+            while self.bytes > self.limit_bytes and self._columns:
+                self.bytes -= self._columns.popitem(last=False)[1].nbytes
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """An index of rows, its path, and the parts that it covers."""
+
+    path: str
+    index: RowIndex
+    parts: list[Part]
 
 
 @dataclass(frozen=True)
@@ -84,8 +94,12 @@ class Reader:
     store: Store
     manifest: Manifest
     kept: Kept = field(default_factory=Kept, repr=False, compare=False)
-    _indexes: dict[str, RowIndex] = field(default_factory=dict, repr=False, compare=False)
-    """Of rows, by path: held as long as the snapshot is read."""
+    _indexes: dict[str, list[Indexed]] = field(default_factory=dict, repr=False, compare=False)
+    """Of rows, by table."""
+    _files: PartFiles = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_files", PartFiles(self.store))
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """A table of the snapshot (see schema.py), or some of its columns. Raises UsageError for a name or
@@ -117,102 +131,141 @@ class Reader:
             return self.table(need.table, need.columns)
         if not need.ids:
             return schema_of(need.table, need.columns).empty_table()
-        wanted = pa.array(sorted(set(need.ids)), pa.string())
-        is_large = self._is_large(need.table)
-
         with being_read(self.store, self.manifest):
-            if (indexed := self._indexed(need)) is not None:
-                return indexed
+            group = named((need.by,) if isinstance(need.by, str) else need.by)
+            indexes = self._row_indexes(need.table)
+            if indexes and all(of.index.has(group) for of in indexes):
+                return self._indexed(need, group, indexes)
+            if not isinstance(need.by, str):
+                return self._by_each(need, need.by)
+            return self._looked_through(need, need.by)
+
+    def _by_each(self, need: Rows, by: Sequence[str]) -> pa.Table:
+        """`rows` by several columns of a table that has no index of them."""
+        columns = list(dict.fromkeys(["id", *need.columns]))
+        found = pa.concat_tables(self._looked_through(replace(need, columns=columns), c) for c in by)
+        first: dict[str, int] = {}
+        for at, id_ in enumerate(found["id"].to_pylist()):
+            first.setdefault(id_, at)
+        return found.take([first[id_] for id_ in sorted(first)]).select(list(need.columns))
+
+    def _looked_through(self, need: Rows, by: str) -> pa.Table:
+        """`rows` by a column, which is read whole."""
+        wanted = pa.array(sorted(set(need.ids or ())), pa.string())
+        is_large = self._is_large(need.table)
 
         def of(part: Part) -> pa.Table:
             if is_large:
-                found = read_rows(self.store, part, need.columns, need.by, wanted)
+                found = read_rows(self.store, part, need.columns, by, wanted)
                 return conformed(self.store, part, found, schema_of(need.table, need.columns))
             # A small part is read in one request, whatever of it is wanted.
-            first = [need.by, *need.columns] if part.bytes <= WHOLE_BYTES else [need.by]
-            held = is_one_of(self._columns(need.table, part, list(dict.fromkeys(first)))[need.by], wanted)
+            first = [by, *need.columns] if part.bytes <= WHOLE_BYTES else [by]
+            held = is_one_of(self._columns(need.table, part, list(dict.fromkeys(first)))[by], wanted)
             if not pc.any(held).as_py():
                 return schema_of(need.table, need.columns).empty_table()
             return self._columns(need.table, part, need.columns).filter(held)
 
-        with being_read(self.store, self.manifest):
-            return self._together(need.table, schema_of(need.table, need.columns).empty_table(), of)
+        return self._together(need.table, schema_of(need.table, need.columns).empty_table(), of)
 
     def _is_large(self, table: str) -> bool:
         return sum(part.bytes for part in self.manifest.parts(table)) > LARGE_BYTES
 
-    def _indexed(self, need: Rows) -> pa.Table | None:
-        """`rows` by the indexes of a table's parts; None where there are none, or not by that column."""
-        parts = self.manifest.parts(need.table)
-        of_rows = self.manifest.parts(schema.rows_table(need.table))
-        if not parts or len(of_rows) != len(parts):
-            return None
-        new = [part for part in of_rows if part.path not in self._indexes]
-        opened = in_threads(lambda part: self.kept.index(self.store, part), new, PARTS_AT_ONCE)
-        self._indexes.update(zip((part.path for part in new), opened, strict=True))
-        indexes = [self._indexes[part.path] for part in of_rows]
-        if any(
-            index.n_rows != part.rows or (need.by != "id" and need.by not in index.pairs)
-            for part, index in zip(parts, indexes, strict=True)
-        ):
-            return None
-        high, low, ids = halves(need.ids or ())
+    def _row_indexes(self, table: str) -> list[Indexed]:
+        """The indexes of a table's rows; [] where there are none. Raises CorruptPart where they are those of
+        other parts."""
+        if table not in self._indexes:
+            types = {
+                named(group): row_index.entry_type(group, values)
+                for group, values in schema.LOOKED_UP.get(table, {}).items()
+            }
 
-        def rows_in(index: RowIndex) -> tuple[Ints, Ints]:
-            return index.rows_of(high, low) if need.by == "id" else index.rows_with(need.by, high, need.most)
+            def opened(part: Part) -> RowIndex:
+                return row_index.read(blobs.opened(self.store, part), types)
 
-        found = [(part, index, *rows_in(index)) for part, index in zip(parts, indexes, strict=True)]
-        found = [of_part for of_part in found if len(of_part[2])]
-        far = self.store.local_path(parts[0].path) is None
+            stored = [p for p in self.manifest.parts(schema.rows_table(table)) if blobs.is_current(p)]
+            left = deque(self.manifest.parts(table))
+            found = []
+            for part, index in zip(stored, in_threads(opened, stored, PARTS_AT_ONCE), strict=True):
+                own = [left.popleft() for _ in index.ends if left]
+                if np.cumsum([p.rows for p in own]).tolist() != index.ends.tolist():
+                    raise blobs.refused(self.store, part, "it is of other parts of the table")
+                found.append(Indexed(part.path, index, own))
+            self._indexes[table] = found if not left else []
+        return self._indexes[table]
+
+    def _indexed(self, need: Rows, group: str, indexes: Sequence[Indexed]) -> pa.Table:
+        ids = known(need.ids or ())
+        high, low = halves(ids)
+        found = [of.index.found(group, high, low, need.most) for of in indexes]
+        if need.most is not None and len(indexes) > 1:
+            found = row_index.first_of_each(found, need.most)
+        whole = [(of, *row_index.distinct(entries)) for of, entries in zip(indexes, found, strict=True)]
+        whole = [of_index for of_index in whole if len(of_index[1].rows)]
+        columns = [(column, *of_index) for of_index in whole for column in need.columns]
+        far = self.store.local_path(indexes[0].path) is None
         read = in_threads if far else map
-        tables = list(
-            read(lambda of: self._read_rows(need, ids, *of), found, *([PARTS_AT_ONCE] if far else []))
-        )
-        return pa.concat_tables([schema_of(need.table, need.columns).empty_table(), *tables])
-
-    def _read_rows(
-        self, need: Rows, ids: Sequence[str], part: Part, index: RowIndex, found: Ints, whose: Ints
-    ) -> pa.Table:
-        """Rows of a part. found: these, with each wanted id that they hold; whose: its place among `ids`."""
-        rows = np.unique(found)
-
-        def column(name: str) -> pa.Array | pa.ChunkedArray:
-            field = schema.TABLES[need.table].field(name)
-            if name == "id":
-                return strings(index.ids_of(rows))
-            if name == need.by and need.only_these and pa.types.is_list(field.type):
-                order = np.argsort(found, kind="stable")
-                ends = np.searchsorted(found[order], rows, "right")
-                held = strings(ids[at] for at in whose[order].tolist())
-                return pa.ListArray.from_arrays(pa.array([0, *ends.tolist()], pa.int32()), held)
-            if name in index.pages:
-                return self._paged(part, field, Pages(**index.pages[name]), rows)
-            if self._is_large(need.table):
-                own = strings(sorted(index.ids_of(rows)))
-                return read_rows(self.store, part, [name], "id", own)[name]
-            return self._columns(need.table, part, [name])[name].take(pa.array(rows))
-
+        arrays = list(read(lambda x: self._column(need, ids, *x), columns, *([PARTS_AT_ONCE] if far else [])))
         of = schema_of(need.table, need.columns)
-        return pa.table([column(name) for name in need.columns], of.names).cast(of)
+        n = len(need.columns)
+        tables = [pa.table(arrays[at : at + n], of.names).cast(of) for at in range(0, len(arrays), max(1, n))]
+        return pa.concat_tables([of.empty_table(), *tables])
 
-    def _paged(self, part: Part, field: pa.Field, pages: Pages, rows: Ints) -> pa.ChunkedArray:
-        """Rows of a column of a part, of which only the pages that hold them are read."""
-        at = pages.of(rows)
+    def _column(
+        self, need: Rows, ids: Sequence[str], name: str, of: Indexed, first: Entries, every: Entries
+    ) -> pa.Array | pa.ChunkedArray:
+        """A column of rows. first: an entry of each row; every: all, by their rows."""
+        field = schema.TABLES[need.table].field(name)
+        inside = name in (first.entry.dtype.names or ())
+        if inside and pa.types.is_list(field.type):
+            if need.only_these and name in need.by:
+                ends = np.searchsorted(every.rows, first.rows, "right")
+                held = strings(ids[at] for at in every.whose.tolist())
+                return pa.ListArray.from_arrays(pa.array([0, *ends.tolist()], pa.int32()), held)
+        elif inside and field.type == pa.string():
+            own = first.entry[name]
+            there = (own["high"] > 0) | (own["low"] > 0)
+            array = strings(ids_of(own["high"], own["low"]))
+            return array if there.all() else pc.if_else(pa.array(there.tolist()), array, None)
+        elif inside:
+            numbers = first.entry[name].tolist()
+            return pa.array([None if isnan(n) else n for n in numbers], pa.float64()).cast(field.type)
+        pages = of.index.page_of(name, first.rows)
+        if pages is not None:
+            return self._paged(of, field, pages, first.rows)
+        at = np.searchsorted(of.index.ends, first.rows, "right")
+        before = np.append(0, of.index.ends)
+        chunks: list[pa.Array] = []
+        for n in np.unique(at).tolist():
+            part, rows = of.parts[n], first.rows[at == n] - before[n]
+            if self._is_large(need.table):
+                entry = first.entry["id"][at == n]
+                wanted = strings(sorted(ids_of(entry["high"], entry["low"])))
+                chunks += read_rows(self.store, part, [name], "id", wanted)[name].chunks
+            else:
+                chunks += self._columns(need.table, part, [name])[name].take(pa.array(rows.tolist())).chunks
+        return pa.chunked_array(chunks, field.type)
+
+    def _paged(self, of: Indexed, field: pa.Field, at: Ints, rows: Ints) -> pa.ChunkedArray:
+        """Rows of a column, of which only the pages that hold them are read. at: the page of each."""
         wanted = np.unique(at)
         names = [f"{field.name}/{page}" for page in wanted.tolist()]
-        found = self.kept.of(part.path, names)
+        found = self.kept.of(of.path, names)
         lacking = [n for n, name in enumerate(names) if name not in found]
-        if lacking:
-            with damage_told(self.store, part.path):
-                read = read_pages(self.store, part, field, pages, wanted[lacking])
-            new = {names[n]: pa.chunked_array([array]) for n, array in zip(lacking, read, strict=True)}
-            self.kept.add(part.path, new)
+        places = of.index.pages(field.name, wanted)
+        by_part = [
+            Wanted(of.parts[n], places.rows[own], places.page[own])
+            for n in np.unique(places.part[lacking]).tolist()
+            for own in [[at for at in lacking if places.part[at] == n]]
+        ]
+        if by_part:
+            read = read_pages(self._files, field, by_part)
+            new = {names[at]: pa.chunked_array([array]) for at, array in zip(lacking, read, strict=True)}
+            self.kept.add(of.path, new)
             found |= new
         joined = pa.chunked_array([chunk for name in names for chunk in found[name].chunks], field.type)
-        lengths = pages.first[wanted + 1].astype(np.int64) - pages.first[wanted]
-        before = np.cumsum(lengths) - lengths
-        places = before[np.searchsorted(wanted, at)] + rows - pages.first[at]
-        return joined.take(pa.array(places))
+        before = np.cumsum(places.rows) - places.rows
+        of_row = np.searchsorted(wanted, at)
+        return joined.take(pa.array((before[of_row] + rows - places.first[of_row]).tolist(), pa.int64()))
 
     def scan(self, name: str, columns: Sequence[str], of: Callable[[pa.Table], pa.Table]) -> pa.Table:
         """What `of` makes of some columns of a table, part by part: for what no id leads to."""

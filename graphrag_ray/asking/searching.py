@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -21,21 +20,23 @@ from graphrag_ray.base.declarations import SEARCHED
 from graphrag_ray.base.errors import CorruptPart, GraphRagError, UsageError
 from graphrag_ray.corpus.embedding import Embedder
 from graphrag_ray.query.method import Hit, Kind, Search
-from graphrag_ray.search import keyword, vectors
+from graphrag_ray.search import earlier_shards, keyword, vectors
+from graphrag_ray.search.id_halves import known
 from graphrag_ray.search.keyword import KeywordShard
-from graphrag_ray.search.mapped_arrays import strings
-from graphrag_ray.search.ranking import Found, merged
+from graphrag_ray.search.mapped_arrays import InMemory, Source
+from graphrag_ray.search.ranking import Found
 from graphrag_ray.search.vectors import Floats, VectorShard
 from graphrag_ray.settings.index_settings import Settings, of_index
 from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store import blobs
+from graphrag_ray.store.in_threads import in_threads
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.snapshots import being_read
 
 T = TypeVar("T")
 _EMBEDDED = pa.schema([("id", pa.string()), ("vector", pa.list_(pa.float32()))])
 SHARDS_AT_ONCE = 8
-"""That are fetched, or checked."""
+"""That are opened."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,11 @@ class Searcher:
 
     def vector_shards(self, kind: Kind) -> list[VectorShard]:
         """Of a snapshot without an index for search: the embeddings themselves."""
-        return self._open(kind, "vector", vectors.read, vectors.check)
+        return self._open(kind, "vector", vectors.read, earlier_shards.vector_shard)
 
     def keyword_shards(self, kind: Kind) -> list[KeywordShard]:
         """Raises UsageError for a snapshot without an index for search."""
-        return self._open(kind, "keyword", keyword.read, keyword.check)
+        return self._open(kind, "keyword", keyword.read, earlier_shards.keyword_shard)
 
     def open_as(self, other: Searcher) -> None:
         """Open what another one has open, as far as this snapshot has it."""
@@ -87,16 +88,23 @@ class Searcher:
         return own
 
     def _open(
-        self, kind: Kind, by: str, read: Callable[[pa.Buffer], T], check: Callable[[T], None]
+        self, kind: Kind, by: str, read: Callable[[Source], T], earlier: Callable[[bytes], bytes]
     ) -> list[T]:
+        store = self.reader.store
+
         def one(part: Part) -> T:
-            return blobs.opened(self.reader.store, part, by, read, check)
+            if blobs.is_current(part):
+                return read(blobs.opened(store, part))
+            try:
+                return read(InMemory.of(earlier(blobs.whole(store, part))))
+            except ValueError as e:
+                raise blobs.refused(store, part, str(e)) from e
 
         manifest, name = self.reader.manifest, schema.search_table(kind, by)
         with self._opening, being_read(self.reader.store, manifest):
             if name not in self._opened:
                 if name in manifest.tables:
-                    self._opened[name] = _each(manifest.parts(name), one)
+                    self._opened[name] = list(in_threads(one, manifest.parts(name), SHARDS_AT_ONCE))
                 elif by == "vector":
                     self._opened[name] = self._unindexed(kind)
                 else:
@@ -118,14 +126,7 @@ class Searcher:
             where = self.reader.store.url_of(parts[0].path)
             raise CorruptPart(f"{where} is damaged: its vectors differ in length", path=parts[0].path)
         matrix = flat.to_numpy().reshape(table.num_rows, -1)
-        return [vectors.read(vectors.build(table["id"].to_pylist(), matrix))]
-
-
-def _each(parts: list[Part], one: Callable[[Part], T]) -> list[T]:
-    if len(parts) < 2:
-        return [one(part) for part in parts]
-    with ThreadPoolExecutor(SHARDS_AT_ONCE, thread_name_prefix="shards") as pool:
-        return list(pool.map(one, parts))
+        return [vectors.read(InMemory.of(vectors.build(table["id"].to_pylist(), matrix)))]
 
 
 @dataclass(frozen=True)
@@ -182,15 +183,15 @@ def _by_vector(searcher: Searcher, need: Search, wanted: Floats) -> list[Found]:
                 f"dimensions, and the embedding of the question has {len(wanted)}: does another model answer "
                 "now under that name? Run `graphrag-ray index` again"
             )
-    return merged((vectors.search(shard, wanted, need.k, among) for shard in shards), need.k)
+    return vectors.search(shards, wanted, need.k, among)
 
 
 def _by_keyword(searcher: Searcher, need: Search) -> list[Found]:
     return keyword.search(searcher.keyword_shards(need.kind), need.text, need.k, _ids(need))
 
 
-def _ids(need: Search) -> pa.Array | None:
-    return None if need.among is None else strings(sorted(set(need.among)))
+def _ids(need: Search) -> list[str] | None:
+    return None if need.among is None else known(need.among)
 
 
 def _told(embedder: Embedder) -> str:

@@ -95,8 +95,8 @@ _STAGES = (
         section="embeddings",
         writes=("embeddings", ""),
     ),
-    Stage("search", 1, reads=("read", "describe", "reports", "embed")),
-    Stage("finish", 2, reads=("read", "merge", "describe", "communities", "reports", "embed", "search")),
+    Stage("search", 2, reads=("read", "describe", "reports", "embed")),
+    Stage("finish", 3, reads=("read", "merge", "describe", "communities", "reports", "embed", "search")),
 )
 
 STAGES: Mapping[str, Stage] = {stage.name: stage for stage in _STAGES}

@@ -232,17 +232,26 @@ TABLES: dict[str, pa.Schema] = {
     "failures": FAILURES,
 }
 
-_BY_MEMBER: Mapping[str, tuple[str, ...]] = {"entity_ids": ()}
-_BY_ENDS = dict.fromkeys(("source_id", "target_id"), ("combined_degree", "weight"))
+ENDS = ("source_id", "target_id")
+"""Relationships are found by either."""
 
-LOOKED_UP: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "documents": {},
-    "text_units": {},
-    "entities": {},
-    "relationships": _BY_ENDS,
-    "covariates": {"subject_entity_id": ()},
-    **{kind.communities: _BY_MEMBER if kind.over == "entity" else {} for kind in HIERARCHIES.values()},
-    **{kind.reports_table: {} for kind in HIERARCHIES.values()},
+_Groups = Mapping[tuple[str, ...], tuple[str, ...]]
+
+_NUMBER: _Groups = {("id",): ("human_readable_id",)}
+_BY_MEMBER: _Groups = {("entity_ids",): ("level",)}
+
+LOOKED_UP: Mapping[str, _Groups] = {
+    "documents": _NUMBER,
+    "text_units": {("id",): ("human_readable_id", "n_tokens")},
+    "entities": {("id",): ("human_readable_id", "frequency")},
+    "relationships": {**_NUMBER, ENDS: ("combined_degree", "weight")},
+    "covariates": {**_NUMBER, ("subject_entity_id",): ("text_unit_ids",)},
+    **{
+        kind.communities: {**_NUMBER, **(_BY_MEMBER if kind.over == "entity" else {})}
+        for kind in HIERARCHIES.values()
+    },
+    **{kind.reports_table: {("id",): ("human_readable_id", "rank")} for kind in HIERARCHIES.values()},
 }
-"""Tables of which questions read single rows, found by their ids, or by the ids in these columns; of one such
-id first those with the highest values in the columns beside it."""
+"""Tables of which questions read single rows: they are found by the ids in these columns. The numbers in the
+columns beside them, or how long the lists there are, and all these ids, are read without the table: what rows
+are chosen by. Of those that hold the same id, first come those with the highest numbers."""

@@ -16,7 +16,6 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from graphrag_ray.base import schema
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.stopping import Stop
@@ -198,7 +197,7 @@ def write_all(store: Store, tables: Iterable[Tables]) -> dict[str, list[Part]]:
         for name, table in named.items():
             parts = written.setdefault(name, [])
             if table.num_rows:
-                parts.append(write_part(store, name, table, by_row=name in schema.LOOKED_UP))
+                parts.append(write_part(store, name, table))
     return written
 
 

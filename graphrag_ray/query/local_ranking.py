@@ -72,7 +72,7 @@ def chunks_in_order(
     ones; among these the entities take turns, each with its chunk that is nearest to the question.
 
     entities       id, text_unit_ids; by falling priority
-    relationships  theirs: source_id, target_id, text_unit_ids; of a hub, the first by rank
+    relationships  the first of theirs: source_id, target_id, text_unit_ids
     named          ids of the entities that the question names
     near           places of the chunks that are nearest to the question; the others of an entity follow by
                    how many of its relationships they state, then as they stand in the corpus
@@ -137,17 +137,13 @@ class Membership:
     members: frozenset[str]
 
 
-def memberships(
-    communities: pa.Table, entities: Collection[str], level: int, hierarchy: str
-) -> list[Membership]:
+def memberships(communities: pa.Table, entities: Collection[str], level: int) -> list[Membership]:
     """The communities of at most `level` that hold some of the entities.
 
-    communities: id, level, hierarchy, entity_ids; the coarsest list all entities of the index, so that no
-    Python object is made of any but ours
+    communities: id, level, entity_ids; the coarsest may list all entities of the index, so that no Python
+    object is made of any but ours
     """
-    own = communities.filter(
-        pc.and_(pc.equal(communities["hierarchy"], hierarchy), pc.less_equal(communities["level"], level))
-    )
+    own = communities.filter(pc.less_equal(communities["level"], level))
     lists = own["entity_ids"].combine_chunks()
     ids = lists.flatten()
     ours = pc.is_in(ids, value_set=pa.array(sorted(entities), ids.type))

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from graphrag_ray.base.ids import report_id
-from graphrag_ray.base.schema import search_table
+from graphrag_ray.base.schema import ENDS, search_table
 from graphrag_ray.query.asked_hierarchy import asked_hierarchy, communities_of
 from graphrag_ray.query.embedded import check_embedded
 from graphrag_ray.query.filling import Share, fill
@@ -47,17 +47,16 @@ DEFAULT_LEVEL = 2
 MIN_CHUNK_TOKENS = 32
 """No more chunks are looked at than fill a context if none is shorter; the others count as left out."""
 
-MOST_AMONG = 10_000
-"""Where the entities have more chunks, the nearest are looked for in the whole corpus: a list of the chunks
-of an entity that is everywhere takes longer to search by than to do without."""
+MOST_CHUNKS = 2_000
+"""Of an entity. The chunks of one that is in more are not listed: of the chunks that are near to the
+question, those are taken that hold it."""
 
 MOST_EDGES = 1_000
-"""Relationships of an entity that are looked at in each direction and part of the table, those with the best
-connected entities first: a name that is everywhere may have a million."""
+"""Relationships of an entity that are looked at, those with the best connected entities first: a name that is
+everywhere may have a million."""
 
-ENTITIES = ["id", "text_unit_ids"]
-MEMBERS = ["id", "level", "hierarchy", "entity_ids"]
-EDGES = ["id", "source_id", "target_id", "combined_degree", "weight", "text_unit_ids"]
+MEMBERS = ["id", "level", "entity_ids"]
+EDGES = ["id", "source_id", "target_id", "combined_degree", "weight"]
 CLAIMS = ["id", "subject_id", "object_id", "type", "status", "start_date", "end_date", "description"]
 CLAIMS += ["subject_entity_id", "text_unit_ids"]
 
@@ -84,7 +83,7 @@ def context_for(
     asked_hierarchy(given, over="entity")
     check_embedded(given, NAME, ["entity"])
     near, named = yield from _near(text, given, chunks)
-    around = yield from _around([e["id"] for e in near], given, chunks)
+    around = yield from _around(list(near), given, chunks)
     elements = yield from _elements(near, around, given, chunks)
     sources, left_out = yield from _sources(text, near, named, around, given, chunks)
     reports = [] if chunks is not None else (yield from _reports(near, around, finest, given))
@@ -111,28 +110,32 @@ def finest_level(level: str | int | None, given: Given) -> Generator[Any, Any, i
 
 def _near(
     text: str, given: Given, chunks: Collection[str] | None
-) -> Generator[Any, Any, tuple[list[Row], list[str]]]:
-    """Entities that the question names, then those whose embeddings are nearest to its own; and the ids of
-    the named ones."""
+) -> Generator[Any, Any, tuple[dict[str, int], list[str]]]:
+    """Entities that the question names, then those whose embeddings are nearest to its own, and in how many
+    chunks each is; and the ids of the named ones."""
     possible = yield from among("entity", chunks)
     could_be = mentions(text)
     k = given.settings.query.local_entities
     rows, hits = yield (
-        Rows("entities", ENTITIES, list(could_be.spans)),
+        Rows("entities", ["id", "frequency"], list(could_be.spans)),
         Search("entity", "vector", text, k, possible),
     )
-    known = _by_id(rows)
-    counted = known.keys() if possible is None else known.keys() & set(possible)
-    named = rarest_first(could_be, {id_: len(known[id_]["text_unit_ids"]) for id_ in counted})[:k]
+    frequency = _frequency(rows)
+    counted = frequency.keys() if possible is None else frequency.keys() & set(possible)
+    named = rarest_first(could_be, {id_: frequency[id_] for id_ in counted})[:k]
     order = dict.fromkeys([*named, *(hit.id for hit in hits)])
-    rest = yield Rows("entities", ENTITIES, [id_ for id_ in order if id_ not in known])
-    known |= _by_id(rest)
-    return [known[id_] for id_ in order if id_ in known], named
+    rest = yield Rows("entities", ["id", "frequency"], [id_ for id_ in order if id_ not in frequency])
+    frequency |= _frequency(rest)
+    return {id_: frequency[id_] for id_ in order if id_ in frequency}, named
+
+
+def _frequency(entities: pa.Table) -> dict[str, int]:
+    return {row["id"]: row["frequency"] or 0 for row in entities.to_pylist()}
 
 
 @dataclass(frozen=True)
 class _Around:
-    """Relationships and claims of entities, and the communities that hold some of them."""
+    """The first relationships and claims of entities, and the communities that hold some of them."""
 
     edges: list[Row]
     claims: list[Row]
@@ -142,40 +145,55 @@ class _Around:
 def _around(
     entities: Sequence[str], given: Given, chunks: Collection[str] | None
 ) -> Generator[Any, Any, _Around]:
-    most = MOST_EDGES if chunks is None else None  # what conditions allow may come last
-    leaving, arriving, claims, communities = yield (
-        Rows("relationships", EDGES, entities, by="source_id", most=most),
-        Rows("relationships", EDGES, entities, by="target_id", most=most),
-        Rows("covariates", CLAIMS, entities, by="subject_entity_id"),
+    query, place = given.settings.query, {id_: n for n, id_ in enumerate(entities)}
+    # What conditions allow may come last.
+    all_of = chunks is not None
+    edges, claims, communities = yield (
+        Rows(
+            "relationships",
+            [*EDGES, "text_unit_ids"] if all_of else EDGES,
+            entities,
+            by=ENDS,
+            most=None if all_of else MOST_EDGES,
+        ),
+        Rows(
+            "covariates",
+            CLAIMS,
+            entities,
+            by="subject_entity_id",
+            most=None if all_of else query.local_claims,
+        ),
         Rows(asked_hierarchy(given).communities, MEMBERS, entities, by="entity_ids", only_these=True),
     )
 
-    only = None if chunks is None else set(chunks)
-
     def stated(rows: Sequence[Row]) -> list[Row]:
-        return [r for r in rows if only is None or not only.isdisjoint(r["text_unit_ids"])]
+        return [r for r in rows if chunks is None or not only.isdisjoint(r["text_unit_ids"])]
 
-    edges = list((_by_id(leaving) | _by_id(arriving)).values())
-    return _Around(stated(edges), stated(claims.to_pylist()), communities)
+    only = set(chunks or ())
+    own = stated(edges.to_pylist())
+    chosen = relationships_in_order(own, place, query.local_relationships)
+    if not all_of:
+        rest = yield Rows("relationships", ["id", "text_unit_ids"], [row["id"] for row in chosen])
+        lists = _by_id(rest)
+        chosen = [{**row, **lists[row["id"]]} for row in chosen if row["id"] in lists]
+    in_order = claims_in_order(stated(claims.to_pylist()), place, query.local_claims)
+    return _Around(chosen, in_order, communities)
 
 
 def _elements(
-    near: Sequence[Row], around: _Around, given: Given, chunks: Collection[str] | None
+    near: Collection[str], around: _Around, given: Given, chunks: Collection[str] | None
 ) -> Generator[Any, Any, list[Record]]:
     """The entities; then relationships and claims by turns, so that neither crowds out the other."""
-    query, place = given.settings.query, {e["id"]: n for n, e in enumerate(near)}
-    edges = relationships_in_order(around.edges, place, query.local_relationships)
-    claims = claims_in_order(around.claims, place, query.local_claims)
-    ids: dict[Kind, list[str]] = {"entity": list(place), "relationship": [e["id"] for e in edges]}
+    ids: dict[Kind, list[str]] = {"entity": list(near), "relationship": [e["id"] for e in around.edges]}
     known = yield from looked_up(ids, given, chunks)
     entities, related = (_in_order(ids[kind], known[kind]) for kind in ids)
-    by_turns = zip_longest(related, map(claim_of, claims))
+    by_turns = zip_longest(related, map(claim_of, around.claims))
     return [*entities, *(record for pair in by_turns for record in pair if record)]
 
 
 def _sources(
     text: str,
-    near: Sequence[Row],
+    near: Mapping[str, int],
     named: Collection[str],
     around: _Around,
     given: Given,
@@ -185,44 +203,53 @@ def _sources(
     of a large corpus, so no more of them are read than fill a context."""
     budget = given.settings.query.context_tokens
     most = max(1, budget // MIN_CHUNK_TOKENS)
-    held = {c for e in near for c in e["text_unit_ids"] if chunks is None or c in chunks}
-    places = yield from _nearest(text, held, chunks, most, given)
-    found = chunks_in_order(near, around.edges, named, places, chunks, most)
+    everywhere = {id_ for id_, n in near.items() if n > MOST_CHUNKS}
+    rows = yield Rows("entities", ["id", "text_unit_ids"], [id_ for id_ in near if id_ not in everywhere])
+    lists = {row["id"]: row["text_unit_ids"] for row in rows.to_pylist()}
+    held = {c for own in lists.values() for c in own if chunks is None or c in chunks}
+    order = yield from _nearest(text, chunks if everywhere else held, most, given)
+    if everywhere:
+        rows = yield Rows("text_units", ["id", "entity_ids"], order)
+        holds = {row["id"]: everywhere.intersection(row["entity_ids"]) for row in rows.to_pylist()}
+        lists |= {id_: [c for c in order if id_ in holds.get(c, ())] for id_ in everywhere}
+        held.update(c for c in order if holds.get(c))
+    places = {id_: place for place, id_ in enumerate(id_ for id_ in order if id_ in held)}
+    entities = [{"id": id_, "text_unit_ids": lists.get(id_, [])} for id_ in near]
+    found = chunks_in_order(entities, around.edges, named, places, chunks, most)
     sizes = _by_id((yield Rows("text_units", ["id", "n_tokens"], found)))
     order = [id_ for id_ in found if id_ in sizes]
     ends = accumulate(sizes[id_]["n_tokens"] for id_ in order)
     # Half as many more: the tokens are those of the model that extracted, whose vocabulary may be another.
     chosen = order[: 1 + sum(end <= 1.5 * budget for end in ends)]
     known = yield from looked_up({"text_unit": chosen}, given)
-    return _in_order(chosen, known["text_unit"]), len(held) - len(chosen)
+    n_held = max([len(held), *(near[id_] for id_ in everywhere if chunks is None)])
+    return _in_order(chosen, known["text_unit"]), n_held - len(chosen)
 
 
 def _nearest(
-    text: str, held: Collection[str], chunks: Collection[str] | None, most: int, given: Given
-) -> Generator[Any, Any, dict[str, int]]:
-    """Places of those of the held chunks that keywords and embeddings find, fused as in hybrid search; of
-    an index that lacks one, by the other."""
-    few = len(held) <= MOST_AMONG
-    ids = sorted(held) if few else None if chunks is None else sorted(chunks)
+    text: str, among: Collection[str] | None, most: int, given: Given
+) -> Generator[Any, Any, list[str]]:
+    """The chunks, of all or of some, that keywords and embeddings find, fused as in hybrid search; of an
+    index that lacks one, by the other."""
     ways: list[By] = []
-    if held and given.n_rows.get("embeddings_text_unit"):
+    if given.n_rows.get("embeddings_text_unit"):
         ways.append("vector")
-    if held and search_table("text_unit", "keyword") in given.n_rows:
+    if search_table("text_unit", "keyword") in given.n_rows:
         ways.append("keyword")
+    ids = None if among is None else sorted(among)
     lists: list[list[Hit]] = yield tuple(Search("text_unit", by, text, most, ids) for by in ways)
     weight = given.settings.query.hybrid_vector_weight
-    order = fused(
+    return fused(
         [{hit.id: hit.score for hit in hits} for hits in lists],
         [weight if by == "vector" else 1 - weight for by in ways],
     )
-    return {id_: place for place, id_ in enumerate(id_ for id_ in order if id_ in held)}
 
 
 def _reports(
-    near: Sequence[Row], around: _Around, finest: int, given: Given
+    near: Collection[str], around: _Around, finest: int, given: Given
 ) -> Generator[Any, Any, list[Record]]:
     kind = asked_hierarchy(given)
-    found = memberships(around.communities, [e["id"] for e in near], finest, kind.name)
+    found = memberships(around.communities, near, finest)
     report = {m.community: report_id(m.community) for m in found}
     ranks = _by_id((yield Rows(kind.reports_table, ["id", "rank"], list(report.values()))))
     rank = {c: ranks[id_]["rank"] for c, id_ in report.items() if id_ in ranks}

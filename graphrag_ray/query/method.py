@@ -34,16 +34,17 @@ By: TypeAlias = Literal["vector", "keyword"]
 class Rows:
     """Rows of a table, in its order.
 
-    ids   only the rows whose column `by` is one of these or, for a column of lists, holds one; None: all
-    most  of each id at least so many rows, the first by rank (`schema.LOOKED_UP`); more may be left out,
-          by where the table is cut into parts
+    ids   only the rows whose column `by`, or one of these columns, is one of these or, for a column of lists,
+          holds one; None: all
+    most  of each id so many rows at most, the first by rank (`schema.LOOKED_UP`); an index of an earlier
+          version gives them all
     only_these  where `by` is a column of lists: what else these hold may be left out
     """
 
     table: str
     columns: Sequence[str]
     ids: Sequence[str] | None = None
-    by: str = "id"
+    by: str | tuple[str, ...] = "id"
     most: int | None = None
     only_these: bool = False
 

@@ -1,20 +1,22 @@
 """Keyword search: BM25 as Lucene has it (Robertson and Zaragoza 2009, "The Probabilistic Relevance
 Framework").
 
-A shard of an index is one file, which is memory-mapped: only the postings of the question's words are read
-from the disk.
+A shard of an index is one file, of which only the postings of the question's words are read:
 
-    ids       the records, sorted
-    lengths   how many words each has
-    words     64-bit hashes of the words, rising
-    ends      where the postings of each word end
-    records   postings: the places of the records that hold the word
-    counts    postings: how often each does
-    language  in which the words were stemmed, UTF-8
+    high, low  the halves of the records' ids, sorted; top.high: some of the former
+    lengths    how many words each has; n_words: all of them together
+    words      64-bit hashes of the words, rising; top.words: some of these
+    ends       where the postings of each word end
+    records    postings: the places of the records that hold the word, rising
+    counts     postings: how often each does
+    language   in which the words were stemmed, UTF-8
 
 How many records hold a word, and how long records are, counts over all shards of a kind: shards follow the
-paths of files, and what is rare in the corpus may be common in one of them. Shards of earlier versions hold
-`scores` by such counts of their own instead of lengths, counts and language, and are searched with these.
+paths of files, and what is rare in the corpus may be common in one of them.
+
+Words are gone through from the rarest on. Once a record that holds none of the words so far cannot come among
+the best any more, only those are looked at that are left (MaxScore: Turtle and Flood 1995, "Query Evaluation:
+Strategies and Optimizations"). What is found is the same.
 """
 
 from __future__ import annotations
@@ -26,15 +28,25 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from graphrag_ray.base.unforeseen import is_unforeseen
+from graphrag_ray.search.id_halves import halves, ids_of
 from graphrag_ray.search.languages import WORDS
-from graphrag_ray.search.mapped_arrays import check_ids, packed, unpacked
-from graphrag_ray.search.ranking import Found, best, merged, named, places_of
+from graphrag_ray.search.mapped_arrays import (
+    Ints,
+    Keys,
+    MappedArray,
+    Source,
+    packed,
+    places_in,
+    tops,
+    unpacked,
+)
+from graphrag_ray.search.ranking import Found, best, merged
 from graphrag_ray.search.words import words
 
 K1, B = 1.2, 0.75
@@ -42,38 +54,66 @@ K1, B = 1.2, 0.75
 MOST_COUNTED = 65_535
 """Repetitions of a word in a record."""
 
-_ALWAYS = {"words": pa.uint64(), "ends": pa.int64(), "records": pa.int32()}
-_NOW = {"counts": pa.uint16(), "lengths": pa.int32(), "language": pa.uint8()}
-_BEFORE = {"scores": pa.float32()}
+_TYPES = {"high": "<u8", "low": "<u8", "top": "<u8", "lengths": "<i4", "n_words": "<i8", "words": "<u8"}
+_TYPES |= {"ends": "<i8", "records": "<i4", "counts": "<u2", "language": "<u1"}
+_ARRAYS = {"top.high", "top.words", *(_TYPES.keys() - {"top"})}
+
+Postings = Mapping[int, tuple[int, int]]
+"""Of each word's hash: where its postings begin and end."""
 
 
 @dataclass(frozen=True)
 class KeywordShard:
-    """Arrays as above, in mapped memory. scores: of a shard of an earlier version, which has no counts and no
-    lengths; None: of today's."""
+    """Arrays as above."""
 
-    ids: pa.Array
-    words: npt.NDArray[np.uint64]
-    ends: npt.NDArray[np.int64]
-    records: npt.NDArray[np.int32]
-    counts: npt.NDArray[np.uint16]
-    lengths: npt.NDArray[np.int32]
-    language: str = ""
-    scores: npt.NDArray[np.float32] | None = None
+    source: Source
+    arrays: Mapping[str, MappedArray]
+
+    def __len__(self) -> int:
+        return len(self.arrays["high"])
+
+    @cached_property
+    def language(self) -> str:
+        return bytes(self.arrays["language"].whole()).decode(errors="replace")
 
     @cached_property
     def n_words(self) -> int:
-        return int(self.lengths.sum(dtype=np.int64))
+        return int(self.arrays["n_words"].whole()[0])
 
-    def postings(self, wanted: npt.NDArray[np.uint64]) -> dict[int, slice]:
-        """Where the postings of those of the words are that it holds, by their hashes."""
-        places = np.searchsorted(self.words, wanted)
-        inside = np.flatnonzero(places < len(self.words))
-        known = places[inside[self.words[places[inside]] == wanted[inside]]].tolist()
+    @cached_property
+    def lengths(self) -> npt.NDArray[np.int32]:
+        return np.asarray(np.maximum(self.arrays["lengths"].whole(), 0))
+
+    def postings(self, wanted: Keys) -> Postings:
+        """Of those of the words that it holds."""
+        places = places_in(self.arrays["words"], self.arrays["top.words"], wanted)
+        known = np.flatnonzero(places >= 0)
+        ends = self.arrays["ends"]
+        last = ends.take(places[known])
+        first = np.where(places[known] > 0, ends.take(np.maximum(places[known] - 1, 0)), 0)
+        if (first > last).any():
+            raise self.source.refused("its postings are not one behind the other")
         return {
-            int(self.words[at]): slice(int(self.ends[at - 1]) if at else 0, int(self.ends[at]))
-            for at in known
+            int(word): (a, b)
+            for word, a, b in zip(wanted[known].tolist(), first.tolist(), last.tolist(), strict=True)
         }
+
+    def places_of(self, ids: Keys) -> Ints:
+        """The places of those of these ids that it holds, by their first halves; rising."""
+        places = places_in(self.arrays["high"], self.arrays["top.high"], ids)
+        return np.unique(places[places >= 0])
+
+    def of(self, span: tuple[int, int]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
+        """The records of postings, rising, and how often each holds the word."""
+        records = self.arrays["records"].run(*span)
+        if len(records) and (
+            records[0] < 0 or records[-1] >= len(self) or (records[1:] <= records[:-1]).any()
+        ):
+            raise self.source.refused("a posting is of no record")
+        return records, self.arrays["counts"].run(*span).astype(np.float64)
+
+    def ids(self, places: Ints) -> list[str]:
+        return ids_of(self.arrays["high"].take(places), self.arrays["low"].take(places))
 
 
 def build(
@@ -81,7 +121,7 @@ def build(
     texts: Sequence[str],
     language: str = "",
     failed: Callable[[str, BaseException], object] | None = None,
-) -> pa.Buffer:
+) -> bytes:
     """The bytes of a shard: the same for the same records, whatever their order.
 
     language: of `languages.WORDS`; "": not known
@@ -111,107 +151,131 @@ def build(
         occurring * max(1, len(rows)) + np.repeat(np.arange(len(rows)), lengths), return_counts=True
     )
     word, record = np.divmod(found, max(1, len(rows)))
+    ends = np.cumsum(np.bincount(word, minlength=len(hashes)))
+    return of_arrays([ids[i] for i in order], hashes[by_hash], ends, record, counts, lengths, language)
+
+
+def of_arrays(
+    ids: Sequence[str],
+    hashes: Keys,
+    ends: npt.NDArray[np.integer],
+    records: npt.NDArray[np.integer],
+    counts: npt.NDArray[np.integer],
+    lengths: npt.NDArray[np.integer],
+    language: str,
+) -> bytes:
+    """The bytes of a shard, of its arrays. Raises ValueError for what is no id."""
+    high, low = halves(ids)
     return packed(
         {
-            "ids": pa.array([ids[i] for i in order], pa.string()),
-            "words": pa.array(hashes[by_hash]),
-            "ends": pa.array(np.cumsum(np.bincount(word, minlength=len(hashes))), pa.int64()),
-            "records": pa.array(record.astype(np.int32)),
-            "counts": pa.array(np.minimum(counts, MOST_COUNTED).astype(np.uint16)),
-            "lengths": pa.array(lengths),
-            "language": pa.array(np.frombuffer(language.encode(), np.uint8)),
+            "high": high,
+            "low": low,
+            "top.high": tops(high),
+            "lengths": lengths.astype("<i4"),
+            "n_words": np.array([lengths.sum(dtype=np.int64)], "<i8"),
+            "words": hashes.astype("<u8"),
+            "top.words": tops(hashes.astype("<u8")),
+            "ends": ends.astype("<i8"),
+            "records": records.astype("<i4"),
+            "counts": np.minimum(counts, MOST_COUNTED).astype("<u2"),
+            "language": np.frombuffer(language.encode(), np.uint8),
         }
     )
 
 
-def read(data: pa.Buffer) -> KeywordShard:
-    """A shard from its bytes, without copying them. Raises ValueError for what is none."""
-    ids, arrays = unpacked(data, _ALWAYS | _NOW | _BEFORE)
-    before = "scores" in arrays
-    expected = _ALWAYS | (_BEFORE if before else _NOW)
-    if arrays.keys() != expected.keys():
-        raise ValueError(f"it holds {', '.join(sorted(arrays))} and not {', '.join(sorted(expected))}")
-    shard = KeywordShard(
-        ids,
-        arrays["words"],
-        arrays["ends"],
-        arrays["records"],
-        np.zeros(0, np.uint16) if before else arrays["counts"],
-        np.zeros(0, np.int32) if before else arrays["lengths"],
-        "" if before else bytes(arrays["language"]).decode(),
-        arrays.get("scores"),
-    )
-    postings = len(arrays["scores" if before else "counts"])
-    if len(shard.words) != len(shard.ends) or len(shard.records) != postings:
-        raise ValueError("its arrays are of different lengths")
-    if not before and len(shard.lengths) != len(ids):
-        raise ValueError("its arrays are of different lengths")
+def read(source: Source) -> KeywordShard:
+    """A shard. Raises what `source.refused` makes for what is none."""
+    arrays = unpacked(source, _TYPES)
+    if arrays.keys() != _ARRAYS:
+        raise source.refused(f"it holds {', '.join(sorted(arrays))} and not {', '.join(sorted(_ARRAYS))}")
+    size = {name: len(array) for name, array in arrays.items()}
+    if (
+        len({size["high"], size["low"], size["lengths"]}) > 1
+        or size["words"] != size["ends"]
+        or size["records"] != size["counts"]
+        or size["n_words"] != 1
+    ):
+        raise source.refused("its arrays are of different lengths")
+    shard = KeywordShard(source, arrays)
     if shard.language and shard.language not in WORDS:
-        raise ValueError("its words are of no known language")
+        raise source.refused("its words are of no known language")
     return shard
 
 
-def check(shard: KeywordShard) -> None:
-    """Whether all is in order and none leads out of the shard: reads all of it. Raises ValueError."""
-    check_ids(shard.ids)
-    starts = np.concatenate([[0], shard.ends])
-    if (starts[1:] < starts[:-1]).any() or starts[-1] != len(shard.records):
-        raise ValueError("its postings are not one behind the other")
-    if (shard.words[1:] <= shard.words[:-1]).any():
-        raise ValueError("its words are not in order")
-    if len(shard.records) and not 0 <= shard.records.min() <= shard.records.max() < len(shard.ids):
-        raise ValueError("a posting is of no record")
-    if shard.scores is not None and not np.isfinite(shard.scores).all():
-        raise ValueError("a score is no number")
-    if shard.counts.min(initial=1) < 1 or shard.lengths.min(initial=0) < 0:
-        raise ValueError("a record holds a word less than once, or less than no word")
-
-
 def search(
-    shards: Sequence[KeywordShard], question: str, k: int, among: pa.Array | None = None
+    shards: Sequence[KeywordShard], question: str, k: int, among: Sequence[str] | None = None
 ) -> list[Found]:
-    """The k records with the highest scores, of those that hold a word of the question. shards: all of a
-    kind."""
+    """The k records with the highest scores, of those that hold a word of the question.
+
+    shards: all of a kind; among: ids of the only records that count
+    """
     asked = {language: _asked(question, language) for language in {s.language for s in shards}}
     postings = [shard.postings(asked[shard.language]) for shard in shards]
-    n, n_words = sum(len(s.ids) for s in shards), sum(s.n_words for s in shards)
+    n, n_words = sum(map(len, shards)), sum(s.n_words for s in shards)
     frequency = Counter[int]()
     for of_shard in postings:
-        frequency.update({word: at.stop - at.start for word, at in of_shard.items()})
-    idf = {word: math.log(1 + (n - f + 0.5) / (f + 0.5)) for word, f in frequency.items()}
-    mean = n_words / n if n_words else 1.0
-    lists = [_found(s, p, idf, mean, k, among) for s, p in zip(shards, postings, strict=True)]
-    return merged(lists, k)
+        frequency.update({word: end - start for word, (start, end) in of_shard.items()})
+    idf = {word: math.log(1 + max(0.5, n - f + 0.5) / (f + 0.5)) for word, f in frequency.items()}
+    mean = n_words / n if n and n_words > 0 else 1.0
+    only = None if among is None else halves(among)[0]
+    found: list[Found] = []
+    for shard, of_shard in zip(shards, postings, strict=True):
+        least = found[k - 1][1] if len(found) >= k > 0 else 0.0
+        places, scores = _scored(shard, of_shard, idf, mean, k, only, least)
+        chosen = best(scores, k)
+        ids = shard.ids(places[chosen])
+        found = merged([found, list(zip(ids, scores[chosen].tolist(), strict=True))], k)
+    return found
 
 
-def _found(
+def _scored(
     shard: KeywordShard,
-    postings: Mapping[int, slice],
+    postings: Postings,
     idf: Mapping[int, float],
     mean: float,
     k: int,
-    among: pa.Array | None,
-) -> list[Found]:
-    """The k best of a shard. idf: of each word; mean: length of a record."""
-    scores = np.zeros(len(shard.ids))
-    for word, at in postings.items():
-        records = shard.records[at]
-        if shard.scores is not None:
-            scores[records] += shard.scores[at]
-            continue
-        counts = shard.counts[at].astype(np.float64)
-        scores[records] += idf[word] * counts / (counts + K1 * (1 - B + B * shard.lengths[records] / mean))
-    rows = places_of(shard.ids, among)
-    rows = np.flatnonzero(scores) if rows is None else rows[scores[rows] > 0]
-    found = rows[best(scores[rows], k)]
-    return named(shard.ids, found, scores[found])
+    among: Keys | None,
+    least: float,
+) -> tuple[Ints, npt.NDArray[np.float64]]:
+    """Places, rising, and scores of all records of a shard that can be among the k best.
+
+    idf: of each word; mean: length of a record; least: score that k records of other shards have
+    """
+    by_worth = sorted(postings, key=lambda word: (-idf[word], word))
+    # A word adds less to a score than its idf.
+    to_come = [*accumulate((idf[word] for word in reversed(by_worth)), initial=0.0)][::-1]
+    scores = np.zeros(len(shard))
+    places = None if among is None else shard.places_of(among)
+    for n, word in enumerate(by_worth):
+        if places is None and n:
+            there = np.flatnonzero(scores)
+            kth = _kth(scores[there], k)
+            if to_come[n] < max(least, kth):
+                places = there
+        if places is not None:
+            enough = scores[places] + to_come[n] >= max(least, _kth(scores[places], k))
+            places = places[enough]
+        records, counts = shard.of(postings[word])
+        if places is not None:
+            at = np.minimum(np.searchsorted(records, places), max(0, len(records) - 1))
+            same = records[at] == places if len(records) else np.zeros(len(places), np.bool_)
+            records, counts = places[same], counts[at[same]]
+        lengths = shard.lengths[records]
+        scores[records] += idf[word] * counts / (counts + K1 * (1 - B + B * lengths / mean))
+    found = np.flatnonzero(scores) if places is None else places[scores[places] > 0]
+    return found, scores[found]
 
 
-def _asked(question: str, language: str) -> npt.NDArray[np.uint64]:
+def _kth(scores: npt.NDArray[np.float64], k: int) -> float:
+    """The k-th highest; 0 where there are fewer."""
+    return float(np.partition(scores, len(scores) - k)[len(scores) - k]) if 0 < k <= len(scores) else 0.0
+
+
+def _asked(question: str, language: str) -> Keys:
     """The distinct words of a question, as shards know them."""
     return np.unique(_hashes(words(question, language)))
 
 
-def _hashes(of: Sequence[str]) -> npt.NDArray[np.uint64]:
+def _hashes(of: Sequence[str]) -> Keys:
     digests = b"".join(hashlib.blake2b(w.encode(), digest_size=8).digest() for w in of)
     return np.frombuffer(digests, dtype="<u8")

@@ -7,17 +7,12 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from graphrag_ray.search.mapped_arrays import numbers
-
-Rows: TypeAlias = npt.NDArray[np.int64]
 Found: TypeAlias = tuple[str, float]
 """Id and score of a record."""
 
 
-def best(scores: npt.NDArray[np.floating], k: int) -> Rows:
+def best(scores: npt.NDArray[np.floating], k: int) -> npt.NDArray[np.int64]:
     """The places of the k highest scores, highest first; of equal ones the first."""
     n = len(scores)
     if k >= n:
@@ -33,15 +28,3 @@ def merged(lists: Iterable[Sequence[Found]], k: int) -> list[Found]:
     """The k best of several lists."""
     found = [hit for hits in lists for hit in hits]
     return sorted(found, key=lambda hit: (-hit[1], hit[0]))[:k]
-
-
-def named(ids: pa.Array, places: Rows, scores: npt.NDArray[np.floating]) -> list[Found]:
-    """Records with their scores, by their places among the ids."""
-    return [(ids[at].as_py(), score) for at, score in zip(places.tolist(), scores.tolist(), strict=True)]
-
-
-def places_of(ids: pa.Array, among: pa.Array | None) -> Rows | None:
-    """The places of some ids, rising; None for all."""
-    if among is None:
-        return None
-    return numbers(pc.indices_nonzero(pc.is_in(ids, value_set=among))).astype(np.int64)

@@ -1,196 +1,225 @@
-"""Which rows of a part hold an id: in its own column of ids, or in another that refers to some.
+"""Which rows of a table hold an id: in its own column of ids, or in others that refer to some.
 
-An index of a part is one file, which is memory-mapped: a question looks at a few places of it. Rows are
-counted within the part.
+An index of rows covers some consecutive parts of a table, is one file and is read by places. Rows are counted
+over these parts.
 
-    high, low      the two halves of each row's id, in the order of the rows
-    order          the rows by the first halves of their ids; empty where they are in that order
-    key.<column>   of each pair of an id that the column holds and its row: the first half of the id, rising
-    row.<column>   the rows of these pairs; of one id by rank
-    first.<column>, start.<column>, size.<column>, values.<column>, sum.<column>
-                   where the pages of a column lie, and their checksums (`store/pages.py`)
+    parts           where the rows of each part end
 
-In other columns ids are known by their first 64 bits. They are hashes: that two of 10 million ids share
-these has a chance of 1 to 370,000, and then some more rows are read than were wanted.
+and for each group of columns by which rows are found ("id", "source_id+target_id"):
+
+    key.<group>     the first halves of the ids that these columns hold, distinct, rising
+    top.<group>     some of these (`mapped_arrays.tops`)
+    end.<group>     where the entries of each key end
+    entry.<group>   a row that holds it, its id and some of its values, so that what rows are chosen by is
+                    read in one piece; those of one key first that have the highest values
+
+and for each column that can be read by pages (`store/pages.py`):
+
+    first.<column>  the first row of each page, and the number of rows
+    page.<column>   where its bytes lie in the part, how many values it holds, and its checksum
+
+In groups ids are known by their first 64 bits. They are hashes: that two of 10 million ids share these has a
+chance of 1 to 370,000, and then some more rows are read than were wanted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from graphrag_ray.base.ids import ID_LENGTH
-from graphrag_ray.search.mapped_arrays import arrays_in, numbers, packed
+from graphrag_ray.search.mapped_arrays import (
+    Ints,
+    Keys,
+    MappedArray,
+    Source,
+    packed,
+    places_in,
+    spread,
+    tops,
+    unpacked,
+)
 
-Ints = npt.NDArray[np.int64]
-Keys = npt.NDArray[np.uint64]
-Places = Mapping[str, npt.NDArray[Any]]
-"""first, start, size, values, sum of a column's pages."""
+HALVES = np.dtype([("high", "<u8"), ("low", "<u8")])
+PAGE = np.dtype([("start", "<i8"), ("size", "<i4"), ("values", "<i4"), ("sum", "<u4")])
+_VALUE = np.dtype("<f8")
 
-MOST_BYTES = 1 << 62
-"""No file is longer."""
-_HALF = ID_LENGTH // 2
-_OF_ROWS = {"high": pa.uint64(), "low": pa.uint64(), "order": pa.uint32()}
-_OF_PAIRS = {"key": pa.uint64(), "row": pa.uint32()}
-_OF_PAGES = {
-    "first": pa.uint32(),
-    "start": pa.int64(),
-    "size": pa.int32(),
-    "values": pa.int32(),
-    "sum": pa.uint32(),
-}
+
+def named(group: Sequence[str]) -> str:
+    """The name of columns by which rows are found together."""
+    return "+".join(group)
+
+
+def entry_type(group: Sequence[str], values: Sequence[str]) -> np.dtype[Any]:
+    """What an entry holds: its row, its id and those in these columns, and the numbers in those."""
+    fields: list[Any] = [("place", "<u4")]  # a column may be called row
+    fields += [(name, HALVES) for name in dict.fromkeys(("id", *group))]
+    return np.dtype(fields + [(name, _VALUE) for name in values])
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Rows that hold ids. rows: counted over the index; whose: which of the wanted ids each holds; entry: of
+    `entry_type`."""
+
+    rows: Ints
+    whose: Ints
+    entry: npt.NDArray[Any]
+
+    def taken(self, places: Ints) -> Entries:
+        return Entries(self.rows[places], self.whose[places], self.entry[places])
+
+
+@dataclass(frozen=True)
+class PagesOf:
+    """Pages of a column.
+
+    part    of each page
+    first   its first row
+    rows    how many it has
+    page    of PAGE
+    """
+
+    part: Ints
+    first: Ints
+    rows: Ints
+    page: npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class RowIndex:
-    """Arrays as above, in mapped memory. pairs: key and row, by column; pages: by column."""
+    source: Source
+    arrays: Mapping[str, MappedArray]
 
-    high: Keys
-    low: Keys
-    order: npt.NDArray[np.uint32]
-    pairs: Mapping[str, tuple[Keys, npt.NDArray[np.uint32]]]
-    pages: Mapping[str, Places]
+    @cached_property
+    def ends(self) -> Ints:
+        """[parts] where the rows of each part end."""
+        return self.arrays["parts"].whole().astype(np.int64)
 
     @property
     def n_rows(self) -> int:
-        return len(self.high)
+        return int(self.ends[-1])
 
-    def rows_of(self, high: Keys, low: Keys) -> tuple[Ints, Ints]:
-        """The rows whose ids have these halves, and which of them."""
-        sorter = self.order if len(self.order) else None
-        left = np.searchsorted(self.high, high, "left", sorter)
-        right = np.searchsorted(self.high, high, "right", sorter)
-        places, whose = _spread(left, right)
-        rows = self.order[places] if sorter is not None else places
-        own = self.low[rows] == low[whose]
-        return rows[own].astype(np.int64), whose[own]
+    def has(self, group: str) -> bool:
+        return f"key.{group}" in self.arrays
 
-    def rows_with(self, column: str, high: Keys, most: int | None = None) -> tuple[Ints, Ints]:
-        """The rows whose column holds one of these ids, and which of them; of each at most so many rows, the
-        first by rank. A row that holds several occurs with each."""
-        keys, rows = self.pairs[column]
-        left, right = np.searchsorted(keys, high, "left"), np.searchsorted(keys, high, "right")
+    def found(self, group: str, high: Keys, low: Keys, most: int | None = None) -> Entries:
+        """Rows that hold one of these ids; of each at most so many, the first by rank. A row that holds
+        several occurs with each."""
+        keys, ends, entries = (self.arrays[f"{name}.{group}"] for name in ("key", "end", "entry"))
+        places = places_in(keys, self.arrays[f"top.{group}"], high)
+        there = np.flatnonzero(places >= 0)
+        held, of = np.unique(places[there], return_inverse=True)
+        right = ends.take(held).astype(np.int64)
+        left = np.where(held > 0, ends.take(np.maximum(held - 1, 0)), 0).astype(np.int64)
+        if (left > right).any() or (left[1:] < right[:-1]).any():
+            raise self.source.refused("its entries are not one behind the other")
+        left, right = left[of], right[of]
         if most is not None:
             right = np.minimum(right, left + most)
-        places, whose = _spread(left, right)
-        return rows[places].astype(np.int64), whose
+        entry = entries.runs(left, right)
+        whose = there[spread(left, right)[1]]
+        rows = entry["place"].astype(np.int64)
+        if len(rows) and rows.max() >= self.n_rows:
+            raise self.source.refused("an entry is of no row")
+        found = Entries(rows, whose, entry)
+        if group == "id":
+            return found.taken(np.flatnonzero(entry["id"]["low"] == low[whose]))
+        return found
 
-    def ids_of(self, rows: Ints) -> list[str]:
-        """The ids of rows."""
-        return [
-            f"{first:016x}{last:016x}"
-            for first, last in zip(self.high[rows].tolist(), self.low[rows].tolist(), strict=True)
-        ]
+    def page_of(self, column: str, rows: Ints) -> Ints | None:
+        """The page of each row; None where the column cannot be read by pages."""
+        first = self.arrays.get(f"first.{column}")
+        if first is None:
+            return None
+        firsts = first.whole()
+        if (firsts[1:] <= firsts[:-1]).any():
+            raise self.source.refused("its pages are not one behind the other")
+        return np.searchsorted(firsts, rows, "right").astype(np.int64) - 1
+
+    def pages(self, column: str, at: Ints) -> PagesOf:
+        """Where pages lie."""
+        firsts, pages = self.arrays[f"first.{column}"].whole(), self.arrays[f"page.{column}"]
+        if len(firsts) != len(pages) + 1:
+            raise self.source.refused("its pages are of different lengths")
+        found = pages.take(at)
+        first, last = firsts[at].astype(np.int64), firsts[at + 1].astype(np.int64)
+        part = np.searchsorted(self.ends, first, "right").astype(np.int64)
+        own = np.append(self.ends, self.ends[-1])[np.minimum(part, len(self.ends))]
+        if (last <= first).any() or (last > own).any() or (part >= len(self.ends)).any():
+            raise self.source.refused("its pages are not one behind the other")
+        if len(at) and (found["size"].min() < 1 or found["values"].min() < 0 or found["start"].min() < 0):
+            raise self.source.refused("a page is none")
+        return PagesOf(part, first, last - first, found)
 
 
-def halves(ids: Sequence[str]) -> tuple[Keys, Keys, list[str]]:
-    """The halves of the different ids among these, and these ids; what is no id is left out."""
-    own = [i for i in dict.fromkeys(ids) if len(i) == ID_LENGTH and not i.strip("0123456789abcdef")]
-    high, low = (
-        np.fromiter((int(i[at : at + _HALF], 16) for i in own), np.uint64, len(own)) for at in (0, _HALF)
-    )
-    return high, low, own
+def distinct(found: Entries) -> tuple[Entries, Entries]:
+    """An entry of each row, by rows; and all of them, by rows."""
+    every = found.taken(np.argsort(found.rows, kind="stable"))
+    return every.taken(np.unique(every.rows, return_index=True)[1]), every
+
+
+def first_of_each(found: Sequence[Entries], most: int) -> list[Entries]:
+    """Of what several indexes found, for each wanted id so many entries at most, the first by rank."""
+    of = np.repeat(np.arange(len(found)), [len(entries.rows) for entries in found])
+    rows, whose = (np.concatenate([getattr(e, name) for e in found]) for name in ("rows", "whose"))
+    entry = np.concatenate([entries.entry for entries in found])
+    order = np.lexsort([rows, of, *_falling(entry), whose])
+    sorted_whose = whose[order]
+    place = np.arange(len(order)) - np.searchsorted(sorted_whose, sorted_whose, "left")
+    kept = np.zeros(len(order), np.bool_)
+    kept[order[place < most]] = True
+    ends = np.cumsum([len(entries.rows) for entries in found])[:-1]
+    return [e.taken(np.flatnonzero(own)) for e, own in zip(found, np.split(kept, ends), strict=True)]
+
+
+def _falling(entries: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+    """Keys by which entries are sorted: those of the highest values first."""
+    names = entries.dtype.names or ()
+    return [-entries[name] for name in reversed(names) if entries.dtype[name] == _VALUE]
 
 
 def build(
-    high: Keys,
-    low: Keys,
-    pairs: Mapping[str, tuple[Keys, Ints]] = {},
-    pages: Mapping[str, Places] = {},
-) -> pa.Buffer:
-    """The bytes of an index of a part.
+    part_rows: Sequence[int],
+    groups: Mapping[str, tuple[Keys, npt.NDArray[Any]]],
+    pages: Mapping[str, tuple[Ints, npt.NDArray[Any]]] = {},
+) -> bytes:
+    """The bytes of an index of rows.
 
-    high, low  halves of its rows' ids
-    pairs      by column: the first halves of ids that it holds, and their rows; those of one id by rank
+    part_rows  rows of each part
+    groups     keys, and an entry for each
+    pages      by column: the first row of each, and the number of rows; and of PAGE
     """
-    in_order = bool((high[1:] >= high[:-1]).all())
-    arrays: dict[str, npt.NDArray[Any]] = {
-        "high": high,
-        "low": low,
-        "order": np.zeros(0, np.uint32) if in_order else np.argsort(high, kind="stable").astype(np.uint32),
-    }
-    for column, (keys, rows) in pairs.items():
-        order = np.argsort(keys, kind="stable")
-        arrays |= {f"key.{column}": keys[order], f"row.{column}": rows[order].astype(np.uint32)}
-    for column, places in pages.items():
-        arrays |= {f"{name}.{column}": places[name] for name in _OF_PAGES}
-    return packed({name: pa.array(a, _type_of(name)) for name, a in arrays.items()})
+    arrays: dict[str, npt.NDArray[Any]] = {"parts": np.cumsum(part_rows, dtype="<i8")}
+    for group, (keys, entries) in groups.items():
+        order = np.lexsort([entries["place"], *_falling(entries), keys])
+        sorted_keys = keys[order]
+        last = np.flatnonzero(np.append(sorted_keys[1:] != sorted_keys[:-1], len(keys) > 0))
+        arrays[f"key.{group}"] = sorted_keys[last].astype("<u8")
+        arrays[f"top.{group}"] = tops(arrays[f"key.{group}"])
+        arrays[f"end.{group}"] = (last + 1).astype("<u4")
+        arrays[f"entry.{group}"] = entries[order]
+    for column, (first, found) in pages.items():
+        arrays |= {f"first.{column}": first.astype("<u4"), f"page.{column}": found}
+    return packed(arrays)
 
 
-def read(data: pa.Buffer) -> RowIndex:
-    """An index from its bytes, without copying them. Raises ValueError for what is none."""
-    arrays = arrays_in(data)
-    if (
-        any(array.type != _type_of(name) or array.null_count for name, array in arrays.items())
-        or not _OF_ROWS.keys() <= arrays.keys()
-    ):
-        raise ValueError("its arrays are of other types")
-    found = {name: numbers(array) for name, array in arrays.items()}
-    pairs, pages = (
-        {
-            column: {name: found[f"{name}.{column}"] for name in of if f"{name}.{column}" in found}
-            for column in (name.partition(".")[2] for name in found if name.startswith(f"{first}."))
-        }
-        for first, of in (("key", _OF_PAIRS), ("first", _OF_PAGES))
-    )
-    if any(len(p) < len(_OF_PAIRS) for p in pairs.values()) or any(
-        len(p) < len(_OF_PAGES) for p in pages.values()
-    ):
-        raise ValueError("it lacks arrays")
-    own = {column: (p["key"], p["row"]) for column, p in pairs.items()}
-    return RowIndex(found["high"], found["low"], found["order"], own, pages)
-
-
-def check(index: RowIndex) -> None:
-    """Whether all is in order and nothing leads out of the part: reads all of it. Raises ValueError."""
-    n = index.n_rows
-    _expect(len(index.low) == n and len(index.order) in (0, n), "its ids are of different lengths")
-    high = index.high
-    if len(index.order):
-        _expect(np.array_equal(np.sort(index.order), np.arange(n)), "its order is none")
-        high = high[index.order]
-    _expect(bool((high[1:] >= high[:-1]).all()), "its ids are not in order")
-    for keys, rows in index.pairs.values():
-        _expect(len(keys) == len(rows) and bool((keys[1:] >= keys[:-1]).all()), "its pairs are not in order")
-        _expect(not len(rows) or int(rows.max()) < n, "a pair is of no row")
-    for pages in index.pages.values():
-        first, others = (
-            pages["first"].astype(np.int64),
-            [len(pages[name]) for name in _OF_PAGES if name != "first"],
-        )
-        _expect(others == [len(first) - 1] * len(others), "its pages are of different lengths")
-        _expect(
-            first[0] == 0 and first[-1] == n and bool((first[1:] > first[:-1]).all()),
-            "its pages are not one behind the other",
-        )
-        _expect(
-            not others[0] or (0 <= pages["start"].min() <= pages["start"].max() < MOST_BYTES),
-            "a page lies nowhere",
-        )
-        _expect(
-            not others[0] or (pages["size"].min() >= 1 and pages["values"].min() >= 0),
-            "a page is none",
-        )
-        between = pages["start"][1:] - pages["size"][:-1]
-        _expect(bool((between >= pages["start"][:-1]).all()), "its pages overlap")
-
-
-def _spread(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> tuple[Ints, Ints]:
-    """All places from left to right, of each pair of these; and which pair each is of."""
-    lengths = right - left
-    whose = np.repeat(np.arange(len(left)), lengths)
-    return np.arange(len(whose)) + np.repeat(left - (np.cumsum(lengths) - lengths), lengths), whose
-
-
-def _type_of(name: str) -> pa.DataType | None:
-    return _OF_ROWS.get(name) or (_OF_PAIRS | _OF_PAGES).get(name.partition(".")[0])
-
-
-def _expect(sound: bool | np.bool_, what: str) -> None:
-    if not sound:
-        raise ValueError(what)
+def read(source: Source, entries: Mapping[str, np.dtype[Any]]) -> RowIndex:
+    """An index of rows. entries: of each group that there can be. Raises what `source.refused` makes."""
+    types: dict[str, Any] = {"parts": "<i8", "key": "<u8", "top": "<u8", "end": "<u4"}
+    types |= {"first": "<u4", "page": PAGE} | {f"entry.{group}": of for group, of in entries.items()}
+    index = RowIndex(source, unpacked(source, types))
+    groups = {name.partition(".")[2] for name in index.arrays if name.partition(".")[0] == "key"}
+    needed = {f"{name}.{group}" for group in groups for name in ("key", "top", "end", "entry")}
+    columns = {name.partition(".")[2] for name in index.arrays if name.partition(".")[0] == "first"}
+    needed |= {"parts", *(f"page.{column}" for column in columns)}
+    if not needed <= index.arrays.keys() or not len(index.arrays["parts"]):
+        raise source.refused("it lacks arrays")
+    ends = index.ends
+    if (ends[1:] < ends[:-1]).any() or ends[0] < 0:
+        raise source.refused("its parts are not one behind the other")
+    return index

@@ -161,7 +161,7 @@ def failed(fault: Fault) -> Iterable[bytes]:
 def index_json(service: Service) -> dict[str, Any]:
     """What is asked now. Raises Refused where there is no snapshot."""
     served = service.live.now()
-    manifest = served.index.manifest
+    manifest, kept = served.index.manifest, served.index.reader.kept
     return {
         "snapshot": served.number,
         "created_at": manifest.created_at,
@@ -171,5 +171,6 @@ def index_json(service: Service) -> dict[str, Any]:
         "methods": list(methods.METHODS),
         "default": {"method": service.options.method, "level": service.options.level},
         "notes": list(manifest.notes.values()),
+        "memory": {"limit_bytes": kept.limit_bytes, **kept.told()},
         "problem": service.live.problem,
     }

@@ -42,6 +42,9 @@ DECLARED = (
     Instrument("gauge", "service_questions_waiting", "Questions that wait for a place"),
     Instrument("gauge", "service_snapshot", "Number of the snapshot that is asked; 0: none"),
     Instrument("gauge", "service_snapshot_looks_failed", "Looks for a newer snapshot that failed"),
+    Instrument("gauge", "service_kept_bytes", "Rows that were read and are kept for the next question"),
+    Instrument("counter", "service_kept_hits", "Pages of rows that were looked for, and were kept"),
+    Instrument("counter", "service_kept_misses", "Pages of rows that were looked for, and had to be read"),
 )
 """Of the service alone: what models are asked is told as a run tells it."""
 OF_MODELS = (*CALLS, *ENDPOINTS)
@@ -65,6 +68,7 @@ class Measures:
         self._registry = CollectorRegistry()
         self._recorder = _Both(_Registered(self._registry, replica), recorder)
         self._watched: dict[str, tuple[CallMeter, LocalLimiter, Models]] = {}
+        self._counted: Mapping[str, int] = {}
 
     def request(self, path: str, status: int) -> None:
         """An HTTP request was answered, or refused. path: below the service's prefix."""
@@ -112,8 +116,15 @@ class Measures:
             "service_snapshot": self._live.current.number if self._live.current else 0,
             "service_snapshot_looks_failed": self._live.failed_looks,
         }
+        kept = self._live.current.index.reader.kept.told() if self._live.current else {}
+        if kept:
+            now["service_kept_bytes"] = kept["bytes"]
         for name, value in now.items():
             self._recorder.set(name, value, {})
+        for name in ("hits", "misses"):
+            more = kept.get(name, 0) - self._counted.get(name, 0)
+            self._recorder.count(f"service_kept_{name}", max(0, more), {})
+        self._counted = kept
         for life in self._watched:  # of the same endpoint under two limiters, the newer one counts
             self._look_at(life)
 

@@ -558,6 +558,9 @@ class Query(_Strict):
     """For each of these entities, of those that lead to others; those between them are all taken."""
     local_claims: Annotated[int, Field(ge=0)] = 10
     """For each of these entities."""
+    memory_mb: Annotated[int, Field(ge=0)] = 256
+    """Rows that were read are kept for the next question up to this size, in megabytes. Indexes are mapped
+    into memory beside it; the system takes that back when it needs the room."""
 
     @field_validator("hybrid_over", mode="before")
     @classmethod

@@ -1,49 +1,79 @@
-"""Parts that are no parquet: files that are mapped into memory where they lie, or where a copy of them does.
+"""Parts that are no parquet: files of which single places are read, in mapped memory.
 
-tables/<table>/part-<made from>-<hash>.arrow
+tables/<table>/part-<made from>-<hash>.blocks
 
 The first hash says what a part was made from, so that who made it before can find it by a listing; the second
-is that of its bytes, as in every part's name. All bytes are checked when a process of this machine opens the
-part for the first time, and after that only its size; so is what they say (`opened`), since somebody who made
-an index for us to open can have given it the right hash of anything.
+is that of its bytes, as in every part's name. Behind the data stands the CRC-32 of each block of it. A block
+is checked when it is first looked at, so that damage is found in what is read, and nothing else is read for
+that. What the numbers in it say is hostile input: whoever reads them sees that they do not lead out of it.
+
+A local store's file is mapped where it lies. Of any other the blocks that are looked at are fetched to a file
+in the cache of this machine, which has holes where nothing was; a block whose checksum is right is there.
+
+Up to version 0.9 such parts had the suffix `.arrow` and were read whole (`whole`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
+import mmap
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from typing import TypeVar
+import struct
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
-import pyarrow as pa
+import numpy as np
+import numpy.typing as npt
 
 from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import local_cache, parquet
 from graphrag_ray.store.files import Store
+from graphrag_ray.store.in_threads import in_threads
 from graphrag_ray.store.parts import FOLDER, MEND, Part
 
-T = TypeVar("T")
-
-SUFFIX = ".arrow"
+SUFFIX, BEFORE = ".blocks", ".arrow"
+BLOCK_BYTES = 16 << 10
+GAP_BYTES = 128 << 10
+"""Of object storage, bytes that nobody wants are read rather than asked for in one more request."""
+TAIL_BYTES = 128 << 10
+"""Read with the first request: what tells where all else is stands at the end."""
+REQUESTS_AT_ONCE, REQUEST_BLOCKS = 8, 256
+"""Requests, and blocks of one."""
 
 _PIECE = 16 << 20
+_MOST_BYTES = 1 << 40
+"""The list of parts of an index from a stranger may name any size."""
 _NAME = re.compile(rf"{FOLDER}/[^/]+/part-([0-9a-f]+)-[0-9a-f]+\{SUFFIX}")
+_MAGIC = b"grblocks"
+_TAIL = struct.Struct("<QIII8s")
+"""Bytes of the data, of a block; how many blocks there are; CRC-32 of their checksums; the magic."""
+
+Ints = npt.NDArray[np.int64]
 
 
 def is_blob(path: str) -> bool:
-    return path.endswith(SUFFIX)
+    return path.endswith((SUFFIX, BEFORE))
 
 
-def write(store: Store, table: str, made_from: str, data: pa.Buffer, rows: int) -> Part:
+def is_current(part: Part) -> bool:
+    """Whether it was written by a version that reads single places of it."""
+    return part.path.endswith(SUFFIX)
+
+
+def write(store: Store, table: str, made_from: str, data: bytes, rows: int) -> Part:
     """Store a part, unless it is there. made_from: hex. Raises StoreError."""
-    path = f"{FOLDER}/{table}/part-{made_from}-{parquet.content_hash(data)}{SUFFIX}"
-    if store.size(path) != data.size:
-        store.write(path, data.to_pybytes())
-    return Part(path, rows, data.size)
+    sums = [zlib.crc32(data[at : at + BLOCK_BYTES]) for at in range(0, len(data), BLOCK_BYTES)]
+    summed = struct.pack(f"<{len(sums)}I", *sums)
+    tail = _TAIL.pack(len(data), BLOCK_BYTES, len(sums), zlib.crc32(summed), _MAGIC)
+    file = b"".join([data, summed, tail])
+    path = f"{FOLDER}/{table}/part-{made_from}-{parquet.content_hash(file)}{SUFFIX}"
+    if store.size(path) != len(file):
+        store.write(path, file)
+    return Part(path, rows, len(file))
 
 
 def made(store: Store, table: str) -> dict[str, tuple[str, int]]:
@@ -52,58 +82,126 @@ def made(store: Store, table: str) -> dict[str, tuple[str, int]]:
     return {match.group(1): (info.path, info.bytes) for match, info in listed if match}
 
 
-def mapped(store: Store, part: Part) -> pa.Buffer:
-    """The bytes of a part, in mapped memory: read from the disk when they are looked at.
+@dataclass(frozen=True)
+class Blob:
+    """An opened part: the source of a `MappedArray` (`search/mapped_arrays.py`).
 
-    A local store's file is mapped where it lies; any other is fetched once, to the cache of this machine.
-    Raises CorruptPart where the part is missing or not what was written; StoreError.
+    data: [bytes] in mapped memory, of which only what was needed may be looked at
     """
-    try:
-        local = store.local_path(part.path)
-        if local is not None:
-            return pa.memory_map(_checked(store, part, local)).read_buffer()
-        return _mapped_copy(store, part)
-    except FileNotFoundError as e:
-        told = f"{store.url_of(part.path)} is missing, though a snapshot needs it"
-        raise CorruptPart(f"{told}. {MEND}", path=part.path) from e
+
+    store: Store
+    part: Part
+    _mapped: _Mapped
+    data: npt.NDArray[np.uint8]
+    _sums: npt.NDArray[np.uint32]
+    _sound: npt.NDArray[np.bool_]
+    """[blocks] that were looked at."""
+
+    def need(self, starts: Ints, ends: Ints) -> None:
+        """See that these bytes are there and as they were written. Raises CorruptPart, StoreError."""
+        some = ends > starts
+        first, last = starts[some] // BLOCK_BYTES, -(-ends[some] // BLOCK_BYTES)
+        if not len(first):
+            return
+        lengths = last - first
+        places = np.arange(lengths.sum()) + np.repeat(first - (np.cumsum(lengths) - lengths), lengths)
+        lacking = np.unique(places[~self._sound[places]])
+        if len(lacking):
+            with _told(self.store, self.part):
+                self._see_to(lacking)
+            self._sound[lacking] = True
+
+    def refused(self, why: str) -> Exception:
+        return refused(self.store, self.part, why)
+
+    def _see_to(self, blocks: Ints) -> None:
+        lacking = self._unsound(blocks)
+        for _ in range(parquet.READS if self._mapped.is_copy else 0):
+            if not len(lacking):
+                return
+            near = np.split(lacking, np.flatnonzero(np.diff(lacking) * BLOCK_BYTES > GAP_BYTES) + 1)
+            pieces = [of[at : at + REQUEST_BLOCKS] for of in near for at in range(0, len(of), REQUEST_BLOCKS)]
+            list(in_threads(self._fetch, pieces, REQUESTS_AT_ONCE))
+            lacking = self._unsound(lacking)
+        if len(lacking):
+            raise _damaged(self.store, self.part, "a block does not have its checksum")
+
+    def _fetch(self, blocks: Ints) -> None:
+        """Bring blocks that lie near each other to the copy, with those between them."""
+        start, end = int(blocks[0]) * BLOCK_BYTES, (int(blocks[-1]) + 1) * BLOCK_BYTES
+        self._keep(self.store.read_range(self.part.path, start, min(end, len(self.data))), start)
+
+    def _keep(self, data: bytes, start: int) -> None:
+        """Write to the copy what was read from a block's start on, but only blocks that have their checksum:
+        others may be looking at what is there."""
+        for at in range(0, len(data), BLOCK_BYTES):
+            own = data[at : at + BLOCK_BYTES]
+            if zlib.crc32(own) == int(self._sums[(start + at) // BLOCK_BYTES]):
+                self._mapped.write(own, start + at)
+        local_cache.note_written(len(data), _name(self.store, self.part.path))
+
+    def _unsound(self, blocks: Ints) -> Ints:
+        return np.array([at for at in blocks.tolist() if not self._is_sound(at)], np.int64)
+
+    def _is_sound(self, block: int) -> bool:
+        at = block * BLOCK_BYTES
+        return zlib.crc32(self.data[at : at + BLOCK_BYTES].data) == int(self._sums[block])
 
 
-def opened(
-    store: Store, part: Part, kind: str, read: Callable[[pa.Buffer], T], check: Callable[[T], None]
-) -> T:
-    """What a part holds, in mapped memory.
+def opened(store: Store, part: Part) -> Blob:
+    """A part, of which nothing but the end is read. Raises CorruptPart where it is missing or not what was
+    written; StoreError."""
+    if not _TAIL.size <= part.bytes <= _MOST_BYTES:
+        raise _damaged(store, part, f"there is none of {part.bytes:,} bytes")
+    with _told(store, part):
+        mapped = _Mapped(store, part)
+        found = _blob(store, part, mapped)
+        for _ in range(parquet.READS if mapped.is_copy else 0):
+            if found:
+                break
+            start = max(0, part.bytes - max(TAIL_BYTES, _most_summed(part))) // BLOCK_BYTES * BLOCK_BYTES
+            data = store.read_range(part.path, start, part.bytes)
+            tail = _tail_of(np.frombuffer(data, np.uint8), part.bytes)
+            if tail:
+                mapped.write(data[tail[0] - start :], tail[0])
+                found = _blob(store, part, mapped)
+                if found:
+                    found._keep(data[: tail[0] - start], start)
+        if found:
+            return found
+    raise _damaged(store, part, "its end is not what was written")
 
-    kind   what parts are that are read and checked like this
-    read   from the bytes; looks at little of them
-    check  looks at all, once on this machine for the same bytes. Both raise ValueError for what we would not
-           have written
 
-    Raises CorruptPart; StoreError.
-    """
-    data = mapped(store, part)
-    mark = f"sound-{kind}-{parquet.hash_in_name(part.path)}"
-    try:
-        found = read(data)
-        if not local_cache.is_marked(mark):
-            check(found)
-            local_cache.set_mark(mark)
-        return found
-    except ValueError as e:
-        where = store.url_of(part.path)
-        told = (
-            f"{where} is not what graphrag-ray writes there: {e}. If the index is your own, delete that file"
-        )
-        raise CorruptPart(
-            f"{told} and run the same `graphrag-ray index` command again", path=part.path
-        ) from e
+def _blob(store: Store, part: Part, mapped: _Mapped) -> Blob | None:
+    tail = _tail_of(mapped.data, part.bytes)
+    if not tail:
+        return None
+    return Blob(store, part, mapped, mapped.data[: tail[0]], tail[1], np.zeros(len(tail[1]), np.bool_))
+
+
+def whole(store: Store, part: Part) -> bytes:
+    """All bytes of a part of an earlier version. Raises CorruptPart, StoreError."""
+    with _told(store, part):
+        return parquet.read_bytes(store, part.path)
+
+
+def refused(store: Store, part: Part, why: str) -> CorruptPart:
+    """Of a part that has its hash, and holds what we would not have written."""
+    where = store.url_of(part.path)
+    told = f"{where} is not what graphrag-ray writes there: {why}. If the index is your own, delete that"
+    again = "file and run the same `graphrag-ray index` command again"
+    return CorruptPart(f"{told} {again}", path=part.path)
 
 
 def check(store: Store, path: str) -> None:
     """Read every byte, some at a time. Raises CorruptPart, FileNotFoundError, StoreError."""
     for _ in range(parquet.READS):
         digest = hashlib.sha256()
-        for piece in _pieces(store, path):
-            digest.update(piece)
+        size = store.size(path)
+        if size is None:
+            raise FileNotFoundError(store.url_of(path))
+        for start in range(0, size, _PIECE):
+            digest.update(store.read_range(path, start, min(start + _PIECE, size)))
         if parquet.is_named(path, digest.hexdigest()):
             return
     raise CorruptPart(
@@ -114,57 +212,86 @@ def check(store: Store, path: str) -> None:
 def forget(store: Store, paths: Iterable[str]) -> None:
     """Delete the copies that this machine has of a remote store's parts. Raises StoreError."""
     blobs = (path for path in paths if is_blob(path) and store.local_path(path) is None)
-    local_cache.forget(path.rsplit("/", 1)[-1] for path in blobs)
+    local_cache.forget(_name(store, path) for path in blobs)
 
 
-def _mapped_copy(store: Store, part: Part) -> pa.Buffer:
-    """The same for a copy in the cache, where another process may delete it before it is mapped."""
-    for _ in range(parquet.READS):
-        path = _fetched(store, part)
-        with contextlib.suppress(FileNotFoundError):
-            return pa.memory_map(path).read_buffer()
-    raise StoreError(
-        f"copies of {store.url_of(part.path)} vanish from the cache folder before they are read: other "
-        f"processes need the room. Set {local_cache.LIMIT_VARIABLE} to more gigabytes, or "
-        f"{local_cache.FOLDER_VARIABLE} to a folder of this process alone"
-    )
+class _Mapped:
+    """A part's file in mapped memory. data: [bytes]; is_copy: a copy of a remote part, which may have holes.
+
+    Raises CorruptPart where it has another size than the part; StoreError, OSError."""
+
+    def __init__(self, store: Store, part: Part) -> None:
+        local = store.local_path(part.path)
+        self.is_copy = local is None
+        self._file = (
+            local_cache.sparse(_name(store, part.path), part.bytes)
+            if local is None
+            else os.open(local, os.O_RDONLY)
+        )
+        found = os.fstat(self._file).st_size
+        if found != part.bytes:
+            raise _damaged(store, part, f"it has {found:,} of {part.bytes:,} bytes")
+        memory = mmap.mmap(self._file, found, access=mmap.ACCESS_READ)
+        self.data: npt.NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
+        if not self.is_copy:  # the mapping holds the file
+            self._close()
+
+    def write(self, data: bytes, at: int) -> None:
+        """Put bytes of the part into the copy."""
+        with local_cache.told_where_it_is():
+            while data:  # a disk that is nearly full takes some, and tells it with the next
+                n = os.pwrite(self._file, data, at)
+                data, at = data[n:], at + n
+
+    def _close(self) -> None:
+        os.close(self._file)
+        del self._file
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            with contextlib.suppress(OSError):
+                self._close()
 
 
-def _checked(store: Store, part: Part, local: str) -> str:
-    found = os.stat(local)
-    if found.st_size != part.bytes:
-        raise _damaged(store, part, found.st_size)
-    mark = local_cache.mark(local, found)
-    if not local_cache.is_marked(mark):
-        try:
-            check(store, part.path)
-        except CorruptPart as e:
-            raise _damaged(store, part, found.st_size) from e
-        local_cache.set_mark(mark)
-    return local
+def _tail_of(end: npt.NDArray[np.uint8], n_bytes: int) -> tuple[int, Any] | None:
+    """How many bytes of data a file has, and the checksums of its blocks; None where its end is none.
+
+    end: the last bytes of a file of n_bytes
+    """
+    if len(end) < _TAIL.size:
+        return None
+    size, block, count, summed, magic = _TAIL.unpack(end[-_TAIL.size :].tobytes())
+    if magic != _MAGIC or block != BLOCK_BYTES or count != -(-size // block):
+        return None
+    at = len(end) - _TAIL.size - 4 * count
+    if size + 4 * count + _TAIL.size != n_bytes or at < 0:
+        return None
+    sums = end[at : at + 4 * count]
+    return (size, sums.view("<u4")) if zlib.crc32(sums.data) == summed else None
 
 
-def _fetched(store: Store, part: Part) -> str:
-    name = part.path.rsplit("/", 1)[-1]
-    known = local_cache.find(name, part.bytes)
-    if known is not None:
-        return known
-    for _ in range(parquet.READS):
-        copied = local_cache.add(name, _pieces(store, part.path), partial(parquet.is_named, name))
-        if copied is not None:
-            return copied
-    raise _damaged(store, part, store.size(part.path))
+def _most_summed(part: Part) -> int:
+    """Bytes of the checksums and what is behind them, at most."""
+    return part.bytes // BLOCK_BYTES * 4 + 4 + _TAIL.size
 
 
-def _pieces(store: Store, path: str) -> Iterator[bytes]:
-    size = store.size(path)
-    if size is None:
-        raise FileNotFoundError(errno.ENOENT, "no such file", store.url_of(path))
-    for start in range(0, size, _PIECE):
-        yield store.read_range(path, start, min(start + _PIECE, size))
+def _name(store: Store, path: str) -> str:
+    """Of a copy. Each store has its own: who gives us another index could else give a part of it the name of
+    one of ours."""
+    own = hashlib.sha256(store.url.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return f"{own}-{path.rsplit('/', 1)[-1]}"
 
 
-def _damaged(store: Store, part: Part, found: int | None) -> CorruptPart:
-    other = f"it has {found or 0:,} of {part.bytes:,} bytes"
-    why = "its bytes do not have the hash in its name" if found == part.bytes else other
+@contextlib.contextmanager
+def _told(store: Store, part: Part) -> Any:
+    try:
+        yield
+    except FileNotFoundError as e:
+        told = f"{store.url_of(part.path)} is missing, though a snapshot needs it"
+        raise CorruptPart(f"{told}. {MEND}", path=part.path) from e
+    except OSError as e:
+        raise StoreError(f"cannot read {store.url_of(part.path)}: {e.strerror}") from e
+
+
+def _damaged(store: Store, part: Part, why: str) -> CorruptPart:
     return CorruptPart(f"{store.url_of(part.path)} is damaged: {why}. {MEND}", path=part.path)

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import orjson
@@ -339,6 +340,7 @@ def _normalised(url: str) -> tuple[str, str]:
     return url.rstrip("/"), protocol
 
 
+@lru_cache(4096)  # asked for each range that is read
 def _checked(path: str) -> str:
     """A path relative to the store that stays below it."""
     parts = path.split("/")

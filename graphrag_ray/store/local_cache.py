@@ -1,20 +1,18 @@
-"""The cache of this machine: copies of parts of remote stores, and marks of local files that were checked.
+"""The cache of this machine: copies of parts of remote stores, as far as they were read.
 
 The folder is GRAPHRAG_RAY_CACHE, else graphrag-ray under XDG_CACHE_HOME or ~/.cache. It is its user's alone.
-Copies are named by their content, so all indexes share them; what was not used for the longest time goes
-when they are more than GRAPHRAG_RAY_CACHE_GB (20) together. Everything in it can be deleted at any time.
+Copies are named by their store and their content; what was not used for the longest time goes when they are
+more than GRAPHRAG_RAY_CACHE_GB (20) together. Everything in it can be deleted at any time.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
-import secrets
 import stat
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from graphrag_ray.base.errors import StoreError
@@ -22,12 +20,14 @@ from graphrag_ray.base.errors import StoreError
 FOLDER_VARIABLE = "GRAPHRAG_RAY_CACHE"
 LIMIT_VARIABLE = "GRAPHRAG_RAY_CACHE_GB"
 LIMIT_GB = 20.0
-MAX_FILES = 10_000
-"""Marks are empty files: they are bounded by their number."""
+LOOK_EACH_BYTES = 256 << 20
+"""After so much was fetched by a process, it makes room."""
+_SYSTEM_BLOCK = 512
+"""Bytes, of which stat tells how many a file takes."""
 
-_TEMPORARY = ".tmp-"
-_ABANDONED_S = 3600.0
-"""A download that has written nothing for so long was killed."""
+_written = [LOOK_EACH_BYTES]
+"""Many processes fetch less: each makes room with the first that it fetches."""
+_lock = threading.Lock()
 _ELSEWHERE = f"Set {FOLDER_VARIABLE} to a folder of your own"
 
 
@@ -48,103 +48,70 @@ def folder() -> Path:
     return at
 
 
-def find(name: str, n_bytes: int) -> str | None:
-    """The path of a copy; None where there is none of this size. Raises StoreError."""
+def sparse(name: str, n_bytes: int) -> int:
+    """The opened file of a copy of so many bytes, which has holes where nothing was fetched yet. Raises
+    StoreError where there can be none."""
     path = folder() / name
-    try:
-        if path.stat().st_size != n_bytes:
-            return None
-        os.utime(path)
-    except OSError:
-        return None
-    return str(path)
+    with told_where_it_is():
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if os.fstat(file).st_size not in (0, n_bytes):
+                # Whoever has mapped it would be killed if it became shorter: they keep it.
+                path.unlink(missing_ok=True)
+                another = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+                os.close(file)
+                file = another
+            os.ftruncate(file, n_bytes)
+            os.utime(file)
+        except BaseException:
+            os.close(file)
+            raise
+    return file
 
 
-def add(name: str, pieces: Iterable[bytes], is_it: Callable[[str], bool]) -> str | None:
-    """Make a copy of what comes in pieces; returns its path, or None where the hash of all is another one.
-
-    is_it: whether a SHA-256 is the right one. Raises StoreError where it cannot be written, and what getting
-    the pieces raises.
-    """
-    final = folder() / name
-    temporary = final.with_name(f"{_TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}")
-    hashed = hashlib.sha256()
-    try:
-        with _told(final.parent):
-            file = open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")  # noqa: SIM115
-        with file:
-            for piece in pieces:
-                hashed.update(piece)
-                with _told(final.parent):
-                    file.write(piece)
-        if not is_it(hashed.hexdigest()):
-            return None
-        with _told(final.parent):
-            os.replace(temporary, final)
-            _make_room(final)
-        return str(final)
-    finally:
-        temporary.unlink(missing_ok=True)
+def note_written(n_bytes: int, name: str) -> None:
+    """That a copy has grown. Now and then room is made for it."""
+    with _lock:
+        _written[0] += n_bytes
+        if _written[0] < LOOK_EACH_BYTES:
+            return
+        _written[0] = 0
+    at = folder() / name
+    with told_where_it_is():
+        make_room(at)
 
 
 @contextlib.contextmanager
-def _told(where: Path) -> Iterator[None]:
+def told_where_it_is() -> Iterator[None]:
+    """Raises StoreError where the system refuses what is done here."""
     try:
         yield
     except OSError as e:
-        raise StoreError(f"cannot write to the cache folder {where}: {e.strerror}. {_ELSEWHERE}") from e
+        raise StoreError(f"cannot write to the cache folder {_place()}: {e.strerror}. {_ELSEWHERE}") from e
 
 
 def forget(names: Iterable[str]) -> None:
     """Delete copies, where there are any. Raises StoreError where one cannot be deleted."""
     at = _place()
-    with _told(at):
+    with told_where_it_is():
         for name in names:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 (at / name).unlink()
 
 
-def mark(path: str, found: os.stat_result) -> str:
-    """A name for a file as it is now: another one once it is written or replaced."""
-    told = f"{os.path.realpath(path)}\0{found.st_size}\0{found.st_mtime_ns}\0{found.st_ino}"
-    return f"checked-{hashlib.sha256(told.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}"
-
-
-def is_marked(name: str) -> bool:
-    """Whether a file was found to be sound. Where there is no cache, none was."""
-    with contextlib.suppress(StoreError, OSError):
-        os.utime(folder() / name)
-        return True
-    return False
-
-
-def set_mark(name: str) -> None:
-    """Note that a file is sound, where there is a cache."""
-    with contextlib.suppress(StoreError, OSError):
-        at = folder() / name
-        at.touch(mode=0o600)
-        _make_room(at)
-
-
-def _make_room(newest: Path) -> None:
-    """Delete what killed downloads left, and what was not used for the longest time, but not what has just
-    come. Downloads under way are counted, and stay."""
+def make_room(newest: Path) -> None:
+    """Delete what was not used for the longest time, but not what has just come. Raises StoreError."""
     limit = _limit_bytes()
     found = []
-    used = 0
+    used = 0.0
     for path in newest.parent.iterdir():
         with contextlib.suppress(FileNotFoundError):  # another process makes room too
             seen = path.stat()
-            if path.name.startswith(_TEMPORARY) and time.time() - seen.st_mtime > _ABANDONED_S:
-                path.unlink()
-            elif path == newest or path.name.startswith("."):
-                used += seen.st_size
-            else:
-                found.append((seen.st_mtime, seen.st_size, path))
-    found.sort(reverse=True)
-    for place, (_, n_bytes, path) in enumerate(found):
+            if stat.S_ISREG(seen.st_mode):
+                found.append((path == newest, seen.st_mtime, seen.st_blocks * _SYSTEM_BLOCK, path))
+    for is_newest, _, n_bytes, path in sorted(found, reverse=True):
         used += n_bytes
-        if used > limit or place >= MAX_FILES:
+        if used > limit and not is_newest:
             path.unlink(missing_ok=True)
 
 

@@ -9,9 +9,12 @@ behind one another with a footer of their own: a small Parquet file, which pyarr
 
 from __future__ import annotations
 
+import io
+import os
 import struct
+import threading
 import zlib
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,19 +25,25 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from graphrag_ray.base.errors import CorruptPart
+from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import thrift
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parquet import READS, encode
-from graphrag_ray.store.parts import Part
+from graphrag_ray.store.in_threads import in_threads
+from graphrag_ray.store.parquet import READS, by_row, encode
+from graphrag_ray.store.parts import Part, damage_told
 from graphrag_ray.store.thrift import I64, LIST, STRUCT, Struct
 
 GAP_BYTES = 256 << 10
 """Of object storage, bytes that nobody wants are read rather than asked for in one more request."""
+REQUESTS_AT_ONCE = 8
+MOST_OPEN = 128
+"""Files of parts that a snapshot's reader holds open."""
+MOST_ROWS = 1 << 20
+"""Of a page; ours have less, and memory is taken for as many as are told."""
 MAGIC = b"PAR1"
 _TAIL = 8
 """Bytes behind a footer: how long it is, and the magic."""
-_SCHEMA, _ROWS, _GROUPS = 2, 3, 4
+_SCHEMA, _ROWS, _GROUPS, _METADATA = 2, 3, 4, 5
 _COLUMNS, _GROUP_BYTES, _GROUP_ROWS, _GROUP_AT, _GROUP_PACKED = 1, 2, 3, 5, 6
 _CHUNK_AT, _CHUNK, _INDEX_AT, _INDEX_BYTES = 2, 3, 4, 5
 _PATH, _VALUES, _PLAIN_BYTES, _PACKED_BYTES, _DATA_AT, _DICTIONARY_AT = 3, 5, 6, 7, 9, 11
@@ -62,10 +71,6 @@ class Pages:
     size: npt.NDArray[Any]
     values: npt.NDArray[Any]
     sum: npt.NDArray[Any]
-
-    def of(self, rows: Ints) -> Ints:
-        """The page of each row."""
-        return np.searchsorted(self.first, rows, side="right").astype(np.int64) - 1
 
 
 def located(data: bytes | memoryview, columns: Sequence[str]) -> dict[str, Pages]:
@@ -113,50 +118,129 @@ def _footer(data: bytes | memoryview) -> Struct:
     return thrift.parse(data, len(data) - _TAIL - size)[0]
 
 
-def read(store: Store, part: Part, field: pa.Field, pages: Pages, wanted: Ints) -> list[pa.Array]:
-    """What some pages of a column of a part hold, page by page. Pages that lie near each other are read
-    together. Raises CorruptPart for other bytes than those that were written; FileNotFoundError, StoreError.
-    """
-    starts, ends = _places(pages, wanted)
-    if len(wanted) and (starts.min() < len(MAGIC) or ends.max() > part.bytes):
-        raise CorruptPart(
-            f"{store.url_of(part.path)} has no such pages of column {field.name}", path=part.path
-        )
-    for _ in range(READS):
-        found = _fetched(store, part.path, pages, wanted)
-        if all(zlib.crc32(data) == pages.sum[at] for data, at in zip(found, wanted, strict=True)):
-            break
-    else:
-        raise CorruptPart(
-            f"{store.url_of(part.path)} is damaged: a page of column {field.name}", path=part.path
-        )
-    rows = pages.first[wanted + 1].astype(np.int64) - pages.first[wanted]
-    try:
-        whole = decoded(field, found, int(rows.sum()), int(pages.values[wanted].sum()))
-    except (pa.ArrowException, ValueError, OSError) as e:
-        raise CorruptPart(f"{store.url_of(part.path)} is damaged: {e}", path=part.path) from e
-    # Copies: a slice that is kept would keep all of them.
-    spans = zip((np.cumsum(rows) - rows).tolist(), np.cumsum(rows).tolist(), strict=True)
-    return [whole.take(pa.array(range(first, end), pa.int64())) for first, end in spans]
+class PartFiles:
+    """Reads ranges of parts. Those of a local store stay open, the last used ones."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._files: OrderedDict[str, io.FileIO] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def range(self, part: Part, start: int, end: int) -> bytes:
+        """Raises FileNotFoundError, StoreError."""
+        local = self.store.local_path(part.path)
+        if local is None:
+            return self.store.read_range(part.path, start, end)
+        try:
+            return os.pread(self._file(local).fileno(), end - start, start)
+        except FileNotFoundError:
+            raise
+        except OSError as e:
+            raise StoreError(f"cannot read {local}: {e.strerror}") from e
+
+    def _file(self, path: str) -> io.FileIO:
+        with self._lock:
+            file = self._files.get(path)
+            if file is None:
+                file = self._files[path] = io.FileIO(path)
+            self._files.move_to_end(path)
+            if len(self._files) > MOST_OPEN:
+                self._files.popitem(last=False)  # closed once nobody reads from it
+            return file
 
 
-def _fetched(store: Store, path: str, pages: Pages, wanted: Ints) -> list[bytes]:
-    """The bytes of pages, rising."""
-    starts, ends = _places(pages, wanted)
-    near = GAP_BYTES if store.local_path(path) is None else 0
-    cuts = np.flatnonzero(starts[1:] > ends[:-1] + near) + 1
+@dataclass(frozen=True)
+class Wanted:
+    """Some pages of a column in a part, rising. rows: of each; pages: start, size, values and sum of each, as
+    in `Pages`."""
+
+    part: Part
+    rows: Ints
+    pages: npt.NDArray[Any]
+
+
+def read(files: PartFiles, field: pa.Field, wanted: Sequence[Wanted]) -> list[pa.Array]:
+    """What pages of a column hold, page by page; all are decoded together. Raises CorruptPart for other bytes
+    than those that were written; StoreError."""
     found: list[bytes] = []
-    for of in np.split(np.arange(len(wanted)), cuts):
+    for some in wanted:
+        with damage_told(files.store, some.part.path):
+            found += _checked(files, field, some)
+    rows = np.concatenate([some.rows for some in wanted]) if wanted else np.zeros(0, np.int64)
+    if not len(rows):
+        return []
+    values = sum(int(some.pages["values"].sum(dtype=np.int64)) for some in wanted)
+    try:
+        whole = decoded(field, found, int(rows.sum()), values)
+    except (pa.ArrowException, ValueError, OSError) as e:
+        if len(wanted) > 1:  # which of them it is
+            return [array for some in wanted for array in read(files, field, [some])]
+        with damage_told(files.store, wanted[0].part.path):
+            raise _damaged(files.store, wanted[0].part, str(e)) from e
+    # Copies: a slice that is kept would keep all of them.
+    starts = (np.cumsum(rows) - rows).tolist()
+    none = whole.slice(0, 0)
+    return [pa.concat_arrays([whole.slice(at, n), none]) for at, n in zip(starts, rows.tolist(), strict=True)]
+
+
+def _checked(files: PartFiles, field: pa.Field, wanted: Wanted) -> list[bytes]:
+    """The bytes of pages. Raises CorruptPart, FileNotFoundError, StoreError."""
+    part = wanted.part
+    if not len(wanted.pages):
+        return []
+    starts, ends = _places(wanted.pages)
+    if (
+        starts.min() < len(MAGIC)
+        or starts.max() > part.bytes  # else an end may be too large for 64 bits
+        or ends.max() > part.bytes
+        or (ends <= starts).any()
+        or (starts[1:] < ends[:-1]).any()
+        or wanted.rows.max() > MOST_ROWS
+    ):
+        raise CorruptPart(
+            f"{files.store.url_of(part.path)} has no such pages of column {field.name}", path=part.path
+        )
+    sums = wanted.pages["sum"].tolist()
+    for _ in range(READS):
+        found = _fetched(files, part, starts, ends)
+        if list(map(zlib.crc32, found)) == sums:
+            return found
+    raise _damaged(files.store, part, f"a page of column {field.name}")
+
+
+def _damaged(store: Store, part: Part, why: str) -> CorruptPart:
+    return CorruptPart(f"{store.url_of(part.path)} is damaged: {why}", path=part.path)
+
+
+def _fetched(files: PartFiles, part: Part, starts: Ints, ends: Ints) -> list[bytes]:
+    """The bytes of pages, rising."""
+    near = GAP_BYTES if files.store.local_path(part.path) is None else 0
+    cuts = np.flatnonzero(starts[1:] > ends[:-1] + near) + 1
+    together = np.split(np.arange(len(starts)), cuts)
+
+    def fetch(of: Ints) -> list[bytes]:
         at = int(starts[of[0]])
-        data = store.read_range(path, at, int(ends[of[-1]]))
-        found += [data[s - at : e - at] for s, e in zip(starts[of].tolist(), ends[of].tolist(), strict=True)]
-    return found
+        data = files.range(part, at, int(ends[of[-1]]))
+        return [data[s - at : e - at] for s, e in zip(starts[of].tolist(), ends[of].tolist(), strict=True)]
+
+    read = in_threads(fetch, together, REQUESTS_AT_ONCE) if near else map(fetch, together)
+    return [page for pages in read for page in pages]
 
 
-def _places(pages: Pages, wanted: Ints) -> tuple[Ints, Ints]:
+def _places(pages: npt.NDArray[Any]) -> tuple[Ints, Ints]:
     """Where the bytes of pages begin and end."""
-    starts = pages.start[wanted].astype(np.int64)
-    return starts, starts + pages.size[wanted]
+    starts = pages["start"].astype(np.int64)
+    return starts, starts + pages["size"]
+
+
+def _nine_bytes(value: int) -> bytes:
+    """A number as Thrift writes it, with zeros that it could do without."""
+    doubled = value << 1
+    return bytes([*(doubled >> bits & 127 | 128 for bits in range(0, 56, 7)), doubled >> 56])
+
+
+_STAND_INS = (2**61 + 1, 2**61 + 2, 2**61 + 3)
+_SLOTS = tuple(map(_nine_bytes, _STAND_INS))
 
 
 def decoded(field: pa.Field, pages: Sequence[bytes | memoryview], rows: int, values: int) -> pa.Array:
@@ -164,38 +248,43 @@ def decoded(field: pa.Field, pages: Sequence[bytes | memoryview], rows: int, val
 
     Raises ValueError and pa.ArrowException for pages that are damaged, or hold something else.
     """
-    template = _template(field)
     packed = sum(len(page) for page in pages)
-    (group,) = template[_GROUPS][1][1]
-    (chunk,) = group[_COLUMNS][1][1]
-    at = len(MAGIC)
-    meta = chunk[_CHUNK][1] | {
-        _VALUES: (I64, values),
-        _PLAIN_BYTES: (I64, packed),
-        _PACKED_BYTES: (I64, packed),
-        _DATA_AT: (I64, at),
-    }
-    chunk = {_CHUNK_AT: (I64, at), _CHUNK: (STRUCT, meta)}
-    group = {
-        _COLUMNS: (LIST, (STRUCT, [chunk])),
-        _GROUP_BYTES: (I64, packed),
-        _GROUP_ROWS: (I64, rows),
-        _GROUP_AT: (I64, at),
-        _GROUP_PACKED: (I64, packed),
-    }
-    footer = thrift.rendered(template | {_ROWS: (I64, rows), _GROUPS: (LIST, (STRUCT, [group]))})
+    footer = _footer_of(field)
+    for slot, value in zip(_SLOTS, (rows, values, packed), strict=True):
+        footer = footer.replace(slot, _nine_bytes(value))
     file = b"".join([MAGIC, *pages, footer, struct.pack("<I", len(footer)), MAGIC])
     opened = pq.ParquetFile(pa.BufferReader(file), pre_buffer=False)
     table = opened.read(use_threads=False)
     table.validate(full=True)
     if table.num_rows != rows or table.num_columns != 1:
         raise ValueError(f"pages hold {table.num_rows:,} rows instead of {rows:,}")
-    return table.column(0).combine_chunks()
+    found = table.column(0).combine_chunks()
+    return found if found.type == field.type else found.cast(field.type)
 
 
 @lru_cache(256)
-def _template(field: pa.Field) -> Struct:
-    """The footer of a file with one row of this column, written as parts are."""
+def _footer_of(field: pa.Field) -> bytes:
+    """The footer of a file with such a column, written as parts are, with `_SLOTS` for the numbers of rows,
+    values and bytes: to render it for each few pages takes longer than to decode them."""
     row = pa.table({field.name: pa.nulls(1, field.type)}, schema=pa.schema([field]))
-    data = encode(row, by_row=True)
-    return _footer(data)
+    template = _footer(encode(by_row(row)))
+    template.pop(_METADATA, None)  # Arrow's types, which take long to parse
+    (group,) = template[_GROUPS][1][1]
+    (chunk,) = group[_COLUMNS][1][1]
+    rows, values, packed = ((I64, number) for number in _STAND_INS)
+    at = I64, len(MAGIC)
+    meta = chunk[_CHUNK][1] | {
+        _VALUES: values,
+        _PLAIN_BYTES: packed,
+        _PACKED_BYTES: packed,
+        _DATA_AT: at,
+    }
+    chunk = {_CHUNK_AT: at, _CHUNK: (STRUCT, meta)}
+    group = {
+        _COLUMNS: (LIST, (STRUCT, [chunk])),
+        _GROUP_BYTES: packed,
+        _GROUP_ROWS: rows,
+        _GROUP_AT: at,
+        _GROUP_PACKED: packed,
+    }
+    return thrift.rendered(template | {_ROWS: rows, _GROUPS: (LIST, (STRUCT, [group]))})

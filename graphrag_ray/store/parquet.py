@@ -26,6 +26,8 @@ _PAGE_BYTES = 16 << 10
 """Of a page of a table of which single rows are read, before it is packed."""
 _PAGE_ROWS = 8
 """A page may be larger by so many rows: its size is looked at after each."""
+_BY_ROW = {b"graphrag_ray": b"by row"}
+"""How a table says so: it is written elsewhere than made."""
 _LEVEL = 6
 """Of zstd, which makes up for small pages."""
 _HERE: dict[str, Any] = {"use_threads": False}
@@ -51,18 +53,24 @@ def is_named(path: str, digest: str) -> bool:
     return digest[:_HASH_LENGTH] == hash_in_name(path)
 
 
-def encode(table: pa.Table, *, dictionary: Sequence[str] | None = None, by_row: bool = False) -> bytes:
+def by_row(table: pa.Table) -> pa.Table:
+    """The same table, of which single rows will be read (`pages.py`): pages are small then, and need no
+    others, as a dictionary."""
+    return table.replace_schema_metadata(_BY_ROW)
+
+
+def encode(table: pa.Table, *, dictionary: Sequence[str] | None = None) -> bytes:
     """A table as parquet. Metadata of whoever made the table is left out, chunking does not matter.
 
     dictionary: for files of few rows, the columns of few distinct values: nothing else is said about any
     column then (statistics, Arrow types), which makes a file of one row 2.8 kB instead of 11.
-    by_row: single rows will be read (`pages.py`): pages are small and need no others, as a dictionary
     """
     plain = pa.schema([field.remove_metadata() for field in table.schema])
     lean = dictionary is not None
     sink = pa.BufferOutputStream()
     options: dict[str, Any] = {"use_dictionary": list(dictionary) if dictionary is not None else True}
-    if by_row:
+    rows_alone = table.schema.metadata == _BY_ROW
+    if rows_alone:
         options = {"use_dictionary": False, "write_page_index": True, "data_page_size": _PAGE_BYTES}
         options |= {"write_batch_size": _PAGE_ROWS, "compression_level": _LEVEL}
     pq.write_table(
@@ -70,7 +78,7 @@ def encode(table: pa.Table, *, dictionary: Sequence[str] | None = None, by_row: 
         sink,
         compression="zstd",
         row_group_size=len(table) or 1 if lean else _ROW_GROUP_ROWS,
-        write_statistics=not lean and not by_row,
+        write_statistics=not lean and not rows_alone,
         store_schema=not lean,
         write_page_checksum=True,
         **options,

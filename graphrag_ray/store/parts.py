@@ -53,15 +53,14 @@ class Part:
         return cls(str(data["path"]), int(data["rows"]), int(data["bytes"]))
 
 
-def write_part(store: Store, table_name: str, table: pa.Table, *, by_row: bool = False) -> Part:
+def write_part(store: Store, table_name: str, table: pa.Table) -> Part:
     """Store a table as one part, unless a part with the same content is there. Raises StoreError.
 
-    A part of another size under the same name is a torn one and is replaced. by_row: single rows will be read
-    (see `parquet.encode`).
+    A part of another size under the same name is a torn one and is replaced.
     """
     if not _TABLE.fullmatch(table_name):
         raise ValueError(f"a table's name is small letters, digits and '_', not {table_name!r}")
-    data = parquet.encode(table, by_row=by_row)
+    data = parquet.encode(table)
     path = f"{FOLDER}/{table_name}/part-{parquet.content_hash(data)}.parquet"
     # Not `create`: whoever writes this path writes the same bytes, and a look is cheaper than sending them.
     if store.size(path) != len(data):

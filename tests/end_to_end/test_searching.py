@@ -267,7 +267,7 @@ def test_an_index_elsewhere_is_searched_from_copies_that_are_fetched_once(
         assert ids(open_index(far.url), "text_unit", by, HARBOUR, 5) == expected
         far.delete(next(iter(shards(town, f"text_unit_{by}"))))
         assert ids(open_index(far.url), "text_unit", by, HARBOUR, 5) == expected
-    assert len(list(tmp_path.glob("part-*"))) == 2, "only what was searched was fetched"
+    assert len(list(tmp_path.glob("*-part-*"))) == 2, "only what was searched was fetched"
 
 
 # updates
@@ -315,21 +315,21 @@ def test_nothing_new_makes_no_shard_and_what_is_new_makes_few(copy: World, monke
         assert text_of(copy, hits[0].id) == "KARL wrote to LENA."
 
 
-def test_above_a_size_vectors_are_found_by_a_graph(copy: World, monkeypatch: pytest.MonkeyPatch):
+def test_above_a_size_vectors_are_found_in_lists(copy: World, monkeypatch: pytest.MonkeyPatch):
     index = copy.open()
     expected = {kind: found(index, Search(kind, "vector", HARBOUR, 5))[0] for kind in KINDS}
     monkeypatch.setattr(steps_search, "EXACT_BYTES", 0)
-    monkeypatch.setattr(steps_search, "_libraries", lambda: ["another"])
+    monkeypatch.setattr(steps_search, "_stemmer", lambda: "another")
     (copy.root / "CURRENT").unlink()
     shutil.rmtree(copy.root / "snapshots")
     copy.index()
     index = copy.open()
     for kind, hits in expected.items():
         (shard,) = index.searcher.vector_shards(kind)
-        assert shard.graph is not None
+        assert shard.has_lists
         near = found(index, Search(kind, "vector", HARBOUR, 5))[0]
         assert [hit.id for hit in near] == [hit.id for hit in hits]
-        assert [hit.score for hit in near] == pytest.approx([hit.score for hit in hits], abs=1e-3)
+        assert [hit.score for hit in near] == pytest.approx([hit.score for hit in hits], abs=1e-2)
 
 
 def test_an_index_that_is_damaged_is_named_to_who_searches_and_made_anew_by_the_next_run(copy: World):
@@ -365,7 +365,8 @@ def test_a_purged_document_is_in_no_index(copy: World):
 
     def traces() -> list[str]:
         held = (p for p in copy.root.glob("tables/search_*/**/*") if p.is_file())
-        return [p.name for p in held if unit.encode() in p.read_bytes() or entity.encode() in p.read_bytes()]
+        first = [int(id_[:16], 16).to_bytes(8, "little") for id_ in (unit, entity)]
+        return [p.name for p in held if any(half in p.read_bytes() for half in first)]
 
     assert traces()
     collect(copy.store, Options(), purge=["secret.txt"], delete=True)

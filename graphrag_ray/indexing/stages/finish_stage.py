@@ -20,6 +20,7 @@ from graphrag_ray.indexing.stages.id_columns import Keys, edge_ends, keys
 from graphrag_ray.indexing.stages.row_indexes import index_rows
 from graphrag_ray.indexing.stages.short_ids import Numbers, number, prefixes_of
 from graphrag_ray.store.files import Store
+from graphrag_ray.store.parquet import by_row
 from graphrag_ray.store.parts import Part, read_table
 
 Ints = npt.NDArray[np.int64]
@@ -132,7 +133,7 @@ def _unit_tables(
             continue
         lists = _ids_by_unit(store, parts, key, own[kind], table["id"])
         table = table.set_column(table.schema.get_field_index(column), column, lists)
-    yield {"text_units": _numbered(table, own["text_units"]).cast(schema.TEXT_UNITS)}
+    yield {"text_units": by_row(_numbered(table, own["text_units"]).cast(schema.TEXT_UNITS))}
     documents_table = read_table(store, documents, None, schema.DOCUMENTS)
     by_document: dict[str, list[str]] = {}
     for unit, document in zip(table["id"].to_pylist(), table["document_id"].to_pylist(), strict=True):
@@ -142,7 +143,7 @@ def _unit_tables(
     )
     at = documents_table.schema.get_field_index("text_unit_ids")
     documents_table = documents_table.set_column(at, "text_unit_ids", lists)
-    yield {"documents": _numbered(documents_table, own["documents"]).cast(schema.DOCUMENTS)}
+    yield {"documents": by_row(_numbered(documents_table, own["documents"]).cast(schema.DOCUMENTS))}
 
 
 def _ids_by_unit(
@@ -202,7 +203,7 @@ def _graph_tables(
     if "human_readable_id" in table.column_names:
         table = table.drop_columns(["human_readable_id"])
     table = table.append_column("human_readable_id", pa.array(numbers()[kind].of(table["id"])))
-    yield {kind: table.select(of.names).cast(of)}
+    yield {kind: by_row(table.select(of.names).cast(of))}
 
 
 def _numbered(table: pa.Table, numbers: Numbers) -> pa.Table:

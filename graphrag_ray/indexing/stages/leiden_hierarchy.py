@@ -24,6 +24,7 @@ from graphrag_ray.indexing.stages.communities_stage import LEIDEN, Layout, find_
 from graphrag_ray.indexing.stages.reports_stage import community_ids, write_reports
 from graphrag_ray.indexing.stages.short_ids import Numbers, Rendered, number, prefixes_of, renumbered
 from graphrag_ray.store.files import Store
+from graphrag_ray.store.parquet import by_row
 from graphrag_ray.store.parts import Part, read_table
 
 COMMUNITIES_AT_ONCE = 2_000
@@ -137,7 +138,7 @@ def _community_table(
                 "packed": bool(h.packed[c]),
             }
         )
-    yield {"communities": pa.Table.from_pylist(rows, schema=schema.COMMUNITIES)}
+    yield {"communities": by_row(pa.Table.from_pylist(rows, schema=schema.COMMUNITIES))}
 
 
 def _reports(
@@ -197,4 +198,4 @@ def _report_table(
             }
         )
     rows.sort(key=lambda r: (r["level"], r["community"]))
-    yield {"community_reports": pa.Table.from_pylist(rows, schema=schema.COMMUNITY_REPORTS)}
+    yield {"community_reports": by_row(pa.Table.from_pylist(rows, schema=schema.COMMUNITY_REPORTS))}

@@ -1,9 +1,13 @@
-"""Where single rows of the snapshot's tables lie, part by part: what questions find them by."""
+"""Where single rows of the snapshot's tables lie: what questions find them by.
+
+An index of rows is made for some consecutive parts of a table (`graph/batches.py`), so that a corpus that
+grows has only those made anew whose parts are new, and a question looks into few.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +17,8 @@ import pyarrow.parquet as pq
 
 from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import STAGES
-from graphrag_ray.base.ids import stable_id
+from graphrag_ray.base.ids import ID_LENGTH, stable_id
+from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.graph.integer_arrays import id_prefixes
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.search import row_index
@@ -21,71 +26,128 @@ from graphrag_ray.store import blobs, pages, parquet
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part
 
+MOST_ROWS = 1_000_000
+MOST_BYTES = 256 << 20
+"""Of the parts that an index covers: they are read to make it."""
+
 _MADE = pa.schema([("made_from", pa.string()), ("path", pa.string()), ("bytes", pa.int64())])
-_Missing: TypeAlias = tuple[str, str, Part]
-"""The table, what the index is made from, and the part."""
+_Wanted: TypeAlias = tuple[str, str, list[Part]]
+"""The table, what the index is made from, and the parts."""
 
 
 def index_rows(run: Run, tables: Mapping[str, list[Part]]) -> dict[str, list[Part]]:
-    """Tables rows_<table>, with a part for each part of a table that is looked up, in its order. What is
-    there already is not made again."""
-    looked_up = {name: tables[name] for name in schema.LOOKED_UP if tables.get(name)}
+    """Tables rows_<table> of those that are looked up. What is there already is not made again."""
+    wanted: dict[str, list[_Wanted]] = {}
     known: dict[str, tuple[str, int]] = {}
-    missing: list[_Missing] = []
-    for name, parts in looked_up.items():
-        known |= blobs.made(run.store, schema.rows_table(name))
-        missing += [(name, key, part) for part in parts if (key := _made_from(name, part)) not in known]
+    for name in schema.LOOKED_UP:
+        if parts := tables.get(name):
+            known |= blobs.made(run.store, schema.rows_table(name))
+            wanted[name] = [(name, _made_from(name, some), some) for some in _covered(parts)]
+    missing = [x for of in wanted.values() for x in of if x[1] not in known]
     for made in run.executor.stream("finish", _make, missing):
         known |= {row["made_from"]: (row["path"], row["bytes"]) for row in made.to_pylist()}
     return {
         schema.rows_table(name): [
-            Part(path, part.rows, size) for part in parts for path, size in [known[_made_from(name, part)]]
+            Part(known[made_from][0], sum(part.rows for part in parts), known[made_from][1])
+            for _, made_from, parts in of
         ]
-        for name, parts in looked_up.items()
+        for name, of in wanted.items()
     }
 
 
-def _made_from(table: str, part: Part) -> str:
-    return stable_id(
-        "rows", str(STAGES["finish"].version), part.path, *map(str, schema.LOOKED_UP[table].items())
-    )
+def _covered(parts: Sequence[Part]) -> list[list[Part]]:
+    """The parts of each index, in order."""
+    sizes = [max(part.bytes, part.rows * MOST_BYTES // MOST_ROWS) for part in parts]
+    batches = stable_batches([part.path for part in parts], sizes, MOST_BYTES)
+    return [[parts[at] for at in batch] for batch in batches]
 
 
-def _make(store: Store, x: _Missing) -> Iterator[pa.Table]:
-    name, made_from, part = x
-    data = parquet.read_bytes(store, part.path)
-    by = schema.LOOKED_UP[name]
-    columns = dict.fromkeys(["id", *(c for column, ranks in by.items() for c in (column, *ranks))])
-    table = pq.read_table(pa.BufferReader(data), columns=list(columns), use_threads=False).combine_chunks()
-    high, low = _ids(table["id"], 0), _ids(table["id"], 1)
-    pairs = {column: _pairs(table, column, ranks) for column, ranks in by.items()}
-    written_as = pq.read_schema(pa.BufferReader(data))
-    same = [field.name for field in schema.TABLES[name] if field in list(written_as)]
-    found = {column: vars(place) for column, place in pages.located(data, same).items()}
-    written = blobs.write(
-        store, schema.rows_table(name), made_from, row_index.build(high, low, pairs, found), part.rows
-    )
+def _made_from(table: str, parts: Sequence[Part]) -> str:
+    how = map(str, schema.LOOKED_UP[table].items())
+    return stable_id("rows", str(STAGES["finish"].version), *how, *(part.path for part in parts))
+
+
+def _make(store: Store, x: _Wanted) -> Iterator[pa.Table]:
+    name, made_from, parts = x
+    of_parts = [_of_part(store, name, part) for part in parts]
+    before = np.cumsum([0, *(part.rows for part in parts)])
+    groups = {}
+    for group in schema.LOOKED_UP[name]:
+        of = [found[group] for found, _ in of_parts]
+        for (_, own), first in zip(of, before.tolist(), strict=False):
+            own["place"] += first
+        keys, entries = (np.concatenate(some) for some in zip(*of, strict=True))
+        groups[row_index.named(group)] = keys, entries
+    shared = set.intersection(*(set(found) for _, found in of_parts))
+    paged = {}
+    for column in [c for c in schema.TABLES[name].names if c in shared]:
+        places = [found[column] for _, found in of_parts]
+        firsts = [p.first[:-1] + first for p, first in zip(places, before.tolist(), strict=False)]
+        paged[column] = np.concatenate([*firsts, before[-1:]]), np.concatenate(list(map(_page_rows, places)))
+    data = row_index.build([part.rows for part in parts], groups, paged)
+    written = blobs.write(store, schema.rows_table(name), made_from, data, int(before[-1]))
     yield pa.Table.from_pylist(
         [{"made_from": made_from, "path": written.path, "bytes": written.bytes}], schema=_MADE
     )
 
 
-def _pairs(
-    table: pa.Table, column: str, ranks: tuple[str, ...]
-) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-    """The ids that a column holds and their rows, by falling rank."""
-    values, rows = table[column].combine_chunks(), np.arange(table.num_rows)
-    if pa.types.is_list(values.type):
-        rows = pc.list_parent_indices(values).to_numpy().astype(np.int64)
-        values = values.flatten()
-    there = values.is_valid().to_numpy(zero_copy_only=False)
-    keys, rows = _ids(values.drop_null()), rows[there]
-    falling: list[Any] = [-table[rank].to_numpy()[rows] for rank in reversed(ranks)]
-    order = np.lexsort([rows, *falling])
-    return keys[order], rows[order]
+def _page_rows(of: pages.Pages) -> npt.NDArray[Any]:
+    rows = np.zeros(len(of.start), row_index.PAGE)
+    for name in row_index.PAGE.names or ():
+        rows[name] = getattr(of, name)
+    return rows
 
 
-def _ids(column: pa.ChunkedArray | pa.Array, half: Literal[0, 1] = 0) -> npt.NDArray[np.uint64]:
-    found = id_prefixes(column, half)
+_OfPart: TypeAlias = tuple[
+    dict[tuple[str, ...], tuple[npt.NDArray[np.uint64], npt.NDArray[Any]]], dict[str, pages.Pages]
+]
+
+
+def _of_part(store: Store, name: str, part: Part) -> _OfPart:
+    """By group, the keys and the entries of a part; by column, where its pages lie."""
+    data = parquet.read_bytes(store, part.path)
+    groups = schema.LOOKED_UP[name]
+    columns = dict.fromkeys(c for group, values in groups.items() for c in (*group, *values))
+    table = pq.read_table(pa.BufferReader(data), columns=list(columns), use_threads=False)
+    written_as = pq.read_schema(pa.BufferReader(data))
+    same = [field.name for field in schema.TABLES[name] if field in list(written_as)]
+    found = {group: _entries(table, group, values) for group, values in groups.items()}
+    return found, pages.located(data, same)
+
+
+def _entries(
+    table: pa.Table, group: tuple[str, ...], values: tuple[str, ...]
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[Any]]:
+    """The first halves of the ids that these columns hold, and an entry for each."""
+    made = [_of_column(table, column, group, values) for column in group]
+    keys, entries = (np.concatenate(some) for some in zip(*made, strict=True))
+    return keys, entries
+
+
+def _of_column(
+    table: pa.Table, column: str, group: tuple[str, ...], values: tuple[str, ...]
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[Any]]:
+    held, rows = table[column].combine_chunks(), np.arange(table.num_rows)
+    if pa.types.is_list(held.type):
+        rows = pc.list_parent_indices(held).to_numpy().astype(np.int64)
+        held = held.flatten()
+    there = held.is_valid().to_numpy(zero_copy_only=False)
+    rows, held = rows[there], held.drop_null()
+    entries = np.zeros(len(rows), row_index.entry_type(group, values))
+    entries["place"] = rows
+    for name in dict.fromkeys(("id", *group)):
+        own = held if name == column else table[name].take(pa.array(rows))
+        for half in ("high", "low"):
+            entries[name][half] = _half(own, half)
+    for name in values:
+        value = table[name]
+        value = pc.list_value_length(value) if pa.types.is_list(value.type) else value
+        entries[name] = value.cast(pa.float64()).to_numpy()[rows]
+    return _half(held, "high"), entries
+
+
+def _half(column: pa.ChunkedArray | pa.Array, half: str) -> npt.NDArray[np.uint64]:
+    filled = column.fill_null("0" * ID_LENGTH) if column.null_count else column
+    found = id_prefixes(filled, 0 if half == "high" else 1)
     assert found is not None, "tables hold ids of our own"
     return found

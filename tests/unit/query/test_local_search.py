@@ -23,7 +23,7 @@ from graphrag_ray.query.local_ranking import (
     communities_in_order,
     relationships_in_order,
 )
-from graphrag_ray.query.local_search import MOST_AMONG, context_for, finest_level, search
+from graphrag_ray.query.local_search import MOST_CHUNKS, MOST_EDGES, context_for, finest_level, search
 from graphrag_ray.query.method import Question, Rows, Search
 
 NAMES = ["ALICE", "BOB", "CAROL", "DAVE", "ERIN"]
@@ -51,6 +51,7 @@ def person(name: str, *chunks: str) -> dict[str, Any]:
         "title": name,
         "description": f"{name} is told of",
         "text_unit_ids": list(chunks),
+        "frequency": len(chunks),
     }
 
 
@@ -350,17 +351,44 @@ def test_the_rarer_name_comes_first_and_its_chunks_before_those_of_one_that_is_e
     assert [r["text"][:9] for r in sections["Sources"]][:3] == ["Text x297", "Text x299", "Text x0. "]
 
 
-def test_the_nearest_chunks_are_looked_for_among_those_of_the_entities_unless_these_are_many():
-    few, many = hub(300), hub(MOST_AMONG + 1)
-    for snap in (few, many):
-        sections = shown(snap, "What did Alice say about quantum computing?", context_tokens=320)
-        assert sections["Sources"][0]["text"].startswith("Text x")
-    asked = [[n for n in s.needs if isinstance(n, Search) and n.kind == "text_unit"] for s in (few, many)]
-    assert [{s.by for s in searches} for searches in asked] == [{"vector", "keyword"}] * 2
-    assert {(len(s.among or ()), s.k) for s in asked[0]} == {(300, 10)}
-    assert {(s.among, s.k) for s in asked[1]} == {(None, 10)}
-    sized = [n for n in many.needs if isinstance(n, Rows) and "n_tokens" in n.columns]
-    assert [len(n.ids or ()) for n in sized] == [10]
+def test_the_nearest_chunks_are_looked_for_among_those_of_the_entities():
+    snap = hub(300)
+    sections = shown(snap, "What did Alice say about quantum computing?", context_tokens=320)
+    assert sections["Sources"][0]["text"].startswith("Text x")
+    searches = [n for n in snap.needs if isinstance(n, Search) and n.kind == "text_unit"]
+    assert {n.by for n in searches} == {"vector", "keyword"}
+    assert {(len(n.among or ()), n.k) for n in searches} == {(300, 10)}
+
+
+def test_the_chunks_of_an_entity_that_is_everywhere_are_not_listed():
+    snap = hub(MOST_CHUNKS + 1)
+    for unit in snap.tables["text_units"]:
+        unit["entity_ids"] = [e["id"] for e in snap.tables["entities"] if unit["id"] in e["text_unit_ids"]]
+    sections = shown(snap, "What did Alice say about quantum computing?", context_tokens=2000)
+    assert [r["text"][:11] for r in sections["Sources"]] == [
+        f"Text x{MOST_CHUNKS - 2}.",
+        f"Text x{MOST_CHUNKS}.",
+    ]
+    searches = [n for n in snap.needs if isinstance(n, Search) and n.kind == "text_unit"]
+    assert {n.among for n in searches} == {None}
+    listed = [
+        n.ids
+        for n in snap.needs
+        if isinstance(n, Rows) and n.table == "entities" and "text_unit_ids" in n.columns
+    ]
+    assert listed == [[entity_id("QUANTUM COMPUTING")]]
+
+
+def test_of_relationships_and_claims_no_more_are_looked_at_than_are_worth_it():
+    tables = town()
+    tables["relationships"] = [edge("ALICE", f"P{n}", n) for n in range(MOST_EDGES + 50)]
+    tables["covariates"] = [claim("ALICE", f"c{n}", *["t1"] * n) for n in range(50)]
+    snap = snapshot(tables, near=("ALICE",))
+    sections = shown(snap, "?", local_relationships=3, local_claims=2)
+    assert [r["target"] for r in sections["Relationships"]] == [f"P{MOST_EDGES + n}" for n in (49, 48, 47)]
+    assert [r["description"] for r in sections["Claims"]] == ["ALICE said so c49", "ALICE said so c48"]
+    asked = {n.table: n.most for n in snap.needs if isinstance(n, Rows) and n.by != "id"}
+    assert asked == {"relationships": MOST_EDGES, "covariates": 2, "communities": None}
 
 
 def test_an_index_without_one_of_the_searches_is_asked_by_the_other():

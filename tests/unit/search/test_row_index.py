@@ -1,116 +1,332 @@
-"""Which rows hold an id: found by an index as by looking at all."""
+"""Which rows hold an id, and on which pages they lie: found by indexes as by looking at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.search import row_index
-from graphrag_ray.search.mapped_arrays import arrays_in, packed
-from graphrag_ray.search.row_index import RowIndex, build, check, halves, read
+from graphrag_ray.search.id_halves import halves, ids_of, known
+from graphrag_ray.search.mapped_arrays import InMemory, packed, unpacked
+from graphrag_ray.search.row_index import PAGE, Entries, RowIndex, build, entry_type, named, read
 
 IDS = st.integers(0, 40).map(lambda n: f"{n * 2**61 % 2**64:016x}{n:016x}")
 """Several share their first half."""
+GROUPS = {("id",): ("rank",), ("source_id", "target_id"): ("rank", "weight")}
+TYPES = {named(group): entry_type(group, values) for group, values in GROUPS.items()}
+PAIR = "source_id+target_id"
 
 
-def index_of(ids: list[str], held: list[list[str]]) -> RowIndex:
-    high, low = (np.array([int(i[a:b], 16) for i in ids], np.uint64) for a, b in ((0, 16), (16, 32)))
-    pairs = [(int(i[:16], 16), row) for row, of in enumerate(held) for i in of]
-    keys, rows = np.array([k for k, _ in pairs], np.uint64), np.array([r for _, r in pairs], np.int64)
-    return read(build(high, low, {"holds": (keys, rows)}))
+@dataclass(frozen=True)
+class Row:
+    id: str
+    source_id: str
+    target_id: str
+    rank: float
+    weight: float
 
 
-@given(st.lists(IDS, min_size=1, max_size=30), st.lists(IDS, max_size=8), st.booleans())
-def test_rows_are_found_by_their_own_ids(ids: list[str], asked: list[str], in_order: bool):
-    ids = sorted(ids) if in_order else ids
-    index = index_of(ids, [])
-    check(index)
-    high, low, own = halves([*asked, "no id", "X" * 32, ids[0].upper() + " "])
-    rows, whose = index.rows_of(high, low)
-    assert [own[at] for at in whose] == [ids[row] for row in rows]
-    assert sorted(rows.tolist()) == [row for row, id_ in enumerate(ids) if id_ in asked]
-    assert index.ids_of(rows) == [ids[row] for row in rows]
+ROWS = st.lists(
+    st.builds(Row, IDS, IDS, IDS, st.sampled_from([0.0, 1.0, 2.5, -1.0]), st.sampled_from([0.0, 7.0])),
+    max_size=30,
+)
+CUTS = st.lists(st.integers(0, 30), max_size=4)
 
 
-@given(st.lists(st.lists(IDS, max_size=6), min_size=1, max_size=20), st.lists(IDS, max_size=8))
-def test_rows_are_found_by_what_they_hold(held: list[list[str]], asked: list[str]):
-    ids = [f"{n:032x}" for n in range(len(held))]
-    index = index_of(ids, held)
-    check(index)
-    high, _, own = halves(asked)
-    rows, whose = index.rows_with("holds", high)
-    firsts = {i[:16] for i in own}
-    assert set(rows.tolist()) == {r for r, of in enumerate(held) if any(i[:16] in firsts for i in of)}
-    assert all(own[at][:16] in {i[:16] for i in held[row]} for row, at in zip(rows, whose, strict=True))
-    for most in (0, 1, 2):
-        _, whose = index.rows_with("holds", high, most)
-        assert np.bincount(whose, minlength=1).max(initial=0) <= most
+def cut(rows: list[Row], places: list[int]) -> list[list[Row]]:
+    """Rows as consecutive parts, of which some may be empty."""
+    ends = [*sorted(min(place, len(rows)) for place in places), len(rows)]
+    return [rows[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
 
 
-def test_of_one_id_the_first_rows_by_rank_are_found():
-    key = np.array([7, 7, 7], np.uint64)
-    index = read(
-        build(np.arange(3, dtype=np.uint64), np.zeros(3, np.uint64), {"of": (key, np.array([2, 0, 1]))})
+def entries_of(rows: list[Row], group: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Keys, and an entry for each."""
+    held = [(getattr(row, column)[:16], at) for at, row in enumerate(rows) for column in group]
+    held = list(dict.fromkeys(held))
+    entries = np.zeros(len(held), TYPES[named(group)])
+    for entry, (_, at) in zip(entries, held, strict=True):
+        entry["place"] = at
+        for name in {"id", *group}:
+            high, low = halves([getattr(rows[at], name)])
+            entry[name] = (high[0], low[0])
+        for name in GROUPS[group]:
+            entry[name] = getattr(rows[at], name)
+    return np.array([int(half, 16) for half, _ in held], np.uint64), entries
+
+
+def bytes_of(parts: list[list[Row]]) -> bytes:
+    rows = [row for part in parts for row in part]
+    return build([len(part) for part in parts], {named(g): entries_of(rows, g) for g in GROUPS})
+
+
+def index_of(parts: list[list[Row]]) -> RowIndex:
+    return read(InMemory.of(bytes_of(parts)), TYPES)
+
+
+@given(ROWS, CUTS, st.lists(IDS, max_size=8))
+def test_rows_are_found_by_their_own_ids(rows: list[Row], cuts: list[int], asked: list[str]):
+    index = index_of(cut(rows, cuts))
+    assert index.n_rows == len(rows) and index.has("id") and not index.has("name")
+    ids = known([*asked, "no id", "X" * 32, " " * 32])
+    found = index.found("id", *halves(ids))
+    pairs = sorted(zip(found.rows.tolist(), (ids[at] for at in found.whose), strict=True))
+    assert pairs == [(at, row.id) for at, row in enumerate(rows) if row.id in ids]
+    entry = found.entry["id"]
+    assert ids_of(entry["high"], entry["low"]) == [rows[at].id for at in found.rows]
+    assert found.entry["rank"].tolist() == [rows[at].rank for at in found.rows]
+
+
+@given(ROWS, CUTS, st.lists(IDS, max_size=8))
+def test_rows_are_found_by_what_they_hold(rows: list[Row], cuts: list[int], asked: list[str]):
+    index, ids = index_of(cut(rows, cuts)), known(asked)
+    found = index.found(PAIR, *halves(ids))
+    expected = sorted(
+        (at, n)
+        for at, row in enumerate(rows)
+        for n, id_ in enumerate(ids)
+        if id_[:16] in (row.source_id[:16], row.target_id[:16])
     )
-    rows, _ = index.rows_with("of", key[:1], 2)
-    assert rows.tolist() == [2, 0]
+    assert sorted(zip(found.rows.tolist(), found.whose.tolist(), strict=True)) == expected
+    first, every = row_index.distinct(found)
+    assert first.rows.tolist() == sorted({at for at, _ in expected})
+    assert every.rows.tolist() == [at for at, _ in expected]
+    for name in ("source_id", "target_id"):
+        held = ids_of(first.entry[name]["high"], first.entry[name]["low"])
+        assert held == [getattr(rows[at], name) for at in first.rows]
+    assert first.entry["weight"].tolist() == [rows[at].weight for at in first.rows]
 
 
-PAGES = {
-    "first": np.array([0, 2, 3]),
-    "start": np.array([4, 90]),
-    "size": np.array([86, 10]),
-    "values": np.array([2, 1]),
-    "sum": np.array([1, 2]),
-}
+@given(ROWS, CUTS, CUTS, st.lists(IDS, max_size=8), st.integers(0, 4))
+def test_the_first_by_rank_are_the_same_however_rows_are_cut_into_indexes(
+    rows: list[Row], cuts: list[int], inner: list[int], asked: list[str], most: int
+):
+    ids = known(asked)
+    pieces = cut(rows, cuts)
+    indexes = [index_of(cut(piece, inner)) for piece in pieces]
+    found = row_index.first_of_each([i.found(PAIR, *halves(ids), most) for i in indexes], most)
+    before = np.cumsum([0, *map(len, pieces)])
+    hits = [
+        (n, at + start)
+        for own, start in zip(found, before.tolist(), strict=False)
+        for at, n in zip(own.rows.tolist(), own.whose.tolist(), strict=True)
+    ]
+    whole = index_of([rows]).found(PAIR, *halves(ids), most)
+    assert sorted(hits) == sorted(zip(whole.whose.tolist(), whole.rows.tolist(), strict=True))
+    expected = []
+    for n, id_ in enumerate(ids):
+        held = [at for at, row in enumerate(rows) if id_[:16] in (row.source_id[:16], row.target_id[:16])]
+        held.sort(key=lambda at: (-rows[at].rank, -rows[at].weight, at))
+        expected += [(n, at) for at in held[:most]]
+    assert sorted(hits) == sorted(expected)
+
+
+def test_of_one_id_the_first_rows_by_rank_come_first():
+    ids = [f"{n:032x}" for n in range(4)]
+    rows = [Row(id_, ids[0], ids[1], rank, 0.0) for id_, rank in zip(ids, (1.0, 3.0, 2.0, 3.0), strict=True)]
+    index = index_of([rows[:2], [], rows[2:]])
+    assert index.found(PAIR, *halves(ids[:1])).rows.tolist() == [1, 3, 2, 0]
+    assert index.found(PAIR, *halves(ids[:1]), 2).rows.tolist() == [1, 3]
+
+
+def test_of_an_index_only_what_is_asked_for_is_read(watched: Any):
+    ids = [f"{n:016x}" * 2 for n in range(5_000)]
+    rows = [Row(id_, ids[0], id_, 1.0, 0.0) for id_ in ids]
+    source = watched(bytes_of([rows]))
+    index = read(source, TYPES)
+    source.forget()
+    assert index.found("id", *halves([ids[4_000], ids[7]])).rows.tolist() == [4_000, 7]
+    entry = index.arrays["entry.id"]
+    needed = source.needed[entry.begin : entry.begin + entry.values.nbytes]
+    assert needed.sum() == 2 * entry.values.itemsize
+    assert source.needed.sum() < 6_000
+    source.forget()
+    assert len(index.found(PAIR, *halves(ids[:1]), 3).rows) == 3
+    entry = index.arrays[f"entry.{PAIR}"]
+    needed = source.needed[entry.begin : entry.begin + entry.values.nbytes]
+    assert needed.sum() == 3 * entry.values.itemsize
+
+
+def test_the_order_in_which_rows_are_told_changes_no_byte():
+    ids = [f"{n:016x}" * 2 for n in range(9)]
+    rows = [Row(i, ids[n % 3], ids[(n + 1) % 4], n % 2, 0.0) for n, i in enumerate(ids)]
+    keys, entries = entries_of(rows, ("source_id", "target_id"))
+    order = np.random.default_rng(7).permutation(len(keys))
+    assert build([9], {PAIR: (keys, entries)}) == build([9], {PAIR: (keys[order], entries[order])})
+
+
+# pages
+
+
+def pages_of(rows: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Pages with so many rows, one behind the other. Their checksums tell them apart."""
+    pages = np.zeros(len(rows), PAGE)
+    pages["start"], pages["size"], pages["values"] = 4 + 10 * np.arange(len(rows)), 10, rows
+    pages["sum"] = np.arange(len(rows))
+    return np.cumsum([0, *rows]), pages
+
+
+@given(st.lists(st.lists(st.integers(1, 9), max_size=5), min_size=1, max_size=5), st.data())
+def test_every_row_is_on_its_page(parts: list[list[int]], data: st.DataObject):
+    """parts: rows of each page of each"""
+    flat = [n for part in parts for n in part]
+    index = read(InMemory.of(build([sum(part) for part in parts], {}, {"text": pages_of(flat)})), TYPES)
+    assert index.page_of("other", np.array([0])) is None
+    rows = np.array(data.draw(st.lists(st.integers(0, max(0, sum(flat) - 1)), max_size=9)), np.int64)
+    at = index.page_of("text", rows if flat else rows[:0])
+    assert at is not None
+    pages = index.pages("text", at)
+    of_row = [part for part, own in enumerate(parts) for _ in range(sum(own))]
+    for row, part, first, n, page in zip(
+        rows, pages.part, pages.first, pages.rows, pages.page["sum"], strict=False
+    ):
+        assert part == of_row[row] and first <= row < first + n
+        assert n == flat[page] and first == sum(flat[:page])
+
+
+@pytest.mark.parametrize("rows", [[-1], [3], [0, 4], [2**40], [-(2**40)]])
+def test_a_row_that_is_not_there_has_no_page(rows: list[int]):
+    index = read(InMemory.of(build([3], {}, {"text": pages_of([2, 1])})), TYPES)
+    at = index.page_of("text", np.array(rows))
+    assert at is not None
+    with pytest.raises(ValueError, match="out of itself"):
+        index.pages("text", at)
+
+
+def test_of_pages_only_those_wanted_are_read(watched: Any):
+    source = watched(build([3_000], {}, {"text": pages_of([3] * 1_000)}))
+    index = read(source, TYPES)
+    source.forget()
+    assert index.pages("text", np.array([7, 900])).first.tolist() == [21, 2_700]
+    array = index.arrays["page.text"]
+    assert source.needed[array.begin : array.begin + array.values.nbytes].sum() == 2 * PAGE.itemsize
+
+
+# lies
+
+
+def looked_at(index: RowIndex, keys: np.ndarray) -> None:
+    """All that an index tells."""
+    for group in TYPES:
+        if index.has(group):
+            for most in (None, 2):
+                found = index.found(group, keys, keys, most)
+                row_index.distinct(found)
+                row_index.first_of_each([found, found], 1)
+                assert not len(found.rows) or 0 <= found.rows.min() <= found.rows.max() < index.n_rows
+    rows = np.arange(min(index.n_rows, 9))
+    at = index.page_of("text", rows)
+    if at is not None:
+        pages = index.pages("text", at)
+        assert (pages.first <= rows).all() and (rows < pages.first + pages.rows).all()
+
+
+KEYS = np.array([1, 5, 9], np.uint64)
+
+
+def small() -> bytes:
+    entries = np.zeros(3, TYPES["id"])
+    entries["place"] = [0, 1, 2]
+    return build([2, 1], {"id": (KEYS, entries)}, {"text": pages_of([2, 1])})
+
+
+def changed(of: bytes, changes: dict[str, np.ndarray]) -> bytes:
+    types: dict[str, Any] = {"parts": "<i8", "key": "<u8", "top": "<u8", "end": "<u4", "first": "<u4"}
+    types |= {"page": PAGE, "entry": TYPES["id"]}
+    arrays = {name: array.whole() for name, array in unpacked(InMemory.of(of), types).items()}
+    return packed({n: array for n, array in (arrays | changes).items() if array is not None})
+
+
+def page(**fields: list[int]) -> dict[str, np.ndarray]:
+    pages = pages_of([2, 1])[1]
+    for name, values in fields.items():
+        pages[name] = values
+    return {"page.text": pages}
+
+
+def places(*of: int) -> dict[str, np.ndarray]:
+    entries = np.zeros(len(of), TYPES["id"])
+    entries["place"] = of
+    return {"entry.id": entries}
+
+
+def u4(*values: int) -> np.ndarray:
+    return np.array(values, "<u4")
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"low": np.zeros(2, np.uint64)},
-        {"high": np.array([1, 9, 2], np.uint64)},
-        {"order": np.array([0, 0, 1], np.uint32)},
-        {"order": np.array([0, 1, 7], np.uint32)},
-        {"key.of": np.array([9, 1], np.uint64)},
-        {"row.of": np.array([0, 3], np.uint32)},
-        {"row.of": np.array([0], np.uint32)},
-        {"first.text": np.array([0, 2, 4], np.uint32)},
-        {"first.text": np.array([0, 0, 3], np.uint32)},
-        {"first.text": np.array([0, 3], np.uint32)},
-        {"start.text": np.array([-4, 90])},
-        {"start.text": np.array([4, 89])},
-        {"size.text": np.array([0, 10], np.int32)},
-        {"size.text": np.array([-(2**31), 10], np.int32)},
-        {"start.text": np.array([4, 2**63 - 1])},
-        {"values.text": np.array([-1, 1], np.int32)},
-        {"values.text": np.array([2], np.int32)},
+        {"parts": np.array([2, 1])},
+        {"parts": np.array([-1, 3])},
+        {"parts": np.zeros(0, np.int64)},
+        {"parts": np.array([2, 2])},
+        {"parts": np.array([1, 3])},
+        {"parts": u4(2, 3)},
+        {"parts": None},
+        {"top.id": np.zeros(0, np.uint64)},
+        {"top.id": np.zeros(2, np.uint64)},
+        {"top.id": None},
+        {"end.id": u4(1, 2, 9)},
+        {"end.id": u4(2, 1, 3)},
+        {"end.id": u4(3, 0, 3)},
+        {"end.id": u4(1, 2)},
+        {"end.id": None},
+        {"entry.id": None},
+        places(0, 1, 3),
+        places(0, 1, 2**32 - 1),
+        places(0, 1),
+        {"entry.id": np.zeros(3, TYPES[PAIR])},
+        {"entry.name": np.zeros(3, TYPES["id"])},
+        {"key.name": KEYS},
+        {"key.id": KEYS.astype(np.int64)},
+        {"other": KEYS},
+        {"page.text": None},
+        {"page.text": pages_of([2])[1]},
+        {"page.text": pages_of([2, 1, 1])[1]},
+        {"first.text": u4(0, 3)},
+        {"first.text": u4(0, 2, 4)},
+        {"first.text": u4(0, 1, 3)},
+        {"first.text": u4(0, 0, 3)},
+        {"first.text": u4(0, 3, 3)},
+        {"first.text": u4(1, 2, 3)},
+        {"first.text": u4(2, 0, 3)},
+        {"first.text": u4(0, 2**32 - 1, 3)},
+        {"first.text": u4()},
+        page(start=[-4, 90]),
+        page(size=[0, 10]),
+        page(size=[-(2**31), 10]),
+        page(values=[-1, 1]),
     ],
 )
-def test_what_leads_out_of_a_part_is_refused(wrong: dict[str, np.ndarray]):
-    keys = np.array([1, 5, 9], np.uint64)
-    data = build(keys, keys, {"of": (keys[:2], np.array([0, 2]))}, {"text": PAGES})
-    check(read(data))
-    arrays = arrays_in(data) | {name: pa.array(array) for name, array in wrong.items()}
-    with pytest.raises(ValueError, match=r"."):
-        check(read(packed(arrays)))
+def test_what_leads_out_of_a_part_is_refused(wrong: dict[str, Any], watched: Any, not_the_file: Any):
+    looked_at(read(InMemory.of(changed(small(), {})), TYPES), KEYS)
+    with pytest.raises(ValueError, match=r"it |its |a |an "):
+        looked_at(read(InMemory.of(changed(small(), wrong)), TYPES), KEYS)
+    with pytest.raises(not_the_file, match=r"it |its |a |an "):
+        looked_at(read(watched(changed(small(), wrong)), TYPES), KEYS)
+
+
+def test_an_index_whose_every_key_claims_all_entries_takes_no_memory():
+    n = 20_000
+    entries = np.zeros(n, TYPES["id"])
+    data = build([n], {"id": (np.arange(n, dtype=np.uint64), entries)})
+    index = read(InMemory.of(changed(data, {"end.id": np.tile(u4(0, n), n // 2)})), TYPES)
+    with pytest.raises(ValueError, match="one behind the other"):
+        index.found("id", np.arange(1, n, 2, dtype=np.uint64), np.zeros(n // 2, np.uint64))
 
 
 @given(st.binary(max_size=200))
 def test_what_is_no_index_is_refused(data: bytes):
-    with pytest.raises(ValueError, match=r"."):
-        read(pa.py_buffer(data))
+    with pytest.raises(ValueError, match=r"it holds no such arrays"):
+        read(InMemory.of(data), TYPES)
 
 
-def test_an_index_that_lacks_arrays_is_refused():
-    arrays = arrays_in(build(np.zeros(1, np.uint64), np.zeros(1, np.uint64), {}, {}))
-    for wrong in (
-        {"key.of": pa.array([1], pa.uint64())},
-        {"other": pa.array([1])},
-        {"high": pa.array([1.0])},
-        {"high": pa.array([None], pa.uint64())},
-    ):
-        with pytest.raises(ValueError, match=r"."):
-            read(packed(arrays | wrong))
-    assert row_index.read(packed(arrays)).n_rows == 1
+def test_nothing_found_is_nothing_chosen():
+    none = Entries(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, TYPES["id"]))
+    assert [len(of.rows) for of in row_index.first_of_each([none, none], 3)] == [0, 0]
+    assert [len(of.rows) for of in row_index.distinct(none)] == [0, 0]

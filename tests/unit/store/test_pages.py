@@ -1,7 +1,5 @@
 """Single rows of a part: read from the pages that hold them, and from no others."""
 
-from dataclasses import replace
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,13 +33,32 @@ ROWS = st.lists(
 )
 
 
+PAGE = np.dtype([("start", "<i8"), ("size", "<i4"), ("values", "<i4"), ("sum", "<u4")])
+
+
+def stored_as(found: pages.Pages, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and places of some pages, as an index of rows holds them."""
+    of = np.zeros(len(wanted), PAGE)
+    for name in PAGE.names or ():
+        of[name] = getattr(found, name)[wanted]
+    return np.diff(found.first)[wanted], of
+
+
+def read(store: Store, part: Part, field: pa.Field, rows: np.ndarray, of: np.ndarray) -> list[pa.Array]:
+    return pages.read(pages.PartFiles(store), field, [pages.Wanted(part, rows, of)])
+
+
+def page_of(found: pages.Pages, rows: np.ndarray) -> np.ndarray:
+    return np.searchsorted(found.first, rows, "right") - 1
+
+
 def looked_up(
-    store: Store, part: Part, found: dict[str, pages.Pages], table: pa.Table, name: str, rows
+    store: Store, part: Part, found: dict[str, pages.Pages], table: pa.Table, name: str, rows: np.ndarray
 ) -> list:
-    of = found[name].of(rows)
+    of = page_of(found[name], rows)
     wanted = np.unique(of)
-    read = pages.read(store, part, table.schema.field(name), found[name], wanted)
-    by_page = dict(zip(wanted.tolist(), read, strict=True))
+    arrays = read(store, part, table.schema.field(name), *stored_as(found[name], wanted))
+    by_page = dict(zip(wanted.tolist(), arrays, strict=True))
     return [
         by_page[p][r - int(found[name].first[p])].as_py()
         for p, r in zip(of.tolist(), rows.tolist(), strict=True)
@@ -55,7 +72,7 @@ def test_rows_of_pages_are_those_of_the_table(tmp_path_factory, rows, many, data
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet, "_PAGE_BYTES", 64)
         patch.setattr(parquet, "_ROW_GROUP_ROWS", 100)
-        part = write_part(store, "entities", table, by_row=True)
+        part = write_part(store, "entities", parquet.by_row(table))
     bytes_ = store.read(part.path)
     assert pq.read_table(pa.BufferReader(bytes_)).equals(table)
     found = pages.located(bytes_, table.column_names)
@@ -71,24 +88,36 @@ def stored(tmp_path) -> tuple[Store, Part, pa.Table]:
         {"id": [f"{i:032x}" for i in range(5_000)], "text": [f"{i} " * 40 for i in range(5_000)]}
     )
     store = Store(str(tmp_path))
-    return store, write_part(store, "entities", table, by_row=True), table
+    return store, write_part(store, "entities", parquet.by_row(table)), table
 
 
-def test_little_more_is_read_than_the_wanted_row(stored, monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture
+def ranges(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """What was read of parts."""
+    found: list[tuple[int, int]] = []
+    before = pages.PartFiles.range
+
+    def read(files: pages.PartFiles, part: Part, start: int, end: int) -> bytes:
+        found.append((start, end))
+        return before(files, part, start, end)
+
+    monkeypatch.setattr(pages.PartFiles, "range", read)
+    return found
+
+
+def test_little_more_is_read_than_the_wanted_row(stored, ranges: list[tuple[int, int]]):
     store, part, table = stored
     found = pages.located(store.read(part.path), ["text"])
-    ranges = []
-    before = Store.read_range
-    monkeypatch.setattr(Store, "read_range", lambda s, p, a, b: ranges.append(b - a) or before(s, p, a, b))
     assert looked_up(store, part, found, table, "text", np.array([4_321])) == ["4321 " * 40]
-    assert len(ranges) == 1 and ranges[0] < 4_000
+    ((start, end),) = ranges
+    assert end - start < 4_000
 
 
 def test_a_flipped_bit_in_what_is_read_is_damage_that_names_the_part(stored):
     store, part, table = stored
     whole = store.read(part.path)
     found = pages.located(whole, ["text"])
-    (page,) = found["text"].of(np.array([4_321]))
+    (page,) = page_of(found["text"], np.array([4_321]))
     start, size = int(found["text"].start[page]), int(found["text"].size[page])
     for at in range(start, start + size, 7):
         store.write(part.path, whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
@@ -103,15 +132,16 @@ def test_pages_that_claim_more_rows_than_they_hold_are_damage(stored):
     """An index from a stranger may name any bytes as a page, with the right checksum."""
     store, part, table = stored
     found = pages.located(store.read(part.path), ["text"])["text"]
-    wrong = replace(found, first=found.first * 2)
-    with pytest.raises(CorruptPart, match="damaged"):
-        pages.read(store, part, table.schema.field("text"), wrong, np.array([0, 1]))
+    rows, of = stored_as(found, np.array([0, 1]))
+    for lie, told in (([2, 2], "damaged"), ([1, 1000], "damaged"), ([1, 1 << 32], "no such pages")):
+        with pytest.raises(CorruptPart, match=told):
+            read(store, part, table.schema.field("text"), rows * lie, of)
 
 
 def test_columns_with_a_dictionary_or_of_several_values_are_left_to_others(stored):
     plain = pa.table({"type": ["a", "a", "b"], "found": [[{"s": "x", "e": "y"}], [], None]})
     assert pages.located(parquet.encode(plain), ["type"]) == {}
-    assert pages.located(parquet.encode(plain, by_row=True), ["type", "found"]).keys() == {"type"}
+    assert pages.located(parquet.encode(parquet.by_row(plain)), ["type", "found"]).keys() == {"type"}
 
 
 @given(st.binary(max_size=300))
@@ -121,11 +151,92 @@ def test_what_is_no_parquet_file_is_refused(data: bytes):
             pages.located(file, ["id"])
 
 
-def test_pages_beyond_the_file_are_never_asked_for(stored):
+@pytest.mark.parametrize(
+    ("field", "lie"),
+    [
+        ("size", [2**31 - 1] * 3),
+        ("size", [10, 10, -10]),
+        ("size", [0, 10, 10]),
+        ("start", [10**9, 10**9 + 10, 10**9 + 20]),
+        ("start", [-100, 4, 10]),
+        ("start", [3, 1_000_000, 2_000_000]),
+        ("start", [4, 100, 2**63 - 1]),
+        ("start", [2**63 - 3, 2**63 - 2, 2**63 - 1]),
+        ("start", [20_000, 10_000, 4]),
+        ("start", [4, 5, 6]),
+    ],
+)
+def test_pages_out_of_order_or_beyond_the_file_are_never_asked_for(
+    stored, field: str, lie: list[int], monkeypatch: pytest.MonkeyPatch
+):
     """An index from a stranger may name any place."""
     store, part, table = stored
-    found = pages.located(store.read(part.path), ["text"])["text"]
-    huge = np.full(len(found.size), 2**31 - 1)
-    for lie in ({"size": huge}, {"start": found.start + part.bytes}, {"start": found.start - 5_000_000}):
-        with pytest.raises(CorruptPart, match="no such pages"):
-            pages.read(store, part, table.schema.field("text"), replace(found, **lie), np.array([0, 1, 2]))
+    rows, of = stored_as(pages.located(store.read(part.path), ["text"])["text"], np.array([0, 1, 2]))
+    of[field] = lie
+    monkeypatch.setattr(Store, "read_range", None)
+    with pytest.raises(CorruptPart, match="no such pages") as caught:
+        read(store, part, table.schema.field("text"), rows, of)
+    assert caught.value.path == part.path
+
+
+def test_no_pages_are_read_of_no_rows(stored):
+    store, part, table = stored
+    rows, of = stored_as(pages.located(store.read(part.path), ["text"])["text"], np.array([], np.int64))
+    assert read(store, part, table.schema.field("text"), rows, of) == []
+
+
+def test_elsewhere_pages_near_each_other_are_read_in_one_request(
+    stored, ranges: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+):
+    here, part, table = stored
+    far = Store("memory://pages")
+    data = here.read(part.path)
+    far.write(part.path, data)
+    found = pages.located(data, ["text"])
+    monkeypatch.setattr(pages, "GAP_BYTES", int(found["text"].size[:4].sum()))
+    first = found["text"].first
+    rows = np.array([first[0], first[2], first[-3], first[-2]])
+    for store, requests in ((far, 2), (here, 3)):
+        ranges.clear()
+        assert looked_up(store, part, found, table, "text", rows) == table["text"].take(rows).to_pylist()
+        assert len(ranges) == requests
+
+
+def test_a_read_of_pages_that_is_cut_short_is_made_again(stored, monkeypatch: pytest.MonkeyPatch):
+    store, part, table = stored
+    found = pages.located(store.read(part.path), ["text"])
+    before, cuts = pages.PartFiles.range, [True, True, False]
+    monkeypatch.setattr(pages.PartFiles, "range", lambda f, p, a, b: before(f, p, a, b - 9 * cuts.pop(0)))
+    assert looked_up(store, part, found, table, "text", np.array([4_321])) == ["4321 " * 40]
+    assert cuts == []
+
+
+def test_pages_of_several_parts_are_decoded_together_and_damage_names_the_right_one(stored):
+    store, part, table = stored
+    other = table.set_column(1, "text", pa.array([f"other {i}" for i in range(5_000)]))
+    second = write_part(store, "entities", parquet.by_row(other))
+    field, places = table.schema.field("text"), {}
+    for one in (part, second):
+        found = pages.located(store.read(one.path), ["text"])["text"]
+        places[one.path] = pages.Wanted(one, *stored_as(found, np.array([0, 3])))
+    wanted = list(places.values())
+    read_at_once = pages.read(pages.PartFiles(store), field, wanted)
+    assert read_at_once == [
+        array for one in wanted for array in pages.read(pages.PartFiles(store), field, [one])
+    ]
+    wanted[1].rows[0] += 1
+    with pytest.raises(CorruptPart, match="damaged") as caught:
+        pages.read(pages.PartFiles(store), field, wanted)
+    assert caught.value.path == second.path
+
+
+def test_files_of_many_parts_are_closed_again(stored, monkeypatch: pytest.MonkeyPatch):
+    store, _, table = stored
+    monkeypatch.setattr(pages, "MOST_OPEN", 2)
+    files = pages.PartFiles(store)
+    parts = [write_part(store, "entities", table.slice(0, n)) for n in range(1, 6)]
+    for one in [*parts, *parts]:
+        assert files.range(one, 0, 4) == b"PAR1"
+    assert len(files._files) == 2
+    with pytest.raises(FileNotFoundError, match="part-0"):
+        files.range(Part("tables/entities/part-0.parquet", 1, 9), 0, 4)

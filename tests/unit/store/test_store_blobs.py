@@ -1,21 +1,34 @@
-"""Parts that are mapped into memory: where they lie, or from the cache of this machine."""
+"""Parts of which single places are read in mapped memory: where they lie, or from this machine's cache."""
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
-from collections.abc import Callable
+import struct
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import CorruptPart, StoreError
-from graphrag_ray.store import blobs, damaged_files, local_cache
+from graphrag_ray.store import blobs, damaged_files, local_cache, parquet
+from graphrag_ray.store.blobs import BLOCK_BYTES, Blob
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part
 
-DATA = pa.py_buffer(bytes(range(256)) * 100)
+BLOCKS = 100
+DATA = np.random.default_rng(5).bytes(BLOCKS * BLOCK_BYTES - 77)
+SMALL = DATA[:100_000]
 _example = itertools.count()
 
 
@@ -31,18 +44,68 @@ def store(tmp_path: Path) -> Store:
     return Store(str(tmp_path / "index"))
 
 
-@pytest.fixture
-def far() -> Store:
+def another_far() -> Store:
     return Store(f"memory://blobs-{next(_example)}")
 
 
-def written(store: Store, made_from: str = "ab12", data: pa.Buffer = DATA) -> Part:
+@pytest.fixture
+def far() -> Store:
+    return another_far()
+
+
+@pytest.fixture(params=["local", "far"])
+def either(request: pytest.FixtureRequest) -> Store:
+    return request.getfixturevalue("store" if request.param == "local" else "far")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """What ranges were read of any store."""
+    ranges: list[tuple[int, int]] = []
+    before = Store.read_range
+
+    def read_range(store: Store, path: str, start: int, end: int) -> bytes:
+        ranges.append((start, end))
+        return before(store, path, start, end)
+
+    monkeypatch.setattr(Store, "read_range", read_range)
+    return ranges
+
+
+def written(store: Store, made_from: str = "ab12", data: bytes = DATA) -> Part:
     return blobs.write(store, "t", made_from, data, rows=3)
 
 
-def flip(store: Store, path: str) -> None:
+def needed(blob: Blob, *ranges: tuple[int, int]) -> list[bytes]:
+    of = np.array(ranges, np.int64).reshape(-1, 2)
+    blob.need(of[:, 0], of[:, 1])
+    return [blob.data[start:end].tobytes() for start, end in ranges]
+
+
+def block(n: int) -> tuple[int, int]:
+    """Some bytes of a block."""
+    return n * BLOCK_BYTES + 5, n * BLOCK_BYTES + 50
+
+
+def blocks(blob: Blob, *of: int) -> list[bytes]:
+    return needed(blob, *map(block, of))
+
+
+def right(*of: int) -> list[bytes]:
+    return [DATA[slice(*block(n))] for n in of]
+
+
+def whole(blob: Blob) -> bytes:
+    return needed(blob, (0, len(blob.data)))[0]
+
+
+def copy_of(store: Store, part: Part) -> str:
+    return blobs._name(store, part.path)
+
+
+def flip(store: Store, path: str, at: int | None = None) -> None:
     data = bytearray(store.read(path))
-    data[len(data) // 2] ^= 1
+    data[len(data) // 2 if at is None else at] ^= 1
     store.write(path, bytes(data))
 
 
@@ -50,157 +113,423 @@ def cut(store: Store, path: str) -> None:
     store.write(path, store.read(path)[:-7])
 
 
+def grow(store: Store, path: str) -> None:
+    store.write(path, store.read(path) + b"0123456")
+
+
 def delete(store: Store, path: str) -> None:
     store.delete(path)
 
 
-@pytest.mark.parametrize("where", ["store", "far"])
-def test_what_was_written_is_mapped(where: str, request: pytest.FixtureRequest):
-    at = request.getfixturevalue(where)
-    assert blobs.mapped(at, written(at)).equals(DATA)
+@given(st.data())
+def test_any_ranges_of_any_data_are_what_was_written(tmp_path_factory, data: st.DataObject):
+    n = data.draw(st.sampled_from([0, 1, 27, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, len(DATA)]))
+    whole_data = data.draw(st.sampled_from([DATA[:n], bytes(n)]))  # what is all 0 looks as a hole does
+    place = st.integers(0, n)
+    pair = st.tuples(place, place).map(lambda pair: (min(pair), max(pair)))
+    wanted = data.draw(st.lists(st.lists(pair, max_size=10), max_size=5))
+    for at in (Store(str(tmp_path_factory.mktemp("blobs"))), another_far()):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(local_cache.FOLDER_VARIABLE, str(tmp_path_factory.mktemp("cache")))
+            patch.setattr(blobs, "TAIL_BYTES", data.draw(st.sampled_from([1, 20_000, 1 << 20])))
+            patch.setattr(blobs, "GAP_BYTES", data.draw(st.sampled_from([0, BLOCK_BYTES, 1 << 20])))
+            part = written(at, data=whole_data)
+            assert written(at, data=whole_data) == part and at.size(part.path) == part.bytes
+            blob = blobs.opened(at, part)
+            assert len(blob.data) == n
+            for ranges in wanted:
+                assert needed(blob, *ranges) == [whole_data[start:end] for start, end in ranges]
+            assert whole(blob) == whole(blobs.opened(at, part)) == whole_data
+            blobs.check(at, part.path)
 
 
-@pytest.mark.parametrize("where", ["store", "far"])
-@pytest.mark.parametrize("spoil", [flip, cut, delete])
-def test_a_part_that_is_not_what_was_written_is_named(
-    where: str, spoil: Callable[[Store, str], None], request: pytest.FixtureRequest
+def test_a_part_of_no_bytes_is_read_checked_and_known(either: Store):
+    part = written(either, data=b"")
+    assert whole(blobs.opened(either, part)) == b""
+    blobs.check(either, part.path)
+    assert blobs.made(either, "t") == {"ab12": (part.path, part.bytes)}
+
+
+@pytest.mark.parametrize("spoil", [cut, delete])
+def test_a_part_that_lacks_something_is_named_when_it_is_opened(
+    either: Store, spoil: Callable[[Store, str], None]
 ):
-    at = request.getfixturevalue(where)
-    part = written(at)
-    spoil(at, part.path)
+    part = written(either)
+    spoil(either, part.path)
     with pytest.raises(CorruptPart, match="again with --verify") as caught:
-        blobs.mapped(at, part)
+        blobs.opened(either, part)
     assert caught.value.path == part.path and part.path in str(caught.value)
 
 
-@pytest.mark.parametrize("spoil", [flip, cut])
-def test_damage_is_found_without_a_reader_and_set_aside(store: Store, spoil: Callable[[Store, str], None]):
-    sound, spoilt = written(store), written(store, "cd34", pa.py_buffer(b"other" * 1000))
-    spoil(store, spoilt.path)
-    assert damaged_files.unsound(store, [sound.path, spoilt.path]) == [spoilt.path]
-    aside = spoilt.path.replace("/part", "/damaged/part")
-    assert damaged_files.set_aside(store, [sound.path, spoilt.path]) == [aside]
-    assert blobs.made(store, "t") == {"ab12": (sound.path, sound.bytes)}
+def test_a_part_that_has_more_than_was_written_is_named(either: Store):
+    part = written(either)
+    grow(either, part.path)
+    if either.local_path(part.path) is None:  # elsewhere nothing behind its end is read
+        assert whole(blobs.opened(either, part)) == DATA
+    else:
+        with pytest.raises(CorruptPart, match="bytes"):
+            blobs.opened(either, part)
+    assert damaged_files.unsound(either, [part.path]) == [part.path]
 
 
-def test_the_bytes_of_a_local_part_are_checked_once_for_as_long_as_it_stays_as_it_is(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-):
-    part = written(store)
-    blobs.mapped(store, part)
-    with monkeypatch.context() as patched:
-        patched.setattr(blobs, "check", None)
-        assert blobs.mapped(store, part).equals(DATA)
-    flip(store, part.path)
-    with pytest.raises(CorruptPart):
-        blobs.mapped(store, part)
-
-
-def test_a_part_elsewhere_is_fetched_once_for_all_indexes_that_share_it(far: Store):
+def test_a_part_is_missing_that_is_deleted_while_it_is_open_elsewhere(far: Store):
     part = written(far)
-    blobs.mapped(far, part)
+    blob = blobs.opened(far, part)
     far.delete(part.path)
-    assert blobs.mapped(Store("memory://another"), part).equals(DATA)
+    with pytest.raises(CorruptPart, match=r"part-ab12.*is missing, though a snapshot needs it"):
+        blocks(blob, 1)
 
 
-def test_a_copy_that_is_not_whole_is_fetched_again(far: Store, kept: Path):
+def test_a_flipped_bit_is_found_in_what_is_looked_at_and_in_nothing_else(either: Store):
+    part = written(either)
+    flip(either, part.path, block(7)[0])
+    blob = blobs.opened(either, part)
+    for _ in range(2):
+        assert blocks(blob, 6, 8) == right(6, 8)
+        for wanted in ((7,), (3, 7, 11)):
+            with pytest.raises(CorruptPart, match="a block does not have its checksum") as caught:
+                blocks(blob, *wanted)
+            assert caught.value.path == part.path and part.path in str(caught.value)
+    assert blocks(blob, 3, 6, 8, 11) == right(3, 6, 8, 11)
+
+
+@pytest.mark.parametrize("back", range(1, 28, 3))
+def test_a_flipped_bit_at_the_end_is_found_when_a_part_is_opened(either: Store, back: int):
+    part = written(either)
+    flip(either, part.path, part.bytes - back)
+    with pytest.raises(CorruptPart, match="its end is not what was written"):
+        blobs.opened(either, part)
+    flip(either, part.path, part.bytes - back)
+    flip(either, part.path, part.bytes - 28 - 4 * BLOCKS + back)
+    with pytest.raises(CorruptPart, match="its end is not what was written"):
+        blobs.opened(either, part)
+
+
+@pytest.mark.parametrize("spoil", [flip, cut])
+def test_damage_is_found_without_a_reader_and_set_aside(either: Store, spoil: Callable[[Store, str], None]):
+    sound, spoilt = written(either), written(either, "cd34", b"other" * 1000)
+    spoil(either, spoilt.path)
+    assert damaged_files.unsound(either, [sound.path, spoilt.path]) == [spoilt.path]
+    aside = spoilt.path.replace("/part", "/damaged/part")
+    assert damaged_files.set_aside(either, [sound.path, spoilt.path]) == [aside]
+    assert blobs.made(either, "t") == {"ab12": (sound.path, sound.bytes)}
+
+
+def test_a_part_is_checked_piece_by_piece(either: Store, monkeypatch: pytest.MonkeyPatch):
+    part = written(either)
+    monkeypatch.setattr(blobs, "_PIECE", 100_000)
+    monkeypatch.setattr(Store, "read", None)
+    blobs.check(either, part.path)
+    with pytest.raises(FileNotFoundError, match=r"tables/t/part-none"):
+        blobs.check(either, "tables/t/part-none.blocks")
+
+
+def test_of_a_part_elsewhere_only_what_is_wanted_is_read(far: Store, asked: list[tuple[int, int]]):
     part = written(far)
-    blobs.mapped(far, part)
-    (copy,) = kept.iterdir()
-    copy.write_bytes(b"half")
-    assert blobs.mapped(far, part).equals(DATA)
+    blob = blobs.opened(far, part)
+    ((start, end),) = asked
+    assert end == part.bytes and end - start < blobs.TAIL_BYTES + BLOCK_BYTES
+    asked.clear()
+    assert blocks(blob, 1, 50) == right(1, 50)
+    assert sorted(asked) == [(n * BLOCK_BYTES, (n + 1) * BLOCK_BYTES) for n in (1, 50)]
+    asked.clear()
+    assert blocks(blob, 1, BLOCKS - 1, 50) == right(1, BLOCKS - 1, 50)  # the last came with the end
+    assert needed(blob, (1 * BLOCK_BYTES, 2 * BLOCK_BYTES), (70, 70)) == [
+        DATA[BLOCK_BYTES : 2 * BLOCK_BYTES],
+        b"",
+    ]
+    assert needed(blob) == [] and asked == []
 
 
-def test_what_is_damaged_elsewhere_leaves_nothing_in_the_cache(far: Store, kept: Path):
+def test_of_a_local_part_nothing_is_asked_for_and_nothing_is_copied(
+    store: Store, kept: Path, asked: list[tuple[int, int]]
+):
+    assert whole(blobs.opened(store, written(store))) == DATA
+    assert asked == [] and not kept.exists()
+
+
+def test_blocks_near_each_other_come_in_one_request_with_those_between(
+    far: Store, asked: list[tuple[int, int]]
+):
+    blob = blobs.opened(far, written(far))
+    asked.clear()
+    assert blocks(blob, 12, 10, 15, 60) == right(12, 10, 15, 60)
+    assert sorted(asked) == [(n * BLOCK_BYTES, (last + 1) * BLOCK_BYTES) for n, last in ((10, 15), (60, 60))]
+    asked.clear()
+    assert blocks(blob, 11, 13, 14) == right(11, 13, 14) and asked == []
+    assert needed(blob, (0, 10 * BLOCK_BYTES)) == [DATA[: 10 * BLOCK_BYTES]]
+    assert asked == [(0, 10 * BLOCK_BYTES)]
+
+
+def test_checksums_that_are_longer_than_what_is_read_first_come_with_it(
+    far: Store, asked: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(blobs, "TAIL_BYTES", 30)
+    blob = blobs.opened(far, written(far))
+    assert len(asked) == 1 and blocks(blob, 0, 99) == right(0, 99)
+
+
+def test_what_was_fetched_is_there_for_all_that_open_a_part_of_this_name(
+    far: Store, asked: list[tuple[int, int]]
+):
     part = written(far)
-    flip(far, part.path)
-    with pytest.raises(CorruptPart):
-        blobs.mapped(far, part)
-    assert list(kept.iterdir()) == []
+    assert blocks(blobs.opened(far, part), 1, 50) == right(1, 50)
+    asked.clear()
+    assert blocks(blobs.opened(far, part), 1, 50) == right(1, 50)
+    far.delete(part.path)
+    blob = blobs.opened(far, part)
+    assert blocks(blob, 1, 50) == right(1, 50) and asked == []
+    with pytest.raises(CorruptPart, match=r"is missing"):
+        blocks(blob, 2)
+
+
+def test_a_part_of_another_store_is_never_taken_for_one_of_ours(far: Store):
+    """Its bytes may be any, under the same name."""
+    part = written(far)
+    hostile = another_far()
+    lie = written(hostile, data=DATA[::-1])
+    hostile.write(part.path, hostile.read(lie.path))
+    assert blocks(blobs.opened(hostile, part), 4) != right(4)
+    assert blocks(blobs.opened(far, part), 4) == right(4)
+
+
+def in_another_process(code: str, **env: str) -> str:
+    told = subprocess.run(
+        [sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, timeout=100, env=os.environ | env
+    )
+    return told.stdout.decode().strip()
+
+
+def test_what_was_fetched_is_there_for_another_process(far: Store):
+    part = written(far)
+    blocks(blobs.opened(far, part), 50)
+    start, end = block(50)
+    code = f"""
+import numpy as np
+from graphrag_ray.store import blobs
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parts import Part
+
+blob = blobs.opened(Store({far.url!r}), {part!r})
+blob.need(np.array([{start}]), np.array([{end}]))
+print(blob.data[{start}:{end}].tobytes().hex())
+"""
+    assert in_another_process(code) == right(50)[0].hex()
+
+
+def test_every_process_makes_room_with_the_first_that_it_fetches(far: Store, kept: Path):
+    """Commands that end soon fetch little each."""
+    part = written(far)
+    blocks(blobs.opened(far, part), 50)
+    code = """
+from graphrag_ray.store import blobs
+from graphrag_ray.store.files import Store
+
+store = Store("memory://of-another-process")
+blobs.opened(store, blobs.write(store, "t", "ef56", b"much smaller", 1))
+"""
+    in_another_process(code, **{local_cache.LIMIT_VARIABLE: "0"})
+    (left,) = kept.iterdir()
+    assert "-part-ef56-" in left.name
+
+
+def test_a_copy_with_other_bytes_is_fetched_again(far: Store, kept: Path):
+    part = written(far)
+    whole(blobs.opened(far, part))
+    n = part.bytes
+    for places in ([block(3)[0]], [n - 1, block(98)[0]], [n - 40], range(0, n, 999)):
+        copy = bytearray((kept / copy_of(far, part)).read_bytes())
+        for at in places:
+            copy[at] ^= 1
+        (kept / copy_of(far, part)).write_bytes(copy)
+        assert whole(blobs.opened(far, part)) == DATA
+        assert (kept / copy_of(far, part)).read_bytes() == far.read(part.path)
+
+
+@pytest.mark.parametrize("n_bytes", [0, 4, len(DATA), len(DATA) + 10_000])
+def test_a_copy_of_another_size_is_fetched_again(far: Store, kept: Path, n_bytes: int):
+    part = written(far)
+    kept.mkdir(mode=0o700)
+    (kept / copy_of(far, part)).write_bytes((DATA + bytes(10_000))[:n_bytes])
+    assert whole(blobs.opened(far, part)) == DATA
+    assert (kept / copy_of(far, part)).read_bytes() == far.read(part.path)
+
+
+def test_what_is_damaged_elsewhere_is_never_in_the_cache(far: Store, kept: Path):
+    part = written(far)
+    sound = far.read(part.path)
+    flip(far, part.path, block(7)[0])
+    blob = blobs.opened(far, part)
+    with pytest.raises(CorruptPart, match="checksum"):
+        whole(blob)
+    lacking = slice(7 * BLOCK_BYTES, 8 * BLOCK_BYTES)
+    copy = (kept / copy_of(far, part)).read_bytes()
+    assert copy[lacking] == bytes(BLOCK_BYTES)
+    assert copy[: lacking.start] + copy[lacking.stop :] == sound[: lacking.start] + sound[lacking.stop :]
+    far.write(part.path, sound)
+    assert whole(blob) == whole(blobs.opened(far, part)) == DATA
+
+
+def test_what_was_seen_to_be_sound_is_not_replaced_by_what_is_damaged_since(far: Store):
+    """It comes again with the blocks beside it."""
+    part = written(far)
+    blob = blobs.opened(far, part)
+    assert blocks(blob, 7) == right(7)
+    flip(far, part.path, block(7)[0])
+    assert blocks(blob, 6, 8) == right(6, 8)
+    assert blocks(blob, 7) == right(7)
+
+
+@pytest.mark.parametrize("times", [1, parquet.READS - 1, parquet.READS])
+@pytest.mark.parametrize("when", ["opened", "looked at"])
+def test_a_read_that_is_cut_short_is_made_again(
+    far: Store, kept: Path, times: int, when: str, monkeypatch: pytest.MonkeyPatch
+):
+    part = written(far)
+    blob = blobs.opened(far, part)
+    if when == "opened":
+        (kept / copy_of(far, part)).unlink()
+    before, left = Store.read_range, itertools.repeat(9, times)
+    monkeypatch.setattr(Store, "read_range", lambda s, p, a, b: before(s, p, a, b - next(left, 0)))
+
+    def looked() -> list[bytes]:
+        return blocks(blobs.opened(far, part) if when == "opened" else blob, 4)
+
+    if times < parquet.READS:
+        assert looked() == right(4)
+    else:
+        with pytest.raises(CorruptPart, match=r"is damaged: (its end|a block)"):
+            looked()
+        assert looked() == right(4)
+
+
+def test_storage_that_does_not_answer_is_no_damage(far: Store, monkeypatch: pytest.MonkeyPatch):
+    part = written(far)
+    blob = blobs.opened(far, part)
+
+    def refuse(*args: object) -> bytes:
+        raise StoreError("it does not answer")
+
+    monkeypatch.setattr(Store, "read_range", refuse)
+    with pytest.raises(StoreError, match="it does not answer") as caught:
+        blocks(blob, 4)
+    assert not isinstance(caught.value, CorruptPart)
+
+
+def test_a_local_file_that_cannot_be_opened_is_no_damage(store: Store):
+    part = written(store)
+    folder = Path(store.url) / "tables" / "t"
+    folder.rename(folder.with_name("elsewhere"))
+    folder.touch()
+    with pytest.raises(StoreError, match=r"cannot read .*part-ab12.*Not a directory") as caught:
+        blobs.opened(store, part)
+    assert not isinstance(caught.value, CorruptPart)
+
+
+def names_in(folder: Path) -> set[str]:
+    return {file.name for file in folder.iterdir()}
 
 
 def test_the_cache_forgets_what_was_not_used_for_the_longest_time(
     far: Store, kept: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    parts = [written(far, f"{i:02x}", pa.py_buffer(bytes([i]) * 100_000)) for i in range(4)]
+    monkeypatch.setattr(local_cache, "LOOK_EACH_BYTES", 1)
     monkeypatch.setenv(local_cache.LIMIT_VARIABLE, "0.00025")
+    parts = [written(far, f"{i:02x}", bytes([i + 1]) * 100_000) for i in range(4)]
     for age, part in enumerate(parts[:2]):
-        blobs.mapped(far, part)
-        os.utime(kept / part.path.split("/")[-1], (age, age))
-    blobs.mapped(far, parts[0])
-    blobs.mapped(far, parts[2])
-    assert {f.name for f in kept.iterdir()} == {parts[i].path.split("/")[-1] for i in (0, 2)}
+        whole(blobs.opened(far, part))
+        os.utime(kept / copy_of(far, part), (age, age))
+    (kept / "a folder").mkdir()
+    whole(blobs.opened(far, parts[0]))
+    whole(blobs.opened(far, parts[2]))
+    assert names_in(kept) == {copy_of(far, parts[0]), copy_of(far, parts[2]), "a folder"}
     monkeypatch.setenv(local_cache.LIMIT_VARIABLE, "0")
-    mapped = blobs.mapped(far, parts[3])
-    assert [f.name for f in kept.iterdir()] == [parts[3].path.split("/")[-1]]
-    assert mapped.size == parts[3].bytes
+    blob = blobs.opened(far, parts[3])
+    assert names_in(kept) == {copy_of(far, parts[3]), "a folder"}
+    assert whole(blob) == bytes([4]) * 100_000
 
 
-def test_what_killed_downloads_left_goes_with_the_next_that_comes(far: Store, kept: Path):
-    kept.mkdir(mode=0o700)
-    left, under_way = kept / ".tmp-1-killed", kept / ".tmp-2-under-way"
-    left.write_bytes(b"half")
-    under_way.write_bytes(b"half")
-    os.utime(left, (1, 1))
-    blobs.mapped(far, written(far))
-    assert not left.exists() and under_way.exists()
+def test_holes_of_copies_do_not_count(far: Store, kept: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(local_cache, "LOOK_EACH_BYTES", 1)
+    monkeypatch.setenv(local_cache.LIMIT_VARIABLE, "0.001")
+    parts = [written(far, f"{i:02x}", bytes([i + 1]) + DATA) for i in range(3)]
+    for part in parts:
+        needed(blobs.opened(far, part), block(50))
+    assert names_in(kept) == {copy_of(far, part) for part in parts}
+    whole(blobs.opened(far, parts[0]))
+    assert names_in(kept) == {copy_of(far, parts[0])}
 
 
-def test_downloads_under_way_are_counted(far: Store, kept: Path, monkeypatch: pytest.MonkeyPatch):
-    first, second = written(far), written(far, "cd34", pa.py_buffer(b"x" * 100))
-    blobs.mapped(far, first)
-    (kept / ".tmp-2-under-way").write_bytes(bytes(100_000))
-    monkeypatch.setenv(local_cache.LIMIT_VARIABLE, "0.0001")
-    blobs.mapped(far, second)
-    assert {f.name for f in kept.iterdir()} == {second.path.split("/")[-1], ".tmp-2-under-way"}
+def test_room_is_made_now_and_then(far: Store, kept: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(local_cache.LIMIT_VARIABLE, "0")
+    monkeypatch.setattr(local_cache, "LOOK_EACH_BYTES", 250_000)
+    monkeypatch.setattr(local_cache, "_written", [0])
+    parts = [written(far, f"{i:02x}", bytes([i + 1]) * 100_000) for i in range(3)]
+    left = []
+    for part in parts:
+        blobs.opened(far, part)
+        left.append(len(names_in(kept)))
+    assert left == [1, 2, 1]
 
 
-def evicted(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process deletes the copy so many times before it is mapped."""
-    fetched, left = blobs._fetched, itertools.repeat(None, times)
-
-    def fetch(store: Store, part: Part) -> str:
-        path = fetched(store, part)
-        for _ in itertools.islice(left, 1):
-            os.unlink(path)
-        return path
-
-    monkeypatch.setattr(blobs, "_fetched", fetch)
+def test_a_limit_that_is_no_number_is_told(far: Store, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(local_cache, "LOOK_EACH_BYTES", 1)
+    monkeypatch.setenv(local_cache.LIMIT_VARIABLE, "much")
+    with pytest.raises(StoreError, match=r"GRAPHRAG_RAY_CACHE_GB is a number of gigabytes, not 'much'"):
+        blobs.opened(far, written(far))
 
 
-def test_a_copy_that_another_process_evicts_before_it_is_mapped_is_fetched_again(
-    far: Store, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_copy_that_another_process_deletes_while_it_is_open_is_read_on(far: Store, kept: Path):
     part = written(far)
-    evicted(1, monkeypatch)
-    assert blobs.mapped(far, part).equals(DATA)
+    blob = blobs.opened(far, part)
+    assert blocks(blob, 5) == right(5)
+    (kept / copy_of(far, part)).unlink()
+    kept.rmdir()
+    assert blocks(blob, 5, 50) == right(5, 50)
+    assert blocks(blobs.opened(far, part), 50) == right(50)
+    assert whole(blob) == DATA
 
 
-def test_copies_that_always_vanish_are_no_damage_of_the_index(far: Store, monkeypatch: pytest.MonkeyPatch):
+def test_a_list_of_parts_that_tells_another_size_spoils_no_copy_that_is_mapped(far: Store):
+    """Of an index from a stranger, say."""
     part = written(far)
-    evicted(1000, monkeypatch)
-    with pytest.raises(StoreError, match=r"vanish from the cache.*GRAPHRAG_RAY_CACHE_GB") as caught:
-        blobs.mapped(far, part)
-    assert not isinstance(caught.value, CorruptPart)
+    blob = blobs.opened(far, part)
+    assert blocks(blob, 50, 99) == right(50, 99)
+    for n_bytes in (part.bytes - 1, part.bytes + 1, 28, part.bytes * 2):
+        with pytest.raises(CorruptPart, match="its end is not what was written"):
+            blobs.opened(far, replace(part, bytes=n_bytes))
+        assert blocks(blob, 50, 99) == right(50, 99)
+    assert whole(blob) == whole(blobs.opened(far, part)) == DATA
+
+
+@pytest.mark.parametrize("n_bytes", [0, 27, 1 << 41, 2**63, 2**70])
+def test_a_part_of_an_impossible_size_is_refused(either: Store, n_bytes: int):
+    part = replace(written(either), bytes=n_bytes)
+    with pytest.raises(CorruptPart, match=f"there is none of {n_bytes:,} bytes"):
+        blobs.opened(either, part)
 
 
 def test_copies_are_forgotten_by_name(far: Store, kept: Path):
     blobs.forget(far, [written(far).path])  # without a cache folder
     first, second = written(far), written(far, "cd34")
     for part in (first, second):
-        blobs.mapped(far, part)
+        blobs.opened(far, part)
     blobs.forget(far, [first.path, "tables/t/part-1.parquet"])
-    assert [f.name for f in kept.iterdir()] == [second.path.split("/")[-1]]
+    assert names_in(kept) == {copy_of(far, second)}
 
 
-def test_the_cache_is_its_users_alone(far: Store, kept: Path):
+def test_the_cache_is_its_users_alone(far: Store, kept: Path, monkeypatch: pytest.MonkeyPatch):
     part = written(far)
-    blobs.mapped(far, part)
+    blobs.opened(far, part)
     assert kept.stat().st_mode & 0o777 == 0o700
     assert {f.stat().st_mode & 0o777 for f in kept.iterdir()} == {0o600}
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "geteuid", lambda: kept.stat().st_uid + 1)
+        with pytest.raises(StoreError, match=r"is another user's.*GRAPHRAG_RAY_CACHE"):
+            blobs.opened(far, part)
     kept.chmod(0o777)
     with pytest.raises(StoreError, match=r"others may write there.*GRAPHRAG_RAY_CACHE"):
-        blobs.mapped(far, part)
+        blobs.opened(far, part)
 
 
 def test_a_local_index_is_read_where_there_can_be_no_cache(
@@ -208,9 +537,30 @@ def test_a_local_index_is_read_where_there_can_be_no_cache(
 ):
     (tmp_path / "file").touch()
     monkeypatch.setenv(local_cache.FOLDER_VARIABLE, str(tmp_path / "file" / "below"))
-    assert blobs.mapped(store, written(store)).equals(DATA)
+    assert whole(blobs.opened(store, written(store))) == DATA
     with pytest.raises(StoreError, match="cannot use the cache folder"):
-        blobs.mapped(far, written(far))
+        blobs.opened(far, written(far))
+
+
+def test_a_disk_that_is_full_is_told_with_the_way_out(far: Store, monkeypatch: pytest.MonkeyPatch):
+    part = written(far)
+    blob = blobs.opened(far, part)
+    put, space = os.pwrite, [BLOCK_BYTES + 4096]
+
+    def pwrite(file: int, data: bytes, at: int) -> int:
+        """As of a disk with some space: it takes what it can, and fails when it can take nothing."""
+        n = put(file, data[: space[0]], at)
+        space[0] -= n
+        if not n:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return n
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    with pytest.raises(StoreError, match=r"cannot write.*No space left.*GRAPHRAG_RAY_CACHE") as caught:
+        blocks(blob, 4, 5, 6)
+    assert not isinstance(caught.value, CorruptPart)
+    space[0] = 10**9
+    assert blocks(blob, 4, 5, 6) == right(4, 5, 6)
 
 
 def test_what_a_part_was_made_from_finds_it(store: Store):
@@ -220,3 +570,148 @@ def test_what_a_part_was_made_from_finds_it(store: Store):
         "cd34": (second.path, second.bytes),
     }
     assert blobs.made(store, "another") == {}
+
+
+def test_a_torn_part_is_written_again(either: Store):
+    part = written(either)
+    cut(either, part.path)
+    assert written(either) == part and whole(blobs.opened(either, part)) == DATA
+
+
+def test_a_part_of_an_earlier_version_is_read_whole(either: Store):
+    data = b"as it was"
+    path = f"tables/t/part-ab12-{parquet.content_hash(data)}.arrow"
+    part = Part(path, 1, len(data))
+    with pytest.raises(CorruptPart, match="is missing, though a snapshot needs it"):
+        blobs.whole(either, part)
+    either.write(path, data)
+    assert blobs.whole(either, part) == data
+    assert blobs.is_blob(path) and not blobs.is_current(part) and blobs.made(either, "t") == {}
+    blobs.check(either, path)
+    flip(either, path)
+    with pytest.raises(CorruptPart, match="do not have the hash in its name"):
+        blobs.whole(either, part)
+    with pytest.raises(CorruptPart, match="do not have the hash in its name"):
+        blobs.check(either, path)
+
+
+SUMS = [zlib.crc32(SMALL[at : at + BLOCK_BYTES]) for at in range(0, len(SMALL), BLOCK_BYTES)]
+
+
+def stored(store: Store, sums: Sequence[int] = SUMS, **changes: int | bytes) -> Part:
+    """A file as we write them, but for some changes of its end."""
+    summed = struct.pack(f"<{len(sums)}I", *sums)
+    tail = {"size": len(SMALL), "block": BLOCK_BYTES, "count": len(sums), "sum": zlib.crc32(summed)}
+    file = SMALL + summed + struct.pack("<QIII8s", *(tail | {"magic": b"grblocks"} | changes).values())
+    part = Part("tables/t/part-ab12-cd34.blocks", 1, len(file))
+    store.write(part.path, file)
+    return part
+
+
+def test_the_end_of_a_file_is_as_described(either: Store):
+    assert either.read(stored(either).path) == either.read(written(either, data=SMALL).path)
+    assert whole(blobs.opened(either, stored(either))) == SMALL
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"size": 0},
+        {"size": len(SMALL) - 1},
+        {"size": len(SMALL) + 1},
+        {"size": 2**64 - 1},
+        {"size": 2**63},
+        {"block": 0},
+        {"block": 1},
+        {"block": BLOCK_BYTES * 2},
+        {"block": 2**32 - 1},
+        {"count": 0},
+        {"count": len(SUMS) + 1},
+        {"count": 2**32 - 1},
+        {"count": 2**32 - 1, "size": (2**32 - 1) * BLOCK_BYTES},
+        {"size": 0, "count": 0, "sum": 0},
+        {"size": len(SMALL) + 4 * len(SUMS), "count": 0, "sum": 0},
+        {"sum": 0},
+        {"magic": b"grblock2"},
+        {"sums": [*SUMS, 0]},
+        {"sums": SUMS[:-1]},
+        {"sums": []},
+    ],
+)
+def test_an_end_that_tells_what_cannot_be_is_refused(either: Store, changes: dict):
+    with pytest.raises(CorruptPart, match=r"part-ab12.* is damaged: its end is not what was written"):
+        blobs.opened(either, stored(either, **changes))
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_are_taken_for_a_part(tmp_path_factory, data: bytes):
+    magic = struct.pack("<I8s", zlib.crc32(b""), b"grblocks")
+    for file in (data, data + magic, data + struct.pack("<QII", len(data) + 1, BLOCK_BYTES, 0) + magic):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(local_cache.FOLDER_VARIABLE, str(tmp_path_factory.mktemp("cache")))
+            for at in (Store(str(tmp_path_factory.mktemp("blobs"))), another_far()):
+                part = Part("tables/t/part-ab12-cd34.blocks", 1, len(file))
+                at.write(part.path, file)
+                with pytest.raises(CorruptPart, match="is damaged"):
+                    blobs.opened(at, part)
+
+
+def test_wrong_checksums_that_are_said_to_be_right_are_found_when_a_block_is_looked_at(either: Store):
+    blob = blobs.opened(either, stored(either, sums=[0, *SUMS[1:]]))
+    assert needed(blob, block(1)) == [SMALL[slice(*block(1))]]
+    with pytest.raises(CorruptPart, match="a block does not have its checksum"):
+        needed(blob, block(0))
+
+
+def test_a_part_that_holds_what_we_do_not_write_is_named_with_the_way_out(either: Store):
+    blob = blobs.opened(either, written(either))
+    told = blob.refused("it leads out of itself")
+    assert isinstance(told, CorruptPart) and told.path == blob.part.path
+    assert "is not what graphrag-ray writes there: it leads out of itself. If the index is" in str(told)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_many_threads_that_want_the_same_blocks_at_once_get_them(
+    either: Store, same: bool, monkeypatch: pytest.MonkeyPatch
+):
+    part = written(either)
+    before = Store.read_range
+
+    def slow(store: Store, path: str, start: int, end: int) -> bytes:
+        time.sleep(0.001)
+        return before(store, path, start, end)
+
+    monkeypatch.setattr(Store, "read_range", slow)
+    one = blobs.opened(either, part)
+    together = threading.Barrier(12)
+    wrong: list[object] = []
+
+    def look(n: int) -> None:
+        together.wait()
+        try:
+            blob = one if same else blobs.opened(either, part)
+            for first in range(0, 60, 3):
+                wanted = [first, first + 1 + n % 3, (first * 7 + n % 4) % BLOCKS]
+                if blocks(blob, *wanted) != right(*wanted):
+                    wrong.append(wanted)
+        except BaseException as e:
+            wrong.append(e)
+
+    threads = [threading.Thread(target=look, args=(n,)) for n in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs Linux")
+def test_files_are_closed_when_nobody_looks_at_a_part_any_more(either: Store):
+    part = written(either)
+    spoilt = replace(part, bytes=part.bytes + 1)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        whole(blobs.opened(either, part))
+        with pytest.raises(CorruptPart, match="is damaged"):
+            blobs.opened(either, spoilt)
+    assert len(os.listdir("/proc/self/fd")) <= before + 1

@@ -109,13 +109,13 @@ def test_killed_at_each_operation_it_leaves_what_is_kept_and_the_next_call_finis
 def test_what_goes_from_far_storage_goes_from_the_cache_of_this_machine_too(tmp_path, monkeypatch):
     monkeypatch.setenv(local_cache.FOLDER_VARIABLE, str(tmp_path / "cache"))
     far = Store(f"memory://{tmp_path.name}-{id(tmp_path)}")
-    shards = [blobs.write(far, "numbers", f"a{n}", pa.py_buffer(b"%d" % n), rows=1) for n in (1, 2)]
+    shards = [blobs.write(far, "numbers", f"a{n}", b"%d" % n, rows=1) for n in (1, 2)]
     for number, shard in enumerate(shards, 1):
-        blobs.mapped(far, shard)
+        blobs.opened(far, shard)
         snapshots.commit(far, Manifest(number, number - 1 or None, "", "0", tables={"numbers": [shard]}))
     gc.carry_out(far, gc.plan(far, gc.Options(at_once=frozenset({1}))), lambda: None)
     (kept,) = (tmp_path / "cache").iterdir()
-    assert kept.name == shards[1].path.split("/")[-1]
+    assert kept.name.endswith(shards[1].path.split("/")[-1])
 
 
 def test_ages_are_told_by_the_clock_of_the_storage_alone(store, monkeypatch):

@@ -1,0 +1,251 @@
+"""An index as large as one likes, made of copies of one that is there: only the tables that questions read.
+
+    python benchmarks/large_index.py --of podcast-index --copies 1000 --out large-index
+
+Copy n of an entity is called "<title> n"; its relationships, chunks, communities and reports are copies, too. So
+the shape of the graph stays, and lists of a name do not grow. Nothing is indexed: rows are repeated, ids made
+anew, and the tables, indexes of rows and indexes for search written as `graphrag-ray index` does. The words of
+a text stay those of the first copy, so that keyword search finds a record in each copy. Takes about a second
+a copy of 1,700 chunks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphrag_ray import open_index
+from graphrag_ray.asking.ask import Index
+from graphrag_ray.base import schema
+from graphrag_ray.base.ids import entity_id, stable_id
+from graphrag_ray.indexing.stages.row_indexes import _covered, _make, _made_from
+from graphrag_ray.indexing.stages.search_stage import SHARD_ROWS
+from graphrag_ray.search import keyword, vectors
+from graphrag_ray.search.id_halves import halves, ids_of
+from graphrag_ray.search.mapped_arrays import strings
+from graphrag_ray.store import blobs, snapshots
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parquet import by_row
+from graphrag_ray.store.parts import Part, write_part
+from graphrag_ray.store.snapshots import Manifest
+
+ROWS = 60_000
+"""Of a part."""
+IDS = {
+    "documents": {"text_unit_ids": "text_units"},
+    "text_units": {
+        "document_id": "documents",
+        "entity_ids": "entities",
+        "relationship_ids": "relationships",
+        "covariate_ids": "covariates",
+    },
+    "entities": {"text_unit_ids": "text_units"},
+    "relationships": {"text_unit_ids": "text_units", "source_id": "entities", "target_id": "entities"},
+    "covariates": {"subject_entity_id": "entities", "text_unit_ids": "text_units", "text_unit_id": "text_units"},
+    "communities": {
+        "entity_ids": "entities",
+        "relationship_ids": "relationships",
+        "text_unit_ids": "text_units",
+    },
+    "community_reports": {},
+}
+TITLES = {"entities": ("title",), "relationships": ("source", "target")}
+SORTED = ("entities", "relationships", "covariates")
+SEARCHED = {"text_unit": "text_units", "entity": "entities"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the index that is copied, and the ids of all copies: [copies, rows, 2] halves."""
+
+    name: str
+    rows: pa.Table
+    ids: npt.NDArray[np.uint64]
+
+    @cached_property
+    def place(self) -> dict[str, int]:
+        return {id_: at for at, id_ in enumerate(self.rows["id"].to_pylist())}
+
+    def places(self, column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+        """Of ids in this table, -1 for null."""
+        return np.array([self.place.get(id_, -1) for id_ in column.to_pylist()], np.int64)
+
+
+def copied(index: Index, name: str, copies: int) -> Table:
+    rows = index.table(name)
+    if name == "entities":
+        titles = rows["title"].to_pylist()
+        ids = [entity_id(f"{title} {n}") for n in range(copies) for title in titles]
+    else:
+        ids = [stable_id(name, str(n), id_) for n in range(copies) for id_ in rows["id"].to_pylist()]
+    if name == "community_reports":
+        raise AssertionError("those of communities")
+    return Table(name, rows, np.stack(halves(ids), axis=1).reshape(copies, rows.num_rows, 2))
+
+
+def id_strings(ids: npt.NDArray[np.uint64]) -> pa.Array:
+    return strings(ids_of(ids[:, 0], ids[:, 1]))
+
+
+def taken(tables: Mapping[str, Table], table: Table, copy: npt.NDArray[Any], row: npt.NDArray[Any]) -> pa.Table:
+    """Rows of copies, as a table."""
+    found = table.rows.take(pa.array(row))
+    columns: dict[str, Any] = {name: found[name] for name in found.column_names}
+    columns["id"] = id_strings(table.ids[copy, row])
+    columns["human_readable_id"] = pa.array(copy * table.rows.num_rows + row)
+    for name, of in IDS[table.name].items():
+        other = tables.get(of)
+        if other is None or not other.rows.num_rows:
+            continue
+        column = found[name].combine_chunks()
+        if pa.types.is_list(column.type):
+            flat = column.flatten()
+            parents = pc.list_parent_indices(column).to_numpy()
+            places = other.places(pa.chunked_array([flat]))
+            lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+            values = id_strings(other.ids[copy[parents], places])
+            columns[name] = pa.ListArray.from_arrays(pa.array(np.append(0, np.cumsum(lengths)), pa.int32()), values)
+        else:
+            places = other.places(found[name])
+            made = id_strings(other.ids[copy, np.maximum(places, 0)])
+            columns[name] = pc.if_else(pa.array(places >= 0), made, None)
+    for name in TITLES.get(table.name, ()):
+        numbers = pa.array([str(n) for n in copy.tolist()])
+        columns[name] = pc.binary_join_element_wise(found[name].cast(pa.string()).combine_chunks(), numbers, " ")
+    if table.name in ("communities", "community_reports"):
+        n = table.rows.num_rows
+        columns["community"] = columns["human_readable_id"]
+        parents = found["parent"].to_numpy()
+        columns["parent"] = pa.array(np.where(parents < 0, -1, parents + copy * n))
+    return by_row(pa.table(columns).select(schema.TABLES[table.name].names).cast(schema.TABLES[table.name]))
+
+
+def batches(table: Table) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+    """Copy and row of the rows of each part, in the table's order."""
+    copies, n = table.ids.shape[:2]
+    if table.name in SORTED:
+        order = np.argsort(table.ids[:, :, 0].reshape(-1), kind="stable")
+    else:
+        order = np.arange(copies * n)
+    for at in range(0, len(order), ROWS):
+        yield tuple(np.divmod(order[at : at + ROWS], n))  # type: ignore[misc]
+
+
+def keyword_shards(store: Store, index: Index, kind: str, table: Table) -> list[Part]:
+    shards = index.searcher.keyword_shards(kind)
+    copies, n = table.ids.shape[:2]
+    each = max(1, SHARD_ROWS // n)
+    parts = []
+    for first in range(0, copies, each):
+        own = range(first, min(copies, first + each))
+        parts.append(blobs.write(store, schema.search_table(kind, "keyword"), stable_id("large", kind, str(first)),
+                                 repeated(shards[0], table, own), len(own) * n))  # fmt: skip
+    return parts
+
+
+def repeated(shard: keyword.KeywordShard, table: Table, copies: range) -> bytes:
+    """A shard of these copies: the postings of the first, again and again."""
+    base = [table.place[id_] for id_ in shard.ids(np.arange(len(shard)))]
+    n, many = len(base), len(copies)
+    ids = table.ids[copies.start : copies.stop][:, base].reshape(-1, 2)
+    order = np.argsort(ids[:, 0], kind="stable")
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    arrays = {name: array.whole() for name, array in shard.arrays.items()}
+    lengths = np.diff(arrays["ends"], prepend=0)
+    words = np.repeat(np.arange(len(lengths)), lengths)
+    word = np.tile(words, many)
+    place = rank[(np.arange(many)[:, None] * n + arrays["records"][None, :]).reshape(-1)]
+    counts = np.tile(arrays["counts"], many)
+    by = np.lexsort([place, word])
+    ends = np.cumsum(lengths * many)
+    own = ids_of(ids[order, 0], ids[order, 1])
+    return keyword.of_arrays(own, arrays["words"], ends, place[by], counts[by],
+                             np.tile(arrays["lengths"], many)[order], shard.language)  # fmt: skip
+
+
+def vector_shards(store: Store, index: Index, kind: str, table: Table, lists: bool) -> list[Part]:
+    found = index.frame(f"embeddings_{kind}")
+    base = np.stack(found["vector"].to_list()).astype(np.float32)
+    place = [table.place[id_] for id_ in found["id"]]
+    copies = table.ids.shape[0]
+    each = max(1, SHARD_ROWS // len(base))
+    parts, rng = [], np.random.default_rng(7)
+    spread = 0.3 / np.sqrt(base.shape[1])
+    for first in range(0, copies, each):
+        many = min(copies, first + each) - first
+        ids = table.ids[first : first + many][:, place].reshape(-1, 2)
+        matrix = np.tile(vectors.unit(base), (many, 1))
+        matrix += spread * rng.standard_normal(matrix.shape, dtype=np.float32)
+        data = vectors.build(ids_of(ids[:, 0], ids[:, 1]), matrix, lists)
+        parts.append(blobs.write(store, schema.search_table(kind, "vector"), stable_id("large", kind, str(first)),
+                                 data, len(matrix)))  # fmt: skip
+    return parts
+
+
+def indexes_of_rows(store: Store, name: str, parts: Sequence[Part]) -> list[Part]:
+    found = []
+    for some in _covered(parts):
+        for made in _make(store, (name, _made_from(name, some), some)):
+            (row,) = made.to_pylist()
+            found.append(Part(row["path"], sum(p.rows for p in some), row["bytes"]))
+    return found
+
+
+def made(index: Index, out: Store, copies: int, told: Callable[[str], None]) -> Manifest:
+    names = [name for name in IDS if name != "community_reports"]
+    tables = {name: copied(index, name, copies) for name in names}
+    reports = index.table("community_reports")
+    communities = tables["communities"]
+    from graphrag_ray.base.ids import report_id
+
+    of = [f"{copy}" for copy in range(copies)]
+    ids = [report_id(id_) for copy in of for id_ in ids_of(*np.moveaxis(communities.ids[int(copy)], 1, 0))]
+    by_community = dict(zip(communities.rows["community"].to_pylist(), range(communities.rows.num_rows), strict=True))
+    rows = [by_community[c] for c in reports["community"].to_pylist()]
+    halved = np.stack(halves(ids), axis=1).reshape(copies, communities.rows.num_rows, 2)[:, rows]
+    tables["community_reports"] = Table("community_reports", reports, halved)
+    parts: dict[str, list[Part]] = {}
+    for name, table in tables.items():
+        if table.rows.num_rows:
+            started = time.monotonic()
+            parts[name] = [write_part(out, name, taken(tables, table, *of_part)) for of_part in batches(table)]
+            parts[schema.rows_table(name)] = indexes_of_rows(out, name, parts[name])
+            told(f"{name}: {sum(p.rows for p in parts[name]):,} rows, {time.monotonic() - started:.0f} s")
+    for kind, name in SEARCHED.items():
+        started = time.monotonic()
+        table = tables[name]
+        width = index.searcher.embedder().dimensions or 256
+        lists = table.ids.shape[0] * table.rows.num_rows * width * 4 > (64 << 20)
+        parts[schema.search_table(kind, "keyword")] = keyword_shards(out, index, kind, table)
+        parts[schema.search_table(kind, "vector")] = vector_shards(out, index, kind, table, lists)
+        told(f"search {kind}: {time.monotonic() - started:.0f} s")
+        # Only how many there are is asked for.
+        parts[f"embeddings_{kind}"] = [Part("tables/none", copies * table.rows.num_rows, 0)]
+    counts = {name: sum(p.rows for p in of_table) for name, of_table in parts.items() if name in tables}
+    return replace(index.manifest, number=1, parent=None, tables=parts, counts=counts, steps={}, usage={})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--of", required=True, help="an index")
+    parser.add_argument("--copies", type=int, default=1000)
+    parser.add_argument("--out", required=True, help="a folder that does not exist")
+    options = parser.parse_args()
+    out = Store(str(Path(options.out).absolute()))
+    manifest = made(open_index(options.of), out, options.copies, lambda told: print(told, flush=True))
+    snapshots.commit(out, manifest)
+
+
+if __name__ == "__main__":
+    main()
