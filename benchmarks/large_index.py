@@ -51,7 +51,11 @@ IDS = {
     },
     "entities": {"text_unit_ids": "text_units"},
     "relationships": {"text_unit_ids": "text_units", "source_id": "entities", "target_id": "entities"},
-    "covariates": {"subject_entity_id": "entities", "text_unit_ids": "text_units", "text_unit_id": "text_units"},
+    "covariates": {
+        "subject_entity_id": "entities",
+        "text_unit_ids": "text_units",
+        "text_unit_id": "text_units",
+    },
     "communities": {
         "entity_ids": "entities",
         "relationship_ids": "relationships",
@@ -97,7 +101,9 @@ def id_strings(ids: npt.NDArray[np.uint64]) -> pa.Array:
     return strings(ids_of(ids[:, 0], ids[:, 1]))
 
 
-def taken(tables: Mapping[str, Table], table: Table, copy: npt.NDArray[Any], row: npt.NDArray[Any]) -> pa.Table:
+def taken(
+    tables: Mapping[str, Table], table: Table, copy: npt.NDArray[Any], row: npt.NDArray[Any]
+) -> pa.Table:
     """Rows of copies, as a table."""
     found = table.rows.take(pa.array(row))
     columns: dict[str, Any] = {name: found[name] for name in found.column_names}
@@ -114,14 +120,18 @@ def taken(tables: Mapping[str, Table], table: Table, copy: npt.NDArray[Any], row
             places = other.places(pa.chunked_array([flat]))
             lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
             values = id_strings(other.ids[copy[parents], places])
-            columns[name] = pa.ListArray.from_arrays(pa.array(np.append(0, np.cumsum(lengths)), pa.int32()), values)
+            columns[name] = pa.ListArray.from_arrays(
+                pa.array(np.append(0, np.cumsum(lengths)), pa.int32()), values
+            )
         else:
             places = other.places(found[name])
             made = id_strings(other.ids[copy, np.maximum(places, 0)])
             columns[name] = pc.if_else(pa.array(places >= 0), made, None)
     for name in TITLES.get(table.name, ()):
         numbers = pa.array([str(n) for n in copy.tolist()])
-        columns[name] = pc.binary_join_element_wise(found[name].cast(pa.string()).combine_chunks(), numbers, " ")
+        columns[name] = pc.binary_join_element_wise(
+            found[name].cast(pa.string()).combine_chunks(), numbers, " "
+        )
     if table.name in ("communities", "community_reports"):
         n = table.rows.num_rows
         columns["community"] = columns["human_readable_id"]
@@ -211,7 +221,9 @@ def made(index: Index, out: Store, copies: int, told: Callable[[str], None]) -> 
 
     of = [f"{copy}" for copy in range(copies)]
     ids = [report_id(id_) for copy in of for id_ in ids_of(*np.moveaxis(communities.ids[int(copy)], 1, 0))]
-    by_community = dict(zip(communities.rows["community"].to_pylist(), range(communities.rows.num_rows), strict=True))
+    by_community = dict(
+        zip(communities.rows["community"].to_pylist(), range(communities.rows.num_rows), strict=True)
+    )
     rows = [by_community[c] for c in reports["community"].to_pylist()]
     halved = np.stack(halves(ids), axis=1).reshape(copies, communities.rows.num_rows, 2)[:, rows]
     tables["community_reports"] = Table("community_reports", reports, halved)
@@ -219,7 +231,9 @@ def made(index: Index, out: Store, copies: int, told: Callable[[str], None]) -> 
     for name, table in tables.items():
         if table.rows.num_rows:
             started = time.monotonic()
-            parts[name] = [write_part(out, name, taken(tables, table, *of_part)) for of_part in batches(table)]
+            parts[name] = [
+                write_part(out, name, taken(tables, table, *of_part)) for of_part in batches(table)
+            ]
             parts[schema.rows_table(name)] = indexes_of_rows(out, name, parts[name])
             told(f"{name}: {sum(p.rows for p in parts[name]):,} rows, {time.monotonic() - started:.0f} s")
     for kind, name in SEARCHED.items():

@@ -12,7 +12,6 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from math import isnan
 
 import numpy as np
 import pyarrow as pa
@@ -20,10 +19,11 @@ import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
 from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.ids import ID_LENGTH
 from graphrag_ray.query.method import Rows
 from graphrag_ray.search import row_index
 from graphrag_ray.search.id_halves import halves, ids_of, known
-from graphrag_ray.search.mapped_arrays import Ints, strings
+from graphrag_ray.search.mapped_arrays import Ints, arrow, strings
 from graphrag_ray.search.row_index import Entries, RowIndex, named
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import WHOLE_BYTES, Store
@@ -108,7 +108,7 @@ class Reader:
         with being_read(self.store, self.manifest):
             if columns is None:
                 return read_table(self.store, self.manifest.parts(name), None, schema.TABLES[name])
-            empty = schema_of(name, columns).empty_table()
+            empty = _empty(schema_of(name, columns))
             return self._together(name, empty, lambda part: self._columns(name, part, columns))
 
     def parts(self, name: str, columns: Sequence[str] | None = None) -> tuple[list[Part], pa.Schema]:
@@ -129,8 +129,8 @@ class Reader:
         """The rows that are needed. Where they are named, a large table is read only where it holds one."""
         if need.ids is None:
             return self.table(need.table, need.columns)
-        if not need.ids:
-            return schema_of(need.table, need.columns).empty_table()
+        if not need.ids or not self.manifest.parts(need.table):
+            return _empty(schema_of(need.table, need.columns))
         with being_read(self.store, self.manifest):
             group = named((need.by,) if isinstance(need.by, str) else need.by)
             indexes = self._row_indexes(need.table)
@@ -162,10 +162,10 @@ class Reader:
             first = [by, *need.columns] if part.bytes <= WHOLE_BYTES else [by]
             held = is_one_of(self._columns(need.table, part, list(dict.fromkeys(first)))[by], wanted)
             if not pc.any(held).as_py():
-                return schema_of(need.table, need.columns).empty_table()
+                return _empty(schema_of(need.table, need.columns))
             return self._columns(need.table, part, need.columns).filter(held)
 
-        return self._together(need.table, schema_of(need.table, need.columns).empty_table(), of)
+        return self._together(need.table, _empty(schema_of(need.table, need.columns)), of)
 
     def _is_large(self, table: str) -> bool:
         return sum(part.bytes for part in self.manifest.parts(table)) > LARGE_BYTES
@@ -208,7 +208,7 @@ class Reader:
         of = schema_of(need.table, need.columns)
         n = len(need.columns)
         tables = [pa.table(arrays[at : at + n], of.names).cast(of) for at in range(0, len(arrays), max(1, n))]
-        return pa.concat_tables([of.empty_table(), *tables])
+        return pa.concat_tables([_empty(of), *tables])
 
     def _column(
         self, need: Rows, ids: Sequence[str], name: str, of: Indexed, first: Entries, every: Entries
@@ -220,15 +220,15 @@ class Reader:
             if need.only_these and name in need.by:
                 ends = np.searchsorted(every.rows, first.rows, "right")
                 held = strings(ids[at] for at in every.whose.tolist())
-                return pa.ListArray.from_arrays(pa.array([0, *ends.tolist()], pa.int32()), held)
+                return pa.ListArray.from_arrays(arrow(np.append(0, ends).astype(np.int32)), held)
         elif inside and field.type == pa.string():
             own = first.entry[name]
             there = (own["high"] > 0) | (own["low"] > 0)
             array = strings(ids_of(own["high"], own["low"]))
-            return array if there.all() else pc.if_else(pa.array(there.tolist()), array, None)
+            return array if there.all() else _null_where(pc.equal(array, "0" * ID_LENGTH), array)
         elif inside:
-            numbers = first.entry[name].tolist()
-            return pa.array([None if isnan(n) else n for n in numbers], pa.float64()).cast(field.type)
+            values = arrow(first.entry[name])
+            return _null_where(pc.is_nan(values), values).cast(field.type)
         pages = of.index.page_of(name, first.rows)
         if pages is not None:
             return self._paged(of, field, pages, first.rows)
@@ -242,7 +242,7 @@ class Reader:
                 wanted = strings(sorted(ids_of(entry["high"], entry["low"])))
                 chunks += read_rows(self.store, part, [name], "id", wanted)[name].chunks
             else:
-                chunks += self._columns(need.table, part, [name])[name].take(pa.array(rows.tolist())).chunks
+                chunks += self._columns(need.table, part, [name])[name].take(arrow(rows)).chunks
         return pa.chunked_array(chunks, field.type)
 
     def _paged(self, of: Indexed, field: pa.Field, at: Ints, rows: Ints) -> pa.ChunkedArray:
@@ -253,7 +253,7 @@ class Reader:
         lacking = [n for n, name in enumerate(names) if name not in found]
         places = of.index.pages(field.name, wanted)
         by_part = [
-            Wanted(of.parts[n], places.rows[own], places.page[own])
+            Wanted(of.parts[n], places.rows[own].tolist(), places.page[own].tolist())
             for n in np.unique(places.part[lacking]).tolist()
             for own in [[at for at in lacking if places.part[at] == n]]
         ]
@@ -265,11 +265,11 @@ class Reader:
         joined = pa.chunked_array([chunk for name in names for chunk in found[name].chunks], field.type)
         before = np.cumsum(places.rows) - places.rows
         of_row = np.searchsorted(wanted, at)
-        return joined.take(pa.array((before[of_row] + rows - places.first[of_row]).tolist(), pa.int64()))
+        return joined.take(arrow(before[of_row] + rows - places.first[of_row]))
 
     def scan(self, name: str, columns: Sequence[str], of: Callable[[pa.Table], pa.Table]) -> pa.Table:
         """What `of` makes of some columns of a table, part by part: for what no id leads to."""
-        empty = of(schema_of(name, columns).empty_table())
+        empty = of(_empty(schema_of(name, columns)))
         with being_read(self.store, self.manifest):
             return self._together(name, empty, lambda part: of(self._columns(name, part, columns)))
 
@@ -312,3 +312,11 @@ def _check(name: str, tables: Mapping[str, pa.Schema], columns: Sequence[str] | 
 
 def schema_of(table: str, columns: Sequence[str]) -> pa.Schema:
     return pa.schema([schema.TABLES[table].field(name) for name in columns])
+
+
+def _empty(of: pa.Schema) -> pa.Table:
+    return pa.Table.from_batches([], of)  # `of.empty_table()` imports pandas
+
+
+def _null_where(these: pa.Array, values: pa.Array) -> pa.Array:
+    return pc.if_else(these, pa.nulls(len(values), values.type), values)

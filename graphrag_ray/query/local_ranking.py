@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from graphrag_ray.search.mapped_arrays import arrow, strings
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -143,10 +146,11 @@ def memberships(communities: pa.Table, entities: Collection[str], level: int) ->
     communities: id, level, entity_ids; the coarsest may list all entities of the index, so that no Python
     object is made of any but ours
     """
-    own = communities.filter(pc.less_equal(communities["level"], level))
+    levels = communities["level"].to_pylist()
+    own = communities.take(arrow(np.flatnonzero([of <= level for of in levels])))
     lists = own["entity_ids"].combine_chunks()
     ids = lists.flatten()
-    ours = pc.is_in(ids, value_set=pa.array(sorted(entities), ids.type))
+    ours = pc.is_in(ids, value_set=strings(sorted(entities)))
     members: dict[int, set[str]] = defaultdict(set)
     parents = pc.list_parent_indices(lists).filter(ours).to_pylist()
     for parent, id_ in zip(parents, ids.filter(ours).to_pylist(), strict=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -81,6 +82,10 @@ class MappedArray:
         return self.values[spread(starts, ends)[0]]
 
     def whole(self) -> npt.NDArray[Any]:
+        return self._all
+
+    @cached_property
+    def _all(self) -> npt.NDArray[Any]:
         return self.run(0, len(self))
 
     def rows(self, width: int) -> MappedArray:
@@ -180,6 +185,12 @@ def spread(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> tuple[Ints, Ints]
 def numbers(array: pa.Array) -> npt.NDArray[Any]:
     """An array of numbers without nulls, without copying it."""
     return np.from_dlpack(array) if len(array) else np.zeros(0, array.type.to_pandas_dtype())
+
+
+def arrow(values: npt.NDArray[Any]) -> pa.Array:
+    """An array of int64, int32 or float64, without nulls."""
+    own = np.ascontiguousarray(values)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(own.dtype), len(own), [None, pa.py_buffer(own)])
 
 
 def strings(values: Iterable[str]) -> pa.StringArray:

@@ -18,6 +18,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -155,8 +156,8 @@ class Wanted:
     in `Pages`."""
 
     part: Part
-    rows: Ints
-    pages: npt.NDArray[Any]
+    rows: Sequence[int]
+    pages: Sequence[tuple[int, int, int, int]]
 
 
 def read(files: PartFiles, field: pa.Field, wanted: Sequence[Wanted]) -> list[pa.Array]:
@@ -166,43 +167,37 @@ def read(files: PartFiles, field: pa.Field, wanted: Sequence[Wanted]) -> list[pa
     for some in wanted:
         with damage_told(files.store, some.part.path):
             found += _checked(files, field, some)
-    rows = np.concatenate([some.rows for some in wanted]) if wanted else np.zeros(0, np.int64)
-    if not len(rows):
+    rows = [n for some in wanted for n in some.rows]
+    if not rows:
         return []
-    values = sum(int(some.pages["values"].sum(dtype=np.int64)) for some in wanted)
+    values = sum(page[2] for some in wanted for page in some.pages)
     try:
-        whole = decoded(field, found, int(rows.sum()), values)
+        whole = decoded(field, found, sum(rows), values)
     except (pa.ArrowException, ValueError, OSError) as e:
         if len(wanted) > 1:  # which of them it is
             return [array for some in wanted for array in read(files, field, [some])]
         with damage_told(files.store, wanted[0].part.path):
             raise _damaged(files.store, wanted[0].part, str(e)) from e
     # Copies: a slice that is kept would keep all of them.
-    starts = (np.cumsum(rows) - rows).tolist()
     none = whole.slice(0, 0)
-    return [pa.concat_arrays([whole.slice(at, n), none]) for at, n in zip(starts, rows.tolist(), strict=True)]
+    return [
+        pa.concat_arrays([whole.slice(end - n, n), none])
+        for n, end in zip(rows, accumulate(rows), strict=True)
+    ]
 
 
 def _checked(files: PartFiles, field: pa.Field, wanted: Wanted) -> list[bytes]:
     """The bytes of pages. Raises CorruptPart, FileNotFoundError, StoreError."""
-    part = wanted.part
-    if not len(wanted.pages):
-        return []
-    starts, ends = _places(wanted.pages)
-    if (
-        starts.min() < len(MAGIC)
-        or starts.max() > part.bytes  # else an end may be too large for 64 bits
-        or ends.max() > part.bytes
-        or (ends <= starts).any()
-        or (starts[1:] < ends[:-1]).any()
-        or wanted.rows.max() > MOST_ROWS
-    ):
-        raise CorruptPart(
-            f"{files.store.url_of(part.path)} has no such pages of column {field.name}", path=part.path
-        )
-    sums = wanted.pages["sum"].tolist()
+    part, before = wanted.part, len(MAGIC)
+    for (start, size, *_), rows in zip(wanted.pages, wanted.rows, strict=True):
+        if start < before or size < 1 or start + size > part.bytes or rows > MOST_ROWS:
+            raise CorruptPart(
+                f"{files.store.url_of(part.path)} has no such pages of column {field.name}", path=part.path
+            )
+        before = start + size
+    sums = [page[3] for page in wanted.pages]
     for _ in range(READS):
-        found = _fetched(files, part, starts, ends)
+        found = _fetched(files, wanted)
         if list(map(zlib.crc32, found)) == sums:
             return found
     raise _damaged(files.store, part, f"a page of column {field.name}")
@@ -212,25 +207,23 @@ def _damaged(store: Store, part: Part, why: str) -> CorruptPart:
     return CorruptPart(f"{store.url_of(part.path)} is damaged: {why}", path=part.path)
 
 
-def _fetched(files: PartFiles, part: Part, starts: Ints, ends: Ints) -> list[bytes]:
+def _fetched(files: PartFiles, wanted: Wanted) -> list[bytes]:
     """The bytes of pages, rising."""
-    near = GAP_BYTES if files.store.local_path(part.path) is None else 0
-    cuts = np.flatnonzero(starts[1:] > ends[:-1] + near) + 1
-    together = np.split(np.arange(len(starts)), cuts)
+    near = GAP_BYTES if files.store.local_path(wanted.part.path) is None else 0
+    together: list[list[tuple[int, int]]] = []
+    for start, size, *_ in wanted.pages:
+        if together and start <= together[-1][-1][1] + near:
+            together[-1].append((start, start + size))
+        else:
+            together.append([(start, start + size)])
 
-    def fetch(of: Ints) -> list[bytes]:
-        at = int(starts[of[0]])
-        data = files.range(part, at, int(ends[of[-1]]))
-        return [data[s - at : e - at] for s, e in zip(starts[of].tolist(), ends[of].tolist(), strict=True)]
+    def fetch(of: Sequence[tuple[int, int]]) -> list[bytes]:
+        at = of[0][0]
+        data = files.range(wanted.part, at, of[-1][1])
+        return [data[start - at : end - at] for start, end in of]
 
     read = in_threads(fetch, together, REQUESTS_AT_ONCE) if near else map(fetch, together)
     return [page for pages in read for page in pages]
-
-
-def _places(pages: npt.NDArray[Any]) -> tuple[Ints, Ints]:
-    """Where the bytes of pages begin and end."""
-    starts = pages["start"].astype(np.int64)
-    return starts, starts + pages["size"]
 
 
 def _nine_bytes(value: int) -> bytes:

@@ -1,5 +1,7 @@
 """Single rows of a part: read from the pages that hold them, and from no others."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -45,7 +47,7 @@ def stored_as(found: pages.Pages, wanted: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def read(store: Store, part: Part, field: pa.Field, rows: np.ndarray, of: np.ndarray) -> list[pa.Array]:
-    return pages.read(pages.PartFiles(store), field, [pages.Wanted(part, rows, of)])
+    return pages.read(pages.PartFiles(store), field, [pages.Wanted(part, rows.tolist(), of.tolist())])
 
 
 def page_of(found: pages.Pages, rows: np.ndarray) -> np.ndarray:
@@ -218,13 +220,14 @@ def test_pages_of_several_parts_are_decoded_together_and_damage_names_the_right_
     field, places = table.schema.field("text"), {}
     for one in (part, second):
         found = pages.located(store.read(one.path), ["text"])["text"]
-        places[one.path] = pages.Wanted(one, *stored_as(found, np.array([0, 3])))
+        rows, of = stored_as(found, np.array([0, 3]))
+        places[one.path] = pages.Wanted(one, rows.tolist(), of.tolist())
     wanted = list(places.values())
     read_at_once = pages.read(pages.PartFiles(store), field, wanted)
     assert read_at_once == [
         array for one in wanted for array in pages.read(pages.PartFiles(store), field, [one])
     ]
-    wanted[1].rows[0] += 1
+    wanted[1] = replace(wanted[1], rows=[n + 1 for n in wanted[1].rows])
     with pytest.raises(CorruptPart, match="damaged") as caught:
         pages.read(pages.PartFiles(store), field, wanted)
     assert caught.value.path == second.path
