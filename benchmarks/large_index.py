@@ -2,11 +2,11 @@
 
     python benchmarks/large_index.py --of podcast-index --copies 1000 --out large-index
 
-Copy n of an entity is called "<title> n"; its relationships, chunks, communities and reports are copies, too. So
-the shape of the graph stays, and lists of a name do not grow. Nothing is indexed: rows are repeated, ids made
-anew, and the tables, indexes of rows and indexes for search written as `graphrag-ray index` does. The words of
-a text stay those of the first copy, so that keyword search finds a record in each copy. Takes about a second
-a copy of 1,700 chunks.
+Copy n of an entity is called "<title> n"; its relationships, chunks, communities and reports are copies, too.
+So the shape of the graph stays, and lists of a name do not grow. Nothing is indexed: rows are repeated, ids
+made anew, and the tables, indexes of rows and indexes for search written as `graphrag-ray index` does. The
+words of a text stay those of the first copy, so that keyword search finds a record in each copy. Takes about
+a second a copy of 1,700 chunks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from graphrag_ray import open_index
 from graphrag_ray.asking.ask import Index
 from graphrag_ray.base import schema
 from graphrag_ray.base.ids import entity_id, stable_id
-from graphrag_ray.indexing.stages.row_indexes import _covered, _make, _made_from
+from graphrag_ray.indexing.stages.row_indexes import _covered, _made_from, _make
 from graphrag_ray.indexing.stages.search_stage import SHARD_ROWS
 from graphrag_ray.search import keyword, vectors
 from graphrag_ray.search.id_halves import halves, ids_of
@@ -158,8 +158,9 @@ def keyword_shards(store: Store, index: Index, kind: str, table: Table) -> list[
     parts = []
     for first in range(0, copies, each):
         own = range(first, min(copies, first + each))
-        parts.append(blobs.write(store, schema.search_table(kind, "keyword"), stable_id("large", kind, str(first)),
-                                 repeated(shards[0], table, own), len(own) * n))  # fmt: skip
+        made_from = stable_id("large", kind, str(first))
+        data = repeated(shards[0], table, own)
+        parts.append(blobs.write(store, schema.search_table(kind, "keyword"), made_from, data, len(own) * n))
     return parts
 
 
@@ -184,7 +185,7 @@ def repeated(shard: keyword.KeywordShard, table: Table, copies: range) -> bytes:
                              np.tile(arrays["lengths"], many)[order], shard.language)  # fmt: skip
 
 
-def vector_shards(store: Store, index: Index, kind: str, table: Table, lists: bool) -> list[Part]:
+def vector_shards(store: Store, index: Index, kind: str, table: Table, signs: bool) -> list[Part]:
     found = index.frame(f"embeddings_{kind}")
     base = np.stack(found["vector"].to_list()).astype(np.float32)
     place = [table.place[id_] for id_ in found["id"]]
@@ -197,9 +198,9 @@ def vector_shards(store: Store, index: Index, kind: str, table: Table, lists: bo
         ids = table.ids[first : first + many][:, place].reshape(-1, 2)
         matrix = np.tile(vectors.unit(base), (many, 1))
         matrix += spread * rng.standard_normal(matrix.shape, dtype=np.float32)
-        data = vectors.build(ids_of(ids[:, 0], ids[:, 1]), matrix, lists)
-        parts.append(blobs.write(store, schema.search_table(kind, "vector"), stable_id("large", kind, str(first)),
-                                 data, len(matrix)))  # fmt: skip
+        data = vectors.build(ids_of(ids[:, 0], ids[:, 1]), matrix, signs)
+        made_from = stable_id("large", kind, str(first))
+        parts.append(blobs.write(store, schema.search_table(kind, "vector"), made_from, data, len(matrix)))
     return parts
 
 
@@ -240,9 +241,9 @@ def made(index: Index, out: Store, copies: int, told: Callable[[str], None]) -> 
         started = time.monotonic()
         table = tables[name]
         width = index.searcher.embedder().dimensions or 256
-        lists = table.ids.shape[0] * table.rows.num_rows * width * 4 > (64 << 20)
+        signs = table.ids.shape[0] * table.rows.num_rows * width * 4 > (64 << 20)
         parts[schema.search_table(kind, "keyword")] = keyword_shards(out, index, kind, table)
-        parts[schema.search_table(kind, "vector")] = vector_shards(out, index, kind, table, lists)
+        parts[schema.search_table(kind, "vector")] = vector_shards(out, index, kind, table, signs)
         told(f"search {kind}: {time.monotonic() - started:.0f} s")
         # Only how many there are is asked for.
         parts[f"embeddings_{kind}"] = [Part("tables/none", copies * table.rows.num_rows, 0)]

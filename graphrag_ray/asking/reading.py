@@ -175,8 +175,8 @@ class Reader:
         other parts."""
         if table not in self._indexes:
             types = {
-                named(group): row_index.entry_type(group, values)
-                for group, values in schema.LOOKED_UP.get(table, {}).items()
+                named(group): row_index.entry_type(*schema.carried(table, group))
+                for group in schema.LOOKED_UP.get(table, ())
             }
 
             def opened(part: Part) -> RowIndex:

@@ -242,7 +242,7 @@ _BY_MEMBER: _Groups = {("entity_ids",): ("level",)}
 
 LOOKED_UP: Mapping[str, _Groups] = {
     "documents": _NUMBER,
-    "text_units": {("id",): ("human_readable_id", "n_tokens")},
+    "text_units": {("id",): ("human_readable_id", "n_tokens", "document_id")},
     "entities": {("id",): ("human_readable_id", "frequency")},
     "relationships": {**_NUMBER, ENDS: ("combined_degree", "weight")},
     "covariates": {**_NUMBER, ("subject_entity_id",): ("text_unit_ids",)},
@@ -252,6 +252,13 @@ LOOKED_UP: Mapping[str, _Groups] = {
     },
     **{kind.reports_table: {("id",): ("human_readable_id", "rank")} for kind in HIERARCHIES.values()},
 }
-"""Tables of which questions read single rows: they are found by the ids in these columns. The numbers in the
-columns beside them, or how long the lists there are, and all these ids, are read without the table: what rows
-are chosen by. Of those that hold the same id, first come those with the highest numbers."""
+"""Tables of which questions read single rows: they are found by the ids in these columns. The numbers or ids
+in the columns beside them, or how long the lists there are, are read without the table: what rows are chosen
+by. Of those that hold the same id, first come those with the highest numbers."""
+
+
+def carried(table: str, group: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Columns whose ids, and columns whose numbers, are read without the table where it is found by these."""
+    beside = LOOKED_UP[table][group]
+    ids = [name for name in beside if TABLES[table].field(name).type == pa.string()]
+    return list(dict.fromkeys(["id", *group, *ids])), [name for name in beside if name not in ids]

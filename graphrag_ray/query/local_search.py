@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, zip_longest
+from itertools import zip_longest
 from typing import Any
 
 import pyarrow as pa
@@ -36,7 +36,7 @@ from graphrag_ray.query.nearest import fused
 from graphrag_ray.query.neighbours import with_neighbours
 from graphrag_ray.query.one_context import answered, read
 from graphrag_ray.query.question_names import mentions, rarest_first
-from graphrag_ray.query.record_rows import looked_up
+from graphrag_ray.query.record_rows import fitting, looked_up
 from graphrag_ray.query.where import among, within
 from graphrag_ray.reports.report_context import Context, Record, claim_of
 
@@ -199,10 +199,8 @@ def _sources(
     given: Given,
     chunks: Collection[str] | None,
 ) -> Generator[Any, Any, tuple[list[Record], int]]:
-    """The chunks that may fit, in order; and how many were not looked up: their texts lie in as many places
-    of a large corpus, so no more of them are read than fill a context."""
-    budget = given.settings.query.context_tokens
-    most = max(1, budget // MIN_CHUNK_TOKENS)
+    """The chunks that may fit, in order; and how many were not looked up."""
+    most = max(1, given.settings.query.context_tokens // MIN_CHUNK_TOKENS)
     everywhere = {id_ for id_, n in near.items() if n > MOST_CHUNKS}
     rows = yield Rows("entities", ["id", "text_unit_ids"], [id_ for id_ in near if id_ not in everywhere])
     lists = {row["id"]: row["text_unit_ids"] for row in rows.to_pylist()}
@@ -216,11 +214,7 @@ def _sources(
     places = {id_: place for place, id_ in enumerate(id_ for id_ in order if id_ in held)}
     entities = [{"id": id_, "text_unit_ids": lists.get(id_, [])} for id_ in near]
     found = chunks_in_order(entities, around.edges, named, places, chunks, most)
-    sizes = _by_id((yield Rows("text_units", ["id", "n_tokens"], found)))
-    order = [id_ for id_ in found if id_ in sizes]
-    ends = accumulate(sizes[id_]["n_tokens"] for id_ in order)
-    # Half as many more: the tokens are those of the model that extracted, whose vocabulary may be another.
-    chosen = order[: 1 + sum(end <= 1.5 * budget for end in ends)]
+    chosen = yield from fitting(found, given)
     known = yield from looked_up({"text_unit": chosen}, given)
     n_held = max([len(held), *(near[id_] for id_ in everywhere if chunks is None)])
     return _in_order(chosen, known["text_unit"]), n_held - len(chosen)

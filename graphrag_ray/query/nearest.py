@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 from graphrag_ray.query.filling import Share, fill
 from graphrag_ray.query.method import Given, Hit, Kind, Search
 from graphrag_ray.query.neighbours import with_neighbours
-from graphrag_ray.query.record_rows import looked_up
+from graphrag_ray.query.record_rows import fitting, looked_up
 from graphrag_ray.reports.report_context import Context, Record
 
 T = TypeVar("T")
@@ -40,6 +40,9 @@ def nearest(
             [{(s.kind, hit.id): hit.score for hit in hits} for s, hits in zip(searches, lists, strict=True)],
             [weights[s.by] for s in searches],
         )
+        chunks = [id_ for kind, id_ in order if kind == "text_unit"]
+        first = set((yield from fitting(chunks, given)) if chunks else ())
+        order = [f for f in order if f[0] != "text_unit" or f[1] in first]
         missing: dict[Kind, list[str]] = {}
         for kind, id_ in order:
             if (kind, id_) not in known:
@@ -48,7 +51,7 @@ def nearest(
         known |= {(kind, id_): record for kind, of_kind in read.items() for id_, record in of_kind.items()}
         shares = [Share([known[f] for f in order if f in known])]
         context = fill(shares, budget, given.count)
-        if context.left_out or all(len(hits) < k for hits in lists):
+        if context.left_out or len(first) < len(chunks) or all(len(hits) < k for hits in lists):
             context = yield from with_neighbours(context, shares, given)
             return replace(context, left_out=0)  # a hit that did not fit is just not among the nearest
         k *= 4

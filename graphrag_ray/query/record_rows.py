@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 from graphrag_ray.base.declarations import REPORTS, SEARCHED
@@ -75,6 +76,17 @@ def looked_up(
             rows = yield from with_documents(rows, given)
         found[kind] = _records_from(kind, rows, given, within)
     return found
+
+
+def fitting(chunks: Sequence[str], given: Given) -> Generator[Any, Any, list[str]]:
+    """Of chunks in their order, the first that may fit into a context: their texts lie in as many places of a
+    large corpus, so no more of them are read."""
+    sizes = yield Rows("text_units", ["id", "n_tokens"], chunks)
+    n_tokens = dict(zip(sizes["id"].to_pylist(), sizes["n_tokens"].to_pylist(), strict=True))
+    order = [id_ for id_ in chunks if id_ in n_tokens]
+    ends = accumulate(n_tokens[id_] or 0 for id_ in order)
+    # Half as many more: the tokens are those of the model that extracted, whose vocabulary may be another.
+    return order[: 1 + sum(end <= 1.5 * given.settings.query.context_tokens for end in ends)]
 
 
 def label_tokens(given: Given) -> int:

@@ -7,11 +7,10 @@ over these parts.
 
 and for each group of columns by which rows are found ("id", "source_id+target_id"):
 
-    key.<group>     the first halves of the ids that these columns hold, distinct, rising
-    top.<group>     some of these (`mapped_arrays.tops`)
-    end.<group>     where the entries of each key end
-    entry.<group>   a row that holds it, its id and some of its values, so that what rows are chosen by is
-                    read in one piece; those of one key first that have the highest values
+    entry.<group>   of each id that these columns hold and each row that holds it: the first half of that id,
+                    the row, its own id and some of its values, so that what rows are chosen by is read in
+                    one piece; by the first of these, and of one first the rows with the highest values
+    top.<group>     the first of these of some entries (`mapped_arrays.tops`)
 
 and for each column that can be read by pages (`store/pages.py`):
 
@@ -33,13 +32,12 @@ import numpy as np
 import numpy.typing as npt
 
 from graphrag_ray.search.mapped_arrays import (
+    STEP,
     Ints,
     Keys,
     MappedArray,
     Source,
     packed,
-    places_in,
-    spread,
     tops,
     unpacked,
 )
@@ -47,6 +45,8 @@ from graphrag_ray.search.mapped_arrays import (
 HALVES = np.dtype([("high", "<u8"), ("low", "<u8")])
 PAGE = np.dtype([("start", "<i8"), ("size", "<i4"), ("values", "<i4"), ("sum", "<u4")])
 _VALUE = np.dtype("<f8")
+_NONE = np.zeros(0, np.int64)
+IDS_AT_ONCE = 1024
 
 
 def named(group: Sequence[str]) -> str:
@@ -54,11 +54,11 @@ def named(group: Sequence[str]) -> str:
     return "+".join(group)
 
 
-def entry_type(group: Sequence[str], values: Sequence[str]) -> np.dtype[Any]:
-    """What an entry holds: its row, its id and those in these columns, and the numbers in those."""
-    fields: list[Any] = [("place", "<u4")]  # a column may be called row
-    fields += [(name, HALVES) for name in dict.fromkeys(("id", *group))]
-    return np.dtype(fields + [(name, _VALUE) for name in values])
+def entry_type(ids: Sequence[str], numbers: Sequence[str]) -> np.dtype[Any]:
+    """What an entry holds: what it is found by, its row, ids in these columns, and numbers in those."""
+    fields: list[Any] = [("key", "<u8"), ("place", "<u4")]  # a column may be called row
+    fields += [(name, HALVES) for name in ids]
+    return np.dtype(fields + [(name, _VALUE) for name in numbers])
 
 
 @dataclass(frozen=True)
@@ -105,24 +105,27 @@ class RowIndex:
         return int(self.ends[-1])
 
     def has(self, group: str) -> bool:
-        return f"key.{group}" in self.arrays
+        return f"entry.{group}" in self.arrays
 
     def found(self, group: str, high: Keys, low: Keys, most: int | None = None) -> Entries:
         """Rows that hold one of these ids; of each at most so many, the first by rank. A row that holds
         several occurs with each."""
-        keys, ends, entries = (self.arrays[f"{name}.{group}"] for name in ("key", "end", "entry"))
-        places = places_in(keys, self.arrays[f"top.{group}"], high)
-        there = np.flatnonzero(places >= 0)
-        held, of = np.unique(places[there], return_inverse=True)
-        right = ends.take(held).astype(np.int64)
-        left = np.where(held > 0, ends.take(np.maximum(held - 1, 0)), 0).astype(np.int64)
-        if (left > right).any() or (left[1:] < right[:-1]).any():
-            raise self.source.refused("its entries are not one behind the other")
-        left, right = left[of], right[of]
-        if most is not None:
-            right = np.minimum(right, left + most)
-        entry = entries.runs(left, right)
-        whose = there[spread(left, right)[1]]
+        entries, top = self.arrays[f"entry.{group}"], self.arrays[f"top.{group}"].whole()
+        if len(top) != -(-len(entries) // STEP):
+            raise self.source.refused("its arrays are of different lengths")
+        left = np.maximum(np.searchsorted(top, high, "left") - 1, 0) * STEP
+        right = np.minimum(np.searchsorted(top, high, "right") * STEP, len(entries))
+        if (left > right).any():
+            raise self.source.refused("its entries are not in order")
+        if most is not None:  # an id that is everywhere has many entries, of which few are wanted
+            right = np.minimum(right, left + 2 * STEP + most)
+        some = [
+            self._among(entries, high[at : at + IDS_AT_ONCE], left[at : at + IDS_AT_ONCE],
+                        right[at : at + IDS_AT_ONCE], most)
+            for at in range(0, len(high), IDS_AT_ONCE)
+        ]  # fmt: skip
+        whose = np.concatenate([at * IDS_AT_ONCE + of for at, (of, _) in enumerate(some)] or [_NONE])
+        entry = np.concatenate([e for _, e in some] or [entries.values[:0]])
         rows = entry["place"].astype(np.int64)
         if len(rows) and rows.max() >= self.n_rows:
             raise self.source.refused("an entry is of no row")
@@ -130,6 +133,18 @@ class RowIndex:
         if group == "id":
             return found.taken(np.flatnonzero(entry["id"]["low"] == low[whose]))
         return found
+
+    def _among(
+        self, entries: MappedArray, wanted: Keys, left: Ints, right: Ints, most: int | None
+    ) -> tuple[Ints, npt.NDArray[Any]]:
+        """Of entries from left to right, for each wanted key, those that have it; and which it is."""
+        entry = entries.runs(left, right)
+        whose = np.repeat(np.arange(len(wanted)), right - left)
+        same = np.flatnonzero(entry["key"] == wanted[whose])
+        if most is not None and len(same):
+            first = np.searchsorted(whose[same], whose[same], "left")
+            same = same[np.arange(len(same)) - first < most]
+        return whose[same], entry[same]
 
     def page_of(self, column: str, rows: Ints) -> Ints | None:
         """The page of each row; None where the column cannot be read by pages."""
@@ -185,24 +200,19 @@ def _falling(entries: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
 
 def build(
     part_rows: Sequence[int],
-    groups: Mapping[str, tuple[Keys, npt.NDArray[Any]]],
+    groups: Mapping[str, npt.NDArray[Any]],
     pages: Mapping[str, tuple[Ints, npt.NDArray[Any]]] = {},
 ) -> bytes:
     """The bytes of an index of rows.
 
     part_rows  rows of each part
-    groups     keys, and an entry for each
+    groups     entries of each, in any order
     pages      by column: the first row of each, and the number of rows; and of PAGE
     """
     arrays: dict[str, npt.NDArray[Any]] = {"parts": np.cumsum(part_rows, dtype="<i8")}
-    for group, (keys, entries) in groups.items():
-        order = np.lexsort([entries["place"], *_falling(entries), keys])
-        sorted_keys = keys[order]
-        last = np.flatnonzero(np.append(sorted_keys[1:] != sorted_keys[:-1], len(keys) > 0))
-        arrays[f"key.{group}"] = sorted_keys[last].astype("<u8")
-        arrays[f"top.{group}"] = tops(arrays[f"key.{group}"])
-        arrays[f"end.{group}"] = (last + 1).astype("<u4")
-        arrays[f"entry.{group}"] = entries[order]
+    for group, entries in groups.items():
+        own = entries[np.lexsort([entries["place"], *_falling(entries), entries["key"]])]
+        arrays |= {f"entry.{group}": own, f"top.{group}": tops(own["key"])}
     for column, (first, found) in pages.items():
         arrays |= {f"first.{column}": first.astype("<u4"), f"page.{column}": found}
     return packed(arrays)
@@ -210,11 +220,11 @@ def build(
 
 def read(source: Source, entries: Mapping[str, np.dtype[Any]]) -> RowIndex:
     """An index of rows. entries: of each group that there can be. Raises what `source.refused` makes."""
-    types: dict[str, Any] = {"parts": "<i8", "key": "<u8", "top": "<u8", "end": "<u4"}
+    types: dict[str, Any] = {"parts": "<i8", "top": "<u8"}
     types |= {"first": "<u4", "page": PAGE} | {f"entry.{group}": of for group, of in entries.items()}
     index = RowIndex(source, unpacked(source, types))
-    groups = {name.partition(".")[2] for name in index.arrays if name.partition(".")[0] == "key"}
-    needed = {f"{name}.{group}" for group in groups for name in ("key", "top", "end", "entry")}
+    groups = {name.partition(".")[2] for name in index.arrays if name.partition(".")[0] == "entry"}
+    needed = {f"top.{group}" for group in groups}
     columns = {name.partition(".")[2] for name in index.arrays if name.partition(".")[0] == "first"}
     needed |= {"parts", *(f"page.{column}" for column in columns)}
     if not needed <= index.arrays.keys() or not len(index.arrays["parts"]):

@@ -1,21 +1,25 @@
-"""Vector search by cosine similarity: exact, or by lists of near vectors where there are very many.
+"""Vector search by cosine similarity: all vectors one by one or, where there are very many, those whose signs
+are like the question's.
 
 A shard of an index is one file, of which only what is looked at is read:
 
-    high, low  the halves of the records' ids, in the order of the vectors
-    key, row   the former, rising, and the places of the vectors; top.key: some of these
+    high, low  the halves of the records' ids, sorted
+    top.high   some of the former
     vectors    of length 1, one after the other, or zeros where there is no direction; float32
 
-or, in place of the last, where there are very many:
+or, where there are very many, float16 and beside them:
 
-    centroids  of lists of vectors that are near each other; float32
-    ends       where the vectors of each list end
-    codes      the vectors as 8-bit integers, of the first list first
-    scale      by which those of each vector are multiplied
+    mean       of the vectors; float32
+    signs      of each vector less the mean, a bit for each dimension: 64 dimensions of all vectors, then the
+               next 64
+    spread     how far the numbers of each vector less the mean are from zero, on average
 
-These are the inverted lists of Jégou, Douze and Schmid (2011, "Product Quantization for Nearest Neighbor
-Search"), but each vector is kept as a whole. A question looks at the lists whose centroids are nearest to it,
-over all shards; a graph of neighbours would look at places all over the file.
+A question goes through all signs, which takes a thirty-second of the bytes, and keeps the vectors that differ
+in fewest; of these it keeps those whose signs, times their spread, have the highest products with it; and of
+these it computes the scores. A sign for each dimension is the coarsest product quantisation (Jégou, Douze and
+Schmid 2011, "Product Quantization for Nearest Neighbor Search"), and products with whole questions are the
+estimate of Gao and Long (2024, "RaBitQ"), without its random rotation. Lists of near vectors and graphs of
+neighbours were tried: docs/decisions/rows-by-pages.md.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +40,6 @@ from graphrag_ray.search.mapped_arrays import (
     Source,
     packed,
     places_in,
-    spread,
     tops,
     unpacked,
 )
@@ -45,25 +49,24 @@ Floats = npt.NDArray[np.float32]
 
 DIGITS = 6
 """Of a score: what is equal in them is equal. The last bits of a sum depend on how it was added up."""
-LIST_ROWS = 256
-"""Vectors of a list, on average."""
-LISTS = 2.0
-"""So many times the square root of the number of lists are looked at: see "Search" in RESULTS.md."""
-LIST_CANDIDATES = 16
-"""But so many times the vectors that are wanted, at least."""
-_ROUNDS, _LEARNT_FROM = 8, 32
-"""Of placing centroids; vectors of each list that this is done with."""
+FIRST, FIRST_SHARE = 16_384, 64
+"""So many vectors are kept by their signs, or one of so many."""
+SECOND, SECOND_OF_EACH = 2_048, 32
+"""So many are kept by products with their signs, or so many for each that is wanted."""
+SAMPLE = 64
+"""One of so many signs tells how many differences are few."""
+
 _ROWS_AT_ONCE = 16_384
-_LARGEST_CODE = 127
-_TYPES = {"high": "<u8", "low": "<u8", "key": "<u8", "top": "<u8", "row": "<u4", "vectors": "<f4"}
-_TYPES |= {"centroids": "<f4", "ends": "<i8", "codes": "<i1", "scale": "<f4"}
-_IDS = {"high", "low", "key", "top.key", "row"}
-_KINDS = (_IDS | {"vectors"}, _IDS | {"centroids", "ends", "codes", "scale"})
+_WORD = 64
+_TYPES = {"high": "<u8", "low": "<u8", "top": "<u8", "exact": "<f4", "vectors": "<f2", "mean": "<f4"}
+_TYPES |= {"signs": "<u8", "spread": "<f4"}
+_IDS = {"high", "low", "top.high"}
+_KINDS = (_IDS | {"exact"}, _IDS | {"vectors", "mean", "signs", "spread"})
 
 
 @dataclass(frozen=True)
 class VectorShard:
-    """Arrays as above; vectors: [records, dimensions], or codes."""
+    """Arrays as above; vectors: [records, dimensions]."""
 
     source: Source
     arrays: Mapping[str, MappedArray]
@@ -77,90 +80,71 @@ class VectorShard:
         return int(self.vectors.values.shape[1])
 
     @property
-    def has_lists(self) -> bool:
-        return "codes" in self.arrays
+    def has_signs(self) -> bool:
+        return "signs" in self.arrays
 
-    def centroids(self) -> Floats:
-        """[lists, dimensions]"""
-        return self.arrays["centroids"].rows(self.dimensions).whole()
-
-    def list_ends(self) -> Ints:
-        ends = self.arrays["ends"].whole()
-        if not len(ends) or ends[0] < 0 or (ends[1:] < ends[:-1]).any() or ends[-1] != len(self):
-            raise self.source.refused("its lists are not one behind the other")
-        return ends
+    def signs(self) -> Keys:
+        """[dimensions / 64, records]"""
+        return self.arrays["signs"].rows(len(self)).whole()
 
     def rows_of(self, ids: Keys) -> Ints:
-        """The vectors of those of these ids that it holds, by their first halves; rising."""
-        places = places_in(self.arrays["key"], self.arrays["top.key"], ids)
-        rows = self.arrays["row"].take(places[places >= 0])
-        if len(rows) and rows.max() >= len(self):
-            raise self.source.refused("an id is of no vector")
-        return np.unique(rows).astype(np.int64)
+        """The places of those of these ids that it holds, by their first halves; rising."""
+        places = places_in(self.arrays["high"], self.arrays["top.high"], ids)
+        return np.unique(places[places >= 0])
 
-    def scores(self, left: Ints, right: Ints, wanted: Floats) -> npt.NDArray[np.float64]:
-        """Of the vectors of some runs."""
-        if not len(left):
-            return np.zeros(0)
-        found = self.vectors.runs(left, right) if len(left) > 1 else self.vectors.run(left[0], right[0])
-        products = np.concatenate([some.astype(np.float32, copy=False) @ wanted for some in _pieces(found)])
-        if self.has_lists:
-            products = products * self.arrays["scale"].runs(left, right)
-        # What is no number is near to nothing.
-        sound = np.nan_to_num(products.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
-        return np.asarray(np.round(sound, DIGITS), np.float64)
+    def scores(self, rows: Ints | None, wanted: Floats) -> npt.NDArray[np.float64]:
+        """Of some vectors, or of all."""
+        found = self.vectors.whole() if rows is None else self.vectors.take(rows)
+        return np.round(_sound(_products(found, wanted)), DIGITS)
+
+    def estimated(self, rows: Ints, wanted: Floats) -> npt.NDArray[np.float64]:
+        """What tells, of some vectors, which products with the wanted one are high."""
+        bits = np.unpackbits(self.signs()[:, rows].T.copy().view(np.uint8), axis=1, bitorder="little")
+        of_signs = _products(bits[:, : self.dimensions], 2 * wanted) - wanted.sum()
+        return _sound(of_signs * self.arrays["spread"].whole()[rows] + self._level(wanted))
+
+    def _level(self, wanted: Floats) -> float:
+        return float(self.arrays["mean"].whole() @ wanted)
 
 
-def build(ids: Sequence[str], vectors: Floats, lists: bool = False) -> bytes:
+def build(ids: Sequence[str], vectors: Floats, signs: bool = False) -> bytes:
     """The bytes of a shard: the same for the same records, whatever their order.
 
-    vectors: [ids, dimensions], of any length. Raises ValueError for what is no id.
+    vectors: [ids, dimensions], of any length; signs: since there are very many. Raises ValueError for what is
+    no id.
     """
     order = np.asarray(sorted(range(len(ids)), key=ids.__getitem__), np.int64)
     matrix = unit(vectors[order])
-    if lists:
-        centroids, of = _lists(matrix)
-        by_list = np.argsort(of, kind="stable")
-        order, matrix = order[by_list], matrix[by_list]
     high, low = halves([ids[i] for i in order])
-    row = np.argsort(high, kind="stable")
-    arrays = {
-        "high": high,
-        "low": low,
-        "key": high[row],
-        "top.key": tops(high[row]),
-        "row": row.astype("<u4"),
-    }
-    if not lists:
-        return packed(arrays | {"vectors": matrix.reshape(-1)})
-    scale = np.abs(matrix).max(axis=1, initial=0.0) / _LARGEST_CODE
-    codes = np.rint(matrix / np.where(scale > 0, scale, 1.0)[:, None])
-    return packed(
-        arrays
-        | {
-            "centroids": centroids.reshape(-1),
-            "ends": np.cumsum(np.bincount(of, minlength=len(centroids))).astype("<i8"),
-            "codes": codes.astype(np.int8).reshape(-1),
-            "scale": scale.astype(np.float32),
-        }
-    )
+    arrays: dict[str, npt.NDArray[Any]] = {"high": high, "low": low, "top.high": tops(high)}
+    if not signs:
+        return packed(arrays | {"exact": matrix.reshape(-1)})
+    mean = matrix.mean(axis=0, dtype=np.float64).astype(np.float32)
+    less = matrix - mean
+    padded = np.zeros((len(less), -(-less.shape[1] // _WORD) * _WORD), np.bool_)
+    padded[:, : less.shape[1]] = less > 0
+    words = np.packbits(padded, axis=1, bitorder="little").view("<u8")
+    arrays |= {"vectors": matrix.reshape(-1).astype("<f2"), "mean": mean}
+    arrays |= {"signs": words.T.reshape(-1), "spread": np.abs(less).mean(axis=1, dtype=np.float32)}
+    return packed(arrays)
 
 
 def read(source: Source) -> VectorShard:
     """A shard. Raises what `source.refused` makes for what is none."""
     arrays = unpacked(source, _TYPES)
     if arrays.keys() not in _KINDS:
-        raise source.refused("it holds vectors, or lists of them")
+        raise source.refused("it holds vectors, or vectors and their signs")
     n = len(arrays["high"])
-    numbers = arrays["vectors" if "vectors" in arrays else "codes"]
-    lengths = {len(arrays[name]) for name in arrays.keys() & {"low", "key", "row", "scale"}}
+    numbers = arrays["exact" if "exact" in arrays else "vectors"]
     width = len(numbers) // max(1, n)
-    if lengths != {n} or not n or width * n != len(numbers) or width < 1:
+    lengths = dict.fromkeys(arrays.keys() & {"low", "spread"}, n)
+    if "signs" in arrays:
+        lengths |= {"mean": width, "signs": n * -(-width // _WORD)}
+    if not n or width < 1 or width * n != len(numbers):
         raise source.refused("its arrays are of different lengths")
-    shard = VectorShard(source, arrays, numbers.rows(width))
-    if shard.has_lists and len(arrays["centroids"]) != len(arrays["ends"]) * width:
+    if any(len(arrays[name]) != length for name, length in lengths.items()):
         raise source.refused("its arrays are of different lengths")
-    return shard
+    return VectorShard(source, arrays, numbers.rows(width))
 
 
 def unit(vectors: Floats) -> Floats:
@@ -182,48 +166,63 @@ def search(
     """
     if k <= 0:
         return []
+    rows: list[Ints | None] = [None for _ in shards]
     if among is not None:
         ids = halves(among)[0]
-        runs = [_runs_of(shard, ids) for shard in shards]
-    else:
-        runs = [(np.array([0]), np.array([len(shard)])) for shard in shards]
-        listed = [at for at, shard in enumerate(shards) if shard.has_lists]
-        for at, some in zip(listed, _near([shards[i] for i in listed], wanted, k), strict=True):
-            runs[at] = some
+        rows = [shard.rows_of(ids) for shard in shards]
+    for at, some in _alike(shards, rows, wanted, k):
+        rows[at] = some
     found: list[tuple[float, str]] = []
-    for shard, (left, right) in zip(shards, runs, strict=True):
-        scores = shard.scores(left, right, wanted)
+    for shard, own in zip(shards, rows, strict=True):
+        scores = shard.scores(own, wanted)
         chosen = np.flatnonzero(scores >= _kth(scores, k))
-        places = spread(left, right)[0][chosen]
-        own = ids_of(shard.arrays["high"].take(places), shard.arrays["low"].take(places))
-        found += [(-score, id_) for id_, score in zip(own, scores[chosen].tolist(), strict=True)]
+        places = chosen if own is None else own[chosen]
+        ids_there = ids_of(shard.arrays["high"].take(places), shard.arrays["low"].take(places))
+        found += [(-score, id_) for id_, score in zip(ids_there, scores[chosen].tolist(), strict=True)]
         found = sorted(found)[:k]
     return [(id_, -score) for score, id_ in found]
 
 
-def _runs_of(shard: VectorShard, ids: Keys) -> tuple[Ints, Ints]:
-    """The vectors of some ids, as runs."""
-    rows = shard.rows_of(ids)
-    first = np.flatnonzero(np.diff(rows, prepend=-2) != 1)
-    return rows[first], rows[np.append(first[1:], len(rows)) - 1] + 1 if len(rows) else rows
-
-
-def _near(shards: Sequence[VectorShard], wanted: Floats, k: int) -> Iterator[tuple[Ints, Ints]]:
-    """Of each shard the lists whose centroids are nearest to the wanted vector, of all shards."""
-    if not shards:
+def _alike(
+    shards: Sequence[VectorShard], among: Sequence[Ints | None], wanted: Floats, k: int
+) -> Iterator[tuple[int, Ints]]:
+    """Of each shard that has signs, which of the rows that count are worth a score."""
+    own = [at for at, shard in enumerate(shards) if shard.has_signs]
+    n = sum(len(shards[at]) if (rows := among[at]) is None else len(rows) for at in own)
+    second = max(SECOND, SECOND_OF_EACH * k)
+    if n <= second:
         return
-    ends = [shard.list_ends() for shard in shards]
-    starts = [np.append(0, of[:-1]) for of in ends]
-    nearness = np.concatenate([shard.centroids() @ wanted for shard in shards])
-    order = np.argsort(-nearness, kind="stable")
-    rows = np.cumsum((np.concatenate(ends) - np.concatenate(starts))[order])
-    most = math.ceil(LISTS * math.sqrt(len(order)))
-    enough = int(np.searchsorted(rows, LIST_CANDIDATES * k)) + 1
-    chosen = np.zeros(len(order), np.bool_)
-    chosen[order[: max(most, enough)]] = True
-    for of, first in zip(ends, starts, strict=True):
-        own, chosen = chosen[: len(of)], chosen[len(of) :]
-        yield first[own], of[own]
+    first = max(FIRST, 8 * second, n // FIRST_SHARE)
+    kept = [_rows(shards[at], among[at]) for at in own]
+    if n > first:
+        differing = [_differing(shards[at], among[at], wanted) for at in own]
+        few = _least(differing, first)
+        kept = [rows[of <= few] for rows, of in zip(kept, differing, strict=True)]
+    estimates = [shards[at].estimated(rows, wanted) for at, rows in zip(own, kept, strict=True)]
+    together = np.concatenate(estimates)
+    least = _kth(together, second)
+    for at, rows, of in zip(own, kept, estimates, strict=True):
+        yield at, rows[of >= least]
+
+
+def _rows(shard: VectorShard, among: Ints | None) -> Ints:
+    return np.arange(len(shard)) if among is None else among
+
+
+def _differing(shard: VectorShard, among: Ints | None, wanted: Floats) -> npt.NDArray[np.uint16]:
+    """In how many signs each vector differs from the wanted one."""
+    padded = np.zeros(-(-len(wanted) // _WORD) * _WORD, np.bool_)
+    padded[: len(wanted)] = wanted > 0
+    count = np.zeros(len(shard) if among is None else len(among), np.uint16)
+    for own, word in zip(shard.signs(), np.packbits(padded, bitorder="little").view("<u8"), strict=True):
+        count += np.bitwise_count((own if among is None else own[among]) ^ word)
+    return count
+
+
+def _least(differing: Sequence[npt.NDArray[np.uint16]], wanted: int) -> int:
+    """In how many signs about so many of the vectors differ at most, as a sample tells."""
+    sample = np.sort(np.concatenate([of[::SAMPLE] for of in differing]))
+    return int(sample[min(len(sample) - 1, wanted // SAMPLE)])
 
 
 def _kth(scores: npt.NDArray[np.float64], k: int) -> float:
@@ -231,37 +230,14 @@ def _kth(scores: npt.NDArray[np.float64], k: int) -> float:
     return float(np.partition(scores, len(scores) - k)[len(scores) - k]) if k <= len(scores) else -math.inf
 
 
-def _pieces(found: npt.NDArray[np.generic]) -> Iterator[npt.NDArray[np.generic]]:
-    for at in range(0, max(1, len(found)), _ROWS_AT_ONCE):
-        yield found[at : at + _ROWS_AT_ONCE]
+def _products(rows: npt.NDArray[Any], wanted: Floats) -> npt.NDArray[np.float32]:
+    found = np.empty(len(rows), np.float32)
+    for at in range(0, len(rows), _ROWS_AT_ONCE):
+        part = slice(at, at + _ROWS_AT_ONCE)
+        found[part] = rows[part].astype(np.float32, copy=False) @ wanted
+    return found
 
 
-def _lists(matrix: Floats) -> tuple[Floats, Ints]:
-    """Centroids of lists, and the list of each vector: spherical k-means (Dhillon and Modha 2001), learnt
-    from vectors that are evenly spread over the matrix."""
-    n = max(1, len(matrix) // LIST_ROWS)
-    sample = matrix[_spaced(len(matrix), _LEARNT_FROM * n)]
-    centroids = sample[_spaced(len(sample), n)]
-    for _ in range(_ROUNDS):
-        of, near = _nearest(sample, centroids)
-        sums = np.zeros_like(centroids)
-        np.add.at(sums, of, sample)
-        empty = np.flatnonzero(np.bincount(of, minlength=n) == 0)
-        sums[empty] = sample[np.argsort(near, kind="stable")[: len(empty)]]  # those that are farthest
-        centroids = unit(sums)
-    return centroids, _nearest(matrix, centroids)[0]
-
-
-def _spaced(n: int, count: int) -> Ints:
-    return np.unique(np.linspace(0, n - 1, min(n, count)).astype(np.int64))
-
-
-def _nearest(vectors: Floats, centroids: Floats) -> tuple[Ints, Floats]:
-    """The nearest centroid of each vector, and how near it is."""
-    of, near = np.zeros(len(vectors), np.int64), np.zeros(len(vectors), np.float32)
-    for at in range(0, len(vectors), _ROWS_AT_ONCE // 4):
-        part = slice(at, at + _ROWS_AT_ONCE // 4)
-        products = vectors[part] @ centroids.T
-        of[part] = products.argmax(axis=1)
-        near[part] = products.max(axis=1)
-    return of, near
+def _sound(numbers: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """What is no number is near to nothing."""
+    return np.nan_to_num(numbers.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)

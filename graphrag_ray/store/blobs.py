@@ -36,12 +36,12 @@ from graphrag_ray.store.in_threads import in_threads
 from graphrag_ray.store.parts import FOLDER, MEND, Part
 
 SUFFIX, BEFORE = ".blocks", ".arrow"
-BLOCK_BYTES = 16 << 10
+BLOCK_BYTES = 8 << 10
 GAP_BYTES = 128 << 10
 """Of object storage, bytes that nobody wants are read rather than asked for in one more request."""
 TAIL_BYTES = 128 << 10
 """Read with the first request: what tells where all else is stands at the end."""
-REQUESTS_AT_ONCE, REQUEST_BLOCKS = 8, 256
+REQUESTS_AT_ONCE, REQUEST_BLOCKS = 8, 512
 """Requests, and blocks of one."""
 
 _PIECE = 16 << 20

@@ -315,7 +315,7 @@ def test_nothing_new_makes_no_shard_and_what_is_new_makes_few(copy: World, monke
         assert text_of(copy, hits[0].id) == "KARL wrote to LENA."
 
 
-def test_above_a_size_vectors_are_found_in_lists(copy: World, monkeypatch: pytest.MonkeyPatch):
+def test_above_a_size_vectors_are_found_by_their_signs(copy: World, monkeypatch: pytest.MonkeyPatch):
     index = copy.open()
     expected = {kind: found(index, Search(kind, "vector", HARBOUR, 5))[0] for kind in KINDS}
     monkeypatch.setattr(steps_search, "EXACT_BYTES", 0)
@@ -326,7 +326,7 @@ def test_above_a_size_vectors_are_found_in_lists(copy: World, monkeypatch: pytes
     index = copy.open()
     for kind, hits in expected.items():
         (shard,) = index.searcher.vector_shards(kind)
-        assert shard.has_lists
+        assert shard.has_signs
         near = found(index, Search(kind, "vector", HARBOUR, 5))[0]
         assert [hit.id for hit in near] == [hit.id for hit in hits]
         assert [hit.score for hit in near] == pytest.approx([hit.score for hit in hits], abs=1e-2)

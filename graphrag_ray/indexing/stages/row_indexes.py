@@ -74,10 +74,9 @@ def _make(store: Store, x: _Wanted) -> Iterator[pa.Table]:
     groups = {}
     for group in schema.LOOKED_UP[name]:
         of = [found[group] for found, _ in of_parts]
-        for (_, own), first in zip(of, before.tolist(), strict=False):
+        for own, first in zip(of, before.tolist(), strict=False):
             own["place"] += first
-        keys, entries = (np.concatenate(some) for some in zip(*of, strict=True))
-        groups[row_index.named(group)] = keys, entries
+        groups[row_index.named(group)] = np.concatenate(of)
     shared = set.intersection(*(set(found) for _, found in of_parts))
     paged = {}
     for column in [c for c in schema.TABLES[name].names if c in shared]:
@@ -98,52 +97,42 @@ def _page_rows(of: pages.Pages) -> npt.NDArray[Any]:
     return rows
 
 
-_OfPart: TypeAlias = tuple[
-    dict[tuple[str, ...], tuple[npt.NDArray[np.uint64], npt.NDArray[Any]]], dict[str, pages.Pages]
-]
-
-
-def _of_part(store: Store, name: str, part: Part) -> _OfPart:
-    """By group, the keys and the entries of a part; by column, where its pages lie."""
+def _of_part(
+    store: Store, name: str, part: Part
+) -> tuple[dict[tuple[str, ...], npt.NDArray[Any]], dict[str, pages.Pages]]:
+    """By group, the entries of a part; by column, where its pages lie."""
     data = parquet.read_bytes(store, part.path)
     groups = schema.LOOKED_UP[name]
-    columns = dict.fromkeys(c for group, values in groups.items() for c in (*group, *values))
+    columns = dict.fromkeys(c for group, beside in groups.items() for c in (*group, *beside))
     table = pq.read_table(pa.BufferReader(data), columns=list(columns), use_threads=False)
     written_as = pq.read_schema(pa.BufferReader(data))
     same = [field.name for field in schema.TABLES[name] if field in list(written_as)]
-    found = {group: _entries(table, group, values) for group, values in groups.items()}
+    found = {
+        group: np.concatenate([_entries(table, column, *schema.carried(name, group)) for column in group])
+        for group in groups
+    }
     return found, pages.located(data, same)
 
 
-def _entries(
-    table: pa.Table, group: tuple[str, ...], values: tuple[str, ...]
-) -> tuple[npt.NDArray[np.uint64], npt.NDArray[Any]]:
-    """The first halves of the ids that these columns hold, and an entry for each."""
-    made = [_of_column(table, column, group, values) for column in group]
-    keys, entries = (np.concatenate(some) for some in zip(*made, strict=True))
-    return keys, entries
-
-
-def _of_column(
-    table: pa.Table, column: str, group: tuple[str, ...], values: tuple[str, ...]
-) -> tuple[npt.NDArray[np.uint64], npt.NDArray[Any]]:
+def _entries(table: pa.Table, column: str, ids: Sequence[str], numbers: Sequence[str]) -> npt.NDArray[Any]:
+    """An entry for each id that a column holds in a row."""
     held, rows = table[column].combine_chunks(), np.arange(table.num_rows)
     if pa.types.is_list(held.type):
         rows = pc.list_parent_indices(held).to_numpy().astype(np.int64)
         held = held.flatten()
     there = held.is_valid().to_numpy(zero_copy_only=False)
     rows, held = rows[there], held.drop_null()
-    entries = np.zeros(len(rows), row_index.entry_type(group, values))
-    entries["place"] = rows
-    for name in dict.fromkeys(("id", *group)):
+    entries = np.zeros(len(rows), row_index.entry_type(ids, numbers))
+    entries["key"], entries["place"] = _half(held, "high"), rows
+    for name in ids:
         own = held if name == column else table[name].take(pa.array(rows))
         for half in ("high", "low"):
             entries[name][half] = _half(own, half)
-    for name in values:
+    for name in numbers:
         value = table[name]
         value = pc.list_value_length(value) if pa.types.is_list(value.type) else value
         entries[name] = value.cast(pa.float64()).to_numpy()[rows]
-    return _half(held, "high"), entries
+    return entries
 
 
 def _half(column: pa.ChunkedArray | pa.Array, half: str) -> npt.NDArray[np.uint64]:

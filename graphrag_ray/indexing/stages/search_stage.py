@@ -46,7 +46,7 @@ SHARD_ROWS = 131_072
 SHARD_BYTES: Mapping[By, int] = {"keyword": 48 << 20, "vector": 128 << 20}
 """Of a shard's parts as they are stored. A shard takes some 1 GB of memory while it is made."""
 EXACT_BYTES = 64 << 20
-"""Embeddings of a kind that are gone through one by one for a question; above, in lists of near ones: see
+"""Embeddings of a kind that are gone through one by one for a question; above, by their signs first: see
 "Search" in benchmarks/RESULTS.md."""
 
 _FAILED = pa.struct([("id", pa.string()), ("error", pa.string())])
@@ -64,7 +64,7 @@ class _Shard:
     by: By
     texts: Sequence[Texts]
     report_ids: Callable[[], pa.Array] | None
-    lists: bool
+    signs: bool
     made_from: str
     language: str
 
@@ -143,7 +143,7 @@ def _shards(
     """A part that is larger than a shard is one by itself; no rows, no shard."""
     texts = [x for x in by_part(groups) if x.parts[0].rows]
     parts = [x.parts[0] for x in texts]
-    lists = by == "vector" and sum(part.bytes for part in parts) > EXACT_BYTES
+    signs = by == "vector" and sum(part.bytes for part in parts) > EXACT_BYTES
     limit = SHARD_BYTES[by]
     sizes = [max(part.bytes, part.rows * limit // SHARD_ROWS) for part in parts]
     found = []
@@ -151,9 +151,9 @@ def _shards(
         own = [texts[i] for i in batch]
         paths = [part.path for x in own for part in (*x.parts, *x.documents)]
         made_from = stable_id(
-            "search", str(STAGES["search"].version), _stemmer(), kind, by, str(lists), *depends_on, *paths
+            "search", str(STAGES["search"].version), _stemmer(), kind, by, str(signs), *depends_on, *paths
         )
-        found.append(_Shard(kind, by, own, report_ids, lists, made_from, language))
+        found.append(_Shard(kind, by, own, report_ids, signs, made_from, language))
     return found
 
 
@@ -170,7 +170,7 @@ def _make(store: Store, x: tuple[int, _Shard]) -> Iterator[pa.Table]:
     if shard.by == "vector":
         table = read_table(store, shard.parts, ["id", "vector"]).combine_chunks()
         matrix = table["vector"].combine_chunks().flatten().to_numpy().reshape(table.num_rows, -1)
-        data = vectors.build(table["id"].to_pylist(), matrix, shard.lists)
+        data = vectors.build(table["id"].to_pylist(), matrix, shard.signs)
     else:
         report_ids = shard.report_ids() if shard.report_ids else None
         tables = (t for x in shard.texts for t in load_texts(store, replace(x, report_ids=report_ids)))

@@ -58,16 +58,16 @@ def by_row(source: Source) -> None:
 
 def rows_of_all() -> bytes:
     entries = np.zeros(300, GROUP["id"])
-    entries["place"], entries["id"]["low"] = HALVES, HALVES
+    entries["key"], entries["place"], entries["id"]["low"] = HALVES, HALVES, HALVES
     pages = np.zeros(30, row_index.PAGE)
     pages["start"], pages["size"], pages["values"] = 4 + 100 * np.arange(30), 100, 10
-    return row_index.build([100, 0, 200], {"id": (HALVES, entries)}, {"text": (np.arange(0, 301, 10), pages)})
+    return row_index.build([100, 0, 200], {"id": entries}, {"text": (np.arange(0, 301, 10), pages)})
 
 
 SHARDS: dict[str, tuple[Callable[[Source], None], bytes]] = {
     "keyword": (by_keyword, keyword.build(IDS, TEXTS, "english")),
     "vector": (by_vector, vectors.build(IDS, MATRIX)),
-    "lists": (by_vector, vectors.build(MANY_IDS, MANY, lists=True)),
+    "signs": (by_vector, vectors.build(MANY_IDS, MANY, signs=True)),
     "rows": (by_row, rows_of_all()),
 }
 
@@ -233,13 +233,11 @@ def vector_arrays(**changes: Any) -> bytes:
     arrays = {
         "high": np.array([1, 2, 3], "<u8"),
         "low": np.array([1, 2, 3], "<u8"),
-        "key": np.array([1, 2, 3], "<u8"),
-        "top.key": np.array([1], "<u8"),
-        "row": np.array([0, 1, 2], "<u4"),
-        "centroids": np.array([1, 0, 0, 1], "<f4"),
-        "ends": np.array([2, 3], "<i8"),
-        "codes": np.array([127, 0, 90, 90, 0, 127], "<i1"),
-        "scale": np.array([1 / 127] * 3, "<f4"),
+        "top.high": np.array([1], "<u8"),
+        "vectors": np.array([1, 0, 0.7, 0.7, 0, 1], "<f2"),
+        "mean": np.array([0.5, 0.5], "<f4"),
+        "signs": np.array([1, 3, 2], "<u8"),
+        "spread": np.array([0.5, 0.2, 0.5], "<f4"),
     }
     arrays |= {name.replace("__", "."): array for name, array in changes.items()}
     return packed({name: array for name, array in arrays.items() if array is not None})
@@ -253,56 +251,56 @@ def neared(data: bytes) -> list[tuple[str, float]]:
         return vectors.search([shard], wanted, 5)
 
 
-EXACT = {"centroids": None, "ends": None, "codes": None, "scale": None}
+EXACT = {"vectors": None, "mean": None, "signs": None, "spread": None}
 
 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"ends": ints(2, 4)}, "one behind the other"),
-        ({"ends": ints(2, 2)}, "one behind the other"),
-        ({"ends": ints(4, 3)}, "one behind the other"),
-        ({"ends": ints(-1, 3)}, "one behind the other"),
-        ({"ends": ints(3)}, "different lengths"),
-        ({"ends": ints(), "centroids": np.zeros(0, "<f4")}, "one behind the other"),
-        ({"centroids": np.zeros(3, "<f4")}, "different lengths"),
-        ({"codes": ints(1, 2, 3, 4, kind="<i1")}, "different lengths"),
-        ({"codes": ints(kind="<i1")}, "different lengths"),
-        ({"scale": np.zeros(2, "<f4")}, "different lengths"),
-        ({"row": ints(0, 1, 3, kind="<u4")}, "of no vector"),
-        ({"row": ints(0, 1, 2**32 - 1, kind="<u4")}, "of no vector"),
-        ({"row": ints(0, 1, kind="<u4")}, "different lengths"),
+        ({"vectors": np.zeros(4, "<f2")}, "different lengths"),
+        ({"vectors": np.zeros(0, "<f2")}, "different lengths"),
+        ({"vectors": np.zeros(9, "<f2")}, "different lengths"),
+        ({"mean": np.zeros(3, "<f4")}, "different lengths"),
+        ({"signs": ints(1, 2, kind="<u8")}, "different lengths"),
+        ({"signs": ints(1, 2, 3, 4, 5, 6, kind="<u8")}, "different lengths"),
+        ({"spread": np.zeros(2, "<f4")}, "different lengths"),
         ({"low": ints(0, 1, kind="<u8")}, "different lengths"),
-        ({"top__key": ints(kind="<u8")}, "different lengths"),
-        ({"scale": None}, "vectors, or lists"),
-        ({"vectors": np.ones(6, "<f4")}, "vectors, or lists"),
-        (EXACT, "vectors, or lists"),
-        (EXACT | {"vectors": np.ones(7, "<f4")}, "different lengths"),
-        (EXACT | {"vectors": np.ones(0, "<f4")}, "different lengths"),
-        (EXACT | {"vectors": np.ones(6, "<f8")}, "no such arrays"),
+        ({"top__high": ints(kind="<u8")}, "different lengths"),
+        ({"spread": None}, "vectors, or vectors and their signs"),
+        ({"exact": np.ones(6, "<f4")}, "vectors, or vectors and their signs"),
+        (EXACT, "vectors, or vectors and their signs"),
+        (EXACT | {"exact": np.ones(7, "<f4")}, "different lengths"),
+        (EXACT | {"exact": np.ones(0, "<f4")}, "different lengths"),
+        (EXACT | {"exact": np.ones(6, "<f8")}, "no such arrays"),
     ],
 )
 def test_vectors_that_lead_out_of_a_shard_are_refused(changes: dict[str, Any], told: str):
-    assert len(neared(vector_arrays())) == len(neared(vector_arrays(**EXACT, vectors=np.ones(6, "<f4")))) == 3
+    assert (
+        len(neared(vector_arrays()))
+        == len(neared(vector_arrays(**EXACT | {"exact": np.ones(6, "<f4")})))
+        == 3
+    )
     with pytest.raises(ValueError, match=told):
         neared(vector_arrays(**changes))
 
 
 def test_a_shard_without_vectors_is_refused():
-    none = {name: ints(kind="<u8") for name in ("high", "low", "key", "top__key")}
+    none = {name: ints(kind="<u8") for name in ("high", "low", "top__high")}
     with pytest.raises(ValueError, match="different lengths"):
-        neared(vector_arrays(**EXACT, **none, row=ints(kind="<u4"), vectors=np.ones(0, "<f4")))
+        neared(vector_arrays(**EXACT | none | {"exact": np.ones(0, "<f4")}))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_what_is_no_number_is_near_to_nothing(value: float):
+def test_what_is_no_number_is_near_to_nothing(value: float, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(vectors, "SECOND", 1)
+    monkeypatch.setattr(vectors, "SECOND_OF_EACH", 0)
     odd = np.array([value, value, 1, 0, 0, 1], "<f4")
-    hits = neared(vector_arrays(**EXACT, vectors=odd))
+    hits = neared(vector_arrays(**EXACT | {"exact": odd}))
     assert len(hits) == 3 and np.isfinite([score for _, score in hits]).all()
     if not np.isfinite(value):
         assert hits[-1] == (f"{1:016x}{1:016x}", 0.0)
-    for changes in ({"scale": odd[:3]}, {"centroids": odd[:4]}):
+    for changes in ({"spread": odd[:3]}, {"mean": odd[:2]}):
         assert np.isfinite([score for _, score in neared(vector_arrays(**changes))]).all()
 
 
