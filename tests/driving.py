@@ -13,7 +13,7 @@ from graphrag_ray.base import schema
 from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Dialogue, Reply, Request
 from graphrag_ray.engine.drive import run
-from graphrag_ray.query.method import Dialogues, Given, Hit, Need, Ran, Rows, Search
+from graphrag_ray.query.method import Dialogues, Given, Hit, Need, Notice, Ran, Rows, Search
 from graphrag_ray.settings.prompts import load_prompts
 from graphrag_ray.settings.settings_file import parse_settings
 
@@ -67,6 +67,8 @@ class Snapshot:
             among = None if need.among is None else set(need.among)
             ids = [id_ for id_ in self.find(need) if among is None or id_ in among][: need.k]
             return [Hit(id_, 1 / (1 + n)) for n, id_ in enumerate(ids)]
+        if isinstance(need, Notice):
+            return None
         assert isinstance(need, Dialogues)
         return [self._ran(start) for start in need.start]
 

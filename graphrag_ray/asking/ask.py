@@ -39,7 +39,7 @@ from graphrag_ray.query.budget import has_budget, reducing
 from graphrag_ray.query.cited_numbers import numbered, shown_in
 from graphrag_ray.query.condense import following
 from graphrag_ray.query.levels import Units
-from graphrag_ray.query.method import Given, Method, Need, Question, Ran, Rows, Search
+from graphrag_ray.query.method import Given, Method, Need, Notice, Question, Ran, Rows, Search
 from graphrag_ray.query.unfound import unfound
 from graphrag_ray.query.written import Written
 from graphrag_ray.settings.index_settings import Query, Settings
@@ -68,6 +68,7 @@ class Index:
     kept: rows that were read; None: of this index alone
     prompts: how models are asked; None: as the settings say
     followed: somebody else sees to it that a snapshot that was removed is not asked
+    notice: told what a question is about to read, where that is much
     """
 
     store: Store
@@ -77,6 +78,7 @@ class Index:
     kept: Kept | None = field(default=None, repr=False, compare=False)
     prompts: Mapping[str, Prompt] | None = field(default=None, repr=False, compare=False)
     followed: bool = field(default=False, repr=False, compare=False)
+    notice: Callable[[str], object] = field(default=log.info, repr=False, compare=False)
 
     def __repr__(self) -> str:
         return f"<Index {self.store.url}, snapshot {self.manifest.number}>"
@@ -316,6 +318,8 @@ class Index:
                 return await asyncio.to_thread(self.reader.rows, need)
             if isinstance(need, Search):
                 return await searching.find(need)
+            if isinstance(need, Notice):
+                return self.notice(need.text)
             if not self.followed:
                 await asyncio.to_thread(self._check_there)
             if telling and need.last and need.numbering is not None:

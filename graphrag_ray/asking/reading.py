@@ -151,7 +151,9 @@ class Reader:
 
     def _looked_through(self, need: Rows, by: str) -> pa.Table:
         """`rows` by a column, which is read whole."""
-        wanted = pa.array(sorted(set(need.ids or ())), pa.string())
+        of_column = schema.TABLES[need.table].field(by).type
+        kind = of_column.value_type if pa.types.is_list(of_column) else of_column
+        wanted = pa.array(sorted(set(need.ids or ()), key=str), kind)
         is_large = self._is_large(need.table)
 
         def of(part: Part) -> pa.Table:
@@ -194,8 +196,12 @@ class Reader:
         return self._indexes[table]
 
     def _indexed(self, need: Rows, group: str, indexes: Sequence[Indexed]) -> pa.Table:
-        ids = known(need.ids or ())
+        numbers = [n for n in need.ids or () if isinstance(n, int)]
+        ids = [] if numbers else known([str(id_) for id_ in need.ids or ()])
         high, low = halves(ids)
+        if numbers:
+            high = np.array([n for n in dict.fromkeys(numbers) if 0 <= n < 1 << 63], np.uint64)
+            low = np.zeros_like(high)
         found = [of.index.found(group, high, low, need.most) for of in indexes]
         if need.most is not None and len(indexes) > 1:
             found = row_index.first_of_each(found, need.most)

@@ -237,28 +237,33 @@ ENDS = ("source_id", "target_id")
 
 _Groups = Mapping[tuple[str, ...], tuple[str, ...]]
 
-_NUMBER: _Groups = {("id",): ("human_readable_id",)}
+_BY_NUMBER: _Groups = {("human_readable_id",): ()}
+_NUMBER: _Groups = {("id",): ("human_readable_id",), **_BY_NUMBER}
 _BY_MEMBER: _Groups = {("entity_ids",): ("level",)}
 
 LOOKED_UP: Mapping[str, _Groups] = {
     "documents": _NUMBER,
-    "text_units": {("id",): ("human_readable_id", "n_tokens", "document_id")},
-    "entities": {("id",): ("human_readable_id", "frequency")},
+    "text_units": {("id",): ("human_readable_id", "n_tokens", "document_id"), **_BY_NUMBER},
+    "entities": {("id",): ("human_readable_id", "frequency"), **_BY_NUMBER},
     "relationships": {**_NUMBER, ENDS: ("combined_degree", "weight")},
     "covariates": {**_NUMBER, ("subject_entity_id",): ("text_unit_ids",)},
     **{
         kind.communities: {**_NUMBER, **(_BY_MEMBER if kind.over == "entity" else {})}
         for kind in HIERARCHIES.values()
     },
-    **{kind.reports_table: {("id",): ("human_readable_id", "rank")} for kind in HIERARCHIES.values()},
+    **{
+        kind.reports_table: {("id",): ("human_readable_id", "rank"), **_BY_NUMBER}
+        for kind in HIERARCHIES.values()
+    },
 }
-"""Tables of which questions read single rows: they are found by the ids in these columns. The numbers or ids
-in the columns beside them, or how long the lists there are, are read without the table: what rows are chosen
-by. Of those that hold the same id, first come those with the highest numbers."""
+"""Tables of which questions read single rows: they are found by the ids or numbers in these columns. What the
+columns beside them hold, ids or numbers, or how long their lists are, is read without the table: what rows
+are chosen by. Of those that hold the same id, first come those with the highest numbers."""
 
 
 def carried(table: str, group: tuple[str, ...]) -> tuple[list[str], list[str]]:
     """Columns whose ids, and columns whose numbers, are read without the table where it is found by these."""
     beside = LOOKED_UP[table][group]
     ids = [name for name in beside if TABLES[table].field(name).type == pa.string()]
-    return list(dict.fromkeys(["id", *group, *ids])), [name for name in beside if name not in ids]
+    own = [name for name in group if name != "human_readable_id"]
+    return list(dict.fromkeys(["id", *own, *ids])), [name for name in beside if name not in ids]

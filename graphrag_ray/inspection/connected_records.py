@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from graphrag_ray.asking.sources import of_document
 from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.schema import ENDS
 from graphrag_ray.inspection import find
 from graphrag_ray.inspection.view import (
     CLAIM,
@@ -29,8 +30,7 @@ def entity(view: View, name: str) -> Record:
     """An entity, its communities from the coarsest on, relationships by weight, claims, and chunks."""
     row = view.row("entities", find.entity(view.reader, name))
     units = row.pop("text_unit_ids")
-    ends = {"source_id": row["id"], "target_id": row["id"]}
-    edges = heaviest(view.where("relationships", _WEIGHED, ends))
+    edges = heaviest(view.rows("relationships", _WEIGHED, [row["id"]], ENDS))
     about = {"subject_id": row["title"], "object_id": row["title"]}
     claims = [claim["id"] for claim in view.where("covariates", ["id"], about)]
     return {
@@ -76,7 +76,7 @@ def community(view: View, name: str) -> Record:
     number = find.community(view.reader, name, view.kind)
     columns = ["id", "community", "level", "parent", "children", "period", "size", "packed"]
     lists = ["entity_ids", "relationship_ids", "text_unit_ids"]
-    row = view.where(view.kind.communities, [*columns, *lists], {"community": number})[0]
+    row = view.rows(view.kind.communities, [*columns, *lists], [number], "human_readable_id")[0]
     members, edges, units = (row.pop(column) for column in lists)
     known = view.communities([number, row["parent"], *row["children"]])
     children = [known[child] for child in row.pop("children")]
@@ -106,10 +106,12 @@ def chunk(view: View, name: str) -> Record:
     row = view.row("text_units", find.record(view.reader, "chunk", "text_units", name))
     members, edges, claims = (row.pop(c) for c in ("entity_ids", "relationship_ids", "covariate_ids"))
     document_id = row.pop("document_id")
-    beside = {
-        r["position"]: r["human_readable_id"]
-        for r in view.where("text_units", UNIT, {"document_id": document_id})
-    }
+    order = [
+        id_ for d in view.rows("documents", ["text_unit_ids"], [document_id]) for id_ in d["text_unit_ids"]
+    ]
+    at = order.index(row["id"]) if row["id"] in order else 0
+    next_to = view.rows("text_units", UNIT, order[max(0, at - 1) : at + 2])
+    beside = {r["position"]: r["human_readable_id"] for r in next_to}
     inside = heaviest(view.rows("relationships", _WEIGHED, edges))
     return {
         "kind": "chunk",
@@ -155,7 +157,7 @@ def _holding(view: View, column: str, id_: str) -> list[Record]:
 def _report(view: View, number: int) -> Record | None:
     columns = ["title", "summary", "full_content", "rank", "rating_explanation", "findings", "n_tokens",
                "context_left_out", "dropped_references"]  # fmt: skip
-    found = view.where(view.kind.reports_table, columns, {"community": number})
+    found = view.rows(view.kind.reports_table, columns, [number], "human_readable_id")
     return found[0] if found else None
 
 

@@ -92,16 +92,12 @@ def community(reader: Reader, name: str, kind: HierarchyKind) -> int:
 
 def _exact(reader: Reader, table: str, name: str, ids: Sequence[str]) -> str | None:
     """The row with this short id, else one with the first of these ids that there is."""
-    number = int(name) if _NUMBER.fullmatch(name) else -1
-
-    def of(part: pa.Table) -> pa.Table:
-        known = pc.is_in(part["id"], value_set=pa.array(ids, pa.string()))
-        return part.filter(pc.or_(known, pc.equal(part["human_readable_id"], number)))
-
-    rows = reader.scan(table, ["id", "human_readable_id"], of).to_pylist()
-    order = {id_: at for at, id_ in reversed(list(enumerate(ids)))}
-    rows.sort(key=lambda r: -1 if r["human_readable_id"] == number else order[r["id"]])
-    return str(rows[0]["id"]) if rows else None
+    if _NUMBER.fullmatch(name):
+        numbered = reader.rows(Rows(table, ["id"], [int(name)], "human_readable_id"))
+        if numbered.num_rows:
+            return str(numbered["id"][0].as_py())
+    there = set(reader.rows(Rows(table, ["id"], ids))["id"].to_pylist())
+    return next((id_ for id_ in ids if id_ in there), None)
 
 
 def _named(kind: str, table: str, name: str, rows: pa.Table, names: Names) -> str:

@@ -38,7 +38,13 @@ class View:
     def count(self, table: str) -> int:
         return sum(part.rows for part in self.reader.manifest.parts(table))
 
-    def rows(self, table: str, columns: Sequence[str], ids: Iterable[str], by: str = "id") -> list[Record]:
+    def rows(
+        self,
+        table: str,
+        columns: Sequence[str],
+        ids: Iterable[str | int],
+        by: str | tuple[str, ...] = "id",
+    ) -> list[Record]:
         """In the table's order."""
         found: list[Record] = self.reader.rows(Rows(table, columns, list(ids), by)).to_pylist()
         return found
@@ -80,15 +86,9 @@ class View:
     def communities(self, numbers: Iterable[int]) -> dict[int, Record]:
         """By number: community, level, title and rank of its report (None where that failed), size, and
         the number of its children."""
-        wanted = pa.array(sorted(set(numbers)), pa.int64())
-
-        def of(part: pa.Table) -> pa.Table:
-            return part.filter(pc.is_in(part["community"], value_set=wanted))
-
-        rows = {
-            r["community"]: r for r in self.reader.scan(self.kind.communities, _COMMUNITY, of).to_pylist()
-        }
-        reports = self.reader.scan(self.kind.reports_table, ["community", "title", "rank"], of).to_pylist()
+        wanted, number = sorted(set(numbers)), "human_readable_id"
+        rows = {r["community"]: r for r in self.rows(self.kind.communities, _COMMUNITY, wanted, number)}
+        reports = self.rows(self.kind.reports_table, ["community", "title", "rank"], wanted, number)
         titles = {r["community"]: (r["title"], r["rank"]) for r in reports}
         for number, row in rows.items():
             row["children"] = len(row["children"])

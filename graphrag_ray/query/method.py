@@ -3,6 +3,7 @@
     Rows        rows of a table of the snapshot         -> pa.Table
     Search      the records that are nearest to a text  -> list[Hit]
     Dialogues   what models are asked, all at once      -> list[Ran]
+    Notice      what whoever asks should know before    -> None
 
 or a tuple of these, answered together and sent as a list. So a way of answering is one file of this room,
 does no I/O and can be tested with tables and replies at hand; `asking/ask.py` gives one question what it
@@ -34,8 +35,8 @@ By: TypeAlias = Literal["vector", "keyword"]
 class Rows:
     """Rows of a table, in its order.
 
-    ids   only the rows whose column `by`, or one of these columns, is one of these or, for a column of lists,
-          holds one; None: all
+    ids   only the rows whose column `by`, or one of these columns, is one of these ids or numbers or, for a
+          column of lists, holds one; None: all
     most  of each id so many rows at most, the first by rank (`schema.LOOKED_UP`); an index of an earlier
           version gives them all
     only_these  where `by` is a column of lists: what else these hold may be left out
@@ -43,7 +44,7 @@ class Rows:
 
     table: str
     columns: Sequence[str]
-    ids: Sequence[str] | None = None
+    ids: Sequence[str | int] | None = None
     by: str | tuple[str, ...] = "id"
     most: int | None = None
     only_these: bool = False
@@ -96,7 +97,14 @@ class Ran(Generic[T]):
     error: str = ""
 
 
-Need: TypeAlias = Rows | Search | Dialogues[Any]
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Told before what follows is paid for."""
+
+    text: str
+
+
+Need: TypeAlias = Rows | Search | Dialogues[Any] | Notice
 Method: TypeAlias = Generator[Any, Any, Answer]
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.wording import plural
 from graphrag_ray.query.budget import reading, refuse_beyond
 from graphrag_ray.query.map_parts import ToRead, answered, read
-from graphrag_ray.query.method import Given, Method, Question, Rows
+from graphrag_ray.query.method import Given, Method, Notice, Question, Rows
 from graphrag_ray.query.record_rows import label_tokens
 from graphrag_ray.query.recounted import recounted
 from graphrag_ray.query.where import among, within
@@ -30,6 +31,7 @@ def search(question: Question, given: Given) -> Method:
     chunks = yield from recounted("text_unit", chunks, given)
     most = reading(question.text, given, np.add(chunks["n_tokens"].to_numpy(), label_tokens(given)))
     refuse_beyond(most, given.settings.query, ADVICE)
+    yield Notice(f"All {plural(chunks.num_rows, 'chunk')} are read: {most}.")
     wanted = ToRead("text_unit", chunks["id"].to_pylist(), chunks["n_tokens"].to_pylist())
     what = yield from read(question.text, given, wanted)
     return (yield from answered(question.text, NAME, "chunks", what))

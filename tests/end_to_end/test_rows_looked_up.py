@@ -39,7 +39,8 @@ def needs(reader: Reader) -> Iterator[Rows]:
             held = [table[column].combine_chunks() for column in columns]
             values = pa.concat_arrays([h.flatten() if pa.types.is_list(h.type) else h for h in held])
             known = values.drop_null().unique().to_pylist()
-            for ids in (known[:1], known[::2], known, [*STRANGERS, *known[-1:]]):
+            strangers = [0, -1, 2**62] if pa.types.is_integer(values.type) else STRANGERS
+            for ids in (known[:1], known[::2], known, [*strangers, *known[-1:]]):
                 one_or_more = columns[0] if len(columns) == 1 else columns
                 yield Rows(name, schema.TABLES[name].names, ids, by=one_or_more)
 

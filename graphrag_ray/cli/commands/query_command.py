@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -200,6 +201,7 @@ def _ask_one(
     from graphrag_ray.cli import console
     from graphrag_ray.cli.writing import write_stream
 
+    opened = replace(opened, notice=lambda text: click.echo(text, err=True))
     streamed = stream and not as_json and sys.stdout.isatty()
     answer = write_stream(opened.stream(question, **way), raw) if streamed else opened.ask(question, **way)
     try:

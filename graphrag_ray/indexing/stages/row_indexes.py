@@ -123,7 +123,8 @@ def _entries(table: pa.Table, column: str, ids: Sequence[str], numbers: Sequence
     there = held.is_valid().to_numpy(zero_copy_only=False)
     rows, held = rows[there], held.drop_null()
     entries = np.zeros(len(rows), row_index.entry_type(ids, numbers))
-    entries["key"], entries["place"] = _half(held, "high"), rows
+    entries["place"] = rows
+    entries["key"] = _half(held, "high") if pa.types.is_string(held.type) else held.to_numpy()
     for name in ids:
         own = held if name == column else table[name].take(pa.array(rows))
         for half in ("high", "low"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from driving import COUNT, Snapshot
 from graphrag_ray.base.errors import BudgetSpent, UsageError
 from graphrag_ray.base.records import Reference
 from graphrag_ray.query.answer import Answer
-from graphrag_ray.query.method import Dialogues, Question
+from graphrag_ray.query.method import Dialogues, Notice, Question
 from graphrag_ray.query.text_search import search
 
 QUESTION = "What about MILL ?"
@@ -60,6 +61,15 @@ def test_every_chunk_is_read_once_and_the_answer_cites_sources():
     assert (answer.method, answer.level, answer.notes) == ("text", None, ())
     cited = answer.references[0]
     assert f"[Data: Sources ({500 + int(cited.id[1:])})]" in answer.text
+
+
+def test_what_is_about_to_be_read_is_told_before_any_model_is_asked():
+    snap = snapshot()
+    asked(snap, context_tokens=600)
+    kinds = [type(n) for n in snap.needs]
+    (told,) = (n.text for n in snap.needs if isinstance(n, Notice))
+    assert re.fullmatch(r"All \d+ chunks are read: at most [\d,]+ tokens in \d+ calls\.", told)
+    assert kinds.index(Notice) < kinds.index(Dialogues)
 
 
 def test_no_context_is_above_its_budget():
