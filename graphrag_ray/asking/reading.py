@@ -18,12 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
+from graphrag_ray.base.arrow_arrays import arrow, strings
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.ids import ID_LENGTH
 from graphrag_ray.query.method import Rows
 from graphrag_ray.search import row_index
 from graphrag_ray.search.id_halves import halves, ids_of, known
-from graphrag_ray.search.mapped_arrays import Ints, arrow, strings
+from graphrag_ray.search.mapped_arrays import Ints
 from graphrag_ray.search.row_index import Entries, RowIndex, named
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import WHOLE_BYTES, Store

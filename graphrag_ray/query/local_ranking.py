@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.search.mapped_arrays import arrow, strings
+from graphrag_ray.base.arrow_arrays import arrow, strings
 
 Row: TypeAlias = Mapping[str, Any]
 

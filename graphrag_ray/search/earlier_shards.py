@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from graphrag_ray.base.arrow_arrays import numbers
 from graphrag_ray.search import keyword, vectors
-from graphrag_ray.search.mapped_arrays import numbers
 
 _TYPES = {"ids": pa.string(), "words": pa.uint64(), "ends": pa.int64(), "records": pa.int32()}
 _TYPES |= {"counts": pa.uint16(), "lengths": pa.int32(), "language": pa.uint8()}

@@ -6,7 +6,7 @@ of each, its kind, where it begins and how long it is; and then how long that is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, TypeAlias
@@ -14,7 +14,6 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import orjson
-import pyarrow as pa
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Keys: TypeAlias = npt.NDArray[np.uint64]
@@ -176,25 +175,3 @@ def spread(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> tuple[Ints, Ints]
     lengths = right - left
     whose = np.repeat(np.arange(len(left)), lengths)
     return np.arange(len(whose)) + np.repeat(left - (np.cumsum(lengths) - lengths), lengths), whose
-
-
-# What pyarrow does with lists and with numpy's arrays begins with importing pandas, where it is installed:
-# that takes longer than a search.
-
-
-def numbers(array: pa.Array) -> npt.NDArray[Any]:
-    """An array of numbers without nulls, without copying it."""
-    return np.from_dlpack(array) if len(array) else np.zeros(0, array.type.to_pandas_dtype())
-
-
-def arrow(values: npt.NDArray[Any]) -> pa.Array:
-    """An array of int64, int32 or float64, without nulls."""
-    own = np.ascontiguousarray(values)
-    return pa.Array.from_buffers(pa.from_numpy_dtype(own.dtype), len(own), [None, pa.py_buffer(own)])
-
-
-def strings(values: Iterable[str]) -> pa.StringArray:
-    """An array of strings."""
-    encoded = [value.encode() for value in values]
-    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
-    return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))
