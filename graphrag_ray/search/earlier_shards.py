@@ -1,5 +1,5 @@
-"""Shards of an index for search as they were up to version 0.9: Arrow files, brought to today's form in
-memory until the next `graphrag-ray index` has made them anew."""
+"""Shards of an index for search as they were earlier: Arrow files, brought to today's form in memory until
+the next `graphrag-ray index` has made them anew."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ that. What the numbers in it say is hostile input: whoever reads them sees that 
 A local store's file is mapped where it lies. Of any other the blocks that are looked at are fetched to a file
 in the cache of this machine, which has holes where nothing was; a block whose checksum is right is there.
 
-Up to version 0.9 such parts had the suffix `.arrow` and were read whole (`whole`).
+Earlier such parts had the suffix `.arrow` and were read whole (`whole`).
 """
 
 from __future__ import annotations
