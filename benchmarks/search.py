@@ -1,10 +1,10 @@
-"""Search by the number of records: exact and by the graph of neighbours, and by keyword.
+"""Search by the number of records: by vectors, exact and by signs first, and by keyword.
 
     python benchmarks/search.py --sizes 10_000 100_000 300_000 1_000_000
 
 Records are three sentences of the demo corpus drawn at random, under the offline embedding (256 dimensions);
 questions are two sentences. Indexes are made by one core, in shards as an index has them, written to files
-and memory-mapped; a question is asked of all shards, one after the other, for the 10 nearest. Recall is the
+and memory-mapped; a question is asked of all shards for the 10 nearest. Recall is the
 share of what exact search finds. A row is printed when it is done. Measures, asserts nothing. With --folder
 the shards are kept, and only searched when the same command is run again.
 """
@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from graphrag_ray.indexing.stages.search_stage import SHARD_ROWS
 from graphrag_ray.offline.static_embeddings import embed_many
 from graphrag_ray.search import keyword, vectors
-from graphrag_ray.search.ranking import Found, merged
+from graphrag_ray.search.mapped_arrays import InMemory
+from graphrag_ray.search.ranking import Found
 
 DEMO = Path(__file__).parent.parent / "demo" / "corpus"
 QUESTIONS = 50
@@ -65,30 +65,26 @@ class Way:
     """A way of searching: how a shard is made of some rows and read, how it is asked, and what."""
 
     name: str
-    build: Callable[[range], pa.Buffer]
-    read: Callable[[pa.Buffer], Any]
+    build: Callable[[range], bytes]
+    read: Callable[[InMemory], Any]
     search: Callable[..., list[Found]]
     asked: list[Any]
 
 
 def ways(records: Records, questions: Records) -> list[Way]:
-    def by_vector(name: str, graph: bool) -> Way:
-        def build(rows: range) -> pa.Buffer:
-            return vectors.build(records.ids[rows.start : rows.stop], records.vectors(rows), graph)
+    def by_vector(name: str, signs: bool) -> Way:
+        def build(rows: range) -> bytes:
+            return vectors.build(records.ids[rows.start : rows.stop], records.vectors(rows), signs)
 
         asked = list(vectors.unit(questions.vectors(range(QUESTIONS))))
+        return Way(name, build, vectors.read, vectors.search, asked)
 
-        def search(shards: Sequence[Any], wanted: Any, k: int) -> list[Found]:
-            return merged((vectors.search(shard, wanted, k) for shard in shards), k)
-
-        return Way(name, build, vectors.read, search, asked)
-
-    def by_keyword(rows: range) -> pa.Buffer:
+    def by_keyword(rows: range) -> bytes:
         return keyword.build(records.ids[rows.start : rows.stop], records.texts(rows), "english")
 
     asked = questions.texts(range(QUESTIONS))
     found = Way("keyword", by_keyword, keyword.read, keyword.search, asked)
-    return [by_vector("exact", False), by_vector("graph", True), found]
+    return [by_vector("exact", False), by_vector("signs", True), found]
 
 
 def measured(way: Way, size: int, folder: Path, truth: list[list[Found]] | None) -> list[list[Found]]:
@@ -102,7 +98,7 @@ def measured(way: Way, size: int, folder: Path, truth: list[list[Found]] | None)
             took.write_text(str(time.process_time() - started))
         made_s += float(took.read_text())
         n_bytes += path.stat().st_size
-        shards.append(way.read(pa.memory_map(str(path)).read_buffer()))
+        shards.append(way.read(InMemory(np.memmap(path, np.uint8, "r"))))
 
     def ask(question: Any, k: int) -> list[Found]:
         return way.search(shards, question, k)
@@ -132,7 +128,7 @@ def show(*cells: str) -> None:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     arguments.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000])
-    arguments.add_argument("--only", choices=["exact", "graph", "keyword"], nargs="+")
+    arguments.add_argument("--only", choices=["exact", "signs", "keyword"], nargs="+")
     arguments.add_argument("--seed", type=int, default=1)
     arguments.add_argument("--folder", type=Path, help="where to keep shards; those that are there are read")
     given = arguments.parse_args()
@@ -147,7 +143,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() if given.folder is None else nullcontext(given.folder) as folder:
             for way in ways(records, questions):
                 if given.only is None or way.name in given.only:
-                    found = measured(way, size, Path(folder), truth if way.name == "graph" else None)
+                    found = measured(way, size, Path(folder), truth if way.name == "signs" else None)
                     truth = found if way.name == "exact" else truth
 
 

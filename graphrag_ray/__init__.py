@@ -133,5 +133,5 @@ def open_index(
     store = Store(url, reached.of(url))
     manifest = open_latest(store, snapshot)
     known = settings or load_settings(None, (), of_index(manifest.settings), Known.read(store.url))
-    kept = Store(cache, reached.of(cache)) if cache is not None else None
-    return Index(store, manifest, known.model_copy(update={"storage": reached}), kept)
+    replies = Store(cache, reached.of(cache)) if cache is not None else None
+    return Index(store, manifest, known.model_copy(update={"storage": reached}), replies)

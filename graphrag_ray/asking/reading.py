@@ -1,8 +1,9 @@
-"""What a way of answering needs of a snapshot: rows of its tables, read by need and part by part.
+"""What a way of answering needs of a snapshot: rows of its tables, read by need.
 
-A table may be as large as the corpus, what a question needs of it is not: only columns that are asked for are
-read, of parts that hold a wanted row; of a large table only of the row groups that do. What was read of a
-smaller one is kept, up to a bound, for the next question.
+A table may be as large as the corpus, what a question needs of it is not. Rows that are named are found by
+the indexes of rows, and read by pages; what rows are chosen by stands in these indexes. Of a table without
+them only columns that are asked for are read, of parts that hold a wanted row. Columns and pages that were
+read are kept, up to a bound, for the next question.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from graphrag_ray.query.method import Rows
 from graphrag_ray.search import row_index
 from graphrag_ray.search.id_halves import halves, ids_of, known
 from graphrag_ray.search.mapped_arrays import Ints
-from graphrag_ray.search.row_index import Entries, RowIndex, named
+from graphrag_ray.search.row_index import Entries, RowIndex, group_name
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import WHOLE_BYTES, Store
 from graphrag_ray.store.in_threads import in_threads
@@ -133,7 +134,7 @@ class Reader:
         if not need.ids or not self.manifest.parts(need.table):
             return _empty(schema_of(need.table, need.columns))
         with being_read(self.store, self.manifest):
-            group = named((need.by,) if isinstance(need.by, str) else need.by)
+            group = group_name((need.by,) if isinstance(need.by, str) else need.by)
             indexes = self._row_indexes(need.table)
             if indexes and all(of.index.has(group) for of in indexes):
                 return self._indexed(need, group, indexes)
@@ -178,7 +179,7 @@ class Reader:
         other parts."""
         if table not in self._indexes:
             types = {
-                named(group): row_index.entry_type(*schema.carried(table, group))
+                group_name(group): row_index.entry_type(*schema.carried(table, group))
                 for group in schema.LOOKED_UP.get(table, ())
             }
 
@@ -224,7 +225,7 @@ class Reader:
         field = schema.TABLES[need.table].field(name)
         inside = name in (first.entry.dtype.names or ())
         if inside and pa.types.is_list(field.type):
-            if need.only_these and name in need.by:
+            if need.only_these and name == need.by:
                 ends = np.searchsorted(every.rows, first.rows, "right")
                 held = strings(ids[at] for at in every.whose.tolist())
                 return pa.ListArray.from_arrays(arrow(np.append(0, ends).astype(np.int32)), held)
@@ -235,7 +236,10 @@ class Reader:
             return array if there.all() else _null_where(pc.equal(array, "0" * ID_LENGTH), array)
         elif inside:
             values = arrow(first.entry[name])
-            return _null_where(pc.is_nan(values), values).cast(field.type)
+            try:
+                return _null_where(pc.is_nan(values), values).cast(field.type)
+            except pa.ArrowException as e:
+                raise of.index.source.refused(f"a number is none of column {name}") from e
         pages = of.index.page_of(name, first.rows)
         if pages is not None:
             return self._paged(of, field, pages, first.rows)
@@ -247,7 +251,8 @@ class Reader:
             if self._is_large(need.table):
                 entry = first.entry["id"][at == n]
                 wanted = strings(sorted(ids_of(entry["high"], entry["low"])))
-                chunks += read_rows(self.store, part, [name], "id", wanted)[name].chunks
+                read = read_rows(self.store, part, [name], "id", wanted)
+                chunks += conformed(self.store, part, read, schema_of(need.table, [name]))[name].chunks
             else:
                 chunks += self._columns(need.table, part, [name])[name].take(arrow(rows)).chunks
         return pa.chunked_array(chunks, field.type)

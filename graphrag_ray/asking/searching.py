@@ -173,6 +173,11 @@ class Searching:
 
 
 def _by_vector(searcher: Searcher, need: Search, wanted: Floats) -> list[Found]:
+    with being_read(searcher.reader.store, searcher.reader.manifest):
+        return _by_vector_of(searcher, need, wanted)
+
+
+def _by_vector_of(searcher: Searcher, need: Search, wanted: Floats) -> list[Found]:
     shards, among = searcher.vector_shards(need.kind), _ids(need)
     if not wanted.any():
         return []  # a text without a direction is near to nothing
@@ -187,7 +192,8 @@ def _by_vector(searcher: Searcher, need: Search, wanted: Floats) -> list[Found]:
 
 
 def _by_keyword(searcher: Searcher, need: Search) -> list[Found]:
-    return keyword.search(searcher.keyword_shards(need.kind), need.text, need.k, _ids(need))
+    with being_read(searcher.reader.store, searcher.reader.manifest):
+        return keyword.search(searcher.keyword_shards(need.kind), need.text, need.k, _ids(need))
 
 
 def _ids(need: Search) -> list[str] | None:

@@ -10,8 +10,8 @@ from graphrag_ray.base import logs
 from graphrag_ray.cli.program import Commands
 from graphrag_ray.version import __version__
 
-# Before numpy is imported: a question's products are small, and threads that wait for them take more time
-# than they do.
+# Before numpy is imported: products are small, and threads that wait for them take more time than they do. An
+# index is made by processes beside each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 COMMANDS = {

@@ -47,7 +47,7 @@ from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.llm.request_sizes import guessed_vocabularies
 from graphrag_ray.settings.index_settings import Settings
 from graphrag_ray.settings.prompts import load_prompts
-from graphrag_ray.store import locks, runs, snapshots
+from graphrag_ray.store import blobs, locks, runs, snapshots
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.snapshots import Manifest
@@ -137,7 +137,9 @@ def index(
                 observer.note(UNSEEN_TITLES)
         run.prompts = load_prompts(settings.prompts_dir, run.settings.prompts)
         if run.parent is not None and not any(
-            schema.rows_table(name) in run.parent.tables for name in schema.LOOKED_UP
+            blobs.is_current(part)
+            for name in schema.LOOKED_UP
+            for part in run.parent.parts(schema.rows_table(name))
         ):
             observer.note(WITHOUT_ROWS)
         names = load_names(run.settings)

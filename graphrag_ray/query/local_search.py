@@ -201,11 +201,12 @@ def _sources(
 ) -> Generator[Any, Any, tuple[list[Record], int]]:
     """The chunks that may fit, in order; and how many were not looked up."""
     most = max(1, given.settings.query.context_tokens // MIN_CHUNK_TOKENS)
-    everywhere = {id_ for id_, n in near.items() if n > MOST_CHUNKS}
+    ways = _ways(given)
+    everywhere = {id_ for id_, n in near.items() if n > MOST_CHUNKS} if ways else set()
     rows = yield Rows("entities", ["id", "text_unit_ids"], [id_ for id_ in near if id_ not in everywhere])
     lists = {row["id"]: row["text_unit_ids"] for row in rows.to_pylist()}
     held = {c for own in lists.values() for c in own if chunks is None or c in chunks}
-    order = yield from _nearest(text, chunks if everywhere else held, most, given)
+    order = yield from _nearest(text, ways, chunks if everywhere else held, most, given)
     if everywhere:
         rows = yield Rows("text_units", ["id", "entity_ids"], order)
         holds = {row["id"]: everywhere.intersection(row["entity_ids"]) for row in rows.to_pylist()}
@@ -214,22 +215,26 @@ def _sources(
     places = {id_: place for place, id_ in enumerate(id_ for id_ in order if id_ in held)}
     entities = [{"id": id_, "text_unit_ids": lists.get(id_, [])} for id_ in near]
     found = chunks_in_order(entities, around.edges, named, places, chunks, most)
-    chosen = yield from fitting(found, given)
+    chosen, _ = yield from fitting(found, given)
     known = yield from looked_up({"text_unit": chosen}, given)
     n_held = max([len(held), *(near[id_] for id_ in everywhere if chunks is None)])
     return _in_order(chosen, known["text_unit"]), n_held - len(chosen)
 
 
-def _nearest(
-    text: str, among: Collection[str] | None, most: int, given: Given
-) -> Generator[Any, Any, list[str]]:
-    """The chunks, of all or of some, that keywords and embeddings find, fused as in hybrid search; of an
-    index that lacks one, by the other."""
+def _ways(given: Given) -> list[By]:
+    """How an index can look for the nearest chunks."""
     ways: list[By] = []
     if given.n_rows.get("embeddings_text_unit"):
         ways.append("vector")
     if search_table("text_unit", "keyword") in given.n_rows:
         ways.append("keyword")
+    return ways
+
+
+def _nearest(
+    text: str, ways: Sequence[By], among: Collection[str] | None, most: int, given: Given
+) -> Generator[Any, Any, list[str]]:
+    """The chunks, of all or of some, that keywords and embeddings find, fused as in hybrid search."""
     ids = None if among is None else sorted(among)
     lists: list[list[Hit]] = yield tuple(Search("text_unit", by, text, most, ids) for by in ways)
     weight = given.settings.query.hybrid_vector_weight

@@ -34,6 +34,7 @@ def nearest(
     weights = {"vector": query.hybrid_vector_weight, "keyword": 1 - query.hybrid_vector_weight}
     k = max(MIN_HITS, 2 * budget // USUAL_CHUNK_TOKENS)
     known: dict[Found, Record] = {}
+    contexts = 1.5
     while True:
         lists: list[list[Hit]] = yield tuple(replace(s, k=k) for s in searches)
         order = fused(
@@ -41,17 +42,22 @@ def nearest(
             [weights[s.by] for s in searches],
         )
         chunks = [id_ for kind, id_ in order if kind == "text_unit"]
-        first = set((yield from fitting(chunks, given)) if chunks else ())
-        order = [f for f in order if f[0] != "text_unit" or f[1] in first]
-        missing: dict[Kind, list[str]] = {}
-        for kind, id_ in order:
-            if (kind, id_) not in known:
-                missing.setdefault(kind, []).append(id_)
-        read = yield from looked_up(missing, given, within)
-        known |= {(kind, id_): record for kind, of_kind in read.items() for id_, record in of_kind.items()}
-        shares = [Share([known[f] for f in order if f in known])]
-        context = fill(shares, budget, given.count)
-        if context.left_out or len(first) < len(chunks) or all(len(hits) < k for hits in lists):
+        while True:
+            first, are_all = (yield from fitting(chunks, given, contexts)) if chunks else ([], True)
+            likely = set(first)
+            looked_at = [f for f in order if f[0] != "text_unit" or f[1] in likely]
+            missing: dict[Kind, list[str]] = {}
+            for kind, id_ in looked_at:
+                if (kind, id_) not in known:
+                    missing.setdefault(kind, []).append(id_)
+            read = yield from looked_up(missing, given, within)
+            known |= {(kind, id_): record for kind, of in read.items() for id_, record in of.items()}
+            shares = [Share([known[f] for f in looked_at if f in known])]
+            context = fill(shares, budget, given.count)
+            if context.left_out or are_all:
+                break
+            contexts *= 2
+        if context.left_out or all(len(hits) < k for hits in lists):
             context = yield from with_neighbours(context, shares, given)
             return replace(context, left_out=0)  # a hit that did not fit is just not among the nearest
         k *= 4

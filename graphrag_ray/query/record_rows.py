@@ -78,15 +78,22 @@ def looked_up(
     return found
 
 
-def fitting(chunks: Sequence[str], given: Given) -> Generator[Any, Any, list[str]]:
-    """Of chunks in their order, the first that may fit into a context: their texts lie in as many places of a
-    large corpus, so no more of them are read."""
+def fitting(
+    chunks: Sequence[str], given: Given, contexts: float = 1.5
+) -> Generator[Any, Any, tuple[list[str], bool]]:
+    """Of chunks in their order, the first that may fit into a context, and whether these are all: their texts
+    lie in as many places of a large corpus, so no more of them are read.
+
+    contexts: that they would fill, in tokens of the model that extracted. The one that answers may count
+    fewer.
+    """
     sizes = yield Rows("text_units", ["id", "n_tokens"], chunks)
     n_tokens = dict(zip(sizes["id"].to_pylist(), sizes["n_tokens"].to_pylist(), strict=True))
     order = [id_ for id_ in chunks if id_ in n_tokens]
-    ends = accumulate(n_tokens[id_] or 0 for id_ in order)
-    # Half as many more: the tokens are those of the model that extracted, whose vocabulary may be another.
-    return order[: 1 + sum(end <= 1.5 * given.settings.query.context_tokens for end in ends)]
+    budget = given.settings.query.context_tokens
+    ends = accumulate(min(budget, n_tokens[id_] or 0) for id_ in order)
+    first = order[: 1 + sum(end <= contexts * budget for end in ends)]
+    return first, len(first) == len(order)
 
 
 def label_tokens(given: Given) -> int:

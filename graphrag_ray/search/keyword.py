@@ -43,10 +43,11 @@ from graphrag_ray.search.mapped_arrays import (
     Source,
     packed,
     places_in,
+    places_of,
     tops,
     unpacked,
 )
-from graphrag_ray.search.ranking import Found, best, merged
+from graphrag_ray.search.ranking import Found, best, kth, merged
 from graphrag_ray.search.words import words
 
 K1, B = 1.2, 0.75
@@ -98,10 +99,9 @@ class KeywordShard:
             for word, a, b in zip(wanted[known].tolist(), first.tolist(), last.tolist(), strict=True)
         }
 
-    def places_of(self, ids: Keys) -> Ints:
-        """The places of those of these ids that it holds, by their first halves; rising."""
-        places = places_in(self.arrays["high"], self.arrays["top.high"], ids)
-        return np.unique(places[places >= 0])
+    def places_of(self, ids: tuple[Keys, Keys]) -> Ints:
+        """The places of those of these ids that it holds; rising."""
+        return places_of(self.arrays["high"], self.arrays["low"], self.arrays["top.high"], ids)
 
     def of(self, span: tuple[int, int]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
         """The records of postings, rising, and how often each holds the word."""
@@ -217,7 +217,7 @@ def search(
         frequency.update({word: end - start for word, (start, end) in of_shard.items()})
     idf = {word: math.log(1 + max(0.5, n - f + 0.5) / (f + 0.5)) for word, f in frequency.items()}
     mean = n_words / n if n and n_words > 0 else 1.0
-    only = None if among is None else halves(among)[0]
+    only = None if among is None else halves(among)
     found: list[Found] = []
     for shard, of_shard in zip(shards, postings, strict=True):
         least = found[k - 1][1] if len(found) >= k > 0 else 0.0
@@ -234,7 +234,7 @@ def _scored(
     idf: Mapping[int, float],
     mean: float,
     k: int,
-    among: Keys | None,
+    among: tuple[Keys, Keys] | None,
     least: float,
 ) -> tuple[Ints, npt.NDArray[np.float64]]:
     """Places, rising, and scores of all records of a shard that can be among the k best.
@@ -249,11 +249,10 @@ def _scored(
     for n, word in enumerate(by_worth):
         if places is None and n:
             there = np.flatnonzero(scores)
-            kth = _kth(scores[there], k)
-            if to_come[n] < max(least, kth):
+            if to_come[n] < max(least, kth(scores[there], k, 0.0)):
                 places = there
         if places is not None:
-            enough = scores[places] + to_come[n] >= max(least, _kth(scores[places], k))
+            enough = scores[places] + to_come[n] >= max(least, kth(scores[places], k, 0.0))
             places = places[enough]
         records, counts = shard.of(postings[word])
         if places is not None:
@@ -264,11 +263,6 @@ def _scored(
         scores[records] += idf[word] * counts / (counts + K1 * (1 - B + B * lengths / mean))
     found = np.flatnonzero(scores) if places is None else places[scores[places] > 0]
     return found, scores[found]
-
-
-def _kth(scores: npt.NDArray[np.float64], k: int) -> float:
-    """The k-th highest; 0 where there are fewer."""
-    return float(np.partition(scores, len(scores) - k)[len(scores) - k]) if 0 < k <= len(scores) else 0.0
 
 
 def _asked(question: str, language: str) -> Keys:

@@ -153,7 +153,7 @@ def tops(keys: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def places_in(keys: MappedArray, top: MappedArray, wanted: Keys) -> Ints:
-    """[wanted] the place of each among keys, which rise; -1 where it is not there."""
+    """[wanted] the first place of each among keys, which rise; -1 where it is not there."""
     if not len(keys) or not len(wanted):
         return np.full(len(wanted), -1)
     if len(top) != -(-len(keys) // STEP):
@@ -161,13 +161,30 @@ def places_in(keys: MappedArray, top: MappedArray, wanted: Keys) -> Ints:
     if len(wanted) > _AT_ONCE:
         some = [wanted[at : at + _AT_ONCE] for at in range(0, len(wanted), _AT_ONCE)]
         return np.concatenate([places_in(keys, top, of) for of in some])
-    begin = np.maximum(np.searchsorted(top.whole(), wanted, "right") - 1, 0) * STEP
-    end = np.minimum(begin + STEP, len(keys))
+    begin = np.maximum(np.searchsorted(top.whole(), wanted, "left") - 1, 0) * STEP
+    end = np.minimum(begin + STEP + 1, len(keys))
     distinct, first = np.unique(begin, return_index=True)
     keys._need(distinct, end[first])
-    looked_at = np.minimum(begin[:, None] + np.arange(STEP), len(keys) - 1)
+    looked_at = np.minimum(begin[:, None] + np.arange(STEP + 1), len(keys) - 1)
     same = keys.values[looked_at] == wanted[:, None]
     return np.where(same.any(axis=1), looked_at[np.arange(len(wanted)), same.argmax(axis=1)], -1)
+
+
+def places_of(high: MappedArray, low: MappedArray, top: MappedArray, ids: tuple[Keys, Keys]) -> Ints:
+    """The places of those of these ids that are there, rising. high, low: halves of sorted ids; top: of the
+    former."""
+    at = places_in(high, top, ids[0])
+    wanted = np.flatnonzero(at >= 0)
+    at, found = at[wanted], []
+    while len(wanted):  # once, unless different ids share their first half
+        same = low.take(at) == ids[1][wanted]
+        found.append(at[same])
+        wanted, at = wanted[~same], at[~same] + 1
+        inside = at < len(high)
+        wanted, at = wanted[inside], at[inside]
+        next_one = high.take(at) == ids[0][wanted]
+        wanted, at = wanted[next_one], at[next_one]
+    return np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
 
 
 def spread(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> tuple[Ints, Ints]:

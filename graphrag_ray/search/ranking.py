@@ -20,8 +20,13 @@ def best(scores: npt.NDArray[np.floating], k: int) -> npt.NDArray[np.int64]:
     elif k <= 0:
         return np.zeros(0, np.int64)
     else:
-        places = np.flatnonzero(scores >= np.partition(scores, n - k)[n - k])
+        places = np.flatnonzero(scores >= kth(scores, k, -np.inf))
     return np.asarray(places[np.argsort(-scores[places], kind="stable")][:k], dtype=np.int64)
+
+
+def kth(scores: npt.NDArray[np.floating], k: int, fewer: float) -> float:
+    """The k-th highest score; `fewer` where there are not so many."""
+    return float(np.partition(scores, len(scores) - k)[len(scores) - k]) if 0 < k <= len(scores) else fewer
 
 
 def merged(lists: Iterable[Sequence[Found]], k: int) -> list[Found]:

@@ -17,8 +17,7 @@ and for each column that can be read by pages (`store/pages.py`):
     first.<column>  the first row of each page, and the number of rows
     page.<column>   where its bytes lie in the part, how many values it holds, and its checksum
 
-In groups ids are known by their first 64 bits. They are hashes: that two of 10 million ids share these has a
-chance of 1 to 370,000, and then some more rows are read than were wanted.
+Entries are sorted by the first halves of ids, and whole ids are compared.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ HALVES = np.dtype([("high", "<u8"), ("low", "<u8")])
 PAGE = np.dtype([("start", "<i8"), ("size", "<i4"), ("values", "<i4"), ("sum", "<u4")])
 _VALUE = np.dtype("<f8")
 _NONE = np.zeros(0, np.int64)
-IDS_AT_ONCE = 1024
+_IDS_AT_ONCE = 1024
 
 
-def named(group: Sequence[str]) -> str:
+def group_name(group: Sequence[str]) -> str:
     """The name of columns by which rows are found together."""
     return "+".join(group)
 
@@ -119,32 +118,46 @@ class RowIndex:
             raise self.source.refused("its entries are not in order")
         if most is not None:  # an id that is everywhere has many entries, of which few are wanted
             right = np.minimum(right, left + 2 * STEP + most)
+        held = [name for name in group.split("+") if name in (entries.values.dtype.names or ())]
         some = [
-            self._among(entries, high[at : at + IDS_AT_ONCE], left[at : at + IDS_AT_ONCE],
-                        right[at : at + IDS_AT_ONCE], most)
-            for at in range(0, len(high), IDS_AT_ONCE)
-        ]  # fmt: skip
-        whose = np.concatenate([at * IDS_AT_ONCE + of for at, (of, _) in enumerate(some)] or [_NONE])
+            self._among(entries, held, high[part], low[part], left[part], right[part], most)
+            for part in (slice(at, at + _IDS_AT_ONCE) for at in range(0, len(high), _IDS_AT_ONCE))
+        ]
+        whose = np.concatenate([at * _IDS_AT_ONCE + of for at, (of, _) in enumerate(some)] or [_NONE])
         entry = np.concatenate([e for _, e in some] or [entries.values[:0]])
         rows = entry["place"].astype(np.int64)
         if len(rows) and rows.max() >= self.n_rows:
             raise self.source.refused("an entry is of no row")
-        found = Entries(rows, whose, entry)
-        if group == "id":
-            return found.taken(np.flatnonzero(entry["id"]["low"] == low[whose]))
-        return found
+        return Entries(rows, whose, entry)
 
     def _among(
-        self, entries: MappedArray, wanted: Keys, left: Ints, right: Ints, most: int | None
+        self,
+        entries: MappedArray,
+        held: Sequence[str],
+        high: Keys,
+        low: Keys,
+        left: Ints,
+        right: Ints,
+        most: int | None,
     ) -> tuple[Ints, npt.NDArray[Any]]:
-        """Of entries from left to right, for each wanted key, those that have it; and which it is."""
+        """Of entries from left to right, for each wanted id those that hold it; and which id it is.
+
+        held: the columns that may; none: the key is all of it
+        """
         entry = entries.runs(left, right)
-        whose = np.repeat(np.arange(len(wanted)), right - left)
-        same = np.flatnonzero(entry["key"] == wanted[whose])
-        if most is not None and len(same):
-            first = np.searchsorted(whose[same], whose[same], "left")
-            same = same[np.arange(len(same)) - first < most]
-        return whose[same], entry[same]
+        whose = np.repeat(np.arange(len(high)), right - left)
+        same = np.flatnonzero(entry["key"] == high[whose])
+        whose, entry = whose[same], entry[same]
+        if held:
+            own = [entry[name] for name in held]
+            wanted = [(ids["high"] == high[whose]) & (ids["low"] == low[whose]) for ids in own]
+            same = np.flatnonzero(np.any(wanted, axis=0))
+            whose, entry = whose[same], entry[same]
+        if most is not None:
+            first = np.searchsorted(whose, whose, "left")
+            same = np.flatnonzero(np.arange(len(whose)) - first < most)
+            whose, entry = whose[same], entry[same]
+        return whose, entry
 
     def page_of(self, column: str, rows: Ints) -> Ints | None:
         """The page of each row; None where the column cannot be read by pages."""

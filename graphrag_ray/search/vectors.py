@@ -5,10 +5,11 @@ A shard of an index is one file, of which only what is looked at is read:
 
     high, low  the halves of the records' ids, sorted
     top.high   some of the former
-    vectors    of length 1, one after the other, or zeros where there is no direction; float32
+    exact      the vectors, of length 1, one after the other, or zeros where there is no direction; float32
 
-or, where there are very many, float16 and beside them:
+or, where there are very many, in place of the last:
 
+    vectors    the same as float16
     mean       of the vectors; float32
     signs      of each vector less the mean, a bit for each dimension: 64 dimensions of all vectors, then the
                next 64
@@ -39,11 +40,11 @@ from graphrag_ray.search.mapped_arrays import (
     MappedArray,
     Source,
     packed,
-    places_in,
+    places_of,
     tops,
     unpacked,
 )
-from graphrag_ray.search.ranking import Found
+from graphrag_ray.search.ranking import Found, kth
 
 Floats = npt.NDArray[np.float32]
 
@@ -87,10 +88,9 @@ class VectorShard:
         """[dimensions / 64, records]"""
         return self.arrays["signs"].rows(len(self)).whole()
 
-    def rows_of(self, ids: Keys) -> Ints:
-        """The places of those of these ids that it holds, by their first halves; rising."""
-        places = places_in(self.arrays["high"], self.arrays["top.high"], ids)
-        return np.unique(places[places >= 0])
+    def rows_of(self, ids: tuple[Keys, Keys]) -> Ints:
+        """The places of those of these ids that it holds; rising."""
+        return places_of(self.arrays["high"], self.arrays["low"], self.arrays["top.high"], ids)
 
     def scores(self, rows: Ints | None, wanted: Floats) -> npt.NDArray[np.float64]:
         """Of some vectors, or of all."""
@@ -99,9 +99,13 @@ class VectorShard:
 
     def estimated(self, rows: Ints, wanted: Floats) -> npt.NDArray[np.float64]:
         """What tells, of some vectors, which products with the wanted one are high."""
-        bits = np.unpackbits(self.signs()[:, rows].T.copy().view(np.uint8), axis=1, bitorder="little")
-        of_signs = _products(bits[:, : self.dimensions], 2 * wanted) - wanted.sum()
-        return _sound(of_signs * self.arrays["spread"].whole()[rows] + self._level(wanted))
+        signs, spread, found = self.signs(), self.arrays["spread"].whole(), np.empty(len(rows))
+        for at in range(0, len(rows), _ROWS_AT_ONCE):
+            some = rows[at : at + _ROWS_AT_ONCE]
+            bits = np.unpackbits(signs[:, some].T.copy().view(np.uint8), axis=1, bitorder="little")
+            of_signs = _products(bits[:, : self.dimensions], 2 * wanted) - wanted.sum()
+            found[at : at + _ROWS_AT_ONCE] = of_signs * spread[some]
+        return _sound(found + self._level(wanted))
 
     def _level(self, wanted: Floats) -> float:
         return float(self.arrays["mean"].whole() @ wanted)
@@ -168,14 +172,14 @@ def search(
         return []
     rows: list[Ints | None] = [None for _ in shards]
     if among is not None:
-        ids = halves(among)[0]
+        ids = halves(among)
         rows = [shard.rows_of(ids) for shard in shards]
     for at, some in _alike(shards, rows, wanted, k):
         rows[at] = some
     found: list[tuple[float, str]] = []
     for shard, own in zip(shards, rows, strict=True):
         scores = shard.scores(own, wanted)
-        chosen = np.flatnonzero(scores >= _kth(scores, k))
+        chosen = np.flatnonzero(scores >= kth(scores, k, -math.inf))
         places = chosen if own is None else own[chosen]
         ids_there = ids_of(shard.arrays["high"].take(places), shard.arrays["low"].take(places))
         found += [(-score, id_) for id_, score in zip(ids_there, scores[chosen].tolist(), strict=True)]
@@ -197,10 +201,14 @@ def _alike(
     if n > first:
         differing = [_differing(shards[at], among[at], wanted) for at in own]
         few = _least(differing, first)
-        kept = [rows[of <= few] for rows, of in zip(kept, differing, strict=True)]
+        # Of those that differ as much as the last one, which may be all, not more than are wanted.
+        kept = [
+            rows[np.sort(np.append(np.flatnonzero(of < few), np.flatnonzero(of == few)[:first]))]
+            for rows, of in zip(kept, differing, strict=True)
+        ]
     estimates = [shards[at].estimated(rows, wanted) for at, rows in zip(own, kept, strict=True)]
     together = np.concatenate(estimates)
-    least = _kth(together, second)
+    least = kth(together, second, -math.inf)
     for at, rows, of in zip(own, kept, estimates, strict=True):
         yield at, rows[of >= least]
 
@@ -223,11 +231,6 @@ def _least(differing: Sequence[npt.NDArray[np.uint16]], wanted: int) -> int:
     """In how many signs about so many of the vectors differ at most, as a sample tells."""
     sample = np.sort(np.concatenate([of[::SAMPLE] for of in differing]))
     return int(sample[min(len(sample) - 1, wanted // SAMPLE)])
-
-
-def _kth(scores: npt.NDArray[np.float64], k: int) -> float:
-    """The k-th highest; of fewer the lowest there can be."""
-    return float(np.partition(scores, len(scores) - k)[len(scores) - k]) if k <= len(scores) else -math.inf
 
 
 def _products(rows: npt.NDArray[Any], wanted: Floats) -> npt.NDArray[np.float32]:

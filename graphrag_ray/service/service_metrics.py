@@ -42,9 +42,9 @@ DECLARED = (
     Instrument("gauge", "service_questions_waiting", "Questions that wait for a place"),
     Instrument("gauge", "service_snapshot", "Number of the snapshot that is asked; 0: none"),
     Instrument("gauge", "service_snapshot_looks_failed", "Looks for a newer snapshot that failed"),
-    Instrument("gauge", "service_kept_bytes", "Rows that were read and are kept for the next question"),
-    Instrument("counter", "service_kept_hits", "Pages of rows that were looked for, and were kept"),
-    Instrument("counter", "service_kept_misses", "Pages of rows that were looked for, and had to be read"),
+    Instrument("gauge", "service_kept_bytes", "Rows that were read, and are kept for the next question"),
+    Instrument("counter", "service_kept_hits", "Columns or pages that were looked for, and were kept"),
+    Instrument("counter", "service_kept_misses", "Columns or pages that were looked for, and had to be read"),
 )
 """Of the service alone: what models are asked is told as a run tells it."""
 OF_MODELS = (*CALLS, *ENDPOINTS)

@@ -21,6 +21,7 @@ import mmap
 import os
 import re
 import struct
+import time
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -31,18 +32,17 @@ import numpy.typing as npt
 
 from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import local_cache, parquet
-from graphrag_ray.store.files import Store
+from graphrag_ray.store.files import GAP_BYTES, REQUESTS_AT_ONCE, Store
 from graphrag_ray.store.in_threads import in_threads
 from graphrag_ray.store.parts import FOLDER, MEND, Part
 
 SUFFIX, BEFORE = ".blocks", ".arrow"
 BLOCK_BYTES = 8 << 10
-GAP_BYTES = 128 << 10
-"""Of object storage, bytes that nobody wants are read rather than asked for in one more request."""
 TAIL_BYTES = 128 << 10
 """Read with the first request: what tells where all else is stands at the end."""
-REQUESTS_AT_ONCE, REQUEST_BLOCKS = 8, 512
-"""Requests, and blocks of one."""
+NOTED_S = 60.0
+REQUEST_BLOCKS = 512
+"""Of one request, at most."""
 
 _PIECE = 16 << 20
 _MOST_BYTES = 1 << 40
@@ -110,6 +110,7 @@ class Blob:
             with _told(self.store, self.part):
                 self._see_to(lacking)
             self._sound[lacking] = True
+        self._mapped.note_used()
 
     def refused(self, why: str) -> Exception:
         return refused(self.store, self.part, why)
@@ -159,7 +160,7 @@ def opened(store: Store, part: Part) -> Blob:
         for _ in range(parquet.READS if mapped.is_copy else 0):
             if found:
                 break
-            start = max(0, part.bytes - max(TAIL_BYTES, _most_summed(part))) // BLOCK_BYTES * BLOCK_BYTES
+            start = max(0, part.bytes - max(TAIL_BYTES, _most_end_bytes(part))) // BLOCK_BYTES * BLOCK_BYTES
             data = store.read_range(part.path, start, part.bytes)
             tail = _tail_of(np.frombuffer(data, np.uint8), part.bytes)
             if tail:
@@ -223,6 +224,7 @@ class _Mapped:
     def __init__(self, store: Store, part: Part) -> None:
         local = store.local_path(part.path)
         self.is_copy = local is None
+        self._noted = time.monotonic()
         self._file = (
             local_cache.sparse(_name(store, part.path), part.bytes)
             if local is None
@@ -242,6 +244,14 @@ class _Mapped:
             while data:  # a disk that is nearly full takes some, and tells it with the next
                 n = os.pwrite(self._file, data, at)
                 data, at = data[n:], at + n
+
+    def note_used(self) -> None:
+        """Now and then, so that a copy that is read all the time is not one of those that go."""
+        now = time.monotonic()
+        if self.is_copy and now > self._noted + NOTED_S:
+            self._noted = now
+            with contextlib.suppress(OSError):
+                os.utime(self._file)
 
     def _close(self) -> None:
         os.close(self._file)
@@ -270,7 +280,7 @@ def _tail_of(end: npt.NDArray[np.uint8], n_bytes: int) -> tuple[int, Any] | None
     return (size, sums.view("<u4")) if zlib.crc32(sums.data) == summed else None
 
 
-def _most_summed(part: Part) -> int:
+def _most_end_bytes(part: Part) -> int:
     """Bytes of the checksums and what is behind them, at most."""
     return part.bytes // BLOCK_BYTES * 4 + 4 + _TAIL.size
 
@@ -278,8 +288,8 @@ def _most_summed(part: Part) -> int:
 def _name(store: Store, path: str) -> str:
     """Of a copy. Each store has its own: who gives us another index could else give a part of it the name of
     one of ours."""
-    own = hashlib.sha256(store.url.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-    return f"{own}-{path.rsplit('/', 1)[-1]}"
+    of = f"{store.url}\0{path}".encode("utf-8", "surrogatepass")
+    return hashlib.sha256(of).hexdigest()[:32] + SUFFIX
 
 
 @contextlib.contextmanager

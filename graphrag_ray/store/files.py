@@ -37,6 +37,10 @@ ATTEMPTS = 8
 where it does not answer, each takes the client's own time-out (s3fs: 15 seconds)."""
 FIRST_DELAY_S = 0.2
 MAX_DELAY_S = 5.0
+GAP_BYTES = 128 << 10
+"""Of object storage, bytes that nobody wants are read rather than asked for in one more request."""
+REQUESTS_AT_ONCE = 8
+"""For places of one file."""
 WHOLE_BYTES = 1 << 20
 """Files up to this size are read in one request even if only part of them is wanted."""
 

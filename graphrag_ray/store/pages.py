@@ -28,15 +28,14 @@ import pyarrow.parquet as pq
 
 from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import thrift
-from graphrag_ray.store.files import Store
+from graphrag_ray.store.files import GAP_BYTES, REQUESTS_AT_ONCE, Store
 from graphrag_ray.store.in_threads import in_threads
 from graphrag_ray.store.parquet import READS, by_row, encode
 from graphrag_ray.store.parts import Part, damage_told
 from graphrag_ray.store.thrift import I64, LIST, STRUCT, Struct
 
-GAP_BYTES = 256 << 10
-"""Of object storage, bytes that nobody wants are read rather than asked for in one more request."""
-REQUESTS_AT_ONCE = 8
+MOST_AT_ONCE = 16 << 20
+"""Bytes of pages that are read together."""
 MOST_OPEN = 128
 """Files of parts that a snapshot's reader holds open."""
 MOST_ROWS = 1 << 20
@@ -44,9 +43,9 @@ MOST_ROWS = 1 << 20
 MAGIC = b"PAR1"
 _TAIL = 8
 """Bytes behind a footer: how long it is, and the magic."""
-_SCHEMA, _ROWS, _GROUPS, _METADATA = 2, 3, 4, 5
+_ROWS, _GROUPS, _METADATA = 3, 4, 5
 _COLUMNS, _GROUP_BYTES, _GROUP_ROWS, _GROUP_AT, _GROUP_PACKED = 1, 2, 3, 5, 6
-_CHUNK_AT, _CHUNK, _INDEX_AT, _INDEX_BYTES = 2, 3, 4, 5
+_CHUNK_AT, _CHUNK, _INDEX_AT = 2, 3, 4
 _PATH, _VALUES, _PLAIN_BYTES, _PACKED_BYTES, _DATA_AT, _DICTIONARY_AT = 3, 5, 6, 7, 9, 11
 _PLACES, _PLACE_AT, _PLACE_BYTES, _PLACE_ROW = 1, 1, 2, 3
 _DATA_HEAD, _HEAD_VALUES = 5, 1
@@ -133,7 +132,9 @@ class PartFiles:
         if local is None:
             return self.store.read_range(part.path, start, end)
         try:
-            return os.pread(self._file(local).fileno(), end - start, start)
+            file = self._file(local)  # open as long as it has this name
+            end = min(end, os.fstat(file.fileno()).st_size)  # memory is taken before it is read
+            return os.pread(file.fileno(), max(0, end - start), start)
         except FileNotFoundError:
             raise
         except OSError as e:
@@ -146,7 +147,7 @@ class PartFiles:
                 file = self._files[path] = io.FileIO(path)
             self._files.move_to_end(path)
             if len(self._files) > MOST_OPEN:
-                self._files.popitem(last=False)  # closed once nobody reads from it
+                self._files.popitem(last=False)
             return file
 
 
@@ -212,7 +213,8 @@ def _fetched(files: PartFiles, wanted: Wanted) -> list[bytes]:
     near = GAP_BYTES if files.store.local_path(wanted.part.path) is None else 0
     together: list[list[tuple[int, int]]] = []
     for start, size, *_ in wanted.pages:
-        if together and start <= together[-1][-1][1] + near:
+        last = together[-1] if together else []
+        if last and start <= last[-1][1] + near and start + size <= last[0][0] + MOST_AT_ONCE:
             together[-1].append((start, start + size))
         else:
             together.append([(start, start + size)])

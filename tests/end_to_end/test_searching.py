@@ -267,7 +267,7 @@ def test_an_index_elsewhere_is_searched_from_copies_that_are_fetched_once(
         assert ids(open_index(far.url), "text_unit", by, HARBOUR, 5) == expected
         far.delete(next(iter(shards(town, f"text_unit_{by}"))))
         assert ids(open_index(far.url), "text_unit", by, HARBOUR, 5) == expected
-    assert len(list(tmp_path.glob("*-part-*"))) == 2, "only what was searched was fetched"
+    assert len(list(tmp_path.glob("*.blocks"))) == 2, "only what was searched was fetched"
 
 
 # updates

@@ -76,7 +76,7 @@ def _make(store: Store, x: _Wanted) -> Iterator[pa.Table]:
         of = [found[group] for found, _ in of_parts]
         for own, first in zip(of, before.tolist(), strict=False):
             own["place"] += first
-        groups[row_index.named(group)] = np.concatenate(of)
+        groups[row_index.group_name(group)] = np.concatenate(of)
     shared = set.intersection(*(set(found) for _, found in of_parts))
     paged = {}
     for column in [c for c in schema.TABLES[name].names if c in shared]:

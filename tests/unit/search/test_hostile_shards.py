@@ -58,7 +58,7 @@ def by_row(source: Source) -> None:
 
 def rows_of_all() -> bytes:
     entries = np.zeros(300, GROUP["id"])
-    entries["key"], entries["place"], entries["id"]["low"] = HALVES, HALVES, HALVES
+    entries["key"] = entries["place"] = entries["id"]["high"] = entries["id"]["low"] = HALVES
     pages = np.zeros(30, row_index.PAGE)
     pages["start"], pages["size"], pages["values"] = 4 + 100 * np.arange(30), 100, 10
     return row_index.build([100, 0, 200], {"id": entries}, {"text": (np.arange(0, 301, 10), pages)})

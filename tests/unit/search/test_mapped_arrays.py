@@ -173,8 +173,8 @@ def test_of_many_keys_only_those_near_the_wanted_one_are_read(watched: Any):
         -1,
         100_001,
     ]
-    assert source.needed[: len(mapped) * 8].sum() == STEP * 8
-    assert source.needed.sum() == (STEP + len(top)) * 8
+    assert source.needed[: len(mapped) * 8].sum() == (STEP + 1) * 8
+    assert source.needed.sum() == (STEP + 1 + len(top)) * 8
 
 
 @pytest.mark.parametrize("n_tops", [0, 1, 3])

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from graphrag_ray.search import row_index
 from graphrag_ray.search.id_halves import halves, ids_of, known
 from graphrag_ray.search.mapped_arrays import STEP, InMemory, packed, unpacked
-from graphrag_ray.search.row_index import PAGE, Entries, RowIndex, build, entry_type, named, read
+from graphrag_ray.search.row_index import PAGE, Entries, RowIndex, build, entry_type, group_name, read
 
 IDS = st.integers(0, 40).map(lambda n: f"{n * 2**61 % 2**64:016x}{n:016x}")
 """Several share their first half."""
 GROUPS = {("id",): ("rank",), ("source_id", "target_id"): ("rank", "weight")}
-TYPES = {named(g): entry_type(list(dict.fromkeys(["id", *g])), values) for g, values in GROUPS.items()}
+TYPES = {group_name(g): entry_type(list(dict.fromkeys(["id", *g])), values) for g, values in GROUPS.items()}
 PAIR = "source_id+target_id"
 
 
@@ -47,7 +47,7 @@ def cut(rows: list[Row], places: list[int]) -> list[list[Row]]:
 def entries_of(rows: list[Row], group: tuple[str, ...]) -> np.ndarray:
     held = [(getattr(row, column)[:16], at) for at, row in enumerate(rows) for column in group]
     held = list(dict.fromkeys(held))
-    entries = np.zeros(len(held), TYPES[named(group)])
+    entries = np.zeros(len(held), TYPES[group_name(group)])
     for entry, (half, at) in zip(entries, held, strict=True):
         entry["key"], entry["place"] = int(half, 16), at
         for name in {"id", *group}:
@@ -60,7 +60,7 @@ def entries_of(rows: list[Row], group: tuple[str, ...]) -> np.ndarray:
 
 def bytes_of(parts: list[list[Row]]) -> bytes:
     rows = [row for part in parts for row in part]
-    return build([len(part) for part in parts], {named(g): entries_of(rows, g) for g in GROUPS})
+    return build([len(part) for part in parts], {group_name(g): entries_of(rows, g) for g in GROUPS})
 
 
 def index_of(parts: list[list[Row]]) -> RowIndex:
@@ -88,7 +88,7 @@ def test_rows_are_found_by_what_they_hold(rows: list[Row], cuts: list[int], aske
         (at, n)
         for at, row in enumerate(rows)
         for n, id_ in enumerate(ids)
-        if id_[:16] in (row.source_id[:16], row.target_id[:16])
+        if id_ in (row.source_id, row.target_id)
     )
     assert sorted(zip(found.rows.tolist(), found.whose.tolist(), strict=True)) == expected
     first, every = row_index.distinct(found)
@@ -118,7 +118,7 @@ def test_the_first_by_rank_are_the_same_however_rows_are_cut_into_indexes(
     assert sorted(hits) == sorted(zip(whole.whose.tolist(), whole.rows.tolist(), strict=True))
     expected = []
     for n, id_ in enumerate(ids):
-        held = [at for at, row in enumerate(rows) if id_[:16] in (row.source_id[:16], row.target_id[:16])]
+        held = [at for at, row in enumerate(rows) if id_ in (row.source_id, row.target_id)]
         held.sort(key=lambda at: (-rows[at].rank, -rows[at].weight, at))
         expected += [(n, at) for at in held[:most]]
     assert sorted(hits) == sorted(expected)
@@ -229,7 +229,7 @@ KEYS = np.array([1, 5, 9], np.uint64)
 def small() -> bytes:
     entries = np.zeros(3, TYPES["id"])
     entries["key"], entries["place"] = KEYS, [0, 1, 2]
-    entries["id"]["low"] = KEYS
+    entries["id"]["high"] = entries["id"]["low"] = KEYS
     return build([2, 1], {"id": entries}, {"text": pages_of([2, 1])})
 
 
@@ -250,7 +250,7 @@ def page(**fields: list[int]) -> dict[str, np.ndarray]:
 def places(*of: int) -> dict[str, np.ndarray]:
     entries = np.zeros(len(of), TYPES["id"])
     entries["key"], entries["place"] = KEYS, of
-    entries["id"]["low"] = KEYS
+    entries["id"]["high"] = entries["id"]["low"] = KEYS
     return {"entry.id": entries}
 
 
