@@ -246,6 +246,23 @@ def test_a_snapshot_that_is_removed_while_it_is_searched_is_told(copy: World):
         ids(index, "text_unit", "keyword", "ALICE", 5)
 
 
+def test_a_snapshot_that_is_removed_elsewhere_while_it_is_searched_is_told(
+    town: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """What is read of a shard is fetched when it is looked at."""
+    monkeypatch.setenv("GRAPHRAG_RAY_CACHE", str(tmp_path))
+    monkeypatch.setattr(blobs, "TAIL_BYTES", 1)
+    far = Store("memory://removed")
+    for info in town.store.list():
+        far.write(info.path, town.store.read(info.path))
+    index = open_index(far.url)
+    assert index.searcher.vector_shards("entity")
+    for info in far.list():
+        far.delete(info.path)
+    with pytest.raises(SnapshotRemoved):
+        ids(index, "entity", "vector", "ALICE", 5)
+
+
 def test_what_was_opened_before_a_snapshot_was_removed_can_be_searched_on(copy: World):
     index = copy.open()
     before = ids(index, "text_unit", "keyword", "ALICE", 5)

@@ -18,7 +18,7 @@ from graphrag_ray.base.messages import ChatReply
 from graphrag_ray.base.records import Reference, parse_sections
 from graphrag_ray.query import hybrid_search, vector_search
 from graphrag_ray.query.answer import Answer
-from graphrag_ray.query.method import Dialogues, Question, Search
+from graphrag_ray.query.method import Dialogues, Question, Rows, Search
 from graphrag_ray.query.nearest import Found, fused, nearest
 from graphrag_ray.query.one_context import PHASE
 
@@ -63,6 +63,28 @@ def test_the_nearest_chunks_fill_the_context_in_their_order():
     assert used.records == tuple(Reference("Sources", f"t{i}") for i in range(n)) and 5 < n < 20
     assert 850 < used.n_tokens <= 1000 and used.left_out == 0 and used.phase == PHASE
     assert answer.found and answer.references == used.records[:3] and "[Data: Sources (1)]" in answer.text
+
+
+@pytest.mark.parametrize("ratio", [0.2, 1, 4])
+def test_a_context_is_filled_whatever_the_vocabulary_in_which_the_index_counted(ratio: float):
+    """ratio: tokens of the model that extracted for each of the one that answers."""
+    tables = corpus()
+    for row in tables["text_units"]:
+        row["n_tokens"] = round(ratio * COUNT(row["text"]))
+    (used,) = ask(
+        Snapshot(tables, by_number), vector_search, "What did ALICE do?", context_tokens=1000
+    ).contexts
+    assert 850 < used.n_tokens <= 1000
+
+
+def test_no_more_texts_are_read_than_may_fit():
+    tables = corpus(200)
+    for row in tables["text_units"]:
+        row["n_tokens"] = COUNT(row["text"])
+    snap = Snapshot(tables, by_number)
+    (used,) = ask(snap, vector_search, "What did ALICE do?", context_tokens=1000).contexts
+    read = {id_ for n in snap.needs if isinstance(n, Rows) and "text" in n.columns for id_ in n.ids or ()}
+    assert len(used.records) < len(read) < 2 * len(used.records)
 
 
 @pytest.mark.parametrize("reference", ["[Data: Sources 1, 2]", "[Sources: 1]", "(Data: Sources (2))"])

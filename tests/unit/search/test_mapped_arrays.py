@@ -18,6 +18,7 @@ from graphrag_ray.search.mapped_arrays import (
     MappedArray,
     packed,
     places_in,
+    places_of,
     spread,
     tops,
     unpacked,
@@ -286,3 +287,16 @@ def test_a_changed_file_is_refused_or_read_within_itself(seed: int):
         return
     for array in found.values():
         assert array.whole().nbytes <= len(data)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 400)), max_size=500), st.data())
+def test_ids_with_the_same_first_half_are_told_apart(pairs: list[tuple[int, int]], data: st.DataObject):
+    own = sorted(set(pairs))
+    arrays = {"high": [h for h, _ in own], "low": [n for _, n in own]}
+    packed_arrays = {name: np.array(values, "<u8") for name, values in arrays.items()}
+    packed_arrays["top"] = tops(packed_arrays["high"])
+    found = unpacked(InMemory.of(packed(packed_arrays)), dict.fromkeys(packed_arrays, "<u8"))
+    wanted = data.draw(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 400)), max_size=8))
+    ids = tuple(np.array([pair[half] for pair in wanted], np.uint64) for half in (0, 1))
+    places = places_of(found["high"], found["low"], found["top"], ids)
+    assert places.tolist() == sorted({own.index(pair) for pair in wanted if pair in own})

@@ -1,5 +1,6 @@
 """Single rows of a part: read from the pages that hold them, and from no others."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -243,3 +244,25 @@ def test_files_of_many_parts_are_closed_again(stored, monkeypatch: pytest.Monkey
     assert len(files._files) == 2
     with pytest.raises(FileNotFoundError, match="part-0"):
         files.range(Part("tables/entities/part-0.parquet", 1, 9), 0, 4)
+
+
+def test_a_file_that_others_drive_out_is_read_to_its_end(stored, monkeypatch: pytest.MonkeyPatch):
+    store, _, table = stored
+    monkeypatch.setattr(pages, "MOST_OPEN", 1)
+    files = pages.PartFiles(store)
+    parts = [write_part(store, "entities", table.slice(0, n)) for n in range(1, 5)]
+    right = {part.path: store.read(part.path) for part in parts}
+
+    def look(n: int) -> bool:
+        part = parts[n % len(parts)]
+        return files.range(part, 0, part.bytes) == right[part.path]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(look, range(2_000)))
+
+
+def test_no_memory_is_taken_for_bytes_that_a_file_does_not_have(stored):
+    """An index from a stranger may name any size."""
+    store, part, _ = stored
+    assert len(pages.PartFiles(store).range(part, 0, 1 << 50)) == part.bytes
+    assert pages.PartFiles(store).range(part, part.bytes + 9, part.bytes + 99) == b""
