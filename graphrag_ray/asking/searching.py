@@ -101,6 +101,8 @@ class Searcher:
                 raise blobs.refused(store, part, str(e)) from e
 
         manifest, name = self.reader.manifest, schema.search_table(kind, by)
+        if name in self._opened:
+            return self._opened[name]
         with self._opening, being_read(self.reader.store, manifest):
             if name not in self._opened:
                 if name in manifest.tables:
