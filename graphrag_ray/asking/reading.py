@@ -13,6 +13,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -136,7 +137,7 @@ class Reader:
         with being_read(self.store, self.manifest):
             group = group_name((need.by,) if isinstance(need.by, str) else need.by)
             indexes = self._row_indexes(need.table)
-            if indexes and all(of.index.has(group) for of in indexes):
+            if indexes and all(indexed.index.has(group) for indexed in indexes):
                 return self._indexed(need, group, indexes)
             if not isinstance(need.by, str):
                 return self._by_each(need, need.by)
@@ -198,86 +199,100 @@ class Reader:
         return self._indexes[table]
 
     def _indexed(self, need: Rows, group: str, indexes: Sequence[Indexed]) -> pa.Table:
+        """`rows` by the indexes of a table."""
         numbers = [n for n in need.ids or () if isinstance(n, int)]
         ids = [] if numbers else known([str(id_) for id_ in need.ids or ()])
         high, low = halves(ids)
         if numbers:
             high = np.array([n for n in dict.fromkeys(numbers) if 0 <= n < 1 << 63], np.uint64)
             low = np.zeros_like(high)
-        found = [of.index.found(group, high, low, need.most) for of in indexes]
+        found = [indexed.index.found(group, high, low, need.most) for indexed in indexes]
         if need.most is not None and len(indexes) > 1:
             found = row_index.first_of_each(found, need.most)
-        whole = [(of, *row_index.distinct(entries)) for of, entries in zip(indexes, found, strict=True)]
-        whole = [of_index for of_index in whole if len(of_index[1].rows)]
-        columns = [(column, *of_index) for of_index in whole for column in need.columns]
+        chosen = [
+            (indexed, *row_index.distinct(entries))
+            for indexed, entries in zip(indexes, found, strict=True)
+            if len(entries.rows)
+        ]
+        wanted = [(name, *rows) for rows in chosen for name in need.columns]
         far = self.store.local_path(indexes[0].path) is None
-        read = in_threads if far else map
-        arrays = list(read(lambda x: self._column(need, ids, *x), columns, *([PARTS_AT_ONCE] if far else [])))
-        of = schema_of(need.table, need.columns)
-        n = len(need.columns)
-        tables = [pa.table(arrays[at : at + n], of.names).cast(of) for at in range(0, len(arrays), max(1, n))]
-        return pa.concat_tables([_empty(of), *tables])
+        read = partial(in_threads, threads=PARTS_AT_ONCE) if far else map
+        arrays = list(read(lambda x: self._column(need, ids, *x), wanted))
+        columns, n = schema_of(need.table, need.columns), len(need.columns)
+        tables = [pa.table(arrays[at : at + n], columns.names) for at in range(0, len(arrays), max(1, n))]
+        return pa.concat_tables([_empty(columns), *(table.cast(columns) for table in tables)])
 
     def _column(
-        self, need: Rows, ids: Sequence[str], name: str, of: Indexed, first: Entries, every: Entries
+        self,
+        need: Rows,
+        ids: Sequence[str],
+        name: str,
+        indexed: Indexed,
+        one_of_each: Entries,
+        every: Entries,
     ) -> pa.Array | pa.ChunkedArray:
-        """A column of rows. first: an entry of each row; every: all, by their rows."""
-        field = schema.TABLES[need.table].field(name)
-        inside = name in (first.entry.dtype.names or ())
-        if inside and pa.types.is_list(field.type):
-            if need.only_these and name == need.by:
-                ends = np.searchsorted(every.rows, first.rows, "right")
-                held = strings(ids[at] for at in every.whose.tolist())
-                return pa.ListArray.from_arrays(arrow(np.append(0, ends).astype(np.int32)), held)
-        elif inside and field.type == pa.string():
-            own = first.entry[name]
-            there = (own["high"] > 0) | (own["low"] > 0)
-            array = strings(ids_of(own["high"], own["low"]))
-            return array if there.all() else _null_where(pc.equal(array, "0" * ID_LENGTH), array)
-        elif inside:
-            values = arrow(first.entry[name])
-            try:
-                return _null_where(pc.is_nan(values), values).cast(field.type)
-            except pa.ArrowException as e:
-                raise of.index.source.refused(f"a number is none of column {name}") from e
-        pages = of.index.page_of(name, first.rows)
+        """A column of rows. one_of_each: an entry of each row; every: all entries, by their rows."""
+        column, rows, entry = schema.TABLES[need.table].field(name), one_of_each.rows, one_of_each.entry
+        if name in (entry.dtype.names or ()):
+            if pa.types.is_list(column.type):
+                if need.only_these and name == need.by:
+                    ends = np.searchsorted(every.rows, rows, "right")
+                    held = strings(ids[at] for at in every.whose.tolist())
+                    return pa.ListArray.from_arrays(arrow(np.append(0, ends).astype(np.int32)), held)
+            elif column.type == pa.string():
+                array = strings(ids_of(entry[name]["high"], entry[name]["low"]))
+                return _null_where(pc.equal(array, "0" * ID_LENGTH), array)
+            else:
+                values = arrow(entry[name])
+                try:
+                    return _null_where(pc.is_nan(values), values).cast(column.type)
+                except pa.ArrowException as e:
+                    raise indexed.index.source.refused(f"a number is none of column {name}") from e
+        pages = indexed.index.page_of(name, rows)
         if pages is not None:
-            return self._paged(of, field, pages, first.rows)
-        at = np.searchsorted(of.index.ends, first.rows, "right")
-        before = np.append(0, of.index.ends)
+            return self._paged(indexed, column, pages, rows)
+        return self._by_parts(need, name, indexed, one_of_each)
+
+    def _by_parts(self, need: Rows, name: str, indexed: Indexed, entries: Entries) -> pa.ChunkedArray:
+        """Rows of a column that has no pages of its own."""
+        part_of_row = np.searchsorted(indexed.index.ends, entries.rows, "right")
+        before = np.append(0, indexed.index.ends)
         chunks: list[pa.Array] = []
-        for n in np.unique(at).tolist():
-            part, rows = of.parts[n], first.rows[at == n] - before[n]
+        for n in np.unique(part_of_row).tolist():
+            part, own = indexed.parts[n], part_of_row == n
             if self._is_large(need.table):
-                entry = first.entry["id"][at == n]
-                wanted = strings(sorted(ids_of(entry["high"], entry["low"])))
+                ids = entries.entry["id"][own]
+                wanted = strings(sorted(ids_of(ids["high"], ids["low"])))
                 read = read_rows(self.store, part, [name], "id", wanted)
                 chunks += conformed(self.store, part, read, schema_of(need.table, [name]))[name].chunks
             else:
-                chunks += self._columns(need.table, part, [name])[name].take(arrow(rows)).chunks
-        return pa.chunked_array(chunks, field.type)
+                rows = arrow(entries.rows[own] - before[n])
+                chunks += self._columns(need.table, part, [name])[name].take(rows).chunks
+        return pa.chunked_array(chunks, schema.TABLES[need.table].field(name).type)
 
-    def _paged(self, of: Indexed, field: pa.Field, at: Ints, rows: Ints) -> pa.ChunkedArray:
-        """Rows of a column, of which only the pages that hold them are read. at: the page of each."""
-        wanted = np.unique(at)
-        names = [f"{field.name}/{page}" for page in wanted.tolist()]
-        found = self.kept.of(of.path, names)
+    def _paged(self, indexed: Indexed, column: pa.Field, page_of_row: Ints, rows: Ints) -> pa.ChunkedArray:
+        """Rows of a column, of which only the pages that hold them are read."""
+        wanted = np.unique(page_of_row)
+        names = [f"{column.name}/{page}" for page in wanted.tolist()]
+        found = self.kept.of(indexed.path, names)
         lacking = [n for n, name in enumerate(names) if name not in found]
-        places = of.index.pages(field.name, wanted)
-        by_part = [
-            Wanted(of.parts[n], places.rows[own].tolist(), places.page[own].tolist())
-            for n in np.unique(places.part[lacking]).tolist()
-            for own in [[at for at in lacking if places.part[at] == n]]
+        places = indexed.index.pages(column.name, wanted)
+        by_part: dict[int, list[int]] = {}
+        for n in lacking:
+            by_part.setdefault(int(places.part[n]), []).append(n)
+        asked = [
+            Wanted(indexed.parts[part], places.rows[own].tolist(), places.page[own].tolist())
+            for part, own in by_part.items()
         ]
-        if by_part:
-            read = read_pages(self._files, field, by_part)
-            new = {names[at]: pa.chunked_array([array]) for at, array in zip(lacking, read, strict=True)}
-            self.kept.add(of.path, new)
+        if asked:
+            read = read_pages(self._files, column, asked)
+            new = {names[n]: pa.chunked_array([array]) for n, array in zip(lacking, read, strict=True)}
+            self.kept.add(indexed.path, new)
             found |= new
-        joined = pa.chunked_array([chunk for name in names for chunk in found[name].chunks], field.type)
+        joined = pa.chunked_array([chunk for name in names for chunk in found[name].chunks], column.type)
         before = np.cumsum(places.rows) - places.rows
-        of_row = np.searchsorted(wanted, at)
-        return joined.take(arrow(before[of_row] + rows - places.first[of_row]))
+        place = np.searchsorted(wanted, page_of_row)
+        return joined.take(arrow(before[place] + rows - places.first[place]))
 
     def scan(self, name: str, columns: Sequence[str], of: Callable[[pa.Table], pa.Table]) -> pa.Table:
         """What `of` makes of some columns of a table, part by part: for what no id leads to."""
