@@ -27,7 +27,7 @@ from graphrag_ray.query.method import Rows
 from graphrag_ray.search import row_index
 from graphrag_ray.search.id_halves import halves, ids_of, known
 from graphrag_ray.search.mapped_arrays import Ints
-from graphrag_ray.search.row_index import Entries, RowIndex, group_name
+from graphrag_ray.search.row_index import RowEntries, RowIndex, group_name
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import WHOLE_BYTES, Store
 from graphrag_ray.store.in_threads import in_threads
@@ -82,7 +82,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Indexed:
+class IndexedParts:
     """An index of rows, its path, and the parts that it covers."""
 
     path: str
@@ -97,7 +97,7 @@ class Reader:
     store: Store
     manifest: Manifest
     kept: Kept = field(default_factory=Kept, repr=False, compare=False)
-    _indexes: dict[str, list[Indexed]] = field(default_factory=dict, repr=False, compare=False)
+    _indexes: dict[str, list[IndexedParts]] = field(default_factory=dict, repr=False, compare=False)
     """Of rows, by table."""
     _files: PartFiles = field(init=False, repr=False, compare=False)
 
@@ -175,7 +175,7 @@ class Reader:
     def _is_large(self, table: str) -> bool:
         return sum(part.bytes for part in self.manifest.parts(table)) > LARGE_BYTES
 
-    def _row_indexes(self, table: str) -> list[Indexed]:
+    def _row_indexes(self, table: str) -> list[IndexedParts]:
         """The indexes of a table's rows; [] where there are none. Raises CorruptPart where they are those of
         other parts."""
         if table not in self._indexes:
@@ -194,11 +194,11 @@ class Reader:
                 own = [left.popleft() for _ in index.ends if left]
                 if np.cumsum([p.rows for p in own]).tolist() != index.ends.tolist():
                     raise blobs.refused(self.store, part, "it is of other parts of the table")
-                found.append(Indexed(part.path, index, own))
+                found.append(IndexedParts(part.path, index, own))
             self._indexes[table] = found if not left else []
         return self._indexes[table]
 
-    def _indexed(self, need: Rows, group: str, indexes: Sequence[Indexed]) -> pa.Table:
+    def _indexed(self, need: Rows, group: str, indexes: Sequence[IndexedParts]) -> pa.Table:
         """`rows` by the indexes of a table."""
         numbers = [n for n in need.ids or () if isinstance(n, int)]
         ids = [] if numbers else known([str(id_) for id_ in need.ids or ()])
@@ -227,9 +227,9 @@ class Reader:
         need: Rows,
         ids: Sequence[str],
         name: str,
-        indexed: Indexed,
-        one_of_each: Entries,
-        every: Entries,
+        indexed: IndexedParts,
+        one_of_each: RowEntries,
+        every: RowEntries,
     ) -> pa.Array | pa.ChunkedArray:
         """A column of rows. one_of_each: an entry of each row; every: all entries, by their rows."""
         column, rows, entry = schema.TABLES[need.table].field(name), one_of_each.rows, one_of_each.entry
@@ -253,7 +253,7 @@ class Reader:
             return self._paged(indexed, column, pages, rows)
         return self._by_parts(need, name, indexed, one_of_each)
 
-    def _by_parts(self, need: Rows, name: str, indexed: Indexed, entries: Entries) -> pa.ChunkedArray:
+    def _by_parts(self, need: Rows, name: str, indexed: IndexedParts, entries: RowEntries) -> pa.ChunkedArray:
         """Rows of a column that has no pages of its own."""
         part_of_row = np.searchsorted(indexed.index.ends, entries.rows, "right")
         before = np.append(0, indexed.index.ends)
@@ -270,7 +270,9 @@ class Reader:
                 chunks += self._columns(need.table, part, [name])[name].take(rows).chunks
         return pa.chunked_array(chunks, schema.TABLES[need.table].field(name).type)
 
-    def _paged(self, indexed: Indexed, column: pa.Field, page_of_row: Ints, rows: Ints) -> pa.ChunkedArray:
+    def _paged(
+        self, indexed: IndexedParts, column: pa.Field, page_of_row: Ints, rows: Ints
+    ) -> pa.ChunkedArray:
         """Rows of a column, of which only the pages that hold them are read."""
         wanted = np.unique(page_of_row)
         names = [f"{column.name}/{page}" for page in wanted.tolist()]

@@ -23,7 +23,7 @@ from graphrag_ray.query.method import Hit, Kind, Search
 from graphrag_ray.search import earlier_shards, keyword, vectors
 from graphrag_ray.search.id_halves import known
 from graphrag_ray.search.keyword import KeywordShard
-from graphrag_ray.search.mapped_arrays import InMemory, Source
+from graphrag_ray.search.mapped_arrays import ByteSource, InMemory
 from graphrag_ray.search.ranking import Found
 from graphrag_ray.search.vectors import Floats, VectorShard
 from graphrag_ray.settings.index_settings import Settings, of_index
@@ -88,7 +88,7 @@ class Searcher:
         return own
 
     def _open(
-        self, kind: Kind, by: str, read: Callable[[Source], T], earlier: Callable[[bytes], bytes]
+        self, kind: Kind, by: str, read: Callable[[ByteSource], T], earlier: Callable[[bytes], bytes]
     ) -> list[T]:
         store = self.reader.store
 

@@ -204,12 +204,12 @@ def _sources(
     ways = _ways(given)
     everywhere = {id_ for id_, n in near.items() if n > MOST_CHUNKS} if ways else set()
     rows = yield Rows("entities", ["id", "text_unit_ids"], [id_ for id_ in near if id_ not in everywhere])
-    lists = {row["id"]: row["text_unit_ids"] for row in rows.to_pylist()}
+    lists = {row["id"]: row["text_unit_ids"] or [] for row in rows.to_pylist()}
     held = {c for own in lists.values() for c in own if chunks is None or c in chunks}
     order = yield from _nearest(text, ways, chunks if everywhere else held, most, given)
     if everywhere:
         rows = yield Rows("text_units", ["id", "entity_ids"], order)
-        holds = {row["id"]: everywhere.intersection(row["entity_ids"]) for row in rows.to_pylist()}
+        holds = {row["id"]: everywhere.intersection(row["entity_ids"] or ()) for row in rows.to_pylist()}
         lists |= {id_: [c for c in order if id_ in holds.get(c, ())] for id_ in everywhere}
         held.update(c for c in order if holds.get(c))
     places = {id_: place for place, id_ in enumerate(id_ for id_ in order if id_ in held)}

@@ -37,10 +37,10 @@ from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.search.id_halves import halves, ids_of
 from graphrag_ray.search.languages import WORDS
 from graphrag_ray.search.mapped_arrays import (
+    ByteSource,
     Ints,
     Keys,
     MappedArray,
-    Source,
     packed,
     places_in,
     places_of,
@@ -67,7 +67,7 @@ Postings = Mapping[int, tuple[int, int]]
 class KeywordShard:
     """Arrays as above."""
 
-    source: Source
+    source: ByteSource
     arrays: Mapping[str, MappedArray]
 
     def __len__(self) -> int:
@@ -183,7 +183,7 @@ def of_arrays(
     )
 
 
-def read(source: Source) -> KeywordShard:
+def read(source: ByteSource) -> KeywordShard:
     """A shard. Raises what `source.refused` makes for what is none."""
     arrays = unpacked(source, _TYPES)
     if arrays.keys() != _ARRAYS:

@@ -25,7 +25,7 @@ _APART = 64
 _LENGTH = 8
 
 
-class Source(Protocol):
+class ByteSource(Protocol):
     """The bytes of a file. Of `data`, [bytes] uint8, only what `need` was told may be looked at."""
 
     @property
@@ -57,7 +57,7 @@ class MappedArray:
     """values: [n] or [n, width], of which only what was asked for has been read. Whatever leads out of it is
     an error of the file."""
 
-    source: Source
+    source: ByteSource
     begin: int
     values: npt.NDArray[Any]
 
@@ -116,7 +116,7 @@ def packed(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
     return b"".join([*pieces, head, len(head).to_bytes(_LENGTH, "little")])
 
 
-def unpacked(source: Source, types: Mapping[str, Any]) -> dict[str, MappedArray]:
+def unpacked(source: ByteSource, types: Mapping[str, Any]) -> dict[str, MappedArray]:
     """The arrays of a file, none of which was read yet.
 
     types: what arrays there can be, by their names or what stands before the first dot. Raises what

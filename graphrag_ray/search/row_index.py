@@ -32,10 +32,10 @@ import numpy.typing as npt
 
 from graphrag_ray.search.mapped_arrays import (
     STEP,
+    ByteSource,
     Ints,
     Keys,
     MappedArray,
-    Source,
     packed,
     tops,
     unpacked,
@@ -61,7 +61,7 @@ def entry_type(ids: Sequence[str], numbers: Sequence[str]) -> np.dtype[Any]:
 
 
 @dataclass(frozen=True)
-class Entries:
+class RowEntries:
     """Rows that hold ids. rows: counted over the index; whose: which of the wanted ids each holds; entry: of
     `entry_type`."""
 
@@ -69,8 +69,8 @@ class Entries:
     whose: Ints
     entry: npt.NDArray[Any]
 
-    def taken(self, places: Ints) -> Entries:
-        return Entries(self.rows[places], self.whose[places], self.entry[places])
+    def taken(self, places: Ints) -> RowEntries:
+        return RowEntries(self.rows[places], self.whose[places], self.entry[places])
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class PagesOf:
 
 @dataclass(frozen=True)
 class RowIndex:
-    source: Source
+    source: ByteSource
     arrays: Mapping[str, MappedArray]
 
     @cached_property
@@ -106,7 +106,7 @@ class RowIndex:
     def has(self, group: str) -> bool:
         return f"entry.{group}" in self.arrays
 
-    def found(self, group: str, high: Keys, low: Keys, most: int | None = None) -> Entries:
+    def found(self, group: str, high: Keys, low: Keys, most: int | None = None) -> RowEntries:
         """Rows that hold one of these ids; of each at most so many, the first by rank. A row that holds
         several occurs with each."""
         entries, top = self.arrays[f"entry.{group}"], self.arrays[f"top.{group}"].whole()
@@ -128,7 +128,7 @@ class RowIndex:
         rows = entry["place"].astype(np.int64)
         if len(rows) and rows.max() >= self.n_rows:
             raise self.source.refused("an entry is of no row")
-        return Entries(rows, whose, entry)
+        return RowEntries(rows, whose, entry)
 
     def _among(
         self,
@@ -185,13 +185,13 @@ class RowIndex:
         return PagesOf(part, first, last - first, found)
 
 
-def distinct(found: Entries) -> tuple[Entries, Entries]:
+def distinct(found: RowEntries) -> tuple[RowEntries, RowEntries]:
     """An entry of each row, by rows; and all of them, by rows."""
     every = found.taken(np.argsort(found.rows, kind="stable"))
     return every.taken(np.unique(every.rows, return_index=True)[1]), every
 
 
-def first_of_each(found: Sequence[Entries], most: int) -> list[Entries]:
+def first_of_each(found: Sequence[RowEntries], most: int) -> list[RowEntries]:
     """Of what several indexes found, for each wanted id so many entries at most, the first by rank."""
     of = np.repeat(np.arange(len(found)), [len(entries.rows) for entries in found])
     rows, whose = (np.concatenate([getattr(e, name) for e in found]) for name in ("rows", "whose"))
@@ -231,7 +231,7 @@ def build(
     return packed(arrays)
 
 
-def read(source: Source, entries: Mapping[str, np.dtype[Any]]) -> RowIndex:
+def read(source: ByteSource, entries: Mapping[str, np.dtype[Any]]) -> RowIndex:
     """An index of rows. entries: of each group that there can be. Raises what `source.refused` makes."""
     types: dict[str, Any] = {"parts": "<i8", "top": "<u8"}
     types |= {"first": "<u4", "page": PAGE} | {f"entry.{group}": of for group, of in entries.items()}

@@ -15,7 +15,7 @@ or, where there are very many, in place of the last:
                next 64
     spread     how far the numbers of each vector less the mean are from zero, on average
 
-A question goes through all signs, which takes a thirty-second of the bytes, and keeps the vectors that differ
+A question goes through all signs, which takes a sixteenth of the bytes, and keeps the vectors that differ
 in fewest; of these it keeps those whose signs, times their spread, have the highest products with it; and of
 these it computes the scores. A sign for each dimension is the coarsest product quantisation (Jégou, Douze and
 Schmid 2011, "Product Quantization for Nearest Neighbor Search"), and products with whole questions are the
@@ -35,10 +35,10 @@ import numpy.typing as npt
 
 from graphrag_ray.search.id_halves import halves, ids_of
 from graphrag_ray.search.mapped_arrays import (
+    ByteSource,
     Ints,
     Keys,
     MappedArray,
-    Source,
     packed,
     places_of,
     tops,
@@ -69,7 +69,7 @@ _KINDS = (_IDS | {"exact"}, _IDS | {"vectors", "mean", "signs", "spread"})
 class VectorShard:
     """Arrays as above; vectors: [records, dimensions]."""
 
-    source: Source
+    source: ByteSource
     arrays: Mapping[str, MappedArray]
     vectors: MappedArray
 
@@ -133,7 +133,7 @@ def build(ids: Sequence[str], vectors: Floats, signs: bool = False) -> bytes:
     return packed(arrays)
 
 
-def read(source: Source) -> VectorShard:
+def read(source: ByteSource) -> VectorShard:
     """A shard. Raises what `source.refused` makes for what is none."""
     arrays = unpacked(source, _TYPES)
     if arrays.keys() not in _KINDS:

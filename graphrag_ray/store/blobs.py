@@ -23,7 +23,7 @@ import re
 import struct
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -212,8 +212,10 @@ def check(store: Store, path: str) -> None:
 
 def forget(store: Store, paths: Iterable[str]) -> None:
     """Delete the copies that this machine has of a remote store's parts. Raises StoreError."""
-    blobs = (path for path in paths if is_blob(path) and store.local_path(path) is None)
-    local_cache.forget(_name(store, path) for path in blobs)
+    for path in paths:
+        if is_blob(path) and store.local_path(path) is None:
+            # Earlier versions named copies by the part alone.
+            local_cache.forget([_name(store, path), path.rsplit("/", 1)[-1]])
 
 
 class _Mapped:
@@ -293,7 +295,7 @@ def _name(store: Store, path: str) -> str:
 
 
 @contextlib.contextmanager
-def _told(store: Store, part: Part) -> Any:
+def _told(store: Store, part: Part) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as e:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from graphrag_ray.search import row_index
 from graphrag_ray.search.id_halves import halves, ids_of, known
 from graphrag_ray.search.mapped_arrays import STEP, InMemory, packed, unpacked
-from graphrag_ray.search.row_index import PAGE, Entries, RowIndex, build, entry_type, group_name, read
+from graphrag_ray.search.row_index import PAGE, RowEntries, RowIndex, build, entry_type, group_name, read
 
 IDS = st.integers(0, 40).map(lambda n: f"{n * 2**61 % 2**64:016x}{n:016x}")
 """Several share their first half."""
@@ -310,6 +310,6 @@ def test_what_is_no_index_is_refused(data: bytes):
 
 
 def test_nothing_found_is_nothing_chosen():
-    none = Entries(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, TYPES["id"]))
+    none = RowEntries(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, TYPES["id"]))
     assert [len(of.rows) for of in row_index.first_of_each([none, none], 3)] == [0, 0]
     assert [len(of.rows) for of in row_index.distinct(none)] == [0, 0]

@@ -514,7 +514,9 @@ def test_copies_are_forgotten_by_name(far: Store, kept: Path):
     first, second = written(far), written(far, "cd34")
     for part in (first, second):
         blobs.opened(far, part)
-    blobs.forget(far, [first.path, "tables/t/part-1.parquet"])
+    earlier = "tables/t/part-ab12-99.arrow"  # copies of earlier versions have the name of the part
+    (kept / "part-ab12-99.arrow").write_bytes(b"of a purged document")
+    blobs.forget(far, [first.path, earlier, "tables/t/part-1.parquet"])
     assert names_in(kept) == {copy_of(far, second)}
 
 
