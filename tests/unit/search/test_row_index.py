@@ -149,6 +149,15 @@ def test_of_an_index_only_what_is_asked_for_is_read(watched: Any):
     assert needed.sum() <= (2 * STEP + 3) * entry.values.itemsize < entry.values.nbytes / 4
 
 
+def test_ten_thousand_ids_are_found_at_once():
+    ids = [f"{n:016x}" * 2 for n in range(12_000)]
+    index = index_of([[Row(id_, ids[0], ids[1], 1.0, 0.0) for id_ in ids]])
+    asked = ids[:10_000:-1] + ids[10_000:0:-1]
+    found = index.found("id", *halves(asked))
+    assert [asked[at] for at in found.whose.tolist()] == asked
+    assert [ids[row] for row in found.rows.tolist()] == asked
+
+
 def test_the_order_in_which_rows_are_told_changes_no_byte():
     ids = [f"{n:016x}" * 2 for n in range(9)]
     rows = [Row(i, ids[n % 3], ids[(n + 1) % 4], n % 2, 0.0) for n, i in enumerate(ids)]
