@@ -77,6 +77,13 @@ SHOWN: Mapping[str, str] = {
     "drift_primer": "DRIFT search: a first answer from reports, and what to look up.",
     "drift_local": "DRIFT search: the answer to one of these follow-up questions.",
     "condense": "A question that leans on the conversation before it, written out.",
+    "corpus_description": "`evaluate questions`: a description of the corpus, where none is given.",
+    "personas": "`evaluate questions`: people who would use the corpus.",
+    "tasks": "`evaluate questions`: tasks of one of them.",
+    "corpus_questions": "`evaluate questions`: what they would ask for one task.",
+    "judge": "`evaluate compare`: which of two answers is better by a criterion.",
+    "answer_claims": "`evaluate compare`: the factual claims of an answer.",
+    "correct_answer": "`evaluate answers`: does an answer say what the correct one says?",
     "correct": "The turn after a reply that could not be used, here one to `map`.",
 }
 """By prompt, in the order of the page."""

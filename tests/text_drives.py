@@ -42,6 +42,20 @@ from graphrag_ray.graph.aliases import parse_names
 from graphrag_ray.graph.descriptions import describe, describe_spec, layer
 from graphrag_ray.graph.merge import ExtractedFrom, entity_instance_rows, relationship_instance_rows
 from graphrag_ray.graph.merge_claims import claim_rows
+from graphrag_ray.judging.answer_claims import answer_claims, answer_claims_spec
+from graphrag_ray.judging.answer_metrics import answer_scores
+from graphrag_ray.judging.claim_clusters import agreement, clusters, distinct
+from graphrag_ray.judging.corpus_questions import (
+    corpus_description,
+    corpus_questions,
+    description_spec,
+    question_specs,
+)
+from graphrag_ray.judging.correct_answer import correct_spec, is_correct
+from graphrag_ray.judging.head_to_head import is_swapped, reliability, win_rates
+from graphrag_ray.judging.judge_dialogue import judge, judge_spec
+from graphrag_ray.judging.judgements import JUDGEMENTS
+from graphrag_ray.judging.retrieval_metrics import retrieval_scores
 from graphrag_ray.offline import answer as offline_answer
 from graphrag_ray.offline.prune_names import weak_names
 from graphrag_ray.offline.question_terms import why_nothing
@@ -64,7 +78,7 @@ from graphrag_ray.reports.about_corpus import (
 from graphrag_ray.reports.report_dialogue import full_content, report, report_spec
 from graphrag_ray.search.words import words
 from graphrag_ray.settings.index_settings import Chunking, Input, as_about
-from graphrag_ray.settings.prompts import PLACEHOLDERS, load_prompts
+from graphrag_ray.settings.prompts import PLACEHOLDERS, load_criteria, load_prompts
 from graphrag_ray.settings.settings_file import parse_settings
 
 Drive = Callable[[str], Any]
@@ -335,11 +349,74 @@ def streamed(text: str) -> str:
     return "".join(written.add(text[at : at + 100]) for at in range(0, len(text), 100))
 
 
+# judging
+
+
+def judged(text: str) -> Any:
+    """What the text is asked for as a question and answers, and read as where it is the reply."""
+    reason = json.dumps({"winner": 1, "reason": text})
+    dialogues = (
+        lambda: judge(text, text, (text, text[1:]), judge_spec(SETTINGS, PROMPTS), 1),
+        lambda: is_correct(text, [text, text[1:]], text, correct_spec(SETTINGS, PROMPTS)),
+        lambda: corpus_description(text, description_spec(SETTINGS, PROMPTS)),
+    )
+    return [
+        played(start(), reply, ended)
+        for start in dialogues
+        for reply in (text, reason)
+        for ended in ("stop", "length")
+    ]
+
+
+def claimed(text: str) -> Any:
+    """The claims of an answer, where the text is the reply, and where a reply lists it."""
+    listed = json.dumps({"claims": [{"claim": text}, text, {"claim": text[::-1]}]})
+    spec = answer_claims_spec(SETTINGS, PROMPTS)
+    replies = (text, listed, json.dumps({"claims": [text]}))
+    found = [played(answer_claims(text, text, spec), r, e) for r in replies for e in ("stop", "length")]
+    claims_made = distinct([claim for one in found for claim in one or []])
+    return found, clusters(claims_made)
+
+
+def corpus_asked(text: str) -> Any:
+    """Questions on a corpus that the text describes, where it stands in every list."""
+    specs = question_specs(SETTINGS, PROMPTS)
+
+    def reply(request: ChatRequest) -> ChatReply:
+        key = {"corpus_questions": "questions"}.get(name := request.first or request.prompt, name)
+        entry = key.removesuffix("s")
+        return ChatReply(json.dumps({key: [{entry: text}, {entry: f"{text} {entry}"}]}))
+
+    answers = (reply, lambda request: ChatReply(text))
+    asked_for = (corpus_questions(text, (2, 1, 3), specs) for _ in answers)
+    return [
+        quietly(lambda questions=questions, answer=answer: Snapshot({}, answer=answer).run(questions))
+        for questions, answer in zip(asked_for, answers, strict=True)
+    ]
+
+
+def measured(text: str) -> Any:
+    """An answer and what was retrieved, against what is right."""
+    scores = answer_scores(text, [text[::2], "Orla Quist"]), answer_scores("Orla Quist", [text])
+    return scores, retrieval_scores([text, "b"], {text}, [text, text[1:]], ["Orla Quist"], [text, text[1:]])
+
+
+def compared(text: str) -> Any:
+    """Verdicts on a question, criterion and conditions that are called so."""
+    row = {"question_id": text, "criterion": text, "replicate": 0, "winner": text, "reason": text}
+    row |= {"first": text, "second": f"{text}2", "swapped": is_swapped(text, 0)}
+    judgements = pa.Table.from_pylist([row, row | {"winner": "", "replicate": 1}], JUDGEMENTS)
+    counts = {(text, text): 2.0, (text, f"{text}2"): 1.0}
+    figures = (win_rates(judgements, [(text, f"{text}2")]), reliability(judgements))
+    return [table.to_pylist() for table in figures], agreement(counts, judgements, text)
+
+
 # offline, forecast
 
 
-def offline(prompt: str) -> Drive:
-    """The offline engine's reply to a prompt that is filled with the text; contexts are written by us."""
+def offline(prompt: str, **given: str) -> Drive:
+    """The offline engine's reply to a prompt that is filled with the text; contexts, and what is given, are
+    written by us."""
 
     def drive(text: str) -> str:
         variables = dict.fromkeys(PLACEHOLDERS[prompt], text) | DELIMITERS
@@ -349,7 +426,7 @@ def offline(prompt: str) -> Drive:
             heading = records.heading("Answers", ("id", "score", "answer"))
             variables["answers"] = heading + records.line([1, 50, text])
         variables |= {"max_tokens": "500", "n_follow_ups": "3", "entity_types": "person, concept"}
-        variables |= {"kind": "entity"}
+        variables |= {"kind": "entity", "n": "3"} | given
         return offline_answer(ChatRequest(prompt, (), CallParameters("default", "offline-1"), variables)).text
 
     return drive
@@ -400,12 +477,20 @@ DRIVES: Mapping[str, Mapping[str, Drive]] = {
         "evidence": evidenced,
         "streamed": streamed,
     },
+    "judging": {
+        "judge": judged,
+        "claims": claimed,
+        "corpus questions": corpus_asked,
+        "metrics": measured,
+        "comparison": compared,
+    },
     "offline": {
         **{
             prompt: offline(prompt)
             for prompt in PLACEHOLDERS
             if prompt not in ("extract_examples", "correct")
         },
+        **{f"judge by {name}": offline("judge", criterion=text) for name, text in load_criteria().items()},
         "embed": lambda t: embed_many([t, t[:9]]),
         "why nothing": why_nothing,
     },

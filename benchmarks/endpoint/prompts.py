@@ -26,6 +26,13 @@ CHAT_KINDS = (
     "drift_primer",
     "drift_local",
     "condense",
+    "corpus_description",
+    "personas",
+    "tasks",
+    "corpus_questions",
+    "judge",
+    "answer_claims",
+    "correct_answer",
     "correct",
     "other",
 )
@@ -40,6 +47,25 @@ _STARTS = (
     ("# The question to write a report's paragraph for", "drift_hypothesis"),
     ("Your last reply could not be used", "correct"),
 )
+_ENDS = (
+    ("Describe the corpus in one paragraph", "corpus_description"),
+    ("different users of this corpus", "personas"),
+    ("different tasks of this user", "tasks"),
+    ("questions about the corpus as a whole", "corpus_questions"),
+    ("Which of the two answers to the question is better", "judge"),
+    ("List every factual claim of the answer above", "answer_claims"),
+    ("Is this answer correct? Y or N", "correct_answer"),
+)
+"""Of prompts of an evaluation, by their last line: what stands before it may hold anything."""
+_MARKS = (
+    ("<ANSWER_HELPFULNESS>", "map"),
+    ("----- end of the answers -----", "reduce"),
+    ('{"ratings": [', "rate"),
+    ('"follow_ups": [', "drift_primer"),
+    ('{"points": [', "map_points"),
+    ("----- end of the data -----", "answer"),
+)
+"""Of prompts that begin with the question."""
 NEW_QUESTION = "# The new question"
 _DESCRIBE = ("The entity: ", "The relationship: ")
 
@@ -49,21 +75,15 @@ def kind_of(text: str) -> str:
     for start, kind in _STARTS:
         if text.startswith(start):
             return kind
+    last = text.rpartition("\n")[2]
+    for words, kind in _ENDS if text.startswith("# ") else ():
+        if words in last:
+            return kind
     if text.startswith(_DESCRIBE) and "The text to merge, one description a line" in text:
         return "describe"
-    if text.startswith("# Question"):
-        if "<ANSWER_HELPFULNESS>" in text:
-            return "map"
-        if "----- end of the answers -----" in text:
-            return "reduce"
-        if '{"ratings": [' in text:
-            return "rate"
-        if '"follow_ups": [' in text:
-            return "drift_primer"
-        if '{"points": [' in text:
-            return "map_points"
-        if "----- end of the data -----" in text:
-            return "answer"
+    for mark, kind in _MARKS if text.startswith("# Question") else ():
+        if mark in text:
+            return kind
     if text.startswith("# The user's question") and '"follow_ups": [' in text:
         return "drift_local"
     if text.startswith("# Conversation") and NEW_QUESTION in text:

@@ -26,10 +26,13 @@ CHARS_PER_ENTITY = 420
 PHRASES = 0.5
 """Share of an extraction's entities that are no names, where there are enough names."""
 MOST_ENTITIES = 60
+CHARS_PER_CLAIM = 110
+MOST_CLAIMS = 40
 _DELIMITERS = re.compile(r"(\S+) between records and (\S+) at the end")
 _TYPES = re.compile(r"each of one of the types (.+?), then all relationships")
 _HEADING = re.compile(r"^-----([A-Za-z]+)-----$")
 _REFERENCE = re.compile(r"\[Data: [^\]]{1,80}\]")
+_N = re.compile(r"(?:Describe|Write) (\d{1,3}) ")
 
 Rows = list[list[str]]
 
@@ -37,7 +40,8 @@ Rows = list[list[str]]
 def write(messages: Messages, body: Mapping[str, Any], seed: int, yes: float, vocabulary: str) -> str:
     """The reply to a conversation.
 
-    body: for logit_bias and response_format; seed: of the request; yes: share of glean checks with Y.
+    body: for logit_bias and response_format; seed: of the request; yes: share of Y among replies of one
+    letter.
     """
     if (told := peer_answers.told(messages)) is not None:
         return told
@@ -47,7 +51,7 @@ def write(messages: Messages, body: Mapping[str, Any], seed: int, yes: float, vo
     kind = kind_of(messages[-1][1])
     if bias := body.get("logit_bias"):
         return _forced(words_of_bias(bias, vocabulary), rng.random() < yes)
-    if kind == "glean_check":
+    if kind in ("glean_check", "correct_answer"):
         return "Y" if rng.random() < yes else "N"
     asked, text = asked_first(messages)
     if kind == "glean":
@@ -222,6 +226,53 @@ def _reduce(text: str, rng: Random) -> str:
     return "\n\n".join(parts or [prose.lorem(200, rng)])
 
 
+def _corpus_description(text: str, rng: Random) -> str:
+    titles = re.findall(r"^- ([^:\n]{1,80})", text, re.MULTILINE)[:6]
+    about = f", among other things on {'; '.join(map(prose.clean, titles))}" if titles else ""
+    return f"The corpus is a collection of texts{about}. {prose.lorem(rng.randint(60, 120), rng)}"
+
+
+def _listed(key: str, entry: str, beginning: str, ending: str) -> Callable[[str, Random], str]:
+    """A writer of lists with exactly as many entries as the prompt asks for, which all differ."""
+
+    def writer(text: str, rng: Random) -> str:
+        wanted = _N.search(text.rpartition("\n")[2])
+        known = [name for name, _ in prose.names(_between(text, "# The corpus", "\n----- end of"))]
+        n = int(wanted.group(1)) if wanted else 5
+        told: dict[str, None] = {}
+        while len(told) < n:
+            about = f"{rng.choice(known)} and " if known else ""
+            rest = prose.lorem(rng.randint(15, 40), rng).rstrip(".").lower()
+            told[f"{beginning} {about}{rest}{ending}"] = None
+        return orjson.dumps({key: [{entry: one} for one in told]}).decode()
+
+    return writer
+
+
+def _judge(text: str, rng: Random) -> str:
+    """14 % ties, and 10 points more for answer 1 than for answer 2, whatever they say."""
+    winner = rng.choices((0, 1, 2), (14, 48, 38))[0]
+    reason = ""
+    for n in (1, 2):
+        answer = _between(text, f"\n# Answer {n}\n", f"\n----- end of answer {n}")
+        told = prose.words(prose.clean(_REFERENCE.sub("", answer)), rng.randint(8, 16))
+        reason += f"Answer {n} tells of this: {told}. "
+    reason += f"Answer {winner} does better." if winner else "They hardly differ."
+    return orjson.dumps({"reason": reason, "winner": winner}).decode()
+
+
+def _answer_claims(text: str, rng: Random) -> str:
+    """About one for every 110 characters of an answer, at most 40: a long answer has 10 or more."""
+    answer = _REFERENCE.sub("", _between(text, "\n# Answer\n", "\n----- end of the answer"))
+    n = min(MOST_CLAIMS, round(len(answer) / CHARS_PER_CLAIM * rng.uniform(0.8, 1.2)))
+    claims = dict.fromkeys(prose.words(prose.clean(s), 30) for s in re.split(r"(?<=[.?!])\s|\n", answer))
+    claims.pop("", None)
+    told = [f"{claim}." for claim in claims][:n]
+    while len(told) < n:
+        told.append(f"{prose.lorem(25, rng).rstrip('.')}, as number {len(told) + 1} says.")
+    return orjson.dumps({"claims": [{"claim": claim} for claim in told]}).decode()
+
+
 def _other(response_format: Any, rng: Random) -> str:
     text = prose.lorem(min(2000, round(rng.lognormvariate(5.3, 0.6))), rng)
     form = response_format if isinstance(response_format, dict) else {}
@@ -257,6 +308,12 @@ _WRITERS: Mapping[str, Callable[[str, Random], str]] = {
     "drift_hypothesis": lambda text, rng: prose.lorem(80, rng),
     "drift_primer": _step,
     "drift_local": _step,
+    "corpus_description": _corpus_description,
+    "personas": _listed("personas", "persona", "Somebody who wants to know about", "."),
+    "tasks": _listed("tasks", "task", "Find out about", "."),
+    "corpus_questions": _listed("questions", "question", "What do the texts say about", "?"),
+    "judge": _judge,
+    "answer_claims": _answer_claims,
     "condense": lambda text, rng: text.rpartition(NEW_QUESTION)[2].partition("\n----- end of")[0].strip(),
 }
 

@@ -267,7 +267,7 @@ class Index:
             search = following(search)
         stages = methods.stages(method, (query or self.settings.query).dynamic, bool(history))
         require_known(self.settings, stages, self.manifest.settings)
-        given = self._given
+        given = self.given
         if query is not None:
             given = replace(given, settings=given.settings.model_copy(update={"query": query}))
         asked = Question(question, level, tuple(where), tuple(history))
@@ -277,7 +277,7 @@ class Index:
     def warm(self, method: str = methods.DEFAULT, level: str | int | None = None) -> None:
         """Load what a question takes, so that the first one does not wait for it. Where an answer costs
         nothing, that is a question: its tables and counts of tokens are those of others."""
-        self._given.count(" ")
+        self.given.count(" ")
         if self._answers_offline:
             with suppress(GraphRagError):  # the first question will say it
                 self.ask("What are the main themes?", level, method=method)
@@ -346,7 +346,8 @@ class Index:
         return replace(answer, phases=phases, notes=notes, seconds=time.monotonic() - started)
 
     @cached_property
-    def _given(self) -> Given:
+    def given(self) -> Given:
+        """What a way of answering knows beforehand."""
         model = self.settings.model(self.settings.model_name("map"))
         vocabulary = vocabulary_for(model.model, model.tokenizer).name
         before = self.manifest.settings
@@ -405,7 +406,7 @@ class Index:
         from graphrag_ray.query.asked_hierarchy import asked_hierarchy, communities_of, reports_of
         from graphrag_ray.query.levels import levels, units
 
-        kind = asked_hierarchy(self._given, hierarchy)
+        kind = asked_hierarchy(self.given, hierarchy)
         communities, reports = (
             self.table(need.table, need.columns) for need in (communities_of(kind), reports_of(kind))
         )
@@ -414,7 +415,7 @@ class Index:
 
     def cited(self, references: Iterable[Reference]) -> list[Cited]:
         """Section, short number and name of each cited record, section by section."""
-        return named(references, self._rows, self._given.settings.chunking.prepended_metadata)
+        return named(references, self._rows, self.given.settings.chunking.prepended_metadata)
 
     def numbers(self, references: Iterable[Reference]) -> dict[Reference, int]:
         """The short number of each record; those that the snapshot does not hold are left out."""
@@ -437,7 +438,7 @@ class Index:
             self._check_there()
         contexts = answer.contexts if answer else ()
         shown = {r.id for used in contexts for r in used.records if r.section == "Sources"}
-        columns = self._given.settings.chunking.prepended_metadata
+        columns = self.given.settings.chunking.prepended_metadata
         found = under(references, self._rows, shown=shown, columns=columns)
         return specific(found, answer) if answer else found
 

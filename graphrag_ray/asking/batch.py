@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,14 +19,13 @@ from typing import Any
 import orjson
 
 from graphrag_ray.asking.ask import MAX_QUESTION_CHARACTERS, Index
+from graphrag_ray.asking.question_engine import QuestionEngine
 from graphrag_ray.asking.question_files import QUESTION_COLUMNS, AnswersFile, Posed, posed_of, read_questions
 from graphrag_ray.asking.question_sweep import Batch, QuestionSweep
 from graphrag_ray.base.errors import FAILED_ITEMS, GraphRagError, LockHeld, StoreError
 from graphrag_ray.base.urls import shown
-from graphrag_ray.engine.executor import Executor, SweepProgress
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.given_rows import GivenRows, rows_of_batch
-from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.probing import probed
 from graphrag_ray.engine.ray.discovery import will_be_private
@@ -34,11 +33,9 @@ from graphrag_ray.engine.ray.jobs import submitted
 from graphrag_ray.engine.reply_cache import FEW, MANY, tidy
 from graphrag_ray.engine.spending import Spending, check_prices
 from graphrag_ray.engine.stopping import Stop, listening
-from graphrag_ray.engine.work import WAITED_FOR_S
 from graphrag_ray.indexing.run import iso
 from graphrag_ray.indexing.run_record import MEANINGS, ending
 from graphrag_ray.query import methods
-from graphrag_ray.settings.index_settings import Settings
 from graphrag_ray.store import locks
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.runs import RUNNING
@@ -85,16 +82,24 @@ def answer_batch(
             posed = questions
             if isinstance(posed, str):
                 posed = read_questions(posed, settings.storage.of(posed), MAX_QUESTION_CHARACTERS)
-            if _asks_from_here(on_ray, address):
+            if asks_from_here(on_ray, address):
                 models = probed(models, settings, ANSWERING, bool(work.list("work")), observer.note)
             sweep = QuestionSweep(index, posed, work, method, level, tuple(where))
-            own = held.enter_context(_locked(file.work, note, patience_s))
+            own = held.enter_context(locked(file.work, note, patience_s))
         stop = Stop(say=observer.note)
-        engine = _Engine(work, settings, models, lambda p: observer.progress(sweep.progress(p)), stop)
+        engine = QuestionEngine(
+            work,
+            settings,
+            models,
+            lambda p: observer.progress(sweep.progress(p)),
+            stop,
+            settings.run.max_failed_fraction,
+            Spending(settings.budget, time.monotonic()),
+        )
         with (
             _told(file.work, own, {"snapshot": index.manifest.number, "questions": len(posed)}) as told,
-            nullcontext(own) if work == file.work else _locked(work, note, patience_s) as lock,
-            engine.on_ray(address) if on_ray or address else engine.here() as executor,
+            nullcontext(own) if work == file.work else locked(work, note, patience_s) as lock,
+            engine.opened(on_ray, address) as executor,
             observer,
             listening(stop),
         ):
@@ -141,7 +146,7 @@ ANSWERING = ("map", "reduce", "answer")
 """Stages without whose models there are no answers."""
 
 
-def _asks_from_here(on_ray: bool, address: str | None) -> bool:
+def asks_from_here(on_ray: bool, address: str | None) -> bool:
     """Whether models are asked with this process's keys."""
     return not (on_ray or address) or will_be_private(address)
 
@@ -154,7 +159,7 @@ MERGED_WITHIN_S = 10.0
 LOOK_S = 0.2
 
 
-def _locked(work: Store, note: str, within_s: float) -> locks.Lock:
+def locked(work: Store, note: str, within_s: float) -> locks.Lock:
     """Raises LockHeld where somebody else has the lock for longer."""
     until = time.monotonic() + within_s
     while True:
@@ -234,54 +239,3 @@ def _outcome(started: float, told: Mapping[str, Any]) -> bytes:
         "ended_at": None if code is None else iso(time.time()),
     }
     return orjson.dumps(every, option=orjson.OPT_INDENT_2)
-
-
-@dataclass(frozen=True)
-class _Engine:
-    """Where the dialogues of a batch run. store: of their journal."""
-
-    store: Store
-    settings: Settings
-    models: Models
-    on_progress: Callable[[SweepProgress], None]
-    stop: Stop
-
-    @contextmanager
-    def here(self) -> Iterator[Executor]:
-        run = self.settings.run
-        yield LocalExecutor(
-            self.store,
-            self.models,
-            run.max_failed_fraction,
-            min(run.flush_s, WAITED_FOR_S),
-            on_progress=self.on_progress,
-            spending=Spending(self.settings.budget, time.monotonic()),
-            stop=self.stop,
-        )
-
-    @contextmanager
-    def on_ray(self, address: str | None) -> Iterator[Executor]:
-        # Ray is imported here: it takes a second.
-        from graphrag_ray.engine.ray.cluster import connected
-        from graphrag_ray.engine.ray.nodes import check_nodes
-        from graphrag_ray.engine.ray.ray_executor import RayExecutor
-
-        run, private = self.settings.run, will_be_private(address)
-        with connected(address):
-            fit = set() if private else check_nodes(self.store, [])
-            executor = RayExecutor(
-                self.store,
-                self.models,
-                run.max_failed_fraction,
-                run.flush_s,
-                run.workers_per_node,
-                self.on_progress,
-                Spending(self.settings.budget, time.monotonic()),
-                self.stop,
-                fit=fit,
-            )
-            executor.start()
-            try:
-                yield executor
-            finally:
-                executor.close()

@@ -84,7 +84,7 @@ def read_questions(url: str, options: Mapping[str, Any], most_characters: int) -
     or no question, and for an id that two rows have.
     """
     at = shown(url)
-    table, column = _opened(at, _content(url, options))
+    table, column = _opened(at, content_of(url, options))
     return posed_of(table.rows, at, column, most_characters)
 
 
@@ -107,7 +107,8 @@ def posed_of(given: Iterable[Row], at: str, column: str, most_characters: int) -
     return posed
 
 
-def _content(url: str, options: Mapping[str, Any]) -> bytes:
+def content_of(url: str, options: Mapping[str, Any]) -> bytes:
+    """The bytes of a file. Raises UsageError where it cannot be read."""
     try:
         fs, path = open_elsewhere(url, options)
         return bytes(fs.cat_file(path))

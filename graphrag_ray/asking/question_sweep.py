@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -60,6 +60,26 @@ class Batch:
     seconds: float
 
 
+def swept(
+    executor: Executor, store: Store, ask_all: Callable[[Feed], Coroutine[Any, Any, None]]
+) -> Accounts:
+    """One sweep, of all dialogues that a coroutine asks for; it closes the feed. store: of the journal.
+
+    Raises as `Executor.sweep`, and what the coroutine raises."""
+    work: Work[Any] = Work(JOURNAL, started, label, returns=True)
+    journal = JournalIndex.load(store, JOURNAL)
+    feed = Feed(work, store, journal)
+    background = Background()
+    asking = background.run(ask_all(feed))
+    try:
+        sweep = executor.sweep(work, feed, journal)
+        asking.ended.result()
+    finally:
+        asking.cancel()
+        background.close()
+    return sweep.accounts
+
+
 class QuestionSweep:
     """Equal questions are asked once.
 
@@ -74,10 +94,11 @@ class QuestionSweep:
         method: str,
         level: str | int | None,
         where: Sequence[str],
+        more: Callable[[Answer], Mapping[str, Any]] = lambda _: {},
     ) -> None:
-        """store: of the journal."""
+        """store: of the journal; more: columns beside those of `ANSWERS`, of questions that are answered."""
         self._index, self._posed, self._store = index, posed, store
-        self._method, self._level, self._where = method, level, where
+        self._method, self._level, self._where, self._more = method, level, where, more
         self._times = Counter(p.text for p in posed if not p.fault)
         self._first: dict[str, int] = {}
         for number, p in enumerate(posed):
@@ -94,18 +115,7 @@ class QuestionSweep:
     def run(self, executor: Executor) -> Accounts:
         """Ask all. Raises as `Executor.sweep`; what reading the index raises; UsageError where no question
         can be asked in this way."""
-        work: Work[Any] = Work(JOURNAL, started, label, returns=True)
-        journal = JournalIndex.load(self._store, JOURNAL)
-        feed = Feed(work, self._store, journal)
-        background = Background()
-        asking = background.run(self._ask_all(feed))
-        try:
-            sweep = executor.sweep(work, feed, journal)
-            asking.ended.result()
-        finally:
-            asking.cancel()
-            background.close()
-        return sweep.accounts
+        return swept(executor, self._store, self._ask_all)
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         """The answers, in the order of the questions."""
@@ -123,7 +133,7 @@ class QuestionSweep:
         )
 
     async def _ask_all(self, feed: Feed) -> None:
-        models = _Prices(self._index.settings.models)
+        models = ReplyPrices(self._index.settings.models)
         try:
             for number in self._first.values():
                 while not self._may_begin(feed):
@@ -161,7 +171,8 @@ class QuestionSweep:
             answering = self._index.answering(posed.text, self._level, self._method, self._where)
             answer: Answer = await answering(asker, None)
             numbers, answer = await asyncio.to_thread(self._numbers, answer)
-            row, lacks = answer_row(posed, answer, numbers), bool(answer.failed_parts)
+            row = {**answer_row(posed, answer, numbers), **self._more(answer)}
+            lacks = bool(answer.failed_parts)
         except StoreError as e:
             self._failure = self._failure or e
             return
@@ -204,7 +215,7 @@ class _Asker:
     feed: Feed
     order: int
     id: str
-    prices: _Prices
+    prices: ReplyPrices
     asks: Callable[[], None]
     accounts: Accounts = field(default_factory=Accounts)
     allowance: Allowance | None = None
@@ -256,7 +267,7 @@ class _Asker:
             used = None
 
 
-class _Prices:
+class ReplyPrices:
     """What a reply cost, by the settings of the questions."""
 
     def __init__(self, models: Mapping[str, Model]) -> None:

@@ -120,7 +120,10 @@ INDEXING_PROMPTS = (*(name for s in ASKING_STAGES for name in (*s.prompts, *s.pa
 QUESTION_DIALOGUES = ("map", "reduce", "answer", "rate", "drift", "condense")
 """The dialogues of questions, each with a model of its own under `stages`."""
 
-MODEL_STAGES = (*(stage.dialogue for stage in ASKING_STAGES), *QUESTION_DIALOGUES)
+EVALUATION_DIALOGUES = ("questions", "judge", "answer_claims")
+"""The dialogues of `evaluate`: questions on a corpus, comparing answers, listing their claims."""
+
+MODEL_STAGES = (*(stage.dialogue for stage in ASKING_STAGES), *QUESTION_DIALOGUES, *EVALUATION_DIALOGUES)
 """The keys of `stages` in the settings."""
 
 FAILING = (*(stage.called for stage in _STAGES), ABOUT)

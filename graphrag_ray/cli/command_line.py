@@ -30,6 +30,7 @@ COMMANDS = {
         "levels": "Reports and tokens of each level of communities.",
         "inspect": "Communities, entities, relationships, texts.",
         "export": "Write files for other programs.",
+        "evaluate": "Which way of answering is better, with figures.",
     },
     "Operate": {
         "serve": "Answer questions over HTTP.",

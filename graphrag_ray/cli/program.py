@@ -67,6 +67,11 @@ PANELS = {
     "Answer": ("--response-type", "--sources", "--general-knowledge", "--stream", "--raw"),
     "Budget": ("--budget-usd", "--budget-tokens"),
     "Batch": ("--batch", "--out", "--ray", "--address"),
+    "Evaluation": (
+        "--questions", "--condition", "--criterion", "--replicates", "--claims", "--description",
+        "--personas", "--tasks", "--each", "--retrieval-only", "--judge", "--k", "--out", "--report", "--ray",
+        "--address",
+    ),
     "Network": (
         "--host", "--port", "--prefix", "--token-env", "--allow-anonymous", "--allow-origin",
         "--open-metrics",
@@ -158,13 +163,19 @@ class Commands(click.Group):
     package    where the commands are: a module each, imported when its command is wanted, so that none waits
                for what another one needs
     listed     their names with a line about each, below headings, in the order of the work
+    prefix     of the modules' names
     """
 
     def __init__(
-        self, *arguments: Any, package: str, listed: Mapping[str, Mapping[str, str]], **options: Any
+        self,
+        *arguments: Any,
+        package: str,
+        listed: Mapping[str, Mapping[str, str]],
+        prefix: str = "",
+        **options: Any,
     ) -> None:
         super().__init__(*arguments, **options)
-        self._package, self._listed = package, listed
+        self._package, self._listed, self._prefix = package, listed, prefix
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for names in self._listed.values() for name in names]
@@ -172,7 +183,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        command: click.Command = getattr(import_module(f"{self._package}.{cmd_name}_command"), cmd_name)
+        module = import_module(f"{self._package}.{self._prefix}{cmd_name}_command")
+        command: click.Command = getattr(module, cmd_name)
         return command
 
     def resolve_command(

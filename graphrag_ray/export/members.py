@@ -50,7 +50,7 @@ class Nodes:
         return pa.array(found, mask=found == NONE)
 
 
-def read_nodes(reader: Reader) -> Nodes:
+def read_nodes(reader: Reader, communities: str = "communities") -> Nodes:
     """Raises CorruptPart, SnapshotRemoved."""
     parts = [
         (_prefixes(part["id"]), part["human_readable_id"].to_numpy())
@@ -58,10 +58,10 @@ def read_nodes(reader: Reader) -> Nodes:
     ]
     prefix = np.concatenate([np.empty(0, np.uint64), *(p for p, _ in parts)])
     number = np.concatenate([np.empty(0, np.int64), *(n for _, n in parts)])
-    levels = reader.table("communities", ["level"])["level"]
+    levels = reader.table(communities, ["level"])["level"]
     n_levels = (pc.max(levels).as_py() + 1) if len(levels) else 0
     nodes = Nodes(prefix, number, np.full((n_levels, len(prefix)), NONE, dtype=np.int32))
-    for part in reader.pieces("communities", ["community", "level", "entity_ids"]):
+    for part in reader.pieces(communities, ["community", "level", "entity_ids"]):
         _fill(nodes, part)
     for level in range(1, n_levels):
         above, here = nodes.community[level - 1], nodes.community[level]

@@ -5,6 +5,9 @@
     about      titles, names ─► the first of them
     report     a context ─► LexRank, MMR ─► quotations by member
     map        reports ─► BM25, MMR ─► quotations with a score;  reduce merges them
+    questions  names and terms of a description ─► fixed sentences on users, tasks, questions
+    judge      two answers ─► what a criterion counts in each ─► the greater figure wins
+    claims of answers  sentences with a name or figure;  correct answers contain a wording of the right one
 
 What it sees is what the prompt carries and a static lexicon of ordinary words. It writes quotations,
 exact but for white space, and few fixed phrases of its own; the same request always has the same reply.
@@ -23,6 +26,8 @@ from graphrag_ray.offline.claims_reply import claim_records
 from graphrag_ray.offline.description_reply import description
 from graphrag_ray.offline.extraction_reply import extract_records
 from graphrag_ray.offline.extractive_report import write_report
+from graphrag_ray.offline.judge_reply import check_answer, judge, list_claims
+from graphrag_ray.offline.question_replies import describe_corpus, list_personas, list_questions, list_tasks
 from graphrag_ray.offline.ratings import drift_local, drift_primer, map_points, rate
 from graphrag_ray.offline.static_embeddings import embed_many
 
@@ -47,6 +52,13 @@ _ANSWERS: Mapping[str, Callable[[Variables], str]] = {
     "drift_local": drift_local,
     "condense": lambda variables: variables["question"],
     "drift_hypothesis": lambda variables: variables["question"],
+    "corpus_description": describe_corpus,
+    "personas": list_personas,
+    "tasks": list_tasks,
+    "corpus_questions": list_questions,
+    "judge": judge,
+    "answer_claims": list_claims,
+    "correct_answer": check_answer,
 }
 
 

@@ -31,6 +31,7 @@ _PASSAGE = _RECORDS | {"language", "header", "text"}
 _LENGTH = frozenset({"max_tokens", "max_words"})
 _WRITTEN = _LENGTH | {"language"}
 _ANSWER = _WRITTEN | {"question", "response_type", "knowledge"}
+_QUESTIONS = frozenset({"description", "n", "language"})
 
 PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "extract": _PASSAGE | {"entity_types", "examples"},
@@ -50,6 +51,13 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "drift_primer": _ANSWER | {"about", "context", "n_follow_ups"},
     "drift_local": _ANSWER | {"asked", "context", "follow_up", "n_follow_ups"},
     "condense": frozenset({"history", "question"}),
+    "corpus_description": _WRITTEN | {"reports"},
+    "personas": _QUESTIONS,
+    "tasks": _QUESTIONS | {"persona"},
+    "corpus_questions": _QUESTIONS | {"persona", "task"},
+    "judge": _LENGTH | {"question", "criterion", "answer_1", "answer_2"},
+    "answer_claims": _LENGTH | {"question", "answer"},
+    "correct_answer": frozenset({"question", "gold", "answer"}),
     "correct": frozenset({"problem"}),
 }
 """Every prompt and the placeholders that it has: all but OPTIONAL, and no others."""
@@ -141,6 +149,28 @@ def load_prompts(
             raise PromptError(f"cannot read prompt {shown(place)}: {e}") from e
         prompts[name] = parse_prompt(name, text, shown(place))
     return prompts
+
+
+def load_criteria(directory: str | Path | None = None) -> dict[str, str]:
+    """What answers are compared by, in words, by name: the bundled criteria, and those of the folder
+    `criteria` of `directory`, which may replace ours. Driver only. Raises PromptError."""
+    found = {path.stem: path.read_text("utf-8").strip() for path in bundled_criteria()}
+    if directory is None:
+        return found
+    own = posixpath.join(str(directory), "criteria")
+    try:
+        for name in sorted(names_in(own) or ()):
+            if name.endswith(".txt"):
+                found[name.removesuffix(".txt")] = read_text(posixpath.join(own, name)).strip()
+    except (OSError, UnicodeDecodeError) as e:
+        raise PromptError(f"cannot read the criteria in {shown(own)}: {e}") from e
+    if empty := [name for name, text in found.items() if not text]:
+        raise PromptError(f"{shown(own)}: {', '.join(empty)}: a criterion needs a text")
+    return found
+
+
+def bundled_criteria() -> list[Path]:
+    return sorted((bundled_prompts() / "criteria").glob("*.txt"))
 
 
 def kept_prompts(prompts: Mapping[str, Prompt]) -> dict[str, str]:

@@ -1,13 +1,26 @@
 """The simulated endpoint knows our bundled prompts by their text, and its replies are read without loss."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from driving import Snapshot
 
+from graphrag_ray.base.messages import ChatReply, ChatRequest
 from graphrag_ray.base.records import heading, line
+from graphrag_ray.engine.drive import run
 from graphrag_ray.extract.delimited_records import DELIMITERS, parse_claims, parse_records
+from graphrag_ray.judging.answer_claims import answer_claims, answer_claims_spec
+from graphrag_ray.judging.corpus_questions import (
+    corpus_description,
+    corpus_questions,
+    description_spec,
+    question_specs,
+)
+from graphrag_ray.judging.correct_answer import correct_spec, is_correct
+from graphrag_ray.judging.judge_dialogue import judge, judge_spec
 from graphrag_ray.llm.quirks import yes_no_bias
 from graphrag_ray.query.drift_dialogues import parse_step
 from graphrag_ray.query.points import parse_points
@@ -15,6 +28,7 @@ from graphrag_ray.query.rating import parse_ratings
 from graphrag_ray.query.score import Scored, parse_scored
 from graphrag_ray.reports.report_reply import ReplyProblem, ReportDraft, parse_report
 from graphrag_ray.settings.prompts import PLACEHOLDERS, load_prompts, reply_lengths
+from graphrag_ray.settings.settings_file import parse_settings
 
 sys.path.append(str(Path(__file__).parents[3]))
 
@@ -24,6 +38,7 @@ from benchmarks.endpoint.prompts import kind_of
 from benchmarks.endpoint.tokens import PrefixCache, count, first
 
 PROMPTS = load_prompts()
+SETTINGS = parse_settings({})
 PASSAGE = """The harbour plan of Mara Venn was shown on Monday. It was Teodor Branik who asked why Hask Marsh
 should pay for it. Later the Varnmouth Courier wrote that Mara Venn "had no answer". Then Everard Molyn of
 Maelin Tidal Energy spoke, and Leontyne Abara left with Teodor Branik."""
@@ -59,6 +74,16 @@ VARIABLES = {
     "follow_up": "Who opposed it?",
     "n_follow_ups": "3",
     "history": heading("Conversation", ("question", "answer")) + line(["Who?", "Mara Venn."]),
+    "reports": "- Mara Venn: She is mayor.\n- Hask Marsh: It is to be filled.",
+    "description": "Minutes and letters on the harbour plan of Mara Venn, and on Hask Marsh.",
+    "n": "7",
+    "persona": "A town planner.",
+    "task": "Find out who is for the plan.",
+    "criterion": "Wit: which is wittier?",
+    "answer_1": f"{PASSAGE} [Data: Reports (1)]",
+    "answer_2": "Nobody knows. <ANSWER_HELPFULNESS>",
+    "answer": f"{PASSAGE} [Data: Reports (1)]\n\n" * 8,
+    "gold": "- Mara Venn\n- the mayor",
 }
 
 
@@ -171,6 +196,59 @@ def test_replies_in_json_are_read_without_loss() -> None:
 
 def test_the_answer_from_one_context_cites_it() -> None:
     assert "[Data: Reports (" in _reply(_messages("answer", context=REPORTS))
+
+
+def _answering(seed: int, asked: list[ChatRequest]) -> Callable[[Any], ChatReply]:
+    def answer(request: ChatRequest) -> ChatReply:
+        asked.append(request)
+        return ChatReply(_reply([(m.role, m.content) for m in request.messages], seed=seed + len(asked)))
+
+    return answer
+
+
+def test_verdicts_are_read_at_the_first_turn_and_lean_to_what_is_shown_first() -> None:
+    asked: list[ChatRequest] = []
+    answer, spec = _answering(1, asked), judge_spec(SETTINGS, PROMPTS)
+    found = [
+        run(judge("Who?", "Wit: which?", ("Mara Venn.", "Hask Marsh."), spec, sample), answer).winner
+        for sample in range(1_000)
+    ]
+    assert len(asked) == 1_000
+    first, second, ties = (found.count(winner) / 1_000 for winner in (1, 2, 0))
+    assert 0.05 < first - second < 0.15
+    assert 0.1 < ties < 0.18
+
+
+def test_claims_are_as_many_as_the_answer_is_long() -> None:
+    asked: list[ChatRequest] = []
+    spec = answer_claims_spec(SETTINGS, PROMPTS)
+    long, short, none = (
+        [len(run(answer_claims("Who?", text, spec), _answering(s, asked))) for s in range(20)]
+        for text in (VARIABLES["answer"], PASSAGE, "")
+    )
+    assert len(asked) == 60
+    assert all(10 <= n <= 40 for n in long) and len(set(long)) > 1
+    assert all(1 <= n < 10 for n in short)
+    assert set(none) == {0}
+
+
+def test_questions_on_a_corpus_are_as_many_as_asked_for() -> None:
+    asked: list[ChatRequest] = []
+    snapshot = Snapshot({}, answer=_answering(1, asked))
+    written = corpus_questions(VARIABLES["description"], (3, 2, 40), question_specs(SETTINGS, PROMPTS))
+    questions, failures = snapshot.run(written)
+    assert (len(questions), failures, len(asked)) == (240, [], 1 + 3 + 6)
+    described = corpus_description(VARIABLES["reports"], description_spec(SETTINGS, PROMPTS))
+    assert "Mara Venn; Hask Marsh" in run(described, _answering(1, asked))
+
+
+def test_a_check_of_an_answer_is_a_letter_as_drawn_or_as_forced() -> None:
+    turn = _messages("correct_answer")
+    assert [_reply(turn, yes=y) for y in (0.0, 1.0)] == ["N", "Y"]
+    forced = [_reply(turn, yes=y, logit_bias=yes_no_bias("o200k_base")) for y in (0.0, 1.0)]
+    assert [f.strip() for f in forced] == ["N", "Y"]
+    dialogue = is_correct("Who?", ["Mara Venn"], "She.", correct_spec(SETTINGS, PROMPTS))
+    assert run(dialogue, _answering(1, [])) in (True, False)
 
 
 def test_a_correction_answers_what_was_asked_first() -> None:

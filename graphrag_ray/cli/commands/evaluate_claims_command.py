@@ -1,0 +1,75 @@
+"""`graphrag-ray evaluate claims`: the factual claims of answers."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from graphrag_ray.base.errors import FAILED_ITEMS
+from graphrag_ray.cli.evaluation_options import (
+    condition_option,
+    opened,
+    questions_option,
+    running,
+    running_options,
+)
+from graphrag_ray.cli.options import json_option, settings_options
+from graphrag_ray.cli.program import Command, root_option
+
+
+@click.command(cls=Command)
+@root_option
+@settings_options
+@questions_option
+@condition_option
+@running_options
+@json_option
+def claims(
+    root: str,
+    config: str | None,
+    overrides: tuple[str, ...],
+    questions_url: str,
+    conditions: tuple[str, ...],
+    out: str,
+    ray: bool,
+    address: str | None,
+    quiet: bool,
+    as_json: bool,
+    **short: Any,
+) -> None:
+    """Count the factual claims of each condition's answers, repeats left out, and the clusters of claims that
+    say nearly the same. More claims: more comprehensive; more clusters: more diverse (the paper's second
+    measure). Where the folder holds judgements of `compare`, how often the judge agrees is told, too.
+
+    \b
+    Example:
+      graphrag-ray evaluate claims --root ./my-index --questions questions.csv \\
+          --condition C0=global:C0 --condition vector=vector --out ./evaluation
+    """
+    from graphrag_ray.cli import console
+    from graphrag_ray.cli.print_evaluation import print_table, print_warnings
+    from graphrag_ray.evaluate.claims_of_answers import count_claims
+    from graphrag_ray.evaluate.comparison import answered
+    from graphrag_ray.evaluate.conditions import check_conditions, parse_conditions
+    from graphrag_ray.evaluate.evaluation_files import questions_of
+
+    index = opened(root, config, overrides, short)
+    posed, warnings = questions_of(questions_url, index.settings.storage.of(questions_url))
+    known = parse_conditions(conditions)
+    check_conditions(index, known)
+    with running(index, out, "claims", ray, address, quiet or as_json) as run:
+        answers = answered(run, posed, known, warnings)
+        tables = count_claims(run, posed, answers, run.read("judgements"))
+    failed = tables["claims"]["error"].null_count < len(tables["claims"]) or answers["text"].null_count > 0
+    if as_json:
+        click.echo(console.as_json({name: table.to_pylist() for name, table in tables.items()}))
+    else:
+        print_table(tables["claim_counts"])
+        if "agreement" in tables:
+            click.echo("\nAgreement with the judge:")
+            print_table(tables["agreement"])
+    print_warnings(warnings)
+    if failed:
+        sys.exit(FAILED_ITEMS)

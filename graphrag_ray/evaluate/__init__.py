@@ -1,0 +1,162 @@
+"""Evaluation of an index and of ways of answering: which is better, with figures.
+
+    import graphrag_ray
+    from graphrag_ray import evaluate
+
+    index = graphrag_ray.open_index("my-index")
+    asked = evaluate.questions(index)
+    found = evaluate.compare(index, asked, ["C0=global:C0", "vector=vector"], out="my-evaluation")
+    found["win_rates"]
+
+Results are frames of pandas, by the names of the tables in the folder `out`. That also holds every reply of a
+model: the same call again costs nothing, and one with another condition or criterion pays for what is new.
+Without `out`, nothing is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from graphrag_ray.base.errors import UsageError
+
+if TYPE_CHECKING:
+    from graphrag_ray.asking.ask import Index
+    from graphrag_ray.evaluate.evaluation_run import EvaluationRun
+
+__all__ = ["communities", "compare", "estimate", "qa", "questions"]
+
+
+def questions(
+    index: Index,
+    description: str | None = None,
+    *,
+    personas: int = 5,
+    tasks: int = 5,
+    questions: int = 5,
+    out: str | None = None,
+    **how: Any,
+) -> Any:
+    """Questions on the corpus as a whole (Algorithm 1 of the paper): question_id, question, persona, task.
+
+    description: of the corpus; None: one is written from its top reports. how: on_ray, address, observer
+    """
+    from graphrag_ray.evaluate.written_questions import as_table, described, write_questions
+
+    with _run(index, out, "questions", how) as run:
+        found, _ = write_questions(run, described(run, description), (personas, tasks, questions))
+    return as_table(found).to_pandas()
+
+
+def compare(
+    index: Index,
+    questions: Any,
+    conditions: Sequence[str],
+    *,
+    criteria: Sequence[str] | None = None,
+    replicates: int | None = None,
+    claims: bool = False,
+    out: str | None = None,
+    **how: Any,
+) -> Mapping[str, Any]:
+    """Compare conditions head to head: frames answers, judgements, win_rates, reliability, conditions, and
+    with `claims` claims, claim_counts and agreement.
+
+    questions    texts, or a frame with a column `question` and maybe `question_id`
+    conditions   "NAME=METHOD[:LEVEL][,setting=value…]", or "NAME=answers.csv"
+    how          on_ray, address, observer
+    Raises UsageError, RunStopped.
+    """
+    from graphrag_ray.evaluate import comparison
+    from graphrag_ray.evaluate.claims_of_answers import count_claims
+    from graphrag_ray.evaluate.evaluation_files import without_repeats
+
+    posed, warnings = without_repeats(_posed(questions))
+    with _run(index, out, "compare", how) as run:
+        found = comparison.compare(
+            run, posed, conditions, criteria or comparison.CRITERIA, replicates or comparison.REPLICATES
+        )
+        if claims:
+            tables = found.tables
+            found.tables |= count_claims(run, posed, tables["answers"], tables["judgements"])
+    for warning in (*warnings, *found.warnings):
+        run.observer.note(warning)
+    return {name: table.to_pandas() for name, table in found.tables.items()}
+
+
+def qa(
+    index: Index,
+    questions: str,
+    conditions: Sequence[str],
+    *,
+    retrieval_only: bool = False,
+    judge: bool = True,
+    out: str | None = None,
+    **how: Any,
+) -> Mapping[str, Any]:
+    """Questions with known answers: frames scores and summary. questions: a file (`gold_questions`)."""
+    from graphrag_ray.evaluate.evaluation_files import gold_questions
+    from graphrag_ray.evaluate.known_answers import known_answers
+
+    gold, warnings = gold_questions(questions, index.settings.storage.of(questions))
+    with _run(index, out, "qa", how) as run:
+        found = known_answers(run, gold, conditions, retrieval_only, judge)
+    for warning in (*warnings, *found.warnings):
+        run.observer.note(warning)
+    return {name: table.to_pandas() for name, table in found.tables.items()}
+
+
+def communities(index: Index) -> Any:
+    """Modularity, Calinski-Harabasz index, mean cosine and sizes of each level of each hierarchy."""
+    from graphrag_ray.evaluate.community_measures import measured_communities
+
+    return measured_communities(index).to_pandas()
+
+
+def estimate(
+    index: Index,
+    questions: Any,
+    conditions: Sequence[str],
+    *,
+    criteria: Sequence[str] | None = None,
+    replicates: int | None = None,
+    claims: bool = False,
+) -> Any:
+    """What `compare` will ask for: name, calls, prompt_tokens, completion_tokens, cost_usd."""
+    import pandas as pd
+
+    from graphrag_ray.evaluate import comparison
+    from graphrag_ray.evaluate.plan import planned_costs
+
+    given = criteria or comparison.CRITERIA, replicates or comparison.REPLICATES
+    return pd.DataFrame(planned_costs(index, _posed(questions), conditions, *given, claims))
+
+
+def _posed(questions: Any) -> Any:
+    from graphrag_ray.asking.ask import MAX_QUESTION_CHARACTERS
+    from graphrag_ray.asking.question_files import Posed, posed_of
+    from graphrag_ray.corpus.table_rows import Row
+
+    if hasattr(questions, "to_dict"):
+        questions = questions.to_dict("records")
+    given = [{"question": q} if isinstance(q, str) else q for q in questions]
+    if all(isinstance(q, Posed) for q in given):
+        return given
+    if not given:
+        raise UsageError("there is no question")
+    rows = (Row(number, row) for number, row in enumerate(given, start=1))
+    return posed_of(rows, "the questions", "", MAX_QUESTION_CHARACTERS)
+
+
+@contextmanager
+def _run(index: Index, out: str | None, note: str, how: Mapping[str, Any]) -> Iterator[EvaluationRun]:
+    from graphrag_ray.evaluate.evaluation_run import evaluation_run
+
+    if out is not None:
+        with evaluation_run(index, out, note, **how) as run:
+            yield run
+        return
+    with TemporaryDirectory() as folder, evaluation_run(index, folder, note, **how) as run:
+        yield run

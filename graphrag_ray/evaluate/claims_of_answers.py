@@ -1,0 +1,95 @@
+"""How many claims answers make, and how many different ones (GraphRAG 4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from graphrag_ray.asking.question_files import Posed
+from graphrag_ray.evaluate.comparison import texts_of
+from graphrag_ray.evaluate.evaluation_run import EvaluationRun
+from graphrag_ray.judging.answer_claims import STAGE, answer_claims, answer_claims_spec
+from graphrag_ray.judging.claim_clusters import THRESHOLDS, agreement, clusters, distinct
+
+AGREE_WITH: Mapping[str, str] = {"claims": "comprehensiveness", "clusters": "diversity"}
+"""The criterion that a count stands for (GraphRAG 4.2)."""
+
+COUNTS = ("claims", *(f"clusters_{str(t).replace('.', '_')}" for t in THRESHOLDS))
+"""Columns: claims of an answer, each once; clusters of these at a distance of .5, .6, …"""
+
+CLAIMS = pa.schema(
+    [
+        ("condition", pa.string()),
+        ("question_id", pa.string()),
+        ("texts", pa.list_(pa.string())),  # each once; null where they could not be listed
+        *((name, pa.int64()) for name in COUNTS),
+        ("error", pa.string()),
+    ]
+)
+CLAIM_COUNTS = pa.schema(
+    [("condition", pa.string()), ("answers", pa.int64()), *((name, pa.float64()) for name in COUNTS)]
+)
+AGREEMENT = pa.schema(
+    [
+        ("measure", pa.string()),
+        ("criterion", pa.string()),
+        ("cases", pa.int64()),  # pairs of answers with a winner, whose counts differ
+        ("agreement", pa.float64()),  # share of these where the winner has more; null without any
+    ]
+)
+
+
+def count_claims(
+    run: EvaluationRun, posed: Sequence[Posed], answers: pa.Table, judgements: pa.Table | None
+) -> dict[str, pa.Table]:
+    """The tables claims, claim_counts and, with judgements, agreement. answers: of `comparison.ANSWERED`. Raises
+    RunStopped."""
+    spec = answer_claims_spec(run.index.settings, run.index.given.prompts)
+    questions = {p.id: p.text for p in posed}
+    each = [
+        (condition, question, text)
+        for condition, texts in texts_of(answers).items()
+        for question, text in texts.items()
+    ]
+    names = [f"question {question}, {condition}" for condition, question, _ in each]
+    start = [partial(answer_claims, questions[question], text, spec) for _, question, text in each]
+    rows: list[dict[str, Any]] = []
+    for (condition, question, _), outcome in zip(each, run.ask(STAGE, names, start), strict=True):
+        row: dict[str, Any] = {"condition": condition, "question_id": question, "error": outcome.error or None}
+        if outcome.result is not None:
+            texts = distinct(outcome.result)
+            found = clusters(texts)
+            row |= {"texts": texts, **dict(zip(COUNTS, [len(texts), *found.values()], strict=True))}
+        rows.append(row)
+    claims = pa.Table.from_pylist(rows, schema=CLAIMS)
+    tables = {"claims": claims, "claim_counts": _means(claims)}
+    if judgements is not None:
+        tables["agreement"] = _agreement(claims, judgements)
+    for name, table in tables.items():
+        run.write(name, table)
+    return tables
+
+
+def _means(claims: pa.Table) -> pa.Table:
+    own = claims.group_by("condition", use_threads=False).aggregate(
+        [("claims", "count"), *((name, "mean") for name in COUNTS)]
+    )
+    columns = [own["condition"], own["claims_count"], *(own[f"{name}_mean"] for name in COUNTS)]
+    return pa.table(columns, CLAIM_COUNTS.names).cast(CLAIM_COUNTS)
+
+
+def _agreement(claims: pa.Table, judgements: pa.Table) -> pa.Table:
+    judged = set(judgements["criterion"].to_pylist())
+    rows = []
+    for name in COUNTS:
+        criterion = AGREE_WITH[name.partition("_")[0]]
+        if criterion not in judged:
+            continue
+        columns = (claims[c].to_pylist() for c in ("question_id", "condition", name))
+        counts = {(q, c): float(n) for q, c, n in zip(*columns, strict=True) if n is not None}
+        found = agreement(counts, judgements, criterion)
+        rows.append({"measure": name, "criterion": criterion, "cases": found.cases, "agreement": found.share})
+    return pa.Table.from_pylist(rows, schema=AGREEMENT)

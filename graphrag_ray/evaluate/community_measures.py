@@ -1,0 +1,81 @@
+"""How good the communities of an index are, level by level (ArchRAG, appendix)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from graphrag_ray.asking.ask import Index
+from graphrag_ray.base.declarations import HIERARCHIES
+from graphrag_ray.export.members import Ints, Nodes, read_nodes
+from graphrag_ray.graph.integer_arrays import id_prefixes
+from graphrag_ray.judging.community_quality import Vectors, community_quality
+from graphrag_ray.store.parts import read_table
+
+COMMUNITIES = pa.schema(
+    [
+        # one row for each level of each hierarchy over entities; null: not defined here
+        ("hierarchy", pa.string()),
+        ("level", pa.int64()),
+        ("communities", pa.int64()),
+        ("smallest", pa.int64()),
+        ("median", pa.float64()),
+        ("largest", pa.int64()),
+        ("singletons", pa.int64()),
+        ("coverage", pa.float64()),  # share of the entities that are in one
+        ("modularity", pa.float64()),
+        ("calinski_harabasz", pa.float64()),  # over the embeddings of entities; null without these
+        ("mean_cosine", pa.float64()),  # of an entity to the centroid of its community
+    ]
+)
+
+
+def measured_communities(index: Index) -> pa.Table:
+    """The communities of C_k at each k: one that is not split stands at all levels below, as in the paper."""
+    rows: list[dict[str, Any]] = []
+    for name in index.manifest.hierarchies:
+        kind = HIERARCHIES.get(name)
+        if kind is None or kind.over != "entity":
+            continue
+        nodes = read_nodes(index.reader, kind.communities)
+        vectors, edges = _vectors(index, nodes), _edges(index, nodes)
+        for level, community in enumerate(nodes.community):
+            measures = community_quality(community, vectors, *edges)
+            rows.append({"hierarchy": name, "level": level, **measures})
+    return pa.Table.from_pylist(rows, schema=COMMUNITIES)
+
+
+def _vectors(index: Index, nodes: Nodes) -> Vectors | None:
+    """Of each entity, zeros where it has none; None where entities are not embedded."""
+    parts = index.manifest.parts("embeddings_entity")
+    if not parts:
+        return None
+    found: Vectors | None = None
+    for part in parts:
+        table = read_table(index.store, [part], ["id", "vector"])
+        prefixes = id_prefixes(table["id"])
+        if prefixes is None:
+            raise ValueError("a column of ids holds what is no id")
+        column = table["vector"].combine_chunks()
+        width = column.type.list_size
+        matrix = np.asarray(column.flatten(), np.float32).reshape(-1, width)
+        if found is None:
+            found = np.zeros((len(nodes.prefix), width), np.float32)
+        at = np.searchsorted(nodes.prefix, prefixes)
+        here = at < len(nodes.prefix)
+        here[here] = nodes.prefix[at[here]] == prefixes[here]
+        found[at[here]] = matrix[here]
+    return found
+
+
+def _edges(index: Index, nodes: Nodes) -> tuple[Ints, Ints, Any]:
+    """Places of source and target of each relationship, and its weight."""
+    pieces = [
+        (nodes.places(part["source_id"]), nodes.places(part["target_id"]), part["weight"].to_numpy())
+        for part in index.reader.pieces("relationships", ["source_id", "target_id", "weight"])
+    ]
+    empty = np.zeros(0, np.int64)
+    source, target, weight = (np.concatenate([empty, *(p[at] for p in pieces)]) for at in range(3))
+    return source, target, weight

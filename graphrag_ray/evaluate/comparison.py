@@ -1,0 +1,269 @@
+"""Which of several conditions answers better: every answer against every other, by criteria (GraphRAG 3.3).
+
+The folder of a comparison holds, beside the journal, these tables:
+
+    answers        condition and the columns of `question_files.ANSWERS`
+    judgements     `judging.judgements.JUDGEMENTS`
+    win_rates, reliability   what follows from them
+    conditions     what each came to
+    claims, claim_counts, agreement   where claims were asked for (`claims_of_answers.py`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import combinations
+from typing import Any
+
+import pyarrow as pa
+
+from graphrag_ray.asking.ask import Index
+from graphrag_ray.asking.question_files import ANSWERS, Posed
+from graphrag_ray.base.errors import UsageError
+from graphrag_ray.evaluate.conditions import Condition, check_conditions, parse_conditions
+from graphrag_ray.evaluate.evaluation_files import answers_elsewhere
+from graphrag_ray.evaluate.evaluation_run import EvaluationRun
+from graphrag_ray.judging.head_to_head import is_swapped, reliability, win_rates
+from graphrag_ray.judging.judge_dialogue import STAGE, judge, judge_spec
+from graphrag_ray.judging.judgements import JUDGEMENTS
+from graphrag_ray.query import methods
+from graphrag_ray.settings.prompts import load_criteria
+
+CRITERIA = ("comprehensiveness", "diversity", "empowerment", "directness")
+"""Those of the paper; `overall` is there, too."""
+REPLICATES = 5
+MAX_REPLICATES = 100
+
+CONDITIONS = pa.schema(
+    [
+        ("name", pa.string()),
+        ("method", pa.string()),  # or the file of answers that were made elsewhere
+        ("level", pa.string()),
+        ("settings", pa.string()),
+        ("questions", pa.int64()),
+        ("failed", pa.int64()),  # without an answer, or without a part of one
+        ("calls", pa.int64()),  # of all answers; null for answers that were made elsewhere
+        ("tokens", pa.int64()),
+        ("cost_usd", pa.float64()),  # null where a price is unknown
+        ("seconds", pa.float64()),  # of an answer, on average
+        ("words", pa.float64()),
+    ]
+)
+ANSWERED = pa.schema([("condition", pa.string()), *ANSWERS])
+
+
+@dataclass
+class Comparison:
+    """tables: by name, as they are kept; warnings: sentences for whoever reads the figures."""
+
+    description: str
+    judge: str
+    criteria: Mapping[str, str]
+    offline: bool = False
+    tables: dict[str, pa.Table] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def failed(self) -> int:
+        """Answers and judgements that are missing."""
+        return sum(sum(self.tables[name]["failed"].to_pylist()) for name in ("conditions", "reliability"))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON: all but the answers and single judgements, which the tables hold."""
+        kept = {
+            n: t.to_pylist() for n, t in self.tables.items() if n not in ("answers", "judgements", "claims")
+        }
+        about = {"description": self.description, "judge": self.judge, "offline": self.offline}
+        return about | {"criteria": dict(self.criteria), **kept, "warnings": self.warnings}
+
+
+def chosen_criteria(index: Index, names: Sequence[str]) -> dict[str, str]:
+    """Raises UsageError for a criterion that there is not, PromptError."""
+    known = load_criteria(index.settings.prompts_dir)
+    if unknown := [name for name in names if name not in known]:
+        raise UsageError(
+            f"there is no criterion {unknown[0]!r}; there are {', '.join(known)}. Yours are text files in "
+            "the folder `criteria` of prompts_dir"
+        )
+    return {name: known[name] for name in dict.fromkeys(names)}
+
+
+def compare(
+    run: EvaluationRun,
+    posed: Sequence[Posed],
+    conditions: Sequence[str | Condition],
+    criteria: Sequence[str] = CRITERIA,
+    replicates: int = REPLICATES,
+    description: str = "",
+) -> Comparison:
+    """Have all conditions answer all questions, and a judge compare every two answers to one.
+
+    replicates: verdicts on each pair of answers by each criterion; half of them see the answers swapped
+    Raises UsageError before anything is paid for; RunStopped: the same again goes on.
+    """
+    if not 1 <= replicates <= MAX_REPLICATES:
+        raise UsageError(f"{replicates} replicates: from 1 to {MAX_REPLICATES} can be asked for")
+    known = parse_conditions(conditions, least=2)
+    texts = chosen_criteria(run.index, criteria)
+    check_conditions(run.index, known)
+    model = run.index.settings.model(run.index.settings.model_name(STAGE))
+    found = Comparison(description, model.model_id, texts, offline=model.provider == "offline")
+    answers = answered(run, posed, known, found.warnings)
+    judgements = _judged(run, posed, known, answers, texts, replicates)
+    order = [(a.name, b.name) for a, b in combinations(known, 2)]
+    found.tables |= {
+        "conditions": _conditions(run, known, answers),
+        "answers": answers,
+        "judgements": judgements,
+        "win_rates": win_rates(judgements, order),
+        "reliability": reliability(judgements),
+    }
+    found.warnings += _warnings(run, known, found)
+    for name, table in found.tables.items():
+        run.write(name, table)
+    return found
+
+
+def answered(
+    run: EvaluationRun, posed: Sequence[Posed], conditions: Sequence[Condition], warnings: list[str]
+) -> pa.Table:
+    """The answers of all conditions, of `ANSWERED`; with what is to be said of them added to the warnings."""
+    elsewhere = {}
+    for condition in conditions:  # what cannot be read is told before anything is paid for
+        if condition.answers:
+            options = run.index.settings.storage.of(condition.answers)
+            elsewhere[condition.name], told = answers_elsewhere(condition.answers, options, posed)
+            warnings += [f"condition {condition.name}: {text}" for text in told]
+    rows: list[Mapping[str, Any]] = []
+    for condition in conditions:
+        if condition.answers:
+            own = [_elsewhere(p, elsewhere[condition.name].get(p.id)) for p in posed]
+        else:
+            own = run.answer(condition, posed)
+        rows += [{**row, "condition": condition.name} for row in own]
+    return pa.Table.from_pylist(rows, schema=ANSWERED)
+
+
+def texts_of(answers: pa.Table) -> dict[str, dict[str, str]]:
+    """The texts of the answers there are, by condition and id of the question."""
+    found: dict[str, dict[str, str]] = {}
+    columns = (answers[name].to_pylist() for name in ("condition", "question_id", "text"))
+    for condition, question, text in zip(*columns, strict=True):
+        found.setdefault(condition, {})
+        if text and text.strip():
+            found[condition][question] = text
+    return found
+
+
+def _elsewhere(posed: Posed, text: str | None) -> Mapping[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(ANSWERS.names)
+    error = None if text else "the file has no answer to this question"
+    return row | {"question_id": posed.id, "question": posed.text, "text": text, "error": error}
+
+
+def _judged(
+    run: EvaluationRun,
+    posed: Sequence[Posed],
+    conditions: Sequence[Condition],
+    answers: pa.Table,
+    criteria: Mapping[str, str],
+    replicates: int,
+) -> pa.Table:
+    spec = judge_spec(run.index.settings, run.index.given.prompts)
+    texts = texts_of(answers)
+    rows: list[dict[str, Any]] = []
+    start, names = [], []
+    for p in posed:
+        for a, b in combinations(conditions, 2):
+            if p.id not in texts[a.name] or p.id not in texts[b.name]:
+                continue
+            for criterion, said in criteria.items():
+                for replicate in range(replicates):
+                    # By name, so that the same answers are shown in the same order whichever is named first.
+                    shown = sorted((a.name, b.name), reverse=is_swapped(p.id, replicate))
+                    pair = texts[shown[0]][p.id], texts[shown[1]][p.id]
+                    start.append(partial(judge, p.text, said, pair, spec, replicate))
+                    names.append(f"question {p.id}, {a.name} and {b.name}")
+                    rows.append(
+                        {
+                            "question_id": p.id,
+                            "criterion": criterion,
+                            "first": a.name,
+                            "second": b.name,
+                            "replicate": replicate,
+                            "swapped": shown[0] == b.name,
+                        }
+                    )
+    for row, outcome in zip(rows, run.ask(STAGE, names, start), strict=True):
+        verdict = outcome.result
+        if verdict is None:
+            row["error"] = outcome.error or "it was not judged"
+            continue
+        shown_first, shown_second = row["first"], row["second"]
+        if row["swapped"]:
+            shown_first, shown_second = shown_second, shown_first
+        row["winner"] = ("", shown_first, shown_second)[verdict.winner]
+        row["reason"] = verdict.reason
+    return pa.Table.from_pylist(rows, schema=JUDGEMENTS)
+
+
+def _conditions(run: EvaluationRun, conditions: Sequence[Condition], answers: pa.Table) -> pa.Table:
+    by_name: dict[str, list[Mapping[str, Any]]] = {c.name: [] for c in conditions}
+    wanted = ["condition", "text", "failed_parts", "calls", "tokens", "cost_usd", "seconds", "error"]
+    for row in answers.select(wanted).to_pylist():
+        by_name[row["condition"]].append(row)
+    rows = []
+    for condition in conditions:
+        own = by_name[condition.name]
+        there = [row for row in own if row["text"]]
+        rows.append(
+            {
+                "name": condition.name,
+                "method": condition.method or condition.answers,
+                "level": condition.level or "",
+                "settings": ", ".join(condition.changes),
+                "questions": len(own),
+                "failed": sum(row["error"] is not None or bool(row["failed_parts"]) for row in own),
+                "calls": _sum(there, "calls"),
+                "tokens": _sum(there, "tokens"),
+                "cost_usd": _sum(there, "cost_usd"),
+                "seconds": _mean([row["seconds"] for row in there]),
+                "words": _mean([len(row["text"].split()) for row in there]),
+            }
+        )
+    return pa.Table.from_pylist(rows, schema=CONDITIONS)
+
+
+def _sum(rows: Sequence[Mapping[str, Any]], name: str) -> Any:
+    values = [row[name] for row in rows]
+    return None if any(value is None for value in values) or not values else sum(values)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _warnings(run: EvaluationRun, conditions: Sequence[Condition], found: Comparison) -> list[str]:
+    warnings = []
+    for condition in conditions:
+        if not condition.method or found.offline:
+            continue
+        settings = condition.opened(run.index).settings
+        stages = {s for s in methods.stages(condition.method) if s != "embed"}
+        if found.judge in {settings.model(settings.model_name(stage)).model_id for stage in stages}:
+            warnings.append(
+                f"the judge {found.judge} also wrote the answers of {condition.name}: models tend to prefer "
+                "their own. Name another one as models.judge and stages.judge.model"
+            )
+    failed = int(found.tables["reliability"]["failed"].to_numpy().sum())
+    if failed:
+        n = len(found.tables["judgements"])
+        warnings.append(f"{failed:,} of {n:,} judgements are missing: no verdict")
+    for row in found.tables["conditions"].to_pylist():
+        if row["failed"]:
+            lacking = f"{row['failed']} of {row['questions']} questions have no whole answer"
+            warnings.append(f"condition {row['name']}: {lacking}")
+    return warnings

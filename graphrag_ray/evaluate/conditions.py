@@ -1,0 +1,105 @@
+"""Conditions: what is compared with what. NAME=METHOD[:LEVEL][,setting=value…], or NAME=FILE of answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from graphrag_ray.asking.ask import Index
+from graphrag_ray.base.errors import SettingsError, UsageError
+from graphrag_ray.corpus.table_rows import OPENERS
+from graphrag_ray.query import methods
+from graphrag_ray.query.asked_hierarchy import asked_hierarchy, communities_of, reports_of
+from graphrag_ray.query.levels import is_auto, levels
+from graphrag_ray.settings.settings_file import parse_settings
+from graphrag_ray.settings.settings_text import apply
+from graphrag_ray.settings.user_settings import require_known
+
+MAX_CONDITIONS = 50
+MAX_NAME = 60
+_NEXT_SETTING = re.compile(r",(?=\s*[a-z_]+(?:\.[\w-]+)+\s*=)")
+_FORM = "write NAME=METHOD, NAME=METHOD:LEVEL or NAME=answers.csv, and settings behind it as ,query.a=b"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A way to come by answers.
+
+    method, level   how this program answers; "" for answers that were made elsewhere
+    changes         settings, as `a.b=c`
+    answers         a file of answers that were made elsewhere; "" for none
+    """
+
+    name: str
+    method: str = ""
+    level: str | None = None
+    changes: tuple[str, ...] = ()
+    answers: str = ""
+
+    def opened(self, index: Index) -> Index:
+        """The index as this condition asks it. Raises UsageError, SettingsError for what cannot be asked."""
+        if not self.changes:
+            return index
+        said = index.settings.model_dump(mode="json")
+        try:
+            for change in self.changes:
+                apply(said, change)
+            return index.at(index.manifest, parse_settings(said), index.prompts)
+        except SettingsError as e:
+            raise UsageError(f"condition {self.name}: {e}") from e
+
+
+def parse_condition(text: str) -> Condition:
+    """Raises UsageError, which names it."""
+    name, equals, rest = (part.strip() for part in text.partition("="))
+    told = f"condition {text[:MAX_NAME]!r}"
+    if not (name and equals and rest):
+        raise UsageError(f"{told}: {_FORM}")
+    if len(name) > MAX_NAME:
+        raise UsageError(f"{told}: its name has {len(name)} characters; {MAX_NAME} at most")
+    if rest.lower().endswith(tuple(OPENERS)):
+        return Condition(name, answers=rest)
+    way, *changes = _NEXT_SETTING.split(rest)
+    method, _, level = (part.strip() for part in way.partition(":"))
+    if method not in methods.METHODS:
+        there = ", ".join(methods.METHODS)
+        raise UsageError(f"{told}: there is no method {method[:MAX_NAME]!r} ({there}); {_FORM}")
+    return Condition(name, method, level or None, tuple(change.strip() for change in changes))
+
+
+def parse_conditions(texts: Sequence[str | Condition], least: int = 1) -> list[Condition]:
+    """Raises UsageError, also where a name stands twice, or there are fewer than `least`."""
+    found = [text if isinstance(text, Condition) else parse_condition(text) for text in texts]
+    names = [condition.name for condition in found]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UsageError(f"two conditions have the same name: {', '.join(twice)}")
+    if len(found) < least:
+        raise UsageError(f"{len(found)} of at least {least} conditions: --condition {_FORM}")
+    if len(found) > MAX_CONDITIONS:
+        raise UsageError(f"{len(found)} conditions; {MAX_CONDITIONS} at most can be compared together")
+    return found
+
+
+def check_conditions(index: Index, conditions: Sequence[Condition]) -> None:
+    """See before anything is paid for that each can be asked. Raises UsageError, LevelNotFound."""
+    for condition in conditions:
+        if not condition.method:
+            continue
+        opened = condition.opened(index)
+        try:
+            methods.check(condition.method, condition.level, ())
+            stages = methods.stages(condition.method, opened.settings.query.dynamic)
+            require_known(opened.settings, stages, index.manifest.settings)
+            if condition.level is not None and not is_auto(condition.level):
+                _check_level(opened, condition.level)
+        except UsageError as e:
+            raise type(e)(f"condition {condition.name}: {e}") from e
+
+
+def _check_level(index: Index, level: str) -> None:
+    kind = asked_hierarchy(index.given)
+    communities, reports = (
+        index.table(need.table, need.columns) for need in (communities_of(kind), reports_of(kind))
+    )
+    levels(communities, reports, kind.name).parse(level, index.settings.query.context_tokens)

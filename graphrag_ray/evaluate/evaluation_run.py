@@ -1,0 +1,183 @@
+"""What an evaluation asks of models: answers and judgements, journalled in its folder and paid once.
+
+work/answer/     the journal of all replies
+answers.parquet  and other tables: see `comparison.py`
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from graphrag_ray.asking.ask import Index
+from graphrag_ray.asking.batch import asks_from_here, locked
+from graphrag_ray.asking.question_engine import QuestionEngine
+from graphrag_ray.asking.question_files import Posed
+from graphrag_ray.asking.question_sweep import LOOK_S, READY, QuestionSweep, ReplyPrices, swept
+from graphrag_ray.base.messages import Dialogue
+from graphrag_ray.engine.executor import Executor, SweepProgress
+from graphrag_ray.engine.feed import Feed
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.observer import Observer
+from graphrag_ray.engine.probing import probed
+from graphrag_ray.engine.reply_cache import FEW, MANY, tidy
+from graphrag_ray.engine.spending import Spending, check_prices
+from graphrag_ray.engine.stopping import Stop, listening
+from graphrag_ray.engine.work import Outcome
+from graphrag_ray.evaluate.conditions import Condition
+from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.query.answer import Answer
+from graphrag_ray.settings.index_settings import Settings
+from graphrag_ray.store import parquet
+from graphrag_ray.store.files import Store
+
+T = TypeVar("T")
+
+DIALOGUES_TOGETHER = 256
+"""So many are looked up in the journal, and begun, at once."""
+
+
+@dataclass
+class EvaluationRun:
+    """accounts: what was asked for so far, by the name of a condition or stage; of replies that the journal
+    held, too."""
+
+    index: Index
+    store: Store
+    observer: Observer
+    on_ray: bool
+    address: str | None
+    spending: Spending
+    stop: Stop
+    accounts: dict[str, Accounts] = field(default_factory=dict)
+
+    def answer(
+        self,
+        condition: Condition,
+        posed: Sequence[Posed],
+        more: Callable[[Answer], Mapping[str, Any]] = lambda _: {},
+    ) -> list[Mapping[str, Any]]:
+        """The rows of a condition's answers (`question_files.ANSWERS`, and `more`), in the order of the
+        questions. Raises RunStopped, StoreError, UsageError where no question can be asked so."""
+        index = condition.opened(self.index)
+        sweep = QuestionSweep(index, posed, self.store, condition.method, condition.level, (), more)
+
+        def progress(p: SweepProgress) -> SweepProgress:
+            return replace(sweep.progress(p), stage=condition.name)
+
+        with self._timed(condition.name), self._executor(index.settings, progress) as executor:
+            self.accounts[condition.name] = sweep.run(executor)
+        return list(sweep.rows())
+
+    def ask(
+        self, stage: str, names: Sequence[str], start: Sequence[Callable[[], Dialogue[T]]]
+    ) -> list[Outcome[T]]:
+        """What became of each dialogue. names: of each, for the list of failures; stage: for the accounts."""
+        found: list[Any] = [None] * len(start)
+        failed = 0
+
+        async def some(feed: Feed, at: int) -> None:
+            nonlocal failed
+            one = slice(at, at + DIALOGUES_TOGETHER)
+            found[one] = await feed.ask(at, names[at], start[one])
+            failed += sum(outcome.status != "complete" for outcome in found[one])
+
+        async def ask_all(feed: Feed) -> None:
+            feed.total = len(start)
+            asked = []
+            try:
+                for at in range(0, len(start), DIALOGUES_TOGETHER):
+                    while feed.waiting >= READY:
+                        await asyncio.sleep(LOOK_S)
+                    asked.append(asyncio.ensure_future(some(feed, at)))
+                    await asyncio.sleep(0)
+                await asyncio.gather(*asked)
+                feed.close()
+            except BaseException as e:
+                feed.close(e)
+                raise
+            finally:
+                for task in asked:
+                    task.cancel()
+
+        def progress(p: SweepProgress) -> SweepProgress:
+            done = sum(outcome is not None for outcome in found)
+            return replace(p, stage=stage, done=max(done, p.done), total=len(start), failed=failed)
+
+        with self._timed(stage), self._executor(self.index.settings, progress) as executor:
+            swept(executor, self.store, ask_all)
+        prices = ReplyPrices(self.index.settings.models)
+        own = self.accounts.setdefault(stage, Accounts())
+        for outcome in found:
+            for told in outcome.replies:
+                own.add(prices.record(stage, told))
+        return found
+
+    def write(self, name: str, table: pa.Table) -> None:
+        """Keep a table of results: NAME.parquet. Raises StoreError."""
+        self.store.write(f"{name}.parquet", parquet.encode(table))
+
+    def read(self, name: str) -> pa.Table | None:
+        """A table of results; None where there is none yet. Raises StoreError."""
+        path = f"{name}.parquet"
+        return pq.read_table(pa.BufferReader(self.store.read(path))) if self.store.exists(path) else None
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        started = time.monotonic()
+        self.observer.step_started(name)
+        yield
+        self.observer.step_ended(name, time.monotonic() - started, {}, False)
+
+    @contextmanager
+    def _executor(
+        self, settings: Settings, progress: Callable[[SweepProgress], SweepProgress]
+    ) -> Iterator[Executor]:
+        models = Models.of(settings, self.index.manifest.usage)
+        check_prices(settings.budget, models)
+        if asks_from_here(self.on_ray, self.address):
+            stages = ("map", "reduce", "answer")
+            models = probed(models, settings, stages, bool(self.store.list("work")), self.observer.note)
+        engine = QuestionEngine(
+            self.store,
+            settings,
+            models,
+            lambda p: self.observer.progress(progress(p)),
+            self.stop,
+            1.0,  # a judge that answers nonsense is a finding
+            self.spending,
+        )
+        with engine.opened(self.on_ray, self.address) as executor:
+            yield executor
+
+
+@contextmanager
+def evaluation_run(
+    index: Index,
+    out: str,
+    note: str,
+    *,
+    on_ray: bool = False,
+    address: str | None = None,
+    observer: Observer | None = None,
+) -> Iterator[EvaluationRun]:
+    """Around an evaluation whose results go to the folder or URL `out`. Raises LockHeld where another one is
+    at work there."""
+    observer = observer or Observer()
+    store = Store(out, index.settings.storage.of(out))
+    stop = Stop(say=observer.note)
+    with ExitStack() as held:
+        lock = held.enter_context(locked(store, f"evaluate {note}", 0.0))
+        held.enter_context(observer)
+        held.enter_context(listening(stop))
+        tidy(store, lock.check, MANY)
+        spending = Spending(index.settings.budget, time.monotonic())
+        yield EvaluationRun(index, store, observer, on_ray, address, spending, stop)
+        tidy(store, lock.check, FEW)

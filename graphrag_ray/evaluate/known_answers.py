@@ -1,0 +1,214 @@
+"""Questions with known answers: how good the answers of each condition are, and what they were written from.
+
+The folder holds the tables scores (a row for each condition and question) and summary (their means).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphrag_ray.asking.ask import Index
+from graphrag_ray.asking.searching import Searching
+from graphrag_ray.base.errors import UsageError
+from graphrag_ray.engine.in_process import awaited
+from graphrag_ray.evaluate.comparison import answered, texts_of
+from graphrag_ray.evaluate.conditions import Condition, check_conditions, parse_conditions
+from graphrag_ray.evaluate.evaluation_files import TOLD, GoldQuestion
+from graphrag_ray.evaluate.evaluation_run import EvaluationRun
+from graphrag_ray.evaluate.rehearsal import rehearsed
+from graphrag_ray.judging.answer_metrics import answer_scores
+from graphrag_ray.judging.correct_answer import PROMPT, correct_spec, is_correct
+from graphrag_ray.judging.retrieval_metrics import retrieval_scores
+from graphrag_ray.query.answer import Answer
+from graphrag_ray.query.method import Rows, Search
+
+KS = (1, 2, 5, 8, 10, 20)
+KEYWORD = "keyword"
+"""A condition of --retrieval-only: chunks by keywords alone, no way of answering."""
+LISTED = 50
+NAMES = ("id", "row", "title", "path")
+"""Columns of documents by which gold documents are found."""
+
+
+@dataclass
+class KnownAnswers:
+    """tables: scores, summary; warnings: sentences for whoever reads the figures."""
+
+    tables: dict[str, pa.Table]
+    warnings: list[str] = field(default_factory=list)
+    failed: int = 0
+
+
+@dataclass(frozen=True)
+class Retrieved:
+    """What was found for a question: documents in the order of their chunks, and the texts of these."""
+
+    documents: list[str]
+    texts: list[str]
+
+
+def known_answers(
+    run: EvaluationRun,
+    questions: Sequence[GoldQuestion],
+    conditions: Sequence[str | Condition],
+    retrieval_only: bool = False,
+    judged: bool = True,
+    ks: Sequence[int] = KS,
+) -> KnownAnswers:
+    """Raises UsageError before anything is paid for; RunStopped: the same again goes on.
+
+    retrieval_only: no model is asked for an answer; judged: a judge says whether each answer is correct
+    """
+    known = parse_conditions(
+        [_keyword(text) if retrieval_only and isinstance(text, str) else text for text in conditions]
+    )
+    if any(k < 1 for k in ks):
+        raise UsageError("a k of recall@k is at least 1")
+    check_conditions(run.index, [c for c in known if c.method != KEYWORD])
+    found = KnownAnswers({})
+    gold, gold_texts = _gold_documents(run.index, questions, found.warnings)
+    scores: dict[tuple[str, str], dict[str, float]] = {
+        (c.name, q.posed.id): {} for c in known for q in questions
+    }
+    for condition in known:
+        if condition.answers:
+            continue
+        run.observer.note(f"{condition.name}: what is retrieved")
+        retrieved = _retrieved(condition.opened(run.index), condition, questions)
+        for q, own in zip(questions, retrieved, strict=True):
+            label = gold[q.posed.id]
+            ranked = [label.get(document, document) for document in own.documents]
+            wanted = set(label.values())
+            scores[condition.name, q.posed.id] |= retrieval_scores(
+                ranked, wanted, own.texts, gold_texts[q.posed.id], q.answers, ks
+            )
+    if not retrieval_only:
+        with_answers = [q for q in questions if q.answers]
+        if not with_answers:
+            raise UsageError(
+                "the questions have no answers: with --retrieval-only documents alone are looked at"
+            )
+        found.failed += _score_answers(run, with_answers, known, scores, found.warnings, judged)
+    found.tables = _tables(scores)
+    for name, table in found.tables.items():
+        run.write(name, table)
+    return found
+
+
+def _keyword(text: str) -> str | Condition:
+    name, _, way = text.partition("=")
+    return Condition(name.strip(), KEYWORD) if way.strip() == KEYWORD else text
+
+
+def _score_answers(
+    run: EvaluationRun,
+    questions: Sequence[GoldQuestion],
+    conditions: Sequence[Condition],
+    scores: dict[tuple[str, str], dict[str, float]],
+    warnings: list[str],
+    judged: bool,
+) -> int:
+    """Answers and verdicts that are missing."""
+    answers = answered(run, [q.posed for q in questions], conditions, warnings)
+    run.write("answers", answers)
+    texts = texts_of(answers)
+    each = [(c.name, q, texts[c.name].get(q.posed.id)) for c in conditions for q in questions]
+    for name, q, text in each:
+        # No answer scores 0: a condition must not win by answering only what is easy.
+        scores[name, q.posed.id] |= answer_scores(text or "", q.answers)
+    failed = sum(text is None for _, _, text in each)
+    if not judged:
+        return failed
+    spec = correct_spec(run.index.settings, run.index.given.prompts)
+    asked = [(name, q, text) for name, q, text in each if text is not None]
+    start = [partial(is_correct, q.posed.text, q.answers, text, spec) for _, q, text in asked]
+    names = [f"question {q.posed.id}, {name}" for name, q, _ in asked]
+    for (name, q, _), outcome in zip(asked, run.ask(PROMPT, names, start), strict=True):
+        if outcome.result is None:
+            failed += 1
+        else:
+            scores[name, q.posed.id]["judged_correct"] = float(outcome.result)
+    return failed
+
+
+def _retrieved(index: Index, condition: Condition, questions: Sequence[GoldQuestion]) -> Iterator[Retrieved]:
+    texts = [q.posed.text for q in questions]
+    if condition.method == KEYWORD:
+        chunks = _by_keyword(index, texts)
+    else:
+        found = rehearsed(index, texts, condition.method, condition.level)
+        chunks = [_chunks_of(answer) for answer, _ in found]
+    for own in chunks:
+        rows = index.reader.rows(Rows("text_units", ["id", "document_id", "text"], own)).to_pylist()
+        by_id = {row["id"]: row for row in rows}
+        there = [by_id[id_] for id_ in own if id_ in by_id]
+        yield Retrieved([row["document_id"] for row in there], [row["text"] for row in there])
+
+
+def _chunks_of(answer: Answer) -> list[str]:
+    """Chunks that the answer's contexts show, in order."""
+    shown = (record for used in answer.contexts for record in used.records)
+    return list(dict.fromkeys(record.id for record in shown if record.section == "Sources"))
+
+
+def _by_keyword(index: Index, texts: Sequence[str]) -> list[list[str]]:
+    async def found() -> list[list[str]]:
+        async with index.asker() as asker:
+            searching = Searching(index.searcher, asker)
+            needs = [Search("text_unit", "keyword", text, LISTED) for text in texts]
+            return [[hit.id for hit in await searching.find(need)] for need in needs]
+
+    return awaited(found())
+
+
+def _gold_documents(
+    index: Index, questions: Sequence[GoldQuestion], warnings: list[str]
+) -> tuple[dict[str, dict[str, str]], dict[str, list[str]]]:
+    """For each question: the gold document (as it is named there) that each document of the index is, and the
+    texts of these. Several documents may have one title: any of them is the one that is meant."""
+    wanted = pa.array(sorted({name for q in questions for name in q.documents}), pa.string())
+    named: dict[str, list[str]] = {}
+    chunks: dict[str, list[str]] = {}
+    for part in index.reader.pieces("documents", [*NAMES, "text_unit_ids"]) if len(wanted) else ():
+        for column in NAMES:
+            for row in part.filter(pc.is_in(part[column], wanted)).to_pylist():
+                named.setdefault(row[column], []).append(row["id"])
+                chunks[row["id"]] = row["text_unit_ids"] or []
+    unknown = sorted(set(wanted.to_pylist()) - named.keys())
+    if unknown:
+        more = f" and {len(unknown) - TOLD:,} more" if len(unknown) > TOLD else ""
+        told = f"{', '.join(unknown[:TOLD])}{more}"
+        warnings.append(f"{len(unknown):,} gold documents are not in the index, and count as missed: {told}")
+    labels: dict[str, dict[str, str]] = {}
+    texts: dict[str, list[str]] = {}
+    for q in questions:
+        own = {id_: name for name in q.documents for id_ in named.get(name, [])}
+        lacking = {name: name for name in q.documents if name not in named}
+        labels[q.posed.id] = own | lacking
+        ids = [chunk for document in own for chunk in chunks[document]]
+        rows = index.reader.rows(Rows("text_units", ["text"], ids))
+        texts[q.posed.id] = rows["text"].to_pylist()
+    return labels, texts
+
+
+def _tables(scores: Mapping[tuple[str, str], Mapping[str, float]]) -> dict[str, pa.Table]:
+    measures = list(dict.fromkeys(name for own in scores.values() for name in own))
+    columns = [(name, pa.float64()) for name in measures]
+    rows: list[dict[str, Any]] = [
+        {"condition": condition, "question_id": question, **own}
+        for (condition, question), own in scores.items()
+    ]
+    schema = pa.schema([("condition", pa.string()), ("question_id", pa.string()), *columns])
+    table = pa.Table.from_pylist(rows, schema=schema)
+    grouped = table.group_by("condition", use_threads=False).aggregate(
+        [("question_id", "count"), *((name, "mean") for name in measures)]
+    )
+    order = ["condition", "question_id_count", *(f"{name}_mean" for name in measures)]
+    summary = grouped.select(order).rename_columns(["condition", "questions", *measures])
+    return {"scores": table, "summary": summary}

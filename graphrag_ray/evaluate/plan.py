@@ -1,0 +1,112 @@
+"""What a comparison will cost, before anything is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from graphrag_ray.asking.ask import Index
+from graphrag_ray.asking.question_files import Posed
+from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.messages import ChatRequest, Usage
+from graphrag_ray.evaluate.comparison import chosen_criteria
+from graphrag_ray.evaluate.conditions import Condition, check_conditions, parse_conditions
+from graphrag_ray.evaluate.rehearsal import rehearsed
+from graphrag_ray.judging import answer_claims, judge_dialogue
+from graphrag_ray.judging.answer_claims import answer_claims_spec
+from graphrag_ray.judging.judge_dialogue import judge_spec
+from graphrag_ray.llm.pricing import cost_usd, dearest_price
+
+SAMPLE = 3
+"""Questions whose contexts are put together for each condition, to see what models would be shown."""
+REPLY_TOKENS: Mapping[str, int] = {"map": 350, "reduce": 700, "answer": 500, "rate": 350, "drift": 450}
+"""Of a reply to each prompt of a stage, as language models wrote them for this program, rounded up."""
+VERDICT_TOKENS, CLAIM_LIST_TOKENS = 90, 800
+USUAL_REPLY_TOKENS = 300
+
+
+@dataclass(frozen=True)
+class PlannedCost:
+    """Of a condition or of a judge. cost_usd: None where a price is unknown."""
+
+    name: str
+    calls: float
+    prompt_tokens: float
+    completion_tokens: float
+    cost_usd: float | None
+
+
+def planned_costs(
+    index: Index,
+    posed: Sequence[Posed],
+    conditions: Sequence[str | Condition],
+    criteria: Sequence[str],
+    replicates: int,
+    claims: bool = False,
+) -> list[PlannedCost]:
+    """What each condition will ask for, by a sample of the questions, and what the judge will. Nothing is
+    asked but embeddings of the sample. What is in the folder already is not taken off. Raises UsageError."""
+    known = parse_conditions(conditions, least=2)
+    texts = chosen_criteria(index, criteria)
+    check_conditions(index, known)
+    if not posed:
+        raise UsageError("there is no question")
+    step = max(1, len(posed) // SAMPLE)
+    sample = [p.text for p in posed[::step][:SAMPLE]]
+    found = [_answers(index, condition, sample, len(posed)) for condition in known if condition.method]
+    longest = max(REPLY_TOKENS["reduce"], REPLY_TOKENS["answer"])
+    n_pairs = len(list(combinations(known, 2)))
+    settings, prompts = index.settings, index.given.prompts
+    judge = judge_spec(settings, prompts).prompt
+    each = {
+        criterion: index.given.count(judge.system + judge.user + 2 * said) + 2 * longest
+        for criterion, said in texts.items()
+    }
+    calls = len(posed) * n_pairs * replicates
+    n_calls = calls * len(texts)
+    found.append(
+        _cost(index, judge_dialogue.STAGE, n_calls, calls * sum(each.values()), n_calls * VERDICT_TOKENS)
+    )
+    if claims:
+        prompt = answer_claims_spec(settings, prompts).prompt
+        n = len(posed) * len(known)
+        shown = index.given.count(prompt.system + prompt.user) + longest
+        found.append(_cost(index, answer_claims.STAGE, n, n * shown, n * CLAIM_LIST_TOKENS))
+    return found
+
+
+def _answers(index: Index, condition: Condition, sample: Sequence[str], n: int) -> PlannedCost:
+    opened = condition.opened(index)
+    requests = [
+        (stage, request)
+        for _, asked in rehearsed(opened, sample, condition.method, condition.level)
+        for stage, request, _ in asked
+    ]
+    share = n / len(sample)
+    cost: float | None = 0.0
+    prompt_tokens = completion_tokens = 0
+    for stage, request in requests:
+        shown, reply = _tokens(opened, request), REPLY_TOKENS.get(stage, USUAL_REPLY_TOKENS)
+        prompt_tokens, completion_tokens = prompt_tokens + shown, completion_tokens + reply
+        price = dearest_price(opened.settings.model(opened.settings.model_name(stage)))
+        own = cost_usd(Usage(shown, reply), price)
+        cost = None if own is None or cost is None else cost + own
+    return PlannedCost(
+        condition.name,
+        len(requests) * share,
+        prompt_tokens * share,
+        completion_tokens * share,
+        None if cost is None else cost * share,
+    )
+
+
+def _cost(index: Index, stage: str, calls: float, prompt: float, completion: float) -> PlannedCost:
+    price = dearest_price(index.settings.model(index.settings.model_name(stage)))
+    return PlannedCost(
+        stage, calls, prompt, completion, cost_usd(Usage(round(prompt), round(completion)), price)
+    )
+
+
+def _tokens(index: Index, request: ChatRequest) -> int:
+    return sum(index.given.count(message.content) for message in request.messages)

@@ -1,0 +1,83 @@
+"""Questions asked as a condition would, but with the offline engine in place of the model that answers: so
+what a model would be shown is known, and what it would be asked, and nothing is paid for but embeddings of
+questions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from graphrag_ray.asking.ask import Index
+from graphrag_ray.asking.session import Asker
+from graphrag_ray.base.errors import CallError
+from graphrag_ray.base.messages import ChatReply, ChatRequest, Dialogue, Listener, Request
+from graphrag_ray.engine.allowance import Allowance
+from graphrag_ray.engine.drive import Driver, Open
+from graphrag_ray.engine.in_process import awaited
+from graphrag_ray.engine.work import Outcome, outcome_of
+from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.query.answer import Answer
+
+T = TypeVar("T")
+
+
+@dataclass
+class Rehearsal:
+    """An asker (`session.Asks`). requests: what models would have been asked, with the reply that the offline
+    engine gave, in order."""
+
+    real: Asker
+    accounts: Accounts = field(default_factory=Accounts)
+    allowance: Allowance | None = None
+    kept: tuple[int, int] = (0, 0)
+    requests: list[tuple[str, ChatRequest, ChatReply]] = field(default_factory=list)
+
+    async def run(
+        self,
+        stage: str,
+        start: Sequence[Callable[[], Dialogue[T]]],
+        last: bool = False,
+        listener: Listener | None = None,
+    ) -> list[Outcome[T]]:
+        if stage == "embed":
+            return await self.real.run(stage, start, last, listener)
+        return [self._played(stage, one()) for one in start]
+
+    def _played(self, stage: str, dialogue: Dialogue[T]) -> Outcome[T]:
+        from graphrag_ray.offline import answer
+
+        driver = Driver(dialogue)
+        state = driver.state
+        while isinstance(state, Open):
+            replies = []
+            for request in state.requests:
+                reply = answer(_chat(request))
+                self.requests.append((stage, _chat(request), reply))
+                replies.append(reply)
+            state = driver.send(replies)
+        return outcome_of(driver.key, state, [])
+
+
+def _chat(request: Request) -> ChatRequest:
+    if not isinstance(request, ChatRequest):
+        raise CallError("only questions are embedded")
+    return request
+
+
+def rehearsed(
+    index: Index, questions: Sequence[str], method: str, level: str | None
+) -> list[tuple[Answer, list[tuple[str, ChatRequest, ChatReply]]]]:
+    """Of each question the answer, whose contexts are those that a model would be shown, and what it would be
+    asked. Raises as `Index.ask`."""
+
+    async def ask_all() -> list[tuple[Answer, list[tuple[str, ChatRequest, ChatReply]]]]:
+        found = []
+        async with index.asker() as real:
+            for question in questions:
+                rehearsal = Rehearsal(real)
+                answer = await index.answering(question, level, method)(rehearsal, None)
+                found.append((answer, rehearsal.requests))
+        return found
+
+    return awaited(ask_all())

@@ -1,0 +1,42 @@
+"""The page of a comparison, written where it is wanted."""
+
+from __future__ import annotations
+
+import posixpath
+
+import pyarrow as pa
+
+from graphrag_ray.asking.ask import Index
+from graphrag_ray.evaluate.comparison import Comparison
+from graphrag_ray.evaluate.report_page import Evaluation, report_page
+from graphrag_ray.store.files import Store
+
+
+def write_page(index: Index, found: Comparison, url: str) -> None:
+    """Raises StoreError."""
+    tables = found.tables
+    name = posixpath.basename(index.store.url.rstrip("/")) or index.store.url
+    page = report_page(
+        Evaluation(
+            title=f"{name}, snapshot {index.manifest.number}",
+            description=found.description or index.settings.corpus.about or "",
+            judge=found.judge,
+            offline=found.offline,
+            warnings=found.warnings,
+            conditions=_with_numbers(tables["conditions"]),
+            criteria=found.criteria,
+            win_rates=tables["win_rates"],
+            reliability=tables["reliability"],
+            judgements=tables["judgements"],
+            answers=tables["answers"].select(["condition", "question_id", "question", "text", "error"]),
+            claims=tables.get("claim_counts"),
+            agreement=tables.get("agreement"),
+        )
+    )
+    folder, file = posixpath.split(url)
+    store = Store(folder or ("/" if url.startswith("/") else "."), index.settings.storage.of(url))
+    store.write(file, page.encode("utf-8"))
+
+
+def _with_numbers(conditions: pa.Table) -> pa.Table:
+    return conditions

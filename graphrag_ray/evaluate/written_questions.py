@@ -1,0 +1,108 @@
+"""Questions on an index as a whole, and a description of its corpus, written by a model (Algorithm 1)."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from functools import partial
+
+import pyarrow as pa
+
+from graphrag_ray.asking.ask import Index
+from graphrag_ray.base.errors import GraphRagError, UsageError
+from graphrag_ray.evaluate.evaluation_run import EvaluationRun
+from graphrag_ray.judging.corpus_questions import (
+    STAGE,
+    TOP_REPORTS,
+    TOP_REPORTS_TOKENS,
+    CorpusQuestion,
+    corpus_description,
+    corpus_questions,
+    description_spec,
+    question_specs,
+)
+from graphrag_ray.query.asked_hierarchy import asked_hierarchy
+from graphrag_ray.query.method import Ran
+from graphrag_ray.reports.report_context import clean
+
+MAX_DESCRIPTION = 20_000
+MOST_OF_EACH = 50
+COLUMNS = tuple(field.name for field in fields(CorpusQuestion))
+
+
+def described(run: EvaluationRun, description: str | None) -> str:
+    """The description of the corpus; None: what the index says that it is about, or else what a model writes
+    from its top reports. Raises UsageError for an empty one, and where there is no report."""
+    if description is None:
+        return run.index.settings.corpus.about or _from_reports(run)
+    if not description.strip():
+        raise UsageError("the description of the corpus is empty; without --description, one is written")
+    if len(description) > MAX_DESCRIPTION:
+        raise UsageError(
+            f"the description of the corpus has {len(description):,} characters; {MAX_DESCRIPTION:,} at most"
+        )
+    return " ".join(description.split())
+
+
+def _from_reports(run: EvaluationRun) -> str:
+    spec = description_spec(run.index.settings, run.index.given.prompts)
+    shown = top_reports(run.index)
+    (outcome,) = run.ask(STAGE, ["the description of the corpus"], [partial(corpus_description, shown, spec)])
+    if outcome.result is None:
+        raise GraphRagError(f"the corpus could not be described: {outcome.error}. Give a --description")
+    return outcome.result
+
+
+def top_reports(index: Index) -> str:
+    """Titles and summaries of the reports of the highest levels, the most important first."""
+    given = index.given
+    reports = index.table(asked_hierarchy(given).reports_table, ["title", "summary", "level", "rank"])
+    if not len(reports):
+        raise UsageError("this index has no reports to describe its corpus from: give a --description")
+    order = [("level", "ascending"), ("rank", "descending"), ("title", "ascending")]
+    lines: list[str] = []
+    room = TOP_REPORTS_TOKENS
+    for row in reports.sort_by(order).slice(0, TOP_REPORTS).to_pylist():
+        line = f"- {clean(row['title'])}: {' '.join(clean(row['summary'] or '').split())}"
+        room -= given.count(line)
+        if room < 0 and lines:
+            break
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def write_questions(
+    run: EvaluationRun, description: str, counts: tuple[int, int, int]
+) -> tuple[list[CorpusQuestion], list[str]]:
+    """The questions, and what failed. counts: of personas, tasks of each, questions of each task. Raises
+    UsageError, RunStopped, DialogueFailed where there is no persona."""
+    if not all(1 <= n <= MOST_OF_EACH for n in counts):
+        raise UsageError(f"personas, tasks and questions: from 1 to {MOST_OF_EACH} of each can be written")
+    specs = question_specs(run.index.settings, run.index.given.prompts)
+    writing = corpus_questions(description, counts, specs)
+    need = next(writing)
+    while True:
+        names = [f"{need.start[0].args[0]}, {n}" for n in range(1, len(need.start) + 1)] if need.start else []
+        ran = [Ran(outcome.result, outcome.error) for outcome in run.ask(STAGE, names, need.start)]
+        try:
+            need = writing.send(ran)
+        except StopIteration as ended:
+            found: tuple[list[CorpusQuestion], list[str]] = ended.value
+            return found
+
+
+def as_csv(questions: Sequence[CorpusQuestion]) -> bytes:
+    """What `query --batch` and `evaluate compare` read. A text that a spreadsheet would take for a formula
+    has an apostrophe before it there."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(question) for question in questions)
+    return out.getvalue().encode("utf-8", "replace")
+
+
+def as_table(questions: Sequence[CorpusQuestion]) -> pa.Table:
+    schema = pa.schema([(name, pa.string()) for name in COLUMNS])
+    return pa.Table.from_pylist([asdict(question) for question in questions], schema=schema)

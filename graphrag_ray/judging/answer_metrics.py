@@ -1,0 +1,265 @@
+"""A generated text against the known answers to a question.
+
+A question's answer often has several names ("the UK", "Britain"). Every measure takes all of them and counts
+the one that fits best.
+
+There are two notions of a word, each that of the measure's authors. SQuAD's (`normalised`) are what white
+space separates after articles and punctuation are gone: "don't" is "dont". ROUGE's (`words`) are runs of
+letters and digits: "don't" is "don" and "t". Both are extended to all scripts in the same way: compatible
+forms (full-width letters, ligatures, decomposed accents) and cases are equal, and of scripts that put no
+spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan) each character is a word, as in
+the evaluation of MLQA (Lewis et al. 2020). On ASCII text both are exactly those of SQuAD and ROUGE.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
+from typing import Any
+
+from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.ids import bounded_marks
+
+ARTICLES = ("a", "an", "the")
+"""English ones only, as in SQuAD."""
+
+FIXED_ANSWERS = ("yes", "no", "noanswer")
+"""Answers of which a part is no answer (HotpotQA)."""
+
+MOST_WORDS = 10_000
+"""Of each text that ROUGE-L compares: its time is the product of the two lengths."""
+
+_GAPS = dict.fromkeys(map(ord, "—―…"), " ")
+"""Written between words without spaces. All other punctuation goes without a trace."""
+_UNSPACED = (
+    "\u0e00-\u0fff"  # Thai, Lao, Tibetan
+    "\u1000-\u109f\u1780-\u17ff"  # Burmese, Khmer
+    "\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"  # Kana
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Han
+)
+_UNITS = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
+
+
+class _CharacterTable(dict[int, str]):
+    """For `str.translate`: what becomes of each character, found when it first occurs."""
+
+    def __init__(self, rule: Callable[[str], str]) -> None:
+        super().__init__()
+        self._rule = rule
+
+    def __missing__(self, code: int) -> str:
+        self[code] = found = self._rule(chr(code))
+        return found
+
+
+def _without_trace(character: str) -> bool:
+    """Selects how another character looks, or shows nothing, or is half of one."""
+    variation = "\ufe00" <= character <= "\ufe0f" or "\U000e0100" <= character <= "\U000e01ef"
+    return variation or unicodedata.category(character) in ("Cf", "Cs")
+
+
+def _squad_rule(character: str) -> str:
+    # SQuAD takes out `string.punctuation`, of which all categories here have a member.
+    category = unicodedata.category(character)
+    if _without_trace(character) or category[0] == "P" or category in ("Sc", "Sk", "Sm"):
+        return ""
+    return " " if category == "Cc" else character
+
+
+def _rouge_rule(character: str) -> str:
+    if _without_trace(character):
+        return ""
+    # Marks are parts of words: without their vowel signs words of Hindi would fall apart.
+    return character if character.isalnum() or unicodedata.category(character)[0] == "M" else " "
+
+
+_SQUAD = _CharacterTable(_squad_rule)
+_ROUGE = _CharacterTable(_rouge_rule)
+
+
+def normalised(text: str) -> str:
+    """The text in lower case, without articles and punctuation, words apart by one space (SQuAD, Rajpurkar
+    et al. 2016). Unicode NFKC, case-folded."""
+    return " ".join(word for word in _folded(text, _SQUAD).split() if word not in ARTICLES)
+
+
+def words(text: str) -> list[str]:
+    """Runs of letters and digits in lower case, as ROUGE and TREX read a text."""
+    return _UNITS.findall(_folded(text, _ROUGE))
+
+
+def accuracy(text: str, gold: Sequence[str]) -> float:
+    """1.0 where the normal form of the text contains that of an answer, 0.0 elsewhere.
+
+    Plain containment, as ArchRAG and HippoRAG have it: the answer "art" stands in "party". An answer of which
+    nothing is left is contained only in a text of which nothing is left. Raises ValueError without an answer.
+    """
+    said = normalised(text)
+    return _best(gold, lambda answer: float(contains(said, normalised(answer))))
+
+
+def contains(said: str, answer: str) -> bool:
+    """Whether a text contains an answer, both in normal form."""
+    return answer in said if answer else not said
+
+
+def exact_match(text: str, gold: Sequence[str]) -> float:
+    """1.0 where text and an answer have the same normal form, 0.0 elsewhere (SQuAD).
+
+    Raises ValueError without an answer.
+    """
+    said = normalised(text)
+    return _best(gold, lambda answer: float(said == normalised(answer)))
+
+
+def f1(text: str, gold: Sequence[str]) -> float:
+    """The harmonic mean of precision and recall over words, as multisets (SQuAD 2.0: where text or answer has
+    no words, 1.0 if neither has). Raises ValueError without an answer."""
+    said = Counter(_squad_words(text))
+
+    def score(answer: str) -> float:
+        wanted = Counter(_squad_words(answer))
+        if not said or not wanted:
+            return float(said == wanted)
+        return 2 * (said & wanted).total() / (said.total() + wanted.total())
+
+    return _best(gold, score)
+
+
+def recall(text: str, gold: Sequence[str]) -> float:
+    """The share of an answer's words, as a multiset, that the text has (HotpotQA, ArchRAG, HippoRAG).
+
+    Where text or answer is nothing but "yes" or "no", or says that there is none, the other must be the same:
+    elsewhere 0.0. Raises ValueError without an answer.
+    """
+    said = Counter(_squad_words(text))
+
+    def score(answer: str) -> float:
+        forms = (normalised(text), normalised(answer))
+        if forms[0] != forms[1] and any(form in FIXED_ANSWERS for form in forms):
+            return 0.0
+        wanted = Counter(_squad_words(answer))
+        return (said & wanted).total() / wanted.total() if wanted else float(not said)
+
+    return _best(gold, score)
+
+
+def bleu_1(text: str, gold: Sequence[str]) -> float:
+    """The share of the text's words, as a multiset, that an answer has, times BLEU's brevity penalty
+    (Papineni et al. 2002). Each answer is a single reference. Raises ValueError without an answer."""
+    said = words(text)
+
+    def score(answer: str) -> float:
+        wanted = words(answer)
+        common = (Counter(said) & Counter(wanted)).total()
+        return common / len(said) * min(1.0, math.exp(1 - len(wanted) / len(said))) if common else 0.0
+
+    return _best(gold, score)
+
+
+def rouge_l(text: str, gold: Sequence[str]) -> float:
+    """F1 by the longest common subsequence of words (ROUGE-L, Lin 2004), without stemming.
+
+    Of each text the first MOST_WORDS words are read. Raises ValueError without an answer.
+    """
+    said = words(text)[:MOST_WORDS]
+
+    def score(answer: str) -> float:
+        wanted = words(answer)[:MOST_WORDS]
+        return 2 * _common_length(said, wanted) / (len(said) + len(wanted)) if said and wanted else 0.0
+
+    return _best(gold, score)
+
+
+def meteor(text: str, gold: Sequence[str], *, synonyms: bool = False) -> float:
+    """METEOR by nltk (Lavie and Agarwal 2007): words match as they are or by their English stems.
+
+    synonyms: by WordNet too, as in published figures, which are a little higher. nltk does not bring
+    WordNet's data and reads them from disk.
+
+    Raises UsageError where these data are needed and not there, and ValueError without an answer.
+    """
+    from nltk.translate.meteor_score import single_meteor_score
+
+    said, wordnet = words(text), _wordnet() if synonyms else _NoSynonyms()
+
+    def score(answer: str) -> float:
+        return float(single_meteor_score(words(answer), said, stemmer=_cached_stemmer(), wordnet=wordnet))
+
+    return _best(gold, score)
+
+
+def answer_scores(text: str, gold: Sequence[str]) -> dict[str, float]:
+    """All measures of this module by their names, each from 0 to 1; METEOR is without synonyms.
+
+    Raises ValueError without an answer.
+    """
+    measures = (accuracy, recall, exact_match, f1, bleu_1, rouge_l, meteor)
+    return {measure.__name__: measure(text, gold) for measure in measures}
+
+
+def _best(gold: Sequence[str], score: Callable[[str], float]) -> float:
+    if not gold:
+        raise ValueError("there is no answer to compare with")
+    return max(map(score, gold))
+
+
+def _folded(text: str, table: _CharacterTable) -> str:
+    if text.isascii():
+        return text.lower().translate(table)
+    text = text.translate(_GAPS)
+    for _ in range(
+        2
+    ):  # case folding can leave what NFKC would change, and the other way round (UAX 31, 5.1.3)
+        text = unicodedata.normalize("NFKC", bounded_marks(text)).casefold()
+    # What is taken out may have stood between a letter and its accent.
+    return unicodedata.normalize("NFKC", bounded_marks(text.translate(table)))
+
+
+def _squad_words(text: str) -> list[str]:
+    return _UNITS.findall(normalised(text))
+
+
+def _common_length(a: Sequence[str], b: Sequence[str]) -> int:
+    """The length of the longest common subsequence."""
+    from rapidfuzz.distance import LCSseq
+
+    # By number: rapidfuzz compares hashes of what it is given, and those of texts change with every process.
+    number = {word: n for n, word in enumerate(dict.fromkeys([*a, *b]))}
+    return LCSseq.similarity([number[word] for word in a], [number[word] for word in b])
+
+
+class _NoSynonyms:
+    """Stands in for nltk's WordNet reader."""
+
+    def synsets(self, word: str) -> tuple[()]:
+        return ()
+
+
+class _CachedStemmer:
+    """nltk's Porter stemmer, which takes some ten microseconds a word, and is asked for the same ones."""
+
+    def __init__(self) -> None:
+        from nltk.stem.porter import PorterStemmer
+
+        self.stem = lru_cache(100_000)(PorterStemmer().stem)
+
+
+_cached_stemmer = cache(_CachedStemmer)
+
+
+def _wordnet() -> Any:
+    from nltk.corpus import wordnet
+
+    try:
+        wordnet.ensure_loaded()
+    except LookupError:
+        raise UsageError(
+            "METEOR with synonyms needs the data of WordNet, which nltk does not find here: "
+            "`python -m nltk.downloader wordnet` fetches them"
+        ) from None
+    return wordnet

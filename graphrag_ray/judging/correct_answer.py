@@ -1,0 +1,30 @@
+"""Whether an answer says what the correct one says: a judge that may only say Y or N (TREX)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from graphrag_ray.base.errors import DialogueFailed
+from graphrag_ray.base.messages import ChatReply, Dialogue
+from graphrag_ray.judging.judge_dialogue import STAGE
+from graphrag_ray.query.map_reduce import AnswerSpec, request_of, spec_of
+from graphrag_ray.settings.index_settings import Settings
+from graphrag_ray.settings.prompts import Prompt
+
+PROMPT = "correct_answer"
+MAX_WORD_TOKENS = 16
+
+
+def correct_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
+    return spec_of(STAGE, settings, prompts, MAX_WORD_TOKENS, PROMPT)
+
+
+def is_correct(question: str, gold: Sequence[str], answer: str, spec: AnswerSpec) -> Dialogue[bool]:
+    """gold: wordings of the correct answer. Raises DialogueFailed where the reply is neither Y nor N."""
+    variables = {"question": question, "gold": "\n".join(f"- {text}" for text in gold), "answer": answer}
+    reply: ChatReply = yield replace(request_of(PROMPT, variables, spec), response="yes_no")
+    word = "".join(c for c in reply.text.upper() if c.isalpha())
+    if word not in ("Y", "N", "YES", "NO"):
+        raise DialogueFailed(f"{PROMPT}: the reply is neither Y nor N")
+    return word.startswith("Y")
