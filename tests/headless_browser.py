@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import itertools
+import os
 import shutil
 import signal
 from collections.abc import AsyncIterator
@@ -19,11 +20,12 @@ HOW_TO_INSTALL = "needs Chromium: apt-get install chromium"
 
 
 class BrowserPage:
-    """One page; complaints has what its console and its log say, requests the URLs that it asked for."""
+    """One page; complaints has what its console and its log say, requests the URLs that it asked for, by
+    number, without those that its policy refused."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.complaints: list[str] = []
-        self.requests: list[str] = []
+        self.requests: dict[str, str] = {}
         self._socket = socket
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
@@ -86,7 +88,9 @@ class BrowserPage:
                 case "Page.loadEventFired":
                     self._loaded.set()
                 case "Network.requestWillBeSent":
-                    self.requests.append(params["request"]["url"])
+                    self.requests[params["requestId"]] = params["request"]["url"]
+                case "Network.loadingFailed" if params.get("blockedReason") == "csp":
+                    del self.requests[params["requestId"]]
                 case (
                     "Runtime.exceptionThrown"
                     | "Runtime.consoleAPICalled"
@@ -125,8 +129,12 @@ async def browser_page(profile: Path) -> AsyncIterator[BrowserPage]:
                 yield page
                 await page.close()
     finally:
-        process.send_signal(signal.SIGTERM)
-        await process.wait()
+        process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), 10)
+        except TimeoutError:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
 
 
 async def _port(file: Path) -> int:

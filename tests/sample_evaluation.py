@@ -56,17 +56,16 @@ def sample(
             "second": names[b],
             "replicate": replicate,
             "swapped": replicate % 2 == 1,
-            "winner": None
-            if (question, a, b, replicate) == (0, 0, 1, 0)
-            else (names[b], names[a], "")[(question + replicate) % 3],
+            "winner": (names[b], names[a], "")[(question + replicate) % 3],
             "reason": f"Reason {replicate} for {criterion}, question {question}.",
-            "error": "no JSON in the reply" if (question, a, b, replicate) == (0, 0, 1, 0) else None,
         }
         for question in range(questions)
         for criterion in CRITERIA
         for a, b in pairs
         for replicate in range(replicates)
     ]
+    for failed in {row["criterion"]: row for row in reversed(judgements)}.values():
+        failed |= {"winner": None, "reason": None, "error": "no JSON in the reply"}
     rates = [
         {
             "criterion": criterion,

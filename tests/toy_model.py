@@ -231,3 +231,39 @@ def answer_condense(variables: dict[str, str]) -> str:
 
 def answer_reduce(variables: dict[str, str]) -> str:
     return "\n".join(row["answer"] for row in parse_sections(variables["answers"])["Answers"])
+
+
+def answer_judge(variables: dict[str, str]) -> str:
+    """More people are better, whatever the criterion."""
+    first, second = (len(set(NAME.findall(variables[name]))) for name in ("answer_1", "answer_2"))
+    winner = 0 if first == second else 1 if first > second else 2
+    return json.dumps({"reason": f"{first} against {second}", "winner": winner})
+
+
+def answer_answer_claims(variables: dict[str, str]) -> str:
+    return json.dumps({"claims": [{"claim": f"{n} is told of."} for n in NAME.findall(variables["answer"])]})
+
+
+def answer_correct_answer(variables: dict[str, str]) -> str:
+    return "Y" if variables["gold"].removeprefix("- ").lower() in variables["answer"].lower() else "N"
+
+
+def answer_corpus_description(variables: dict[str, str]) -> str:
+    return f"Letters between {NAME.findall(variables['reports'])[0]} and others."
+
+
+def answer_personas(variables: dict[str, str]) -> str:
+    return _listed("personas", "persona", variables)
+
+
+def answer_tasks(variables: dict[str, str]) -> str:
+    return _listed("tasks", "task", variables)
+
+
+def answer_corpus_questions(variables: dict[str, str]) -> str:
+    about = f"{variables['persona']} of {variables['task']}"
+    return _listed("questions", "question", variables, about)
+
+
+def _listed(key: str, entry: str, variables: dict[str, str], about: str = "") -> str:
+    return json.dumps({key: [{entry: f"{entry} {n} {about}"} for n in range(1, int(variables["n"]) + 1)]})

@@ -60,9 +60,7 @@ class Batch:
     seconds: float
 
 
-def swept(
-    executor: Executor, store: Store, ask_all: Callable[[Feed], Coroutine[Any, Any, None]]
-) -> Accounts:
+def swept(executor: Executor, store: Store, ask_all: Callable[[Feed], Coroutine[Any, Any, None]]) -> Accounts:
     """One sweep, of all dialogues that a coroutine asks for; it closes the feed. store: of the journal.
 
     Raises as `Executor.sweep`, and what the coroutine raises."""

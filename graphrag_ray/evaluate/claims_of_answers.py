@@ -45,8 +45,9 @@ AGREEMENT = pa.schema(
 def count_claims(
     run: EvaluationRun, posed: Sequence[Posed], answers: pa.Table, judgements: pa.Table | None
 ) -> dict[str, pa.Table]:
-    """The tables claims, claim_counts and, with judgements, agreement. answers: of `comparison.ANSWERED`. Raises
-    RunStopped."""
+    """The tables claims, claim_counts and, with judgements, agreement.
+
+    answers: of `comparison.ANSWERED`. Raises RunStopped."""
     spec = answer_claims_spec(run.index.settings, run.index.given.prompts)
     questions = {p.id: p.text for p in posed}
     each = [
@@ -58,7 +59,8 @@ def count_claims(
     start = [partial(answer_claims, questions[question], text, spec) for _, question, text in each]
     rows: list[dict[str, Any]] = []
     for (condition, question, _), outcome in zip(each, run.ask(STAGE, names, start), strict=True):
-        row: dict[str, Any] = {"condition": condition, "question_id": question, "error": outcome.error or None}
+        row: dict[str, Any] = {"condition": condition, "question_id": question}
+        row["error"] = outcome.error or None
         if outcome.result is not None:
             texts = distinct(outcome.result)
             found = clusters(texts)

@@ -52,7 +52,8 @@ def without_repeats(posed: Sequence[Posed]) -> tuple[list[Posed], list[str]]:
     kept = [p for p in good if first[p.text] == p.id]
     warnings = [f"question {p.id} is not asked: {p.fault}" for p in posed if p.fault]
     if repeated := [p.id for p in good if first[p.text] != p.id]:
-        warnings.append(f"{_named('question', repeated)} repeat others, and are left out")
+        named = _named("question", repeated)
+        warnings.append(f"{named}: the same as an earlier one, and left out")
     return kept, warnings
 
 

@@ -21,7 +21,7 @@ showPlot();
 
 function add(parent, name, text, className) {
   const made = parent.appendChild(document.createElement(name));
-  made.textContent = text;
+  made.innerHTML = text;
   if (className) made.className = className;
   return made;
 }
@@ -95,7 +95,7 @@ if (byId("reader")) {
   for (const cell of document.querySelectorAll("td[data-pair]")) {
     cell.addEventListener("click", () => {
       choosePair(...cell.dataset.pair.split(" ").map(Number));
-      byId("reader").scrollIntoView();
+      left.scrollIntoView();
     });
   }
   show();

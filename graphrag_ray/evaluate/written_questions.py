@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from functools import partial
 
 import pyarrow as pa
+from pyarrow import csv
 
 from graphrag_ray.asking.ask import Index
 from graphrag_ray.base.errors import GraphRagError, UsageError
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun
+from graphrag_ray.export.cells import for_spreadsheet
 from graphrag_ray.judging.corpus_questions import (
     STAGE,
     TOP_REPORTS,
@@ -96,11 +97,10 @@ def write_questions(
 def as_csv(questions: Sequence[CorpusQuestion]) -> bytes:
     """What `query --batch` and `evaluate compare` read. A text that a spreadsheet would take for a formula
     has an apostrophe before it there."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(question) for question in questions)
-    return out.getvalue().encode("utf-8", "replace")
+    table = as_table(questions)
+    out = io.BytesIO()
+    csv.write_csv(pa.table([for_spreadsheet(column) for column in table.columns], COLUMNS), out)
+    return out.getvalue()
 
 
 def as_table(questions: Sequence[CorpusQuestion]) -> pa.Table:

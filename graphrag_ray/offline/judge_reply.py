@@ -27,7 +27,7 @@ from graphrag_ray.offline.lexicon import lexicon
 from graphrag_ray.offline.question_terms import QuestionTerms, read_question
 from graphrag_ray.offline.sentences import fold, has_cells, read_script
 from graphrag_ray.offline.summarise import content_stems
-from graphrag_ray.offline.units import MARK
+from graphrag_ray.offline.units import JOIN, MARK, is_balanced
 from graphrag_ray.query.quotes import quoted
 
 ALIKE = 0.05
@@ -42,7 +42,6 @@ _HEADING = re.compile(r"[ \t]*(?:#{1,6}[ \t].*|(\*\*|__)(?:(?!\1).)+\1[ \t]*:?[ 
 _TITLE = re.compile(r"^([ \t]*(?:[-*+•][ \t]+|\d{1,3}[.)][ \t]+)?)\*\*[^*]+(?:\*\*:|:\*\*)[ \t]*")
 _EMPHASIS = re.compile(r"\*+|`+|(?<!\w)_+|(?<!_)_++(?!\w)")
 _GENERAL_KNOWLEDGE = re.compile(r"[ \t]?\[general knowledge\]", re.IGNORECASE)
-_MARKS = ' \t"“”'
 
 
 @dataclass(frozen=True)
@@ -135,7 +134,7 @@ def list_claims(variables: Mapping[str, str]) -> str:
     named = {m.sentence for name in names for m in name.mentions if not m.label}
     claims: dict[str, None] = {}
     for index, sentence in enumerate(script.sentences):
-        said = fold(text[sentence.start : sentence.end]).strip(_MARKS)
+        said = _unquoted(fold(text[sentence.start : sentence.end]))
         if (index in named or _NUMBER.search(said)) and _is_statement(said):
             claims[said] = None
     return _json({"claims": [{"claim": claim} for claim in claims]})
@@ -144,13 +143,27 @@ def list_claims(variables: Mapping[str, str]) -> str:
 def _prose(answer: str) -> str:
     """The lines of an answer that are sentences, without marks. What this engine says of an answer, at its
     end, is no part of it."""
-    lines = _GENERAL_KNOWLEDGE.sub("", strip_references(answer)).split("\n")
+    text = _GENERAL_KNOWLEDGE.sub("", strip_references(answer))
+    lines = text.replace(JOIN.strip(), "\n").split("\n")
     kept = [
         _EMPHASIS.sub("", _TITLE.sub(r"\1", line))
         for line in lines
         if not (_HEADING.fullmatch(line) or line.rstrip().endswith(MARK))
     ]
     return "\n".join(kept)
+
+
+def _unquoted(said: str) -> str:
+    """A sentence of a quotation without the marks around the whole."""
+    for opened, closed in ((1, 1), (1, 0), (0, 1)):
+        inner = said[opened : len(said) - closed]
+        if (
+            said[:opened] == "“"[:opened]
+            and said[len(inner) + opened :] == "”"[:closed]
+            and is_balanced(inner)
+        ):
+            return inner.strip()
+    return said
 
 
 def _is_statement(said: str) -> bool:

@@ -197,15 +197,18 @@ def _alike(
     if n <= second:
         return
     first = max(FIRST, 8 * second, n // FIRST_SHARE)
-    kept = [_rows(shards[at], among[at]) for at in own]
     if n > first:
         differing = [_differing(shards[at], among[at], wanted) for at in own]
         few = _least(differing, first)
         # Of those that differ as much as the last one, which may be all, not more than are wanted.
-        kept = [
-            rows[np.sort(np.append(np.flatnonzero(of < few), np.flatnonzero(of == few)[:first]))]
-            for rows, of in zip(kept, differing, strict=True)
+        places = [
+            np.sort(np.append(np.flatnonzero(of < few), np.flatnonzero(of == few)[:first]))
+            for of in differing
         ]
+        kept = [_among(among[at], some) for at, some in zip(own, places, strict=True)]
+    else:
+        every = [(among[at], len(shards[at])) for at in own]
+        kept = [np.arange(length) if rows is None else rows for rows, length in every]
     estimates = [shards[at].estimated(rows, wanted) for at, rows in zip(own, kept, strict=True)]
     together = np.concatenate(estimates)
     least = kth(together, second, -math.inf)
@@ -213,8 +216,9 @@ def _alike(
         yield at, rows[of >= least]
 
 
-def _rows(shard: VectorShard, among: Ints | None) -> Ints:
-    return np.arange(len(shard)) if among is None else among
+def _among(rows: Ints | None, places: Ints) -> Ints:
+    """Those of the rows that count, which are at these places. None: all rows count."""
+    return places if rows is None else rows[places]
 
 
 def _differing(shard: VectorShard, among: Ints | None, wanted: Floats) -> npt.NDArray[np.uint16]:

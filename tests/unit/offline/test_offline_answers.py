@@ -263,8 +263,8 @@ def test_a_correction_is_answered_as_its_first_turn():
 
 
 def test_an_unknown_prompt_is_refused_by_name():
-    with pytest.raises(PermanentCallError, match="'judge'"):
-        ask("judge")
+    with pytest.raises(PermanentCallError, match="'translate'"):
+        ask("translate")
 
 
 def test_words_for_kinds_of_actors_carry_no_content():

@@ -131,6 +131,20 @@ def test_of_an_answer_of_this_engine_the_quotations_are_the_claims():
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "claim"),
+    [
+        ("“Mara Venn met “the Canon” in May.”", "Mara Venn met “the Canon” in May."),
+        ("“Mara Venn called it “a plan.””", "Mara Venn called it “a plan.”"),
+        ("“Mara Venn left in May. […]”", "Mara Venn left in May."),
+        ("“A plan” is what Mara Venn has.", "“A plan” is what Mara Venn has."),
+        ("Mara Venn calls it “a plan”", "Mara Venn calls it “a plan”"),
+    ],
+)
+def test_a_claim_has_the_quotation_marks_that_belong_to_it(text: str, claim: str):
+    assert claims(text) == [claim]
+
+
 def test_a_claim_is_listed_once_and_an_empty_answer_has_none():
     assert claims("Mara Venn left in May. Others did. Mara Venn left in May.") == ["Mara Venn left in May."]
     assert claims("") == []

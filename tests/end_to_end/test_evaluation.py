@@ -1,0 +1,362 @@
+"""Which way of answering is better: compared, counted, scored, and paid for once."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import toy_model
+from endpoint import Endpoint
+from world import Command, World, model_options, prompt_of
+
+from graphrag_ray import evaluate
+from graphrag_ray.asking.question_files import Posed
+from graphrag_ray.base.errors import FAILED_ITEMS, BudgetSpent, UsageError
+from graphrag_ray.evaluate.comparison import Comparison
+from graphrag_ray.evaluate.comparison import compare as compared
+from graphrag_ray.evaluate.evaluation_files import GoldQuestion
+from graphrag_ray.evaluate.evaluation_run import evaluation_run
+from graphrag_ray.evaluate.known_answers import known_answers
+
+QUESTIONS = ("What about ALICE ?", "What about DAVE ?", "What about HEIDI ?")
+WAYS = ("global=global:C0", "vector=vector")
+ONE = ("comprehensiveness",)
+
+
+def folder(world: World) -> Path:
+    return world.root.parent / "evaluation"
+
+
+def compare(
+    world: World,
+    conditions: Sequence[str] = WAYS,
+    criteria: Sequence[str] = ONE,
+    replicates: int = 2,
+    questions: Sequence[str] = QUESTIONS,
+    **changes: Any,
+) -> Comparison:
+    posed = [Posed(str(n), text) for n, text in enumerate(questions, 1)]
+    with evaluation_run(world.open(**changes), str(folder(world)), "test") as run:
+        return compared(run, posed, conditions, criteria, replicates)
+
+
+def judged(world: World, respond: Any, **how: Any) -> Comparison:
+    """A comparison in which a judge of our own replies."""
+
+    def asked(body: dict[str, Any]) -> Any:
+        return respond(body) if prompt_of(body) == "judge" else toy_model.respond(body)
+
+    world.endpoint.respond = asked
+    return compare(world, **how)
+
+
+def rates(found: Comparison) -> dict[tuple[str, str], float]:
+    return {(r["first"], r["second"]): r["win_rate"] for r in found.tables["win_rates"].to_pylist()}
+
+
+# comparing
+
+
+def test_each_two_answers_are_compared_by_each_criterion_in_both_orders(town: World):
+    found = compare(town, [*WAYS, "local=local"], ("comprehensiveness", "directness"))
+    rows = found.tables["judgements"].to_pylist()
+    assert len(rows) == 3 * 3 * 2 * 2
+    assert town.prompts()["judge"] == len(rows)
+    assert all(row["winner"] in (row["first"], row["second"], "") for row in rows)
+    assert sum(row["swapped"] for row in rows) == len(rows) / 2
+    assert found.failed == 0
+    assert found.tables["reliability"]["position_bias"].to_pylist() == [0.0, 0.0]
+    assert set(rates(found)) == {("global", "vector"), ("global", "local"), ("vector", "local")}
+
+
+def test_what_was_answered_and_judged_is_not_asked_again(town: World):
+    first = compare(town)
+    asked = town.asked()
+    assert compare(town).tables["judgements"].equals(first.tables["judgements"])
+    assert town.asked() == asked
+    compare(town, [*WAYS, "local=local"], replicates=3)
+    new = town.prompts(asked)
+    # Two more pairs with three replicates, and a third one of the first pair; answers of one condition.
+    assert new["judge"] == 3 * (2 * 3 + 1) and not new["map"]
+    compare(town, [*reversed(WAYS)], ("comprehensiveness", "diversity"))
+    assert town.prompts(asked)["judge"] - new["judge"] == 3 * 2
+
+
+def test_a_judge_that_always_says_1_has_a_position_bias_and_nobody_wins(town: World):
+    found = judged(town, lambda body: '{"reason": "so", "winner": 1}', replicates=5)
+    assert rates(found) == {("global", "vector"): 50.0}
+    (row,) = found.tables["reliability"].to_pylist()
+    assert (row["position_bias"], row["first_shown"], row["agreement"]) == (1.0, 1.0, 1.0)
+    assert found.tables["win_rates"]["p_holm"].to_pylist() == [1.0]
+
+
+def test_a_judge_that_replies_nonsense_leaves_failures_and_no_ties(town: World):
+    found = judged(town, lambda body: "Both are nice!")
+    rows = found.tables["judgements"].to_pylist()
+    assert {row["winner"] for row in rows} == {None}
+    assert all("still not usable after a correction" in row["error"] for row in rows)
+    assert found.failed == len(rows) == 6
+    assert rates(found) == {("global", "vector"): None}
+    assert "6 of 6 judgements are missing: no verdict" in found.warnings
+
+
+def test_a_condition_against_itself_wins_half(town: World):
+    found = compare(town, ("a=vector", "b=vector"))
+    (row,) = found.tables["win_rates"].to_pylist()
+    assert (row["win_rate"], row["p_holm"], row["ties"]) == (50.0, 1.0, 1.0)
+
+
+def test_a_judge_that_also_answers_is_warned_of(town: World):
+    assert sum("models tend to prefer their own" in w for w in compare(town).warnings) == 2
+    given = {"base_url": town.endpoint.base_url, "api_key_env": None}
+    models = {
+        "default": {"provider": "openai", "model": "m", "endpoints": [given]},
+        "judge": {"provider": "openai", "model": "other", "endpoints": [given]},
+    }
+    found = compare(town, models=models, stages={"judge": {"model": "judge"}})
+    assert found.judge == "other" and not found.warnings
+    assert {b["model"] for b in town.endpoint.bodies() if prompt_of(b) == "judge"} == {"m", "other"}
+
+
+def test_answers_of_another_tool_take_part(town: World):
+    file = town.root.parent / "other.csv"
+    file.write_text(
+        "question,answer\nWhat about ALICE ?,ALICE and BOB and CAROL and DAVE and ERIN and FRANK\n"
+    )
+    found = compare(town, ["vector=vector", f"other={file}"])
+    assert len(found.tables["judgements"]) == 2, "answers that are missing are not judged"
+    assert any("other.csv does not answer questions 2, 3" in w for w in found.warnings)
+    conditions = found.tables["conditions"].to_pylist()
+    assert [(c["name"], c["failed"], c["calls"]) for c in conditions] == [
+        ("vector", 0, 6),
+        ("other", 2, None),
+    ]
+
+
+def test_settings_of_a_condition_are_its_own(town: World):
+    found = compare(
+        town, ["long=vector", "short=vector,query.response_type=one word,query.context_tokens=300"]
+    )
+    said = [json.dumps(body) for body in town.endpoint.bodies() if prompt_of(body) == "answer"]
+    assert sum("one word" in body for body in said) == len(said) / 2 == 3
+    told = found.tables["conditions"]["settings"].to_pylist()
+    assert told == ["", "query.response_type=one word, query.context_tokens=300"]
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"conditions": ["a=global"]}, "1 of at least 2 conditions"),
+        ({"conditions": ["a=global:C9", "b=vector"]}, "condition a: there is no level 'C9'"),
+        ({"conditions": ["a=global", "b=vector:C0"]}, "condition b: vector search has no levels"),
+        ({"conditions": ["a=global", "b=vector,query.nonsense=1"]}, "condition b: .*nonsense"),
+        ({"conditions": ["a=global", "b=missing.csv"]}, "there is no such file"),
+        ({"criteria": ["beauty"]}, "there is no criterion 'beauty'; there are comprehensiveness"),
+        ({"replicates": 0}, "0 replicates"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_anything_is_asked(
+    town: World, how: dict[str, Any], told: str
+):
+    asked = town.asked()
+    with pytest.raises(UsageError, match=told):
+        compare(town, **how)
+    assert town.asked() == asked
+
+
+def test_criteria_are_text_files_that_people_add(town: World, tmp_path: Path):
+    (tmp_path / "prompts" / "criteria").mkdir(parents=True)
+    (tmp_path / "prompts" / "criteria" / "kindness.txt").write_text("Kindness: which answer is kinder?\n")
+    found = compare(town, criteria=["kindness"], prompts_dir=str(tmp_path / "prompts"))
+    assert found.criteria == {"kindness": "Kindness: which answer is kinder?"}
+    assert any("which answer is kinder?" in json.dumps(body) for body in town.endpoint.bodies())
+
+
+def test_a_budget_ends_a_comparison_and_what_was_paid_for_is_kept(town: World):
+    with pytest.raises(BudgetSpent, match="max_total_tokens"):
+        compare(town, budget={"max_total_tokens": 6_000})
+    asked = town.asked()
+    compare(town)
+    assert town.prompts()["judge"] == 6 and town.asked() > asked
+    assert max(town.prompts().values()) == town.prompts()["judge"] or town.prompts()["map"] <= 12
+
+
+# claims, known answers, communities
+
+
+def test_claims_of_answers_are_counted_once_each_and_agree_with_the_judge(town: World):
+    found = evaluate.compare(
+        town.open(), QUESTIONS, WAYS, criteria=ONE, replicates=2, claims=True, out=str(folder(town))
+    )
+    claims, counts = found["claims"], found["claim_counts"]
+    assert list(counts["condition"]) == ["global", "vector"] and list(counts["answers"]) == [3, 3]
+    for texts, n in zip(claims["texts"], claims["claims"], strict=True):
+        assert len(set(texts)) == len(texts) == n
+    row = found["agreement"].iloc[0]
+    assert (row["measure"], row["agreement"]) == ("claims", 1.0)
+
+
+def gold() -> list[GoldQuestion]:
+    return [
+        GoldQuestion(Posed("1", "Who met ALICE ?"), ("BOB",), ("council.txt", "mill.txt")),
+        GoldQuestion(Posed("2", "Who sailed with ERIN ?"), ("FRANK", "Frank"), ("harbour.txt", "gone.txt")),
+    ]
+
+
+def test_known_answers_score_answers_and_retrieval(town: World):
+    with evaluation_run(town.open(), str(folder(town)), "qa") as run:
+        found = known_answers(run, gold(), ["vector=vector", "local=local"])
+    scores = {(s["condition"], s["question_id"]): s for s in found.tables["scores"].to_pylist()}
+    assert len(scores) == 4
+    assert scores["vector", "1"]["recall@10"] == 1.0 and scores["vector", "2"]["recall@10"] == 0.5
+    assert scores["vector", "1"]["accuracy"] == scores["vector", "1"]["judged_correct"] == 1.0
+    assert 0 < scores["vector", "1"]["f1"] < 1
+    assert any(
+        "1 gold documents are not in the index, and count as missed: gone.txt" in w for w in found.warnings
+    )
+    assert list(found.tables["summary"]["condition"].to_pylist()) == ["vector", "local"]
+
+
+def test_retrieval_alone_asks_no_model_for_an_answer(town: World):
+    asked = town.asked()
+    with evaluation_run(town.open(), str(folder(town)), "qa") as run:
+        found = known_answers(run, gold(), ["vector=vector", "words=keyword"], retrieval_only=True)
+    assert town.asked() == asked
+    summary = found.tables["summary"].to_pylist()
+    assert [s["condition"] for s in summary] == ["vector", "words"]
+    assert "accuracy" not in summary[0] and summary[1]["answer_in_context"] == 1.0
+
+
+def test_communities_are_measured_at_each_level(deep: World):
+    found = evaluate.communities(deep.open())
+    assert list(found["level"]) == list(range(len(found))) and len(found) > 1
+    assert found["coverage"].between(0, 1).all() and found["modularity"].between(-0.5, 1).all()
+    assert found["communities"].is_monotonic_increasing
+    assert found["calinski_harabasz"].notna().all()
+
+
+# questions and estimates
+
+
+def test_questions_are_written_by_persona_and_task(town: World):
+    found = evaluate.questions(town.open(), "Letters of a town", personas=2, tasks=3, questions=2)
+    assert len(found) == 12 and list(found.columns) == ["question_id", "question", "persona", "task"]
+    assert found["question_id"].iloc[-1] == "2.3.2"
+    assert dict(town.prompts(town.asked() - 9)) == {"personas": 1, "tasks": 2, "corpus_questions": 6}
+
+
+def test_without_a_description_one_is_written_from_the_reports(town: World):
+    index = town.open(corpus={"about": ""})
+    evaluate.questions(index, personas=1, tasks=1, questions=1)
+    assert town.prompts()["corpus_description"] == 1
+    with pytest.raises(UsageError, match="description of the corpus is empty"):
+        evaluate.questions(index, "  ")
+
+
+def test_an_estimate_tells_the_calls_of_a_comparison(town: World):
+    asked = town.asked()
+    planned = evaluate.estimate(town.open(), QUESTIONS, WAYS, criteria=ONE, replicates=2, claims=True)
+    assert town.asked() == asked, "nothing is asked for it"
+    compare(town)
+    done = town.prompts(asked)
+    calls = dict(zip(planned["name"], planned["calls"], strict=True))
+    assert calls["judge"] == done["judge"] and calls["answer_claims"] == 6
+    assert calls["vector"] == done["answer"]
+    assert calls["global"] >= done["map"]
+
+
+# on the command line
+
+
+def options(world: World) -> list[object]:
+    path = world.root.parent / "questions.csv"
+    path.write_text("question_id,question\n" + "".join(f"{n},{q}\n" for n, q in enumerate(QUESTIONS, 1)))
+    ways = [part for way in WAYS for part in ("--condition", way)]
+    return ["--root", world.root, "--questions", path, *ways, "--criterion", "comprehensiveness"]
+
+
+def test_the_command_prints_win_rates_and_writes_tables_and_a_page(town: World, run: Command):
+    page = town.root.parent / "page.html"
+    more = ["--replicates", "2", "--claims", "--out", folder(town), "--report", page]
+    done = run("evaluate", "compare", *options(town), *model_options(town), *more)
+    assert done.exit_code == 0, done.output
+    assert "comprehensiveness: win rate of the row over the column" in done.output
+    assert "note: the judge m also wrote the answers of global" in done.output
+    tables = {path.name for path in folder(town).glob("*.parquet")}
+    assert tables >= {"answers.parquet", "judgements.parquet", "win_rates.parquet", "claims.parquet"}
+    assert len(pq.read_table(folder(town) / "judgements.parquet")) == 6
+    assert "<!doctype html>" in page.read_text("utf-8")[:20].lower()
+    told = json.loads(run("evaluate", "compare", *options(town), *more, "--json", "-q").stdout)
+    assert told["win_rates"][0]["questions"] == 3
+
+
+def test_failed_verdicts_are_in_the_exit_code(town: World, run: Command):
+    town.endpoint.respond = lambda body: (
+        "?" if prompt_of(body) in ("judge", "correct") else toy_model.respond(body)
+    )
+    done = run("evaluate", "compare", *options(town), "--replicates", "1", "--out", folder(town))
+    assert done.exit_code == FAILED_ITEMS, done.output
+    assert "3 of 3 judgements are missing" in done.output
+
+
+def test_questions_that_look_like_formulas_are_safe_in_a_spreadsheet(town: World, run: Command):
+    def asked(body: dict[str, Any]) -> Any:
+        if prompt_of(body) == "corpus_questions":
+            return '{"questions": [{"question": "=HYPERLINK(1)"}]}'
+        return toy_model.respond(body)
+
+    town.endpoint.respond = asked
+    out = town.root.parent / "asked.csv"
+    few = ["--personas", "1", "--tasks", "1", "--each", "1", "--description", "A town", "--out", out]
+    done = run("evaluate", "questions", "--root", town.root, *few)
+    assert done.exit_code == 0, done.output
+    with out.open(newline="", encoding="utf-8") as file:
+        (row,) = csv.DictReader(file)
+    assert row["question"] == "'=HYPERLINK(1)"
+
+
+def test_a_comparison_that_was_killed_goes_on(town: World):
+    """Killed while the judge is asked."""
+    with Endpoint(respond=toy_model.respond) as slow:
+        slow.delay_s = 0.1
+        command = [sys.executable, "-m", "graphrag_ray", "evaluate", "compare", *map(str, options(town))]
+        command += [*map(str, model_options(town)), "--replicates", "20", "--out", str(folder(town))]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        until = time.monotonic() + 60
+        while town.prompts()["judge"] < 20 and time.monotonic() < until:
+            time.sleep(0.02)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    asked = town.prompts()
+    assert asked["judge"] >= 20
+    found = compare(town, replicates=20, run={"flush_s": 0.1})
+    assert found.failed == 0
+    again = town.prompts()
+    assert again["answer"] == asked["answer"] == 3
+    assert again["judge"] <= 60 + 40, "at most what was in flight or not written yet is asked again"
+
+
+def test_a_comparison_on_the_offline_engine_says_that_no_model_judged(run: Command, tmp_path: Path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text(
+        "Mara Venn founded the Hask Trust in 1998. The Hask Trust owns a mill."
+    )
+    assert run("index", tmp_path / "in", "--root", tmp_path / "i", "-q").exit_code == 0
+    (tmp_path / "q.csv").write_text("question\nWho founded the Hask Trust?\n")
+    ways = ["--condition", "a=vector", "--condition", "b=local", "--out", tmp_path / "e"]
+    page = tmp_path / "p.html"
+    more = ["--questions", tmp_path / "q.csv", "--report", page]
+    done = run("evaluate", "compare", "--root", tmp_path / "i", *ways, *more)
+    assert done.exit_code == 0, done.output
+    assert "NO LANGUAGE MODEL JUDGED" in done.output
+    assert "no language model judged" in page.read_text("utf-8").lower()

@@ -1,0 +1,65 @@
+"""What is compared with what: how conditions are written."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphrag_ray.base.errors import UsageError
+from graphrag_ray.evaluate.conditions import Condition, parse_condition, parse_conditions
+
+
+@pytest.mark.parametrize(
+    ("text", "condition"),
+    [
+        ("C0=global:C0", Condition("C0", "global", "C0")),
+        ("a = vector ", Condition("a", "vector")),
+        (
+            "short=hybrid,query.context_tokens=4000,query.hybrid_over=text_unit,entity",
+            Condition(
+                "short", "hybrid", None, ("query.context_tokens=4000", "query.hybrid_over=text_unit,entity")
+            ),
+        ),
+        ("other=s3://bucket/answers.Parquet", Condition("other", answers="s3://bucket/answers.Parquet")),
+        (
+            "x=local:C2,query.response_type=a = b",
+            Condition("x", "local", "C2", ("query.response_type=a = b",)),
+        ),
+    ],
+)
+def test_a_condition_has_a_name_a_way_a_level_and_settings(text: str, condition: Condition):
+    assert parse_condition(text) == condition
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("global", "write NAME=METHOD"),
+        ("=global", "write NAME=METHOD"),
+        ("a=", "write NAME=METHOD"),
+        ("a=globul", "there is no method 'globul'"),
+        ("a" * 61 + "=global", "60 at most"),
+        ("a=answers.txt", "there is no method"),
+    ],
+)
+def test_what_is_no_condition_is_told_with_the_form(text: str, told: str):
+    with pytest.raises(UsageError, match=told):
+        parse_condition(text)
+
+
+def test_conditions_have_names_of_their_own_and_two_are_needed_to_compare():
+    with pytest.raises(UsageError, match="same name: a"):
+        parse_conditions(["a=global", "a=vector"])
+    with pytest.raises(UsageError, match="1 of at least 2 conditions"):
+        parse_conditions(["a=global"], least=2)
+
+
+@given(st.text(max_size=80))
+def test_any_text_is_a_condition_or_a_usage_error(text: str):
+    try:
+        found = parse_condition(text)
+    except UsageError as e:
+        assert str(e)
+    else:
+        assert found.name and (found.method or found.answers)

@@ -1,0 +1,62 @@
+"""Files that an evaluation is given."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from graphrag_ray.asking.question_files import Posed
+from graphrag_ray.base.errors import UsageError
+from graphrag_ray.evaluate.evaluation_files import answers_elsewhere, gold_questions, questions_of
+
+POSED = [Posed("1", "Who?"), Posed("2", "Where?"), Posed("q3", "When?")]
+
+
+def written(path: Path, text: str) -> str:
+    path.write_text(text, "utf-8")
+    return str(path)
+
+
+def test_a_question_that_stands_twice_is_asked_once(tmp_path: Path):
+    file = written(tmp_path / "q.csv", "id,question\na,Who?\nb,Where?\nc,Who?\nd,\n")
+    posed, warnings = questions_of(file, {})
+    assert [p.id for p in posed] == ["a", "b"]
+    assert warnings == [
+        "question d is not asked: the question is empty",
+        "question c: the same as an earlier one, and left out",
+    ]
+
+
+def test_answers_of_another_tool_are_found_by_question_or_id(tmp_path: Path):
+    file = written(tmp_path / "a.csv", "question_id,question,response\nq3,,In May.\nx,Who?,Mara.\n")
+    answers, told = answers_elsewhere(file, {}, POSED)
+    assert answers == {"1": "Mara.", "q3": "In May."}
+    assert len(told) == 1 and told[0].endswith("a.csv does not answer question 2")
+
+
+def test_answers_to_other_questions_are_refused(tmp_path: Path):
+    file = written(tmp_path / "a.jsonl", '{"id": "9", "question": "Why?", "answer": "So."}\n')
+    with pytest.raises(UsageError, match="answers none of the questions"):
+        answers_elsewhere(file, {}, POSED)
+    with pytest.raises(UsageError, match="not as .txt"):
+        answers_elsewhere(written(tmp_path / "a.txt", "x"), {}, POSED)
+
+
+def test_gold_answers_and_documents_come_as_lists_or_texts(tmp_path: Path):
+    rows = [
+        {"question": "Who?", "answer": "Mara Venn", "aliases": ["Venn"], "documents": ["d1", "d1", "d2"]},
+        {"question": "Where?", "answers": '["Hask", "the marsh"]', "supporting_titles": "Hask Marsh"},
+        {"question": "When?"},
+    ]
+    file = written(tmp_path / "g.jsonl", "\n".join(json.dumps(row) for row in rows))
+    found, warnings = gold_questions(file, {})
+    assert [q.answers for q in found] == [("Mara Venn", "Venn"), ("Hask", "the marsh"), ()]
+    assert [q.documents for q in found] == [("d1", "d2"), ("Hask Marsh",), ()]
+    assert not warnings
+
+
+def test_questions_without_any_gold_are_refused(tmp_path: Path):
+    with pytest.raises(UsageError, match="neither answers nor documents"):
+        gold_questions(written(tmp_path / "g.csv", "question\nWho?\n"), {})

@@ -1,0 +1,549 @@
+"""The page of a comparison: what it shows, and that no text becomes anything else."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from examples import fewer
+from hostile_text import SURROGATES, texts
+from hypothesis import example, given
+from hypothesis import strategies as st
+from sample_evaluation import ANSWERS, CONDITIONS, CRITERIA, sample, table
+from selectolax.lexbor import LexborHTMLParser, LexborNode
+
+from graphrag_ray.evaluate import question_blocks
+from graphrag_ray.evaluate.report_figures import decimal, dollars, probability, short_count
+from graphrag_ray.evaluate.report_page import Evaluation, report_page
+from graphrag_ray.evaluate.safe_html import LONGEST_MARKDOWN, clean, rendered_markdown
+from graphrag_ray.evaluate.scatter_plot import HEIGHT, MAX_TICKS, WIDTH, amount_axis, rate_axis, scatter_plot
+from graphrag_ray.judging.judgements import JUDGEMENTS, RELIABILITY, WIN_RATES
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '</script><script src="https://evil.example/x.js"></script><!--',
+    '"><img src=x onerror=alert(1)><svg onload=alert(1)>',
+    "' onmouseover='alert(1)",
+    "<!-- <script>",
+    "]]></style></title><iframe srcdoc=x>",
+    "&lt;script&gt; &#60;b&#62; &",
+    "[x](javascript:alert(1)) ![y](https://evil.example/p.png) <javascript:alert(1)>",
+    "[x](https://e.example 'a\"onclick=\"b') [y]\n\n[y]: data:text/html,z",
+    "\u2028\u2029\x00\x0b\x1b[31m\u202e\ufeff\ufffe",
+    '=HYPERLINK(1)\r\n|a|b|\n|:-:|-:|\n|1|2|\n\n```x" onload=y\nz\n```',
+]
+
+
+def parsed(evaluation: Evaluation) -> LexborHTMLParser:
+    return LexborHTMLParser(report_page(evaluation))
+
+
+def structure(evaluation: Evaluation) -> list[tuple[str, list[str]]]:
+    """Elements and the names of their attributes, in order."""
+    root = parsed(evaluation).root
+    assert root is not None
+    return [(str(node.tag), sorted(node.attributes)) for node in root.traverse()]
+
+
+def rows(page: LexborHTMLParser, caption: str) -> list[list[str]]:
+    """What the cells of a table say."""
+    found = page.css_first(f'[aria-label="{caption}"] table')
+    assert found is not None, caption
+    return [[cell.text() for cell in row.css("th, td")] for row in found.css("tr")]
+
+
+def cells(page: LexborHTMLParser, criterion: str = "comprehensiveness") -> dict[str, LexborNode]:
+    found = page.css(f'[aria-label="{criterion}: win rates of rows over columns"] td[data-pair]')
+    return {str(cell.attributes["data-pair"]): cell for cell in found}
+
+
+def data(page: LexborHTMLParser) -> dict[str, Any]:
+    """What the script is given, by the ids of its blocks."""
+    scripts = page.css('script[type="application/json"]')
+    return {str(script.attributes["id"]): json.loads(script.text()) for script in scripts}
+
+
+def changed(found: pa.Table, **columns: Any) -> pa.Table:
+    """The table with one value in all rows of a column."""
+    return table(found.schema, [row | columns for row in found.to_pylist()])
+
+
+def test_a_cell_has_the_rate_of_the_row_and_the_mirrored_cell_the_rest():
+    found = cells(parsed(sample()))
+    assert {pair: cell.text()[:2] for pair, cell in found.items()} == {
+        **{"0 1": "42", "0 2": "34", "1 2": "42"},
+        **{"1 0": "58", "2 0": "66", "2 1": "58"},
+    }
+    title = "Win rate 66.0; 95% interval 61.0 to 71.0; Questions 3; Ties 12%; Failed 0; z 3.50; p < .001"
+    assert str(found["2 0"].attributes["title"]).startswith(f"SS over C0: {title}; p after Holm < .001")
+    assert "34.0; 95% interval 29.0 to 39.0" in str(found["0 2"].attributes["title"])
+    assert "z −3.50" in str(found["0 2"].attributes["title"])
+    assert {found[pair].attributes["class"] for pair in ("0 1", "1 0")} == {"rate under r42", "rate over r58"}
+
+
+def test_only_the_condition_that_is_significantly_better_is_marked():
+    page = parsed(sample())
+    marked = [pair for pair, cell in cells(page).items() if cell.css_first("b")]
+    assert marked == ["2 0"] and cells(page)["2 0"].text() == "66* significantly better"
+    legend = page.css_first(".legend")
+    assert legend is not None and "62* significantly better: the row’s condition" in legend.text()
+
+
+@pytest.mark.parametrize("changes", [{"p_holm": 0.05}, {"p_holm": None}, {"win_rate": 50.0}, {"z": 1.75}])
+def test_what_is_not_sure_is_not_marked(changes: dict[str, Any]):
+    # The last one: ranks and mean do not agree on who is better.
+    page = parsed(sample(win_rates=changed(sample().win_rates, **changes)))
+    assert not page.css("tbody b")
+
+
+def test_a_pair_without_a_verdict_has_no_rate():
+    unknown = dict.fromkeys(["win_rate", "low", "high", "z", "p", "p_holm", "normal_p", "ties"])
+    page = parsed(sample(win_rates=changed(sample().win_rates, **unknown, questions=0)))
+    assert {cell.text() for cell in cells(page).values()} == {"–"}
+    assert rows(page, "comprehensiveness: figures of each pair")[1][:3] == ["C0 over TS", "–", "–"]
+    page = parsed(sample(win_rates=changed(sample().win_rates, **dict.fromkeys(unknown, math.nan))))
+    assert {cell.text() for cell in cells(page).values()} == {"–"}
+
+
+def test_all_figures_of_a_pair_stand_in_a_table():
+    found = rows(parsed(sample()), "directness: figures of each pair")
+    heads = ["Pair", "Win rate", "95% interval", "Questions", "Ties", "Failed", "z", "p", "p after Holm"]
+    assert found[0] == [*heads, "Shapiro–Wilk p"]
+    assert found[1] == [
+        "C0 over TS",
+        "42.0",
+        "37.0 to 47.0",
+        "3",
+        "12%",
+        "1",
+        "−1.75",
+        ".080",
+        ".160",
+        ".002",
+    ]
+    assert len(found) == 4
+
+
+def test_the_heading_says_what_was_compared_by_whom():
+    page = parsed(sample(warnings=["few questions", "one more"]))
+    facts = {
+        dt.text(): dd.text() for dt, dd in zip(page.css(".facts dt"), page.css(".facts dd"), strict=True)
+    }
+    assert facts == {
+        "Conditions": "C0, TS, SS",
+        "Questions": "3",
+        "Replicates": "2",
+        "Judgements": "36, 2 of them without a verdict",
+        "Judge": "gpt-5-mini",
+    }
+    assert [item.text() for item in page.css(".warnings li")] == ["few questions", "one more"]
+    assert page.css_first("h1").text() == "Podcasts, snapshot 7"  # type: ignore[union-attr]
+    assert not page.css(".offline")
+
+
+def test_it_is_said_loudly_that_no_language_model_judged():
+    page = parsed(sample(offline=True))
+    notice = page.css_first(".offline strong")
+    assert notice is not None and notice.text() == "No language model judged."
+    assert page.css(".facts dd")[-1].text() == "no language model"
+
+
+def test_the_judge_s_reliability_is_explained():
+    page = parsed(sample())
+    found = rows(page, "Reliability of the judge, by criterion")
+    assert found[1] == ["comprehensiveness", "17", "1", "56%", "24%", "81%"]
+    explained = {term.text() for term in page.css("#reliability-of-the-judge dt")}
+    assert explained == set(found[0]) - {"Criterion", "Verdicts"}
+
+
+def test_claims_have_bars_and_their_agreement_with_the_judge():
+    page = parsed(sample())
+    found = rows(page, "Claims and clusters of each condition")
+    assert found[0][2:] == ["Claims", "Clusters at .5", "Clusters at .6", "Clusters at .7", "Clusters at .8"]
+    assert found[2] == ["TS", "3", "29.0", "25.0", "21.0", "17.0", "13.0"]
+    bars = [bar.attributes["width"] for bar in page.css(".bar rect")]
+    assert bars[0] == "100.0" and bars[5] == "96.7"
+    agreed = rows(page, "Agreement of claims and clusters with the judge")
+    assert agreed[1] == ["Claims", "comprehensiveness", "78%", "40"]
+
+
+def test_without_claims_there_is_no_section_of_them():
+    page = parsed(sample(claims=None, agreement=None))
+    assert not page.css("#claims") and not page.css('a[href="#claims"]')
+    assert not parsed(sample(agreement=None)).css("#claims h3")
+
+
+def test_costs_stand_against_mean_win_rates():
+    page = parsed(sample())
+    found = rows(page, "Costs and mean win rates")
+    # The condition without answers has no cost of one.
+    assert found == [
+        ["Condition", "Cost per question", "comprehensiveness", "directness"],
+        ["C0", "$0.010", "38.0", "38.0"],
+        ["TS", "–", "50.0", "50.0"],
+        ["SS", "$0.030", "62.0", "62.0"],
+    ]
+    plots = page.css("figure")
+    assert [plot.css_first("figcaption").text() for plot in plots] == [*CRITERIA]  # type: ignore[union-attr]
+    assert [dot.text() for dot in plots[0].css("circle title")] == ["C0: $0.01, 38.0", "SS: $0.03, 62.0"]
+    assert [label.text() for label in plots[0].css(".label")] == ["C0", "SS"]
+
+
+@pytest.mark.parametrize("cost", [None, 0.0])
+def test_tokens_stand_for_costs_that_are_unknown_or_zero(cost: float | None):
+    page = parsed(sample(conditions=changed(sample().conditions, cost_usd=cost)))
+    assert rows(page, "Costs and mean win rates")[0][1] == "Tokens per question"
+    assert rows(page, "Costs and mean win rates")[1][1] == "5k"
+    assert rows(page, "Conditions and what they cost")[1][7] == ("unknown" if cost is None else "$0")
+
+
+def test_one_unknown_cost_makes_all_costs_tokens_but_answers_from_elsewhere_have_neither():
+    conditions = sample().conditions.to_pylist()
+    conditions[2]["cost_usd"] = None
+    page = parsed(sample(conditions=table(CONDITIONS, conditions)))
+    assert rows(page, "Costs and mean win rates")[3][:2] == ["SS", "15k"]
+    conditions[2]["tokens"] = None
+    page = parsed(sample(conditions=table(CONDITIONS, conditions)))
+    assert rows(page, "Costs and mean win rates")[1][:2] == ["C0", "$0.010"]
+    assert rows(page, "Costs and mean win rates")[3][:2] == ["SS", "–"]
+
+
+def test_conditions_are_shown_with_what_they_cost():
+    found = rows(parsed(sample()), "Conditions and what they cost")
+    settings = "level: 2\nmap_tokens: 8000"
+    assert found[1][:3] == ["C0", "global", "–"]
+    assert found[3] == [
+        *["SS", "global", "2", "3", "0", "90", "45,000", "$0.090", "10.5", "302.0", settings],
+    ]
+    levels = sample().conditions.drop_columns("level").append_column("level", pa.array(["", "C1", "C2"]))
+    page = parsed(sample(conditions=levels))
+    assert [row[2] for row in rows(page, "Conditions and what they cost")] == ["Level", "–", "C1", "C2"]
+
+
+def test_the_script_is_given_answers_and_verdicts():
+    page = parsed(sample())
+    found = data(page)
+    assert found["names"] == {"conditions": ["C0", "TS", "SS"], "criteria": [*CRITERIA]}
+    first = found["question-0"]
+    assert first["answers"][0].startswith("<h5>Themes</h5>\n<p><strong>C0</strong> of part 0: <a href=")
+    assert first["answers"][1] is None and first["errors"] == {"1": "the endpoint gave up"}
+    said = first["said"]
+    a, b, criterion, letters, numbers = first["judged"][0]
+    # Without a verdict; then C0, which was shown second.
+    assert (a, b, criterion, letters) == (0, 1, 0, "xA")
+    assert [said[n] for n in numbers] == [
+        "no JSON in the reply",
+        "Reason 1 for comprehensiveness, question 0.",
+    ]
+    assert found["question-1"]["judged"][0][3] == "aT"
+    assert [label.text() for label in page.css("fieldset label")][2] == "What are the themes of part 2?"
+
+
+def test_a_reason_that_was_given_again_is_kept_once():
+    page = parsed(sample(judgements=changed(sample().judgements, reason="as before", winner="")))
+    assert data(page)["question-2"]["said"] == ["as before"]
+
+
+def test_verdicts_do_not_depend_on_which_condition_is_named_first():
+    turned = [
+        row | {"first": row["second"], "second": row["first"], "swapped": not row["swapped"]}
+        for row in sample().judgements.to_pylist()
+    ]
+    assert data(parsed(sample(judgements=table(JUDGEMENTS, turned)))) == data(parsed(sample()))
+
+
+def test_questions_that_would_make_the_page_too_large_have_their_verdicts_alone(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    whole = data(parsed(sample()))
+    size = len(json.dumps(whole["question-0"]))
+    monkeypatch.setattr(question_blocks, "MAX_BYTES", int(size * 1.5))
+    page = parsed(sample())
+    found = data(page)
+    assert found["question-0"] == whole["question-0"]
+    assert found["question-1"] == {"judged": [row[:4] for row in whole["question-1"]["judged"]]}
+    assert "it has those to 1 of the 3 questions" in page.css_first("section .warnings").text()  # type: ignore[union-attr]
+    monkeypatch.setattr(question_blocks, "MAX_BYTES", 10**7)
+    assert not parsed(sample()).css("section .warnings")
+
+
+def test_two_conditions_and_one_question_are_enough():
+    page = parsed(sample(["a", "b"], questions=1, replicates=1))
+    assert len(cells(page)) == 2 and len(page.css("fieldset input")) == 1
+    chosen = {side: page.css(f"#{side} option[selected]") for side in ("left", "right")}
+    assert {side: [option.text() for option in found] for side, found in chosen.items()} == {
+        "left": ["a"],
+        "right": ["b"],
+    }
+
+
+def test_many_conditions_have_wide_matrices_with_upright_names():
+    page = parsed(sample([f"condition-{n}" for n in range(20)], questions=1, replicates=1))
+    assert page.css(".matrices.wide .matrix.upright") and len(cells(page)) == 380
+    assert len(page.css("figure:first-of-type circle")) == 19
+    small = parsed(sample())
+    assert not small.css(".wide") and not small.css(".upright")
+
+
+def test_where_everything_failed_the_page_says_so():
+    judgements = changed(sample().judgements, winner=None, reason=None, error="no reply")
+    answers = changed(sample().answers, text=None, error="refused")
+    page = parsed(
+        sample(
+            judgements=judgements,
+            answers=answers,
+            win_rates=WIN_RATES.empty_table(),
+            reliability=RELIABILITY.empty_table(),
+        )
+    )
+    assert "There are no figures." in page.css_first("#reliability-of-the-judge").text()  # type: ignore[union-attr]
+    assert not page.css("circle") and "no condition with a cost" in page.css_first("figure").text()  # type: ignore[union-attr]
+    assert data(page)["question-1"]["answers"] == [None] * 3
+    assert set(data(page)["question-1"]["judged"][0][3].lower()) == {"x"}
+
+
+def test_nothing_at_all_makes_a_page_too():
+    empty = {
+        name: schema.empty_table() for name, schema in (("conditions", CONDITIONS), ("answers", ANSWERS))
+    }
+    schemas = {"win_rates": WIN_RATES, "reliability": RELIABILITY, "judgements": JUDGEMENTS}
+    empty |= {name: schema.empty_table() for name, schema in schemas.items()}
+    page = parsed(sample(**empty, criteria={}, claims=sample().claims.slice(0, 0)))  # type: ignore[union-attr]
+    assert "no two answers" in page.css_first("#questions-and-answers").text()  # type: ignore[union-attr]
+
+
+def test_a_question_that_was_judged_but_not_answered_is_named_by_its_id():
+    page = parsed(sample(answers=ANSWERS.empty_table()))
+    assert [label.text() for label in page.css("fieldset label")] == ["q0", "q1", "q2"]
+    assert data(page)["question-0"]["answers"] == [None] * 3
+
+
+def test_the_same_evaluation_makes_the_same_page():
+    assert report_page(sample()) == report_page(sample())
+
+
+def test_the_page_s_policy_allows_its_own_style_and_script_alone():
+    page = parsed(sample())
+    hashes = [
+        base64.b64encode(hashlib.sha256(node.text().encode()).digest()).decode()
+        for node in (page.css_first("style"), page.css("script")[-1])
+        if node is not None
+    ]
+    policy = page.css_first('meta[http-equiv="Content-Security-Policy"]')
+    assert policy is not None and policy.attributes["content"] == (
+        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    assert page.css("script")[:-1] == page.css('script[type="application/json"]')
+    assert page.root is not None
+    attributes = [(name, value) for node in page.root.traverse() for name, value in node.attributes.items()]
+    assert not [name for name, _ in attributes if name.startswith("on") or name in ("style", "src")]
+    assert all(str(value).startswith("#") for name, value in attributes if name == "href")
+    assert not re.search(
+        r"url\(|@import|fetch\(|https?:", page.css_first("style").text() + page.css("script")[-1].text()
+    )  # type: ignore[union-attr]
+
+
+def test_those_who_do_not_see_the_page_can_use_it():
+    page = parsed(sample())
+    assert {th.attributes.get("scope") for th in page.css("th")} == {"row", "col"}
+    assert len(page.css("caption")) == len(page.css("table"))
+    labelled = {label.attributes.get("for") for label in page.css("label")}
+    assert {node.attributes["id"] for node in page.css("select, input[type=search]")} <= labelled
+    assert all(
+        node.attributes.get("aria-label") for node in page.css('svg[role="img"], nav, [role="region"]')
+    )
+    targets = {node.attributes["id"] for node in page.css("[id]")}
+    assert {str(link.attributes["href"])[1:] for link in page.css("nav a")} <= targets
+
+
+def hostile(text: str) -> Evaluation:
+    """The text in every place where one can be. Arrow has no lone surrogates, but all else may."""
+    stored = re.sub("[\ud800-\udfff]", "?", text)
+    names = [f"{stored}{n}" for n in range(3)]
+    criteria = {name: f"{stored} {name}" for name in CRITERIA}
+    renamed = dict(zip(("C0", "TS", "SS"), names, strict=True)) | criteria
+
+    def replaced(found: pa.Table | None) -> pa.Table:
+        assert found is not None
+        free = ("reason", "error", "text", "question", "question_id", "settings", "method", "measure")
+        made = [
+            {k: f"{stored}{v}" if k in free and v is not None else renamed.get(v, v) for k, v in row.items()}
+            for row in found.to_pylist()
+        ]
+        return table(found.schema, made)
+
+    given = sample()
+    tables = ("conditions", "win_rates", "reliability", "judgements", "answers", "agreement")
+    claims = pa.Table.from_pylist(
+        [row | {"condition": renamed[row["condition"]]} for row in given.claims.to_pylist()]  # type: ignore[union-attr]
+    )
+    return replace(
+        given,
+        title=f"{text}.",
+        description=f"{text}.",
+        judge=text,
+        warnings=[text],
+        criteria=dict.fromkeys(criteria.values(), text),
+        claims=claims,
+        **{name: replaced(getattr(given, name)) for name in tables},
+    )
+
+
+EXPECTED = structure(hostile("x"))
+
+
+@fewer(2)
+@given(
+    st.builds(lambda text, other: text + other, texts(), SURROGATES | st.just("") | st.sampled_from(HOSTILE))
+)
+@example("".join(HOSTILE))
+@example("\ud800</script>")
+def test_no_element_or_attribute_comes_from_a_text(text: str):
+    assert structure(hostile(text)) == EXPECTED
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_is_shown_as_it_is(text: str):
+    page = parsed(hostile(text))
+    # As HTML's parser reads line breaks.
+    shown = clean(text).replace("\r\n", "\n")
+    assert page.css_first("h1").text() == f"{shown}."  # type: ignore[union-attr]
+    assert page.css_first(".warnings li").text() == shown  # type: ignore[union-attr]
+    found = data(page)
+    assert found["names"]["conditions"] == [f"{clean(text)}{n}" for n in range(3)]
+    assert f"{clean(text)}no JSON in the reply" in found["question-0"]["said"]
+    report_page(hostile(text)).encode("utf-8")
+
+
+SHOWN = {
+    *[
+        "p",
+        "a",
+        "strong",
+        "em",
+        "s",
+        "code",
+        "pre",
+        "blockquote",
+        "ul",
+        "ol",
+        "li",
+        "hr",
+        "br",
+        "h4",
+        "h5",
+        "h6",
+    ],
+    *["table", "thead", "tbody", "tr", "th", "td"],
+}
+
+
+@given(texts() | st.lists(st.sampled_from(HOSTILE)).map("\n".join) | SURROGATES)
+@example("\n\n".join(HOSTILE))
+def test_an_answer_holds_harmless_elements_alone(text: str):
+    for node in LexborHTMLParser(rendered_markdown(text)).css("body *"):
+        assert node.tag in SHOWN
+        given = dict(node.attributes)
+        if node.tag == "a":
+            assert re.match("https?://", str(given.pop("href")))
+            assert given == {"rel": "noopener noreferrer", "target": "_blank"}
+        else:
+            assert given.keys() <= ({"start"} if node.tag == "ol" else set())
+
+
+def test_markdown_is_rendered_without_images_and_without_other_links():
+    assert rendered_markdown("# A *b*") == "<h4>A <em>b</em></h4>\n"
+    link = '<a href="https://e.example/?a&amp;b" rel="noopener noreferrer" target="_blank">x</a>'
+    assert rendered_markdown("[x](https://e.example/?a&b 'title')") == f"<p>{link}</p>\n"
+    assert rendered_markdown("![a chart](https://e.example/c.png)") == "<p>a chart</p>\n"
+    for other in (
+        "javascript:alert(1)",
+        "//e.example",
+        "/a",
+        "#a",
+        "data:text/html,x",
+        "mailto:a@b.c",
+        "https:e",
+    ):
+        assert rendered_markdown(f"[x]({other})") == f"<p>[x]({other})</p>\n"
+    assert rendered_markdown("a <b>c</b>") == "<p>a &lt;b&gt;c&lt;/b&gt;</p>\n"
+
+
+def test_a_text_too_long_to_be_prose_is_shown_as_it_is():
+    assert rendered_markdown("*" * (LONGEST_MARKDOWN + 1)) == f"<pre>{'*' * (LONGEST_MARKDOWN + 1)}</pre>"
+
+
+POINTS = st.tuples(st.text(max_size=30), st.floats(0, 1e12), st.floats(0, 100))
+
+
+@given(st.lists(POINTS, min_size=1, max_size=20))
+@example([("a", 0.0, 0.0)])
+@example([("a", 1e-9, 50.0), ("b", 1e9, 100.0)])
+def test_every_dot_lies_in_the_plot(points: list[tuple[str, float, float]]):
+    page = LexborHTMLParser(scatter_plot(points, "title", "x", "y", short_count))
+    dots = [(float(str(d.attributes["cx"])), float(str(d.attributes["cy"]))) for d in page.css("circle")]
+    assert len(dots) == len(points) == len(page.css(".label"))
+    assert all(40 <= x <= WIDTH and 0 <= y <= HEIGHT - 40 for x, y in dots)
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks", "log"),
+    [
+        ([1.0, 10.0], [0, 2, 4, 6, 8, 10], False),
+        ([0.001, 0.05], [0.001, 0.002, 0.005, 0.01, 0.02, 0.05], True),
+        ([1e-6, 1.0], [1e-6, 1e-4, 1e-2, 1.0], True),
+        ([0.0, 100.0], [0, 20, 40, 60, 80, 100], False),
+        ([0.0], [0, 0.2, 0.4, 0.6, 0.8, 1.0], False),
+    ],
+)
+def test_amounts_far_apart_have_a_logarithmic_axis(values: list[float], ticks: list[float], log: bool):
+    axis = amount_axis(values)
+    assert axis.log is log and list(axis.ticks) == pytest.approx(ticks)
+
+
+@given(st.lists(st.floats(1e-12, 1e12), min_size=1))
+def test_an_axis_has_a_few_ticks(values: list[float]):
+    axis = amount_axis(values)
+    assert 1 <= len(axis.ticks) <= MAX_TICKS + 1
+    assert axis.low <= min(axis.ticks) and max(axis.ticks) <= axis.high
+
+
+def test_rates_are_shown_around_50():
+    assert list(rate_axis([62.0, 55.0]).ticks) == [40, 50, 60, 70]
+    assert (rate_axis([0.0, 100.0]).low, rate_axis([0.0, 100.0]).high) == (0, 100)
+
+
+def test_labels_of_dots_that_lie_together_lie_apart():
+    points = [(f"condition {n}", 1.0 + n / 50, 50.0) for n in range(5)]
+    page = LexborHTMLParser(scatter_plot(points, "title", "x", "y", short_count))
+    places = {
+        (label.attributes["x"], label.attributes["y"], label.attributes["text-anchor"])
+        for label in page.css(".label")
+    }
+    assert len(places) == 5
+
+
+def test_figures_are_short():
+    assert [dollars(usd) for usd in (None, 0.0, 0.00312, 0.5, 12.0, 1204.5)] == [
+        *["unknown", "$0", "$0.0031", "$0.50", "$12.00", "$1,204.50"],
+    ]
+    assert [probability(p) for p in (None, 0.0, 0.0009, 0.05, 0.9994, 1.0)] == [
+        *["–", "< .001", "< .001", ".050", ".999", "1"],
+    ]
+    assert [short_count(n) for n in (0, 0.005, 950, 12_500, 3e6, 2e9)] == [
+        "0",
+        "0.005",
+        "950",
+        "12.5k",
+        "3M",
+        "2G",
+    ]
+    assert (decimal(-1.234, 2), decimal(None)) == ("−1.23", "–")
