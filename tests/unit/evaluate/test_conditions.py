@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,9 +59,6 @@ def test_conditions_have_names_of_their_own_and_two_are_needed_to_compare():
 
 @given(st.text(max_size=80))
 def test_any_text_is_a_condition_or_a_usage_error(text: str):
-    try:
+    with suppress(UsageError):
         found = parse_condition(text)
-    except UsageError as e:
-        assert str(e)
-    else:
         assert found.name and (found.method or found.answers)

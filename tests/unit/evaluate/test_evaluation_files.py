@@ -40,7 +40,7 @@ def test_answers_to_other_questions_are_refused(tmp_path: Path):
     file = written(tmp_path / "a.jsonl", '{"id": "9", "question": "Why?", "answer": "So."}\n')
     with pytest.raises(UsageError, match="answers none of the questions"):
         answers_elsewhere(file, {}, POSED)
-    with pytest.raises(UsageError, match="not as .txt"):
+    with pytest.raises(UsageError, match=r"not as \.txt"):
         answers_elsewhere(written(tmp_path / "a.txt", "x"), {}, POSED)
 
 
