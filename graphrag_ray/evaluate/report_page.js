@@ -21,7 +21,7 @@ showPlot();
 
 function add(parent, name, text, className) {
   const made = parent.appendChild(document.createElement(name));
-  made.innerHTML = text;
+  made.textContent = text;
   if (className) made.className = className;
   return made;
 }
