@@ -15,9 +15,9 @@ from graphrag_ray.evaluate.safe_html import Markup, clean, json_script, rendered
 MAX_BYTES = 14_000_000
 """Of answers and reasons in the page. The questions beyond have their verdicts alone."""
 
-Numbers: TypeAlias = tuple[int, int, int]
+PairNumbers: TypeAlias = tuple[int, int, int]
 """The lower and the higher number of a condition, the number of a criterion."""
-Answers: TypeAlias = Mapping[str, Mapping[str, tuple[str | None, str | None]]]
+GivenAnswers: TypeAlias = Mapping[str, Mapping[str, tuple[str | None, str | None]]]
 """question_id -> condition -> its text, its error"""
 
 
@@ -66,12 +66,12 @@ def question_blocks(
     return blocks, complete
 
 
-def _letters(verdicts: Mapping[Numbers, Sequence[ShownVerdict]]) -> list[list[Any]]:
+def _letters(verdicts: Mapping[PairNumbers, Sequence[ShownVerdict]]) -> list[list[Any]]:
     return [[*pair, "".join(verdict.letter for verdict in found)] for pair, found in verdicts.items()]
 
 
 def _detailed(
-    verdicts: Mapping[Numbers, Sequence[ShownVerdict]],
+    verdicts: Mapping[PairNumbers, Sequence[ShownVerdict]],
     answers: Mapping[str, tuple[str | None, str | None]],
     conditions: Sequence[str],
 ) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def _detailed(
     }
 
 
-def _answers(answers: pa.Table) -> Answers:
+def _answers(answers: pa.Table) -> GivenAnswers:
     found: dict[str, dict[str, tuple[str | None, str | None]]] = defaultdict(dict)
     columns = (answers[name].to_pylist() for name in ("question_id", "condition", "text", "error"))
     for question_id, condition, text, error in zip(*columns, strict=True):
@@ -97,11 +97,11 @@ def _answers(answers: pa.Table) -> Answers:
 
 def _verdicts(
     judgements: pa.Table, conditions: Sequence[str], criteria: Sequence[str]
-) -> Mapping[str, Mapping[Numbers, Sequence[ShownVerdict]]]:
+) -> Mapping[str, Mapping[PairNumbers, Sequence[ShownVerdict]]]:
     """By question_id, in the order of replicates."""
     condition = {name: n for n, name in enumerate(conditions)}
     criterion = {name: n for n, name in enumerate(criteria)}
-    found: dict[str, dict[Numbers, list[ShownVerdict]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[str, dict[PairNumbers, list[ShownVerdict]]] = defaultdict(lambda: defaultdict(list))
     table = judgements.sort_by([("replicate", "ascending")])
     names = ("question_id", "criterion", "first", "second", "swapped", "winner", "reason", "error")
     columns = (table[name].to_pylist() for name in names)

@@ -43,7 +43,7 @@ MEASURES: Mapping[str, str] = {
     **{f"clusters_0_{n}": f"Clusters at .{n}" for n in (5, 6, 7, 8)},
 }
 
-Row: TypeAlias = dict[str, Any]
+FigureRow: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Evaluation:
         return {id_: asked.get(id_) or id_ for id_ in (*asked, *_distinct(self.judgements["question_id"]))}
 
     @cached_property
-    def rates(self) -> dict[tuple[str, str, str], Row]:
+    def rates(self) -> dict[tuple[str, str, str], FigureRow]:
         """(criterion, row, column) -> a row of WIN_RATES whose first condition is the row's."""
         found = {}
         for row in _rows(self.win_rates):
@@ -249,7 +249,7 @@ def _matrix(evaluation: Evaluation, criterion: str) -> Markup:
     return _table(caption, [None, *names], rows, class_="matrix upright" if upright else "matrix")
 
 
-def _rate(row: Row | None, pair: tuple[int, int]) -> Markup:
+def _rate(row: FigureRow | None, pair: tuple[int, int]) -> Markup:
     """A cell of a matrix. row: None where there are no figures; pair: numbers of the two conditions."""
     where = None if pair[0] == pair[1] else f"{pair[0]} {pair[1]}"
     if row is None or row["win_rate"] is None:
@@ -267,7 +267,7 @@ def _marked(rate: str) -> Markup:
     return element("b", rate, element("span", "*", aria_hidden="true"), unseen)
 
 
-def _is_better(row: Row) -> bool:
+def _is_better(row: FigureRow) -> bool:
     """Whether the first condition is significantly better. The mean and the test's ranks must both say so."""
     p, z = row["p_holm"], row["z"]
     return p is not None and p < SIGNIFICANT and row["win_rate"] > 50 and (z is None or z > 0)
@@ -278,7 +278,7 @@ def _colour(rate: float) -> str:
     return f"rate {'over' if rate >= 50 else 'under'} r{min(100, max(0, round(rate)))}"
 
 
-def _figures(row: Row) -> dict[str, str]:
+def _figures(row: FigureRow) -> dict[str, str]:
     """All that WIN_RATES says of a pair."""
     return {
         "Win rate": decimal(row["win_rate"]),
@@ -532,7 +532,7 @@ def _table(
     return element("div", table, class_="scroll", tabindex=0, role="region", aria_label=caption)
 
 
-def _rows(table: pa.Table) -> list[Row]:
+def _rows(table: pa.Table) -> list[FigureRow]:
     """With None for what is not finite."""
     return [
         {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
@@ -545,7 +545,7 @@ def _distinct(*columns: pa.ChunkedArray) -> list[Any]:
     return list(dict.fromkeys(value for value in values if value is not None))
 
 
-def _mirrored(row: Row) -> Row:
+def _mirrored(row: FigureRow) -> FigureRow:
     """A row of WIN_RATES, seen from its second condition."""
     rates = {"win_rate": row["win_rate"], "low": row["high"], "high": row["low"]}
     turned = {name: None if rate is None else 100 - rate for name, rate in rates.items()}
