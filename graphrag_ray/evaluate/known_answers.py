@@ -47,10 +47,12 @@ class KnownAnswers:
 
 @dataclass(frozen=True)
 class Retrieved:
-    """What was found for a question: documents in the order of their chunks, and the texts of these."""
+    """What was found for a question: documents in the order of their chunks, and the texts of these; or why
+    nothing was."""
 
     documents: list[str]
     texts: list[str]
+    error: str = ""
 
 
 def known_answers(
@@ -82,6 +84,9 @@ def known_answers(
         run.observer.note(f"{condition.name}: what is retrieved")
         retrieved = _retrieved(condition.opened(run.index), condition, questions)
         for q, own in zip(questions, retrieved, strict=True):
+            if own.error:
+                found.failed += 1
+                found.warnings.append(f"condition {condition.name}, question {q.posed.id}: {own.error}")
             label = gold[q.posed.id]
             ranked = [label.get(document, document) for document in own.documents]
             wanted = set(label.values())
@@ -140,15 +145,15 @@ def _score_answers(
 def _retrieved(index: Index, condition: Condition, questions: Sequence[GoldQuestion]) -> Iterator[Retrieved]:
     texts = [q.posed.text for q in questions]
     if condition.method == KEYWORD:
-        chunks = _by_keyword(index, texts)
+        chunks = [(own, "") for own in _by_keyword(index, texts)]
     else:
         found = rehearsed(index, texts, condition.method, condition.level)
-        chunks = [_chunks_of(answer) for answer, _ in found]
-    for own in chunks:
+        chunks = [(_chunks_of(one.answer) if one.answer else [], one.error) for one in found]
+    for own, error in chunks:
         rows = index.reader.rows(Rows("text_units", ["id", "document_id", "text"], own)).to_pylist()
         by_id = {row["id"]: row for row in rows}
         there = [by_id[id_] for id_ in own if id_ in by_id]
-        yield Retrieved([row["document_id"] for row in there], [row["text"] for row in there])
+        yield Retrieved([row["document_id"] for row in there], [row["text"] for row in there], error)
 
 
 def _chunks_of(answer: Answer) -> list[str]:

@@ -80,8 +80,8 @@ def _answers(index: Index, condition: Condition, sample: Sequence[str], n: int) 
     opened = condition.opened(index)
     requests = [
         (stage, request)
-        for _, asked in rehearsed(opened, sample, condition.method, condition.level)
-        for stage, request, _ in asked
+        for one in rehearsed(opened, sample, condition.method, condition.level)
+        for stage, request, _ in one.requests
     ]
     share = n / len(sample)
     cost: float | None = 0.0

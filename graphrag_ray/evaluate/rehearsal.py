@@ -10,10 +10,11 @@ from typing import TypeVar
 
 from graphrag_ray.asking.ask import Index
 from graphrag_ray.asking.session import Asker
-from graphrag_ray.base.errors import CallError
+from graphrag_ray.base.errors import CallError, GraphRagError, RunStopped, StoreError, UsageError
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Dialogue, Listener, Request
 from graphrag_ray.engine.allowance import Allowance
-from graphrag_ray.engine.drive import Driver, Open
+from graphrag_ray.base.unforeseen import is_unforeseen
+from graphrag_ray.engine.drive import Driver, Open, note_bug
 from graphrag_ray.engine.in_process import awaited
 from graphrag_ray.engine.work import Outcome, outcome_of
 from graphrag_ray.llm.accounting import Accounts
@@ -65,19 +66,41 @@ def _chat(request: Request) -> ChatRequest:
     return request
 
 
-def rehearsed(
-    index: Index, questions: Sequence[str], method: str, level: str | None
-) -> list[tuple[Answer, list[tuple[str, ChatRequest, ChatReply]]]]:
-    """Of each question the answer, whose contexts are those that a model would be shown, and what it would be
-    asked. Raises as `Index.ask`."""
+@dataclass(frozen=True)
+class Rehearsed:
+    """A question: the answer, whose contexts are those that a model would be shown; or why there is none."""
 
-    async def ask_all() -> list[tuple[Answer, list[tuple[str, ChatRequest, ChatReply]]]]:
-        found = []
+    answer: Answer | None
+    requests: Sequence[tuple[str, ChatRequest, ChatReply]] = ()
+    error: str = ""
+
+
+def rehearsed(index: Index, questions: Sequence[str], method: str, level: str | None) -> list[Rehearsed]:
+    """Raises UsageError where no question can be asked so, StoreError, RunStopped."""
+
+    async def ask_all() -> list[Rehearsed]:
         async with index.asker() as real:
-            for question in questions:
-                rehearsal = Rehearsal(real)
-                answer = await index.answering(question, level, method)(rehearsal, None)
-                found.append((answer, rehearsal.requests))
-        return found
+            return [
+                await _rehearsed(index, question, method, level, Rehearsal(real)) for question in questions
+            ]
 
-    return awaited(ask_all())
+    found = awaited(ask_all())
+    if found and all(one.answer is None for one in found):
+        raise UsageError(f"no question can be asked by {method} search: {found[0].error}")
+    return found
+
+
+async def _rehearsed(
+    index: Index, question: str, method: str, level: str | None, rehearsal: Rehearsal
+) -> Rehearsed:
+    try:
+        answer = await index.answering(question, level, method)(rehearsal, None)
+    except (StoreError, RunStopped):
+        raise
+    except GraphRagError as e:
+        return Rehearsed(None, error=str(e))
+    except Exception as e:  # noqa: BLE001 - what nobody foresaw fails one question
+        if not is_unforeseen(e):
+            raise
+        return Rehearsed(None, error=note_bug(e))
+    return Rehearsed(answer, rehearsal.requests)

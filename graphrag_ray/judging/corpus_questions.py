@@ -13,7 +13,7 @@ from graphrag_ray.judging.asked_as_json import asked_as_json, list_schema, texts
 from graphrag_ray.query.map_reduce import AnswerSpec, request_of, spec_of, variables_of
 from graphrag_ray.query.method import Dialogues, Ran
 from graphrag_ray.reports.report_reply import ReplyProblem
-from graphrag_ray.settings.index_settings import Settings
+from graphrag_ray.settings.index_settings import LANGUAGE_OF_TEXT, Settings
 from graphrag_ray.settings.prompts import Prompt
 
 STAGE = "questions"
@@ -49,7 +49,14 @@ class QuestionSpecs:
 
 def question_specs(settings: Settings, prompts: Mapping[str, Prompt]) -> QuestionSpecs:
     specs = {name: spec_of(STAGE, settings, prompts, MAX_LIST_TOKENS, name) for name in _LISTS}
-    return QuestionSpecs(**{n: replace(s, language=settings.output_language) for n, s in specs.items()})
+    language = _language(settings, "description")
+    return QuestionSpecs(**{name: replace(spec, language=language) for name, spec in specs.items()})
+
+
+def _language(settings: Settings, shown: str) -> str:
+    """That of the settings, or else of what the model is shown."""
+    own = settings.output_language
+    return f"the language of the {shown}" if own == LANGUAGE_OF_TEXT else own
 
 
 def corpus_questions(
@@ -117,7 +124,7 @@ def _list(name: str, variables: Mapping[str, str], n: int, spec: AnswerSpec) -> 
 
 def description_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
     spec = spec_of(STAGE, settings, prompts, MAX_DESCRIPTION_TOKENS, DESCRIPTION)
-    return replace(spec, language=settings.output_language)
+    return replace(spec, language=_language(settings, "reports"))
 
 
 def corpus_description(reports: str, spec: AnswerSpec) -> Dialogue[str]:
