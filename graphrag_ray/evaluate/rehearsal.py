@@ -12,8 +12,8 @@ from graphrag_ray.asking.ask import Index
 from graphrag_ray.asking.session import Asker
 from graphrag_ray.base.errors import CallError, GraphRagError, RunStopped, StoreError, UsageError
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Dialogue, Listener, Request
-from graphrag_ray.engine.allowance import Allowance
 from graphrag_ray.base.unforeseen import is_unforeseen
+from graphrag_ray.engine.allowance import Allowance
 from graphrag_ray.engine.drive import Driver, Open, note_bug
 from graphrag_ray.engine.in_process import awaited
 from graphrag_ray.engine.work import Outcome, outcome_of
@@ -99,7 +99,7 @@ async def _rehearsed(
         raise
     except GraphRagError as e:
         return Rehearsed(None, error=str(e))
-    except Exception as e:  # noqa: BLE001 - what nobody foresaw fails one question
+    except Exception as e:
         if not is_unforeseen(e):
             raise
         return Rehearsed(None, error=note_bug(e))
