@@ -14,7 +14,7 @@ from graphrag_ray.cli.safe import console_of, safe
 
 if TYPE_CHECKING:
     from graphrag_ray.evaluate.comparison import Comparison
-    from graphrag_ray.evaluate.plan import PlannedCost
+    from graphrag_ray.evaluate.planned_costs import PlannedCost
 
 SIGNIFICANT = 0.05
 OFFLINE_JUDGE = (

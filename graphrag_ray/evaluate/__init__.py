@@ -128,7 +128,7 @@ def estimate(
     import pandas as pd
 
     from graphrag_ray.evaluate import comparison
-    from graphrag_ray.evaluate.plan import planned_costs
+    from graphrag_ray.evaluate.planned_costs import planned_costs
 
     given = criteria or comparison.CRITERIA, replicates or comparison.REPLICATES
     return pd.DataFrame(planned_costs(index, _posed(questions), conditions, *given, claims))

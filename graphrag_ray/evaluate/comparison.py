@@ -22,7 +22,7 @@ import pyarrow as pa
 from graphrag_ray.asking.ask import Index
 from graphrag_ray.asking.question_files import ANSWERS, Posed
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.evaluate.conditions import Condition, check_conditions, parse_conditions
+from graphrag_ray.evaluate.conditions import EvaluationCondition, check_conditions, parse_conditions
 from graphrag_ray.evaluate.evaluation_files import answers_elsewhere
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun
 from graphrag_ray.judging.head_to_head import is_swapped, reliability, win_rates
@@ -93,7 +93,7 @@ def chosen_criteria(index: Index, names: Sequence[str]) -> dict[str, str]:
 def compare(
     run: EvaluationRun,
     posed: Sequence[Posed],
-    conditions: Sequence[str | Condition],
+    conditions: Sequence[str | EvaluationCondition],
     criteria: Sequence[str] = CRITERIA,
     replicates: int = REPLICATES,
     description: str = "",
@@ -127,7 +127,7 @@ def compare(
 
 
 def answered(
-    run: EvaluationRun, posed: Sequence[Posed], conditions: Sequence[Condition], warnings: list[str]
+    run: EvaluationRun, posed: Sequence[Posed], conditions: Sequence[EvaluationCondition], warnings: list[str]
 ) -> pa.Table:
     """The answers of all conditions, of `ANSWERED`; with what is to be said of them added to the warnings."""
     elsewhere = {}
@@ -166,7 +166,7 @@ def _elsewhere(posed: Posed, text: str | None) -> Mapping[str, Any]:
 def _judged(
     run: EvaluationRun,
     posed: Sequence[Posed],
-    conditions: Sequence[Condition],
+    conditions: Sequence[EvaluationCondition],
     answers: pa.Table,
     criteria: Mapping[str, str],
     replicates: int,
@@ -209,7 +209,7 @@ def _judged(
     return pa.Table.from_pylist(rows, schema=JUDGEMENTS)
 
 
-def _conditions(run: EvaluationRun, conditions: Sequence[Condition], answers: pa.Table) -> pa.Table:
+def _conditions(run: EvaluationRun, conditions: Sequence[EvaluationCondition], answers: pa.Table) -> pa.Table:
     by_name: dict[str, list[Mapping[str, Any]]] = {c.name: [] for c in conditions}
     wanted = ["condition", "text", "failed_parts", "calls", "tokens", "cost_usd", "seconds", "error"]
     for row in answers.select(wanted).to_pylist():
@@ -246,7 +246,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _warnings(run: EvaluationRun, conditions: Sequence[Condition], found: Comparison) -> list[str]:
+def _warnings(run: EvaluationRun, conditions: Sequence[EvaluationCondition], found: Comparison) -> list[str]:
     warnings = []
     for condition in conditions:
         if not condition.method or found.offline:

@@ -23,7 +23,7 @@ _FORM = "write NAME=METHOD, NAME=METHOD:LEVEL or NAME=answers.csv, and settings 
 
 
 @dataclass(frozen=True)
-class Condition:
+class EvaluationCondition:
     """A way to come by answers.
 
     method, level   how this program answers; "" for answers that were made elsewhere
@@ -50,7 +50,7 @@ class Condition:
             raise UsageError(f"condition {self.name}: {e}") from e
 
 
-def parse_condition(text: str) -> Condition:
+def parse_condition(text: str) -> EvaluationCondition:
     """Raises UsageError, which names it."""
     name, equals, rest = (part.strip() for part in text.partition("="))
     told = f"condition {text[:MAX_NAME]!r}"
@@ -59,18 +59,18 @@ def parse_condition(text: str) -> Condition:
     if len(name) > MAX_NAME:
         raise UsageError(f"{told}: its name has {len(name)} characters; {MAX_NAME} at most")
     if rest.lower().endswith(tuple(OPENERS)):
-        return Condition(name, answers=rest)
+        return EvaluationCondition(name, answers=rest)
     way, *changes = _NEXT_SETTING.split(rest)
     method, _, level = (part.strip() for part in way.partition(":"))
     if method not in methods.METHODS:
         there = ", ".join(methods.METHODS)
         raise UsageError(f"{told}: there is no method {method[:MAX_NAME]!r} ({there}); {_FORM}")
-    return Condition(name, method, level or None, tuple(change.strip() for change in changes))
+    return EvaluationCondition(name, method, level or None, tuple(change.strip() for change in changes))
 
 
-def parse_conditions(texts: Sequence[str | Condition], least: int = 1) -> list[Condition]:
+def parse_conditions(texts: Sequence[str | EvaluationCondition], least: int = 1) -> list[EvaluationCondition]:
     """Raises UsageError, also where a name stands twice, or there are fewer than `least`."""
-    found = [text if isinstance(text, Condition) else parse_condition(text) for text in texts]
+    found = [text if isinstance(text, EvaluationCondition) else parse_condition(text) for text in texts]
     names = [condition.name for condition in found]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(f"two conditions have the same name: {', '.join(twice)}")
@@ -81,7 +81,7 @@ def parse_conditions(texts: Sequence[str | Condition], least: int = 1) -> list[C
     return found
 
 
-def check_conditions(index: Index, conditions: Sequence[Condition]) -> None:
+def check_conditions(index: Index, conditions: Sequence[EvaluationCondition]) -> None:
     """See before anything is paid for that each can be asked. Raises UsageError, LevelNotFound."""
     for condition in conditions:
         if not condition.method:

@@ -31,7 +31,7 @@ from graphrag_ray.engine.reply_cache import FEW, MANY, tidy
 from graphrag_ray.engine.spending import Spending, check_prices
 from graphrag_ray.engine.stopping import Stop, listening
 from graphrag_ray.engine.work import Outcome
-from graphrag_ray.evaluate.conditions import Condition
+from graphrag_ray.evaluate.conditions import EvaluationCondition
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.settings.index_settings import Settings
@@ -60,7 +60,7 @@ class EvaluationRun:
 
     def answer(
         self,
-        condition: Condition,
+        condition: EvaluationCondition,
         posed: Sequence[Posed],
         more: Callable[[Answer], Mapping[str, Any]] = lambda _: {},
     ) -> list[Mapping[str, Any]]:

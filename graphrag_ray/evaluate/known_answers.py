@@ -18,7 +18,7 @@ from graphrag_ray.asking.searching import Searching
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.engine.in_process import awaited
 from graphrag_ray.evaluate.comparison import answered, texts_of
-from graphrag_ray.evaluate.conditions import Condition, check_conditions, parse_conditions
+from graphrag_ray.evaluate.conditions import EvaluationCondition, check_conditions, parse_conditions
 from graphrag_ray.evaluate.evaluation_files import TOLD, GoldQuestion
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun
 from graphrag_ray.evaluate.rehearsal import rehearsed
@@ -58,7 +58,7 @@ class Retrieved:
 def known_answers(
     run: EvaluationRun,
     questions: Sequence[GoldQuestion],
-    conditions: Sequence[str | Condition],
+    conditions: Sequence[str | EvaluationCondition],
     retrieval_only: bool = False,
     judged: bool = True,
     ks: Sequence[int] = KS,
@@ -106,15 +106,15 @@ def known_answers(
     return found
 
 
-def _keyword(text: str) -> str | Condition:
+def _keyword(text: str) -> str | EvaluationCondition:
     name, _, way = text.partition("=")
-    return Condition(name.strip(), KEYWORD) if way.strip() == KEYWORD else text
+    return EvaluationCondition(name.strip(), KEYWORD) if way.strip() == KEYWORD else text
 
 
 def _score_answers(
     run: EvaluationRun,
     questions: Sequence[GoldQuestion],
-    conditions: Sequence[Condition],
+    conditions: Sequence[EvaluationCondition],
     scores: dict[tuple[str, str], dict[str, float]],
     warnings: list[str],
     judged: bool,
@@ -142,7 +142,9 @@ def _score_answers(
     return failed
 
 
-def _retrieved(index: Index, condition: Condition, questions: Sequence[GoldQuestion]) -> Iterator[Retrieved]:
+def _retrieved(
+    index: Index, condition: EvaluationCondition, questions: Sequence[GoldQuestion]
+) -> Iterator[Retrieved]:
     texts = [q.posed.text for q in questions]
     if condition.method == KEYWORD:
         chunks = [(own, "") for own in _by_keyword(index, texts)]

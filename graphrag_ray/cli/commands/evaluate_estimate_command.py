@@ -43,7 +43,7 @@ def estimate(
     from graphrag_ray.cli import console
     from graphrag_ray.cli.print_evaluation import print_planned, print_warnings
     from graphrag_ray.evaluate.evaluation_files import questions_of
-    from graphrag_ray.evaluate.plan import planned_costs
+    from graphrag_ray.evaluate.planned_costs import planned_costs
 
     index = opened(root, config, overrides, short)
     posed, warnings = questions_of(questions_url, index.settings.storage.of(questions_url))

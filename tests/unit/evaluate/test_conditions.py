@@ -9,28 +9,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.evaluate.conditions import Condition, parse_condition, parse_conditions
+from graphrag_ray.evaluate.conditions import EvaluationCondition, parse_condition, parse_conditions
 
 
 @pytest.mark.parametrize(
     ("text", "condition"),
     [
-        ("C0=global:C0", Condition("C0", "global", "C0")),
-        ("a = vector ", Condition("a", "vector")),
+        ("C0=global:C0", EvaluationCondition("C0", "global", "C0")),
+        ("a = vector ", EvaluationCondition("a", "vector")),
         (
             "short=hybrid,query.context_tokens=4000,query.hybrid_over=text_unit,entity",
-            Condition(
+            EvaluationCondition(
                 "short", "hybrid", None, ("query.context_tokens=4000", "query.hybrid_over=text_unit,entity")
             ),
         ),
-        ("other=s3://bucket/answers.Parquet", Condition("other", answers="s3://bucket/answers.Parquet")),
+        (
+            "other=s3://bucket/answers.Parquet",
+            EvaluationCondition("other", answers="s3://bucket/answers.Parquet"),
+        ),
         (
             "x=local:C2,query.response_type=a = b",
-            Condition("x", "local", "C2", ("query.response_type=a = b",)),
+            EvaluationCondition("x", "local", "C2", ("query.response_type=a = b",)),
         ),
     ],
 )
-def test_a_condition_has_a_name_a_way_a_level_and_settings(text: str, condition: Condition):
+def test_a_condition_has_a_name_a_way_a_level_and_settings(text: str, condition: EvaluationCondition):
     assert parse_condition(text) == condition
 
 

@@ -11,7 +11,7 @@ from graphrag_ray.asking.question_files import Posed
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.messages import ChatRequest, Usage
 from graphrag_ray.evaluate.comparison import chosen_criteria
-from graphrag_ray.evaluate.conditions import Condition, check_conditions, parse_conditions
+from graphrag_ray.evaluate.conditions import EvaluationCondition, check_conditions, parse_conditions
 from graphrag_ray.evaluate.rehearsal import rehearsed
 from graphrag_ray.judging import answer_claims, judge_dialogue
 from graphrag_ray.judging.answer_claims import answer_claims_spec
@@ -40,7 +40,7 @@ class PlannedCost:
 def planned_costs(
     index: Index,
     posed: Sequence[Posed],
-    conditions: Sequence[str | Condition],
+    conditions: Sequence[str | EvaluationCondition],
     criteria: Sequence[str],
     replicates: int,
     claims: bool = False,
@@ -76,7 +76,7 @@ def planned_costs(
     return found
 
 
-def _answers(index: Index, condition: Condition, sample: Sequence[str], n: int) -> PlannedCost:
+def _answers(index: Index, condition: EvaluationCondition, sample: Sequence[str], n: int) -> PlannedCost:
     opened = condition.opened(index)
     requests = [
         (stage, request)
