@@ -42,7 +42,7 @@ def questions_option(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def judging_options(f: Callable[..., Any]) -> Callable[..., Any]:
-    from graphrag_ray.evaluate.comparison import CRITERIA, REPLICATES
+    from graphrag_ray.evaluate import CRITERIA, REPLICATES
 
     for option in (
         click.option(

@@ -15,12 +15,17 @@ Without `out`, nothing is kept.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from graphrag_ray.base.errors import UsageError
+
+CRITERIA = ("comprehensiveness", "diversity", "empowerment", "directness")
+"""Those of the paper, by which answers are compared; `overall` is there, too."""
+REPLICATES = 5
 
 if TYPE_CHECKING:
     from graphrag_ray.asking.ask import Index
@@ -43,10 +48,12 @@ def questions(
 
     description: of the corpus; None: one is written from its top reports. how: on_ray, address, observer
     """
-    from graphrag_ray.evaluate.written_questions import as_table, described, write_questions
+    from graphrag_ray.evaluate.written_questions import as_table, check_counts, described, write_questions
 
     with _run(index, out, "questions", how) as run:
-        found, _ = write_questions(run, described(run, description), (personas, tasks, questions))
+        check_counts((personas, tasks, questions))
+        found, failures = write_questions(run, described(run, description), (personas, tasks, questions))
+    _warn(failures)
     return as_table(found).to_pandas()
 
 
@@ -55,8 +62,8 @@ def compare(
     questions: Any,
     conditions: Sequence[str],
     *,
-    criteria: Sequence[str] | None = None,
-    replicates: int | None = None,
+    criteria: Sequence[str] = CRITERIA,
+    replicates: int = REPLICATES,
     claims: bool = False,
     out: str | None = None,
     **how: Any,
@@ -70,19 +77,17 @@ def compare(
     Raises UsageError, RunStopped.
     """
     from graphrag_ray.evaluate import comparison
-    from graphrag_ray.evaluate.claims_of_answers import count_claims
+    from graphrag_ray.evaluate.claims_of_answers import count_claims, failed_claims
     from graphrag_ray.evaluate.evaluation_files import without_repeats
 
-    posed, warnings = without_repeats(_posed(questions))
+    posed, told = without_repeats(_posed(questions))
     with _run(index, out, "compare", how) as run:
-        found = comparison.compare(
-            run, posed, conditions, criteria or comparison.CRITERIA, replicates or comparison.REPLICATES
-        )
+        found = comparison.compare(run, posed, conditions, _names(criteria), replicates)
         if claims:
             tables = found.tables
             found.tables |= count_claims(run, posed, tables["answers"], tables["judgements"])
-    for warning in (*warnings, *found.warnings):
-        run.observer.note(warning)
+            found.warnings += failed_claims(found.tables["claims"])[1]
+    _warn([*told, *found.warnings])
     return {name: table.to_pandas() for name, table in found.tables.items()}
 
 
@@ -100,11 +105,10 @@ def qa(
     from graphrag_ray.evaluate.evaluation_files import gold_questions
     from graphrag_ray.evaluate.known_answers import known_answers
 
-    gold, warnings = gold_questions(questions, index.settings.storage.of(questions))
+    gold, told = gold_questions(questions, index.settings.storage.of(questions))
     with _run(index, out, "qa", how) as run:
         found = known_answers(run, gold, conditions, retrieval_only, judge)
-    for warning in (*warnings, *found.warnings):
-        run.observer.note(warning)
+    _warn([*told, *found.warnings])
     return {name: table.to_pandas() for name, table in found.tables.items()}
 
 
@@ -120,18 +124,30 @@ def estimate(
     questions: Any,
     conditions: Sequence[str],
     *,
-    criteria: Sequence[str] | None = None,
-    replicates: int | None = None,
+    criteria: Sequence[str] = CRITERIA,
+    replicates: int = REPLICATES,
     claims: bool = False,
 ) -> Any:
     """What `compare` will ask for: name, calls, prompt_tokens, completion_tokens, cost_usd."""
     import pandas as pd
 
-    from graphrag_ray.evaluate import comparison
+    from graphrag_ray.evaluate.evaluation_files import without_repeats
     from graphrag_ray.evaluate.planned_costs import planned_costs
 
-    given = criteria or comparison.CRITERIA, replicates or comparison.REPLICATES
-    return pd.DataFrame(planned_costs(index, _posed(questions), conditions, *given, claims))
+    posed, told = without_repeats(_posed(questions))
+    _warn(told)
+    costs = planned_costs(index, posed, conditions, _names(criteria), replicates, claims)
+    return pd.DataFrame(costs)
+
+
+def _names(given: Sequence[str]) -> Sequence[str]:
+    return (given,) if isinstance(given, str) else given
+
+
+def _warn(told: Sequence[str]) -> None:
+    """As Python warns: whoever computes with the figures shall see it."""
+    for text in told:
+        warnings.warn(text, stacklevel=3)
 
 
 def _posed(questions: Any) -> Any:
@@ -140,12 +156,15 @@ def _posed(questions: Any) -> Any:
     from graphrag_ray.corpus.table_rows import Row
 
     if hasattr(questions, "to_dict"):
-        questions = questions.to_dict("records")
-    given = [{"question": q} if isinstance(q, str) else q for q in questions]
-    if all(isinstance(q, Posed) for q in given):
-        return given
+        questions = questions.astype(object).where(questions.notna(), None).to_dict("records")
+    each = [questions] if isinstance(questions, str) else questions
+    given = [{"question": q} if isinstance(q, str) else q for q in each]
     if not given:
         raise UsageError("there is no question")
+    if all(isinstance(q, Posed) for q in given):
+        return given
+    if wrong := [q for q in given if not isinstance(q, Mapping)]:
+        raise UsageError(f"questions are texts, rows or a frame, not {type(wrong[0]).__name__}")
     rows = (Row(number, row) for number, row in enumerate(given, start=1))
     return posed_of(rows, "the questions", "", MAX_QUESTION_CHARACTERS)
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from graphrag_ray.asking.question_files import Posed
+from graphrag_ray.base.unforeseen import is_unforeseen
+from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.evaluate.comparison import texts_of
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun
 from graphrag_ray.judging.answer_claims import STAGE, answer_claims, answer_claims_spec
 from graphrag_ray.judging.claim_clusters import THRESHOLDS, agreement, clusters, distinct
+from graphrag_ray.judging.judgements import JUDGEMENTS
 
 AGREE_WITH: Mapping[str, str] = {"claims": "comprehensiveness", "clusters": "diversity"}
 """The criterion that a count stands for (GraphRAG 4.2)."""
@@ -62,9 +67,7 @@ def count_claims(
         row: dict[str, Any] = {"condition": condition, "question_id": question}
         row["error"] = outcome.error or None
         if outcome.result is not None:
-            texts = distinct(outcome.result)
-            found = clusters(texts)
-            row |= {"texts": texts, **dict(zip(COUNTS, [len(texts), *found.values()], strict=True))}
+            row |= _counted(outcome.result)
         rows.append(row)
     claims = pa.Table.from_pylist(rows, schema=CLAIMS)
     tables = {"claims": claims, "claim_counts": _means(claims)}
@@ -73,6 +76,37 @@ def count_claims(
     for name, table in tables.items():
         run.write(name, table)
     return tables
+
+
+def _counted(listed: Sequence[str]) -> dict[str, Any]:
+    try:
+        texts = distinct(listed)
+        return {"texts": texts, **dict(zip(COUNTS, [len(texts), *clusters(texts).values()], strict=True))}
+    except Exception as e:
+        if not is_unforeseen(e):
+            raise
+        return {"error": note_bug(e)}
+
+
+def failed_claims(claims: pa.Table) -> tuple[int, list[str]]:
+    """How many answers have no list of claims, and a sentence on it."""
+    errors = [error for error in claims["error"].to_pylist() if error]
+    if not errors:
+        return 0, []
+    (why, _), *_ = Counter(errors).most_common(1)
+    told = f"the claims of {len(errors):,} of {len(claims):,} answers could not be listed, mostly: {why}"
+    return len(errors), [told]
+
+
+def judgements_on(run: EvaluationRun, posed: Sequence[Posed]) -> pa.Table | None:
+    """The judgements of the folder on these questions; None where there are none. Raises StoreError."""
+    judgements, answers = run.read("judgements"), run.read("answers")
+    if judgements is None or answers is None or not set(JUDGEMENTS.names) <= set(judgements.column_names):
+        return None
+    asked = {(p.id, p.text) for p in posed}
+    known = zip(answers["question_id"].to_pylist(), answers["question"].to_pylist(), strict=True)
+    same = pa.array({id_ for id_, text in known if (id_, text) in asked}, pa.string())
+    return judgements.filter(pc.is_in(judgements["question_id"], same))
 
 
 def _means(claims: pa.Table) -> pa.Table:

@@ -7,21 +7,27 @@ The folder of a comparison holds, beside the journal, these tables:
     win_rates, reliability   what follows from them
     conditions     what each came to
     claims, claim_counts, agreement   where claims were asked for (`claims_of_answers.py`)
+
+and `evaluation.json`, which says what was compared.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import combinations
 from typing import Any
 
+import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from graphrag_ray.asking.ask import Index
 from graphrag_ray.asking.question_files import ANSWERS, Posed
 from graphrag_ray.base.errors import UsageError
+from graphrag_ray.evaluate import CRITERIA, REPLICATES
 from graphrag_ray.evaluate.conditions import EvaluationCondition, check_conditions, parse_conditions
 from graphrag_ray.evaluate.evaluation_files import answers_elsewhere
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun
@@ -30,11 +36,13 @@ from graphrag_ray.judging.judge_dialogue import STAGE, judge, judge_spec
 from graphrag_ray.judging.judgements import JUDGEMENTS
 from graphrag_ray.query import methods
 from graphrag_ray.settings.prompts import load_criteria
+from graphrag_ray.version import __version__
 
-CRITERIA = ("comprehensiveness", "diversity", "empowerment", "directness")
-"""Those of the paper; `overall` is there, too."""
-REPLICATES = 5
 MAX_REPLICATES = 100
+
+ABOUT = "evaluation.json"
+OF_CLAIMS = ("claims", "claim_counts", "agreement")
+"""Tables of `claims_of_answers.py`."""
 
 CONDITIONS = pa.schema(
     [
@@ -90,6 +98,15 @@ def chosen_criteria(index: Index, names: Sequence[str]) -> dict[str, str]:
     return {name: known[name] for name in dict.fromkeys(names)}
 
 
+def check_replicates(replicates: int) -> None:
+    """Raises UsageError. With one, no pair of answers is seen in both orders."""
+    if not 2 <= replicates <= MAX_REPLICATES:
+        raise UsageError(
+            f"{replicates} replicates: from 2, so that each pair is judged in both orders, "
+            f"to {MAX_REPLICATES} can be asked for"
+        )
+
+
 def compare(
     run: EvaluationRun,
     posed: Sequence[Posed],
@@ -103,11 +120,11 @@ def compare(
     replicates: verdicts on each pair of answers by each criterion; half of them see the answers swapped
     Raises UsageError before anything is paid for; RunStopped: the same again goes on.
     """
-    if not 1 <= replicates <= MAX_REPLICATES:
-        raise UsageError(f"{replicates} replicates: from 1 to {MAX_REPLICATES} can be asked for")
+    check_replicates(replicates)
     known = parse_conditions(conditions, least=2)
     texts = chosen_criteria(run.index, criteria)
     check_conditions(run.index, known)
+    run.check_models([STAGE])
     model = run.index.settings.model(run.index.settings.model_name(STAGE))
     found = Comparison(description, model.model_id, texts, offline=model.provider == "offline")
     answers = answered(run, posed, known, found.warnings)
@@ -123,7 +140,27 @@ def compare(
     found.warnings += _warnings(run, known, found)
     for name, table in found.tables.items():
         run.write(name, table)
+    for name in OF_CLAIMS:  # of an earlier comparison
+        run.store.delete(f"{name}.parquet")
+    run.store.write(ABOUT, orjson.dumps(_about(run, found, known, replicates), option=orjson.OPT_INDENT_2))
     return found
+
+
+def _about(
+    run: EvaluationRun, found: Comparison, conditions: Sequence[EvaluationCondition], replicates: int
+) -> dict[str, Any]:
+    """What was compared, for whoever finds the folder."""
+    return {
+        "graphrag_ray": __version__,
+        "index": run.index.store.url,
+        "snapshot": run.index.manifest.number,
+        "description": found.description,
+        "judge": found.judge,
+        "criteria": dict(found.criteria),
+        "replicates": replicates,
+        "conditions": [asdict(condition) for condition in conditions],
+        "warnings": found.warnings,
+    }
 
 
 def answered(
@@ -149,12 +186,20 @@ def answered(
 def texts_of(answers: pa.Table) -> dict[str, dict[str, str]]:
     """The texts of the answers there are, by condition and id of the question."""
     found: dict[str, dict[str, str]] = {}
-    columns = (answers[name].to_pylist() for name in ("condition", "question_id", "text"))
-    for condition, question, text in zip(*columns, strict=True):
-        found.setdefault(condition, {})
-        if text and text.strip():
-            found[condition][question] = text
+    for row in answers.select(["condition", "question_id", *_IS_ANSWER]).to_pylist():
+        found.setdefault(row["condition"], {})
+        if is_answer(row):
+            found[row["condition"]][row["question_id"]] = row["text"]
     return found
+
+
+_IS_ANSWER = ("text", "found", "failed_parts")
+
+
+def is_answer(row: Mapping[str, Any]) -> bool:
+    """That nothing was found is an answer, unless it is because a model did not reply."""
+    unread = row["failed_parts"] and not row["found"]
+    return bool(row["text"] and row["text"].strip()) and not unread
 
 
 def _elsewhere(posed: Posed, text: str | None) -> Mapping[str, Any]:
@@ -211,13 +256,13 @@ def _judged(
 
 def _conditions(run: EvaluationRun, conditions: Sequence[EvaluationCondition], answers: pa.Table) -> pa.Table:
     by_name: dict[str, list[Mapping[str, Any]]] = {c.name: [] for c in conditions}
-    wanted = ["condition", "text", "failed_parts", "calls", "tokens", "cost_usd", "seconds", "error"]
+    wanted = ["condition", *_IS_ANSWER, "calls", "tokens", "cost_usd", "seconds", "error"]
     for row in answers.select(wanted).to_pylist():
         by_name[row["condition"]].append(row)
     rows = []
     for condition in conditions:
         own = by_name[condition.name]
-        there = [row for row in own if row["text"]]
+        there = [row for row in own if is_answer(row)]
         rows.append(
             {
                 "name": condition.name,
@@ -225,7 +270,7 @@ def _conditions(run: EvaluationRun, conditions: Sequence[EvaluationCondition], a
                 "level": condition.level or "",
                 "settings": ", ".join(condition.changes),
                 "questions": len(own),
-                "failed": sum(row["error"] is not None or bool(row["failed_parts"]) for row in own),
+                "failed": sum(not is_answer(row) or bool(row["failed_parts"]) for row in own),
                 "calls": _sum(there, "calls"),
                 "tokens": _sum(there, "tokens"),
                 "cost_usd": _sum(there, "cost_usd"),
@@ -248,22 +293,32 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def _warnings(run: EvaluationRun, conditions: Sequence[EvaluationCondition], found: Comparison) -> list[str]:
     warnings = []
+    own_answers = []
     for condition in conditions:
         if not condition.method or found.offline:
             continue
         settings = condition.opened(run.index).settings
         stages = {s for s in methods.stages(condition.method) if s != "embed"}
         if found.judge in {settings.model(settings.model_name(stage)).model_id for stage in stages}:
-            warnings.append(
-                f"the judge {found.judge} also wrote the answers of {condition.name}: models tend to prefer "
-                "their own. Name another one as models.judge and stages.judge.model"
-            )
-    failed = int(found.tables["reliability"]["failed"].to_numpy().sum())
-    if failed:
-        n = len(found.tables["judgements"])
-        warnings.append(f"{failed:,} of {n:,} judgements are missing: no verdict")
+            own_answers.append(condition.name)
+    if own_answers:
+        warnings.append(
+            f"the judge {found.judge} also wrote the answers of {', '.join(own_answers)}: models tend to "
+            "prefer their own. Name another one as models.judge and stages.judge.model"
+        )
+    judgements = found.tables["judgements"]
+    if not len(judgements):
+        warnings.append("no two conditions have answers to the same question: nothing was judged")
+    if errors := [error for error in judgements["error"].to_pylist() if error]:
+        (why, _), *_ = Counter(errors).most_common(1)
+        told = f"{len(errors):,} of {len(judgements):,} judgements are missing"
+        warnings.append(f"{told}, mostly: {why}")
     for row in found.tables["conditions"].to_pylist():
         if row["failed"]:
             lacking = f"{row['failed']} of {row['questions']} questions have no whole answer"
-            warnings.append(f"condition {row['name']}: {lacking}")
+            answers = found.tables["answers"]
+            own = answers.filter(pc.equal(answers["condition"], row["name"]))["error"].to_pylist()
+            common = Counter(error for error in own if error).most_common(1)
+            why = f", mostly: {common[0][0]}" if common else ""
+            warnings.append(f"condition {row['name']}: {lacking}{why}")
     return warnings

@@ -18,6 +18,8 @@ from graphrag_ray.settings.user_settings import require_known
 
 MAX_CONDITIONS = 50
 MAX_NAME = 60
+CHANGED = ("query", "models", "stages")
+"""Sections of the settings that a condition may change."""
 _NEXT_SETTING = re.compile(r",(?=\s*[a-z_]+(?:\.[\w-]+)+\s*=)")
 _FORM = "write NAME=METHOD, NAME=METHOD:LEVEL or NAME=answers.csv, and settings behind it as ,query.a=b"
 
@@ -58,14 +60,19 @@ def parse_condition(text: str) -> EvaluationCondition:
         raise UsageError(f"{told}: {_FORM}")
     if len(name) > MAX_NAME:
         raise UsageError(f"{told}: its name has {len(name)} characters; {MAX_NAME} at most")
+    if not name.isprintable():
+        raise UsageError(f"{told}: its name holds what cannot be shown")
     if rest.lower().endswith(tuple(OPENERS)):
         return EvaluationCondition(name, answers=rest)
-    way, *changes = _NEXT_SETTING.split(rest)
+    way, *changes = (part.strip() for part in _NEXT_SETTING.split(rest))
+    if wrong := [change for change in changes if change.partition(".")[0] not in CHANGED]:
+        told = f"{told}: {wrong[0]!r} does not change how questions are answered"
+        raise UsageError(f"{told}; {', '.join(f'{name}.…' for name in CHANGED)} do")
     method, _, level = (part.strip() for part in way.partition(":"))
     if method not in methods.METHODS:
         there = ", ".join(methods.METHODS)
         raise UsageError(f"{told}: there is no method {method[:MAX_NAME]!r} ({there}); {_FORM}")
-    return EvaluationCondition(name, method, level or None, tuple(change.strip() for change in changes))
+    return EvaluationCondition(name, method, level or None, tuple(changes))
 
 
 def parse_conditions(texts: Sequence[str | EvaluationCondition], least: int = 1) -> list[EvaluationCondition]:
@@ -75,7 +82,7 @@ def parse_conditions(texts: Sequence[str | EvaluationCondition], least: int = 1)
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(f"two conditions have the same name: {', '.join(twice)}")
     if len(found) < least:
-        raise UsageError(f"{len(found)} of at least {least} conditions: --condition {_FORM}")
+        raise UsageError(f"{len(found)} of at least {least} conditions (--condition): {_FORM}")
     if len(found) > MAX_CONDITIONS:
         raise UsageError(f"{len(found)} conditions; {MAX_CONDITIONS} at most can be compared together")
     return found
@@ -91,15 +98,16 @@ def check_conditions(index: Index, conditions: Sequence[EvaluationCondition]) ->
             methods.check(condition.method, condition.level, ())
             stages = methods.stages(condition.method, opened.settings.query.dynamic)
             require_known(opened.settings, stages, index.manifest.settings)
-            if condition.level is not None and not is_auto(condition.level):
+            if methods.METHODS[condition.method].levels:
                 _check_level(opened, condition.level)
         except UsageError as e:
             raise type(e)(f"condition {condition.name}: {e}") from e
 
 
-def _check_level(index: Index, level: str) -> None:
+def _check_level(index: Index, level: str | None) -> None:
     kind = asked_hierarchy(index.given)
     communities, reports = (
         index.table(need.table, need.columns) for need in (communities_of(kind), reports_of(kind))
     )
-    levels(communities, reports, kind.name).parse(level, index.settings.query.context_tokens)
+    known = levels(communities, reports, kind.name)
+    known.parse(None if is_auto(level) else level, index.settings.query.context_tokens)

@@ -17,7 +17,7 @@ from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.messages import whole
 from graphrag_ray.base.urls import shown
 from graphrag_ray.corpus.decode import NotText
-from graphrag_ray.corpus.table_rows import OPENERS, WHOLE_FILE
+from graphrag_ray.corpus.table_rows import OPENERS, WHOLE_FILE, Table
 
 ANSWER_COLUMNS = ("answer", "text", "response", "output")
 GOLD_COLUMNS = ("answer", "answers", "gold", "gold_answers")
@@ -52,8 +52,8 @@ def without_repeats(posed: Sequence[Posed]) -> tuple[list[Posed], list[str]]:
     kept = [p for p in good if first[p.text] == p.id]
     warnings = [f"question {p.id} is not asked: {p.fault}" for p in posed if p.fault]
     if repeated := [p.id for p in good if first[p.text] != p.id]:
-        named = _named("question", repeated)
-        warnings.append(f"{named}: the same as an earlier one, and left out")
+        told = named("question", repeated)
+        warnings.append(f"{told}: the same as an earlier one, and left out")
     return kept, warnings
 
 
@@ -77,26 +77,27 @@ def gold_questions(url: str, options: Mapping[str, Any]) -> tuple[list[GoldQuest
 def answers_elsewhere(
     url: str, options: Mapping[str, Any], posed: Sequence[Posed]
 ) -> tuple[dict[str, str], list[str]]:
-    """Answers of a file, by the id of the question: rows are found by id or else by the question's text, the
-    answer in a column answer, text, response or output. And what is to be said of them.
+    """Answers of a file, by the id of the question: rows are found by the question's text or, where they have
+    none, by its id; the answer is in a column answer, text, response or output. And what is to be said of
+    them.
 
     Raises UsageError where the file cannot be read, or answers none of the questions.
     """
     by_id: dict[str, str] = {}
     by_text: dict[str, str] = {}
-    for number, values in _rows(url, options):
-        answer = next((text for text in _texts(values, ANSWER_COLUMNS, split=False)), "")
-        question = next((q for q in _texts(values, QUESTION_COLUMNS, split=False)), "")
-        if answer:
-            by_id.setdefault(_id(values, number), answer)
+    for _, values in _rows(url, options):
+        answer = next(iter(_texts(values, ANSWER_COLUMNS, split=False)), "")
+        question = next(iter(_texts(values, QUESTION_COLUMNS, split=False)), "")
+        if answer and question:
             by_text.setdefault(question, answer)
-    by_text.pop("", None)
-    found = {p.id: text for p in posed if (text := by_text.get(p.text) or by_id.get(p.id))}
+        elif answer and (id_ := _id(values, None)):
+            by_id.setdefault(id_, answer)
+    found = {p.id: text for p in posed if (text := by_text.get(p.text.strip()) or by_id.get(p.id))}
     if not found:
         columns = f"a column {', '.join(ANSWER_COLUMNS)}, beside the question or its id"
         raise UsageError(f"{shown(url)} answers none of the questions: it needs {columns}")
     missed = [p.id for p in posed if p.id not in found]
-    told = [f"{shown(url)} does not answer {_named('question', missed)}"] if missed else []
+    told = [f"{shown(url)} does not answer {named('question', missed)}"] if missed else []
     return found, told
 
 
@@ -104,19 +105,30 @@ def _rows(url: str, options: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[s
     at, extension = shown(url), posixpath.splitext(url)[1].lower()
     if extension not in OPENERS:
         raise UsageError(f"{at}: such files come as {', '.join(OPENERS)}, not as {extension or 'this'}")
-    table = OPENERS[extension](io.BytesIO(content_of(url, options)), "")
-    if isinstance(table, NotText):
-        raise UsageError(f"{at}: {table.reason}")
-    for row in table.rows:
+    for row in _table(at, extension, content_of(url, options)).rows:
         if row.number == WHOLE_FILE:
             raise UsageError(f"{at}: {row.fault}")
         if row.values is not None:
             yield row.number, row.values
 
 
-def _id(values: Mapping[str, Any], number: int) -> str:
+def _table(at: str, extension: str, content: bytes) -> Table:
+    """Raises UsageError."""
+    tables = []
+    for column in (*QUESTION_COLUMNS, *ID_COLUMNS):  # by which a .csv file shows what divides its cells
+        table = OPENERS[extension](io.BytesIO(content), column)
+        if isinstance(table, NotText):
+            raise UsageError(f"{at}: {table.reason}")
+        if table.columns is None or column in table.columns:
+            return table
+        tables.append(table)
+    return tables[0]
+
+
+def _id(values: Mapping[str, Any], number: int | None) -> str:
+    """number: of the row, which is its id where it has no other."""
     given = (str(values[c]).strip() for c in ID_COLUMNS if values.get(c) is not None)
-    return whole(next(filter(None, given), str(number)))
+    return whole(next(filter(None, given), "" if number is None else str(number)))
 
 
 def _texts(values: Mapping[str, Any], columns: Sequence[str], split: bool = True) -> list[str]:
@@ -133,6 +145,7 @@ def _texts(values: Mapping[str, Any], columns: Sequence[str], split: bool = True
     return []
 
 
-def _named(word: str, ids: Sequence[str]) -> str:
+def named(word: str, ids: Sequence[str]) -> str:
+    """The first of these ids, and how many more there are."""
     more = f" and {len(ids) - TOLD:,} more" if len(ids) > TOLD else ""
     return f"{word}{'s' if len(ids) != 1 else ''} {', '.join(ids[:TOLD])}{more}"

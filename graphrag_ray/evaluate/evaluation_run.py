@@ -21,6 +21,7 @@ from graphrag_ray.asking.batch import asks_from_here, locked
 from graphrag_ray.asking.question_engine import QuestionEngine
 from graphrag_ray.asking.question_files import Posed
 from graphrag_ray.asking.question_sweep import LOOK_S, READY, QuestionSweep, ReplyPrices, swept
+from graphrag_ray.base.errors import StoreError, UsageError
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.engine.executor import Executor, SweepProgress
 from graphrag_ray.engine.feed import Feed
@@ -33,21 +34,24 @@ from graphrag_ray.engine.stopping import Stop, listening
 from graphrag_ray.engine.work import Outcome
 from graphrag_ray.evaluate.conditions import EvaluationCondition
 from graphrag_ray.llm.accounting import Accounts
+from graphrag_ray.query import methods
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.settings.index_settings import Settings
+from graphrag_ray.settings.user_settings import require_known
 from graphrag_ray.store import parquet
 from graphrag_ray.store.files import Store
 
 T = TypeVar("T")
 
+STAGE_OF = {"correct_answer": "judge"}
+"""The stages of the settings whose models are asked, where they are called otherwise here."""
 DIALOGUES_TOGETHER = 256
 """So many are looked up in the journal, and begun, at once."""
 
 
 @dataclass
 class EvaluationRun:
-    """accounts: what was asked for so far, by the name of a condition or stage; of replies that the journal
-    held, too."""
+    """accounts: what judging came to so far, by stage; with replies that the journal held."""
 
     index: Index
     store: Store
@@ -72,22 +76,24 @@ class EvaluationRun:
         def progress(p: SweepProgress) -> SweepProgress:
             return replace(sweep.progress(p), stage=condition.name)
 
-        with self._timed(condition.name), self._executor(index.settings, progress) as executor:
-            self.accounts[condition.name] = sweep.run(executor)
+        stages = methods.stages(condition.method, index.settings.query.dynamic)
+        with self._timed(condition.name), self._executor(index.settings, stages, progress) as executor:
+            sweep.run(executor)
         return list(sweep.rows())
 
     def ask(
         self, stage: str, names: Sequence[str], start: Sequence[Callable[[], Dialogue[T]]]
     ) -> list[Outcome[T]]:
-        """What became of each dialogue. names: of each, for the list of failures; stage: for the accounts."""
+        """What became of each dialogue, in order. names: of each, for people; stage: whose model is asked."""
         found: list[Any] = [None] * len(start)
-        failed = 0
+        failed = done = 0
 
-        async def some(feed: Feed, at: int) -> None:
-            nonlocal failed
+        async def some(feed: Feed, at: int, asked: asyncio.Event) -> None:
+            nonlocal failed, done
             one = slice(at, at + DIALOGUES_TOGETHER)
-            found[one] = await feed.ask(at, names[at], start[one])
+            found[one] = await feed.ask(at, f"{names[at]} and those after it", start[one], asked.set)
             failed += sum(outcome.status != "complete" for outcome in found[one])
+            done += len(found[one])
 
         async def ask_all(feed: Feed) -> None:
             feed.total = len(start)
@@ -96,8 +102,12 @@ class EvaluationRun:
                 for at in range(0, len(start), DIALOGUES_TOGETHER):
                     while feed.waiting >= READY:
                         await asyncio.sleep(LOOK_S)
-                    asked.append(asyncio.ensure_future(some(feed, at)))
-                    await asyncio.sleep(0)
+                    waits = asyncio.Event()
+                    asked.append(asyncio.ensure_future(some(feed, at, waits)))
+                    await asyncio.wait(
+                        [asked[-1], asyncio.ensure_future(waits.wait())],
+                        return_when=asyncio.FIRST_COMPLETED,
+                    )
                 await asyncio.gather(*asked)
                 feed.close()
             except BaseException as e:
@@ -108,17 +118,25 @@ class EvaluationRun:
                     task.cancel()
 
         def progress(p: SweepProgress) -> SweepProgress:
-            done = sum(outcome is not None for outcome in found)
             return replace(p, stage=stage, done=max(done, p.done), total=len(start), failed=failed)
 
-        with self._timed(stage), self._executor(self.index.settings, progress) as executor:
+        model_of = STAGE_OF.get(stage, stage)
+        with self._timed(stage), self._executor(self.index.settings, [model_of], progress) as executor:
             swept(executor, self.store, ask_all)
         prices = ReplyPrices(self.index.settings.models)
         own = self.accounts.setdefault(stage, Accounts())
         for outcome in found:
             for told in outcome.replies:
-                own.add(prices.record(stage, told))
+                own.add(prices.record(model_of, told))
         return found
+
+    def check_models(self, stages: Sequence[str]) -> None:
+        """See that the models of these stages can be asked, before others are paid for. Raises SettingsError,
+        ModelRefused."""
+        require_known(self.index.settings, stages, self.index.manifest.settings)
+        if asks_from_here(self.on_ray, self.address):
+            models = Models.of(self.index.settings, self.index.manifest.usage)
+            probed(models, self.index.settings, stages, False, self.observer.note)
 
     def write(self, name: str, table: pa.Table) -> None:
         """Keep a table of results: NAME.parquet. Raises StoreError."""
@@ -127,7 +145,13 @@ class EvaluationRun:
     def read(self, name: str) -> pa.Table | None:
         """A table of results; None where there is none yet. Raises StoreError."""
         path = f"{name}.parquet"
-        return pq.read_table(pa.BufferReader(self.store.read(path))) if self.store.exists(path) else None
+        if not self.store.exists(path):
+            return None
+        try:
+            return pq.read_table(pa.BufferReader(self.store.read(path)))
+        except (pa.ArrowException, OSError) as e:
+            where = self.store.url_of(path)
+            raise StoreError(f"{where} cannot be read: run `evaluate compare` again, which writes it") from e
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
@@ -138,12 +162,11 @@ class EvaluationRun:
 
     @contextmanager
     def _executor(
-        self, settings: Settings, progress: Callable[[SweepProgress], SweepProgress]
+        self, settings: Settings, stages: Sequence[str], progress: Callable[[SweepProgress], SweepProgress]
     ) -> Iterator[Executor]:
         models = Models.of(settings, self.index.manifest.usage)
         check_prices(settings.budget, models)
         if asks_from_here(self.on_ray, self.address):
-            stages = ("map", "reduce", "answer")
             models = probed(models, settings, stages, bool(self.store.list("work")), self.observer.note)
         engine = QuestionEngine(
             self.store,
@@ -171,6 +194,8 @@ def evaluation_run(
     """Around an evaluation whose results go to the folder or URL `out`. Raises LockHeld where another one is
     at work there."""
     observer = observer or Observer()
+    if Store(out, index.settings.storage.of(out)).url == index.store.url:
+        raise UsageError(f"{out} is the index: an evaluation needs a folder of its own (--out)")
     store = Store(out, index.settings.storage.of(out))
     stop = Stop(say=observer.note)
     with ExitStack() as held:

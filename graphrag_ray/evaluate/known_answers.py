@@ -16,14 +16,17 @@ import pyarrow.compute as pc
 from graphrag_ray.asking.ask import Index
 from graphrag_ray.asking.searching import Searching
 from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.unforeseen import is_unforeseen
+from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.engine.in_process import awaited
 from graphrag_ray.evaluate.comparison import answered, texts_of
 from graphrag_ray.evaluate.conditions import EvaluationCondition, check_conditions, parse_conditions
-from graphrag_ray.evaluate.evaluation_files import TOLD, GoldQuestion
+from graphrag_ray.evaluate.evaluation_files import GoldQuestion, named
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun
 from graphrag_ray.evaluate.rehearsal import rehearsed
 from graphrag_ray.judging.answer_metrics import answer_scores
 from graphrag_ray.judging.correct_answer import PROMPT, correct_spec, is_correct
+from graphrag_ray.judging.judge_dialogue import STAGE
 from graphrag_ray.judging.retrieval_metrics import retrieval_scores
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.query.method import Rows, Search
@@ -32,6 +35,8 @@ KS = (1, 2, 5, 8, 10, 20)
 KEYWORD = "keyword"
 """A condition of --retrieval-only: chunks by keywords alone, no way of answering."""
 LISTED = 50
+NONE = "none"
+"""Stands for an answer that is missing, to know the names of the scores."""
 NAMES = ("id", "row", "title", "path")
 """Columns of documents by which gold documents are found."""
 
@@ -73,6 +78,14 @@ def known_answers(
     if any(k < 1 for k in ks):
         raise UsageError("a k of recall@k is at least 1")
     check_conditions(run.index, [c for c in known if c.method != KEYWORD])
+    with_answers = [q for q in questions if q.answers]
+    if not retrieval_only and not with_answers:
+        told = "the questions have no answers"
+        raise UsageError(f"{told}: with --retrieval-only documents alone are looked at")
+    if retrieval_only and (files := [c.name for c in known if c.answers]):
+        raise UsageError(f"condition {files[0]}: answers that were made elsewhere show no retrieval")
+    if judged and not retrieval_only:
+        run.check_models([STAGE])
     found = KnownAnswers({})
     gold, gold_texts = _gold_documents(run.index, questions, found.warnings)
     scores: dict[tuple[str, str], dict[str, float]] = {
@@ -84,6 +97,8 @@ def known_answers(
         run.observer.note(f"{condition.name}: what is retrieved")
         retrieved = _retrieved(condition.opened(run.index), condition, questions)
         for q, own in zip(questions, retrieved, strict=True):
+            if not own.documents and not own.error:
+                continue  # reports alone were shown: retrieval of documents is not measured
             if own.error:
                 found.failed += 1
                 found.warnings.append(f"condition {condition.name}, question {q.posed.id}: {own.error}")
@@ -94,11 +109,6 @@ def known_answers(
                 ranked, wanted, own.texts, gold_texts[q.posed.id], q.answers, ks
             )
     if not retrieval_only:
-        with_answers = [q for q in questions if q.answers]
-        if not with_answers:
-            raise UsageError(
-                "the questions have no answers: with --retrieval-only documents alone are looked at"
-            )
         found.failed += _score_answers(run, with_answers, known, scores, found.warnings, judged)
     found.tables = _tables(scores)
     for name, table in found.tables.items():
@@ -121,13 +131,18 @@ def _score_answers(
 ) -> int:
     """Answers and verdicts that are missing."""
     answers = answered(run, [q.posed for q in questions], conditions, warnings)
-    run.write("answers", answers)
+    run.write("qa_answers", answers)
     texts = texts_of(answers)
     each = [(c.name, q, texts[c.name].get(q.posed.id)) for c in conditions for q in questions]
     for name, q, text in each:
+        own = _scored(text or NONE, q, warnings)
         # No answer scores 0: a condition must not win by answering only what is easy.
-        scores[name, q.posed.id] |= answer_scores(text or "", q.answers)
+        scores[name, q.posed.id] |= own if text is not None else dict.fromkeys(own, 0.0)
+        if judged and text is None:
+            scores[name, q.posed.id]["judged_correct"] = 0.0
     failed = sum(text is None for _, _, text in each)
+    if failed:
+        warnings.append(f"{failed} answers are missing, and score 0")
     if not judged:
         return failed
     spec = correct_spec(run.index.settings, run.index.given.prompts)
@@ -137,9 +152,20 @@ def _score_answers(
     for (name, q, _), outcome in zip(asked, run.ask(PROMPT, names, start), strict=True):
         if outcome.result is None:
             failed += 1
+            warnings.append(f"question {q.posed.id}, {name}: not judged: {outcome.error}")
         else:
             scores[name, q.posed.id]["judged_correct"] = float(outcome.result)
     return failed
+
+
+def _scored(text: str, question: GoldQuestion, warnings: list[str]) -> dict[str, float]:
+    try:
+        return answer_scores(text, question.answers)
+    except Exception as e:
+        if not is_unforeseen(e):
+            raise
+        warnings.append(f"question {question.posed.id} has no scores: {note_bug(e)}")
+        return {}
 
 
 def _retrieved(
@@ -180,23 +206,22 @@ def _gold_documents(
     """For each question: the gold document (as it is named there) that each document of the index is, and the
     texts of these. Several documents may have one title: any of them is the one that is meant."""
     wanted = pa.array(sorted({name for q in questions for name in q.documents}), pa.string())
-    named: dict[str, list[str]] = {}
+    by_name: dict[str, list[str]] = {}
     chunks: dict[str, list[str]] = {}
     for part in index.reader.pieces("documents", [*NAMES, "text_unit_ids"]) if len(wanted) else ():
         for column in NAMES:
             for row in part.filter(pc.is_in(part[column], wanted)).to_pylist():
-                named.setdefault(row[column], []).append(row["id"])
+                by_name.setdefault(row[column], []).append(row["id"])
                 chunks[row["id"]] = row["text_unit_ids"] or []
-    unknown = sorted(set(wanted.to_pylist()) - named.keys())
+    unknown = sorted(set(wanted.to_pylist()) - by_name.keys())
     if unknown:
-        more = f" and {len(unknown) - TOLD:,} more" if len(unknown) > TOLD else ""
-        told = f"{', '.join(unknown[:TOLD])}{more}"
-        warnings.append(f"{len(unknown):,} gold documents are not in the index, and count as missed: {told}")
+        told = named("gold document", unknown)
+        warnings.append(f"not in the index, and so counted as missed: {told}")
     labels: dict[str, dict[str, str]] = {}
     texts: dict[str, list[str]] = {}
     for q in questions:
-        own = {id_: name for name in q.documents for id_ in named.get(name, [])}
-        lacking = {name: name for name in q.documents if name not in named}
+        own = {id_: name for name in q.documents for id_ in by_name.get(name, [])}
+        lacking = {name: name for name in q.documents if name not in by_name}
         labels[q.posed.id] = own | lacking
         ids = [chunk for document in own for chunk in chunks[document]]
         rows = index.reader.rows(Rows("text_units", ["text"], ids))

@@ -10,7 +10,7 @@ from graphrag_ray.asking.ask import Index
 from graphrag_ray.asking.question_files import Posed
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.messages import ChatRequest, Usage
-from graphrag_ray.evaluate.comparison import chosen_criteria
+from graphrag_ray.evaluate.comparison import check_replicates, chosen_criteria
 from graphrag_ray.evaluate.conditions import EvaluationCondition, check_conditions, parse_conditions
 from graphrag_ray.evaluate.rehearsal import rehearsed
 from graphrag_ray.judging import answer_claims, judge_dialogue
@@ -47,6 +47,7 @@ def planned_costs(
 ) -> list[PlannedCost]:
     """What each condition will ask for, by a sample of the questions, and what the judge will. Nothing is
     asked but embeddings of the sample. What is in the folder already is not taken off. Raises UsageError."""
+    check_replicates(replicates)
     known = parse_conditions(conditions, least=2)
     texts = chosen_criteria(index, criteria)
     check_conditions(index, known)

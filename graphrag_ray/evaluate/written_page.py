@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import posixpath
 
-import pyarrow as pa
-
 from graphrag_ray.asking.ask import Index
 from graphrag_ray.evaluate.comparison import Comparison
 from graphrag_ray.evaluate.report_page import Evaluation, report_page
@@ -23,7 +21,7 @@ def write_page(index: Index, found: Comparison, url: str) -> None:
             judge=found.judge,
             offline=found.offline,
             warnings=found.warnings,
-            conditions=_with_numbers(tables["conditions"]),
+            conditions=tables["conditions"],
             criteria=found.criteria,
             win_rates=tables["win_rates"],
             reliability=tables["reliability"],
@@ -36,7 +34,3 @@ def write_page(index: Index, found: Comparison, url: str) -> None:
     folder, file = posixpath.split(url)
     store = Store(folder or ("/" if url.startswith("/") else "."), index.settings.storage.of(url))
     store.write(file, page.encode("utf-8"))
-
-
-def _with_numbers(conditions: pa.Table) -> pa.Table:
-    return conditions

@@ -74,13 +74,18 @@ def top_reports(index: Index) -> str:
     return "\n".join(lines)
 
 
+def check_counts(counts: tuple[int, int, int]) -> None:
+    """Raises UsageError."""
+    if not all(1 <= n <= MOST_OF_EACH for n in counts):
+        raise UsageError(f"personas, tasks and questions: from 1 to {MOST_OF_EACH} of each can be written")
+
+
 def write_questions(
     run: EvaluationRun, description: str, counts: tuple[int, int, int]
 ) -> tuple[list[CorpusQuestion], list[str]]:
     """The questions, and what failed. counts: of personas, tasks of each, questions of each task. Raises
     UsageError, RunStopped, DialogueFailed where there is no persona."""
-    if not all(1 <= n <= MOST_OF_EACH for n in counts):
-        raise UsageError(f"personas, tasks and questions: from 1 to {MOST_OF_EACH} of each can be written")
+    check_counts(counts)
     specs = question_specs(run.index.settings, run.index.given.prompts)
     writing = corpus_questions(description, counts, specs)
     need = next(writing)

@@ -136,7 +136,7 @@ def extract(chunk: ShownChunk, spec: ExtractSpec) -> Dialogue[ExtractedRecords]:
     while len(turns) <= spec.max_gleanings:
         # The client cuts a yes_no reply short, except where a model's unseen reasoning counts as reply.
         check = latest.followed_by(reply, "glean_check", spec.glean_check.text(variables), response="yes_no")
-        missed = _yes_or_no(verdict := (yield check))
+        missed = yes_or_no(verdict := (yield check))
         if not missed:
             odd += missed is None
             break
@@ -206,8 +206,8 @@ def usable_reply(first: ChatRequest, correct: Prompt, parse: Parser[A]) -> Dialo
     )
 
 
-def _yes_or_no(reply: ChatReply) -> bool | None:
-    """None: neither."""
+def yes_or_no(reply: ChatReply) -> bool | None:
+    """What a reply to a yes_no request says. None: neither."""
     if reply.finish_reason == "content_filter":
         return None
     word = re.match(r"[\W_]*([^\W\d_]+)", reply.text)

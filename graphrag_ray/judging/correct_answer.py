@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.messages import ChatReply, Dialogue
+from graphrag_ray.extract.extraction_dialogue import yes_or_no
 from graphrag_ray.judging.judge_dialogue import STAGE
 from graphrag_ray.query.map_reduce import AnswerSpec, request_of, spec_of
 from graphrag_ray.settings.index_settings import Settings
@@ -24,7 +26,8 @@ def is_correct(question: str, gold: Sequence[str], answer: str, spec: AnswerSpec
     """gold: wordings of the correct answer. Raises DialogueFailed where the reply is neither Y nor N."""
     variables = {"question": question, "gold": "\n".join(f"- {text}" for text in gold), "answer": answer}
     reply: ChatReply = yield replace(request_of(PROMPT, variables, spec), response="yes_no")
-    word = "".join(c for c in reply.text.upper() if c.isalpha())
-    if word not in ("Y", "N", "YES", "NO"):
+    said = yes_or_no(reply)
+    words = set(re.findall(r"[a-z]+", reply.text.lower()))
+    if said is None or (words & {"y", "yes"} and words & {"n", "no"}):
         raise DialogueFailed(f"{PROMPT}: the reply is neither Y nor N")
-    return word.startswith("Y")
+    return said

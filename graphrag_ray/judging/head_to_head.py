@@ -42,6 +42,8 @@ MAJORITIES = pa.schema(
     ]
 )
 
+EXACT_BELOW = 26
+"""Scores that are no tie, below which the normal approximation is too rough."""
 RESAMPLES = 2_000
 SEED = 20_240_424
 """Of the bootstrap: the same judgements have the same interval."""
@@ -260,7 +262,8 @@ def _tested(score: Floats) -> dict[str, Any]:
     score = np.sort(score)  # the order of the judgements then changes no digit
     low, high = _interval(score)
     z = _wilcoxon_z(score)
-    p = two_sided_p(z)
+    few = score[score != 0]
+    p = _exact_p(few) if len(few) < EXACT_BELOW else two_sided_p(z)
     return {
         "questions": len(score),
         "win_rate": 50 + 50 * float(score.mean()) if len(score) else None,
@@ -291,6 +294,23 @@ def _interval(score: Floats) -> tuple[float | None, float | None]:
         means[start : start + size] = drawn @ values / len(score)
     low, high = np.percentile(50 + 50 * means, [2.5, 97.5])
     return float(low), float(high)
+
+
+def _exact_p(score: Floats) -> float:
+    """Two-sided p of Wilcoxon's signed-rank test over few scores, none of them 0, by all ways to give signs
+    to their ranks. Equal scores share their mean rank."""
+    if not len(score):
+        return 1.0
+    size, counts = np.unique(np.abs(score), return_counts=True)
+    # Twice the ranks, which are whole numbers.
+    ranks = (2 * np.cumsum(counts) - counts + 1)[np.searchsorted(size, np.abs(score))]
+    ways = np.zeros(ranks.sum() + 1)  # of each sum of the ranks with a plus
+    ways[0] = 1.0
+    for rank in ranks:
+        ways[rank:] += ways[: len(ways) - rank].copy()
+    plus = ranks[score > 0].sum()
+    smaller, larger = ways[: plus + 1].sum(), ways[plus:].sum()
+    return float(min(1.0, 2 * min(smaller, larger) / ways.sum()))
 
 
 def _wilcoxon_z(score: Floats) -> float:

@@ -26,15 +26,12 @@ WIN_RATES = pa.schema(
         ("first", pa.string()),
         ("second", pa.string()),
         ("questions", pa.int64()),  # that have a verdict
-        (
-            "win_rate",
-            pa.float64(),
-        ),  # of `first`: mean score of the questions, 0 to 100
+        ("win_rate", pa.float64()),  # of `first`, 0 to 100: mean score of the questions
         ("low", pa.float64()),  # 95 % interval of it: bootstrap over questions
         ("high", pa.float64()),
         ("ties", pa.float64()),  # share of the verdicts
         ("z", pa.float64()),  # Wilcoxon's signed-rank test over the scores; negative: `second` wins more
-        ("p", pa.float64()),  # two-sided
+        ("p", pa.float64()),  # two-sided; exact for fewer than 26 questions with a winner, else by z
         ("p_holm", pa.float64()),  # the same after Holm's correction over the pairs of one criterion
         ("normal_p", pa.float64()),  # Shapiro-Wilk: small where scores are not normal; null for fewer than 3
         ("failed", pa.int64()),  # judgements without a verdict

@@ -50,7 +50,7 @@ def claims(
     """
     from graphrag_ray.cli import console
     from graphrag_ray.cli.print_evaluation import print_table, print_warnings
-    from graphrag_ray.evaluate.claims_of_answers import count_claims
+    from graphrag_ray.evaluate.claims_of_answers import count_claims, failed_claims, judgements_on
     from graphrag_ray.evaluate.comparison import answered
     from graphrag_ray.evaluate.conditions import check_conditions, parse_conditions
     from graphrag_ray.evaluate.evaluation_files import questions_of
@@ -61,15 +61,19 @@ def claims(
     check_conditions(index, known)
     with running(index, out, "claims", ray, address, quiet or as_json) as run:
         answers = answered(run, posed, known, warnings)
-        tables = count_claims(run, posed, answers, run.read("judgements"))
-    failed = tables["claims"]["error"].null_count < len(tables["claims"]) or answers["text"].null_count > 0
+        run.check_models(["answer_claims"])
+        tables = count_claims(run, posed, answers, judgements_on(run, posed))
+    failed, told = failed_claims(tables["claims"])
+    if missing := len(answers) - len(tables["claims"]):
+        told.append(f"{missing:,} of {len(answers):,} answers are missing")
+    warnings += told
     if as_json:
         click.echo(console.as_json({name: table.to_pylist() for name, table in tables.items()}))
     else:
         print_table(tables["claim_counts"])
-        if "agreement" in tables:
+        if len(tables.get("agreement", ())):
             click.echo("\nAgreement with the judge:")
             print_table(tables["agreement"])
     print_warnings(warnings)
-    if failed:
+    if failed or missing:
         sys.exit(FAILED_ITEMS)

@@ -29,5 +29,7 @@ def communities(root: str, config: str | None, overrides: tuple[str, ...], as_js
     found = measured_communities(opened(root, config, overrides, {}))
     if as_json:
         click.echo(console.as_json({"communities": found.to_pylist()}))
+    elif not len(found):
+        click.echo("This index has no communities of entities to measure.")
     else:
         print_table(found)

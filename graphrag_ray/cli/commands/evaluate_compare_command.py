@@ -53,7 +53,8 @@ def compare(
     be trusted, and what each condition cost go to tables in the folder --out (.parquet).
 
     The judge is the model of the stage `judge`. Let another one judge than the one that answers:
-    --set models.judge.model=NAME --set stages.judge.model=judge. Which answers and verdicts are in the folder
+    --set models.judge.provider=openai --set models.judge.model=NAME
+    --set stages.judge.model=judge. Which answers and verdicts are in the folder
     is not asked again, so conditions and criteria can be added.
 
     \b
@@ -70,25 +71,28 @@ def compare(
 
     if report is not None and not report.lower().endswith((".html", ".htm")):
         raise UsageError(f"--report {report!r}: the page is an .html file; name one")
+    failed = 0
     index = opened(root, config, overrides, short)
     posed, warnings = questions_of(questions_url, index.settings.storage.of(questions_url))
     with running(index, out, "compare", ray, address, quiet or as_json) as run:
         found = compared(run, posed, conditions, criteria, replicates, description)
         found.warnings[:0] = warnings
         if with_claims:
-            from graphrag_ray.evaluate.claims_of_answers import count_claims
+            from graphrag_ray.evaluate.claims_of_answers import count_claims, failed_claims
 
             answers, judgements = found.tables["answers"], found.tables["judgements"]
             found.tables |= count_claims(run, posed, answers, judgements)
-    if report is not None:
-        from graphrag_ray.evaluate.written_page import write_page
-
-        write_page(index, found, report)
+            failed, told = failed_claims(found.tables["claims"])
+            found.warnings += told
     if as_json:
         click.echo(console.as_json(found.as_dict()))
     else:
         print_comparison(found)
         click.echo(f"\nTables: {out}" + (f"   Page: {report}" if report else ""))
     print_warnings(found.warnings)
-    if found.failed:
+    if report is not None:
+        from graphrag_ray.evaluate.written_page import write_page
+
+        write_page(index, found, report)
+    if found.failed or failed:
         sys.exit(FAILED_ITEMS)

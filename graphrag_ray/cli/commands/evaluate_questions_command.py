@@ -56,20 +56,26 @@ def questions(
     """
     from graphrag_ray.cli import console
     from graphrag_ray.cli.print_evaluation import print_warnings
-    from graphrag_ray.evaluate.written_questions import as_csv, as_table, described, write_questions
+    from graphrag_ray.evaluate.written_questions import (
+        as_csv,
+        as_table,
+        check_counts,
+        described,
+        write_questions,
+    )
     from graphrag_ray.store.files import Store
 
     if not out.lower().endswith(".csv"):
         raise UsageError(f"--out {out!r}: questions are written as a .csv file; name one")
+    check_counts((personas, tasks, each))
     index = opened(root, config, overrides, short)
+    folder, _, name = out.rpartition("/")
+    target = Store(folder or ("/" if out.startswith("/") else "."), index.settings.storage.of(out))
     with running(index, f"{out}.work", "questions", ray, address, quiet or as_json) as run:
         about = described(run, description)
         run.observer.note(f"The corpus: {about}")
         found, failures = write_questions(run, about, (personas, tasks, each))
-    folder, _, name = out.rpartition("/")
-    Store(folder or ("/" if out.startswith("/") else "."), index.settings.storage.of(out)).write(
-        name, as_csv(found)
-    )
+    target.write(name, as_csv(found))
     print_warnings(failures)
     if as_json:
         rows = as_table(found).to_pylist()

@@ -36,6 +36,11 @@ def test_answers_of_another_tool_are_found_by_question_or_id(tmp_path: Path):
     assert len(told) == 1 and told[0].endswith("a.csv does not answer question 2")
 
 
+def test_an_answer_belongs_to_its_question_whatever_its_row(tmp_path: Path):
+    file = written(tmp_path / "a.csv", "question;answer\n Where? ;BETA\n")
+    assert answers_elsewhere(file, {}, POSED)[0] == {"2": "BETA"}
+
+
 def test_answers_to_other_questions_are_refused(tmp_path: Path):
     file = written(tmp_path / "a.jsonl", '{"id": "9", "question": "Why?", "answer": "So."}\n')
     with pytest.raises(UsageError, match="answers none of the questions"):

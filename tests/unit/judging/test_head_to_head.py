@@ -264,7 +264,7 @@ def drawn(seed: int, questions: int) -> tuple[pa.Table, list[float]]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_tests_are_scipys_over_the_scores(seed: int):
-    verdicts, scores = drawn(seed, 30)
+    verdicts, scores = drawn(seed, 60)
     row = win_rates(verdicts, [("A", "B")]).to_pylist()[0]
     differences = np.round([2 * score - 100 for score in scores], 6)
     wilcoxon = stats.wilcoxon(differences, correction=False, method="asymptotic")
@@ -405,3 +405,22 @@ def test_many_judgements_take_little_time():
     assert reliability(verdicts)["verdicts"].to_pylist() == [n]
     assert len(majorities(verdicts)) == n // 5
     assert time.process_time() - start < 5
+
+
+@given(st.lists(st.sampled_from("AB"), min_size=1, max_size=25))
+def test_of_few_questions_p_is_exact(winners: list[str]):
+    """All differences are of one size: then the signed-rank test is the sign test."""
+    rows: list[Row] = [(f"q{n}", "c", "A", "B", False, winner) for n, winner in enumerate(winners)]
+    (p,) = win_rates(table(rows), [("A", "B")])["p"].to_pylist()
+    assert p == pytest.approx(stats.binomtest(winners.count("A"), len(winners)).pvalue)
+
+
+def test_of_few_questions_ranks_count():
+    pairs = [("A", 5), ("A", 4), ("A", 3), ("B", 1)]  # with ties in the rest of five replicates
+    rows: list[Row] = [
+        (f"q{n}", "c", "A", "B", False, winner if at < size else "")
+        for n, (winner, size) in enumerate(pairs)
+        for at in range(5)
+    ]
+    (p,) = win_rates(table(rows), [("A", "B")])["p"].to_pylist()
+    assert p == pytest.approx(stats.wilcoxon([5, 4, 3, -1], method="exact").pvalue)
