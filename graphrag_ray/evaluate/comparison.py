@@ -35,6 +35,7 @@ from graphrag_ray.judging.head_to_head import is_swapped, reliability, win_rates
 from graphrag_ray.judging.judge_dialogue import STAGE, judge, judge_spec
 from graphrag_ray.judging.judgements import JUDGEMENTS
 from graphrag_ray.query import methods
+from graphrag_ray.query.answer import Answer
 from graphrag_ray.settings.prompts import load_criteria
 from graphrag_ray.version import __version__
 
@@ -59,7 +60,8 @@ CONDITIONS = pa.schema(
         ("words", pa.float64()),
     ]
 )
-ANSWERED = pa.schema([("condition", pa.string()), *ANSWERS])
+# chunks: ids of those that the contexts showed, in order
+ANSWERED = pa.schema([("condition", pa.string()), *ANSWERS, ("chunks", pa.list_(pa.string()))])
 
 
 @dataclass
@@ -131,7 +133,7 @@ def compare(
     judgements = _judged(run, posed, known, answers, texts, replicates)
     order = [(a.name, b.name) for a, b in combinations(known, 2)]
     found.tables |= {
-        "conditions": _conditions(run, known, answers),
+        "conditions": came_to(known, answers),
         "answers": answers,
         "judgements": judgements,
         "win_rates": win_rates(judgements, order),
@@ -178,9 +180,15 @@ def answered(
         if condition.answers:
             own = [_elsewhere(p, elsewhere[condition.name].get(p.id)) for p in posed]
         else:
-            own = run.answer(condition, posed)
+            own = run.answer(condition, posed, lambda answer: {"chunks": chunks_of(answer)})
         rows += [{**row, "condition": condition.name} for row in own]
     return pa.Table.from_pylist(rows, schema=ANSWERED)
+
+
+def chunks_of(answer: Answer) -> list[str]:
+    """Ids of the chunks that an answer's contexts show, in order."""
+    shown = (record for used in answer.contexts for record in used.records)
+    return list(dict.fromkeys(record.id for record in shown if record.section == "Sources"))
 
 
 def texts_of(answers: pa.Table) -> dict[str, dict[str, str]]:
@@ -203,7 +211,7 @@ def is_answer(row: Mapping[str, Any]) -> bool:
 
 
 def _elsewhere(posed: Posed, text: str | None) -> Mapping[str, Any]:
-    row: dict[str, Any] = dict.fromkeys(ANSWERS.names)
+    row: dict[str, Any] = dict.fromkeys(ANSWERED.names)
     error = None if text else "the file has no answer to this question"
     return row | {"question_id": posed.id, "question": posed.text, "text": text, "error": error}
 
@@ -254,7 +262,8 @@ def _judged(
     return pa.Table.from_pylist(rows, schema=JUDGEMENTS)
 
 
-def _conditions(run: EvaluationRun, conditions: Sequence[EvaluationCondition], answers: pa.Table) -> pa.Table:
+def came_to(conditions: Sequence[EvaluationCondition], answers: pa.Table) -> pa.Table:
+    """What each condition came to, of `CONDITIONS`. answers: of `ANSWERED`."""
     by_name: dict[str, list[Mapping[str, Any]]] = {c.name: [] for c in conditions}
     wanted = ["condition", *_IS_ANSWER, "calls", "tokens", "cost_usd", "seconds", "error"]
     for row in answers.select(wanted).to_pylist():

@@ -5,7 +5,7 @@ The folder holds the tables scores (a row for each condition and question) and s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.engine.in_process import awaited
-from graphrag_ray.evaluate.comparison import answered, texts_of
+from graphrag_ray.evaluate.comparison import answered, came_to, chunks_of, texts_of
 from graphrag_ray.evaluate.conditions import EvaluationCondition, check_conditions, parse_conditions
 from graphrag_ray.evaluate.evaluation_files import GoldQuestion, named
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun
@@ -28,12 +28,13 @@ from graphrag_ray.judging.answer_metrics import answer_scores
 from graphrag_ray.judging.correct_answer import PROMPT, correct_spec, is_correct
 from graphrag_ray.judging.judge_dialogue import STAGE
 from graphrag_ray.judging.retrieval_metrics import retrieval_scores
-from graphrag_ray.query.answer import Answer
 from graphrag_ray.query.method import Rows, Search
 
 KS = (1, 2, 5, 8, 10, 20)
 KEYWORD = "keyword"
 """A condition of --retrieval-only: chunks by keywords alone, no way of answering."""
+BY_REPLIES = ("drift", "auto")
+"""Ways of answering that read on by what a model replies."""
 LISTED = 50
 NONE = "none"
 """Stands for an answer that is missing, to know the names of the scores."""
@@ -52,12 +53,10 @@ class KnownAnswers:
 
 @dataclass(frozen=True)
 class Retrieved:
-    """What was found for a question: documents in the order of their chunks, and the texts of these; or why
-    nothing was."""
+    """What was found for a question: documents in the order of their chunks, and the texts of these."""
 
     documents: list[str]
     texts: list[str]
-    error: str = ""
 
 
 def known_answers(
@@ -91,26 +90,26 @@ def known_answers(
     scores: dict[tuple[str, str], dict[str, float]] = {
         (c.name, q.posed.id): {} for c in known for q in questions
     }
-    for condition in known:
-        if condition.answers:
-            continue
-        run.observer.note(f"{condition.name}: what is retrieved")
-        retrieved = _retrieved(condition.opened(run.index), condition, questions)
-        for q, own in zip(questions, retrieved, strict=True):
-            if not own.documents and not own.error:
-                continue  # reports alone were shown: retrieval of documents is not measured
-            if own.error:
-                found.failed += 1
-                found.warnings.append(f"condition {condition.name}, question {q.posed.id}: {own.error}")
-            label = gold[q.posed.id]
-            ranked = [label.get(document, document) for document in own.documents]
-            wanted = set(label.values())
-            scores[condition.name, q.posed.id] |= retrieval_scores(
-                ranked, wanted, own.texts, gold_texts[q.posed.id], q.answers, ks
-            )
-    if not retrieval_only:
-        found.failed += _score_answers(run, with_answers, known, scores, found.warnings, judged)
+    if retrieval_only:
+        chunks = _rehearsed_chunks(run, known, questions, found)
+    else:
+        posed = [q.posed for q in questions]
+        answers = answered(run, posed, known, found.warnings)
+        run.write("qa_answers", answers)
+        rows = answers.select(["condition", "question_id", "chunks"]).to_pylist()
+        chunks = {(row["condition"], row["question_id"]): row["chunks"] or [] for row in rows}
+        found.failed += _score_answers(run, with_answers, known, answers, scores, found.warnings, judged)
+    for q in questions:
+        label, wanted = gold[q.posed.id], set(gold[q.posed.id].values())
+        for condition in known:
+            own = _retrieved(run.index, chunks.get((condition.name, q.posed.id), []))
+            if own.documents:  # where reports alone were shown, retrieval of documents is not measured
+                ranked = [label.get(document, document) for document in own.documents]
+                of = retrieval_scores(ranked, wanted, own.texts, gold_texts[q.posed.id], q.answers, ks)
+                scores[condition.name, q.posed.id] |= of
     found.tables = _tables(scores)
+    if not retrieval_only:
+        found.tables["qa_conditions"] = came_to(known, answers)
     for name, table in found.tables.items():
         run.write(name, table)
     return found
@@ -125,13 +124,12 @@ def _score_answers(
     run: EvaluationRun,
     questions: Sequence[GoldQuestion],
     conditions: Sequence[EvaluationCondition],
+    answers: pa.Table,
     scores: dict[tuple[str, str], dict[str, float]],
     warnings: list[str],
     judged: bool,
 ) -> int:
     """Answers and verdicts that are missing."""
-    answers = answered(run, [q.posed for q in questions], conditions, warnings)
-    run.write("qa_answers", answers)
     texts = texts_of(answers)
     each = [(c.name, q, texts[c.name].get(q.posed.id)) for c in conditions for q in questions]
     for name, q, text in each:
@@ -168,26 +166,44 @@ def _scored(text: str, question: GoldQuestion, warnings: list[str]) -> dict[str,
         return {}
 
 
-def _retrieved(
-    index: Index, condition: EvaluationCondition, questions: Sequence[GoldQuestion]
-) -> Iterator[Retrieved]:
+def _rehearsed_chunks(
+    run: EvaluationRun,
+    conditions: Sequence[EvaluationCondition],
+    questions: Sequence[GoldQuestion],
+    found: KnownAnswers,
+) -> dict[tuple[str, str], list[str]]:
+    """The chunks that a model would be shown, by condition and id of the question."""
     texts = [q.posed.text for q in questions]
-    if condition.method == KEYWORD:
-        chunks = [(own, "") for own in _by_keyword(index, texts)]
-    else:
-        found = rehearsed(index, texts, condition.method, condition.level)
-        chunks = [(_chunks_of(one.answer) if one.answer else [], one.error) for one in found]
-    for own, error in chunks:
-        rows = index.reader.rows(Rows("text_units", ["id", "document_id", "text"], own)).to_pylist()
-        by_id = {row["id"]: row for row in rows}
-        there = [by_id[id_] for id_ in own if id_ in by_id]
-        yield Retrieved([row["document_id"] for row in there], [row["text"] for row in there], error)
+    chunks: dict[tuple[str, str], list[str]] = {}
+    for condition in conditions:
+        run.observer.note(f"{condition.name}: what is retrieved")
+        if condition.method == KEYWORD:
+            own = _by_keyword(run.index, texts)
+        else:
+            own = []
+            index = condition.opened(run.index)
+            for q, one in zip(
+                questions, rehearsed(index, texts, condition.method, condition.level), strict=True
+            ):
+                own.append(chunks_of(one.answer) if one.answer else [])
+                if one.error:
+                    found.failed += 1
+                    told = f"condition {condition.name}, question {q.posed.id}: {one.error}"
+                    found.warnings.append(told)
+            if condition.method in BY_REPLIES or index.settings.query.dynamic:
+                found.warnings.append(
+                    f"condition {condition.name}: what {condition.method} search reads depends on what a "
+                    "model replies; the offline engine stood in for it"
+                )
+        chunks |= {(condition.name, q.posed.id): ids for q, ids in zip(questions, own, strict=True)}
+    return chunks
 
 
-def _chunks_of(answer: Answer) -> list[str]:
-    """Chunks that the answer's contexts show, in order."""
-    shown = (record for used in answer.contexts for record in used.records)
-    return list(dict.fromkeys(record.id for record in shown if record.section == "Sources"))
+def _retrieved(index: Index, chunks: Sequence[str]) -> Retrieved:
+    rows = index.reader.rows(Rows("text_units", ["id", "document_id", "text"], list(chunks))).to_pylist()
+    by_id = {row["id"]: row for row in rows}
+    there = [by_id[id_] for id_ in chunks if id_ in by_id]
+    return Retrieved([row["document_id"] for row in there], [row["text"] for row in there])
 
 
 def _by_keyword(index: Index, texts: Sequence[str]) -> list[list[str]]:

@@ -61,7 +61,7 @@ def qa(
       graphrag-ray evaluate qa --root ./my-index --questions gold.jsonl --condition local=local
     """
     from graphrag_ray.cli import console
-    from graphrag_ray.cli.print_evaluation import print_measures, print_warnings
+    from graphrag_ray.cli.print_evaluation import print_measures, print_table, print_warnings
     from graphrag_ray.evaluate.evaluation_files import gold_questions
     from graphrag_ray.evaluate.known_answers import KS, known_answers
 
@@ -74,6 +74,9 @@ def qa(
         click.echo(console.as_json(told | {"warnings": [*warnings, *found.warnings]}))
     else:
         print_measures(found.tables["summary"])
+        if "qa_conditions" in found.tables:
+            click.echo("\nConditions:")
+            print_table(found.tables["qa_conditions"])
     print_warnings([*warnings, *found.warnings])
     if found.failed:
         sys.exit(FAILED_ITEMS)
