@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from graphrag_ray.asking.ask import Index
     from graphrag_ray.evaluate.evaluation_run import EvaluationRun
 
-__all__ = ["communities", "compare", "estimate", "qa", "questions"]
+__all__ = ["claims", "communities", "compare", "estimate", "qa", "questions"]
 
 
 def questions(
@@ -93,23 +93,52 @@ def compare(
 
 def qa(
     index: Index,
-    questions: str,
+    questions: Any,
     conditions: Sequence[str],
     *,
     retrieval_only: bool = False,
     judge: bool = True,
+    ks: Sequence[int] = (),
     out: str | None = None,
     **how: Any,
 ) -> Mapping[str, Any]:
-    """Questions with known answers: frames scores and summary. questions: a file (`gold_questions`)."""
-    from graphrag_ray.evaluate.evaluation_files import gold_questions
-    from graphrag_ray.evaluate.known_answers import known_answers
+    """Questions with known answers: frames scores, summary and, where there are answers, qa_conditions.
 
-    gold, told = gold_questions(questions, index.settings.storage.of(questions))
+    questions: a file, or rows or a frame, with columns as `evaluation_files.gold_questions` says
+    """
+    from graphrag_ray.evaluate.evaluation_files import gold_of, gold_questions, without_repeats
+    from graphrag_ray.evaluate.known_answers import KS, known_answers
+
+    if isinstance(questions, str):
+        gold, told = gold_questions(questions, index.settings.storage.of(questions))
+    else:
+        rows = _rows(questions)
+        posed, told = without_repeats(_posed(rows))
+        gold = gold_of(posed, enumerate(rows, start=1), "what was given")
     with _run(index, out, "qa", how) as run:
-        found = known_answers(run, gold, conditions, retrieval_only, judge)
+        found = known_answers(run, gold, conditions, retrieval_only, judge, ks or KS)
     _warn([*told, *found.warnings])
     return {name: table.to_pandas() for name, table in found.tables.items()}
+
+
+def claims(
+    index: Index, questions: Any, conditions: Sequence[str], *, out: str | None = None, **how: Any
+) -> Mapping[str, Any]:
+    """The factual claims of answers: frames claims, claim_counts and, where `out` holds judgements on these
+    questions, agreement."""
+    from graphrag_ray.evaluate.claims_of_answers import count_claims, failed_claims, judgements_on
+    from graphrag_ray.evaluate.comparison import answered
+    from graphrag_ray.evaluate.conditions import check_conditions, parse_conditions
+    from graphrag_ray.evaluate.evaluation_files import without_repeats
+
+    posed, told = without_repeats(_posed(questions))
+    known = parse_conditions(conditions)
+    check_conditions(index, known)
+    with _run(index, out, "claims", how) as run:
+        answers = answered(run, posed, known, told)
+        tables = count_claims(run, posed, answers, judgements_on(run, posed))
+    _warn([*told, *failed_claims(tables["claims"])[1]])
+    return {name: table.to_pandas() for name, table in tables.items()}
 
 
 def communities(index: Index) -> Any:
@@ -150,15 +179,19 @@ def _warn(told: Sequence[str]) -> None:
         warnings.warn(text, stacklevel=3)
 
 
+def _rows(questions: Any) -> list[Any]:
+    if hasattr(questions, "to_dict"):
+        questions = questions.astype(object).where(questions.notna(), None).to_dict("records")
+    each = [questions] if isinstance(questions, str) else questions
+    return [{"question": q} if isinstance(q, str) else q for q in each]
+
+
 def _posed(questions: Any) -> Any:
     from graphrag_ray.asking.ask import MAX_QUESTION_CHARACTERS
     from graphrag_ray.asking.question_files import Posed, posed_of
     from graphrag_ray.corpus.table_rows import Row
 
-    if hasattr(questions, "to_dict"):
-        questions = questions.astype(object).where(questions.notna(), None).to_dict("records")
-    each = [questions] if isinstance(questions, str) else questions
-    given = [{"question": q} if isinstance(q, str) else q for q in each]
+    given = _rows(questions)
     if not given:
         raise UsageError("there is no question")
     if all(isinstance(q, Posed) for q in given):

@@ -56,7 +56,7 @@ CONDITIONS = pa.schema(
         ("calls", pa.int64()),  # of all answers; null for answers that were made elsewhere
         ("tokens", pa.int64()),
         ("cost_usd", pa.float64()),  # null where a price is unknown
-        ("seconds", pa.float64()),  # of an answer, on average
+        ("seconds", pa.float64()),  # of an answer in this run, on average, its waiting included
         ("words", pa.float64()),
     ]
 )

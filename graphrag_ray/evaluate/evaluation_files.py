@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -61,7 +61,15 @@ def gold_questions(url: str, options: Mapping[str, Any]) -> tuple[list[GoldQuest
     """Questions with a column `answer` or `answers` (wordings), `aliases`, and `documents`, each as a list, a
     JSON list or one text. Raises UsageError where no row has an answer or a document."""
     posed, warnings = questions_of(url, options)
-    rows = {_id(values, number): values for number, values in _rows(url, options)}
+    return gold_of(posed, _rows(url, options), shown(url)), warnings
+
+
+def gold_of(
+    posed: Sequence[Posed], given: Iterable[tuple[int, Mapping[str, Any]]], at: str
+) -> list[GoldQuestion]:
+    """What rows say of the answers to these questions. given: number and values of each row; at: where they
+    are, for people. Raises UsageError as `gold_questions`."""
+    rows = {_id(values, number): values for number, values in given}
     found = []
     for p in posed:
         values = rows.get(p.id, {})
@@ -70,8 +78,8 @@ def gold_questions(url: str, options: Mapping[str, Any]) -> tuple[list[GoldQuest
         found.append(GoldQuestion(p, tuple(dict.fromkeys(answers)), tuple(documents)))
     if not any(q.answers or q.documents for q in found):
         wanted = f"{', '.join(GOLD_COLUMNS)} or {', '.join(DOCUMENT_COLUMNS)}"
-        raise UsageError(f"{shown(url)} has neither answers nor documents: it needs a column {wanted}")
-    return found, warnings
+        raise UsageError(f"{at} has neither answers nor documents: it needs a column {wanted}")
+    return found
 
 
 def answers_elsewhere(

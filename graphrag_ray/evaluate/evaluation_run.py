@@ -51,7 +51,8 @@ DIALOGUES_TOGETHER = 256
 
 @dataclass
 class EvaluationRun:
-    """accounts: what judging came to so far, by stage; with replies that the journal held."""
+    """held: closes the engines; accounts: what judging came to so far, by stage, with replies that the
+    journal held."""
 
     index: Index
     store: Store
@@ -60,7 +61,10 @@ class EvaluationRun:
     address: str | None
     spending: Spending
     stop: Stop
+    held: ExitStack
     accounts: dict[str, Accounts] = field(default_factory=dict)
+    _executors: dict[str, Executor] = field(default_factory=dict)
+    _progress: Callable[[SweepProgress], SweepProgress] = lambda p: p
 
     def answer(
         self,
@@ -77,8 +81,8 @@ class EvaluationRun:
             return replace(sweep.progress(p), stage=condition.name)
 
         stages = methods.stages(condition.method, index.settings.query.dynamic)
-        with self._timed(condition.name), self._executor(index.settings, stages, progress) as executor:
-            sweep.run(executor)
+        with self._timed(condition.name):
+            sweep.run(self._executor(index.settings, stages, progress))
         return list(sweep.rows())
 
     def ask(
@@ -121,8 +125,8 @@ class EvaluationRun:
             return replace(p, stage=stage, done=max(done, p.done), total=len(start), failed=failed)
 
         model_of = STAGE_OF.get(stage, stage)
-        with self._timed(stage), self._executor(self.index.settings, [model_of], progress) as executor:
-            swept(executor, self.store, ask_all)
+        with self._timed(stage):
+            swept(self._executor(self.index.settings, [model_of], progress), self.store, ask_all)
         prices = ReplyPrices(self.index.settings.models)
         own = self.accounts.setdefault(stage, Accounts())
         for outcome in found:
@@ -160,25 +164,29 @@ class EvaluationRun:
         yield
         self.observer.step_ended(name, time.monotonic() - started, {}, False)
 
-    @contextmanager
     def _executor(
         self, settings: Settings, stages: Sequence[str], progress: Callable[[SweepProgress], SweepProgress]
-    ) -> Iterator[Executor]:
-        models = Models.of(settings, self.index.manifest.usage)
-        check_prices(settings.budget, models)
-        if asks_from_here(self.on_ray, self.address):
-            models = probed(models, settings, stages, bool(self.store.list("work")), self.observer.note)
-        engine = QuestionEngine(
-            self.store,
-            settings,
-            models,
-            lambda p: self.observer.progress(progress(p)),
-            self.stop,
-            1.0,  # a judge that answers nonsense is a finding
-            self.spending,
-        )
-        with engine.opened(self.on_ray, self.address) as executor:
-            yield executor
+    ) -> Executor:
+        """One for all sweeps with these models: on Ray it takes long to start. progress: of this sweep."""
+        self._progress = progress
+        key = repr((settings.models, settings.run))
+        if key not in self._executors:
+            models = Models.of(settings, self.index.manifest.usage)
+            check_prices(settings.budget, models)
+            if asks_from_here(self.on_ray, self.address):
+                models = probed(models, settings, stages, bool(self.store.list("work")), self.observer.note)
+            engine = QuestionEngine(
+                self.store,
+                settings,
+                models,
+                lambda p: self.observer.progress(self._progress(p)),
+                self.stop,
+                1.0,  # a judge that answers nonsense is a finding
+                self.spending,
+            )
+            opened = engine.opened(self.on_ray, self.address)
+            self._executors[key] = self.held.enter_context(opened)
+        return self._executors[key]
 
 
 @contextmanager
@@ -204,5 +212,6 @@ def evaluation_run(
         held.enter_context(listening(stop))
         tidy(store, lock.check, MANY)
         spending = Spending(index.settings.budget, time.monotonic())
-        yield EvaluationRun(index, store, observer, on_ray, address, spending, stop)
+        with ExitStack() as engines:
+            yield EvaluationRun(index, store, observer, on_ray, address, spending, stop, engines)
         tidy(store, lock.check, FEW)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import toy_model
@@ -288,6 +289,24 @@ def test_retrieval_alone_asks_no_model_for_an_answer(town: World):
     summary = found.tables["summary"].to_pylist()
     assert [s["condition"] for s in summary] == ["vector", "words"]
     assert "accuracy" not in summary[0] and summary[1]["answer_in_context"] == 1.0
+
+
+def test_frames_go_in_and_come_out(town: World):
+    given = pd.DataFrame({"question": ["Who met ALICE ?"], "answer": ["BOB"], "documents": [["council.txt"]]})
+    found = evaluate.qa(town.open(), given, ["v=vector"], ks=(3,), out=str(folder(town)))
+    assert found["summary"]["recall@3"].to_list() == [1.0]
+    assert found["qa_conditions"]["questions"].to_list() == [1]
+    with pytest.warns(UserWarning, match="prefer their own"):
+        evaluate.compare(
+            town.open(), QUESTIONS, WAYS, criteria="diversity", replicates=2, out=str(folder(town))
+        )
+    claims = evaluate.claims(town.open(), QUESTIONS, WAYS, out=str(folder(town)))
+    assert set(claims["agreement"]["criterion"]) == {"diversity"}
+    others = evaluate.claims(town.open(), ["What about BOB ?"], WAYS, out=str(folder(town)))
+    assert not others["agreement"]["cases"].any(), "judgements on other questions do not count"
+    for nothing in ([], pd.DataFrame({"question": []})):
+        with pytest.raises(UsageError, match="there is no question"):
+            evaluate.compare(town.open(), nothing, WAYS)
 
 
 def test_communities_are_measured_at_each_level(deep: World):
