@@ -53,7 +53,7 @@ _ENDS = (
     ("different tasks of this user", "tasks"),
     ("questions about the corpus as a whole", "corpus_questions"),
     ("Which of the two answers to the question is better", "judge"),
-    ("List every factual claim of the answer above", "answer_claims"),
+    ("List the factual claims of the answer above", "answer_claims"),
     ("Is this answer correct? Y or N", "correct_answer"),
 )
 """Of prompts of an evaluation, by their last line: what stands before it may hold anything."""

@@ -187,6 +187,21 @@ def strip_references(text: str) -> str:
     return _replaced(text, lambda blanks, found: "")
 
 
+def blind_references(text: str) -> str:
+    """The text with its references as [1, 2]: the distinct records in order, and nothing of what they are.
+    So whoever compares answers does not see by which method they were found."""
+    numbers: dict[tuple[str, str], int] = {}
+
+    def one(blanks: str, match: re.Match[str]) -> str:
+        parts = _parts(match.group(1) or match.group(2) or match.group(3) or "")
+        found = [
+            numbers.setdefault((name, item), len(numbers) + 1) for name, items in parts for item in items
+        ]
+        return f"{blanks}[{', '.join(map(str, dict.fromkeys(found)))}]"
+
+    return _replaced(text, one)
+
+
 def harmless(text: str) -> str:
     """Text that was not written as an answer, without anything that would be read as a reference.
 

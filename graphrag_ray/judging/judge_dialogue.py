@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphrag_ray.base.messages import ChatReply, Dialogue
+from graphrag_ray.base.records import blind_references
 from graphrag_ray.judging.asked_as_json import asked_as_json
 from graphrag_ray.query.json_entries import field
 from graphrag_ray.query.map_reduce import AnswerSpec, spec_of
@@ -43,13 +44,13 @@ def judge_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
 def judge(
     question: str, criterion: str, answers: tuple[str, str], spec: AnswerSpec, sample: int
 ) -> Dialogue[Verdict]:
-    """criterion: in words; sample: number of the replicate. Raises DialogueFailed where neither reply holds a
-    verdict: that is no tie."""
+    """criterion: in words; sample: number of the replicate. References in the answers do not show which kind
+    of record they name. Raises DialogueFailed where neither reply holds a verdict: that is no tie."""
     variables = {
         "question": question,
         "criterion": criterion,
-        "answer_1": answers[0],
-        "answer_2": answers[1],
+        "answer_1": blind_references(answers[0]),
+        "answer_2": blind_references(answers[1]),
         **reply_lengths(spec.max_tokens),
     }
     return (yield from asked_as_json(variables, spec, VERDICT_SCHEMA, parse_verdict, sample))

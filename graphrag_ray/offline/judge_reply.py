@@ -38,6 +38,7 @@ MAX_WORDINGS = 200
 
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+_BLIND = re.compile(r" ?\[\d{1,9}(?:, \d{1,9})*+\]")
 _HEADING = re.compile(r"[ \t]*(?:#{1,6}[ \t].*|(\*\*|__)(?:(?!\1).)+\1[ \t]*:?[ \t]*)")
 _TITLE = re.compile(r"^([ \t]*(?:[-*+•][ \t]+|\d{1,3}[.)][ \t]+)?)\*\*[^*]+(?:\*\*:|:\*\*)[ \t]*")
 _EMPHASIS = re.compile(r"\*+|`+|(?<!\w)_+|(?<!_)_++(?!\w)")
@@ -72,20 +73,26 @@ def _greater(first: float, second: float) -> int:
     return 1 if first > second else 2
 
 
+def _said(answer: str) -> str:
+    """Without references, also those that a judge is shown (`records.blind_references`)."""
+    return _BLIND.sub("", strip_references(answer))
+
+
 def _n_content(question: QuestionTerms, answer: str) -> int:
-    return len(set(content_stems(strip_references(answer))))
+    return len(set(content_stems(_said(answer))))
 
 
 def _n_names(question: QuestionTerms, answer: str) -> int:
-    text = strip_references(answer)
+    text = _said(answer)
     return len(find_names(text, read_script(text, lexicon()), lexicon()))
 
 
 def _n_support(question: QuestionTerms, answer: str) -> int:
     """What backs an answer: the records it cites, what it quotes, and numbers."""
-    text = strip_references(answer)
+    text = _said(answer)
     return (
         len(references_in(answer))
+        + len({n for found in _BLIND.finditer(answer) for n in _NUMBER.findall(found.group())})
         + len(quoted(text))
         + text.count('"') // 2
         + sum(1 for _ in _NUMBER.finditer(text))
@@ -93,12 +100,12 @@ def _n_support(question: QuestionTerms, answer: str) -> int:
 
 
 def _n_words(question: QuestionTerms, answer: str) -> int:
-    return sum(1 for _ in _WORD.finditer(strip_references(answer)))
+    return sum(1 for _ in _WORD.finditer(_said(answer)))
 
 
 def _held(question: QuestionTerms, answer: str) -> list[str]:
     """The question's terms whose words all stand in an answer, wherever."""
-    stems = set(content_stems(strip_references(answer)))
+    stems = set(content_stems(_said(answer)))
     return [term for term in question.terms if stems.issuperset(term.split(" "))]
 
 
@@ -143,7 +150,7 @@ def list_claims(variables: Mapping[str, str]) -> str:
 def _prose(answer: str) -> str:
     """The lines of an answer that are sentences, without marks. What this engine says of an answer, at its
     end, is no part of it."""
-    text = _GENERAL_KNOWLEDGE.sub("", strip_references(answer))
+    text = _GENERAL_KNOWLEDGE.sub("", _said(answer))
     lines = text.replace(JOIN.strip(), "\n").split("\n")
     kept = [
         _EMPHASIS.sub("", _TITLE.sub(r"\1", line))

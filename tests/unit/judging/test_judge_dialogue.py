@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.messages import ChatReply, Dialogue
+from graphrag_ray.base.records import blind_references
 from graphrag_ray.engine.drive import run
 from graphrag_ray.judging.judge_dialogue import VERDICT_SCHEMA, Verdict, judge, judge_spec, parse_verdict
 from graphrag_ray.offline import answer as offline_answer
@@ -140,3 +141,8 @@ def test_the_offline_engine_gives_a_verdict_at_the_first_turn(
         lambda request: asked.append(request) or offline_answer(request),
     )
     assert said.winner in (0, 1, 2) and len(asked) == 1
+
+
+def test_references_do_not_show_by_which_method_an_answer_was_found():
+    text = "It rose [Data: Reports (3, 7); Sources (2)]. It fell [Data: Reports (7, +more)] (see [1])."
+    assert blind_references(text) == "It rose [1, 2, 3]. It fell [2] (see [1])."
