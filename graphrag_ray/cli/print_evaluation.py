@@ -44,8 +44,12 @@ def print_comparison(found: Comparison) -> None:
     print_table(found.tables["reliability"])
     out.print("\nConditions:")
     print_table(found.tables["conditions"])
-    for name, heading in (("claim_counts", "Claims of an answer"), ("agreement", "Agreement with the judge")):
-        if name in found.tables:
+    for name, heading in (
+        ("judging", "Judging"),
+        ("claim_counts", "Claims of an answer"),
+        ("agreement", "Agreement with the judge"),
+    ):
+        if len(found.tables.get(name, ())):
             out.print(f"\n{heading}:")
             print_table(found.tables[name])
 

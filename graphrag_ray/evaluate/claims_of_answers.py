@@ -73,6 +73,7 @@ def count_claims(
     tables = {"claims": claims, "claim_counts": _means(claims)}
     if judgements is not None:
         tables["agreement"] = _agreement(claims, judgements)
+    tables["judging"] = run.costs()
     for name, table in tables.items():
         run.write(name, table)
     return tables

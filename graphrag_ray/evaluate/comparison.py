@@ -5,7 +5,7 @@ The folder of a comparison holds, beside the journal, these tables:
     answers        condition and the columns of `question_files.ANSWERS`
     judgements     `judging.judgements.JUDGEMENTS`
     win_rates, reliability   what follows from them
-    conditions     what each came to
+    conditions     what each came to; judging: what the judge did
     claims, claim_counts, agreement   where claims were asked for (`claims_of_answers.py`)
 
 and `evaluation.json`, which says what was compared.
@@ -138,6 +138,7 @@ def compare(
         "judgements": judgements,
         "win_rates": win_rates(judgements, order),
         "reliability": reliability(judgements),
+        "judging": run.costs(),
     }
     found.warnings += _warnings(run, known, found)
     for name, table in found.tables.items():

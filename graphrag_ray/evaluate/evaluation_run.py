@@ -45,6 +45,9 @@ T = TypeVar("T")
 
 STAGE_OF = {"correct_answer": "judge"}
 """The stages of the settings whose models are asked, where they are called otherwise here."""
+JUDGING = pa.schema(
+    [("stage", pa.string()), ("calls", pa.int64()), ("tokens", pa.int64()), ("cost_usd", pa.float64())]
+)
 DIALOGUES_TOGETHER = 256
 """So many are looked up in the journal, and begun, at once."""
 
@@ -141,6 +144,19 @@ class EvaluationRun:
         if asks_from_here(self.on_ray, self.address):
             models = Models.of(self.index.settings, self.index.manifest.usage)
             probed(models, self.index.settings, stages, False, self.observer.note)
+
+    def costs(self) -> pa.Table:
+        """What judging came to so far: stage, calls, tokens, cost_usd (null where a price is unknown)."""
+        rows = [
+            {
+                "stage": stage,
+                "calls": accounts.total.calls,
+                "tokens": accounts.total.total_tokens,
+                "cost_usd": accounts.total.cost_usd,
+            }
+            for stage, accounts in self.accounts.items()
+        ]
+        return pa.Table.from_pylist(rows, schema=JUDGING)
 
     def write(self, name: str, table: pa.Table) -> None:
         """Keep a table of results: NAME.parquet. Raises StoreError."""

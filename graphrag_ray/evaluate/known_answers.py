@@ -6,7 +6,7 @@ The folder holds the tables scores (a row for each condition and question) and s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,12 @@ from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.engine.in_process import awaited
 from graphrag_ray.evaluate.comparison import answered, came_to, chunks_of, texts_of
-from graphrag_ray.evaluate.conditions import EvaluationCondition, check_conditions, parse_conditions
+from graphrag_ray.evaluate.conditions import (
+    EvaluationCondition,
+    check_conditions,
+    parse_condition,
+    parse_conditions,
+)
 from graphrag_ray.evaluate.evaluation_files import GoldQuestion, named
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun
 from graphrag_ray.evaluate.rehearsal import rehearsed
@@ -117,7 +122,7 @@ def known_answers(
 
 def _keyword(text: str) -> str | EvaluationCondition:
     name, _, way = text.partition("=")
-    return EvaluationCondition(name.strip(), KEYWORD) if way.strip() == KEYWORD else text
+    return replace(parse_condition(f"{name}=text"), method=KEYWORD) if way.strip() == KEYWORD else text
 
 
 def _score_answers(
@@ -181,7 +186,7 @@ def _rehearsed_chunks(
             own = _by_keyword(run.index, texts)
         else:
             own = []
-            index = condition.opened(run.index)
+            index = replace(condition.opened(run.index), cache=run.store)  # embeddings are paid for once
             for q, one in zip(
                 questions, rehearsed(index, texts, condition.method, condition.level), strict=True
             ):

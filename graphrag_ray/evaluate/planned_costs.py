@@ -45,8 +45,9 @@ def planned_costs(
     replicates: int,
     claims: bool = False,
 ) -> list[PlannedCost]:
-    """What each condition will ask for, by a sample of the questions, and what the judge will. Nothing is
-    asked but embeddings of the sample. What is in the folder already is not taken off. Raises UsageError."""
+    """What each condition will ask for, by a sample of the questions, and what the judge will; embeddings of
+    questions are not counted. Nothing is asked but embeddings of the sample. What is in the folder already is
+    not taken off. Raises UsageError."""
     check_replicates(replicates)
     known = parse_conditions(conditions, least=2)
     texts = chosen_criteria(index, criteria)
@@ -79,12 +80,9 @@ def planned_costs(
 
 def _answers(index: Index, condition: EvaluationCondition, sample: Sequence[str], n: int) -> PlannedCost:
     opened = condition.opened(index)
-    requests = [
-        (stage, request)
-        for one in rehearsed(opened, sample, condition.method, condition.level)
-        for stage, request, _ in one.requests
-    ]
-    share = n / len(sample)
+    asked = [one for one in rehearsed(opened, sample, condition.method, condition.level) if one.answer]
+    requests = [(stage, request) for one in asked for stage, request, _ in one.requests]
+    share = n / len(asked)
     cost: float | None = 0.0
     prompt_tokens = completion_tokens = 0
     for stage, request in requests:

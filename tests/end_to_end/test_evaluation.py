@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import toy_model
 from endpoint import Endpoint
-from world import REJECTED, Command, World, model_options, prompt_of
+from world import REJECTED, TOWN, Command, World, model_options, prompt_of
 
 from graphrag_ray import evaluate
 from graphrag_ray.asking.question_files import Posed
@@ -226,7 +226,8 @@ def test_the_index_itself_is_no_folder_for_results(town: World):
 
 
 def test_the_folder_says_what_was_compared(town: World):
-    compare(town)
+    (judging,) = compare(town).tables["judging"].to_pylist()
+    assert (judging["stage"], judging["calls"]) == ("judge", 6) and judging["tokens"] > 600
     about = json.loads((folder(town) / "evaluation.json").read_text())
     assert about["index"].endswith("index") and about["snapshot"] == 1 and about["judge"] == "m"
     assert [c["name"] for c in about["conditions"]] == ["global", "vector"]
@@ -289,6 +290,21 @@ def test_retrieval_alone_asks_no_model_for_an_answer(town: World):
     summary = found.tables["summary"].to_pylist()
     assert [s["condition"] for s in summary] == ["vector", "words"]
     assert "accuracy" not in summary[0] and summary[1]["answer_in_context"] == 1.0
+    with (
+        pytest.raises(UsageError, match="60 at most"),
+        evaluation_run(town.open(), str(folder(town)), "qa") as run,
+    ):
+        known_answers(run, gold(), ["a" * 61 + "=keyword"], retrieval_only=True)
+
+
+def test_embeddings_of_questions_are_paid_for_once(world: World):
+    world.write(TOWN)
+    world.index(**world.embedding)
+    asked = len(world.endpoint.requests)
+    for _ in range(2):
+        with evaluation_run(world.open(**world.embedding), str(folder(world)), "qa") as run:
+            known_answers(run, gold(), ["vector=vector"], retrieval_only=True)
+    assert len(world.endpoint.requests) - asked in (1, 2), "a call may hold both questions"
 
 
 def test_frames_go_in_and_come_out(town: World):
