@@ -12,9 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 from graphrag_ray.cli.command_line import COMMANDS, main
+from graphrag_ray.cli.commands.evaluate_command import EVALUATE_COMMANDS
 from graphrag_ray.cli.program import PANELS
 
 NAMES = [name for names in COMMANDS.values() for name in names]
+EVERY = [*NAMES, *(f"evaluate {name}" for names in EVALUATE_COMMANDS.values() for name in names)]
 
 
 def lines_of_help(*words: str) -> list[str]:
@@ -24,10 +26,14 @@ def lines_of_help(*words: str) -> list[str]:
 
 
 def options_of(name: str) -> set[str]:
-    top = click.Context(main)
-    command = main.get_command(top, name)
-    assert command is not None
-    params = command.get_params(click.Context(command, parent=top))
+    command: click.Command = main
+    context = click.Context(main)
+    for word in name.split():
+        assert isinstance(command, click.Group)
+        found = command.get_command(context, word)
+        assert found is not None
+        command, context = found, click.Context(found, parent=context)
+    params = command.get_params(context)
     return {next(o for o in p.opts if o.startswith("--")) for p in params if isinstance(p, click.Option)}
 
 
@@ -39,16 +45,16 @@ def test_commands_stand_in_the_order_of_the_work_with_their_whole_summaries():
     assert all(len(line) <= 80 for line in lines if not line.startswith(("  Exit", "     ")))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY)
 def test_every_option_of_a_command_stands_once_below_one_heading(name: str):
-    lines = lines_of_help(name)
+    lines = lines_of_help(*name.split())
     first = next(i for i, line in enumerate(lines) if line.removesuffix(":") in ("Options", *PANELS))
     listed = [m for line in lines[first:] for m in re.findall(r"^  (?:-\w, )?(--[\w-]+)", line)]
     assert sorted(listed) == sorted(options_of(name))
 
 
 def test_headings_name_options_that_exist():
-    every = set().union(*map(options_of, NAMES))
+    every = set().union(*map(options_of, EVERY))
     assert {option for options in PANELS.values() for option in options} <= every
 
 
@@ -57,7 +63,7 @@ def test_a_misspelt_command_or_option_is_told_the_right_one():
     assert "'--level'" in CliRunner().invoke(main, ["query", "q", "--levell", "C0"]).output
 
 
-@pytest.mark.parametrize("words", [[], *([name] for name in NAMES)])
+@pytest.mark.parametrize("words", [[], *(name.split() for name in EVERY)])
 def test_help_waits_for_no_library_that_it_does_not_need(words: list[str]):
     script = (
         f"from graphrag_ray.cli.command_line import main; main({[*words, '--help']}, standalone_mode=False)"
