@@ -79,9 +79,12 @@ def compare(
     from graphrag_ray.evaluate import comparison
     from graphrag_ray.evaluate.claims_of_answers import count_claims, failed_claims
     from graphrag_ray.evaluate.evaluation_files import without_repeats
+    from graphrag_ray.judging.answer_claims import STAGE
 
     posed, told = without_repeats(_posed(questions))
     with _run(index, out, "compare", how) as run:
+        if claims:
+            run.check_models([STAGE])
         found = comparison.compare(run, posed, conditions, _names(criteria), replicates)
         if claims:
             tables = found.tables
@@ -130,11 +133,13 @@ def claims(
     from graphrag_ray.evaluate.comparison import answered
     from graphrag_ray.evaluate.conditions import check_conditions, parse_conditions
     from graphrag_ray.evaluate.evaluation_files import without_repeats
+    from graphrag_ray.judging.answer_claims import STAGE
 
     posed, told = without_repeats(_posed(questions))
     known = parse_conditions(conditions)
     check_conditions(index, known)
     with _run(index, out, "claims", how) as run:
+        run.check_models([STAGE])
         answers = answered(run, posed, known, told)
         tables = count_claims(run, posed, answers, judgements_on(run, posed))
     _warn([*told, *failed_claims(tables["claims"])[1]])

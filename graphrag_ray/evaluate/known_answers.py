@@ -104,14 +104,16 @@ def known_answers(
         rows = answers.select(["condition", "question_id", "chunks"]).to_pylist()
         chunks = {(row["condition"], row["question_id"]): row["chunks"] or [] for row in rows}
         found.failed += _score_answers(run, with_answers, known, answers, scores, found.warnings, judged)
+    # Of a condition that never shows a chunk, as where it reads reports, retrieval is not measured. A
+    # question for which another one finds nothing scores 0.
+    shows = {name for (name, _), ids in chunks.items() if ids}
     for q in questions:
         label, wanted = gold[q.posed.id], set(gold[q.posed.id].values())
-        for condition in known:
-            own = _retrieved(run.index, chunks.get((condition.name, q.posed.id), []))
-            if own.documents:  # where reports alone were shown, retrieval of documents is not measured
-                ranked = [label.get(document, document) for document in own.documents]
-                of = retrieval_scores(ranked, wanted, own.texts, gold_texts[q.posed.id], q.answers, ks)
-                scores[condition.name, q.posed.id] |= of
+        for name in (c.name for c in known if c.name in shows):
+            own = _retrieved(run.index, chunks[name, q.posed.id])
+            ranked = [label.get(document, document) for document in own.documents]
+            of = retrieval_scores(ranked, wanted, own.texts, gold_texts[q.posed.id], q.answers, ks)
+            scores[name, q.posed.id] |= of
     found.tables = _tables(scores)
     if not retrieval_only:
         found.tables["qa_conditions"] = came_to(known, answers)

@@ -297,6 +297,27 @@ def test_retrieval_alone_asks_no_model_for_an_answer(town: World):
         known_answers(run, gold(), ["a" * 61 + "=keyword"], retrieval_only=True)
 
 
+def test_a_question_for_which_nothing_is_found_scores_0_and_reports_alone_nothing(town: World):
+    asked = [*gold(), GoldQuestion(Posed("3", "Xyzzy ?"), ("ALICE",), ("council.txt",))]
+    with evaluation_run(town.open(), str(folder(town)), "qa") as run:
+        found = known_answers(run, asked, ["words=keyword", "reports=global"], retrieval_only=True)
+    scores = {(s["condition"], s["question_id"]): s["recall@5"] for s in found.tables["scores"].to_pylist()}
+    assert scores["words", "3"] == 0.0 and scores["words", "1"] > 0
+    assert {scores["reports", q] for q in "123"} == {None}
+
+
+def test_a_model_of_claims_that_cannot_be_asked_is_told_of_before_any_answer(town: World, run: Command):
+    gone = ["--set", "models.c.provider=openai", "--set", "models.c.model=x"]
+    gone += ["--set", "models.c.endpoints.0.base_url=http://127.0.0.1:9/v1"]
+    gone += ["--set", "models.c.endpoints.0.api_key_env=NO_SUCH_KEY", "--set", "stages.answer_claims.model=c"]
+    asked = town.asked()
+    for command in (["claims"], ["compare", "--claims", "--criterion", "diversity"]):
+        given = [o for o in options(town) if o not in ("--criterion", "comprehensiveness")]
+        done = run("evaluate", *command, *given, *model_options(town), *gone, "--out", folder(town))
+        assert "NO_SUCH_KEY" in done.output and done.exit_code not in (0, FAILED_ITEMS), done.output
+    assert town.asked() == asked
+
+
 def test_embeddings_of_questions_are_paid_for_once(world: World):
     world.write(TOWN)
     world.index(**world.embedding)
