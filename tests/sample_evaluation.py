@@ -23,7 +23,7 @@ CONDITIONS = pa.schema(
         ("level", pa.int64()),
         ("settings", pa.string()),
         *((name, pa.int64()) for name in ("questions", "failed", "calls", "tokens")),
-        *((name, pa.float64()) for name in ("cost_usd", "seconds", "words")),
+        *((name, pa.float64()) for name in ("cost_usd", "model_seconds", "words")),
     ]
 )
 ANSWERS = pa.schema(
@@ -96,7 +96,7 @@ def sample(
             "calls": 10 * (n + 1) * questions,
             "tokens": 5000 * (n + 1) * questions,
             "cost_usd": 0.01 * (n + 1) * questions,
-            "seconds": 3.5 * (n + 1),
+            "model_seconds": 3.5 * (n + 1),
             "words": 300.0 + n,
         }
         for n, name in enumerate(names)

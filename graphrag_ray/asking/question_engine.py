@@ -20,7 +20,7 @@ from graphrag_ray.store.files import Store
 @dataclass(frozen=True)
 class QuestionEngine:
     """store: of their journal; max_failed_fraction: of the dialogues, above which the run stops; spending:
-    what they may cost together."""
+    what they may cost together; bad_replies_count: see `leases.FailureWatch`."""
 
     store: Store
     settings: Settings
@@ -29,6 +29,7 @@ class QuestionEngine:
     stop: Stop
     max_failed_fraction: float
     spending: Spending = field(default_factory=Spending)
+    bad_replies_count: bool = True
 
     def opened(self, on_ray: bool, address: str | None) -> AbstractContextManager[Executor]:
         return self._on_ray(address) if on_ray or address else self._here()
@@ -44,6 +45,7 @@ class QuestionEngine:
             on_progress=self.on_progress,
             spending=self.spending,
             stop=self.stop,
+            bad_replies_count=self.bad_replies_count,
         )
 
     @contextmanager
@@ -66,6 +68,7 @@ class QuestionEngine:
                 self.spending,
                 self.stop,
                 fit=fit,
+                bad_replies_count=self.bad_replies_count,
             )
             executor.start()
             try:

@@ -220,10 +220,10 @@ class AnswersFile:
     @classmethod
     def at(cls, url: str, options: Mapping[str, Any]) -> AnswersFile:
         """Raises UsageError for what names no .parquet file, SettingsError."""
-        folder, name = posixpath.split(url)
+        name = posixpath.basename(url)
         if not name.lower().endswith(".parquet") or name.lower() == ".parquet":
             raise UsageError(f"--out {url!r}: answers are written as a .parquet file; name one")
-        store = Store(folder or ("/" if url.startswith("/") else "."), options)
+        store, _ = Store.of_file(url, options)
         return cls(store, name, store.child(f"{name}.work"))
 
     @property

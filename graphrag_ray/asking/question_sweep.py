@@ -92,9 +92,10 @@ class QuestionSweep:
         method: str,
         level: str | int | None,
         where: Sequence[str],
-        more: Callable[[Answer], Mapping[str, Any]] = lambda _: {},
+        more: Callable[[Answer, Accounts], Mapping[str, Any]] = lambda *_: {},
     ) -> None:
-        """store: of the journal; more: columns beside those of `ANSWERS`, of questions that are answered."""
+        """store: of the journal; more: columns beside those of `ANSWERS`, of questions that are answered, by
+        the answer and the replies that it rests on."""
         self._index, self._posed, self._store = index, posed, store
         self._method, self._level, self._where, self._more = method, level, where, more
         self._times = Counter(p.text for p in posed if not p.fault)
@@ -169,7 +170,7 @@ class QuestionSweep:
             answering = self._index.answering(posed.text, self._level, self._method, self._where)
             answer: Answer = await answering(asker, None)
             numbers, answer = await asyncio.to_thread(self._numbers, answer)
-            row = {**answer_row(posed, answer, numbers), **self._more(answer)}
+            row = {**answer_row(posed, answer, numbers), **self._more(answer, asker.accounts)}
             lacks = bool(answer.failed_parts)
         except StoreError as e:
             self._failure = self._failure or e
@@ -284,7 +285,7 @@ class ReplyPrices:
             told.latency_s,
             1,
             0,
-            0.0,
+            told.latency_s,
         )
 
     def _cost(self, told: ReplyUsage) -> int | None:

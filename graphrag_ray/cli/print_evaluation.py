@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,12 @@ from rich.table import Table
 
 from graphrag_ray.base.wording import price_setting
 from graphrag_ray.cli.safe import console_of, safe
+from graphrag_ray.judging.judgements import SIGNIFICANT
 
 if TYPE_CHECKING:
     from graphrag_ray.evaluate.comparison import Comparison
     from graphrag_ray.evaluate.planned_costs import PlannedCost
 
-SIGNIFICANT = 0.05
 OFFLINE_JUDGE = (
     "NO LANGUAGE MODEL JUDGED. The offline engine counted words and names instead: the figures show that the "
     "chain works, and nothing on the answers."
@@ -105,7 +106,9 @@ def print_warnings(warnings: Iterable[str]) -> None:
 def _table(names: Sequence[str]) -> Table:
     table = Table(box=None, pad_edge=False)
     for at, name in enumerate(names):
-        table.add_column(safe(name.replace("_", " ")), justify="right" if at else "left")
+        table.add_column(
+            safe(re.sub(r"_0_(\d)$", r" at .\1", name).replace("_", " ")), justify="right" if at else "left"
+        )
     return table
 
 

@@ -75,6 +75,7 @@ class LocalExecutor:
     spending: Spending = field(default_factory=Spending)
     stop: Stop = field(default_factory=Stop)
     pool: ProcessPool = field(default_factory=lambda: ProcessPool(0))
+    bad_replies_count: bool = True
 
     def limited(self) -> Limiter:
         """What lets calls through."""
@@ -149,7 +150,9 @@ class _LocalSweep(Generic[T]):
     ) -> None:
         self.executor, self.work, self.source, self.index = executor, work, source, index
         self.sweep = Sweep(accounts=Accounts(limits=executor.models.limits()))
-        self.watch = FailureWatch(executor.max_failed_fraction, index.keys_done() == 0)
+        self.watch = FailureWatch(
+            executor.max_failed_fraction, index.keys_done() == 0, executor.bad_replies_count
+        )
         self.running: dict[asyncio.Task[Outcome[T]], int] = {}
         self.unflushed: list[tuple[int, Outcome[T]]] = []
         self.in_flight = InFlight()

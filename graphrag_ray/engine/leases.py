@@ -185,11 +185,14 @@ class FailureWatch:
     """Stops a run in which too much fails: from the first 20 items on, before the money is gone; and at
     the end of a sweep that found no endpoint, however few the items, where nothing was done before.
 
-    fresh: no item of this dialogue was ever completed
+    fresh              no item of this dialogue was ever completed
+    bad_replies_count  whether items count as failed whose replies could not be used, or that were refused for
+                       good; else those alone that nobody answered
     """
 
     max_fraction: float
     fresh: bool = True
+    bad_replies_count: bool = True
     finished: int = 0
     failed: int = 0
     passing: int = 0
@@ -203,7 +206,7 @@ class FailureWatch:
         if known:
             return
         self.finished += 1
-        if status != "complete":
+        if status == "retry" or (status == "failed" and self.bad_replies_count):
             self.failed += 1
             bug = error.startswith(REPORT_IT)
             self.bugs += bug

@@ -110,7 +110,8 @@ def qa(
     questions: a file, or rows or a frame, with columns as `evaluation_files.gold_questions` says
     """
     from graphrag_ray.evaluate.evaluation_files import gold_of, gold_questions, without_repeats
-    from graphrag_ray.evaluate.known_answers import KS, known_answers
+    from graphrag_ray.evaluate.known_answers import known_answers
+    from graphrag_ray.judging.retrieval_metrics import KS
 
     if isinstance(questions, str):
         gold, told = gold_questions(questions, index.settings.storage.of(questions))

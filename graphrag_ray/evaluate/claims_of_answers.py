@@ -60,10 +60,12 @@ def count_claims(
         for condition, texts in texts_of(answers).items()
         for question, text in texts.items()
     ]
-    names = [f"question {question}, {condition}" for condition, question, _ in each]
-    start = [partial(answer_claims, questions[question], text, spec) for _, question, text in each]
+    asked = (
+        (f"question {question}, {condition}", partial(answer_claims, questions[question], text, spec))
+        for condition, question, text in each
+    )
     rows: list[dict[str, Any]] = []
-    for (condition, question, _), outcome in zip(each, run.ask(STAGE, names, start), strict=True):
+    for (condition, question, _), outcome in zip(each, run.ask(STAGE, asked, len(each)), strict=True):
         row: dict[str, Any] = {"condition": condition, "question_id": question}
         row["error"] = outcome.error or None
         if outcome.result is not None:

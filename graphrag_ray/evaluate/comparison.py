@@ -14,10 +14,10 @@ and `evaluation.json`, which says what was compared.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import combinations
+from itertools import combinations, islice
 from typing import Any
 
 import orjson
@@ -27,19 +27,25 @@ import pyarrow.compute as pc
 from graphrag_ray.asking.ask import Index
 from graphrag_ray.asking.question_files import ANSWERS, Posed
 from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.messages import Dialogue
+from graphrag_ray.engine.work import Outcome
 from graphrag_ray.evaluate import CRITERIA, REPLICATES
 from graphrag_ray.evaluate.conditions import EvaluationCondition, check_conditions, parse_conditions
 from graphrag_ray.evaluate.evaluation_files import answers_elsewhere
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun
 from graphrag_ray.judging.head_to_head import is_swapped, reliability, win_rates
-from graphrag_ray.judging.judge_dialogue import STAGE, judge, judge_spec
+from graphrag_ray.judging.judge_dialogue import STAGE, Verdict, judge, judge_spec
 from graphrag_ray.judging.judgements import JUDGEMENTS
+from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.query import methods
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.settings.prompts import load_criteria
 from graphrag_ray.version import __version__
 
 MAX_REPLICATES = 100
+
+ROWS_TOGETHER = 10_000
+"""Judgements that are Python objects at one time."""
 
 ABOUT = "evaluation.json"
 OF_CLAIMS = ("claims", "claim_counts", "agreement")
@@ -56,12 +62,18 @@ CONDITIONS = pa.schema(
         ("calls", pa.int64()),  # of all answers; null for answers that were made elsewhere
         ("tokens", pa.int64()),
         ("cost_usd", pa.float64()),  # null where a price is unknown
-        ("seconds", pa.float64()),  # of an answer in this run, on average, its waiting included
+        ("model_seconds", pa.float64()),  # that models took for the replies of an answer together, on average
         ("words", pa.float64()),
     ]
 )
-# chunks: ids of those that the contexts showed, in order
-ANSWERED = pa.schema([("condition", pa.string()), *ANSWERS, ("chunks", pa.list_(pa.string()))])
+ANSWERED = pa.schema(
+    [
+        ("condition", pa.string()),
+        *ANSWERS,
+        ("chunks", pa.list_(pa.string())),  # ids of those that the contexts showed, in order
+        ("model_seconds", pa.float64()),  # that models took for its replies together, whenever they did
+    ]
+)
 
 
 @dataclass
@@ -181,9 +193,13 @@ def answered(
         if condition.answers:
             own = [_elsewhere(p, elsewhere[condition.name].get(p.id)) for p in posed]
         else:
-            own = run.answer(condition, posed, lambda answer: {"chunks": chunks_of(answer)})
+            own = run.answer(condition, posed, _beside)
         rows += [{**row, "condition": condition.name} for row in own]
     return pa.Table.from_pylist(rows, schema=ANSWERED)
+
+
+def _beside(answer: Answer, accounts: Accounts) -> Mapping[str, Any]:
+    return {"chunks": chunks_of(answer), "model_seconds": accounts.total.busy_ms / 1000}
 
 
 def chunks_of(answer: Answer) -> list[str]:
@@ -227,46 +243,50 @@ def _judged(
 ) -> pa.Table:
     spec = judge_spec(run.index.settings, run.index.given.prompts)
     texts = texts_of(answers)
-    rows: list[dict[str, Any]] = []
-    start, names = [], []
-    for p in posed:
-        for a, b in combinations(conditions, 2):
-            if p.id not in texts[a.name] or p.id not in texts[b.name]:
-                continue
-            for criterion, said in criteria.items():
-                for replicate in range(replicates):
-                    # By name, so that the same answers are shown in the same order whichever is named first.
-                    shown = sorted((a.name, b.name), reverse=is_swapped(p.id, replicate))
-                    pair = texts[shown[0]][p.id], texts[shown[1]][p.id]
-                    start.append(partial(judge, p.text, said, pair, spec, replicate))
-                    names.append(f"question {p.id}, {a.name} and {b.name}")
-                    rows.append(
-                        {
-                            "question_id": p.id,
-                            "criterion": criterion,
-                            "first": a.name,
-                            "second": b.name,
-                            "replicate": replicate,
-                            "swapped": shown[0] == b.name,
-                        }
-                    )
-    for row, outcome in zip(rows, run.ask(STAGE, names, start), strict=True):
-        verdict = outcome.result
-        if verdict is None:
-            row["error"] = outcome.error or "it was not judged"
-            continue
-        shown_first, shown_second = row["first"], row["second"]
-        if row["swapped"]:
-            shown_first, shown_second = shown_second, shown_first
-        row["winner"] = ("", shown_first, shown_second)[verdict.winner]
-        row["reason"] = verdict.reason
-    return pa.Table.from_pylist(rows, schema=JUDGEMENTS)
+
+    def each() -> Iterator[tuple[Posed, dict[str, Any]]]:
+        for p in posed:
+            for a, b in combinations((c.name for c in conditions), 2):
+                if p.id not in texts[a] or p.id not in texts[b]:
+                    continue
+                # By name, so that the same answers are shown in the same order whichever is named first.
+                swapped = [sorted((a, b), reverse=is_swapped(p.id, n))[0] == b for n in range(replicates)]
+                for criterion in criteria:
+                    for n in range(replicates):
+                        yield p, dict(zip(_JUDGED, (p.id, criterion, a, b, n, swapped[n]), strict=True))
+
+    def asked() -> Iterator[tuple[str, Callable[[], Dialogue[Verdict]]]]:
+        for p, row in each():
+            one, two = (texts[name][p.id] for name in _shown(row))
+            start = partial(judge, p.text, criteria[row["criterion"]], (one, two), spec, row["replicate"])
+            yield f"question {p.id}, {row['first']} and {row['second']}", start
+
+    outcomes = run.ask(STAGE, asked(), sum(1 for _ in each()))
+    rows = (_judgement(row, outcome) for (_, row), outcome in zip(each(), outcomes, strict=True))
+    tables = []
+    while some := list(islice(rows, ROWS_TOGETHER)):
+        tables.append(pa.Table.from_pylist(some, schema=JUDGEMENTS))
+    return pa.concat_tables(tables) if tables else JUDGEMENTS.empty_table()
+
+
+_JUDGED = ("question_id", "criterion", "first", "second", "replicate", "swapped")
+
+
+def _shown(row: Mapping[str, Any]) -> tuple[str, str]:
+    """The conditions whose answers the judge sees as 1 and 2."""
+    return (row["second"], row["first"]) if row["swapped"] else (row["first"], row["second"])
+
+
+def _judgement(row: dict[str, Any], outcome: Outcome[Verdict]) -> dict[str, Any]:
+    if outcome.result is None:
+        return row | {"error": outcome.error or "it was not judged"}
+    return row | {"winner": ("", *_shown(row))[outcome.result.winner], "reason": outcome.result.reason}
 
 
 def came_to(conditions: Sequence[EvaluationCondition], answers: pa.Table) -> pa.Table:
     """What each condition came to, of `CONDITIONS`. answers: of `ANSWERED`."""
     by_name: dict[str, list[Mapping[str, Any]]] = {c.name: [] for c in conditions}
-    wanted = ["condition", *_IS_ANSWER, "calls", "tokens", "cost_usd", "seconds", "error"]
+    wanted = ["condition", *_IS_ANSWER, "calls", "tokens", "cost_usd", "model_seconds", "error"]
     for row in answers.select(wanted).to_pylist():
         by_name[row["condition"]].append(row)
     rows = []
@@ -284,7 +304,7 @@ def came_to(conditions: Sequence[EvaluationCondition], answers: pa.Table) -> pa.
                 "calls": _sum(there, "calls"),
                 "tokens": _sum(there, "tokens"),
                 "cost_usd": _sum(there, "cost_usd"),
-                "seconds": _mean([row["seconds"] for row in there]),
+                "model_seconds": _mean([row["model_seconds"] for row in there]),
                 "words": _mean([len(row["text"].split()) for row in there]),
             }
         )

@@ -7,11 +7,13 @@ answers.parquet  and other tables: see `comparison.py`
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from itertools import islice
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,6 +35,7 @@ from graphrag_ray.engine.spending import Spending, check_prices
 from graphrag_ray.engine.stopping import Stop, listening
 from graphrag_ray.engine.work import Outcome
 from graphrag_ray.evaluate.conditions import EvaluationCondition
+from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.query import methods
 from graphrag_ray.query.answer import Answer
@@ -42,6 +45,8 @@ from graphrag_ray.store import parquet
 from graphrag_ray.store.files import Store
 
 T = TypeVar("T")
+
+_Named: TypeAlias = Sequence[tuple[str, Callable[[], Dialogue[Any]]]]
 
 STAGE_OF = {"correct_answer": "judge"}
 """The stages of the settings whose models are asked, where they are called otherwise here."""
@@ -73,7 +78,7 @@ class EvaluationRun:
         self,
         condition: EvaluationCondition,
         posed: Sequence[Posed],
-        more: Callable[[Answer], Mapping[str, Any]] = lambda _: {},
+        more: Callable[[Answer, Accounts], Mapping[str, Any]] = lambda *_: {},
     ) -> list[Mapping[str, Any]]:
         """The rows of a condition's answers (`question_files.ANSWERS`, and `more`), in the order of the
         questions. Raises RunStopped, StoreError, UsageError where no question can be asked so."""
@@ -89,53 +94,64 @@ class EvaluationRun:
         return list(sweep.rows())
 
     def ask(
-        self, stage: str, names: Sequence[str], start: Sequence[Callable[[], Dialogue[T]]]
-    ) -> list[Outcome[T]]:
-        """What became of each dialogue, in order. names: of each, for people; stage: whose model is asked."""
-        found: list[Any] = [None] * len(start)
-        failed = done = 0
+        self,
+        stage: str,
+        asked: Iterable[tuple[str, Callable[[], Dialogue[T]]]],
+        total: int,
+        step: str = "",
+    ) -> Iterator[Outcome[T]]:
+        """What became of each dialogue, in order, without its replies. There may be millions: they are begun
+        as there is room, and what became of them is kept in a file.
 
-        async def some(feed: Feed, at: int, asked: asyncio.Event) -> None:
-            nonlocal failed, done
-            one = slice(at, at + DIALOGUES_TOGETHER)
-            found[one] = await feed.ask(at, f"{names[at]} and those after it", start[one], asked.set)
-            failed += sum(outcome.status != "complete" for outcome in found[one])
-            done += len(found[one])
+        stage: whose model is asked; asked: what each is called, for people, and how it is started; total: how
+        many there are; step: what they are together, for people
+        """
+        step = step or stage
+        found: Spool[Outcome[T]] = Spool()
+        failed = 0
+        model_of = STAGE_OF.get(stage, stage)
+        prices = ReplyPrices(self.index.settings.models)
+        own = self.accounts.setdefault(stage, Accounts())
+
+        async def some(feed: Feed, at: int, each: _Named, waits: asyncio.Event) -> None:
+            nonlocal failed
+            start = [one for _, one in each]
+            outcomes = await feed.ask(at, f"{each[0][0]} and those after it", start, waits.set)
+            for number, outcome in enumerate(outcomes, at):
+                failed += outcome.status != "complete"
+                for told in outcome.replies:
+                    own.add(prices.record(model_of, told))
+                found[number] = replace(outcome, replies=())
 
         async def ask_all(feed: Feed) -> None:
-            feed.total = len(start)
-            asked = []
+            feed.total = total
+            asking = []
+            given, at = iter(asked), 0
             try:
-                for at in range(0, len(start), DIALOGUES_TOGETHER):
+                while each := list(islice(given, DIALOGUES_TOGETHER)):
                     while feed.waiting >= READY:
                         await asyncio.sleep(LOOK_S)
                     waits = asyncio.Event()
-                    asked.append(asyncio.ensure_future(some(feed, at, waits)))
-                    await asyncio.wait(
-                        [asked[-1], asyncio.ensure_future(waits.wait())],
-                        return_when=asyncio.FIRST_COMPLETED,
-                    )
-                await asyncio.gather(*asked)
+                    asking.append(asyncio.ensure_future(some(feed, at, each, waits)))
+                    at += len(each)
+                    begun = asyncio.ensure_future(waits.wait())
+                    await asyncio.wait([asking[-1], begun], return_when=asyncio.FIRST_COMPLETED)
+                    begun.cancel()
+                await asyncio.gather(*asking)
                 feed.close()
             except BaseException as e:
                 feed.close(e)
                 raise
             finally:
-                for task in asked:
+                for task in asking:
                     task.cancel()
 
         def progress(p: SweepProgress) -> SweepProgress:
-            return replace(p, stage=stage, done=max(done, p.done), total=len(start), failed=failed)
+            return replace(p, stage=step, done=max(len(found), p.done), total=total, failed=failed)
 
-        model_of = STAGE_OF.get(stage, stage)
-        with self._timed(stage):
+        with self._timed(step):
             swept(self._executor(self.index.settings, [model_of], progress), self.store, ask_all)
-        prices = ReplyPrices(self.index.settings.models)
-        own = self.accounts.setdefault(stage, Accounts())
-        for outcome in found:
-            for told in outcome.replies:
-                own.add(prices.record(model_of, told))
-        return found
+        return (found[number] for number in range(total))
 
     def check_models(self, stages: Sequence[str]) -> None:
         """See that the models of these stages can be asked, before others are paid for. Raises SettingsError,
@@ -197,8 +213,9 @@ class EvaluationRun:
                 models,
                 lambda p: self.observer.progress(self._progress(p)),
                 self.stop,
-                1.0,  # a judge that answers nonsense is a finding
+                settings.run.max_failed_fraction,
                 self.spending,
+                bad_replies_count=False,  # a judge that answers nonsense is a finding
             )
             opened = engine.opened(self.on_ray, self.address)
             self._executors[key] = self.held.enter_context(opened)
@@ -220,6 +237,8 @@ def evaluation_run(
     observer = observer or Observer()
     if Store(out, index.settings.storage.of(out)).url == index.store.url:
         raise UsageError(f"{out} is the index: an evaluation needs a folder of its own (--out)")
+    if os.path.isfile(out):
+        raise UsageError(f"--out {out} is a file: an evaluation needs a folder")
     store = Store(out, index.settings.storage.of(out))
     stop = Stop(say=observer.note)
     with ExitStack() as held:

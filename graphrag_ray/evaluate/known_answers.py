@@ -28,14 +28,13 @@ from graphrag_ray.evaluate.conditions import (
 )
 from graphrag_ray.evaluate.evaluation_files import GoldQuestion, named
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun
-from graphrag_ray.evaluate.rehearsal import rehearsed
+from graphrag_ray.evaluate.rehearsal import Rehearsed, rehearsed
 from graphrag_ray.judging.answer_metrics import answer_scores
 from graphrag_ray.judging.correct_answer import PROMPT, correct_spec, is_correct
 from graphrag_ray.judging.judge_dialogue import STAGE
-from graphrag_ray.judging.retrieval_metrics import retrieval_scores
+from graphrag_ray.judging.retrieval_metrics import KS, retrieval_scores
 from graphrag_ray.query.method import Rows, Search
 
-KS = (1, 2, 5, 8, 10, 20)
 KEYWORD = "keyword"
 """A condition of --retrieval-only: chunks by keywords alone, no way of answering."""
 BY_REPLIES = ("drift", "auto")
@@ -114,7 +113,7 @@ def known_answers(
             ranked = [label.get(document, document) for document in own.documents]
             of = retrieval_scores(ranked, wanted, own.texts, gold_texts[q.posed.id], q.answers, ks)
             scores[name, q.posed.id] |= of
-    found.tables = _tables(scores)
+    found.tables = _tables(scores, len(with_answers), sum(bool(q.documents) for q in questions))
     if not retrieval_only:
         found.tables["qa_conditions"] = came_to(known, answers)
     for name, table in found.tables.items():
@@ -151,10 +150,12 @@ def _score_answers(
     if not judged:
         return failed
     spec = correct_spec(run.index.settings, run.index.given.prompts)
-    asked = [(name, q, text) for name, q, text in each if text is not None]
-    start = [partial(is_correct, q.posed.text, q.answers, text, spec) for _, q, text in asked]
-    names = [f"question {q.posed.id}, {name}" for name, q, _ in asked]
-    for (name, q, _), outcome in zip(asked, run.ask(PROMPT, names, start), strict=True):
+    there = [(name, q, text) for name, q, text in each if text is not None]
+    asked = (
+        (f"question {q.posed.id}, {name}", partial(is_correct, q.posed.text, q.answers, text, spec))
+        for name, q, text in there
+    )
+    for (name, q, _), outcome in zip(there, run.ask(PROMPT, asked, len(there)), strict=True):
         if outcome.result is None:
             failed += 1
             warnings.append(f"question {q.posed.id}, {name}: not judged: {outcome.error}")
@@ -189,13 +190,12 @@ def _rehearsed_chunks(
         else:
             own = []
             index = replace(condition.opened(run.index), cache=run.store)  # embeddings are paid for once
-            for q, one in zip(
-                questions, rehearsed(index, texts, condition.method, condition.level), strict=True
-            ):
-                own.append(chunks_of(one.answer) if one.answer else [])
-                if one.error:
+            each = rehearsed(index, texts, condition.method, condition.level, _chunks_shown)
+            for q, (ids, error) in zip(questions, each, strict=True):
+                own.append(ids)
+                if error:
                     found.failed += 1
-                    told = f"condition {condition.name}, question {q.posed.id}: {one.error}"
+                    told = f"condition {condition.name}, question {q.posed.id}: {error}"
                     found.warnings.append(told)
             if condition.method in BY_REPLIES or index.settings.query.dynamic:
                 found.warnings.append(
@@ -204,6 +204,10 @@ def _rehearsed_chunks(
                 )
         chunks |= {(condition.name, q.posed.id): ids for q, ids in zip(questions, own, strict=True)}
     return chunks
+
+
+def _chunks_shown(rehearsal: Rehearsed) -> tuple[list[str], str]:
+    return (chunks_of(rehearsal.answer) if rehearsal.answer else []), rehearsal.error
 
 
 def _retrieved(index: Index, chunks: Sequence[str]) -> Retrieved:
@@ -252,7 +256,10 @@ def _gold_documents(
     return labels, texts
 
 
-def _tables(scores: Mapping[tuple[str, str], Mapping[str, float]]) -> dict[str, pa.Table]:
+def _tables(
+    scores: Mapping[tuple[str, str], Mapping[str, float]], with_answers: int, with_documents: int
+) -> dict[str, pa.Table]:
+    """The mean of a measure is over the questions that have what it needs: answers, or documents."""
     measures = list(dict.fromkeys(name for own in scores.values() for name in own))
     columns = [(name, pa.float64()) for name in measures]
     rows: list[dict[str, Any]] = [
@@ -266,4 +273,8 @@ def _tables(scores: Mapping[tuple[str, str], Mapping[str, float]]) -> dict[str, 
     )
     order = ["condition", "question_id_count", *(f"{name}_mean" for name in measures)]
     summary = grouped.select(order).rename_columns(["condition", "questions", *measures])
+    for place, (name, n) in enumerate(
+        (("with_answers", with_answers), ("with_documents", with_documents)), 2
+    ):
+        summary = summary.add_column(place, name, pa.array([n] * len(summary), pa.int64()))
     return {"scores": table, "summary": summary}

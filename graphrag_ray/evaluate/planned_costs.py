@@ -17,11 +17,13 @@ from graphrag_ray.judging import answer_claims, judge_dialogue
 from graphrag_ray.judging.answer_claims import answer_claims_spec
 from graphrag_ray.judging.judge_dialogue import judge_spec
 from graphrag_ray.llm.pricing import cost_usd, dearest_price
+from graphrag_ray.query import methods
 
 SAMPLE = 3
 """Questions whose contexts are put together for each condition, to see what models would be shown."""
 REPLY_TOKENS: Mapping[str, int] = {"map": 350, "reduce": 700, "answer": 500, "rate": 350, "drift": 450}
 """Of a reply to each prompt of a stage, as language models wrote them for this program, rounded up."""
+EMBED = "embed"
 VERDICT_TOKENS, CLAIM_LIST_TOKENS = 90, 800
 USUAL_REPLY_TOKENS = 300
 
@@ -45,9 +47,9 @@ def planned_costs(
     replicates: int,
     claims: bool = False,
 ) -> list[PlannedCost]:
-    """What each condition will ask for, by a sample of the questions, and what the judge will; embeddings of
-    questions are not counted. Nothing is asked but embeddings of the sample. What is in the folder already is
-    not taken off. Raises UsageError."""
+    """What each condition will ask for, by a sample of the questions, and what the judge will; and embeddings
+    of the questions, once for all conditions. Nothing is asked but embeddings of the sample. What is in the
+    folder already is not taken off. Raises UsageError."""
     check_replicates(replicates)
     known = parse_conditions(conditions, least=2)
     texts = chosen_criteria(index, criteria)
@@ -57,6 +59,9 @@ def planned_costs(
     step = max(1, len(posed) // SAMPLE)
     sample = [p.text for p in posed[::step][:SAMPLE]]
     found = [_answers(index, condition, sample, len(posed)) for condition in known if condition.method]
+    if any(condition.method and EMBED in methods.stages(condition.method) for condition in known):
+        tokens = sum(index.given.count(p.text) for p in posed)
+        found.append(_cost(index, EMBED, len(posed), tokens, 0))
     longest = max(REPLY_TOKENS["reduce"], REPLY_TOKENS["answer"])
     n_pairs = len(list(combinations(known, 2)))
     settings, prompts = index.settings, index.given.prompts
@@ -80,7 +85,8 @@ def planned_costs(
 
 def _answers(index: Index, condition: EvaluationCondition, sample: Sequence[str], n: int) -> PlannedCost:
     opened = condition.opened(index)
-    asked = [one for one in rehearsed(opened, sample, condition.method, condition.level) if one.answer]
+    each = rehearsed(opened, sample, condition.method, condition.level, lambda one: one)
+    asked = [one for one in each if one.answer]
     requests = [(stage, request) for one in asked for stage, request, _ in one.requests]
     share = n / len(asked)
     cost: float | None = 0.0

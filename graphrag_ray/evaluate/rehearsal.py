@@ -75,18 +75,29 @@ class Rehearsed:
     error: str = ""
 
 
-def rehearsed(index: Index, questions: Sequence[str], method: str, level: str | None) -> list[Rehearsed]:
-    """Raises UsageError where no question can be asked so, StoreError, RunStopped."""
+def rehearsed(
+    index: Index,
+    questions: Sequence[str],
+    method: str,
+    level: str | None,
+    kept: Callable[[Rehearsed], T],
+) -> list[T]:
+    """kept: what is needed of each; what a model would be shown is much to hold. Raises UsageError where no
+    question can be asked so, StoreError, RunStopped."""
+    errors: list[str] = []
 
-    async def ask_all() -> list[Rehearsed]:
+    async def ask_all() -> list[T]:
+        found = []
         async with index.asker() as real:
-            return [
-                await _rehearsed(index, question, method, level, Rehearsal(real)) for question in questions
-            ]
+            for question in questions:
+                one = await _rehearsed(index, question, method, level, Rehearsal(real))
+                errors.extend([one.error] if one.answer is None else [])
+                found.append(kept(one))
+        return found
 
     found = awaited(ask_all())
-    if found and all(one.answer is None for one in found):
-        raise UsageError(f"no question can be asked by {method} search: {found[0].error}")
+    if errors and len(errors) == len(found):
+        raise UsageError(f"no question can be asked by {method} search: {errors[0]}")
     return found
 
 

@@ -32,8 +32,8 @@ from graphrag_ray.evaluate.report_figures import (
 )
 from graphrag_ray.evaluate.safe_html import Markup, clean, element, json_script
 from graphrag_ray.evaluate.scatter_plot import scatter_plot
+from graphrag_ray.judging.judgements import SIGNIFICANT
 
-SIGNIFICANT = 0.05
 WIDE_FROM = 9
 """From so many conditions on, a matrix has the whole width."""
 SHORT_NAME = 6
@@ -55,7 +55,7 @@ class Evaluation:
     judge        the model that judged
     offline      no language model judged; the page says so at its top
     conditions   name, method, level, settings (text), questions, failed, calls, tokens, cost_usd (null:
-                 unknown), seconds (mean per question), words (mean per answer)
+                 unknown), model_seconds, words (mean per answer)
     criteria     name -> the text that the judge was given
     win_rates    of judgements.WIN_RATES; so are reliability and judgements
     answers      condition, question_id, question, text (Markdown; null or blank: failed), error
@@ -433,14 +433,14 @@ def _conditions(evaluation: Evaluation) -> Iterable[Markup]:
             NONE if row["level"] in (None, "") else str(row["level"]),
             *(count(row[column]) for column in ("questions", "failed", "calls", "tokens")),
             dollars(row["cost_usd"]),
-            *(decimal(row[column]) for column in ("seconds", "words")),
+            *(decimal(row[column]) for column in ("model_seconds", "words")),
             element("td", row["settings"] or NONE, class_="text given"),
         ]
         for row in _rows(evaluation.conditions)
     )
     left = {name: element("th", name, scope="col", class_="text") for name in ("Method", "Settings")}
     counts = ["Level", "Questions", "Failed", "Calls", "Tokens", "Cost"]
-    means = ["Seconds per question", "Words per answer"]
+    means = ["Model seconds per question", "Words per answer"]
     heads = ["Condition", left["Method"], *counts, *means, left["Settings"]]
     yield _table("Conditions and what they cost", heads, rows)
 

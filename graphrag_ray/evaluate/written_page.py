@@ -31,6 +31,5 @@ def write_page(index: Index, found: Comparison, url: str) -> None:
             agreement=tables.get("agreement"),
         )
     )
-    folder, file = posixpath.split(url)
-    store = Store(folder or ("/" if url.startswith("/") else "."), index.settings.storage.of(url))
+    store, file = Store.of_file(url, index.settings.storage.of(url))
     store.write(file, page.encode("utf-8"))

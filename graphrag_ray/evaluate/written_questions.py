@@ -50,7 +50,8 @@ def described(run: EvaluationRun, description: str | None) -> str:
 def _from_reports(run: EvaluationRun) -> str:
     spec = description_spec(run.index.settings, run.index.given.prompts)
     shown = top_reports(run.index)
-    (outcome,) = run.ask(STAGE, ["the description of the corpus"], [partial(corpus_description, shown, spec)])
+    asked = [("the description of the corpus", partial(corpus_description, shown, spec))]
+    (outcome,) = run.ask(STAGE, asked, 1, "description")
     if outcome.result is None:
         raise GraphRagError(f"the corpus could not be described: {outcome.error}. Give a --description")
     return outcome.result
@@ -90,8 +91,10 @@ def write_questions(
     writing = corpus_questions(description, counts, specs)
     need = next(writing)
     while True:
-        names = [f"{need.start[0].args[0]}, {n}" for n in range(1, len(need.start) + 1)] if need.start else []
-        ran = [Ran(outcome.result, outcome.error) for outcome in run.ask(STAGE, names, need.start)]
+        step = need.start[0].args[0].replace("_", " ") if need.start else ""
+        asked = [(f"{step}, {n}", one) for n, one in enumerate(need.start, 1)]
+        outcomes = run.ask(STAGE, asked, len(asked), step)
+        ran = [Ran(outcome.result, outcome.error) for outcome in outcomes]
         try:
             need = writing.send(ran)
         except StopIteration as ended:

@@ -19,7 +19,9 @@ MAX_WORD_TOKENS = 16
 
 
 def correct_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
-    return spec_of(STAGE, settings, prompts, MAX_WORD_TOKENS, PROMPT)
+    """At temperature 0, where the model takes one: it is asked once."""
+    spec = spec_of(STAGE, settings, prompts, MAX_WORD_TOKENS, PROMPT)
+    return replace(spec, call=replace(spec.call, temperature=spec.call.temperature and 0.0))
 
 
 def is_correct(question: str, gold: Sequence[str], answer: str, spec: AnswerSpec) -> Dialogue[bool]:

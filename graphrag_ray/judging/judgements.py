@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+SIGNIFICANT = 0.05
+"""Win rates whose corrected p is below it are marked."""
+
 JUDGEMENTS = pa.schema(
     [
         # one row for each time that a judge compared two answers

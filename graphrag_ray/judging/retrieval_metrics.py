@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from graphrag_ray.judging.answer_metrics import contains, normalised, words
 
-KS = (1, 2, 5, 10, 20)
+KS = (1, 2, 5, 8, 10, 20)
 
 
 def recall_at(ranked: Iterable[str], gold: Collection[str], k: int) -> float:

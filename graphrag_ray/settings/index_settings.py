@@ -202,12 +202,16 @@ class Model(Reach):
         return THOUGHT_TOKENS if family_of(*names).thinks else 0
 
 
+JUDGE_TEMPERATURE = 1.0
+
+
 class StageModel(_Strict):
     """How one stage calls its model. null: the model's own value."""
 
     model: str | None = None
     temperature: float | None = 0.0
-    """null: the parameter is not sent."""
+    """null: the parameter is not sent. Where none is given, stage judge has 1: at 0 a judge says nearly the
+    same in each replicate."""
     max_output_tokens: Annotated[int, Field(gt=0)] | None = None
     reasoning_effort: ReasoningEffort = None
     reasoning_tokens: Annotated[int, Field(ge=0)] | None = None
@@ -655,6 +659,14 @@ class Settings(_Strict):
             raise ValueError(f"a hierarchy is named twice: {', '.join(value)}")
         return value
 
+    @field_validator("stages")
+    @classmethod
+    def _judge_varies(cls, value: dict[str, StageModel]) -> dict[str, StageModel]:
+        judge = value.get("judge")
+        if judge is None or "temperature" in judge.model_fields_set:
+            return value
+        return value | {"judge": judge.model_copy(update={"temperature": JUDGE_TEMPERATURE})}
+
     @property
     def has_graph(self) -> bool:
         """Whether entities and relationships are extracted."""
@@ -781,7 +793,8 @@ class Settings(_Strict):
 
     def call(self, stage: str, max_output_tokens: int | None = None) -> CallParameters:
         """The call parameters of a stage; `max_output_tokens` is the stage's own default."""
-        own = self.stages.get(stage) or StageModel()
+        usual = JUDGE_TEMPERATURE if stage == "judge" else 0.0
+        own = self.stages.get(stage) or StageModel(temperature=usual)
         name = self.model_name(stage)
         model = self.model(name)
         limit = own.max_output_tokens or max_output_tokens or model.max_output_tokens

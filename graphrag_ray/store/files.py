@@ -116,6 +116,12 @@ class Store:
             )
         self.url, self._protocol = _normalised(url)
 
+    @classmethod
+    def of_file(cls, url: str, options: Mapping[str, Any] | None = None) -> tuple[Store, str]:
+        """The folder of a file, and the file's name in it. Raises SettingsError."""
+        folder, name = posixpath.split(url)
+        return cls(folder or ("/" if url.startswith("/") else "."), options), name
+
     def __repr__(self) -> str:
         return f"Store({self.url!r})"
 

@@ -16,12 +16,12 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import toy_model
-from endpoint import Endpoint
+from endpoint import Endpoint, Status
 from world import REJECTED, TOWN, Command, World, model_options, prompt_of
 
 from graphrag_ray import evaluate
 from graphrag_ray.asking.question_files import Posed
-from graphrag_ray.base.errors import FAILED_ITEMS, BudgetSpent, GraphRagError, UsageError
+from graphrag_ray.base.errors import FAILED_ITEMS, BudgetSpent, GraphRagError, TooManyFailures, UsageError
 from graphrag_ray.evaluate.comparison import Comparison
 from graphrag_ray.evaluate.comparison import compare as compared
 from graphrag_ray.evaluate.evaluation_files import GoldQuestion
@@ -108,6 +108,34 @@ def test_a_judge_that_replies_nonsense_leaves_failures_and_no_ties(town: World):
     assert found.failed == len(rows) == 6
     assert rates(found) == {("global", "vector"): None}
     assert any("6 of 6 judgements are missing, mostly: judge: still not usable" in w for w in found.warnings)
+
+
+def test_a_judge_that_nobody_reaches_ends_a_comparison_and_what_was_answered_is_kept(town: World):
+    questions = [f"What about {n} ?" for n in "abcdefghijkl"]
+    with pytest.raises(TooManyFailures, match=r"of the first 2\d items of stage"):
+        judged(town, lambda body: Status(500, "out of order"), questions=questions)
+    asked = town.asked()
+    town.endpoint.respond = toy_model.respond
+    assert compare(town, questions=questions).failed == 0
+    assert not town.prompts(asked)["answer"]
+
+
+def test_a_judge_is_asked_at_temperature_1_unless_told_otherwise(town: World):
+    def temperatures() -> set[float]:
+        return {b["temperature"] for b in town.endpoint.bodies() if prompt_of(b) == "judge"}
+
+    compare(town)
+    assert temperatures() == {1.0}
+    compare(town, stages={"judge": {"max_output_tokens": 200}}, criteria=("diversity",))
+    assert temperatures() == {1.0}
+    compare(town, stages={"judge": {"temperature": 0.3}}, criteria=("empowerment",))
+    assert temperatures() == {1.0, 0.3}
+
+
+def test_the_seconds_of_models_are_those_of_the_replies_whenever_they_came(town: World):
+    first = compare(town).tables["conditions"]["model_seconds"].to_pylist()
+    assert all(seconds > 0 for seconds in first)
+    assert compare(town).tables["conditions"]["model_seconds"].to_pylist() == first
 
 
 def test_a_condition_against_itself_wins_half(town: World):
@@ -290,6 +318,7 @@ def test_retrieval_alone_asks_no_model_for_an_answer(town: World):
     summary = found.tables["summary"].to_pylist()
     assert [s["condition"] for s in summary] == ["vector", "words"]
     assert "accuracy" not in summary[0] and summary[1]["answer_in_context"] == 1.0
+    assert (summary[0]["with_answers"], summary[0]["with_documents"]) == (2, 2)
     with (
         pytest.raises(UsageError, match="60 at most"),
         evaluation_run(town.open(), str(folder(town)), "qa") as run,
@@ -380,7 +409,7 @@ def test_an_estimate_tells_the_calls_of_a_comparison(town: World):
     done = town.prompts(asked)
     calls = dict(zip(planned["name"], planned["calls"], strict=True))
     assert calls["judge"] == done["judge"] and calls["answer_claims"] == 6
-    assert calls["vector"] == done["answer"]
+    assert calls["vector"] == done["answer"] and calls["embed"] == len(QUESTIONS)
     assert calls["global"] >= done["map"]
 
 

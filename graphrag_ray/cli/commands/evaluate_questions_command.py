@@ -69,8 +69,7 @@ def questions(
         raise UsageError(f"--out {out!r}: questions are written as a .csv file; name one")
     check_counts((personas, tasks, each))
     index = opened(root, config, overrides, short)
-    folder, _, name = out.rpartition("/")
-    target = Store(folder or ("/" if out.startswith("/") else "."), index.settings.storage.of(out))
+    target, name = Store.of_file(out, index.settings.storage.of(out))
     with running(index, f"{out}.work", "questions", ray, address, quiet or as_json) as run:
         about = described(run, description)
         run.observer.note(f"The corpus: {about}")

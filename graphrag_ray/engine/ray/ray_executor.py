@@ -60,6 +60,7 @@ class RayExecutor:
     stop: Stop = field(default_factory=Stop)
     run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     fit: Collection[str] = ()
+    bad_replies_count: bool = True
     _desk: Any = None
     _pool: WorkerPool | None = None
     _spare: Any = None
@@ -109,7 +110,7 @@ class RayExecutor:
             models=self.models,
             spending=self.spending,
             stop=self.stop,
-            watch=FailureWatch(self.max_failed_fraction, index.keys_done() == 0),
+            watch=FailureWatch(self.max_failed_fraction, index.keys_done() == 0, self.bad_replies_count),
             on_progress=self.on_progress,
             pool=self._workers(),
             coordinator=self._coordinator,

@@ -250,6 +250,16 @@ def test_a_sweep_that_failed_in_passing_is_not_built_on_however_few_its_items():
     assert not before.in_vain
 
 
+def test_where_bad_replies_do_not_count_a_run_stops_when_nobody_answers():
+    watch = FailureWatch(0.5, bad_replies_count=False)
+    for _ in range(50):
+        watch.note("failed", "nonsense")
+    assert not watch.tripped()
+    for _ in range(60):
+        watch.note("retry", "500")
+    assert watch.tripped()
+
+
 def test_a_few_items_that_failed_for_good_are_rows_and_stop_nothing():
     watch = FailureWatch(0.5)
     watch.note("failed", "400")
