@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
+from graphrag_ray.base.declarations import REPORT_SECTIONS
 from graphrag_ray.base.messages import (
     ChatReply,
     ChatRequest,
@@ -114,12 +116,12 @@ def answer_about(variables: dict[str, str]) -> str:
 
 def answer_report(variables: dict[str, str]) -> str:
     sections = parse_sections(variables["context"])
-    entities, reports = sections.get("Entities", []), sections.get("Reports", [])
+    entities, (section, reports) = sections.get("Entities", []), _reports(sections)
     findings = [
         {"summary": f"On {e['entity']}", "explanation": f"{e['description']} [Data: Entities ({e['id']})]"}
         for e in entities[:5]
     ] + [
-        {"summary": r["title"], "explanation": f"{r['title']} [Data: Reports ({r['id']})]"}
+        {"summary": r["title"], "explanation": f"{r['title']} [Data: {section} ({r['id']})]"}
         for r in reports[:5]
     ]
     sources = sections.get("Sources", [])
@@ -154,7 +156,7 @@ def answer_map_points(variables: dict[str, str]) -> str:
 
 
 def answer_rate(variables: dict[str, str]) -> str:
-    reports = parse_sections(variables["context"])["Reports"]
+    _, reports = _reports(parse_sections(variables["context"]))
     wanted = _asked(variables)
     ratings = [
         {
@@ -172,7 +174,7 @@ def answer_drift_hypothesis(variables: dict[str, str]) -> str:
 
 
 def answer_drift_primer(variables: dict[str, str]) -> str:
-    return _step(variables, "Reports", 40)
+    return _step(variables, _reports(parse_sections(variables["context"]))[0], 40)
 
 
 def answer_drift_local(variables: dict[str, str]) -> str:
@@ -199,13 +201,20 @@ def _step(variables: dict[str, str], section: str, score: int) -> str:
 def _points(variables: dict[str, str]) -> list[str]:
     """Records whose title, or text, has a word in capitals of the question; at most ten."""
     sections, wanted = parse_sections(variables["context"]), _asked(variables)
-    shown = [("Reports", r["title"], r["id"]) for r in sections.get("Reports", [])]
+    name, reports = _reports(sections)
+    shown = [(name, r["title"], r["id"]) for r in reports]
+    shown += [("Entities", r["entity"], r["id"]) for r in sections.get("Entities", [])]
     shown += [("Sources", r["text"], r["id"]) for r in sections.get("Sources", [])]
     return [
         f"{text} [Data: {section} ({id_})]"
         for section, text, id_ in shown
         if "THEMES" in wanted or wanted & set(NAME.findall(text))
     ][:10]
+
+
+def _reports(sections: Mapping[str, list[dict[str, str]]]) -> tuple[str, list[dict[str, str]]]:
+    """The section of reports that there is, and its rows."""
+    return next(((name, sections[name]) for name in REPORT_SECTIONS if name in sections), ("Reports", []))
 
 
 def _asked(variables: dict[str, str]) -> set[str]:

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from graphrag_ray.asking.reading import Reader
 from graphrag_ray.asking.session import Asks
 from graphrag_ray.base import schema
-from graphrag_ray.base.declarations import SEARCHED
+from graphrag_ray.base.declarations import HIERARCHIES, SEARCHED, HierarchyKind
 from graphrag_ray.base.errors import CorruptPart, GraphRagError, UsageError
 from graphrag_ray.corpus.embedding import Embedder
-from graphrag_ray.query.method import Hit, Kind, Search
+from graphrag_ray.query.method import Hit, Kind, LevelSearch, Rows, Search
 from graphrag_ray.search import earlier_shards, keyword, vectors
 from graphrag_ray.search.id_halves import known
 from graphrag_ray.search.keyword import KeywordShard
@@ -49,6 +49,7 @@ class Searcher:
     reader: Reader
     settings: Settings
     _opened: dict[str, list[Any]] = field(default_factory=dict)
+    _levels: dict[str, list[list[str]]] = field(default_factory=dict)
     _opening: threading.Lock = field(default_factory=threading.Lock)
 
     def vector_shards(self, kind: Kind) -> list[VectorShard]:
@@ -58,6 +59,16 @@ class Searcher:
     def keyword_shards(self, kind: Kind) -> list[KeywordShard]:
         """Raises UsageError for a snapshot without an index for search."""
         return self._open(kind, "keyword", keyword.read, earlier_shards.keyword_shard)
+
+    def ids_by_level(self, kind: HierarchyKind) -> list[list[str]]:
+        """Ids of the reports of each level, those of the finest first."""
+        if kind.name not in self._levels:
+            rows = self.reader.rows(Rows(kind.reports_table, ["id", "level"]))
+            of_level: dict[int, list[str]] = {}
+            for id_, level in zip(rows["id"].to_pylist(), rows["level"].to_pylist(), strict=True):
+                of_level.setdefault(level, []).append(id_)
+            self._levels[kind.name] = [of_level[level] for level in sorted(of_level, reverse=True)]
+        return self._levels[kind.name]
 
     def open_as(self, other: Searcher) -> None:
         """Open what another one has open, as far as this snapshot has it."""
@@ -150,6 +161,14 @@ class Searching:
         else:
             found = await asyncio.to_thread(_by_keyword, self.searcher, need)
         return [Hit(id_, score) for id_, score in found]
+
+    async def find_levels(self, need: LevelSearch) -> list[list[Hit]]:
+        """Raises as `find`."""
+        kind = HIERARCHIES[need.hierarchy]
+        levels = await asyncio.to_thread(self.searcher.ids_by_level, kind)
+        searches = [Search(kind.over, "vector", need.text, need.k)]
+        searches += [Search(kind.reports, "vector", need.text, need.k, ids) for ids in levels]
+        return list(await asyncio.gather(*(self.find(search) for search in searches)))
 
     async def close(self) -> None:
         """Give up what is still being embedded."""

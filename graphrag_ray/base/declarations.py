@@ -23,7 +23,7 @@ class Stage:
     reads     the stages whose results it reads. `merge` joins several results into one; a later stage that
               reads the part of one of them names that one
     dialogue  the dialogue that it runs: the name of its journal, of its model under `stages`, and of its
-              failures; "" where no model is asked
+              failures; "" where no model is asked. Stages of several hierarchies may run the same one
     prompts   the prompts of the dialogue's turns whose replies teach an estimate something
     parts     prompts that are written into these
     section   the section of the settings whose `enabled` turns it on; "": it is always on
@@ -78,6 +78,10 @@ _STAGES = (
         prompts=("describe",),
         writes=("descriptions", ""),
     ),
+    # Where a hierarchy is made by meaning; `embed` takes the vectors over.
+    Stage(
+        "embed_entities", 1, reads=("describe",), dialogue="embed", section="embeddings", module="embed_stage"
+    ),
     Stage("communities", 1, reads=("extract", "describe")),
     Stage(
         "reports",
@@ -87,16 +91,30 @@ _STAGES = (
         prompts=("report",),
         writes=("reports", "reports"),
     ),
+    Stage("entity_clusters", 1, reads=("extract", "describe", "embed_entities"), module="attributed_stage"),
+    Stage(
+        "attributed",
+        1,
+        reads=("claims", "describe", "entity_clusters"),
+        dialogue="report",
+        prompts=("report",),
+        writes=("reports", "reports"),
+        module="attributed_stage",
+    ),
     Stage(
         "embed",
         1,
-        reads=("read", "describe", "reports"),
+        reads=("read", "describe", "embed_entities", "reports", "attributed"),
         dialogue="embed",
         section="embeddings",
         writes=("embeddings", ""),
     ),
-    Stage("search", 2, reads=("read", "describe", "reports", "embed")),
-    Stage("finish", 3, reads=("read", "merge", "describe", "communities", "reports", "embed", "search")),
+    Stage("search", 2, reads=("read", "describe", "reports", "attributed", "embed")),
+    Stage(
+        "finish",
+        3,
+        reads=("read", "merge", "describe", "communities", "reports", "attributed", "embed", "search"),
+    ),
 )
 
 STAGES: Mapping[str, Stage] = {stage.name: stage for stage in _STAGES}
@@ -108,8 +126,8 @@ later runs do not have it; its model is that of reports."""
 CORRECT = "correct"
 """The prompt of the turn that asks for a correction, in all dialogues."""
 
-ASKING_STAGES = tuple(stage for stage in _STAGES if stage.dialogue)
-"""Those that ask models."""
+ASKING_STAGES = tuple({stage.dialogue: stage for stage in reversed(_STAGES) if stage.dialogue}.values())[::-1]
+"""Those that ask models: of each dialogue the first."""
 
 JOURNALS = (*(stage.dialogue for stage in ASKING_STAGES), ABOUT)
 """The dialogues of indexing."""
@@ -126,7 +144,7 @@ EVALUATION_DIALOGUES = ("questions", "judge", "answer_claims")
 MODEL_STAGES = (*(stage.dialogue for stage in ASKING_STAGES), *QUESTION_DIALOGUES, *EVALUATION_DIALOGUES)
 """The keys of `stages` in the settings."""
 
-FAILING = (*(stage.called for stage in _STAGES), ABOUT)
+FAILING = (*dict.fromkeys(stage.called for stage in _STAGES), ABOUT)
 """The stages of failures."""
 
 
@@ -191,6 +209,15 @@ RECORD_KINDS = (
         content=("status", "start_date", "end_date", "source_text"),
         searched=False,
     ),
+    RecordKind(
+        "attributed_report",
+        "Themes",
+        "Theme",
+        "attributed_reports",
+        "theme",
+        "themes",
+        content=("title", "full_content", "rank"),
+    ),
     # The id of a chunk is a hash of its text.
     RecordKind("text_unit", "Sources", "Source", "text_units", "chunk", "chunks", content=("header",)),
 )
@@ -209,6 +236,7 @@ class HierarchyKind:
     over         the kind of record that its communities hold
     stages       those that make it, in the order of the run
     communities  its table of communities: at least community, level, parent, hierarchy
+    by_meaning   what it is over is embedded before it is built
     reports      the kind of record that its reports are; their table has at least id, community, n_tokens,
                  hierarchy
     """
@@ -218,6 +246,12 @@ class HierarchyKind:
     stages: tuple[str, ...]
     communities: str
     reports: str
+    by_meaning: bool = False
+
+    @property
+    def section(self) -> str:
+        """In which contexts show its reports."""
+        return SEARCHED[self.reports].section
 
     @property
     def of_graph(self) -> bool:
@@ -231,6 +265,14 @@ class HierarchyKind:
 
 _HIERARCHIES = (
     HierarchyKind("leiden", "entity", ("communities", "reports"), "communities", "community_report"),
+    HierarchyKind(
+        "attributed",
+        "entity",
+        ("entity_clusters", "attributed"),
+        "attributed_communities",
+        "attributed_report",
+        by_meaning=True,
+    ),
 )
 
 HIERARCHIES: Mapping[str, HierarchyKind] = {kind.name: kind for kind in _HIERARCHIES}

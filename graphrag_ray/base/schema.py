@@ -153,7 +153,7 @@ COMMUNITIES = _table(
     ("period", pa.string()),  # date of the run that made it
     ("size", pa.int64()),
     # ours
-    ("hierarchy", pa.string()),  # "leiden"
+    ("hierarchy", pa.string()),  # "leiden", "attributed"
     ("packed", pa.bool_()),  # True: several small components that share this community's report
 )
 
@@ -229,6 +229,8 @@ TABLES: dict[str, pa.Schema] = {
     "covariates": COVARIATES,
     "communities": COMMUNITIES,
     "community_reports": COMMUNITY_REPORTS,
+    "attributed_communities": COMMUNITIES,
+    "attributed_reports": COMMUNITY_REPORTS,
     "failures": FAILURES,
 }
 

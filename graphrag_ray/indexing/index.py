@@ -35,11 +35,12 @@ from graphrag_ray.indexing.repair import look_over, parent_of, put_right
 from graphrag_ray.indexing.results import BuiltHierarchy, ExtractedGraph, Results
 from graphrag_ray.indexing.run import Result, Run
 from graphrag_ray.indexing.run_record import RunRecorder, recorded, tell_unfinished
+from graphrag_ray.indexing.stages.attributed_stage import build_attributed
 from graphrag_ray.indexing.stages.describe_stage import describe_all
-from graphrag_ray.indexing.stages.embed_stage import embed_all
+from graphrag_ray.indexing.stages.embed_stage import embed_all, embed_entities
 from graphrag_ray.indexing.stages.extract_stage import extract_claims, extract_graph
 from graphrag_ray.indexing.stages.finish_stage import Finished, finish
-from graphrag_ray.indexing.stages.leiden_hierarchy import build_leiden
+from graphrag_ray.indexing.stages.graph_hierarchy import build_leiden
 from graphrag_ray.indexing.stages.merge_stage import merge
 from graphrag_ray.indexing.stages.read_stage import read
 from graphrag_ray.indexing.stages.search_stage import index_for_search
@@ -201,6 +202,7 @@ def _build(run: Run, given: _Given, record: RunRecorder) -> Indexed:
 
 HIERARCHY_BUILDERS: Mapping[str, Callable[[Run, Result, ExtractedGraph | None], BuiltHierarchy]] = {
     "leiden": build_leiden,
+    "attributed": build_attributed,
 }
 """By name as declared."""
 
@@ -208,6 +210,8 @@ HIERARCHY_BUILDERS: Mapping[str, Callable[[Run, Result, ExtractedGraph | None], 
 def derive(run: Run, corpus: Result, names: EntityNames) -> Results:
     """What follows from the documents: from chunks to reports, embeddings and indexes for search."""
     graph = extract_all(run, corpus, names) if run.settings.has_graph else None
+    if graph and any(HIERARCHIES[name].by_meaning for name in run.settings.hierarchies):
+        graph = replace(graph, embedded=embed_entities(run, graph.described))
     hierarchies = {name: HIERARCHY_BUILDERS[name](run, corpus, graph) for name in run.settings.hierarchies}
     results = Results(corpus, graph, hierarchies)
     results = replace(results, embedded=embed_all(run, results))

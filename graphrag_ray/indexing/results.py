@@ -13,16 +13,18 @@ from graphrag_ray.store.parts import Part
 
 @dataclass(frozen=True)
 class ExtractedGraph:
-    """Entities, relationships and claims."""
+    """Entities, relationships and claims. embedded: table embeddings_entity, where a hierarchy is made by
+    meaning; else there is none yet."""
 
     extracted: Result
     claimed: Result
     merged: Result
     described: Result
+    embedded: Result = field(default_factory=Result)
 
     @property
     def results(self) -> Sequence[Result]:
-        return (self.extracted, self.claimed, self.merged, self.described)
+        return (self.extracted, self.claimed, self.merged, self.described, self.embedded)
 
 
 class BuiltHierarchy(Protocol):

@@ -21,7 +21,6 @@ from typing import Any
 import pyarrow as pa
 
 from graphrag_ray.base.declarations import HierarchyKind
-from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.query.answer import ContextUsed
 from graphrag_ray.query.asked_hierarchy import asked_hierarchy, communities_of, reports_of
 from graphrag_ray.query.budget import Most, asking, check_room, reducing, refuse_beyond
@@ -40,8 +39,8 @@ from graphrag_ray.query.drift_dialogues import (
 from graphrag_ray.query.embedded import check_embedded
 from graphrag_ray.query.levels import is_auto, levels
 from graphrag_ray.query.local_search import DEFAULT_LEVEL, context_for
-from graphrag_ray.query.map_parts import MapReading, answered
-from graphrag_ray.query.map_reduce import MapAnswer, reduce_answer, reduce_context, reduce_spec
+from graphrag_ray.query.map_parts import answered, merged
+from graphrag_ray.query.map_reduce import MapAnswer, reduce_spec
 from graphrag_ray.query.method import Dialogues, Given, Method, Question, Ran, Search
 from graphrag_ray.query.nearest import nearest
 from graphrag_ray.reports.report_context import Context
@@ -95,7 +94,7 @@ def search(question: Question, given: Given) -> Method:
             break
         yield from _round(text, given, found, following, finest)
     notes = [f"Looked up: {' '.join(found.looked_up)}"] if found.looked_up else []
-    what = yield from _synthesis(text, given, found)
+    what = yield from merged(text, given, found.contexts, found.answers, found.errors)
     return (yield from answered(text, NAME, "records", what, notes=notes))
 
 
@@ -202,17 +201,6 @@ def _most_promising(open_: Iterable[FollowUp], n: int) -> list[FollowUp]:
     """By falling score; those of 0 are not looked up."""
     promising = [f for f in open_ if f.score > 0]
     return sorted(promising, key=lambda f: (-f.score, f.question))[:n]
-
-
-def _synthesis(text: str, given: Given, found: _Found) -> Generator[Any, Any, MapReading]:
-    to_reduce = reduce_context(found.answers, given.settings.query.context_tokens, given.count)
-    spec = reduce_spec(given.settings, given.prompts)
-    final = partial(reduce_answer, text, to_reduce, spec)
-    (reduced,) = yield Dialogues("reduce", [final], last=True, numbering=to_reduce.numbering)
-    if reduced.result is None:
-        raise GraphRagError(f"the answer could not be put together: {reduced.error}")
-    dropped = sum(a.dropped_references for a in found.answers)
-    return MapReading(found.contexts, to_reduce, reduced.result, found.errors, dropped)
 
 
 def _plain(question: str) -> str:

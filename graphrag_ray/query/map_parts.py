@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from graphrag_ray.query.answer import Answer, ContextUsed
 from graphrag_ray.query.budget import check_room
 from graphrag_ray.query.cited_numbers import numbered, shown_in, shown_to_people
 from graphrag_ray.query.map_reduce import (
+    AnswerSpec,
     MapAnswer,
     ReduceContext,
     Reduced,
@@ -28,8 +29,9 @@ from graphrag_ray.query.map_reduce import (
     shuffled,
 )
 from graphrag_ray.query.method import Dialogues, Given, Kind, Ran
-from graphrag_ray.query.points import mapper
+from graphrag_ray.query.points import Mapper, mapper
 from graphrag_ray.query.record_rows import looked_up
+from graphrag_ray.reports.report_context import Context
 
 UNREADABLE = "No part of the index could be read for this question: every call failed."
 
@@ -74,27 +76,52 @@ def read(question: str, given: Given, wanted: ToRead) -> Generator[Any, Any, Map
     """
     query = given.settings.query
     spec, asked = mapper(given.settings, given.prompts)
-    last = reduce_spec(given.settings, given.prompts)
-    check_room(question, given, (spec, last))
-    contexts: list[ContextUsed] = []
-    answers: list[MapAnswer] = []
-    errors: list[str] = []
+    check_room(question, given, (spec, reduce_spec(given.settings, given.prompts)))
+    found = Mapped()
     for ids in batches(wanted, query.seed, BATCH_TOKENS):
         records = (yield from looked_up({wanted.kind: ids}, given))[wanted.kind]
         packed = pack(records.values(), query.context_tokens, query.seed, given.count)
-        ran: list[Ran[tuple[MapAnswer, ...]]] = yield Dialogues(
-            "map", [partial(asked, question, context, spec) for context in packed]
-        )
-        for context, said in zip(packed, ran, strict=True):
-            used = ContextUsed("map", shown_in(context.numbering), context.n_tokens, cut=context.cut)
-            if said.result is None:
-                errors.append(said.error)
-            else:
-                used = replace(used, score=max((a.score for a in said.result), default=0.0))
-                answers += said.result
-            contexts.append(used)
-    to_reduce = reduce_context(answers, query.context_tokens, given.count)
-    final = partial(reduce_answer, question, to_reduce, last)
+        yield from map_contexts(question, packed, spec, asked, found)
+    return (yield from merged(question, given, found.contexts, found.answers, found.errors))
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """What contexts said so far; see `MapReading`."""
+
+    contexts: list[ContextUsed] = field(default_factory=list)
+    answers: list[MapAnswer] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+
+def map_contexts(
+    question: str, contexts: Sequence[Context], spec: AnswerSpec, asked: Mapper, found: Mapped
+) -> Generator[Any, Any, None]:
+    """Ask each context, all at once, and note what it says."""
+    ran: list[Ran[tuple[MapAnswer, ...]]] = yield Dialogues(
+        "map", [partial(asked, question, context, spec) for context in contexts]
+    )
+    for context, said in zip(contexts, ran, strict=True):
+        shown = shown_in(context.numbering)
+        used = ContextUsed("map", shown, context.n_tokens, context.left_out, context.cut)
+        if said.result is None:
+            found.errors.append(said.error)
+        else:
+            used = replace(used, score=max((a.score for a in said.result), default=0.0))
+            found.answers.extend(said.result)
+        found.contexts.append(used)
+
+
+def merged(
+    question: str,
+    given: Given,
+    contexts: Sequence[ContextUsed],
+    answers: Sequence[MapAnswer],
+    errors: Sequence[str],
+) -> Generator[Any, Any, MapReading]:
+    """Draw the answers together, by falling score, in one call. Raises GraphRagError where that fails."""
+    to_reduce = reduce_context(answers, given.settings.query.context_tokens, given.count)
+    final = partial(reduce_answer, question, to_reduce, reduce_spec(given.settings, given.prompts))
     (reduced,) = yield Dialogues("reduce", [final], last=True, numbering=to_reduce.numbering)
     if reduced.result is None:
         raise GraphRagError(f"the answer could not be put together: {reduced.error}")

@@ -2,6 +2,7 @@
 
     Rows        rows of a table of the snapshot         -> pa.Table
     Search      the records that are nearest to a text  -> list[Hit]
+    LevelSearch the same, of each level of a hierarchy  -> list[list[Hit]]
     Dialogues   what models are asked, all at once      -> list[Ran]
     Notice      what whoever asks should know before    -> None
 
@@ -66,6 +67,16 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
+class LevelSearch:
+    """At most k records of each level of a hierarchy whose embeddings are nearest to a text's, best first:
+    those that it is over, then its reports, those of the finest level first."""
+
+    hierarchy: str
+    text: str
+    k: int
+
+
+@dataclass(frozen=True, slots=True)
 class Hit:
     """A record that was found. score: cosine similarity or BM25; higher is nearer."""
 
@@ -104,7 +115,7 @@ class Notice:
     text: str
 
 
-Need: TypeAlias = Rows | Search | Dialogues[Any] | Notice
+Need: TypeAlias = Rows | Search | LevelSearch | Dialogues[Any] | Notice
 Method: TypeAlias = Generator[Any, Any, Answer]
 
 

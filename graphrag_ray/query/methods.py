@@ -76,6 +76,14 @@ METHODS: Mapping[str, MethodKind] = {
         instead="local",
         others=("hybrid", "global"),
     ),
+    "archrag": MethodKind(
+        "archrag_search",
+        ("embed", "map", "reduce"),
+        "what is nearest on each level",
+        graph=True,
+        instead="local",
+        others=("hybrid", "global"),
+    ),
     "auto": MethodKind(
         "auto_search", ("embed", "answer", "map", "reduce"), "what one of three reads", dynamic=True
     ),

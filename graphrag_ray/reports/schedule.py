@@ -8,6 +8,7 @@ the lengths of its sub-communities' reports only, never on the order in which th
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,16 @@ import numpy.typing as npt
 
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.reports.elements import Elements
-from graphrag_ray.reports.plan import ContextPlan, Planner, ReplacementProgress
+from graphrag_ray.reports.plan import (
+    HEADING_TOKENS,
+    NUMBER_TOKENS,
+    REPORT,
+    ContextPlan,
+    LeftOut,
+    Planner,
+    ReplacementProgress,
+    report_cap,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +125,50 @@ class Schedule:
         progress = self._woken.pop(community, None) or self._planner.start(community)
         self._open.add(community)
         return self._planner.lay_out(progress, self._tokens)
+
+
+class ReportsAlone:
+    """The state of writing the reports of one level from those of the level below, and nothing else (ArchRAG,
+    algorithm 1, line 8): the longest first, as many as fit.
+
+    children   of each community, numbers of the level below
+    tokens     of the record of each report of the level below in a context; None where there is none
+    """
+
+    def __init__(self, children: Sequence[Ints], tokens: Sequence[int | None], budget: int) -> None:
+        self._children, self._tokens = children, tokens
+        self._budget = budget
+        self._next = self._done = 0
+
+    @property
+    def finished(self) -> bool:
+        return self._done == len(self._children)
+
+    def ready(self, limit: int) -> list[ContextPlan]:
+        """Plans of communities not handed out before."""
+        first = self._next
+        self._next = min(first + limit, len(self._children))
+        return [self._plan(community) for community in range(first, self._next)]
+
+    def done(self, community: int, tokens: int | None) -> None:
+        self._done += 1
+
+    def _plan(self, community: int) -> ContextPlan:
+        cap, left = report_cap(self._budget), self._budget - HEADING_TOKENS
+        known = [(-n, child) for child in self._children[community].tolist() if (n := self._tokens[child])]
+        shown: list[int] = []
+        for less, child in sorted(known):
+            left -= min(-less, cap) + NUMBER_TOKENS
+            if left < 0:
+                break
+            shown.append(child)
+        return ContextPlan(
+            community,
+            np.full(len(shown), REPORT, dtype=np.int8),
+            np.array(shown, dtype=np.int64),
+            self._budget - max(left, 0),
+            LeftOut(reports=len(self._children[community]) - len(shown)),
+        )
 
 
 def _waiting_above(hierarchy: Hierarchy, waits: npt.NDArray[np.bool_]) -> Ints:

@@ -428,6 +428,29 @@ class Communities(_Strict):
         return self
 
 
+class Attributed(_Strict):
+    """Communities by links and meaning (ArchRAG, algorithm 1): the hierarchy `attributed`."""
+
+    augment: Literal["knn", "codicil", "none"] = "knn"
+    """Links between entities that mean nearly the same. knn: of each with its nearest; codicil: the same, and
+    of all links of a node only the most telling ones stay (Ruan et al. 2013); none: there are none."""
+    neighbours: Annotated[int, Field(ge=1, le=100)] | None = None
+    """Nearest ones of each that are linked. null: as many as an entity has links on average."""
+    clustering: Literal["leiden", "spectral", "scan"] = "leiden"
+    """leiden: with the library, quality and seed of `communities`; scan: Xu et al. 2007; spectral: for small
+    graphs, with scikit-learn."""
+    max_size: Annotated[int, Field(gt=1)] = 15
+    """Members of a community, entities or communities of the level below."""
+    min_communities: Annotated[int, Field(gt=1)] = 5
+    """No level has fewer, but the first."""
+    max_levels: Annotated[int, Field(ge=1, le=20)] = 5
+    """Of communities; fewer where there are too few of them for one more."""
+    scan_epsilon: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Of scan: how alike the neighbours of two members must be."""
+    scan_members: Annotated[int, Field(ge=1)] = 2
+    """Of scan: so many neighbours that are alike make a member the core of a community."""
+
+
 ROLE = "an analyst who reads a corpus for others"
 _ROLE_BEFORE = "an analyst who reads a knowledge graph for somebody who must decide"
 """Of indexes of former versions: it stands in their requests."""
@@ -526,6 +549,8 @@ class Query(_Strict):
     map_protocol: Literal["answer", "points"] = "answer"
     """answer: one answer with one score for each context, as in the paper; points: several, each with its
     own score."""
+    archrag_k: Annotated[int, Field(ge=1, le=100)] = 5
+    """archrag: entities, and reports of each level, that are read."""
     hierarchy: HierarchyName | None = None
     """Whose levels and reports are read; null: the first of the index."""
     dynamic: bool = False
@@ -630,6 +655,7 @@ class Settings(_Strict):
     """Of communities. Where none is over entities, nothing is extracted: the index has no graph. On a command
     line: a,b."""
     communities: Communities = Communities()
+    attributed: Attributed = Attributed()
     reports: Reports = Reports()
     embeddings: Embeddings = Embeddings()
     search: SearchIndexes = SearchIndexes()
@@ -658,6 +684,13 @@ class Settings(_Strict):
         if len(set(value)) < len(value):
             raise ValueError(f"a hierarchy is named twice: {', '.join(value)}")
         return value
+
+    @model_validator(mode="after")
+    def _meaning_is_embedded(self) -> Settings:
+        needs = [name for name in self.hierarchies if HIERARCHIES[name].by_meaning]
+        if needs and not self.embeddings.enabled:
+            raise ValueError(f"hierarchies: {needs[0]} needs embeddings, and embeddings.enabled is false")
+        return self
 
     @field_validator("stages")
     @classmethod

@@ -20,7 +20,7 @@ from graphrag_ray.indexing.stages import (
     blocks,
     document_parts,
     extract_stage,
-    leiden_hierarchy,
+    graph_hierarchy,
     merge_stage,
     reports_stage,
 )
@@ -79,8 +79,8 @@ def test_tables_are_the_same_however_many_partitions_and_blocks_there_are(
         whole = tables(str(tmp_path / "one"), tmp_path / "in", endpoint)
         monkeypatch.setattr(merge_stage, "ROWS_PER_PARTITION", 20)
         monkeypatch.setattr(blocks, "BLOCK_ROWS", 3)
-        monkeypatch.setattr(leiden_hierarchy, "COMMUNITIES_AT_ONCE", 2)
-        monkeypatch.setattr(leiden_hierarchy, "ELEMENTS_AT_ONCE", 7)
+        monkeypatch.setattr(graph_hierarchy, "COMMUNITIES_AT_ONCE", 2)
+        monkeypatch.setattr(graph_hierarchy, "ELEMENTS_AT_ONCE", 7)
         monkeypatch.setattr(reports_stage, "PART_ROWS", 2)
         monkeypatch.setattr(document_parts, "split_bytes", lambda total: 1000)
         monkeypatch.setattr(run, "ROWS_AT_ONCE", 2)

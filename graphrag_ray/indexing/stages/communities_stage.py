@@ -59,10 +59,10 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
     options = run.settings.communities
     model = run.settings.model(run.settings.model_name("report"))
     vocabulary = vocabulary_for(model.model, model.tokenizer).name
-    groups = _groups(merged, described)
+    groups = element_groups(merged, described)
 
     def compute() -> Result:
-        graph = _graph(run, groups)
+        graph = read_graph(run, groups)
         # igraph lets no other thread run while it works.
         with run.expecting_silence(60 + len(graph.source) / 10_000):
             hierarchy = communities(
@@ -78,14 +78,14 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
             )
         order, community = edge_order(hierarchy, graph.source, graph.target)
         _, claim_order = graph.arrange(hierarchy, order, community)
-        tables = _save(run, hierarchy)
+        tables = saved(run, hierarchy)
         places = {
             "entities": hierarchy.order,
             "relationships": order,
             "covariates": graph.claim_rows[claim_order],
         }
         for kind, sorted_rows in places.items():
-            tables[f"block_{kind}"] = _lay_out(run, kind, groups[kind], sorted_rows, graph.n_rows[kind])
+            tables[f"block_{kind}"] = lay_out(run, kind, groups[kind], sorted_rows, graph.n_rows[kind])
         counts = {
             "levels": {f"C{k}": len(hierarchy.at_level(k)) for k in range(hierarchy.n_levels)},
             "communities": hierarchy.n_communities,
@@ -100,8 +100,8 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
 
 def load_layout(run: Run, merged: Result, described: Result, found: Result) -> Layout:
     """The hierarchy and the arrays that planning reports needs, from what `find_communities` stored."""
-    groups = _groups(merged, described)
-    graph = _graph(run, groups)
+    groups = element_groups(merged, described)
+    graph = read_graph(run, groups)
     hierarchy = restored(run, found)
     order, community = edge_order(hierarchy, graph.source, graph.target)
     elements, _ = graph.arrange(hierarchy, order, community)
@@ -135,7 +135,7 @@ def _past(run: Run) -> Past | None:
     return Past(hierarchy, prefixes_of(ids), *edge_ends(run.store, ids, edges), weight)
 
 
-def _groups(merged: Result, described: Result) -> dict[str, list[list[Part]]]:
+def element_groups(merged: Result, described: Result) -> dict[str, list[list[Part]]]:
     return {
         "entities": described.tables["entities"],
         "relationships": described.tables["relationships"],
@@ -144,7 +144,7 @@ def _groups(merged: Result, described: Result) -> dict[str, list[list[Part]]]:
 
 
 @dataclass(frozen=True)
-class _Graph:
+class IntegerGraph:
     """The graph as integers: nodes and edges in the order of their ids."""
 
     n_nodes: int
@@ -183,14 +183,14 @@ class _Graph:
         return {"count": len(sizes), "largest_share": round(float(sizes.max()) / self.n_nodes, 4)}
 
 
-def _graph(run: Run, groups: dict[str, list[list[Part]]]) -> _Graph:
+def read_graph(run: Run, groups: dict[str, list[list[Part]]]) -> IntegerGraph:
     entities = _read(run, groups["entities"], {"id": pa.string(), "n_tokens": pa.int64()})
     edges = _read(run, groups["relationships"], {"weight": pa.float64(), "n_tokens": pa.int64()})
     source, target = edge_ends(run.store, entities["id"], [p for g in groups["relationships"] for p in g])
     claims = _read(run, groups["covariates"], {"subject_entity_id": pa.string(), "n_tokens": pa.int64()})
     matched = np.flatnonzero(claims["subject_entity_id"].is_valid().to_numpy())
     nodes = node_lookup([entities["id"]])(claims["subject_entity_id"].take(pa.array(matched)))
-    return _Graph(
+    return IntegerGraph(
         n_nodes=entities.num_rows,
         node_keys=id_prefixes(entities["id"]),
         node_tokens=entities["n_tokens"].to_numpy(),
@@ -214,7 +214,8 @@ def _read(run: Run, groups: list[list[Part]], columns: dict[str, pa.DataType]) -
     return read_table(run.store, [p for g in groups for p in g], list(columns), of)
 
 
-def _save(run: Run, hierarchy: Hierarchy) -> dict[str, list[list[Part]]]:
+def saved(run: Run, hierarchy: Hierarchy) -> dict[str, list[list[Part]]]:
+    """Tables hierarchy_nodes and hierarchy_communities, of which `restored` makes it again."""
     nodes = pa.table({"node": hierarchy.order})
     names = ("level", "parent", "start", "end", "last", "packed")
     rows = pa.table({name: getattr(hierarchy, name) for name in names})
@@ -240,10 +241,17 @@ def _just(store: Store, x: tuple[str, pa.Table]) -> Iterator[Tables]:
     yield {x[0]: x[1]}
 
 
-def _lay_out(
-    run: Run, kind: str, groups: list[list[Part]], sorted_rows: Ints, n_rows: int
+def lay_out(
+    run: Run,
+    kind: str,
+    groups: list[list[Part]],
+    sorted_rows: Ints,
+    n_rows: int,
+    step: str = "communities",
+    columns: list[str] | None = None,
 ) -> list[list[Part]]:
-    """Rewrite rows in the order `sorted_rows` (row numbers over all groups), in blocks."""
+    """Rewrite rows in the order `sorted_rows` (row numbers over all groups), in blocks. columns: of them;
+    None: all."""
     if not len(sorted_rows):
         return []
     place = np.full(n_rows, -1, dtype=np.int64)
@@ -254,15 +262,15 @@ def _lay_out(
         inputs.append((group, place[at : at + rows]))
         at += rows
     n_blocks = -(-len(sorted_rows) // blocks.BLOCK_ROWS)
-    written = run.executor.shuffle("communities", _placed, inputs, partial(_block, kind), n_blocks)
+    written = run.executor.shuffle(step, partial(_placed, columns), inputs, partial(_block, kind), n_blocks)
     return [w.get(f"block_{kind}", []) for w in written]
 
 
-def _placed(store: Store, x: tuple[list[Part], Ints]) -> Iterator[pa.Table]:
+def _placed(columns: list[str] | None, store: Store, x: tuple[list[Part], Ints]) -> Iterator[pa.Table]:
     group, place = x
     at = 0
     for part in group:
-        table = read_part(store, part)
+        table = read_part(store, part, columns)
         mine = place[at : at + table.num_rows]
         at += table.num_rows
         table = table.append_column("place", pa.array(mine))

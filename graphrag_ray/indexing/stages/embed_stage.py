@@ -6,7 +6,7 @@ took four times as long as to make it anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -31,6 +31,7 @@ from graphrag_ray.indexing.run import (
     rows_of,
 )
 from graphrag_ray.indexing.stages.embedded_texts import (
+    TEXTS,
     Texts,
     communities_of,
     ids_of_reports,
@@ -49,10 +50,46 @@ def embed_all(run: Run, results: Results) -> Result:
     options = run.settings.embeddings
     if not options.enabled:
         return Result()
-    embedder = Embedder.of(run.settings)
-    work = _work(embedder)
     columns = run.settings.chunking.prepended_metadata if options.with_titles else None
     texts, ids = written_texts(results, columns), communities_of(results)
+    before = results.graph.embedded.tables if results.graph else {}
+    known = {name: groups for name, groups in before.items() if name != "failures"}
+    texts = {kind: of for kind, of in texts.items() if f"embeddings_{kind}" not in known}
+    made = _embedded(run, "embed", texts, ids)
+    return replace(made, tables=known | made.tables)
+
+
+def embed_entities(run: Run, described: Result) -> Result:
+    """Table embeddings_entity before there is any community; failures."""
+    texts = {"entity": [Texts("entity", group) for group in described.tables["entities"]]}
+    return _embedded(run, "embed_entities", texts, {})
+
+
+def embed_now(run: Run, kind: str, ids: Sequence[str], texts: Sequence[str]) -> dict[str, bytes]:
+    """The vectors of some texts in the middle of a step, by id: little-endian float32. Those that could not
+    be embedded are not there; step `embed` tells of them, since it asks for the same."""
+    embedder = Embedder.of(run.settings)
+    rows = pa.table([ids, [kind] * len(ids), texts], schema=TEXTS)
+    if run.settings.model(embedder.call.model).provider == "offline":
+        from graphrag_ray.offline import embed_many
+
+        each_ = each(rows, lambda some: embed_many([embedder.cut(t) for t in some["text"].to_pylist()]))
+        return {row["id"]: vector for row, vector in each_ if isinstance(vector, bytes)}
+    work = _work(embedder)
+    run.sweep_rows(work, _just, [rows], rows.num_rows)
+    done = (pair for batch in replayed(work, run.journal(work.name), run.store, [rows]) for pair in batch)
+    return {row["id"]: outcome.result for row, outcome in done if outcome.result}
+
+
+def _just(store: Store, rows: pa.Table) -> Iterator[pa.Table]:
+    yield rows
+
+
+def _embedded(
+    run: Run, step: str, texts: Mapping[str, Sequence[Texts]], ids: Mapping[str, list[str]]
+) -> Result:
+    options, embedder = run.settings.embeddings, Embedder.of(run.settings)
+    work = _work(embedder)
 
     def compute() -> Result:
         report_ids = {kind: ids_of_reports(of) for kind, of in ids.items()}
@@ -67,14 +104,14 @@ def embed_all(run: Run, results: Results) -> Result:
         else:
             index = run.sweep_rows(work, load_texts, inputs, rows_of([x.parts for x in inputs]))
             collect = partial(_collect, work, index)
-        written = run.executor.map("embed", collect, inputs)
+        written = run.executor.map(step, collect, inputs)
         names = [f"embeddings_{kind}" for kind in schema.EMBEDDINGS if kind in texts]
         tables = by_input(written, *names, "failures")
         counts = {"embeddings": sum(p.rows for name in names for g in tables[name] for p in g)}
         return Result(tables, counts, not passing(run.store, tables))
 
     depends_on = [texts, [i for of in ids.values() for i in of], options, embedder]
-    return run.step("embed", depends_on, compute, work.name)
+    return run.step(step, depends_on, compute, work.name)
 
 
 def _work(embedder: Embedder) -> Work[bytes]:

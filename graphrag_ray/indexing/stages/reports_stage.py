@@ -6,7 +6,7 @@ context and runs the dialogue; the length of its report wakes the community that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -29,7 +29,7 @@ from graphrag_ray.reports import report_context
 from graphrag_ray.reports.kept_reports import Earlier, Evidence, Sketch, evidence, sketch, standing
 from graphrag_ray.reports.plan import CLAIM, EDGE, NODE, ContextPlan
 from graphrag_ray.reports.report_dialogue import Report, ReportSpec, full_content, report, report_spec
-from graphrag_ray.reports.schedule import Schedule
+from graphrag_ray.reports.schedule import ReportsAlone, Schedule
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, write_parts
 from graphrag_ray.store.repeats import answered_twice
@@ -102,6 +102,27 @@ class _Budget:
         return count(text, self.vocabulary)
 
 
+@dataclass(frozen=True)
+class ReportWork:
+    """How reports are asked for."""
+
+    spec: ReportSpec
+    budget: _Budget
+    work: Work[WrittenReport]
+
+    @classmethod
+    def of(cls, run: Run, blocks: Mapping[str, list[list[Part]]], keep_below: float) -> ReportWork:
+        spec = report_spec(run.settings, run.prompts)
+        model = run.settings.model(run.settings.model_name("report"))
+        vocabulary = vocabulary_for(model.model, model.tokenizer).name
+        budget = _Budget(run.settings.reports.context_tokens, vocabulary, keep_below)
+        return cls(spec, budget, Work("report", partial(_start, spec, blocks, budget), _label, returns=True))
+
+    @property
+    def depends_on(self) -> list[Any]:
+        return [spec_key(self.spec), self.budget.vocabulary]
+
+
 def community_ids(layout: Layout) -> list[str]:
     """The id of each community: a hash of its level and members."""
     h = layout.hierarchy
@@ -117,30 +138,25 @@ def write_reports(run: Run, corpus: Result, found: Result, layout: Layout, ids: 
 
     Which reports of the parent snapshot stand is no part of the fingerprint: they stand in the next run, too.
     """
-    spec = report_spec(run.settings, run.prompts)
     options = run.settings.reports
-    model = run.settings.model(run.settings.model_name("report"))
-    vocabulary = vocabulary_for(model.model, model.tokenizer).name
-    budget = _Budget(options.context_tokens, vocabulary, options.keep_below)
-    work = Work("report", partial(_start, spec, layout.blocks, budget), _label, returns=True)
-    asked_as = _asked_as(spec)
+    asking = ReportWork.of(run, layout.blocks, options.keep_below)
+    asked_as, work = _asked_as(asking.spec), asking.work
 
     def compute() -> Result:
         earlier = earlier_reports(run, corpus, layout, asked_as) if options.keep_below else None
 
-        def plan() -> _ReportSource:
+        def plan() -> ReportSource:
             schedule = Schedule(
                 layout.hierarchy, layout.elements, options.context_tokens, options.max_claims_per_entity
             )
-            return _ReportSource(schedule, layout, ids, earlier)
+            return ReportSource(schedule, layout.hierarchy.level, ids, earlier)
 
-        source = _settled(run, work, plan)
+        source = settled(run, work, plan)
         parts = write_parts(
-            run.store, "reports", _tables(source.written, layout.hierarchy.level), max_rows=PART_ROWS
+            run.store, "reports", report_tables(source.written, layout.hierarchy.level), max_rows=PART_ROWS
         )
         # In the order of communities, not in that in which they failed.
-        failures = failure_rows("report", work, sorted(source.failed, key=lambda f: f[0]["community"]))
-        failed = run.executor.map("report", _just, [{"failures": failures}])[0].get("failures", [])
+        failed = failures_of(run, work, sorted(source.failed, key=lambda f: f[0]["community"]))
         final = not any(outcome.status == "retry" for _, outcome in source.failed)
         counts = {"reports": len(source.written), "failed_reports": len(source.failed)}
         tables = {"reports": [[part] for part in parts], "failures": [failed]}
@@ -152,8 +168,17 @@ def write_reports(run: Run, corpus: Result, found: Result, layout: Layout, ids: 
             counts["kept_reports"] = source.kept
         return Result(tables, counts, final)
 
-    depends_on = [found, spec_key(spec), options, vocabulary]
+    spec, vocabulary = asking.depends_on
+    depends_on = [found, spec, options, vocabulary]
     return run.step("reports", depends_on, compute, work.name)
+
+
+def failures_of(
+    run: Run, work: Work[WrittenReport], failed: Sequence[tuple[Row, Outcome[WrittenReport]]]
+) -> list[Part]:
+    """Parts of table failures."""
+    rows = failure_rows("report", work, failed)
+    return run.executor.map("report", _just, [{"failures": rows}])[0].get("failures", [])
 
 
 def _asked_as(spec: ReportSpec) -> str:
@@ -162,7 +187,7 @@ def _asked_as(spec: ReportSpec) -> str:
     return fingerprint_of({k: v for k, v in spec_key(spec).items() if (k, v) != ("about", "")})
 
 
-def _settled(run: Run, work: Work[WrittenReport], plan: Callable[[], _ReportSource]) -> _ReportSource:
+def settled(run: Run, work: Work[WrittenReport], plan: Callable[[], ReportSource]) -> ReportSource:
     """Write all reports. What came of them is what the journal says.
 
     A worker that is thought dead may answer what another one was given too. Of two replies the earlier one
@@ -177,23 +202,35 @@ def _settled(run: Run, work: Work[WrittenReport], plan: Callable[[], _ReportSour
     return source
 
 
-class _ReportSource:
-    """Feeds a sweep from a schedule: what is done decides what may start."""
+class ReportSource:
+    """Feeds a sweep from a schedule: what is done decides what may start.
+
+    level    of each community, for people
+    ids      of the communities, by number
+    below    the reports of which this level's are written, and the ids of their communities; None: those that
+             are written here
+    section  in which reports are shown
+    """
 
     def __init__(
-        self, schedule: Schedule, layout: Layout, ids: list[str], earlier: EarlierReports | None
+        self,
+        schedule: Schedule | ReportsAlone,
+        level: Ints,
+        ids: Sequence[str],
+        earlier: EarlierReports | None = None,
+        below: tuple[Mapping[int, WrittenReport] | Spool[WrittenReport], Sequence[str]] | None = None,
+        section: str = "Reports",
     ) -> None:
-        self._schedule = schedule
+        self._schedule, self._level, self._section = schedule, level, section
         self._earlier = earlier
         self.kept = 0
-        self._layout = layout
-        self._ids = ids
         self._given: list[int] = []
         self._open: dict[int, Row] = {}
         self.written: Spool[WrittenReport] = Spool()
         self.sketches: Spool[Sketch] = Spool()  # apart: a report is read for each context that shows it
+        self._below = below or (self.written, ids)
         self.failed: list[tuple[Row, Outcome[WrittenReport]]] = []
-        self.total: int | None = layout.hierarchy.n_communities
+        self.total: int | None = len(ids)
 
     def take(self) -> list[Row] | None:
         if self._schedule.finished:
@@ -224,7 +261,7 @@ class _ReportSource:
             "earlier": earlier,
             "lost": self._earlier.lost_by(earlier) if self._earlier and earlier else None,
             "community": plan.community,
-            "level": int(self._layout.hierarchy.level[plan.community]),
+            "level": int(self._level[plan.community]),
             "kinds": plan.kinds,
             "places": plan.indices,
             "left_out": plan.left_out.total,
@@ -232,15 +269,14 @@ class _ReportSource:
         }
 
     def _record(self, community: int) -> tuple[report_context.Record, Evidence]:
-        written = self.written[community]
-        text = full_content(written.report)
-        return report_context.report_record(
-            report_id(self._ids[community]), written.report.title, text
-        ), written.evidence
+        reports, ids = self._below
+        written = reports[community]
+        shown = written.report.title, full_content(written.report), self._section
+        return report_context.report_record(report_id(ids[community]), *shown), written.evidence
 
 
 def _start(
-    spec: ReportSpec, blocks: dict[str, list[list[Part]]], budget: _Budget, store: Store, row: Row
+    spec: ReportSpec, blocks: Mapping[str, list[list[Part]]], budget: _Budget, store: Store, row: Row
 ) -> Dialogue[WrittenReport]:
     """Render the context that was planned, then ask for its report, unless that of before stands."""
     elements = _records(store, blocks, row)
@@ -288,7 +324,7 @@ def _record_tokens(written: Report, budget: _Budget) -> int:
 
 
 def _records(
-    store: Store, blocks: dict[str, list[list[Part]]], row: Row
+    store: Store, blocks: Mapping[str, list[list[Part]]], row: Row
 ) -> list[tuple[report_context.Record, list[str] | Evidence]]:
     """What a context shows, and the chunks that each of it rests on."""
     kinds, places = row["kinds"], row["places"]
@@ -334,7 +370,7 @@ def _row(community: int, written: WrittenReport) -> dict[str, Any]:
     }
 
 
-def _tables(written: Spool[WrittenReport], level: Ints) -> Iterator[pa.Table]:
+def report_tables(written: Spool[WrittenReport], level: Ints) -> Iterator[pa.Table]:
     """Rows of WRITTEN level by level, by community in each."""
     for some in _in_parts(written, level):
         yield pa.Table.from_pylist([_row(c, written[c]) for c in some], schema=WRITTEN)

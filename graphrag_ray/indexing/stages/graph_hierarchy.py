@@ -1,4 +1,5 @@
-"""Leiden's hierarchy of the entities (paper 3.1.4, 3.1.5) as a run builds it, and its tables."""
+"""A hierarchy of the entities as a run builds it, and its tables: Leiden's (paper 3.1.4, 3.1.5) and
+others."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
+from graphrag_ray.base.declarations import HIERARCHIES, HierarchyKind
 from graphrag_ray.base.ids import report_id
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.graph.hierarchy import Ints
@@ -32,66 +34,65 @@ ELEMENTS_AT_ONCE = 200_000
 """Communities of a part hold so many nodes and edges together, or there is one only: those of the coarsest
 level hold the whole graph between them, with all its lists of text units."""
 
-_Shared: TypeAlias = tuple[Layout, pa.Array, Ints]
-"""The layout, and by community its id and its human_readable_id."""
+_Shared: TypeAlias = tuple[HierarchyKind, Layout, pa.Array, Ints]
+"""The hierarchy's name and tables, its layout, and by community its id and its human_readable_id."""
 
 
 @dataclass(frozen=True)
-class LeidenHierarchy:
-    """See `BuiltHierarchy`."""
+class GraphHierarchy:
+    """See `BuiltHierarchy`. layout: its blocks hold at least the ids and chunks of entities and
+    relationships."""
 
-    found: Result
+    kind: HierarchyKind
     layout: Layout
     ids: list[str]
-    about: Result
     reports: Result
-
-    @property
-    def results(self) -> Sequence[Result]:
-        return (self.about, self.reports)
-
-    @property
-    def counts(self) -> Mapping[str, Any]:
-        return {name: self.found.counts[name] for name in ("levels", "modularity", "components")}
+    results: Sequence[Result]
+    counts: Mapping[str, Any]
 
     def numbers(self, run: Run) -> dict[str, Numbers]:
         """Communities level by level."""
         ids, level = pa.array(self.ids, pa.string()), self.layout.hierarchy.level
         by_level = np.lexsort((np.arange(len(ids)), level))
-        communities = number(run, "communities", prefixes_of(ids), by_level)
+        communities = number(run, self.kind.communities, prefixes_of(ids), by_level)
         report_ids = pa.array([report_id(i) for i in self.ids], pa.string())
         # A report bears its community's number, as everywhere in this family of tools.
         reports = renumbered(report_ids, communities.of(ids), communities.next)
-        return {"communities": communities, "community_reports": reports}
+        return {self.kind.communities: communities, self.kind.reports_table: reports}
 
     def tables(
         self, run: Run, numbers: Callable[[], dict[str, Numbers]], period: str
     ) -> dict[str, list[Part]]:
         ids = pa.array(self.ids, pa.string())
-        shared = run.executor.share((self.layout, ids, numbers()["communities"].of(ids)))
+        own = numbers()[self.kind.communities].of(ids)
+        shared = run.executor.share((self.kind, self.layout, ids, own))
         return {
-            "communities": _communities(run, shared, self.layout, period),
-            "community_reports": _reports(run, numbers, shared, self.reports, period),
+            self.kind.communities: _communities(run, shared, self.kind, self.layout, period),
+            self.kind.reports_table: _reports(run, numbers, shared, self.kind, self.reports, period),
         }
 
 
-def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> LeidenHierarchy:
+def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> GraphHierarchy:
     """Communities of the graph, and their reports; before the first report, what the corpus is about."""
     assert graph is not None, "declared to be over entities"
     found = find_communities(run, graph.merged, graph.described)
     layout = load_layout(run, graph.merged, graph.described, found)
     ids = community_ids(layout)
     about = tell_about(run, corpus, layout)
-    return LeidenHierarchy(found, layout, ids, about, write_reports(run, corpus, found, layout, ids))
+    reports = write_reports(run, corpus, found, layout, ids)
+    counts = {name: found.counts[name] for name in ("levels", "modularity", "components")}
+    return GraphHierarchy(HIERARCHIES[LEIDEN], layout, ids, reports, (about, reports), counts)
 
 
-def _communities(run: Run, shared: Callable[[], _Shared], layout: Layout, period: str) -> list[Part]:
+def _communities(
+    run: Run, shared: Callable[[], _Shared], kind: HierarchyKind, layout: Layout, period: str
+) -> list[Part]:
     h, edge_community = layout.hierarchy, layout.elements.edge_community
     order = np.lexsort((np.arange(h.n_communities), h.level))
     first, last = (np.searchsorted(edge_community, ends) for ends in (np.arange(h.n_communities), h.last))
     inputs = _batches(order, (h.sizes() + last - first)[order])
     written = run.executor.map("finish", partial(_community_table, shared, period), inputs)
-    return [p for w in written for p in w.get("communities", [])]
+    return [p for w in written for p in w.get(kind.communities, [])]
 
 
 def _batches(order: Ints, elements: Ints) -> list[Ints]:
@@ -108,7 +109,7 @@ def _batches(order: Ints, elements: Ints) -> list[Ints]:
 def _community_table(
     shared: Callable[[], _Shared], period: str, store: Store, wanted: Ints
 ) -> Iterator[Tables]:
-    layout, ids, numbers = shared()
+    kind, layout, ids, numbers = shared()
     h, edge_community = layout.hierarchy, layout.elements.edge_community
     rows = []
     for c in wanted.tolist():
@@ -134,24 +135,25 @@ def _community_table(
                 "text_unit_ids": units.to_pylist(),
                 "period": period,
                 "size": int(h.end[c] - h.start[c]),
-                "hierarchy": LEIDEN,
+                "hierarchy": kind.name,
                 "packed": bool(h.packed[c]),
             }
         )
-    yield {"communities": by_row(pa.Table.from_pylist(rows, schema=schema.COMMUNITIES))}
+    yield {kind.communities: by_row(pa.Table.from_pylist(rows, schema=schema.COMMUNITIES))}
 
 
 def _reports(
     run: Run,
     numbers: Callable[[], dict[str, Numbers]],
     shared: Callable[[], _Shared],
+    kind: HierarchyKind,
     reports: Result,
     period: str,
 ) -> list[Part]:
     """Reports with references as people read them: human_readable_ids."""
     inputs = [group for group in reports.tables["reports"] if group]
     written = run.executor.map("finish", partial(_report_table, numbers, shared, period), inputs)
-    return [p for w in written for p in w.get("community_reports", [])]
+    return [p for w in written for p in w.get(kind.reports_table, [])]
 
 
 def _report_table(
@@ -161,7 +163,7 @@ def _report_table(
     store: Store,
     parts: list[Part],
 ) -> Iterator[Tables]:
-    layout, ids, known = shared()
+    kind, layout, ids, known = shared()
     h = layout.hierarchy
     shown = Rendered(numbers())
     rows = []
@@ -194,8 +196,8 @@ def _report_table(
                 "full_content_json": orjson.dumps(content, option=orjson.OPT_INDENT_2).decode(),
                 "period": period,
                 "size": int(h.end[c] - h.start[c]),
-                "hierarchy": LEIDEN,
+                "hierarchy": kind.name,
             }
         )
     rows.sort(key=lambda r: (r["level"], r["community"]))
-    yield {"community_reports": by_row(pa.Table.from_pylist(rows, schema=schema.COMMUNITY_REPORTS))}
+    yield {kind.reports_table: by_row(pa.Table.from_pylist(rows, schema=schema.COMMUNITY_REPORTS))}

@@ -1,0 +1,405 @@
+"""Attributed communities (`graph/attributed.py`) as a run builds them: levels are clustered on the driver;
+between two of them a report is written on each cluster of the lower one, and embedded.
+
+The entities are clustered in a step of their own, which asks no model. Each level is kept with its edges: an
+update starts from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from tempfile import TemporaryFile
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pydantic import ValidationError
+
+from graphrag_ray.base.declarations import HIERARCHIES
+from graphrag_ray.base.ids import community_id, report_id
+from graphrag_ray.graph.attributed import (
+    ClusteredLevel,
+    NodesOfLevel,
+    Vectors,
+    clustered,
+    goes_on,
+    linked,
+    one_hierarchy,
+)
+from graphrag_ray.graph.communities import edge_order
+from graphrag_ray.graph.edges import Edges, modularity
+from graphrag_ray.graph.hierarchy import Hierarchy, Ints
+from graphrag_ray.graph.seeds import Past
+from graphrag_ray.indexing.results import ExtractedGraph
+from graphrag_ray.indexing.run import Result, Run
+from graphrag_ray.indexing.spool import Spool
+from graphrag_ray.indexing.stages.about_stage import tell_about
+from graphrag_ray.indexing.stages.communities_stage import (
+    IntegerGraph,
+    Layout,
+    element_groups,
+    lay_out,
+    read_graph,
+    restored,
+    saved,
+)
+from graphrag_ray.indexing.stages.embed_stage import embed_now
+from graphrag_ray.indexing.stages.graph_hierarchy import GraphHierarchy
+from graphrag_ray.indexing.stages.reports_stage import (
+    PART_ROWS,
+    ReportSource,
+    ReportWork,
+    WrittenReport,
+    failures_of,
+    report_tables,
+    settled,
+)
+from graphrag_ray.indexing.stages.short_ids import prefixes_of
+from graphrag_ray.reports.report_context import shown_content
+from graphrag_ray.reports.report_dialogue import full_content
+from graphrag_ray.reports.schedule import ReportsAlone, Schedule
+from graphrag_ray.settings.index_settings import Attributed, Communities
+from graphrag_ray.store.parts import Part, read_part, read_table, write_parts
+
+KIND = HIERARCHIES["attributed"]
+FIRST, REST = "entity_clusters", "attributed"
+"""The steps."""
+_LEVEL = ("level_edges", "level_clusters", "level_packed", "inner_nodes", "inner_communities")
+"""Tables of a step, a group of parts a level: what was clustered, the cluster of each node, whether each
+cluster is packed, and how the clustering divided the nodes."""
+_IN_FINISHED = ["id", "text_unit_ids"]
+"""Columns that the tables of communities are made of."""
+
+
+def build_attributed(run: Run, corpus: Result, graph: ExtractedGraph | None) -> GraphHierarchy:
+    """The communities and their reports; before the first report, what the corpus is about."""
+    assert graph is not None, "declared to be over entities"
+    groups = element_groups(graph.merged, graph.described)
+    own = _Graph(run, groups, read_graph(run, groups), graph.embedded)
+    found = own.cluster_entities()
+    about = tell_about(run, corpus, own.first_layout(found))
+    rest = own.write(found)
+    layout = own.last_layout(rest)
+    ids = [id_ for (id_,) in _rows(run, rest, "community_ids")]
+    counts = {name: rest.counts[name] for name in ("levels", "modularity")}
+    return GraphHierarchy(KIND, layout, ids, rest, (about, rest), counts)
+
+
+@dataclass
+class _Levels:
+    """The levels so far, that of the entities first.
+
+    ids      of the clusters of each
+    written  reports by number of the cluster among those of all levels; first: of each level's first one
+    """
+
+    levels: list[ClusteredLevel] = field(default_factory=list)
+    ids: list[list[str]] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)
+    written: Spool[WrittenReport] = field(default_factory=Spool)
+    failed: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """groups: of its elements' parts; integers: of the same; embedded: table embeddings_entity."""
+
+    run: Run
+    groups: dict[str, list[list[Part]]]
+    integers: IntegerGraph
+    embedded: Result
+
+    def cluster_entities(self) -> Result:
+        """Tables of the first level, hierarchy_nodes and hierarchy_communities (of that level alone), and the
+        elements in its order: block_entities, block_relationships, block_covariates."""
+        run, graph = self.run, self.integers
+
+        def compute() -> Result:
+            nodes = NodesOfLevel(
+                linked(graph.n_nodes, graph.source, graph.target),
+                self._vectors(),
+                graph.node_tokens,
+                graph.node_keys,
+                *_past(run, FIRST, 0),
+            )
+            level = self._clustered(nodes)
+            hierarchy, _ = one_hierarchy(graph.n_nodes, [level.cluster], [level.packed])
+            order, community = edge_order(hierarchy, graph.source, graph.target)
+            _, claim_order = graph.arrange(hierarchy, order, community)
+            places = {
+                "entities": hierarchy.order,
+                "relationships": order,
+                "covariates": graph.claim_rows[claim_order],
+            }
+            tables = _kept(run, [level], [graph.node_keys]) | saved(run, hierarchy)
+            for kind, rows in places.items():
+                tables[f"block_{kind}"] = lay_out(
+                    run, kind, self.groups[kind], rows, graph.n_rows[kind], FIRST
+                )
+            counts = {"modularity": 0.0, "clusters": len(level.packed), "neighbours": [level.neighbours]}
+            return Result(tables, counts)
+
+        depends_on = [
+            *self.groups.values(),
+            self.embedded,
+            run.settings.attributed,
+            run.settings.communities,
+            run.settings.reports.context_tokens,
+        ]
+        return run.step(FIRST, depends_on, compute)
+
+    def first_layout(self, found: Result) -> Layout:
+        return self._layout(restored(self.run, found), found)
+
+    def last_layout(self, rest: Result) -> Layout:
+        return self._layout(restored(self.run, rest), rest)
+
+    def _layout(self, hierarchy: Hierarchy, of: Result) -> Layout:
+        graph = self.integers
+        order, community = edge_order(hierarchy, graph.source, graph.target)
+        elements, _ = graph.arrange(hierarchy, order, community)
+        blocks = {kind: of.tables.get(f"block_{kind}", []) for kind in self.groups}
+        return Layout(hierarchy, elements, blocks, graph.node_keys)
+
+    def write(self, found: Result) -> Result:
+        """Tables of all levels above the first, of the hierarchy of all, reports, community_ids, failures;
+        and block_entities and block_relationships, as far as tables of communities need them."""
+        run, graph, options = self.run, self.integers, self.run.settings.attributed
+        layout = self.first_layout(found)
+        asking = ReportWork.of(run, layout.blocks, 0.0)
+
+        def compute() -> Result:
+            so_far = _Levels([_level(run, found, 0)])
+            keys, tokens, of_node = graph.node_keys, graph.node_tokens, np.arange(graph.n_nodes)
+            vectors = self._vectors()
+            all_keys: list[npt.NDArray[np.uint64]] = []
+            while True:
+                level = so_far.levels[-1]
+                of_node = level.cluster[of_node]
+                so_far.ids.append(_ids(len(so_far.levels) - 1, of_node, graph.node_keys))
+                self._write_level(asking, so_far, layout)
+                vectors = self._embed_level(so_far, vectors)
+                keys = prefixes_of(pa.array(so_far.ids[-1], pa.string()))
+                tokens = np.bincount(level.cluster, tokens, len(level.packed)).astype(np.int64)
+                height = len(so_far.levels)
+                if height >= options.max_levels:
+                    break
+                past = _past(run, REST, height - 1)
+                above = self._clustered(NodesOfLevel(level.links, vectors, tokens, keys, *past))
+                if not goes_on(len(keys), len(above.packed), height, options):
+                    break
+                so_far.levels.append(above)
+                all_keys.append(keys)
+            return self._stored(asking, so_far, all_keys)
+
+        depends_on = [found, *asking.depends_on, run.settings.reports, run.settings.embeddings]
+        return run.step(REST, depends_on, compute, asking.work.name)
+
+    def _clustered(self, nodes: NodesOfLevel) -> ClusteredLevel:
+        settings = self.run.settings
+        pack_tokens = settings.reports.context_tokens // 2
+        # igraph lets no other thread run while it works.
+        with self.run.expecting_silence(60 + len(nodes.links) / 1_000):
+            return clustered(nodes, settings.attributed, settings.communities, pack_tokens)
+
+    def _vectors(self) -> Vectors:
+        """[entities, dimensions] zeros where an entity has none; in a file, since there may be very many."""
+        found: Vectors | None = None
+        for part in self.embedded.parts("embeddings_entity"):
+            table = read_part(self.run.store, part)
+            column = table["vector"].combine_chunks()
+            if found is None:
+                shape = (self.integers.n_nodes, column.type.list_size)
+                with TemporaryFile() as file:
+                    found = np.memmap(file, np.float32, "w+", shape=shape)
+            at = np.searchsorted(self.integers.node_keys, prefixes_of(table["id"]))
+            found[at] = column.flatten().to_numpy().reshape(len(table), -1)
+        return np.zeros((self.integers.n_nodes, 1), np.float32) if found is None else found
+
+    def _write_level(self, asking: ReportWork, so_far: _Levels, layout: Layout) -> None:
+        run, options = self.run, self.run.settings.reports
+        height, ids, level = len(so_far.levels) - 1, so_far.ids[-1], so_far.levels[-1]
+        heights = np.full(len(ids), height)
+        first = so_far.first[-1] + len(so_far.ids[-2]) if height else 0
+        place = np.arange(len(ids))
+        if height:
+            below = so_far.first[-1]
+            children = _grouped(level.cluster, len(ids))
+            lower = {c: so_far.written.get(below + c) for c in range(len(level.cluster))}
+            there = {c: report for c, report in lower.items() if report is not None}
+            tokens = [there[c].record_tokens if c in there else None for c in range(len(level.cluster))]
+
+            def plan() -> ReportSource:
+                schedule = ReportsAlone(children, tokens, options.context_tokens)
+                known = there, so_far.ids[-2]
+                return ReportSource(schedule, heights, ids, None, known, KIND.section)
+        else:
+            _, (place,) = one_hierarchy(len(level.cluster), [level.cluster], [level.packed])
+            by_community = [""] * len(ids)
+            for cluster, community in enumerate(place.tolist()):
+                by_community[community] = ids[cluster]
+
+            def plan() -> ReportSource:
+                schedule = Schedule(
+                    layout.hierarchy, layout.elements, options.context_tokens, options.max_claims_per_entity
+                )
+                return ReportSource(schedule, heights, by_community)
+
+        source = settled(run, asking.work, plan)
+        for cluster in range(len(ids)):
+            if (report := source.written.get(int(place[cluster]))) is not None:
+                so_far.written[first + cluster] = report
+        so_far.first.append(first)
+        so_far.failed += sorted(source.failed, key=lambda f: f[0]["community"])
+
+    def _embed_level(self, so_far: _Levels, below: Vectors) -> Vectors:
+        """[clusters, dimensions] of their reports, as these are found by search; where there is none, the
+        mean of the members."""
+        ids, level, first = so_far.ids[-1], so_far.levels[-1], so_far.first[-1]
+        there = [(id_, report) for c, id_ in enumerate(ids) if (report := so_far.written.get(first + c))]
+        names = [report_id(id_) for id_, _ in there]
+        found = embed_now(
+            self.run, KIND.reports, names, [shown_content(full_content(r.report)) for _, r in there]
+        )
+        vectors = np.zeros((len(ids), below.shape[1]), np.float32)
+        for c, id_ in enumerate(ids):
+            own = found.get(report_id(id_))
+            if own is not None and len(own) == 4 * vectors.shape[1]:
+                vectors[c] = np.frombuffer(own, "<f4")
+        lacking = np.flatnonzero(~vectors.any(axis=1))
+        if len(lacking):
+            members = np.isin(level.cluster, lacking)
+            sums = np.zeros_like(vectors)
+            np.add.at(sums, level.cluster[members], below[members])
+            vectors[lacking] = sums[lacking]
+        return vectors
+
+    def _stored(self, asking: ReportWork, so_far: _Levels, keys: Sequence[npt.NDArray[np.uint64]]) -> Result:
+        run, graph = self.run, self.integers
+        clusters, packed = [x.cluster for x in so_far.levels], [x.packed for x in so_far.levels]
+        hierarchy, places = one_hierarchy(graph.n_nodes, clusters, packed)
+        ids = [""] * hierarchy.n_communities
+        reports: Spool[WrittenReport] = Spool()
+        for of_level, place, first in zip(so_far.ids, places, so_far.first, strict=True):
+            for cluster, community in enumerate(place.tolist()):
+                ids[community] = of_level[cluster]
+                if (report := so_far.written.get(first + cluster)) is not None:
+                    reports[community] = report
+        order, community = edge_order(hierarchy, graph.source, graph.target)
+        tables = _kept(run, so_far.levels[1:], keys) | saved(run, hierarchy)
+        for kind, rows in (("entities", hierarchy.order), ("relationships", order)):
+            tables[f"block_{kind}"] = lay_out(
+                run, kind, self.groups[kind], rows, graph.n_rows[kind], REST, _IN_FINISHED
+            )
+        parts = write_parts(run.store, "reports", report_tables(reports, hierarchy.level), max_rows=PART_ROWS)
+        tables["reports"] = [[part] for part in parts]
+        tables["community_ids"] = [
+            write_parts(run.store, "community_ids", [pa.table({"id": pa.array(ids, pa.string())})])
+        ]
+        tables["failures"] = [failures_of(run, asking.work, so_far.failed)]
+        of_entity = hierarchy.community_of(0)
+        links = linked(graph.n_nodes, graph.source, graph.target)
+        counts = {
+            "levels": {f"C{k}": len(hierarchy.at_level(k)) for k in range(hierarchy.n_levels)},
+            "communities": hierarchy.n_communities,
+            "modularity": round(modularity(of_entity, links), 4),
+            "reports": len(reports),
+            "failed_reports": len(so_far.failed),
+            "neighbours": [level.neighbours for level in so_far.levels[1:]],
+        }
+        final = not any(outcome.status == "retry" for _, outcome in so_far.failed)
+        return Result(tables, counts, final)
+
+
+def _ids(height: int, of_node: Ints, keys: npt.NDArray[np.uint64]) -> list[str]:
+    """Of the clusters of a level, by their entities. height: levels below, since those above may come and
+    go."""
+    n = int(of_node.max(initial=-1)) + 1
+    return [community_id(KIND.name, height, keys[members]) for members in _grouped(of_node, n)]
+
+
+def _grouped(label: Ints, n: int) -> list[Ints]:
+    """[n] the members of each group."""
+    order = np.argsort(label, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(label, minlength=n))[:-1]) if n else []
+
+
+def _kept(
+    run: Run, levels: Sequence[ClusteredLevel], keys: Sequence[npt.NDArray[np.uint64]]
+) -> dict[str, list[list[Part]]]:
+    """The tables of `_LEVEL`, and level_keys, the names of the nodes."""
+    tables: dict[str, list[list[Part]]] = {name: [] for name in (*_LEVEL, "level_keys")}
+    for level, own in zip(levels, keys, strict=True):
+        of_inner = saved(run, level.inner)
+        tables["inner_nodes"] += of_inner["hierarchy_nodes"]
+        tables["inner_communities"] += of_inner["hierarchy_communities"]
+        one, other = level.edges.ends.T
+        columns = {
+            "level_edges": {"source": one, "target": other, "weight": level.edges.weight},
+            "level_clusters": {"cluster": level.cluster},
+            "level_packed": {"packed": level.packed},
+            "level_keys": {"key": own},
+        }
+        for name, arrays in columns.items():
+            tables[name].append(write_parts(run.store, name, [pa.table(arrays)]))
+    return tables
+
+
+def _level(run: Run, found: Result, at: int) -> ClusteredLevel:
+    """What `_kept` stored."""
+    source, target, weight = _columns(run, found, "level_edges", at, ("source", "target", "weight"))
+    (cluster,) = _columns(run, found, "level_clusters", at, ("cluster",))
+    (packed,) = _columns(run, found, "level_packed", at, ("packed",))
+    edges = Edges(np.stack([source, target], axis=1).astype(np.int64), weight.astype(np.float64))
+    neighbours = found.counts["neighbours"][at]
+    return ClusteredLevel(edges, _inner(run, found, at), cluster, packed.astype(np.bool_), neighbours)
+
+
+def _inner(run: Run, found: Result, at: int) -> Hierarchy:
+    of = {f"hierarchy_{name}": [found.tables[f"inner_{name}"][at]] for name in ("nodes", "communities")}
+    return restored(run, Result(of, {"modularity": 0.0}))
+
+
+_TYPES = {"source": pa.int64(), "target": pa.int64(), "weight": pa.float64(), "cluster": pa.int64()}
+_TYPES |= {"packed": pa.bool_(), "key": pa.uint64(), "id": pa.string()}
+
+
+def _columns(run: Run, found: Result, name: str, at: int, columns: Sequence[str]) -> list[Any]:
+    of = pa.schema([(column, _TYPES[column]) for column in columns])
+    table = read_table(run.store, found.tables[name][at], list(columns), of)
+    return [table[column].to_numpy() for column in columns]
+
+
+def _rows(run: Run, found: Result, name: str) -> Iterator[tuple[Any, ...]]:
+    for part in found.parts(name):
+        table = read_part(run.store, part)
+        yield from zip(*(column.to_pylist() for column in table.columns), strict=True)
+
+
+def _past(run: Run, step: str, at: int) -> tuple[Past | None, int | None]:
+    """A level of the parent snapshot, and how many neighbours were linked; None where there is none, it was
+    made by other settings, or is damaged."""
+    parent, nothing = run.parent, (None, None)
+    if parent is None or step not in parent.steps or {FIRST, REST} & run.afresh:
+        return nothing
+    try:
+        options = Attributed.model_validate(parent.settings.get("attributed", {}))
+        leiden = Communities.model_validate(parent.settings.get("communities", {}))
+    except ValidationError:  # another version's settings
+        return nothing
+    if (options, leiden) != (run.settings.attributed, run.settings.communities):
+        return nothing
+    before = Result.from_json(parent.steps[step])
+    names = ("level_keys", "level_edges", "inner_nodes", "inner_communities")
+    if any(at >= len(before.tables.get(name, [])) for name in names):
+        return nothing
+    if run.lost([part for name in names for part in before.tables[name][at]]):
+        return nothing
+    (then,) = _columns(run, before, "level_keys", at, ("key",))
+    source, target, weight = _columns(run, before, "level_edges", at, ("source", "target", "weight"))
+    hierarchy = _inner(run, before, at)
+    if len(hierarchy.order) != len(then):
+        return nothing
+    return Past(hierarchy, then, source, target, weight), before.counts["neighbours"][at]
