@@ -170,7 +170,8 @@ class QuestionSweep:
             answering = self._index.answering(posed.text, self._level, self._method, self._where)
             answer: Answer = await answering(asker, None)
             numbers, answer = await asyncio.to_thread(self._numbers, answer)
-            row = {**answer_row(posed, answer, numbers), **self._more(answer, asker.accounts)}
+            more = await asyncio.to_thread(self._more, answer, asker.accounts)
+            row = {**answer_row(posed, answer, numbers), **more}
             lacks = bool(answer.failed_parts)
         except StoreError as e:
             self._failure = self._failure or e

@@ -36,7 +36,8 @@ def print_changes(out: Console, run: Mapping[str, Any], counts: Mapping[str, Any
     for stage in ASKING_STAGES:
         label, total = stage.writes
         if n := asked.get(stage.dialogue):
-            of = f" of {counts[total]:,}" if total in counts else ""
+            others = [of.get(total, 0) for of in counts.get("hierarchies", {}).values()]
+            of = f" of {counts[total] + sum(others):,}" if total in counts else ""
             written.append(f"{n:,}{of} {label}")
     out.print(f"  written by models: {', '.join(written) or 'nothing'}; the rest is taken over")
 

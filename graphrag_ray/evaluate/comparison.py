@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from graphrag_ray.asking.ask import Index
 from graphrag_ray.asking.question_files import ANSWERS, Posed
+from graphrag_ray.base.declarations import OF_SECTION
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.engine.work import Outcome
@@ -39,6 +40,7 @@ from graphrag_ray.judging.judgements import JUDGEMENTS
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.query import methods
 from graphrag_ray.query.answer import Answer
+from graphrag_ray.query.method import Rows
 from graphrag_ray.settings.prompts import load_criteria
 from graphrag_ray.version import __version__
 
@@ -46,6 +48,9 @@ MAX_REPLICATES = 100
 
 ROWS_TOGETHER = 10_000
 """Judgements that are Python objects at one time."""
+
+MOST_UNDER = 500
+"""Chunks of an entity or relationship that count as read where it is."""
 
 ABOUT = "evaluation.json"
 OF_CLAIMS = ("claims", "claim_counts", "agreement")
@@ -70,7 +75,7 @@ ANSWERED = pa.schema(
     [
         ("condition", pa.string()),
         *ANSWERS,
-        ("chunks", pa.list_(pa.string())),  # ids of those that the contexts showed, in order
+        ("chunks", pa.list_(pa.string())),  # see `chunks_of`
         ("model_seconds", pa.float64()),  # that models took for its replies together, whenever they did
     ]
 )
@@ -193,19 +198,28 @@ def answered(
         if condition.answers:
             own = [_elsewhere(p, elsewhere[condition.name].get(p.id)) for p in posed]
         else:
-            own = run.answer(condition, posed, _beside)
+            own = run.answer(condition, posed, partial(_beside, run.index))
         rows += [{**row, "condition": condition.name} for row in own]
     return pa.Table.from_pylist(rows, schema=ANSWERED)
 
 
-def _beside(answer: Answer, accounts: Accounts) -> Mapping[str, Any]:
-    return {"chunks": chunks_of(answer), "model_seconds": accounts.total.busy_ms / 1000}
+def _beside(index: Index, answer: Answer, accounts: Accounts) -> Mapping[str, Any]:
+    return {"chunks": chunks_of(index, answer), "model_seconds": accounts.total.busy_ms / 1000}
 
 
-def chunks_of(answer: Answer) -> list[str]:
-    """Ids of the chunks that an answer's contexts show, in order."""
-    shown = (record for used in answer.contexts for record in used.records)
-    return list(dict.fromkeys(record.id for record in shown if record.section == "Sources"))
+def chunks_of(index: Index, answer: Answer) -> list[str]:
+    """Ids of the chunks that an answer's contexts show, in order. Where they show none: of those that lie
+    under the entities and relationships that they show. Raises StoreError."""
+    shown = [record for used in answer.contexts for record in used.records]
+    chunks = list(dict.fromkeys(record.id for record in shown if record.section == "Sources"))
+    if chunks:
+        return chunks
+    under: dict[str, list[str]] = {}
+    for section in ("Entities", "Relationships"):
+        ids = list(dict.fromkeys(record.id for record in shown if record.section == section))
+        rows = index.reader.rows(Rows(OF_SECTION[section].table, ["id", "text_unit_ids"], ids))
+        under |= {row["id"]: row["text_unit_ids"][:MOST_UNDER] for row in rows.to_pylist()}
+    return list(dict.fromkeys(id_ for record in shown for id_ in under.get(record.id, [])))
 
 
 def texts_of(answers: pa.Table) -> dict[str, dict[str, str]]:

@@ -190,7 +190,9 @@ def _rehearsed_chunks(
         else:
             own = []
             index = replace(condition.opened(run.index), cache=run.store)  # embeddings are paid for once
-            each = rehearsed(index, texts, condition.method, condition.level, _chunks_shown)
+            each = rehearsed(
+                index, texts, condition.method, condition.level, partial(_chunks_shown, run.index)
+            )
             for q, (ids, error) in zip(questions, each, strict=True):
                 own.append(ids)
                 if error:
@@ -206,8 +208,8 @@ def _rehearsed_chunks(
     return chunks
 
 
-def _chunks_shown(rehearsal: Rehearsed) -> tuple[list[str], str]:
-    return (chunks_of(rehearsal.answer) if rehearsal.answer else []), rehearsal.error
+def _chunks_shown(index: Index, rehearsal: Rehearsed) -> tuple[list[str], str]:
+    return (chunks_of(index, rehearsal.answer) if rehearsal.answer else []), rehearsal.error
 
 
 def _retrieved(index: Index, chunks: Sequence[str]) -> Retrieved:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from graphrag_ray.asking.reading import Reader
+from graphrag_ray.base.declarations import HIERARCHIES, HierarchyKind
 from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.schema import rows_table
 from graphrag_ray.export import graphml, microsoft, spreadsheets
 from graphrag_ray.export.output import open_output
+from graphrag_ray.query.asked_hierarchy import hierarchy_of
 from graphrag_ray.settings.index_settings import Settings
 from graphrag_ray.store.files import Store
 from graphrag_ray.version import __version__
@@ -34,11 +37,18 @@ class Exported:
 
 
 def export(
-    reader: Reader, settings: Settings, out: Store, format: str, *, overwrite: bool = False
+    reader: Reader,
+    settings: Settings,
+    out: Store,
+    format: str,
+    *,
+    overwrite: bool = False,
+    hierarchy: str | None = None,
 ) -> Exported:
     """Write a snapshot to a folder. Memory: some parts of a table, and 40 bytes or so an entity.
 
     settings    whose models a graphrag project names
+    hierarchy   whose communities and reports are written; None: the first of the index
     overwrite   replace what an earlier export left there, as its export.json says; other files stay
 
     Raises UsageError for an index without a graph, a folder that holds files (with `overwrite`: whose names
@@ -49,12 +59,15 @@ def export(
         raise UsageError(f"--out {out.url} and the index at {index} lie in one another: name another folder")
     if "entities" not in reader.manifest.tables:
         raise UsageError("this index has no graph: there are no entities and relationships to export")
+    kind = hierarchy_of(reader.manifest.hierarchies, hierarchy)
     about = {
         "format": format,
         "root": index,
         "snapshot": reader.manifest.number,
         "version": __version__,
     }
+    more = [name for name in reader.manifest.hierarchies if name != kind.name]
+    reader = _as_first(reader, kind)
     with open_output(out, about, _FILES, overwrite=overwrite) as output:
         if format == "graphrag":
             notes = microsoft.write_microsoft(reader, output, settings)
@@ -62,8 +75,22 @@ def export(
             notes = graphml.write_graphml(reader, output)
         else:
             notes = spreadsheets.write_csv(reader, output)
-    more = [name for name in reader.manifest.hierarchies if name != "leiden"]
-    notes += (
-        [f"Communities and reports of other hierarchies are left out: {', '.join(more)}."] if more else []
-    )
+    if more:
+        notes.append(
+            f"Communities and reports of hierarchy {kind.name} are written; --hierarchy writes those of "
+            f"{' or '.join(more)}"
+        )
     return Exported(format, out.url, reader.manifest.number, output.files, output.rows, notes)
+
+
+def _as_first(reader: Reader, kind: HierarchyKind) -> Reader:
+    """The snapshot with the tables of one hierarchy under the names of Leiden's, as other programs read."""
+    leiden, tables = HIERARCHIES["leiden"], dict(reader.manifest.tables)
+    for theirs, ours in (
+        (leiden.communities, kind.communities),
+        (leiden.reports_table, kind.reports_table),
+        (f"embeddings_{leiden.reports}", f"embeddings_{kind.reports}"),
+    ):
+        for own, other in ((theirs, ours), (rows_table(theirs), rows_table(ours))):
+            tables[own] = tables.get(other, [])
+    return replace(reader, manifest=replace(reader.manifest, tables=tables))

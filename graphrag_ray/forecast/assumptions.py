@@ -26,6 +26,7 @@ KNOWN: Mapping[str, str] = {
     "reply_tokens.report": "tokens of a report",
     "reply_tokens.about": "tokens of the reply that says what the corpus is about",
     "communities_per_entity": "communities for each entity",
+    "attributed_per_entity": "communities of hierarchy attributed for each entity",
     "report_context_tokens": "tokens of the data in a report's prompt",
     "prompt_tokens_factor": "tokens that the endpoint counts for each of ours in a prompt",
     "ttft_s": "seconds to the first token of a reply",

@@ -33,6 +33,20 @@ class Volume:
     last: float | None = None
     exact: str = ""
 
+    def plus(self, other: Volume) -> Volume:
+        """Both, side by side: the longer chain is that of both."""
+        return Volume(
+            self.stage,
+            self.model,
+            self.items + other.items,
+            self.calls + other.calls,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            max(self.chain, other.chain),
+            self.last,
+            self.exact,
+        )
+
     def times(self, share: float) -> Volume:
         """A share of it."""
         return Volume(

@@ -146,7 +146,13 @@ def forecast(
         volumes.append(stage_volumes.claims(basis, entities, _share_with_entity(reference)))
     graph = _larger(reference, own)
     described, summary = stage_volumes.describing(basis, kinds, graph)
-    reports, shape = stage_volumes.reporting(basis, entities, relationships, graph, own, summary)
+    reports, levels = Volume("report", settings.model_name("report")), 0
+    if "leiden" in settings.hierarchies:
+        reports, shape = stage_volumes.reporting(basis, entities, relationships, graph, own, summary)
+        levels = shape.levels
+    if "attributed" in settings.hierarchies:
+        by_meaning = stage_volumes.attributed(basis, entities, relationships, summary)
+        reports, levels = reports.plus(by_meaning), max(levels, round(by_meaning.chain))
     volumes.append(described)
     if is_to_be_told(settings, prompts):
         volumes.append(stage_volumes.telling(basis, entities))
@@ -158,7 +164,7 @@ def forecast(
         "entities": entities.size.distinct,
         "relationships": relationships.size.distinct,
         "communities": reports.items,
-        "levels": shape.levels,
+        "levels": levels,
     }
     found = tuple(_stage(v, basis, latency, learned) for v in volumes)
     notes = tuple(_notes(settings, corpus, volumes, own is not None))

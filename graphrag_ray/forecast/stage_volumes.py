@@ -16,7 +16,7 @@ from graphrag_ray.forecast.corpus_counts import CorpusCounts
 from graphrag_ray.forecast.graph_sizes import Named, lengths_of
 from graphrag_ray.forecast.reply_sizes import MIN_CALLS, Floats, Replies
 from graphrag_ray.forecast.sample import SampleGraph
-from graphrag_ray.forecast.sample_hierarchy import Shape, shape_of
+from graphrag_ray.forecast.sample_hierarchy import LINE_TOKENS, Shape, shape_of
 from graphrag_ray.graph.descriptions import JOINED_TEXTS, describe_spec
 from graphrag_ray.llm.request_sizes import PACK_TOKENS, TOKENS_PER_MESSAGE, text_size
 from graphrag_ray.reports.about_corpus import ENTITIES_TOKENS, TITLES_TOKENS, about_spec, is_to_be_told
@@ -203,25 +203,7 @@ def reporting(
     own: the model's own graph of a trial. Communities for each entity hardly depend on the size of the
     sample (benchmarks/RESULTS.md), so a smaller one of its own tells them better.
     """
-    spec = report_spec(basis.settings, basis.prompts)
-    const = basis.messages(
-        "report",
-        "report",
-        {
-            "role": spec.role,
-            "rating_criterion": spec.rating_criterion,
-            "context": "",
-            "language": spec.language,
-            "about": spec.about,
-            **reply_lengths(spec.max_tokens),
-        },
-    )
-    if is_to_be_told(basis.settings, basis.prompts):
-        const += round(ABOUT_TOKENS)
-    limit = min(spec.max_tokens, spec.call.max_output_tokens or spec.max_tokens)
-    guess, source = KEPT_OF_REPORT_LIMIT * limit, f"{KEPT_OF_REPORT_LIMIT:g} of the limit, assumed"
-    if basis.offline("report"):
-        guess, source = OFFLINE_REPORT_TOKENS, "the offline engine's on the paper's corpus"
+    const, guess, source = _report_call(basis)
     n_entities = len(graph.entities.descriptions)
     n_edges = len(graph.source)
     denser = 1.0
@@ -241,6 +223,58 @@ def reporting(
     reply = basis.reply("report", guess, source, np.array([const + context]))
     n = ratio * entities.size.distinct
     return basis.volume("report", n, n, n * (const + context), n * reply, shape.levels), shape
+
+
+def attributed(basis: Basis, entities: Named, relationships: Named, summary: float) -> Volume:
+    """The reports of attributed communities: of the finest level from elements, above from reports alone."""
+    const, guess, source = _report_call(basis)
+    how = "as on the podcasts and on Wikipedia's passages, measured"
+    ratio = basis.assume.take("attributed_per_entity", ATTRIBUTED_PER_ENTITY, how)
+    n = ratio * entities.size.distinct
+    above = n * ATTRIBUTED_ABOVE
+    elements = _lines(entities, summary) + INNER_RELATIONSHIPS * _lines(relationships, summary)
+    most = basis.settings.reports.context_tokens
+    reply = basis.reply("report", guess, source, np.array([const + most / 2]))
+    below = min(float(most), reply * SHOWN_OF_REPORT * (n - above) / max(above, 1.0))
+    levels = 1.0 + np.log(max(n, 2.0)) / np.log(1 / ATTRIBUTED_ABOVE)
+    return basis.volume("report", n, n, n * const + elements + above * below, n * reply, float(levels))
+
+
+ATTRIBUTED_PER_ENTITY = 0.17
+ATTRIBUTED_ABOVE = 0.11
+"""Of the communities, the share that is above the finest level."""
+INNER_RELATIONSHIPS = 0.25
+"""The share of relationships whose ends are in one community of the finest level."""
+
+
+def _lines(found: Named, summary: float) -> float:
+    """Tokens of all records of a kind, in contexts."""
+    single = found.alone * found.manner.described_alone * found.description_tokens
+    return found.size.distinct * (found.title_tokens + LINE_TOKENS) + single + found.several * summary
+
+
+def _report_call(basis: Basis) -> tuple[int, float, str]:
+    """Tokens of a report's prompt without its data, and of the report; and where the latter comes from."""
+    spec = report_spec(basis.settings, basis.prompts)
+    const = basis.messages(
+        "report",
+        "report",
+        {
+            "role": spec.role,
+            "rating_criterion": spec.rating_criterion,
+            "context": "",
+            "language": spec.language,
+            "about": spec.about,
+            **reply_lengths(spec.max_tokens),
+        },
+    )
+    if is_to_be_told(basis.settings, basis.prompts):
+        const += round(ABOUT_TOKENS)
+    limit = min(spec.max_tokens, spec.call.max_output_tokens or spec.max_tokens)
+    guess, source = KEPT_OF_REPORT_LIMIT * limit, f"{KEPT_OF_REPORT_LIMIT:g} of the limit, assumed"
+    if basis.offline("report"):
+        guess, source = OFFLINE_REPORT_TOKENS, "the offline engine's on the paper's corpus"
+    return const, guess, source
 
 
 def embedding(basis: Basis, kinds: Mapping[str, Named], reports: Volume, summary: float) -> Volume:

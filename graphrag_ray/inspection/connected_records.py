@@ -6,8 +6,10 @@ Lists hold at most `limit` records, the most important first; `totals` says how 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from graphrag_ray.asking.sources import of_document
+from graphrag_ray.base.declarations import HIERARCHIES, SEARCHED
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.schema import ENDS
 from graphrag_ray.inspection import find
@@ -21,6 +23,7 @@ from graphrag_ray.inspection.view import (
     best_connected,
     heaviest,
 )
+from graphrag_ray.query.asked_hierarchy import hierarchy_of
 from graphrag_ray.query.quotes import quotes_in
 
 _WEIGHED = ["id", "human_readable_id", "weight"]
@@ -187,6 +190,7 @@ def kind_of(word: str) -> str | None:
 
 def look_up(view: View, word: str, names: Sequence[str]) -> Record:
     """The record of a kind that is called so. Raises UsageError, saying what there is instead."""
+    view, word = _of_hierarchy(view, word)
     kind = kind_of(word)
     if kind is None:
         raise UsageError(f"there is no kind of record {word!r}; there are {', '.join(KINDS)}")
@@ -196,6 +200,17 @@ def look_up(view: View, word: str, names: Sequence[str]) -> Record:
         told = f"name one {kind} by its number or name{two}; quote a name with spaces"
         raise UsageError(f"{told}, as in: inspect {kind} {_EXAMPLES.get(kind, '12')}")
     return KINDS[kind](view, *names)
+
+
+def _of_hierarchy(view: View, word: str) -> tuple[View, str]:
+    """A word for the reports of a hierarchy, as references use it, means that one's communities. Raises
+    UsageError where the index does not have it."""
+    for hierarchy in HIERARCHIES.values():
+        own = SEARCHED[hierarchy.reports]
+        if own.word not in _ALSO and word.casefold() in (own.word, own.words):
+            known = hierarchy_of(view.reader.manifest.hierarchies, hierarchy.name)
+            return replace(view, kind=known), "community"
+    return view, word
 
 
 _EXAMPLES = {"entity": '"MARA VENN"', "community": "C1:12", "document": "letters/1987.txt"}

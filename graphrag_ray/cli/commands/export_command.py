@@ -6,7 +6,14 @@ from typing import Any
 
 import click
 
-from graphrag_ray.cli.options import json_option, naming_root, open_root, settings_from, settings_options
+from graphrag_ray.cli.options import (
+    hierarchy_option,
+    json_option,
+    naming_root,
+    open_root,
+    settings_from,
+    settings_options,
+)
 from graphrag_ray.cli.program import Command, root_option
 
 FORMATS = ("graphrag", "graphml", "csv")
@@ -20,6 +27,7 @@ FORMATS = ("graphrag", "graphml", "csv")
 @click.option("--out", required=True, metavar="URL", help="An empty folder, or s3://… and other fsspec URLs.")
 @click.option("--overwrite", is_flag=True, help="Replace an earlier export in that folder. Other files stay.")
 @click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
+@hierarchy_option
 @settings_options
 @json_option
 def export(
@@ -28,6 +36,7 @@ def export(
     out: str,
     overwrite: bool,
     snapshot: int | None,
+    hierarchy: str | None,
     config: str | None,
     overrides: tuple[str, ...],
     as_json: bool,
@@ -63,7 +72,9 @@ def export(
     settings = settings_from(config, overrides, short, manifest.settings, store.url)
     with naming_root(out, "--out"):
         target = Store(out, settings.storage.of(out))
-        done = write(Reader(store, manifest), settings, target, format_, overwrite=overwrite)
+        done = write(
+            Reader(store, manifest), settings, target, format_, overwrite=overwrite, hierarchy=hierarchy
+        )
     if as_json:
         click.echo(console.as_json(exported_json(done)))
     else:

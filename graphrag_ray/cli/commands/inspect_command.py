@@ -38,10 +38,11 @@ def inspect(
 ) -> None:
     """Look at one record of the index and what it is connected to, without a model and without cost.
 
-    WHAT is community (its report, members, parent and children), entity, relationship, claim, chunk or
-    document, and NAME its number, as references and other records name it, or what it is called: in any
-    case, with or without accents (one that begins with a dash after `--`). `search TEXT` finds names that
-    hold a text. Without WHAT: the largest of everything, and where to go from there.
+    WHAT is community (its report, members, parent and children), theme (the same, of hierarchy attributed),
+    entity, relationship, claim, chunk or document, and NAME its number, as references and other records name
+    it, or what it is called: in any case, with or without accents (one that begins with a dash after `--`).
+    `search TEXT` finds names that hold a text. Without WHAT: the largest of everything, and where to go from
+    there.
 
     \b
     Examples:
