@@ -70,7 +70,7 @@ class ClusteredLevel:
 @dataclass(frozen=True)
 class NodesOfLevel:
     """links    of weight 1 each
-    vectors     [n, dimensions] of any length; zeros: unknown
+    vectors     [n, dimensions] of length 1; zeros: unknown
     tokens      [n] that each brings to a report: what packs are cut by
     keys        [n] 64 bits that name each
     past        the level of the snapshot before, to change as little as may be; None: there is none
@@ -169,20 +169,17 @@ def augmented(nodes: NodesOfLevel, options: Attributed, neighbours: int) -> Edge
 
 def weighed(edges: Edges, vectors: Vectors) -> Edges:
     """Every edge with the cosine of its ends (a negative one counts 0, which is no edge)."""
-    length = np.linalg.norm(vectors, axis=1)
     weight = np.empty(len(edges))
     for at in range(0, len(edges), _ROWS):
         one, other = edges.ends[at : at + _ROWS].T
-        products = np.einsum("ij,ij->i", vectors[one], vectors[other])
-        weight[at : at + _ROWS] = products / np.maximum(length[one] * length[other], _TINY)
-    known = (length[edges.ends] > 0).all(axis=1)
+        weight[at : at + _ROWS] = np.einsum("ij,ij->i", vectors[one], vectors[other])
+    known = np.asarray(vectors.any(axis=1))[edges.ends].all(axis=1)
     usual = float(np.median(weight[known])) if known.any() else 1.0
     weight = np.where(known, np.round(weight, _DIGITS), max(usual, 10.0**-_DIGITS))
     return Edges(edges.ends, weight)[weight > 0]
 
 
 _ROWS = 65_536
-_TINY = 1e-30
 _DIGITS = 4
 """Of a cosine: its last bits depend on how it was added up."""
 

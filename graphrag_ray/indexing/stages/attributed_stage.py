@@ -60,6 +60,7 @@ from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.reports.report_context import shown_content
 from graphrag_ray.reports.report_dialogue import full_content
 from graphrag_ray.reports.schedule import ReportsAlone, Schedule
+from graphrag_ray.search.vectors import unit
 from graphrag_ray.settings.index_settings import Attributed, Communities
 from graphrag_ray.store.parts import Part, read_part, read_table, write_parts
 
@@ -215,7 +216,7 @@ class _Graph:
                 with TemporaryFile() as file:
                     found = np.memmap(file, np.float32, "w+", shape=shape)
             at = np.searchsorted(self.integers.node_keys, prefixes_of(table["id"]))
-            found[at] = column.flatten().to_numpy().reshape(len(table), -1)
+            found[at] = unit(column.flatten().to_numpy().reshape(len(table), -1))
         return np.zeros((self.integers.n_nodes, 1), np.float32) if found is None else found
 
     def _write_level(self, asking: ReportWork, so_far: _Levels, layout: Layout) -> None:
@@ -274,7 +275,7 @@ class _Graph:
             sums = np.zeros_like(vectors)
             np.add.at(sums, level.cluster[members], below[members])
             vectors[lacking] = sums[lacking]
-        return vectors
+        return unit(vectors)
 
     def _stored(self, asking: ReportWork, so_far: _Levels, keys: Sequence[npt.NDArray[np.uint64]]) -> Result:
         run, graph = self.run, self.integers
