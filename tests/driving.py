@@ -10,10 +10,11 @@ import quicktok
 import toy_model
 
 from graphrag_ray.base import schema
+from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Dialogue, Reply, Request
 from graphrag_ray.engine.drive import run
-from graphrag_ray.query.method import Dialogues, Given, Hit, Need, Notice, Ran, Rows, Search
+from graphrag_ray.query.method import Dialogues, Given, Hit, LevelSearch, Need, Notice, Ran, Rows, Search
 from graphrag_ray.settings.prompts import load_prompts
 from graphrag_ray.settings.settings_file import parse_settings
 
@@ -67,6 +68,14 @@ class Snapshot:
             among = None if need.among is None else set(need.among)
             ids = [id_ for id_ in self.find(need) if among is None or id_ in among][: need.k]
             return [Hit(id_, 1 / (1 + n)) for n, id_ in enumerate(ids)]
+        if isinstance(need, LevelSearch):
+            kind = HIERARCHIES[need.hierarchy]
+            searches = [Search(kind.over, "vector", need.text, need.k)]
+            levels = sorted({row["level"] for row in self.tables.get(kind.reports_table, [])}, reverse=True)
+            for level in levels:
+                ids = [row["id"] for row in self.tables[kind.reports_table] if row["level"] == level]
+                searches.append(Search(kind.reports, "vector", need.text, need.k, ids))
+            return [self._met(search) for search in searches]
         if isinstance(need, Notice):
             return None
         assert isinstance(need, Dialogues)
