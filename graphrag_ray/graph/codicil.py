@@ -81,5 +81,5 @@ def _strongest(node: Ints, strength: Floats, n: int) -> Ints:
     order = np.lexsort((-np.round(strength, 6), node))  # stable
     first = np.concatenate([[0], np.cumsum(degree)])[node[order]]
     stays = np.arange(len(order)) - first < np.ceil(np.sqrt(degree))[node[order]]
-    found: Ints = order[stays].astype(np.int64)
-    return found
+    strongest: Ints = order[stays]
+    return strongest

@@ -5,6 +5,9 @@ k-means, and each row is compared with the members of the `PROBED` cells whose c
 (the inverted file of Jégou, Douze and Schmid 2011, without their codes), all as matrix products. A cell
 that has more than `LARGE` times its share is read through a window of neighbouring row numbers, so that
 N vectors cost N * PROBED * LARGE * sqrt(N) products at most, even if all are the same.
+
+100,000 vectors of 256 dimensions about 1,000 to 5,000 centres of very unequal popularity: recall of the 8
+nearest .95 to .97, 15 seconds of CPU. Of vectors about no centre, far from all others, more is missed.
 """
 
 from __future__ import annotations
@@ -24,15 +27,15 @@ Keys = npt.NDArray[np.signedinteger[Any]]
 
 EXACT_ROWS = 20_000
 """So many rows are compared each with each."""
-PROBED = 16
+PROBED = 20
 """Cells in which a row looks for its neighbours."""
 LARGE = 8
 """A cell with more than so many times sqrt(N) rows is not searched as a whole."""
 _DIGITS = 10_000  # cosines have four
 _BLOCK = 1 << 22  # cosines held at a time
-_OF_SAMPLE = 48  # rows a cell that k-means sees
+_OF_SAMPLE = 64  # rows a cell that k-means sees
 _SAMPLE = 100_000  # rows in all that it sees
-_ROUNDS = 6
+_ROUNDS = 8
 _SEED = 20_130
 
 

@@ -13,7 +13,6 @@ import toy_model
 from world import DEEP, TOWN, Built, World, chain, everything, expected_entities, expected_relationships
 
 from graphrag_ray.base.errors import LevelNotFound
-from graphrag_ray.base.records import SECTIONS
 from graphrag_ray.base.schema import TABLES
 
 TABLE_OF = {
@@ -55,7 +54,7 @@ def test_one_description_passes_through_and_several_are_summarised(world: World,
 
 
 def test_every_table_has_its_schema(world: World, built: Built):
-    world.take(built(TOWN, claims={"enabled": True}))
+    world.take(built(TOWN, claims={"enabled": True}, hierarchies=("leiden", "attributed")))
     opened = world.open()
     for name, schema in TABLES.items():
         table = opened.table(name)
@@ -143,8 +142,9 @@ def test_every_community_has_a_report_and_every_reference_resolves(world: World)
     world.index(claims={"enabled": True}, **DEEP)
     reports = world.table("community_reports")
     assert [r["community"] for r in reports] == [c["community"] for c in world.table("communities")]
-    ids = {s: {row["id"] for row in world.table(TABLE_OF[s])} for s in SECTIONS}
-    numbers = {s: {row["human_readable_id"]: row["id"] for row in world.table(TABLE_OF[s])} for s in SECTIONS}
+    rows = {section: world.table(table) for section, table in TABLE_OF.items()}
+    ids = {section: {row["id"] for row in own} for section, own in rows.items()}
+    numbers = {section: {row["human_readable_id"]: row["id"] for row in own} for section, own in rows.items()}
     for r in reports:
         assert r["references"], "the toy model cites in every report"
         assert all(c["id"] in ids[c["section"]] for c in r["references"])

@@ -166,8 +166,8 @@ def test_what_a_run_changed_is_told_and_counted_right(world: World, monkeypatch:
     done = world.index()
     after, told = everything(world.open()), done.manifest.run["changes"]
     for name, (_, columns) in COMPARED.items():
-        old = {r["id"]: [r[c] for c in columns] for r in before[name]}
-        new = {r["id"]: [r[c] for c in columns] for r in after[name]}
+        old = {r["id"]: [r[c] for c in columns] for r in before.get(name, [])}
+        new = {r["id"]: [r[c] for c in columns] for r in after.get(name, [])}
         both = old.keys() & new.keys()
         changed = sum(old[i] != new[i] for i in both)
         assert told[name] == {
