@@ -1,0 +1,453 @@
+"""The compiled loops of `chnsw`: how levels of proximity graphs are searched and built.
+
+A vector is whole numbers: codes of eight bits, by which the graph is walked, and the rest of eight more, by
+which what was found is put in order. Sums of whole numbers are exact, so every machine finds and builds the
+same. Vectors of all levels stand one behind the other, each level's in the order of ids; a node is its place
+there. Links and down-links are places too. None is followed that leads out of its level, whatever a file
+says.
+
+Compiled by numba, since the graphs of C++ libraries (usearch, faiss) trust the file that they read, and do
+not lead from one to the next. This module needs numba; `chnsw` does without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+Codes = npt.NDArray[np.int8]
+Wanted = npt.NDArray[np.int16]
+Places = npt.NDArray[np.int32]
+Ints = npt.NDArray[np.int64]
+
+ENTRIES = 5
+"""A level is entered at the down-links of so many of the nearest above it."""
+SAMPLE = 64
+"""Without any, at the nearest of so many nodes."""
+
+_AHEAD = 6
+_LINE = 64
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _compiled(function: _F) -> _F:
+    options = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
+    try:
+        found: _F = numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # there is nowhere to keep what was compiled
+        found = numba.njit(**options)(function)
+    return found
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _fetch(typing_context: Any, array: Any, at: Any) -> Any:
+    """Tells the processor that array[at] will be read. It may lie anywhere: nothing is read now."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        own = context.make_array(signature.args[0])(context, builder, arguments[0])
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        call = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        place = builder.bitcast(builder.gep(own.data, [arguments[1]]), byte)
+        builder.call(call, [place, number(0), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return numba.types.void(array, at), generate
+
+
+@_compiled
+def _product(wanted: Any, codes: Any, place: Any) -> Any:
+    row = codes[place]
+    total = np.int32(0)
+    for j in range(len(row)):
+        total += np.int32(np.int32(wanted[j]) * np.int32(row[j]))
+    return total
+
+
+@_compiled
+def _key(score: Any, place: Any) -> Any:
+    """Rises where the score falls; of equal scores, with the place. Its last bit: its links were followed."""
+    return (-np.int64(score) << 32) | (np.int64(place) << 1)
+
+
+@_compiled
+def _score(key: Any) -> Any:
+    return -(key >> 32)
+
+
+@_compiled
+def _place(key: Any) -> Any:
+    return (key & 0xFFFFFFFF) >> 1
+
+
+@_compiled
+def _put(keys: Any, n: Any, key: Any) -> Any:
+    """Puts a key among n sorted ones, of which the last gives way where there is no room. Returns where."""
+    left, right = 0, n
+    while left < right:
+        middle = (left + right) >> 1
+        if keys[middle] < key:
+            left = middle + 1
+        else:
+            right = middle
+    if left == len(keys):
+        return left
+    for i in range(min(n, len(keys) - 1), left, -1):
+        keys[i] = keys[i - 1]
+    keys[left] = key
+    return left
+
+
+@_compiled
+def _new(seen: Any, place: Any) -> Any:
+    """Whether a place is not yet in a table of places, which it is then."""
+    mask = len(seen) - 1
+    at = (place * 0x9E3779B1 >> 7) & mask
+    while seen[at] >= 0:
+        if seen[at] == place:
+            return False
+        at = (at + 1) & mask
+    seen[at] = place
+    return True
+
+
+@_compiled
+def _larger(seen: Any) -> Any:
+    found = np.full(2 * len(seen), -1, np.int32)
+    for place in seen:
+        if place >= 0:
+            _new(found, np.int64(place))
+    return found
+
+
+@_compiled
+def _enter(wanted: Any, codes: Any, start: Any, end: Any, entries: Any, seen: Any, keys: Any) -> Any:
+    """Begins with the entries that lie inside, or with the nearest of a sample. Returns how many."""
+    n = 0
+    for entry in entries:
+        if start <= entry < end and _new(seen, np.int64(entry)):
+            _put(keys, n, _key(_product(wanted, codes, entry), entry))
+            n = min(n + 1, len(keys))
+    if n == 0:
+        step = max(1, (end - start) // SAMPLE)
+        for place in range(start, end, step):
+            if _new(seen, np.int64(place)):
+                key = _key(_product(wanted, codes, place), place)
+                if n < len(keys) or key < keys[n - 1]:
+                    _put(keys, n, key)
+                    n = min(n + 1, len(keys))
+    return n
+
+
+@_compiled
+def _fetch_row(flat: Any, begin: Any, length: Any, step: Any) -> None:
+    for j in range(0, length, step):
+        _fetch(flat, begin + j)
+
+
+@_compiled
+def _fresh(row: Any, start: Any, end: Any, seen: Any, found: Any) -> Any:
+    """Those of a node's links that were not yet seen. Returns how many."""
+    n = 0
+    for i in range(len(row)):
+        to = np.int64(row[i])
+        if to < start or to >= end:
+            break
+        if _new(seen, to):
+            found[n] = to
+            n += 1
+    return n
+
+
+@_compiled
+def _weigh(wanted: Any, codes: Any, nodes: Any, n_nodes: Any, keys: Any, n: Any) -> Any:
+    """Puts nodes among n keys. Returns how many these are then, and the first place that changed."""
+    flat, width, first = codes.reshape(-1), codes.shape[1], len(keys)
+    for i in range(min(_AHEAD, n_nodes)):
+        _fetch_row(flat, nodes[i] * width, width, _LINE)
+    for i in range(n_nodes):
+        if i + _AHEAD < n_nodes:
+            _fetch_row(flat, nodes[i + _AHEAD] * width, width, _LINE)
+        key = _key(_product(wanted, codes, nodes[i]), nodes[i])
+        if n < len(keys) or key < keys[n - 1]:
+            first = min(first, _put(keys, n, key))
+            n = min(n + 1, len(keys))
+    return n, first
+
+
+@_compiled
+def _walk(
+    wanted: Any, codes: Any, start: Any, end: Any, links: Any, first: Any, entries: Any, keys: Any
+) -> Any:
+    """Fills keys with the nearest nodes of a level, from the entries on. Returns how many.
+
+    start, end: the places of the level; links: [linked nodes, links], of which the level's begin at `first`
+    """
+    size, per_node = 1024, links.shape[1]
+    while size < 32 * len(keys):
+        size *= 2
+    seen, near = np.full(size, -1, np.int32), np.empty(per_node, np.int64)
+    n = _enter(wanted, codes, start, end, entries, seen, keys)
+    n_seen, at = 2 * SAMPLE + len(entries), 0
+    while at < n:
+        if keys[at] & 1:
+            at += 1
+            continue
+        row = links[first + _place(keys[at]) - start]
+        keys[at] |= 1
+        while 2 * (n_seen + per_node) > len(seen):
+            seen = _larger(seen)
+        n_near = _fresh(row, start, end, seen, near)
+        n_seen += n_near
+        n, changed = _weigh(wanted, codes, near, n_near, keys, n)
+        at = min(at + 1, changed)
+        if at < n:
+            _fetch_row(links.reshape(-1), (first + _place(keys[at]) - start) * per_node, per_node, _LINE // 4)
+    return n
+
+
+@_compiled
+def _keep(scores: Any, places: Any, n: Any, score: Any, place: Any) -> Any:
+    """Puts a node among the n best so far, highest score first, of equal ones the first place."""
+    k = len(scores)
+    if n == k and (score < scores[k - 1] or (score == scores[k - 1] and place > places[k - 1])):
+        return n
+    n = min(n + 1, k)
+    i = n - 1
+    while i > 0 and (scores[i - 1] < score or (scores[i - 1] == score and places[i - 1] > place)):
+        scores[i], places[i] = scores[i - 1], places[i - 1]
+        i -= 1
+    scores[i], places[i] = score, place
+    return n
+
+
+@_compiled
+def _all(
+    wanted: Any, most: Any, codes: Any, rest: Any, start: Any, end: Any, scores: Any, places: Any
+) -> Any:
+    """The best of a level, from all of it. most: that the rest of a vector can add to its score."""
+    n, k = 0, len(scores)
+    for place in range(start, end):
+        coarse = np.int64(_product(wanted, codes, place)) * 256
+        if n < k or coarse + most >= scores[k - 1]:
+            n = _keep(scores, places, n, coarse + _product(wanted, rest, place), place)
+    return n
+
+
+@_compiled
+def _exactly(wanted: Any, most: Any, rest: Any, keys: Any, n_keys: Any, scores: Any, places: Any) -> Any:
+    """The best of those that were walked to."""
+    n, k = 0, len(scores)
+    for i in range(n_keys):
+        coarse = _score(keys[i]) * 256
+        if n == k and coarse + most < scores[k - 1]:
+            break
+        place = _place(keys[i])
+        n = _keep(scores, places, n, coarse + _product(wanted, rest, place), place)
+    return n
+
+
+@_compiled
+def _most(wanted: Any) -> Any:
+    total = np.int64(0)
+    for number in wanted:
+        total += abs(np.int64(number))
+    return 128 * total
+
+
+@_compiled
+def descend(
+    wanted: Any,
+    codes: Any,
+    rest: Any,
+    links: Any,
+    down: Any,
+    starts: Any,
+    firsts: Any,
+    ef: Any,
+    scores: Any,
+    places: Any,
+    counts: Any,
+) -> None:
+    """The nearest nodes of every level, from the last one down.
+
+    wanted: [width] int16; codes, rest: [nodes, width] int8; links: [linked nodes, links] int32, -1 behind the
+    last; down: [nodes] int32; starts: [levels + 1] where levels begin; firsts: [levels] where their links
+    begin, -1 for one of which all nodes are looked at; scores, places: [levels, wanted] are filled; counts:
+    [levels] is filled with how many were found
+    """
+    most = _most(wanted)
+    keys = np.empty(max(ef, ENTRIES), np.int64)
+    entries = np.full(ENTRIES, -1, np.int64)
+    for level in range(len(starts) - 2, -1, -1):
+        start, end = starts[level], starts[level + 1]
+        if firsts[level] < 0 or end - start <= len(keys):
+            n = _all(wanted, most, codes, rest, start, end, scores[level], places[level])
+        else:
+            n = _walk(wanted, codes, start, end, links, firsts[level], entries, keys)
+            n = _exactly(wanted, most, rest, keys, n, scores[level], places[level])
+        counts[level] = n
+        for i in range(ENTRIES):
+            entries[i] = down[places[level, i]] if i < min(n, places.shape[1]) else -1
+
+
+@_compiled
+def descend_each(
+    wanted: Any,
+    codes: Any,
+    rest: Any,
+    links: Any,
+    down: Any,
+    starts: Any,
+    firsts: Any,
+    ef: Any,
+    scores: Any,
+    places: Any,
+    counts: Any,
+) -> None:
+    """The same for many: wanted, scores, places and counts have one dimension more, which is the first."""
+    for i in range(len(wanted)):
+        descend(wanted[i], codes, rest, links, down, starts, firsts, ef, scores[i], places[i], counts[i])
+
+
+@_compiled
+def _chosen(codes: Any, node: Any, keys: Any, n: Any, least: Any, chosen: Any) -> Any:
+    """Which of n sorted candidates a node is linked to: those nearer to it than to any that was chosen
+    before, then the nearest of the others until there are `least`. Returns how many, at most the length of
+    `chosen`.
+    """
+    own = _product(codes[node], codes, node)
+    taken = np.zeros(n, np.bool_)
+    kept = 0
+    twin = False
+    for i in range(n):
+        if kept == len(chosen):
+            break
+        place, score = _place(keys[i]), _score(keys[i])
+        if score >= own:  # Nothing is nearer than that; such may be very many, and lead nowhere else.
+            if twin:
+                continue
+            twin = True
+            taken[i] = True
+            chosen[kept] = place
+            kept += 1
+            continue
+        apart = True
+        for j in range(kept):
+            of = _product(codes[place], codes, chosen[j])
+            if of > score:
+                apart = False
+                break
+        if apart:
+            taken[i] = True
+            chosen[kept] = place
+            kept += 1
+    for i in range(n):
+        if kept >= least:
+            break
+        if not taken[i]:
+            chosen[kept] = _place(keys[i])
+            kept += 1
+    return kept
+
+
+@_compiled
+def _link(
+    codes: Any, links: Any, start: Any, first: Any, node: Any, to: Any, keys: Any, chosen: Any, least: Any
+) -> None:
+    """Links a node to another. Where it has no room left, some of its links are given up, which makes room
+    for several."""
+    row = links[first + node - start]
+    for i in range(len(row)):
+        if row[i] < 0:
+            row[i] = to
+            return
+    n = 0
+    for i in range(len(row)):
+        _put(keys, n, _key(_product(codes[node], codes, row[i]), row[i]))
+        n += 1
+    _put(keys, n, _key(_product(codes[node], codes, to), to))
+    n += 1
+    kept = _chosen(codes, node, keys, n, least, chosen)
+    for i in range(len(row)):
+        row[i] = chosen[i] if i < kept else -1
+
+
+@_compiled
+def build_level(
+    level: Any,
+    codes: Any,
+    rest: Any,
+    links: Any,
+    down: Any,
+    starts: Any,
+    firsts: Any,
+    m: Any,
+    ef: Any,
+) -> None:
+    """Links the nodes of a level one by one, and those of the level above down to it.
+
+    All levels above are built. links and down are filled, else as for `descend`.
+    """
+    start, end, last = starts[level], starts[level + 1], len(starts) - 2
+    wanted = np.empty(codes.shape[1], np.int16)
+    above = starts[level + 1 :]
+    scores = np.empty((len(above) - 1, ENTRIES), np.int64)
+    places = np.zeros((len(above) - 1, ENTRIES), np.int64)
+    counts = np.zeros(max(1, len(above) - 1), np.int64)
+    entries = np.full(ENTRIES, -1, np.int64)
+    keys = np.empty(ef, np.int64)
+    row_keys = np.empty(links.shape[1] + 1, np.int64)
+    mine, theirs = np.empty(m, np.int64), np.empty(m + m // 2, np.int64)
+    nearest = np.full(starts[min(level + 2, last + 1)] - end, -(1 << 62), np.int64)
+    for node in range(start, end):
+        wanted[:] = codes[node]
+        n_above = 0
+        if level < last:
+            descend(
+                wanted, codes, rest, links, down, above, firsts[level + 1 :], ENTRIES, scores, places, counts
+            )
+            n_above = counts[0]
+        for i in range(ENTRIES):
+            entries[i] = down[places[0, i]] if i < n_above else -1
+        for i in range(n_above):
+            if scores[0, i] > nearest[places[0, i] - end]:
+                nearest[places[0, i] - end] = scores[0, i]
+                down[places[0, i]] = node
+        if node == start:
+            continue
+        n = _walk(wanted, codes, start, node, links, firsts[level], entries, keys)
+        n = _chosen(codes, node, keys, n, m, mine)
+        for i in range(n):
+            links[firsts[level] + node - start, i] = mine[i]
+        for i in range(n):
+            _link(codes, links, start, firsts[level], mine[i], node, row_keys, theirs, m)
+
+
+@_compiled
+def link_down(
+    level: Any, codes: Any, rest: Any, links: Any, down: Any, starts: Any, firsts: Any, ef: Any
+) -> None:
+    """Links each node above a level, which has links, to its nearest in it."""
+    start, end = starts[level], starts[level + 1]
+    wanted = np.empty(codes.shape[1], np.int16)
+    keys = np.empty(ef, np.int64)
+    entries = np.full(ENTRIES, -1, np.int64)
+    for node in range(end, starts[level + 2]):
+        wanted[:] = codes[node]
+        entries[:] = -1
+        entries[0] = down[node]
+        if firsts[level + 1] >= 0:
+            for i in range(ENTRIES - 1):
+                to = np.int64(links[firsts[level + 1] + node - end, i])
+                if to >= 0:
+                    entries[i + 1] = down[to]
+        if _walk(wanted, codes, start, end, links, firsts[level], entries, keys) > 0:
+            down[node] = _place(keys[0])
