@@ -23,19 +23,20 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
-import numpy as np
-import pyarrow.parquet as pq
+import numpy as np  # noqa: E402
+import pyarrow.parquet as pq  # noqa: E402
 
-from graphrag_ray.search import chnsw
-from graphrag_ray.search.mapped_arrays import InMemory
-from graphrag_ray.search.vectors import unit
+from graphrag_ray.search import chnsw  # noqa: E402
+from graphrag_ray.search.mapped_arrays import InMemory  # noqa: E402
+from graphrag_ray.search.vectors import unit  # noqa: E402
 
 K = 5
 EFS = (5, 8, 12, 20, 40, 80, 160, 400)
@@ -105,7 +106,7 @@ def grouped(nodes: np.ndarray, of_each: int, rng: Any) -> np.ndarray:
     order = np.argsort(cell_of, kind="stable")
     bounds = np.searchsorted(cell_of[order], np.arange(len(cells) + 1))
     found = []
-    for start, end in zip(bounds[:-1], bounds[1:], strict=True):
+    for start, end in pairwise(bounds):
         rows = nodes[order[start:end]]
         centres = rows[rng.choice(len(rows), -(-len(rows) // of_each), replace=False)]
         for _ in range(2 if len(rows) else 0):
@@ -127,30 +128,22 @@ def levels_of(nodes: np.ndarray, most: int, rng: Any) -> list[np.ndarray]:
 
 def by_chnsw(levels: Sequence[np.ndarray], questions: np.ndarray, given: argparse.Namespace) -> list[Way]:
     starts = np.cumsum([0, *map(len, levels)])
-    ids = [
-        [f"{at:032x}" for at in range(start, end)] for start, end in zip(starts[:-1], starts[1:], strict=True)
-    ]
+    ids = [[f"{at:032x}" for at in range(start, end)] for start, end in pairwise(starts)]
     few = chnsw.build([(ids[0][:100], levels[0][:100])], exact=10)
     chnsw.read(InMemory.of(few)).places(questions, K)  # is compiled
     started = time.process_time()
     data = chnsw.build(list(zip(ids, levels, strict=True)), given.m, given.ef_build)
     took = time.process_time() - started
     index = chnsw.read(InMemory.of(data))
+    parts = [(at, at + 1) for at in np.flatnonzero(index.firsts >= 0)]
+    parts[-1:] = [(start, len(levels)) for start, _ in parts[-1:]]  # and all of those that have no links
     alone = [
-        chnsw.ChnswIndex(
-            index.source,
-            index.arrays,
-            index.dimensions,
-            index.step,
-            index.starts[at : at + 2],
-            index.firsts[at : at + 1],
-            index.links,
-        )
-        for at in range(len(levels))
+        replace(index, starts=index.starts[start : end + 1], firsts=index.firsts[start:end])
+        for start, end in parts
     ]
 
     def ask(ef: int) -> np.ndarray:
-        return index.places(questions, K, ef)[0] - starts[:-1, None]
+        return filled(index.places(questions, K, ef)[0]) - starts[:-1, None]
 
     def ask_alone(ef: int) -> np.ndarray:
         found = [filled(one.places(questions, K, ef)[0]) for one in alone]
@@ -232,9 +225,9 @@ def main() -> None:
         times: dict[str, list[float]] = {way.name: [] for way in ways}
         for at in range(ROUNDS):
             for way in ways:
-                started = time.perf_counter()
+                started = time.process_time()
                 found = way.ask(ef)
-                times[way.name].append(1000 * (time.perf_counter() - started) / len(questions))
+                times[way.name].append(1000 * (time.process_time() - started) / len(questions))
                 if not at:
                     way.recall.append(recall(found, truth))
         for way in ways:

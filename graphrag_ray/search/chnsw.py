@@ -143,7 +143,8 @@ class ChnswIndex:
     @cached_property
     def _walked(self) -> tuple[npt.NDArray[Any], ...]:
         down = self.arrays["down"].whole()
-        return self.codes, self.rest, self.links.whole(), down, self.starts, self.firsts
+        per_node, links = self.links.values.shape[1], self.links.whole().reshape(-1)
+        return self.codes.reshape(-1), self.rest.reshape(-1), links, per_node, down, self.starts, self.firsts
 
     @cached_property
     def _is_linked(self) -> bool:
@@ -191,10 +192,11 @@ def build(
     down = np.full(len(names), -1, np.int32)
     for level in reversed(range(len(levels))):
         if loops is not None and linked[level]:
-            graph = (codes, rest, links, down, starts, firsts)
-            loops.build_level(level, *graph, m, max(ef, m, loops.ENTRIES))
+            width, rows = codes.shape[1], links.reshape(-1)
+            below = rows, 2 * m, down, starts, firsts
+            loops.build_level(level, width, codes.reshape(-1), rest.reshape(-1), *below, max(ef, m))
             if level + 1 < len(levels):
-                loops.link_down(level, *graph, m)
+                loops.link_down(level, width, codes.reshape(-1), *below, max(m, loops.ENTRIES))
         elif level + 1 < len(levels) and 0 < sizes[level] <= exact:
             _link_down(level, codes, down, starts)
     return packed(

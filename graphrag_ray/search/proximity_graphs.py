@@ -37,13 +37,17 @@ _LINE = 64
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def _compiled(function: _F) -> _F:
-    options = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
+def _compiled(function: _F, **more: Any) -> _F:
+    options = {"nogil": True, "boundscheck": False, "error_model": "numpy"} | more
     try:
         found: _F = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # there is nowhere to keep what was compiled
         found = numba.njit(**options)(function)
     return found
+
+
+def _inlined(function: _F) -> _F:
+    return _compiled(function, forceinline=True)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -62,32 +66,33 @@ def _fetch(typing_context: Any, array: Any, at: Any) -> Any:
     return numba.types.void(array, at), generate
 
 
-@_compiled
-def _product(wanted: Any, codes: Any, place: Any) -> Any:
-    row = codes[place]
-    total = np.int32(0)
-    for j in range(len(row)):
-        total += np.int32(np.int32(wanted[j]) * np.int32(row[j]))
+@_inlined
+def _product(wanted: Any, flat: Any, place: Any) -> Any:
+    """flat: the numbers of vectors as long as the wanted one, one behind the other"""
+    width = len(wanted)
+    total, begin = np.int32(0), np.uint64(place) * np.uint64(width)
+    for j in range(width):
+        total += np.int32(np.int32(wanted[j]) * np.int32(flat[begin + np.uint64(j)]))
     return total
 
 
-@_compiled
+@_inlined
 def _key(score: Any, place: Any) -> Any:
     """Rises where the score falls; of equal scores, with the place. Its last bit: its links were followed."""
     return (-np.int64(score) << 32) | (np.int64(place) << 1)
 
 
-@_compiled
+@_inlined
 def _score(key: Any) -> Any:
     return -(key >> 32)
 
 
-@_compiled
+@_inlined
 def _place(key: Any) -> Any:
     return (key & 0xFFFFFFFF) >> 1
 
 
-@_compiled
+@_inlined
 def _put(keys: Any, n: Any, key: Any) -> Any:
     """Puts a key among n sorted ones, of which the last gives way where there is no room. Returns where."""
     left, right = 0, n
@@ -105,7 +110,7 @@ def _put(keys: Any, n: Any, key: Any) -> Any:
     return left
 
 
-@_compiled
+@_inlined
 def _new(seen: Any, place: Any) -> Any:
     """Whether a place is not yet in a table of places, which it is then."""
     mask = len(seen) - 1
@@ -132,32 +137,29 @@ def _enter(wanted: Any, codes: Any, start: Any, end: Any, entries: Any, seen: An
     """Begins with the entries that lie inside, or with the nearest of a sample. Returns how many."""
     n = 0
     for entry in entries:
-        if start <= entry < end and _new(seen, np.int64(entry)):
+        if start <= entry < end and _new(seen, entry):
             _put(keys, n, _key(_product(wanted, codes, entry), entry))
             n = min(n + 1, len(keys))
     if n == 0:
-        step = max(1, (end - start) // SAMPLE)
-        for place in range(start, end, step):
-            if _new(seen, np.int64(place)):
-                key = _key(_product(wanted, codes, place), place)
-                if n < len(keys) or key < keys[n - 1]:
-                    _put(keys, n, key)
-                    n = min(n + 1, len(keys))
+        for place in range(start, end, max(1, (end - start) // SAMPLE)):
+            _new(seen, place)
+            _put(keys, n, _key(_product(wanted, codes, place), place))
+            n = min(n + 1, len(keys))
     return n
 
 
-@_compiled
-def _fetch_row(flat: Any, begin: Any, length: Any, step: Any) -> None:
-    for j in range(0, length, step):
-        _fetch(flat, begin + j)
+@_inlined
+def _fetch_row(flat: Any, row: Any, length: Any, step: Any) -> None:
+    for at in range(row * length, (row + 1) * length, step):
+        _fetch(flat, at)
 
 
 @_compiled
-def _fresh(row: Any, start: Any, end: Any, seen: Any, found: Any) -> Any:
+def _fresh(links: Any, row: Any, per_node: Any, start: Any, end: Any, seen: Any, found: Any) -> Any:
     """Those of a node's links that were not yet seen. Returns how many."""
     n = 0
-    for i in range(len(row)):
-        to = np.int64(row[i])
+    for at in range(row * per_node, (row + 1) * per_node):
+        to = np.int64(links[at])
         if to < start or to >= end:
             break
         if _new(seen, to):
@@ -169,12 +171,12 @@ def _fresh(row: Any, start: Any, end: Any, seen: Any, found: Any) -> Any:
 @_compiled
 def _weigh(wanted: Any, codes: Any, nodes: Any, n_nodes: Any, keys: Any, n: Any) -> Any:
     """Puts nodes among n keys. Returns how many these are then, and the first place that changed."""
-    flat, width, first = codes.reshape(-1), codes.shape[1], len(keys)
+    width, first = len(wanted), len(keys)
     for i in range(min(_AHEAD, n_nodes)):
-        _fetch_row(flat, nodes[i] * width, width, _LINE)
+        _fetch_row(codes, nodes[i], width, _LINE)
     for i in range(n_nodes):
         if i + _AHEAD < n_nodes:
-            _fetch_row(flat, nodes[i + _AHEAD] * width, width, _LINE)
+            _fetch_row(codes, nodes[i + _AHEAD], width, _LINE)
         key = _key(_product(wanted, codes, nodes[i]), nodes[i])
         if n < len(keys) or key < keys[n - 1]:
             first = min(first, _put(keys, n, key))
@@ -184,13 +186,22 @@ def _weigh(wanted: Any, codes: Any, nodes: Any, n_nodes: Any, keys: Any, n: Any)
 
 @_compiled
 def _walk(
-    wanted: Any, codes: Any, start: Any, end: Any, links: Any, first: Any, entries: Any, keys: Any
+    wanted: Any,
+    codes: Any,
+    start: Any,
+    end: Any,
+    links: Any,
+    per_node: Any,
+    first: Any,
+    entries: Any,
+    keys: Any,
 ) -> Any:
     """Fills keys with the nearest nodes of a level, from the entries on. Returns how many.
 
-    start, end: the places of the level; links: [linked nodes, links], of which the level's begin at `first`
+    start, end: the places of the level; links: of which `per_node` are each node's, and the level's begin
+    at those of the `first` node
     """
-    size, per_node = 1024, links.shape[1]
+    size = 1024
     while size < 32 * len(keys):
         size *= 2
     seen, near = np.full(size, -1, np.int32), np.empty(per_node, np.int64)
@@ -200,16 +211,16 @@ def _walk(
         if keys[at] & 1:
             at += 1
             continue
-        row = links[first + _place(keys[at]) - start]
+        row = first + _place(keys[at]) - start
         keys[at] |= 1
         while 2 * (n_seen + per_node) > len(seen):
             seen = _larger(seen)
-        n_near = _fresh(row, start, end, seen, near)
+        n_near = _fresh(links, row, per_node, start, end, seen, near)
         n_seen += n_near
         n, changed = _weigh(wanted, codes, near, n_near, keys, n)
         at = min(at + 1, changed)
         if at < n:
-            _fetch_row(links.reshape(-1), (first + _place(keys[at]) - start) * per_node, per_node, _LINE // 4)
+            _fetch_row(links, first + _place(keys[at]) - start, per_node, _LINE // 4)
     return n
 
 
@@ -268,6 +279,7 @@ def descend(
     codes: Any,
     rest: Any,
     links: Any,
+    per_node: Any,
     down: Any,
     starts: Any,
     firsts: Any,
@@ -278,10 +290,10 @@ def descend(
 ) -> None:
     """The nearest nodes of every level, from the last one down.
 
-    wanted: [width] int16; codes, rest: [nodes, width] int8; links: [linked nodes, links] int32, -1 behind the
-    last; down: [nodes] int32; starts: [levels + 1] where levels begin; firsts: [levels] where their links
-    begin, -1 for one of which all nodes are looked at; scores, places: [levels, wanted] are filled; counts:
-    [levels] is filled with how many were found
+    wanted: [width] int16; codes, rest: [nodes * width] int8; links: [linked nodes * per_node] int32, -1
+    behind the last; down: [nodes] int32; starts: [levels + 1] where levels begin; firsts: [levels] where
+    their links begin, -1 for one of which all nodes are looked at; scores, places: [levels, wanted] are
+    filled; counts: [levels] is filled with how many were found
     """
     most = _most(wanted)
     keys = np.empty(max(ef, ENTRIES), np.int64)
@@ -291,7 +303,7 @@ def descend(
         if firsts[level] < 0 or end - start <= len(keys):
             n = _all(wanted, most, codes, rest, start, end, scores[level], places[level])
         else:
-            n = _walk(wanted, codes, start, end, links, firsts[level], entries, keys)
+            n = _walk(wanted, codes, start, end, links, per_node, firsts[level], entries, keys)
             n = _exactly(wanted, most, rest, keys, n, scores[level], places[level])
         counts[level] = n
         for i in range(ENTRIES):
@@ -304,6 +316,7 @@ def descend_each(
     codes: Any,
     rest: Any,
     links: Any,
+    per_node: Any,
     down: Any,
     starts: Any,
     firsts: Any,
@@ -314,37 +327,37 @@ def descend_each(
 ) -> None:
     """The same for many: wanted, scores, places and counts have one dimension more, which is the first."""
     for i in range(len(wanted)):
-        descend(wanted[i], codes, rest, links, down, starts, firsts, ef, scores[i], places[i], counts[i])
+        descend(
+            wanted[i], codes, rest, links, per_node, down, starts, firsts, ef, scores[i], places[i], counts[i]
+        )
+
+
+@_inlined
+def _vector(codes: Any, width: Any, node: Any) -> Any:
+    return codes[node * width : (node + 1) * width]
 
 
 @_compiled
-def _chosen(codes: Any, node: Any, keys: Any, n: Any, least: Any, chosen: Any) -> Any:
+def _chosen(codes: Any, width: Any, node: Any, keys: Any, n: Any, least: Any, chosen: Any) -> Any:
     """Which of n sorted candidates a node is linked to: those nearer to it than to any that was chosen
     before, then the nearest of the others until there are `least`. Returns how many, at most the length of
     `chosen`.
     """
-    own = _product(codes[node], codes, node)
+    own = _product(_vector(codes, width, node), codes, node)
     taken = np.zeros(n, np.bool_)
-    kept = 0
-    twin = False
+    kept, twins = 0, 0
     for i in range(n):
         if kept == len(chosen):
             break
         place, score = _place(keys[i]), _score(keys[i])
-        if score >= own:  # Nothing is nearer than that; such may be very many, and lead nowhere else.
-            if twin:
-                continue
-            twin = True
-            taken[i] = True
-            chosen[kept] = place
-            kept += 1
-            continue
-        apart = True
-        for j in range(kept):
-            of = _product(codes[place], codes, chosen[j])
-            if of > score:
-                apart = False
-                break
+        vector, apart = _vector(codes, width, place), True
+        if score >= own:  # It is the same: one of these will do, as there may be very many, all linked alike.
+            apart, twins = twins == 0, twins + 1
+        else:
+            for j in range(kept):
+                if _product(vector, codes, chosen[j]) > score:
+                    apart = False
+                    break
         if apart:
             taken[i] = True
             chosen[kept] = place
@@ -359,23 +372,18 @@ def _chosen(codes: Any, node: Any, keys: Any, n: Any, least: Any, chosen: Any) -
 
 
 @_compiled
-def _link(
-    codes: Any, links: Any, start: Any, first: Any, node: Any, to: Any, keys: Any, chosen: Any, least: Any
-) -> None:
-    """Links a node to another. Where it has no room left, some of its links are given up, which makes room
-    for several."""
-    row = links[first + node - start]
+def _link(codes: Any, width: Any, row: Any, node: Any, to: Any, keys: Any, chosen: Any, least: Any) -> None:
+    """Links a node, whose links are `row`, to another. Where there is no room left, some links are given up,
+    which makes room for several."""
     for i in range(len(row)):
         if row[i] < 0:
             row[i] = to
             return
-    n = 0
+    vector = _vector(codes, width, node)
+    keys[0] = _key(_product(vector, codes, to), to)
     for i in range(len(row)):
-        _put(keys, n, _key(_product(codes[node], codes, row[i]), row[i]))
-        n += 1
-    _put(keys, n, _key(_product(codes[node], codes, to), to))
-    n += 1
-    kept = _chosen(codes, node, keys, n, least, chosen)
+        _put(keys, i + 1, _key(_product(vector, codes, row[i]), row[i]))
+    kept = _chosen(codes, width, node, keys, len(row) + 1, least, chosen)
     for i in range(len(row)):
         row[i] = chosen[i] if i < kept else -1
 
@@ -383,71 +391,84 @@ def _link(
 @_compiled
 def build_level(
     level: Any,
+    width: Any,
     codes: Any,
     rest: Any,
     links: Any,
+    per_node: Any,
     down: Any,
     starts: Any,
     firsts: Any,
-    m: Any,
     ef: Any,
 ) -> None:
     """Links the nodes of a level one by one, and those of the level above down to it.
 
-    All levels above are built. links and down are filled, else as for `descend`.
+    All levels above are built. A node is linked to half of `per_node`. links and down are filled, else as for
+    `descend`.
     """
-    start, end, last = starts[level], starts[level + 1], len(starts) - 2
-    wanted = np.empty(codes.shape[1], np.int16)
-    above = starts[level + 1 :]
-    scores = np.empty((len(above) - 1, ENTRIES), np.int64)
-    places = np.zeros((len(above) - 1, ENTRIES), np.int64)
-    counts = np.zeros(max(1, len(above) - 1), np.int64)
-    entries = np.full(ENTRIES, -1, np.int64)
-    keys = np.empty(ef, np.int64)
-    row_keys = np.empty(links.shape[1] + 1, np.int64)
+    start, end, first, m = starts[level], starts[level + 1], firsts[level], per_node // 2
+    above, firsts_above = starts[level + 1 :], firsts[level + 1 :]
+    n_above = len(firsts_above)
+    scores = np.zeros((max(1, n_above), ENTRIES), np.int64)
+    places, counts = np.zeros_like(scores), np.zeros(max(1, n_above), np.int64)
+    nearest = np.full(above[1] - end if n_above else 0, -(1 << 62), np.int64)
+    entries, keys = np.full(ENTRIES, -1, np.int64), np.empty(ef, np.int64)
+    row_keys = np.empty(per_node + 1, np.int64)
     mine, theirs = np.empty(m, np.int64), np.empty(m + m // 2, np.int64)
-    nearest = np.full(starts[min(level + 2, last + 1)] - end, -(1 << 62), np.int64)
+    wanted = np.empty(width, np.int16)
     for node in range(start, end):
-        wanted[:] = codes[node]
-        n_above = 0
-        if level < last:
+        wanted[:] = _vector(codes, width, node)
+        if n_above:
             descend(
-                wanted, codes, rest, links, down, above, firsts[level + 1 :], ENTRIES, scores, places, counts
+                wanted,
+                codes,
+                rest,
+                links,
+                per_node,
+                down,
+                above,
+                firsts_above,
+                ENTRIES,
+                scores,
+                places,
+                counts,
             )
-            n_above = counts[0]
-        for i in range(ENTRIES):
-            entries[i] = down[places[0, i]] if i < n_above else -1
-        for i in range(n_above):
-            if scores[0, i] > nearest[places[0, i] - end]:
-                nearest[places[0, i] - end] = scores[0, i]
-                down[places[0, i]] = node
+        for i in range(counts[0]):
+            of = places[0, i]
+            entries[i] = down[of]
+            if scores[0, i] > nearest[of - end]:
+                nearest[of - end], down[of] = scores[0, i], node
         if node == start:
             continue
-        n = _walk(wanted, codes, start, node, links, firsts[level], entries, keys)
-        n = _chosen(codes, node, keys, n, m, mine)
+        n = _walk(wanted, codes, start, node, links, per_node, first, entries, keys)
+        n = _chosen(codes, width, node, keys, n, m, mine)
+        links[(first + node - start) * per_node : (first + node - start) * per_node + n] = mine[:n]
         for i in range(n):
-            links[firsts[level] + node - start, i] = mine[i]
-        for i in range(n):
-            _link(codes, links, start, firsts[level], mine[i], node, row_keys, theirs, m)
+            row = _vector(links, per_node, first + mine[i] - start)
+            _link(codes, width, row, mine[i], node, row_keys, theirs, m)
 
 
 @_compiled
 def link_down(
-    level: Any, codes: Any, rest: Any, links: Any, down: Any, starts: Any, firsts: Any, ef: Any
+    level: Any,
+    width: Any,
+    codes: Any,
+    links: Any,
+    per_node: Any,
+    down: Any,
+    starts: Any,
+    firsts: Any,
+    ef: Any,
 ) -> None:
     """Links each node above a level, which has links, to its nearest in it."""
-    start, end = starts[level], starts[level + 1]
-    wanted = np.empty(codes.shape[1], np.int16)
-    keys = np.empty(ef, np.int64)
-    entries = np.full(ENTRIES, -1, np.int64)
+    start, end, first = starts[level], starts[level + 1], firsts[level + 1]
+    wanted, keys, entries = np.empty(width, np.int16), np.empty(ef, np.int64), np.empty(ENTRIES, np.int64)
     for node in range(end, starts[level + 2]):
-        wanted[:] = codes[node]
-        entries[:] = -1
-        entries[0] = down[node]
-        if firsts[level + 1] >= 0:
-            for i in range(ENTRIES - 1):
-                to = np.int64(links[firsts[level + 1] + node - end, i])
-                if to >= 0:
-                    entries[i + 1] = down[to]
-        if _walk(wanted, codes, start, end, links, firsts[level], entries, keys) > 0:
-            down[node] = _place(keys[0])
+        wanted[:] = _vector(codes, width, node)
+        entries[:] = down[node]
+        for i in range(min(per_node, ENTRIES - 1) if first >= 0 else 0):
+            to = links[(first + node - end) * per_node + i]
+            if to >= 0:
+                entries[i] = down[to]
+        _walk(wanted, codes, start, end, links, per_node, firsts[level], entries, keys)
+        down[node] = _place(keys[0])
