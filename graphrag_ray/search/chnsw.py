@@ -52,7 +52,7 @@ _ROWS_AT_ONCE = 16_384
 _WIDTH = 64
 _MOST_LINKS = 1 << 16
 _MOST_DIMENSIONS = 1 << 16
-_PEAK, _FINEST = 127, 8191
+_PEAK, _FINEST = 127, 32_767
 _TYPES = {"shape": "<i8", "step": "<f4", "starts": "<i8", "linked": "|u1", "high": "<u8", "low": "<u8"}
 _TYPES |= {"codes": "|i1", "rest": "|i1", "down": "<i4", "links": "<i4"}
 
@@ -81,7 +81,8 @@ class ChnswIndex:
 
     def nearest(self, wanted: Floats, k: int, ef: int = EF) -> list[list[Found]]:
         """Of each level, level 0 first: the k nodes whose vectors have the least angle to the wanted one, and
-        their cosines, to some 1e-5. Best first, equal ones in the order of their ids.
+        their cosines, to 1e-5 or so, to 3e-4 where some have a far larger number than others. Best first,
+        equal ones in the order of their ids.
 
         wanted: [dimensions], of any length; ef: with more, more of the nearest are found, in more time.
         Levels without links, and those of up to ef nodes, are exact. Raises ValueError for other dimensions.
@@ -198,7 +199,7 @@ def build(
             if level + 1 < len(levels):
                 loops.link_down(level, width, codes.reshape(-1), *below, max(m, loops.ENTRIES))
         elif level + 1 < len(levels) and 0 < sizes[level] <= exact:
-            _link_down(level, codes, down, starts)
+            _link_down(level, codes, rest, down, starts)
     return packed(
         {
             "shape": np.array([dimensions, 2 * m], np.int64),
@@ -294,10 +295,20 @@ def _products(codes: npt.NDArray[np.int8], rest: npt.NDArray[np.int8], wanted: n
     return found
 
 
-def _link_down(level: int, codes: npt.NDArray[np.int8], down: npt.NDArray[np.int32], starts: Ints) -> None:
+def _link_down(
+    level: int,
+    codes: npt.NDArray[np.int8],
+    rest: npt.NDArray[np.int8],
+    down: npt.NDArray[np.int32],
+    starts: Ints,
+) -> None:
     """Links each node above a level to its nearest in it, of which all nodes are looked at."""
+
+    def whole(part: slice) -> _Exact:
+        return 256 * codes[part].astype(np.float64) + rest[part]
+
     start, end, above = (int(at) for at in starts[level : level + 3])
-    own = codes[start:end].astype(np.float64).T
+    own = whole(slice(start, end)).T
     for at in range(end, above, _ROWS_AT_ONCE):
         part = slice(at, min(at + _ROWS_AT_ONCE, above))
-        down[part] = start + np.argmax(codes[part].astype(np.float64) @ own, axis=1)
+        down[part] = start + np.argmax(whole(part) @ own, axis=1)
