@@ -45,7 +45,7 @@ EF = 20
 """So many nodes of a level are kept while a question walks through it."""
 EXACT = 500
 """Levels of up to so many nodes have no links."""
-MOST_NODES = 1 << 30
+MOST_NODES, MOST_LEVELS = 1 << 30, 1_000
 
 _Exact: TypeAlias = npt.NDArray[np.float64]
 _ROWS_AT_ONCE = 16_384
@@ -178,8 +178,10 @@ def build(
     if len(widths) > 1 or any(len(ids) != len(vectors) for ids, vectors in levels):
         raise ValueError("vectors of different dimensions, or not one for each id")
     dimensions = widths.pop() if widths else 1
-    if not 1 <= dimensions <= _MOST_DIMENSIONS or len(names) > MOST_NODES:
-        raise ValueError(f"{len(names)} vectors of {dimensions} dimensions are none, or too many")
+    if not 1 <= dimensions <= _MOST_DIMENSIONS or len(names) > MOST_NODES or len(levels) > MOST_LEVELS:
+        raise ValueError(
+            f"{len(names)} vectors of {dimensions} dimensions on {len(levels)} levels: too many, or none"
+        )
     sizes = [len(ids) for ids, _ in levels]
     starts = np.cumsum([0, *sizes])
     orders = [sorted(range(len(ids)), key=ids.__getitem__) for ids, _ in levels]
@@ -237,7 +239,11 @@ def read(source: ByteSource) -> ChnswIndex:
         raise source.refused("its levels do not lie one behind the other")
     lengths = {"low": n, "down": n} | dict.fromkeys(("codes", "rest"), n * _padded(dimensions))
     lengths["links"] = int((np.diff(starts) * (linked > 0)).sum()) * per_node
-    if n > MOST_NODES or any(len(arrays[name]) != length for name, length in lengths.items()):
+    if (
+        n > MOST_NODES
+        or len(linked) > MOST_LEVELS
+        or any(len(arrays[name]) != length for name, length in lengths.items())
+    ):
         raise source.refused("its arrays are of different lengths")
     # Copies: a mapped file could be changed while loops walk by them.
     levels = starts.astype(np.int64), _firsts(starts, linked)

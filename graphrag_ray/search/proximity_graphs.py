@@ -17,15 +17,9 @@ from typing import Any, TypeVar
 
 import numba
 import numpy as np
-import numpy.typing as npt
 from llvmlite import ir
 from numba.core import cgutils
 from numba.extending import intrinsic
-
-Codes = npt.NDArray[np.int8]
-Wanted = npt.NDArray[np.int16]
-Places = npt.NDArray[np.int32]
-Ints = npt.NDArray[np.int64]
 
 ENTRIES = 5
 """A level is entered at the down-links of so many of the nearest above it."""
