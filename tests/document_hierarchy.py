@@ -41,6 +41,10 @@ class DocumentHierarchy:
     reports: Result
 
     @property
+    def level(self) -> Any:
+        return np.zeros(len(self.ids), np.int64)
+
+    @property
     def results(self) -> Sequence[Result]:
         return (self.reports,)
 

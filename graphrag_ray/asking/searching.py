@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,7 +21,8 @@ from graphrag_ray.base.declarations import HIERARCHIES, SEARCHED, HierarchyKind
 from graphrag_ray.base.errors import CorruptPart, GraphRagError, UsageError
 from graphrag_ray.corpus.embedding import Embedder
 from graphrag_ray.query.method import Hit, Kind, LevelSearch, Rows, Search
-from graphrag_ray.search import earlier_shards, keyword, vectors
+from graphrag_ray.search import chnsw, earlier_shards, keyword, vectors
+from graphrag_ray.search.chnsw import ChnswIndex
 from graphrag_ray.search.id_halves import known
 from graphrag_ray.search.keyword import KeywordShard
 from graphrag_ray.search.mapped_arrays import ByteSource, InMemory
@@ -69,6 +71,15 @@ class Searcher:
                 of_level.setdefault(level, []).append(id_)
             self._levels[kind.name] = [of_level[level] for level in sorted(of_level, reverse=True)]
         return self._levels[kind.name]
+
+    def level_shards(self, hierarchy: str) -> list[ChnswIndex]:
+        """Of a snapshot with an index of a hierarchy's levels."""
+        name, store = schema.search_table(hierarchy, "levels"), self.reader.store
+        with self._opening, being_read(store, self.reader.manifest):
+            if name not in self._opened:
+                parts = self.reader.manifest.parts(name)
+                self._opened[name] = [chnsw.read(blobs.opened(store, part)) for part in parts]
+            return self._opened[name]
 
     def open_as(self, other: Searcher) -> None:
         """Open what another one has open, as far as this snapshot has it."""
@@ -164,6 +175,14 @@ class Searching:
 
     async def find_levels(self, need: LevelSearch) -> list[list[Hit]]:
         """Raises as `find`."""
+        if schema.search_table(need.hierarchy, "levels") not in self.searcher.reader.manifest.tables:
+            return await self._one_by_one(need)
+        wanted = await self._vector(need.text)
+        found = await asyncio.to_thread(_by_levels, self.searcher, need, wanted)
+        return [[Hit(id_, score) for id_, score in level] for level in found]
+
+    async def _one_by_one(self, need: LevelSearch) -> list[list[Hit]]:
+        """Level by level, where there is no index of all."""
         kind = HIERARCHIES[need.hierarchy]
         levels = await asyncio.to_thread(self.searcher.ids_by_level, kind)
         searches = [Search(kind.over, "vector", need.text, need.k)]
@@ -203,13 +222,30 @@ def _by_vector_of(searcher: Searcher, need: Search, wanted: Floats) -> list[Foun
     if not wanted.any():
         return []  # a text without a direction is near to nothing
     for shard in shards:
-        if shard.dimensions != len(wanted):
-            raise UsageError(
-                f"the embeddings of snapshot {searcher.reader.manifest.number} have {shard.dimensions} "
-                f"dimensions, and the embedding of the question has {len(wanted)}: does another model answer "
-                "now under that name? Run `graphrag-ray index` again"
-            )
+        _check_dimensions(searcher, shard.dimensions, wanted)
     return vectors.search(shards, wanted, need.k, among)
+
+
+def _by_levels(searcher: Searcher, need: LevelSearch, wanted: Floats) -> list[list[Found]]:
+    with being_read(searcher.reader.store, searcher.reader.manifest):
+        shards = searcher.level_shards(need.hierarchy)
+        if not wanted.any() or not shards:
+            return [[]]
+        for shard in shards:
+            _check_dimensions(searcher, shard.dimensions, wanted)
+        of_shards = [shard.nearest(wanted, need.k) for shard in shards]
+        of_levels = (list(chain(*level)) for level in zip(*of_shards, strict=True))
+        return [sorted(level, key=lambda f: (-f[1], f[0]))[: need.k] for level in of_levels]
+
+
+def _check_dimensions(searcher: Searcher, dimensions: int, wanted: Floats) -> None:
+    """Raises UsageError."""
+    if dimensions != len(wanted):
+        raise UsageError(
+            f"the embeddings of snapshot {searcher.reader.manifest.number} have {dimensions} "
+            f"dimensions, and the embedding of the question has {len(wanted)}: does another model answer "
+            "now under that name? Run `graphrag-ray index` again"
+        )
 
 
 def _by_keyword(searcher: Searcher, need: Search) -> list[Found]:

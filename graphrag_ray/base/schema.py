@@ -196,7 +196,7 @@ EMBEDDINGS = {
 def search_table(kind: str, by: str) -> str:
     """The table whose parts are the shards of an index for search, no parquet (`search/`).
 
-    kind: as of embeddings; by: "keyword" or "vector"
+    kind: as of embeddings; by: "keyword" or "vector". Or the name of a hierarchy, and "levels"
     """
     return f"search_{kind}_{by}"
 

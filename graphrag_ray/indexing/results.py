@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from graphrag_ray.graph.hierarchy import Ints
 from graphrag_ray.indexing.run import Result, Run
 from graphrag_ray.indexing.stages.short_ids import Numbers
 from graphrag_ray.store.parts import Part
@@ -31,6 +32,7 @@ class BuiltHierarchy(Protocol):
     """A hierarchy that a run has built. A new one is a class like this, and a function that builds it.
 
     ids       of its communities, by number in the hierarchy
+    level     of these
     reports   what writing them came to: table `reports`, with the community's `number` and `full_content`
     results   of all its stages, whose failures are the run's
     counts    what the snapshot tells of it: at least `levels`
@@ -38,6 +40,9 @@ class BuiltHierarchy(Protocol):
 
     @property
     def ids(self) -> list[str]: ...
+
+    @property
+    def level(self) -> Ints: ...
 
     @property
     def reports(self) -> Result: ...

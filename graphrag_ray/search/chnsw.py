@@ -250,12 +250,17 @@ def read(source: ByteSource) -> ChnswIndex:
     return ChnswIndex(source, arrays, dimensions, step, *levels, arrays["links"].rows(per_node))
 
 
+def has_loops() -> bool:
+    """Whether levels can be linked: numba is installed."""
+    return _loops() is not None
+
+
 @cache
 def _loops() -> ModuleType | None:
-    """None: numba is not installed."""
+    """None: numba is not installed, or has no folder where it may keep what it compiled."""
     try:
         from graphrag_ray.search import proximity_graphs
-    except ImportError:
+    except (ImportError, RuntimeError):
         return None
     return proximity_graphs
 

@@ -10,11 +10,14 @@ import pytest
 import toy_model
 from world import REJECTED, Command, World, chain, everything, model_options, prompt_of, rows_of
 
+from graphrag_ray.asking.searching import Searching
 from graphrag_ray.base.errors import LevelNotFound, SettingsError, UsageError
 from graphrag_ray.indexing.replay import keys_needed
+from graphrag_ray.indexing.stages import level_indexes
 from graphrag_ray.store.snapshots import load
 
 BOTH = ("leiden", "attributed")
+LEVELS = "search_attributed_levels"
 SMALL = {"max_size": 4, "min_communities": 2}
 
 
@@ -203,6 +206,24 @@ def test_archrag_reads_the_nearest_of_every_level_in_one_call_each(known: World)
     assert kinds[0]["Entities"] == 3 and all(1 <= kind["Themes"] <= 3 for kind in kinds[1:])
 
 
+def test_an_index_of_all_levels_finds_what_searches_level_by_level_find(
+    known: World, monkeypatch: pytest.MonkeyPatch
+):
+    def found() -> list[Any]:
+        return [
+            [(used.phase, used.records) for used in known.open().ask(text, method="archrag").contexts]
+            for text in ("What about AAX ?", "Who wrote to ABX ?", "What are the THEMES ?")
+        ]
+
+    monkeypatch.setattr(level_indexes, "LEAST_ROWS", 1)
+    known.write({"more.txt": "ZZX sleeps."})
+    known.index()
+    assert LEVELS in known.open().manifest.tables
+    together = found()
+    monkeypatch.setattr(Searching, "find_levels", Searching._one_by_one)
+    assert found() == together
+
+
 def test_an_index_that_lacks_it_is_read_by_leiden_and_says_what_to_run(world: World):
     world.write(chain(20))
     world.index()
@@ -212,6 +233,9 @@ def test_an_index_that_lacks_it_is_read_by_leiden_and_says_what_to_run(world: Wo
         world.open(query={"hierarchy": "attributed"}).ask("What about AAX ?", method="archrag")
     with pytest.raises(UsageError, match="archrag search cannot be restricted to some documents"):
         world.open().ask("What about AAX ?", method="archrag", where=["path=01.txt"])
+    world.index(embeddings={"enabled": False})
+    with pytest.raises(UsageError, match="archrag search needs embeddings of"):
+        world.open().ask("What about AAX ?", method="archrag")
     with pytest.raises(UsageError, match="archrag search has no levels"):
         world.open().ask("What about AAX ?", 0, method="archrag")
     with pytest.raises(LevelNotFound):

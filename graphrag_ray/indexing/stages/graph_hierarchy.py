@@ -50,6 +50,10 @@ class GraphHierarchy:
     results: Sequence[Result]
     counts: Mapping[str, Any]
 
+    @property
+    def level(self) -> Ints:
+        return self.layout.hierarchy.level
+
     def numbers(self, run: Run) -> dict[str, Numbers]:
         """Communities level by level."""
         ids, level = pa.array(self.ids, pa.string()), self.layout.hierarchy.level

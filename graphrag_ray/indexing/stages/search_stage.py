@@ -32,6 +32,7 @@ from graphrag_ray.indexing.stages.embedded_texts import (
     load_texts,
     written_texts,
 )
+from graphrag_ray.indexing.stages.level_indexes import level_fingerprint, level_indexes
 from graphrag_ray.search import keyword, vectors
 from graphrag_ray.search.languages import common_language
 from graphrag_ray.store import blobs
@@ -108,6 +109,7 @@ def index_for_search(run: Run, results: Results) -> Result:
                 known[shard.table][shard.made_from] = row["path"], row["bytes"]
                 failed += [_failure(shard.kind, **f) for f in row["failed"]]
         tables: dict[str, list[list[Part]]] = {name: [] for name in kinds}
+        tables |= level_indexes(run, results)
         for shard in shards:
             path, n_bytes = known[shard.table][shard.made_from]
             tables[shard.table].append([Part(path, sum(p.rows for p in shard.parts), n_bytes)])
@@ -117,6 +119,7 @@ def index_for_search(run: Run, results: Results) -> Result:
         return Result(tables, {"shards": len(shards)}, final=not failed)
 
     made_from = [texts, [i for of in ids.values() for i in of], embedded, run.settings.search]
+    made_from += level_fingerprint(results)
     return run.step("search", made_from, compute)
 
 
