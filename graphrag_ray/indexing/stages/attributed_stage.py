@@ -18,7 +18,7 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from graphrag_ray.base.declarations import HIERARCHIES
-from graphrag_ray.base.ids import community_id, report_id
+from graphrag_ray.base.ids import community_id
 from graphrag_ray.graph.attributed import (
     ClusteredLevel,
     NodesOfLevel,
@@ -46,6 +46,7 @@ from graphrag_ray.indexing.stages.communities_stage import (
     saved,
 )
 from graphrag_ray.indexing.stages.embed_stage import embed_now
+from graphrag_ray.indexing.stages.embedded_texts import Texts, ids_of_reports
 from graphrag_ray.indexing.stages.graph_hierarchy import GraphHierarchy
 from graphrag_ray.indexing.stages.reports_stage import (
     PART_ROWS,
@@ -57,8 +58,6 @@ from graphrag_ray.indexing.stages.reports_stage import (
     settled,
 )
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
-from graphrag_ray.reports.report_context import shown_content
-from graphrag_ray.reports.report_dialogue import full_content
 from graphrag_ray.reports.schedule import ReportsAlone, Schedule
 from graphrag_ray.search.vectors import unit
 from graphrag_ray.settings.index_settings import Attributed, Communities
@@ -228,13 +227,12 @@ class _Graph:
         if height:
             below = so_far.first[-1]
             children = _grouped(level.cluster, len(ids))
-            lower = {c: so_far.written.get(below + c) for c in range(len(level.cluster))}
-            there = {c: report for c, report in lower.items() if report is not None}
-            tokens = [there[c].record_tokens if c in there else None for c in range(len(level.cluster))]
+            lower = (so_far.written.get(below + c) for c in range(len(level.cluster)))
+            tokens = [report.record_tokens if report else None for report in lower]
 
             def plan() -> ReportSource:
                 schedule = ReportsAlone(children, tokens, options.context_tokens)
-                known = there, so_far.ids[-2]
+                known = (lambda c: so_far.written[below + c]), so_far.ids[-2]
                 return ReportSource(schedule, heights, ids, None, known, KIND.section)
         else:
             _, (place,) = one_hierarchy(len(level.cluster), [level.cluster], [level.packed])
@@ -258,17 +256,24 @@ class _Graph:
     def _embed_level(self, so_far: _Levels, below: Vectors) -> Vectors:
         """[clusters, dimensions] of their reports, as these are found by search; where there is none, the
         mean of the members."""
-        ids, level, first = so_far.ids[-1], so_far.levels[-1], so_far.first[-1]
-        there = [(id_, report) for c, id_ in enumerate(ids) if (report := so_far.written.get(first + c))]
-        names = [report_id(id_) for id_, _ in there]
-        found = embed_now(
-            self.run, KIND.reports, names, [shown_content(full_content(r.report)) for _, r in there]
-        )
+        run, ids, level, first = self.run, so_far.ids[-1], so_far.levels[-1], so_far.first[-1]
+        own: Spool[WrittenReport] = Spool()
+        for c in range(len(ids)):
+            if (report := so_far.written.get(first + c)) is not None:
+                own[c] = report
+        # In parts, as later stages find them: all workers embed.
+        tables = report_tables(own, np.zeros(len(ids), np.int64))
+        parts = write_parts(run.store, "level_reports", tables, max_rows=PART_ROWS)
+        report_ids = ids_of_reports(ids)
+        texts = [Texts(KIND.reports, [part], report_ids=report_ids) for part in parts]
+        order = np.argsort(keys := prefixes_of(report_ids))
         vectors = np.zeros((len(ids), below.shape[1]), np.float32)
-        for c, id_ in enumerate(ids):
-            own = found.get(report_id(id_))
-            if own is not None and len(own) == 4 * vectors.shape[1]:
-                vectors[c] = np.frombuffer(own, "<f4")
+        for part in embed_now(run, REST, texts):
+            table = read_part(run.store, part)
+            column = table["vector"].combine_chunks()
+            if column.type.list_size == vectors.shape[1]:
+                at = order[np.searchsorted(keys[order], prefixes_of(table["id"]))]
+                vectors[at] = column.flatten().to_numpy().reshape(len(table), -1)
         lacking = np.flatnonzero(~vectors.any(axis=1))
         if len(lacking):
             members = np.isin(level.cluster, lacking)

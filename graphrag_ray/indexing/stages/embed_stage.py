@@ -16,7 +16,7 @@ import pyarrow as pa
 from graphrag_ray.base import schema
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.corpus.embedding import Embedder
-from graphrag_ray.engine.executor import Tables
+from graphrag_ray.engine.executor import Tables, Written
 from graphrag_ray.engine.work import Outcome, Row, Work
 from graphrag_ray.indexing.results import Results
 from graphrag_ray.indexing.run import (
@@ -31,7 +31,6 @@ from graphrag_ray.indexing.run import (
     rows_of,
 )
 from graphrag_ray.indexing.stages.embedded_texts import (
-    TEXTS,
     Texts,
     communities_of,
     ids_of_reports,
@@ -40,6 +39,7 @@ from graphrag_ray.indexing.stages.embedded_texts import (
 )
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
+from graphrag_ray.store.parts import Part
 
 PART_ROWS = 8_192
 """Vectors in a stored part: 8 to 50 MB."""
@@ -65,31 +65,28 @@ def embed_entities(run: Run, described: Result) -> Result:
     return _embedded(run, "embed_entities", texts, {})
 
 
-def embed_now(run: Run, kind: str, ids: Sequence[str], texts: Sequence[str]) -> dict[str, bytes]:
-    """The vectors of some texts in the middle of a step, by id: little-endian float32. Those that could not
-    be embedded are not there; step `embed` tells of them, since it asks for the same."""
-    embedder = Embedder.of(run.settings)
-    rows = pa.table([ids, [kind] * len(ids), texts], schema=TEXTS)
-    if run.settings.model(embedder.call.model).provider == "offline":
-        from graphrag_ray.offline import embed_many
+def embed_now(run: Run, step: str, inputs: Sequence[Texts]) -> list[Part]:
+    """Parts with id and vector of some texts, in the middle of a step. Those that could not be embedded are
+    not there; step `embed` tells of them, since it asks for the same."""
+    names = sorted({f"embeddings_{x.kind}" for x in inputs})
+    written = _written(run, step, Embedder.of(run.settings), inputs)
+    return [part for w in written for name in names for part in w.get(name, [])]
 
-        each_ = each(rows, lambda some: embed_many([embedder.cut(t) for t in some["text"].to_pylist()]))
-        return {row["id"]: vector for row, vector in each_ if isinstance(vector, bytes)}
+
+def _written(run: Run, step: str, embedder: Embedder, inputs: Sequence[Texts]) -> Written:
     work = _work(embedder)
-    run.sweep_rows(work, _just, [rows], rows.num_rows)
-    done = (pair for batch in replayed(work, run.journal(work.name), run.store, [rows]) for pair in batch)
-    return {row["id"]: outcome.result for row, outcome in done if outcome.result}
-
-
-def _just(store: Store, rows: pa.Table) -> Iterator[pa.Table]:
-    yield rows
+    if run.settings.model(embedder.call.model).provider == "offline":
+        collect = partial(_embed_here, embedder)
+    else:
+        index = run.sweep_rows(work, load_texts, inputs, rows_of([x.parts for x in inputs]))
+        collect = partial(_collect, work, index)
+    return run.executor.map(step, collect, inputs)
 
 
 def _embedded(
     run: Run, step: str, texts: Mapping[str, Sequence[Texts]], ids: Mapping[str, list[str]]
 ) -> Result:
     options, embedder = run.settings.embeddings, Embedder.of(run.settings)
-    work = _work(embedder)
 
     def compute() -> Result:
         report_ids = {kind: ids_of_reports(of) for kind, of in ids.items()}
@@ -99,19 +96,14 @@ def _embedded(
             for x in groups
             if x.parts
         ]
-        if run.settings.model(embedder.call.model).provider == "offline":
-            collect = partial(_embed_here, embedder)
-        else:
-            index = run.sweep_rows(work, load_texts, inputs, rows_of([x.parts for x in inputs]))
-            collect = partial(_collect, work, index)
-        written = run.executor.map(step, collect, inputs)
+        written = _written(run, step, embedder, inputs)
         names = [f"embeddings_{kind}" for kind in schema.EMBEDDINGS if kind in texts]
         tables = by_input(written, *names, "failures")
         counts = {"embeddings": sum(p.rows for name in names for g in tables[name] for p in g)}
         return Result(tables, counts, not passing(run.store, tables))
 
     depends_on = [texts, [i for of in ids.values() for i in of], options, embedder]
-    return run.step(step, depends_on, compute, work.name)
+    return run.step(step, depends_on, compute, _work(embedder).name)
 
 
 def _work(embedder: Embedder) -> Work[bytes]:

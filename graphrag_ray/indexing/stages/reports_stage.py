@@ -207,8 +207,8 @@ class ReportSource:
 
     level    of each community, for people
     ids      of the communities, by number
-    below    the reports of which this level's are written, and the ids of their communities; None: those that
-             are written here
+    below    by number, the reports of which this level's are written, and the ids of their communities; None:
+             those that are written here
     section  in which reports are shown
     """
 
@@ -218,7 +218,7 @@ class ReportSource:
         level: Ints,
         ids: Sequence[str],
         earlier: EarlierReports | None = None,
-        below: tuple[Mapping[int, WrittenReport] | Spool[WrittenReport], Sequence[str]] | None = None,
+        below: tuple[Callable[[int], WrittenReport], Sequence[str]] | None = None,
         section: str = "Reports",
     ) -> None:
         self._schedule, self._level, self._section = schedule, level, section
@@ -228,7 +228,7 @@ class ReportSource:
         self._open: dict[int, Row] = {}
         self.written: Spool[WrittenReport] = Spool()
         self.sketches: Spool[Sketch] = Spool()  # apart: a report is read for each context that shows it
-        self._below = below or (self.written, ids)
+        self._below = below or (self.written.__getitem__, ids)
         self.failed: list[tuple[Row, Outcome[WrittenReport]]] = []
         self.total: int | None = len(ids)
 
@@ -270,7 +270,7 @@ class ReportSource:
 
     def _record(self, community: int) -> tuple[report_context.Record, Evidence]:
         reports, ids = self._below
-        written = reports[community]
+        written = reports(community)
         shown = written.report.title, full_content(written.report), self._section
         return report_context.report_record(report_id(ids[community]), *shown), written.evidence
 
