@@ -12,9 +12,9 @@ centroids of groups of three, then of four, then of three … near nodes of the 
 vectors that were given and are no nodes; drawn at random, if vectors are. Recall is the share of the 5
 nearest of each level that was found, over all levels. All is done by one thread; questions are asked one
 after the other within one call (a call a level for HNSW), so that the time of calls from Python does not
-count; ids are not looked up. Times are the least of three rounds. `alone` enters each level of the same
-C-HNSW by the nearest of 64 nodes, so what it takes longer is what the hierarchy saves. Where a recall is
-below what the least ef has, times of that are compared. Measures, asserts nothing.
+count; ids are not looked up. Times are of the CPU, the least of three rounds. `alone` enters each level of
+the same C-HNSW by the nearest of 64 nodes, so what it takes longer is what the hierarchy saves. Where a
+recall is below what the least ef has, times of that are compared. Measures, asserts nothing.
 """
 
 from __future__ import annotations
