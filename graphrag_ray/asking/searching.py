@@ -78,7 +78,13 @@ class Searcher:
         with self._opening, being_read(store, self.reader.manifest):
             if name not in self._opened:
                 parts = self.reader.manifest.parts(name)
-                self._opened[name] = [chnsw.read(blobs.opened(store, part)) for part in parts]
+                shards = in_threads(lambda part: chnsw.read(blobs.opened(store, part)), parts, SHARDS_AT_ONCE)
+                self._opened[name] = found = list(shards)
+                shapes = [(shard.n_levels, shard.dimensions) for shard in found]
+                for part, shape in zip(parts, shapes, strict=True):
+                    if shape != shapes[0]:
+                        del self._opened[name]
+                        raise blobs.refused(store, part, "its levels are not those of the other shards")
             return self._opened[name]
 
     def open_as(self, other: Searcher) -> None:
@@ -88,6 +94,10 @@ class Searcher:
                 name = schema.search_table(kind, by)
                 if name in other._opened and name in self.reader.manifest.tables:
                     shards(kind)
+        for hierarchy in HIERARCHIES:
+            name = schema.search_table(hierarchy, "levels")
+            if name in other._opened and name in self.reader.manifest.tables:
+                self.level_shards(hierarchy)
 
     def embedder(self) -> Embedder:
         """How the snapshot's texts were embedded. Raises UsageError where the settings of the questions say

@@ -80,7 +80,13 @@ _STAGES = (
     ),
     # Where a hierarchy is made by meaning; `embed` takes the vectors over.
     Stage(
-        "embed_entities", 1, reads=("describe",), dialogue="embed", section="embeddings", module="embed_stage"
+        "embed_entities",
+        1,
+        reads=("describe",),
+        dialogue="embed",
+        section="embeddings",
+        writes=("embeddings", ""),
+        module="embed_stage",
     ),
     Stage("communities", 1, reads=("extract", "describe")),
     Stage(

@@ -52,6 +52,7 @@ class ClusteredLevel:
     cluster     [n] the cluster of each node, 0…k-1, numbered by their smallest nodes
     packed      [k] nodes without any edge, which share a cluster
     neighbours  nearest ones of each node that were linked
+    centres     of the cells in which they were looked for; None: all nodes were compared
     """
 
     edges: Edges
@@ -59,6 +60,7 @@ class ClusteredLevel:
     cluster: Ints
     packed: npt.NDArray[np.bool_]
     neighbours: int
+    centres: Vectors | None = None
 
     @property
     def links(self) -> Edges:
@@ -74,7 +76,7 @@ class NodesOfLevel:
     tokens      [n] that each brings to a report: what packs are cut by
     keys        [n] 64 bits that name each
     past        the level of the snapshot before, to change as little as may be; None: there is none
-    neighbours  of each node that were linked then; None: there is no past
+    neighbours, centres  those of then; None: there is no past
     """
 
     links: Edges
@@ -83,6 +85,7 @@ class NodesOfLevel:
     keys: npt.NDArray[np.uint64]
     past: Past | None = None
     neighbours: int | None = None
+    centres: Vectors | None = None
 
 
 def clustered(
@@ -91,16 +94,16 @@ def clustered(
     """One level. leiden: its library, quality and seed are those of this one, too. Raises SettingsError
     where a clustering cannot be had."""
     neighbours = n_neighbours(nodes, options)
-    edges = weighed(augmented(nodes, options, neighbours), nodes.vectors)
+    together, centres = augmented(nodes, options, neighbours)
+    edges = weighed(together, nodes.vectors)
     inner = _divided(nodes, edges, options, leiden, pack_tokens)
     cluster, packed = _bounded(inner, nodes.vectors, options.max_size)
-    return ClusteredLevel(edges, inner, cluster, packed, neighbours)
+    return ClusteredLevel(edges, inner, cluster, packed, neighbours, centres)
 
 
-def goes_on(n_nodes: int, n_clusters: int, n_levels: int, options: Attributed) -> bool:
-    """Whether a level of so many clusters over so many nodes is one more, above `n_levels`."""
-    fewer = options.min_communities <= n_clusters <= LEAST_PROGRESS * n_nodes
-    return n_levels == 0 or (n_levels < options.max_levels and fewer)
+def goes_on(n_nodes: int, n_clusters: int, options: Attributed) -> bool:
+    """Whether so many clusters over so many communities are one more level."""
+    return options.min_communities <= n_clusters <= LEAST_PROGRESS * n_nodes
 
 
 def linked(n_nodes: int, source: Ints, target: Ints) -> Edges:
@@ -153,18 +156,19 @@ def n_neighbours(nodes: NodesOfLevel, options: Attributed) -> int:
     return min(options.neighbours or usual, MOST_NEIGHBOURS)
 
 
-def augmented(nodes: NodesOfLevel, options: Attributed, neighbours: int) -> Edges:
-    """The links, and edges between nodes that mean nearly the same, of weight 1 each."""
+def augmented(nodes: NodesOfLevel, options: Attributed, neighbours: int) -> tuple[Edges, Vectors | None]:
+    """The links, and edges between nodes that mean nearly the same, of weight 1 each; and the centres by
+    which these were found."""
     links, n_nodes = nodes.links, len(nodes.keys)
     if options.augment == "none":
-        return links
+        return links, None
+    near, _, centres = nearest_neighbours(nodes.vectors, neighbours, nodes.centres)
     if options.augment == "codicil":
-        found = codicil(n_nodes, links, nodes.vectors, neighbours)
-        return replace(found, weight=np.ones(len(found)))
-    near, _ = nearest_neighbours(nodes.vectors, neighbours)
+        found = codicil(n_nodes, links, nodes.vectors, near)
+        return replace(found, weight=np.ones(len(found))), centres
     one, other = np.repeat(np.arange(n_nodes), near.shape[1]), near.ravel()
     ends = np.concatenate([links.ends, np.stack([one, other], axis=1)[other >= 0]])
-    return linked(n_nodes, ends[:, 0], ends[:, 1])
+    return linked(n_nodes, ends[:, 0], ends[:, 1]), centres
 
 
 def weighed(edges: Edges, vectors: Vectors) -> Edges:
@@ -174,8 +178,9 @@ def weighed(edges: Edges, vectors: Vectors) -> Edges:
         one, other = edges.ends[at : at + _ROWS].T
         weight[at : at + _ROWS] = np.einsum("ij,ij->i", vectors[one], vectors[other])
     known = np.asarray(vectors.any(axis=1))[edges.ends].all(axis=1)
+    weight = np.round(weight, _DIGITS)
     usual = float(np.median(weight[known])) if known.any() else 1.0
-    weight = np.where(known, np.round(weight, _DIGITS), max(usual, 10.0**-_DIGITS))
+    weight = np.where(known, weight, max(usual, 10.0**-_DIGITS))
     return Edges(edges.ends, weight)[weight > 0]
 
 

@@ -20,24 +20,23 @@ from graphrag_ray.graph.common_neighbours import common_neighbours, distinct
 from graphrag_ray.graph.edges import Edges
 from graphrag_ray.graph.integer_arrays import Ints
 from graphrag_ray.graph.leiden import Floats
-from graphrag_ray.graph.nearest_neighbours import nearest_neighbours, units
+from graphrag_ray.graph.nearest_neighbours import units
 
 _LEAST = 1e-4  # edges have weights above 0
 _ROWS = 1 << 16  # edges whose vectors are held at a time
 
 
-def codicil(n: int, edges: Edges, vectors: npt.NDArray[np.float32], k: int, alpha: float = 0.5) -> Edges:
+def codicil(n: int, edges: Edges, vectors: npt.NDArray[np.float32], near: Ints, alpha: float = 0.5) -> Edges:
     """The graph with links by content, thinned out.
 
     edges       their weights do not count
     vectors     [n, D]; a row of zeros has no content and is like nothing
-    k           links by content of each node
+    near        [N, k] links by content of each node (`nearest_neighbours`); -1: none
     alpha       share of topology, 0…1
 
     Weights are alpha * Jaccard + (1 - alpha) * cosine, at least 0.0001, cosines below 0 counting 0. Every
     node that had an edge still has one.
     """
-    near, _ = nearest_neighbours(vectors, k)
     by_content = np.stack([np.repeat(np.arange(n), near.shape[1]), near.ravel()], axis=1)
     by_content = np.sort(by_content[by_content[:, 1] >= 0], axis=1)
     ends = distinct(np.concatenate([edges.ends, by_content]), n)
@@ -57,9 +56,10 @@ def _jaccard(n: int, ends: npt.NDArray[np.int64]) -> Floats:
 
 def _cosines(ends: npt.NDArray[np.int64], vectors: npt.NDArray[np.float32]) -> Floats:
     """[E] cosines of the ends' vectors to four digits."""
-    unit = np.zeros(vectors.shape, dtype=np.float32)
-    rows, of_rows = units(vectors)
-    unit[rows] = of_rows
+    rows, unit = units(vectors)
+    if len(rows) < len(vectors):
+        of_rows, unit = unit, np.zeros(vectors.shape, dtype=np.float32)
+        unit[rows] = of_rows
     found = [
         np.einsum("nd,nd->n", unit[some[:, 0]], unit[some[:, 1]])
         for some in (ends[at : at + _ROWS] for at in range(0, len(ends), _ROWS))

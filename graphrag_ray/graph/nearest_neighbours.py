@@ -37,12 +37,18 @@ _OF_SAMPLE = 64  # rows a cell that k-means sees
 _SAMPLE = 100_000  # rows in all that it sees
 _ROUNDS = 8
 _SEED = 20_130
+_NEAR_1 = 1e-5
 
 
-def nearest_neighbours(vectors: Vectors, k: int) -> tuple[Ints, Vectors]:
-    """The k nearest other rows of each row, best first: (row numbers [N, k], cosines [N, k]).
+def nearest_neighbours(
+    vectors: Vectors, k: int, centres: Vectors | None = None
+) -> tuple[Ints, Vectors, Vectors | None]:
+    """The k nearest other rows of each row, best first: row numbers [N, k], cosines [N, k]; and the centres
+    of the cells [C, D], None where all rows are compared.
 
     vectors: [N, D], finite; they need not have length 1
+    centres: of a matrix that was much like this one, to find nearly the same: rows that both have look among
+    the same cells. They are taken while there are about sqrt(N) of them.
 
     Where there are fewer, -1 and cosine 0 fill the rest. A row of zeros has no neighbours and is nobody's.
     Cosines are rounded to four digits; of equal ones the row that is nearest in number comes first, of
@@ -56,17 +62,24 @@ def nearest_neighbours(vectors: Vectors, k: int) -> tuple[Ints, Vectors]:
     cosine = np.zeros((n, k), dtype=np.float32)
     rows, unit = units(vectors)
     if len(rows) < 2 or k == 0:
-        return of_row, cosine
+        return of_row, cosine, None
     keys = _Search(rows, unit, 2 * n, min(k, len(rows) - 1))
-    best = keys.exact() if len(rows) <= EXACT_ROWS else keys.by_cells()
+    if len(rows) <= EXACT_ROWS:
+        centres, best = None, keys.exact()
+    else:
+        centres = keys.centres(centres)
+        best = keys.by_cells(centres)
     found, digits = keys.read(best)
     of_row[rows, : best.shape[1]] = found
     cosine[rows, : best.shape[1]] = digits / np.float32(_DIGITS)
-    return of_row, cosine
+    return of_row, cosine, centres
 
 
 def units(vectors: Vectors) -> tuple[Ints, Vectors]:
     """The rows that are not zero and, at length 1, their vectors."""
+    length = np.einsum("nd,nd->n", vectors, vectors)
+    if len(length) and np.abs(length - 1).max() < _NEAR_1:
+        return np.arange(len(vectors)), vectors  # no copy: they may lie in a file
     size = np.abs(vectors).max(axis=1, initial=0)
     if not np.isfinite(size).all():
         raise ValueError("vectors must be finite")
@@ -96,10 +109,11 @@ class _Search:
         step = max(1, _BLOCK // n)
         return np.concatenate([self._best(slice(at, at + step), slice(n)) for at in range(0, n, step)])
 
-    def by_cells(self) -> Keys:
+    def by_cells(self, centres: Vectors) -> Keys:
         """[R, k] keys of each row among the cells nearest to it, best first."""
         n = len(self.rows)
-        probed, n_cells = self._cells()
+        n_cells = len(centres)
+        probed = _nearest_centres(self.unit, centres, min(PROBED, n_cells))
         best = np.full((n, self.k), self._nothing(), dtype=self._type())
         members = _Groups.of(probed[:, :1], n_cells)
         seekers = _Groups.of(probed, n_cells)
@@ -150,9 +164,11 @@ class _Search:
         keys.sort(axis=1)
         return keys[:, : -self.k - 1 : -1]
 
-    def _cells(self) -> tuple[Ints, int]:
-        """([R, at most PROBED] the cells nearest to each row, its own first; number of cells)."""
+    def centres(self, before: Vectors | None) -> Vectors:
+        """[C, D] those of before, or else some sqrt(R) by k-means."""
         n = len(self.rows)
+        if before is not None and before.shape[1] == self.unit.shape[1] and 0.5 < len(before) ** 2 / n < 2:
+            return before
         generator = np.random.default_rng(_SEED)
         n_cells = ceil(n**0.5)
         size = min(n, _OF_SAMPLE * n_cells, max(_SAMPLE, 8 * n_cells))
@@ -163,9 +179,8 @@ class _Search:
         for _ in range(_ROUNDS):
             own = _nearest_centres(sample, centres, 1)[:, 0]
             centres = _means(sample, own, centres)
-        own = _nearest_centres(self.unit, centres, 1)[:, 0]
-        centres = centres[np.unique(own)]
-        return _nearest_centres(self.unit, centres, min(PROBED, len(centres))), len(centres)
+        used: Vectors = centres[np.unique(_nearest_centres(self.unit, centres, 1)[:, 0])]
+        return used
 
 
 @dataclass(frozen=True, slots=True)

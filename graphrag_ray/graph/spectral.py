@@ -96,6 +96,11 @@ def _affinity(n: int, edges: Edges) -> Any:
     return sparse.csr_matrix(upper + upper.T)
 
 
+def check_installed() -> None:
+    """Raises SettingsError where scikit-learn is missing."""
+    _clustering(0)
+
+
 def _clustering(seed: int) -> Divide:
     try:
         from sklearn.cluster import SpectralClustering

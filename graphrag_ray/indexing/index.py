@@ -27,6 +27,7 @@ from graphrag_ray.engine.executor import Executor
 from graphrag_ray.engine.given_rows import GivenRows
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.graph.aliases import EntityNames
+from graphrag_ray.graph.spectral import check_installed
 from graphrag_ray.indexing.ahead import tell_ahead, tell_unknown_columns
 from graphrag_ray.indexing.changes import changes
 from graphrag_ray.indexing.compact import FEW, MANY, compact
@@ -118,6 +119,8 @@ def index(
     load_names(settings)
     for guessed in guessed_vocabularies(settings.models):
         observer.note(guessed)
+    if "attributed" in settings.hierarchies and settings.attributed.clustering == "spectral":
+        check_installed()
     store = executor.store
     # A URL may hold a password or a signature, and what is shown is kept.
     shown_input = shown(given) if isinstance(given, str) else str(given)

@@ -13,6 +13,7 @@ from typing import Any
 
 from graphrag_ray.base.declarations import HIERARCHIES, HierarchyKind
 from graphrag_ray.base.schema import ENDS
+from graphrag_ray.base.wording import plural
 from graphrag_ray.query.asked_hierarchy import asked_hierarchy
 from graphrag_ray.query.budget import asking, check_room, reducing, refuse_beyond
 from graphrag_ray.query.embedded import check_embedded
@@ -54,7 +55,12 @@ def search(question: Question, given: Given) -> Method:
     said = Mapped()
     yield from map_contexts(question.text, contexts, spec, map_points, said)
     what = yield from merged(question.text, given, said.contexts, said.answers, said.errors)
-    return (yield from answered(question.text, NAME, "levels", what, notes=notes))
+    return (yield from answered(question.text, NAME, "records", what, notes=[*notes, *_left_out(contexts)]))
+
+
+def _left_out(contexts: Sequence[Context]) -> list[str]:
+    n = sum(context.left_out for context in contexts)
+    return [f"{plural(n, 'record')} of those found did not fit into the context of a level."] if n else []
 
 
 def _hierarchy(given: Given) -> tuple[HierarchyKind, list[str]]:
@@ -81,7 +87,7 @@ def _entities(ids: Sequence[str], given: Given) -> Generator[Any, Any, list[Reco
     place = {id_: n for n, id_ in enumerate(ids)}
     edges = yield Rows("relationships", EDGES, ids, by=ENDS, most=MOST_EDGES)
     inner = [row for row in edges.to_pylist() if row["source_id"] in place and row["target_id"] in place]
-    chosen = relationships_in_order(inner, place, given.settings.query.local_relationships)
+    chosen = relationships_in_order(inner, place, 0)
     known = yield from looked_up({"entity": ids, "relationship": [row["id"] for row in chosen]}, given)
     entities = [known["entity"][id_] for id_ in ids if id_ in known["entity"]]
     there = known["relationship"]

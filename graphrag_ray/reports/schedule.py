@@ -133,22 +133,25 @@ class ReportsAlone:
 
     children   of each community, numbers of the level below
     tokens     of the record of each report of the level below in a context; None where there is none
+    without    communities of which no report below is there: they are not handed out
     """
 
     def __init__(self, children: Sequence[Ints], tokens: Sequence[int | None], budget: int) -> None:
         self._children, self._tokens = children, tokens
         self._budget = budget
+        there = [any(tokens[child] for child in own.tolist()) for own in children]
+        self.without = [community for community, some in enumerate(there) if not some]
+        self._with = [community for community, some in enumerate(there) if some]
         self._next = self._done = 0
 
     @property
     def finished(self) -> bool:
-        return self._done == len(self._children)
+        return self._done == len(self._with)
 
     def ready(self, limit: int) -> list[ContextPlan]:
         """Plans of communities not handed out before."""
-        first = self._next
-        self._next = min(first + limit, len(self._children))
-        return [self._plan(community) for community in range(first, self._next)]
+        first, self._next = self._next, self._next + limit
+        return [self._plan(community) for community in self._with[first : self._next]]
 
     def done(self, community: int, tokens: int | None) -> None:
         self._done += 1

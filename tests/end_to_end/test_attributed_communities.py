@@ -83,6 +83,27 @@ def test_leiden_stays_as_it_was_and_nothing_is_asked_twice(world: World):
     assert not load(world.store, 2).counts["failures"]
 
 
+def test_settings_of_levels_are_those_of_the_next_run(known: World):
+    assert len(members(known)) > 1
+    known.index(**settings(known, max_levels=1))
+    assert len(members(known)) == 1 and max(members(known)[0].values()) == 1
+
+
+def test_where_all_reports_below_failed_nothing_is_asked_and_that_is_told(world: World):
+    def respond(body: dict[str, Any]) -> Any:
+        text = body["messages"][-1]["content"]
+        return REJECTED if prompt_of(body) == "report" and "Themes" not in text else toy_model.respond(body)
+
+    world.write(chain(40))
+    world.endpoint.respond = respond
+    world.index(**settings(world, ("attributed",)), run={"max_failed_fraction": 1.0})
+    assert not world.table("attributed_reports")
+    failed = world.table("failures")
+    assert len(failed) == len(world.table("attributed_communities"))
+    above = [row for row in failed if "above the finest level" in row["item"]]
+    assert above and all("none of the reports" in row["error"] for row in above)
+
+
 def test_it_may_stand_alone(world: World):
     world.write(chain(20))
     world.index(**settings(world, ("attributed",)))
@@ -245,6 +266,8 @@ def test_an_index_that_lacks_it_is_read_by_leiden_and_says_what_to_run(world: Wo
 def test_commands_know_it(known: World, run: Command):
     question = ["query", "What about AAX ?", "--root", known.root, *model_options(known)]
     assert "archrag search, 4 contexts" in run(*question, "--method", "archrag").output
-    assert "attributed" in run("status", "--root", known.root).output
+    n = len(known.table("community_reports")) + len(known.table("attributed_reports"))
+    told = run("status", "--root", known.root).output
+    assert "attributed" in told and f" of {n} reports" in told
     assert "C0" in run("levels", "--root", known.root, "--hierarchy", "attributed").output
     assert "attributed" in run("evaluate", "communities", "--root", known.root).output

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.ids import community_id
+from graphrag_ray.engine.work import Outcome, Row
 from graphrag_ray.graph.attributed import (
     ClusteredLevel,
     NodesOfLevel,
@@ -32,6 +33,7 @@ from graphrag_ray.graph.communities import edge_order
 from graphrag_ray.graph.edges import Edges, modularity
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.graph.seeds import Past
+from graphrag_ray.graph.spectral import MOST_NODES
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Result, Run
 from graphrag_ray.indexing.spool import Spool
@@ -69,6 +71,7 @@ FIRST, REST = "entity_clusters", "attributed"
 _LEVEL = ("level_edges", "level_clusters", "level_packed", "inner_nodes", "inner_communities")
 """Tables of a step, a group of parts a level: what was clustered, the cluster of each node, whether each
 cluster is packed, and how the clustering divided the nodes."""
+NOTHING_BELOW = "none of the reports that it is written from is there"
 _IN_FINISHED = ["id", "text_unit_ids"]
 """Columns that the tables of communities are made of."""
 
@@ -93,13 +96,15 @@ class _Levels:
 
     ids      of the clusters of each
     written  reports by number of the cluster among those of all levels; first: of each level's first one
+    final    the next run has nothing to try again: all that could be embedded is
     """
 
     levels: list[ClusteredLevel] = field(default_factory=list)
     ids: list[list[str]] = field(default_factory=list)
     first: list[int] = field(default_factory=list)
     written: Spool[WrittenReport] = field(default_factory=Spool)
-    failed: list[Any] = field(default_factory=list)
+    failed: list[tuple[Row, Outcome[WrittenReport]]] = field(default_factory=list)
+    final: bool = True
 
 
 @dataclass(frozen=True)
@@ -184,25 +189,33 @@ class _Graph:
                 keys = prefixes_of(pa.array(so_far.ids[-1], pa.string()))
                 tokens = np.bincount(level.cluster, tokens, len(level.packed)).astype(np.int64)
                 height = len(so_far.levels)
-                if height >= options.max_levels:
+                if height == options.max_levels:
                     break
                 past = _past(run, REST, height - 1)
                 above = self._clustered(NodesOfLevel(level.links, vectors, tokens, keys, *past))
-                if not goes_on(len(keys), len(above.packed), height, options):
+                if not goes_on(len(keys), len(above.packed), options):
                     break
                 so_far.levels.append(above)
                 all_keys.append(keys)
             return self._stored(asking, so_far, all_keys)
 
-        depends_on = [found, *asking.depends_on, run.settings.reports, run.settings.embeddings]
+        settings = run.settings
+        depends_on = [found, *asking.depends_on, settings.reports, settings.embeddings]
+        depends_on += [options, settings.communities]
         return run.step(REST, depends_on, compute, asking.work.name)
 
     def _clustered(self, nodes: NodesOfLevel) -> ClusteredLevel:
         settings = self.run.settings
-        pack_tokens = settings.reports.context_tokens // 2
+        options, pack_tokens = settings.attributed, settings.reports.context_tokens // 2
+        if options.clustering == "spectral" and len(nodes.keys) > MOST_NODES:
+            self.run.observer.note(
+                f"Spectral clustering takes up to {MOST_NODES:,} nodes: Leiden clusters a level of "
+                f"{len(nodes.keys):,}."
+            )
+            options = options.model_copy(update={"clustering": "leiden"})
         # igraph lets no other thread run while it works.
         with self.run.expecting_silence(60 + len(nodes.links) / 1_000):
-            return clustered(nodes, settings.attributed, settings.communities, pack_tokens)
+            return clustered(nodes, options, settings.communities, pack_tokens)
 
     def _vectors(self) -> Vectors:
         """[entities, dimensions] zeros where an entity has none; in a file, since there may be very many."""
@@ -221,7 +234,7 @@ class _Graph:
     def _write_level(self, asking: ReportWork, so_far: _Levels, layout: Layout) -> None:
         run, options = self.run, self.run.settings.reports
         height, ids, level = len(so_far.levels) - 1, so_far.ids[-1], so_far.levels[-1]
-        heights = np.full(len(ids), height)
+        lacking: list[int] = []
         first = so_far.first[-1] + len(so_far.ids[-2]) if height else 0
         place = np.arange(len(ids))
         if height:
@@ -230,10 +243,14 @@ class _Graph:
             lower = (so_far.written.get(below + c) for c in range(len(level.cluster)))
             tokens = [report.record_tokens if report else None for report in lower]
 
+            lacking = ReportsAlone(children, tokens, options.context_tokens).without
+
             def plan() -> ReportSource:
                 schedule = ReportsAlone(children, tokens, options.context_tokens)
                 known = (lambda c: so_far.written[below + c]), so_far.ids[-2]
-                return ReportSource(schedule, heights, ids, None, known, KIND.section)
+                return ReportSource(
+                    schedule, lambda c: _called(height, ids[c]), ids, None, known, KIND.section
+                )
         else:
             _, (place,) = one_hierarchy(len(level.cluster), [level.cluster], [level.packed])
             by_community = [""] * len(ids)
@@ -244,7 +261,7 @@ class _Graph:
                 schedule = Schedule(
                     layout.hierarchy, layout.elements, options.context_tokens, options.max_claims_per_entity
                 )
-                return ReportSource(schedule, heights, by_community)
+                return ReportSource(schedule, lambda c: _called(0, by_community[c]), by_community)
 
         source = settled(run, asking.work, plan)
         for cluster in range(len(ids)):
@@ -252,6 +269,8 @@ class _Graph:
                 so_far.written[first + cluster] = report
         so_far.first.append(first)
         so_far.failed += sorted(source.failed, key=lambda f: f[0]["community"])
+        nothing: Outcome[WrittenReport] = Outcome("", "failed", error=NOTHING_BELOW)
+        so_far.failed += [({"called": _called(height, ids[c])}, nothing) for c in lacking]
 
     def _embed_level(self, so_far: _Levels, below: Vectors) -> Vectors:
         """[clusters, dimensions] of their reports, as these are found by search; where there is none, the
@@ -268,7 +287,9 @@ class _Graph:
         texts = [Texts(KIND.reports, [part], report_ids=report_ids) for part in parts]
         order = np.argsort(keys := prefixes_of(report_ids))
         vectors = np.zeros((len(ids), below.shape[1]), np.float32)
-        for part in embed_now(run, REST, texts):
+        embedded, final = embed_now(run, REST, texts)
+        so_far.final &= final
+        for part in embedded:
             table = read_part(run.store, part)
             column = table["vector"].combine_chunks()
             if column.type.list_size == vectors.shape[1]:
@@ -315,8 +336,13 @@ class _Graph:
             "failed_reports": len(so_far.failed),
             "neighbours": [level.neighbours for level in so_far.levels[1:]],
         }
-        final = not any(outcome.status == "retry" for _, outcome in so_far.failed)
-        return Result(tables, counts, final)
+        retried = any(outcome.status == "retry" for _, outcome in so_far.failed)
+        return Result(tables, counts, so_far.final and not retried)
+
+
+def _called(height: int, id_: str) -> str:
+    above = f", {height} above the finest level" if height else ""
+    return f"community {id_} of hierarchy {KIND.name}{above}"
 
 
 def _ids(height: int, of_node: Ints, keys: npt.NDArray[np.uint64]) -> list[str]:
@@ -335,8 +361,9 @@ def _grouped(label: Ints, n: int) -> list[Ints]:
 def _kept(
     run: Run, levels: Sequence[ClusteredLevel], keys: Sequence[npt.NDArray[np.uint64]]
 ) -> dict[str, list[list[Part]]]:
-    """The tables of `_LEVEL`, and level_keys, the names of the nodes."""
-    tables: dict[str, list[list[Part]]] = {name: [] for name in (*_LEVEL, "level_keys")}
+    """The tables of `_LEVEL`; level_keys, the names of the nodes; level_centres, by which near ones were
+    found."""
+    tables: dict[str, list[list[Part]]] = {name: [] for name in (*_LEVEL, "level_keys", "level_centres")}
     for level, own in zip(levels, keys, strict=True):
         of_inner = saved(run, level.inner)
         tables["inner_nodes"] += of_inner["hierarchy_nodes"]
@@ -348,6 +375,12 @@ def _kept(
             "level_packed": {"packed": level.packed},
             "level_keys": {"key": own},
         }
+        centres = level.centres
+        tables["level_centres"].append(
+            []
+            if centres is None
+            else write_parts(run.store, "level_centres", [pa.table({"centre": list(centres)})])
+        )
         for name, arrays in columns.items():
             tables[name].append(write_parts(run.store, name, [pa.table(arrays)]))
     return tables
@@ -360,7 +393,17 @@ def _level(run: Run, found: Result, at: int) -> ClusteredLevel:
     (packed,) = _columns(run, found, "level_packed", at, ("packed",))
     edges = Edges(np.stack([source, target], axis=1).astype(np.int64), weight.astype(np.float64))
     neighbours = found.counts["neighbours"][at]
-    return ClusteredLevel(edges, _inner(run, found, at), cluster, packed.astype(np.bool_), neighbours)
+    whole = packed.astype(np.bool_)
+    return ClusteredLevel(edges, _inner(run, found, at), cluster, whole, neighbours, _centres(run, found, at))
+
+
+def _centres(run: Run, found: Result, at: int) -> Vectors | None:
+    tables = [read_part(run.store, part) for part in found.tables["level_centres"][at]]
+    if not tables:
+        return None
+    column = pa.concat_tables(tables)["centre"].combine_chunks()
+    centres: Vectors = column.flatten().to_numpy().reshape(len(column), -1)
+    return centres
 
 
 def _inner(run: Run, found: Result, at: int) -> Hierarchy:
@@ -384,10 +427,10 @@ def _rows(run: Run, found: Result, name: str) -> Iterator[tuple[Any, ...]]:
         yield from zip(*(column.to_pylist() for column in table.columns), strict=True)
 
 
-def _past(run: Run, step: str, at: int) -> tuple[Past | None, int | None]:
+def _past(run: Run, step: str, at: int) -> tuple[Past | None, int | None, Vectors | None]:
     """A level of the parent snapshot, and how many neighbours were linked; None where there is none, it was
     made by other settings, or is damaged."""
-    parent, nothing = run.parent, (None, None)
+    parent, nothing = run.parent, (None, None, None)
     if parent is None or step not in parent.steps or {FIRST, REST} & run.afresh:
         return nothing
     try:
@@ -398,7 +441,7 @@ def _past(run: Run, step: str, at: int) -> tuple[Past | None, int | None]:
     if (options, leiden) != (run.settings.attributed, run.settings.communities):
         return nothing
     before = Result.from_json(parent.steps[step])
-    names = ("level_keys", "level_edges", "inner_nodes", "inner_communities")
+    names = ("level_keys", "level_edges", "inner_nodes", "inner_communities", "level_centres")
     if any(at >= len(before.tables.get(name, [])) for name in names):
         return nothing
     if run.lost([part for name in names for part in before.tables[name][at]]):
@@ -408,4 +451,8 @@ def _past(run: Run, step: str, at: int) -> tuple[Past | None, int | None]:
     hierarchy = _inner(run, before, at)
     if len(hierarchy.order) != len(then):
         return nothing
-    return Past(hierarchy, then, source, target, weight), before.counts["neighbours"][at]
+    return (
+        Past(hierarchy, then, source, target, weight),
+        before.counts["neighbours"][at],
+        _centres(run, before, at),
+    )

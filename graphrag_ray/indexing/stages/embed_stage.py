@@ -65,12 +65,14 @@ def embed_entities(run: Run, described: Result) -> Result:
     return _embedded(run, "embed_entities", texts, {})
 
 
-def embed_now(run: Run, step: str, inputs: Sequence[Texts]) -> list[Part]:
-    """Parts with id and vector of some texts, in the middle of a step. Those that could not be embedded are
-    not there; step `embed` tells of them, since it asks for the same."""
+def embed_now(run: Run, step: str, inputs: Sequence[Texts]) -> tuple[list[Part], bool]:
+    """Parts with id and vector of some texts, in the middle of a step, and whether the next run has nothing
+    to try again. Texts that could not be embedded are not there; step `embed` tells of them, since it asks
+    for the same."""
     names = sorted({f"embeddings_{x.kind}" for x in inputs})
     written = _written(run, step, Embedder.of(run.settings), inputs)
-    return [part for w in written for name in names for part in w.get(name, [])]
+    final = not passing(run.store, by_input(written, "failures"))
+    return [part for w in written for name in names for part in w.get(name, [])], final
 
 
 def _written(run: Run, step: str, embedder: Embedder, inputs: Sequence[Texts]) -> Written:

@@ -149,7 +149,9 @@ def write_reports(run: Run, corpus: Result, found: Result, layout: Layout, ids: 
             schedule = Schedule(
                 layout.hierarchy, layout.elements, options.context_tokens, options.max_claims_per_entity
             )
-            return ReportSource(schedule, layout.hierarchy.level, ids, earlier)
+            return ReportSource(
+                schedule, lambda c: f"community {c} at level {layout.hierarchy.level[c]}", ids, earlier
+            )
 
         source = settled(run, work, plan)
         parts = write_parts(
@@ -205,7 +207,7 @@ def settled(run: Run, work: Work[WrittenReport], plan: Callable[[], ReportSource
 class ReportSource:
     """Feeds a sweep from a schedule: what is done decides what may start.
 
-    level    of each community, for people
+    called   what each community is called, for people
     ids      of the communities, by number
     below    by number, the reports of which this level's are written, and the ids of their communities; None:
              those that are written here
@@ -215,13 +217,13 @@ class ReportSource:
     def __init__(
         self,
         schedule: Schedule | ReportsAlone,
-        level: Ints,
+        called: Callable[[int], str],
         ids: Sequence[str],
         earlier: EarlierReports | None = None,
         below: tuple[Callable[[int], WrittenReport], Sequence[str]] | None = None,
         section: str = "Reports",
     ) -> None:
-        self._schedule, self._level, self._section = schedule, level, section
+        self._schedule, self._called, self._section = schedule, called, section
         self._earlier = earlier
         self.kept = 0
         self._given: list[int] = []
@@ -239,7 +241,7 @@ class ReportSource:
         for row in rows:
             self._given.append(row["community"])
             # What `_label` needs: the row itself is the worker's, and may hold the reports below it.
-            self._open[row["community"]] = {name: row[name] for name in ("community", "level")}
+            self._open[row["community"]] = {name: row[name] for name in ("community", "called")}
         return rows
 
     def finished(self, number: int, outcome: Outcome[WrittenReport]) -> None:
@@ -261,7 +263,7 @@ class ReportSource:
             "earlier": earlier,
             "lost": self._earlier.lost_by(earlier) if self._earlier and earlier else None,
             "community": plan.community,
-            "level": int(self._level[plan.community]),
+            "called": self._called(plan.community),
             "kinds": plan.kinds,
             "places": plan.indices,
             "left_out": plan.left_out.total,
@@ -349,7 +351,7 @@ def _records(
 
 
 def _label(row: Row) -> tuple[str, str]:
-    return f"community {row['community']} at level {row['level']}", ""
+    return row["called"], ""
 
 
 def _row(community: int, written: WrittenReport) -> dict[str, Any]:

@@ -158,9 +158,7 @@ def test_all_levels_are_one_hierarchy_each_over_the_one_below(n, height, seed):
 
 
 def test_levels_end_where_there_are_too_few_clusters_or_hardly_fewer_than_nodes():
-    options = Attributed(min_communities=5, max_levels=3)
-    assert goes_on(1, 1, 0, options), "there is always one"
-    assert goes_on(100, 20, 1, options)
-    assert not goes_on(100, 4, 1, options)
-    assert not goes_on(100, 95, 1, options)
-    assert not goes_on(100, 20, 3, options)
+    options = Attributed(min_communities=5)
+    assert goes_on(100, 20, options)
+    assert not goes_on(100, 4, options)
+    assert not goes_on(100, 95, options)

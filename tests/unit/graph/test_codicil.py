@@ -18,13 +18,17 @@ vectors = st.lists(st.lists(st.integers(-2, 2), min_size=3, max_size=3), min_siz
 )
 
 
+def thinned(n, edges, vectors, k, alpha=0.5):
+    return codicil(n, edges, vectors, nearest_neighbours(vectors, k)[0], alpha)
+
+
 def graph(n, pairs):
     ends = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return canonical(n, ends[:, 0], ends[:, 1], np.ones(len(ends)))
 
 
 def joined(edges, content, k):
-    near, _ = nearest_neighbours(content, k)
+    near, _, _ = nearest_neighbours(content, k)
     ends = {tuple(e) for e in edges.ends.tolist()}
     return ends | {(min(i, j), max(i, j)) for i, row in enumerate(near.tolist()) for j in row if j >= 0}
 
@@ -32,7 +36,7 @@ def joined(edges, content, k):
 @given(pairs, vectors, st.integers(0, 4), st.sampled_from([0.0, 0.3, 0.5, 1.0]))
 def test_what_is_left_is_of_links_and_content_and_every_node_keeps_an_edge(pairs, content, k, alpha):
     edges = graph(12, pairs)
-    found = codicil(12, edges, content, k, alpha)
+    found = thinned(12, edges, content, k, alpha)
     everything = joined(edges, content, k)
     ends = [tuple(e) for e in found.ends.tolist()]
     assert ends == sorted(set(ends)) and set(ends) <= everything
@@ -43,7 +47,7 @@ def test_what_is_left_is_of_links_and_content_and_every_node_keeps_an_edge(pairs
         left[a] += 1
         left[b] += 1
     assert all(have >= ceil(sqrt(had)) for have, had in zip(left, degree.tolist(), strict=True))
-    again = codicil(12, edges, content, k, alpha)
+    again = thinned(12, edges, content, k, alpha)
     assert np.array_equal(again.ends, found.ends) and np.array_equal(again.weight, found.weight)
 
 
@@ -74,7 +78,7 @@ def test_kept_are_those_with_the_highest_similarity(seed):
     rng = np.random.default_rng(seed)
     edges = graph(30, rng.integers(0, 30, (90, 2)))
     content = rng.standard_normal((30, 5)).astype(np.float32)
-    found = codicil(30, edges, content, 3, 0.4)
+    found = thinned(30, edges, content, 3, 0.4)
     assert {tuple(e) for e in found.ends.tolist()} == by_definition(30, edges, content, 3, 0.4)
 
 
@@ -83,7 +87,7 @@ def test_alpha_decides_between_topology_and_content():
     edges = graph(5, [(0, 1), (0, 2), (1, 2), (0, 3), (0, 4)])
     content = np.array([[1, 0], [0, 1], [0, 1], [1, 0], [1, 0]], dtype=np.float32)
     of_zero = {
-        alpha: [b for a, b in codicil(5, edges, content, 0, alpha).ends.tolist() if a == 0]
+        alpha: [b for a, b in thinned(5, edges, content, 0, alpha).ends.tolist() if a == 0]
         for alpha in (0.0, 1.0)
     }
     assert {3, 4} <= set(of_zero[0.0]) and {1, 2} <= set(of_zero[1.0])
@@ -91,11 +95,11 @@ def test_alpha_decides_between_topology_and_content():
 
 @pytest.mark.parametrize("n", [0, 1])
 def test_graphs_without_edges_stay_so(n):
-    assert len(codicil(n, graph(n, []), np.ones((n, 2), dtype=np.float32), 3)) == 0
+    assert len(thinned(n, graph(n, []), np.ones((n, 2), dtype=np.float32), 3)) == 0
 
 
 def test_nodes_without_content_keep_their_links():
-    found = codicil(4, graph(4, [(0, 1), (2, 3)]), np.zeros((4, 2), dtype=np.float32), 3)
+    found = thinned(4, graph(4, [(0, 1), (2, 3)]), np.zeros((4, 2), dtype=np.float32), 3)
     assert found.ends.tolist() == [[0, 1], [2, 3]]
 
 
@@ -104,6 +108,6 @@ def test_a_hub_of_twenty_thousand_takes_seconds():
     leaves = np.arange(1, n)
     edges = canonical(n, np.zeros_like(leaves), leaves, np.ones(n - 1))
     begun = time.process_time()
-    found = codicil(n, edges, np.zeros((n, 2), dtype=np.float32), 4)
+    found = thinned(n, edges, np.zeros((n, 2), dtype=np.float32), 4)
     assert time.process_time() - begun < 10
     assert len(found) == n - 1  # for each leaf it is the only one

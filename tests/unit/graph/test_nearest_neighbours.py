@@ -42,7 +42,7 @@ def themes(n, d=32, centres=200, noise=0.7, seed=0):
 
 @given(small, st.integers(0, 16))
 def test_neighbours_are_those_of_the_definition_with_ties_and_zeros(vectors, k: int):
-    rows, cosines = nearest_neighbours(vectors, k)
+    rows, cosines, _ = nearest_neighbours(vectors, k)
     expected_rows, expected_cosines = by_definition(vectors, k)
     assert np.array_equal(rows, expected_rows)
     assert np.allclose(cosines, expected_cosines, atol=1e-6)
@@ -51,7 +51,7 @@ def test_neighbours_are_those_of_the_definition_with_ties_and_zeros(vectors, k: 
 
 @pytest.mark.parametrize("n", [0, 1])
 def test_a_row_alone_has_no_neighbours(n):
-    rows, cosines = nearest_neighbours(np.ones((n, 3), dtype=np.float32), 4)
+    rows, cosines, _ = nearest_neighbours(np.ones((n, 3), dtype=np.float32), 4)
     assert rows.tolist() == [[-1] * 4] * n and cosines.tolist() == [[0] * 4] * n
 
 
@@ -63,7 +63,7 @@ def test_vectors_without_dimensions_have_no_neighbours():
 def test_length_does_not_matter(scale):
     vectors = themes(40)
     own = np.abs(vectors).max() if scale > 1 else 1
-    rows, cosines = nearest_neighbours(vectors / own * np.float32(scale), 3)
+    rows, cosines, _ = nearest_neighbours(vectors / own * np.float32(scale), 3)
     if scale > 1e-38:
         assert np.array_equal(rows, nearest_neighbours(vectors, 3)[0])
     assert np.isfinite(cosines).all() and (rows >= 0).all()
@@ -75,7 +75,7 @@ def test_vectors_that_are_not_finite_are_refused():
 
 
 def test_equal_vectors_make_a_chain():
-    rows, cosines = nearest_neighbours(np.ones((6, 3), dtype=np.float32), 2)
+    rows, cosines, _ = nearest_neighbours(np.ones((6, 3), dtype=np.float32), 2)
     assert rows.tolist() == [[1, 2], [0, 2], [1, 3], [2, 4], [3, 5], [4, 3]]
     assert (cosines == 1).all()
 
@@ -85,7 +85,7 @@ def test_a_hundred_thousand_equal_vectors_make_a_chain_in_bounded_time():
     vectors = np.ones((n, 16), dtype=np.float32)
     vectors[::1000] = 0
     begun = time.process_time()
-    rows, _ = nearest_neighbours(vectors, 4)
+    rows, _, _ = nearest_neighbours(vectors, 4)
     assert time.process_time() - begun < 60  # it takes some 6 seconds
     assert (rows[::1000] == -1).all()
     there = np.flatnonzero(vectors[:, 0])
@@ -99,13 +99,13 @@ def test_a_hundred_thousand_equal_vectors_make_a_chain_in_bounded_time():
 
 def test_cells_find_nearly_all(monkeypatch):
     vectors = themes(6000)
-    exact, exact_cosines = nearest_neighbours(vectors, 8)
+    exact, exact_cosines, _ = nearest_neighbours(vectors, 8)
     monkeypatch.setattr(module, "EXACT_ROWS", 100)
-    rows, cosines = nearest_neighbours(vectors, 8)
+    rows, cosines, _ = nearest_neighbours(vectors, 8)
     found = [len(set(a) & set(b)) / 8 for a, b in zip(rows.tolist(), exact.tolist(), strict=True)]
     assert np.mean(found) > 0.95
     assert (cosines <= exact_cosines).all()
-    again, _ = nearest_neighbours(vectors, 8)
+    again, _, _ = nearest_neighbours(vectors, 8)
     assert np.array_equal(rows, again)
 
 
@@ -113,7 +113,7 @@ def test_cells_find_nearly_all(monkeypatch):
 def test_cells_are_sound_for_any_vectors(vectors, k: int):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "EXACT_ROWS", 1)
-        rows, cosines = nearest_neighbours(vectors, k)
+        rows, cosines, _ = nearest_neighbours(vectors, k)
     everyone, all_cosines = by_definition(vectors, len(vectors))
     for i in range(len(vectors)):
         found = rows[i][rows[i] >= 0].tolist()
@@ -128,9 +128,22 @@ def test_a_large_cell_is_read_in_windows(monkeypatch):
     vectors = np.concatenate([np.ones((3000, 4)), -np.ones((10, 4))]).astype(np.float32)
     monkeypatch.setattr(module, "EXACT_ROWS", 100)
     monkeypatch.setattr(module, "LARGE", 1)
-    rows, _ = nearest_neighbours(vectors, 4)
+    rows, _, _ = nearest_neighbours(vectors, 4)
     expected, _ = by_definition(vectors[:20], 4)
     assert np.array_equal(rows[:17], expected[:17])
     assert rows[1500].tolist() == [1499, 1501, 1498, 1502]
     assert rows[2999].tolist() == [2998, 2997, 2996, 2995]
     assert set(rows[3005].tolist()) == {3004, 3006, 3003, 3007}
+
+
+def test_one_row_more_leaves_the_neighbours_of_the_others_as_they_were(monkeypatch):
+    monkeypatch.setattr(module, "EXACT_ROWS", 500)
+    rng = np.random.default_rng(3)
+    vectors = rng.standard_normal((60, 16))[rng.integers(0, 60, 3000)] + 0.4 * rng.standard_normal((3000, 16))
+    before, _, centres = nearest_neighbours(vectors.astype(np.float32), 5)
+    more = np.concatenate([vectors, vectors[:1] + 0.1]).astype(np.float32)
+    now, _, again = nearest_neighbours(more, 5, centres)
+    assert again is centres
+    other = np.flatnonzero((now[:3000] != before).any(axis=1))
+    assert set(other.tolist()) <= set(np.flatnonzero((now[:3000] == 3000).any(axis=1)).tolist())
+    assert nearest_neighbours(more[:600], 5, centres)[2] is not centres, "there are far fewer now"
