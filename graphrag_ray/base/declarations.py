@@ -294,7 +294,7 @@ COMPARED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "documents": ("documents", ("content_hash",)),
     **{k.table: (k.words, k.content) for k in _CHUNKS_FIRST if k.name not in REPORTS},
     # The id of a community is a hash of all that it is: another one is a new one.
-    **{kind.communities: ("communities", ()) for kind in _HIERARCHIES},
+    **{kind.communities: (kind.communities.replace("_", " "), ()) for kind in _HIERARCHIES},
     **{k.table: (k.words, k.content) for k in RECORD_KINDS if k.name in REPORTS},
 }
 """Tables of which people are told what a run changed, in this order: what they call the rows, and the columns

@@ -19,12 +19,13 @@ _TOLD = 200
 _METADATA = 400
 
 
-def print_record(found: Record, root: str) -> None:
-    """Any of `inspection.records` and `inspection.overview`."""
-    _PRINTERS[found["kind"]](console_of(), found, root)
+def print_record(found: Record, root: str, hierarchy: str | None = None) -> None:
+    """Any of `inspection.records` and `inspection.overview`. hierarchy: that was asked for."""
+    of = f" --hierarchy {hierarchy}" if hierarchy else ""
+    _PRINTERS[found["kind"]](console_of(), found, f"--root {shlex.quote(root)}{of}")
 
 
-def _overview(out: Console, found: Record, root: str) -> None:
+def _overview(out: Console, found: Record, reached: str) -> None:
     counts, totals = found["counts"], found["totals"]
     held = ", ".join(
         plural(counts.get(name, 0), one, many)
@@ -42,10 +43,10 @@ def _overview(out: Console, found: Record, root: str) -> None:
     asked = [f"community {c['community']}" for c in found["communities"][:1]]
     asked += [f"entity {shlex.quote(e['title'])}" for e in found["entities"][:1]]
     asked += [f"document {d['human_readable_id']}" for d in found["documents"][:1]]
-    _next(out, root, [*asked, "search TEXT"])
+    _next(out, reached, [*asked, "search TEXT"])
 
 
-def _search(out: Console, found: Record, root: str) -> None:
+def _search(out: Console, found: Record, reached: str) -> None:
     totals = found["totals"]
     if not any(totals.values()):
         _line(out, f"No name holds {one_line(found['text'], _TOLD)!r}.")
@@ -58,10 +59,10 @@ def _search(out: Console, found: Record, root: str) -> None:
     asked = [f"entity {e['human_readable_id']}" for e in found["entities"][:1]]
     asked += [f"community {c['community']}" for c in found["communities"][:1]]
     asked += [f"document {d['human_readable_id']}" for d in found["documents"][:1]]
-    _next(out, root, asked)
+    _next(out, reached, asked)
 
 
-def _entity(out: Console, found: Record, root: str) -> None:
+def _entity(out: Console, found: Record, reached: str) -> None:
     totals = found["totals"]
     _heading(out, f"Entity {found['human_readable_id']}: {found['title']} ({found['type'] or 'untyped'})")
     _text(out, found["description"])
@@ -75,7 +76,7 @@ def _entity(out: Console, found: Record, root: str) -> None:
     _chunks(out, found)
 
 
-def _relationship(out: Console, found: Record, root: str) -> None:
+def _relationship(out: Console, found: Record, reached: str) -> None:
     _heading(out, f"Relationship {found['human_readable_id']}: {found['source']} – {found['target']}")
     _text(out, found["description"])
     _line(out, f"  weight {found['weight']:g}, combined degree {found['combined_degree']:,}")
@@ -84,7 +85,7 @@ def _relationship(out: Console, found: Record, root: str) -> None:
     _chunks(out, found)
 
 
-def _claim(out: Console, found: Record, root: str) -> None:
+def _claim(out: Console, found: Record, reached: str) -> None:
     _heading(out, f"Claim {found['human_readable_id']}: {found['subject_id']} – {found['object_id']}")
     _text(out, found["description"])
     dates = ", ".join(d for d in (found["start_date"], found["end_date"]) if d and d != "NONE")
@@ -92,7 +93,7 @@ def _claim(out: Console, found: Record, root: str) -> None:
     _chunks(out, found)
 
 
-def _community(out: Console, found: Record, root: str) -> None:
+def _community(out: Console, found: Record, reached: str) -> None:
     report, totals = found["report"], found["totals"]
     title = report["title"] if report else found["title"]
     _heading(out, f"Community {found['community']} (C{found['level']}): {title}")
@@ -114,7 +115,7 @@ def _community(out: Console, found: Record, root: str) -> None:
     _chunks(out, found)
 
 
-def _chunk(out: Console, found: Record, root: str) -> None:
+def _chunk(out: Console, found: Record, reached: str) -> None:
     where = f"characters {found['start']} to {found['end']}"
     _heading(out, f"Chunk {found['human_readable_id']}: {found['place']}, {where}")
     _about_document(out, found)
@@ -126,7 +127,7 @@ def _chunk(out: Console, found: Record, root: str) -> None:
     _list(out, "Claims", found["claims"], _claim_line, found["totals"]["claims"])
 
 
-def _document(out: Console, found: Record, root: str) -> None:
+def _document(out: Console, found: Record, reached: str) -> None:
     _heading(out, f"Document {found['human_readable_id']}: {found['place']}")
     _about_document(out, found)
     _line(out, f"  {found['n_characters']:,} characters, {plural(found['totals']['chunks'], 'chunk')}")
@@ -209,10 +210,10 @@ def _more(out: Console, left: int) -> None:
         _line(out, f"\n{left:,} more: --limit 0 shows all")
 
 
-def _next(out: Console, root: str, arguments: Sequence[str]) -> None:
+def _next(out: Console, reached: str, arguments: Sequence[str]) -> None:
     _line(out, "\nLook closer:", style="bold")
     for given in arguments:
-        _line(out, f"  graphrag-ray inspect {given} --root {shlex.quote(root)}")
+        _line(out, f"  graphrag-ray inspect {given} {reached}")
 
 
 def _heading(out: Console, text: str) -> None:

@@ -228,21 +228,23 @@ def reporting(
 def attributed(basis: Basis, entities: Named, relationships: Named, summary: float) -> Volume:
     """The reports of attributed communities: of the finest level from elements, above from reports alone."""
     const, guess, source = _report_call(basis)
+    options = basis.settings.attributed
     how = "as on the podcasts and on Wikipedia's passages, measured"
-    ratio = basis.assume.take("attributed_per_entity", ATTRIBUTED_PER_ENTITY, how)
+    fewer = 1 / max(2.0, FULL * options.max_size)  # communities of a level for each of the level below
+    levels = sum(fewer**height for height in range(options.max_levels))
+    ratio = basis.assume.take("attributed_per_entity", fewer * levels, how)
     n = ratio * entities.size.distinct
-    above = n * ATTRIBUTED_ABOVE
+    above = n * (1 - 1 / levels)
     elements = _lines(entities, summary) + INNER_RELATIONSHIPS * _lines(relationships, summary)
     most = basis.settings.reports.context_tokens
     reply = basis.reply("report", guess, source, np.array([const + most / 2]))
     below = min(float(most), reply * SHOWN_OF_REPORT * (n - above) / max(above, 1.0))
-    levels = 1.0 + np.log(max(n, 2.0)) / np.log(1 / ATTRIBUTED_ABOVE)
-    return basis.volume("report", n, n, n * const + elements + above * below, n * reply, float(levels))
+    chain = min(options.max_levels, 1.0 + np.log(max(n, 2.0)) / np.log(1 / fewer))
+    return basis.volume("report", n, n, n * const + elements + above * below, n * reply, float(chain))
 
 
-ATTRIBUTED_PER_ENTITY = 0.17
-ATTRIBUTED_ABOVE = 0.11
-"""Of the communities, the share that is above the finest level."""
+FULL = 0.46
+"""How full a community is of the most that it may hold, on average."""
 INNER_RELATIONSHIPS = 0.25
 """The share of relationships whose ends are in one community of the finest level."""
 

@@ -15,6 +15,7 @@ from math import log2
 
 import numpy as np
 
+from graphrag_ray.base.declarations import REPORT_SECTIONS
 from graphrag_ray.base.records import parse_sections
 from graphrag_ray.offline.description_reply import CHARS_PER_TOKEN
 from graphrag_ray.offline.summarise import MAX_SENTENCES, Floats, content_stems, lexrank, mmr, similarities
@@ -38,6 +39,8 @@ def write_report(variables: Mapping[str, str]) -> str:
     """A JSON object {title, summary, rating, rating_explanation, findings} from the `context`."""
     sections = parse_sections(variables["context"])
     units = units_of(sections)[:MAX_SENTENCES]
+    # Of whichever hierarchy: from here on they are counted and named alike.
+    sections["Reports"] = [row for name in REPORT_SECTIONS for row in sections.get(name, ())]
     members = _members(sections, units)
     names = _DisplayNames(units)
     room = min(TARGET_CHARS, int(_tokens(variables.get("max_tokens", "")) * CHARS_PER_TOKEN * 0.6))

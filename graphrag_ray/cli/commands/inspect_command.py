@@ -76,4 +76,4 @@ def inspect(
     if as_json:
         click.echo(console.as_json(found))
     else:
-        print_record(found, root)
+        print_record(found, root, hierarchy)

@@ -30,7 +30,7 @@ from graphrag_ray.graph.attributed import (
     one_hierarchy,
 )
 from graphrag_ray.graph.communities import edge_order
-from graphrag_ray.graph.edges import Edges, modularity
+from graphrag_ray.graph.edges import Edges, canonical, modularity
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.graph.seeds import Past
 from graphrag_ray.graph.spectral import MOST_NODES
@@ -327,11 +327,11 @@ class _Graph:
         ]
         tables["failures"] = [failures_of(run, asking.work, so_far.failed)]
         of_entity = hierarchy.community_of(0)
-        links = linked(graph.n_nodes, graph.source, graph.target)
+        edges = canonical(graph.n_nodes, graph.source, graph.target, graph.weight)
         counts = {
             "levels": {f"C{k}": len(hierarchy.at_level(k)) for k in range(hierarchy.n_levels)},
             "communities": hierarchy.n_communities,
-            "modularity": round(modularity(of_entity, links), 4),
+            "modularity": round(modularity(of_entity, edges), 4),
             "reports": len(reports),
             "failed_reports": len(so_far.failed),
             "neighbours": [level.neighbours for level in so_far.levels[1:]],
