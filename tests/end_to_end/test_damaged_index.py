@@ -86,7 +86,9 @@ def world(built: World, tmp_path: Path) -> World:
 
 
 def asked(world: World) -> int:
-    return len(world.endpoint.requests)
+    """Chat requests and embedded texts: how many of these go in one call is a matter of moments."""
+    embedded = world.endpoint.bodies("/embeddings")
+    return world.asked() + sum(len(body["input"]) for body in embedded)
 
 
 def worries(world: World) -> list[str]:
@@ -244,7 +246,7 @@ def test_of_a_damaged_journal_only_what_it_held_is_asked_again(
         shutil.rmtree(world.root / folder)
     (world.root / "CURRENT").unlink()
     spoil(world.root / lost)
-    before = asked(world)
+    before = len(world.endpoint.requests)
     world.index()
     again = len({row["request_hash"] for row in held if row["kind"] == "turn"})
     assert again > 0

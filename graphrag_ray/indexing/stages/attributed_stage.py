@@ -7,7 +7,7 @@ update starts from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from tempfile import TemporaryFile
 from typing import Any
@@ -82,10 +82,10 @@ def build_attributed(run: Run, corpus: Result, graph: ExtractedGraph | None) -> 
     groups = element_groups(graph.merged, graph.described)
     own = _Graph(run, groups, read_graph(run, groups), graph.embedded)
     found = own.cluster_entities()
-    about = tell_about(run, corpus, own.first_layout(found))
+    about = tell_about(run, corpus, own.layout(found))
     rest = own.write(found)
-    layout = own.last_layout(rest)
-    ids = [id_ for (id_,) in _rows(run, rest, "community_ids")]
+    layout = own.layout(rest)
+    ids = _columns(run, rest, "community_ids", 0, ["id"])[0].tolist()
     counts = {name: rest.counts[name] for name in ("levels", "modularity")}
     return GraphHierarchy(KIND, layout, ids, rest, (about, rest), counts)
 
@@ -155,14 +155,9 @@ class _Graph:
         ]
         return run.step(FIRST, depends_on, compute)
 
-    def first_layout(self, found: Result) -> Layout:
-        return self._layout(restored(self.run, found), found)
-
-    def last_layout(self, rest: Result) -> Layout:
-        return self._layout(restored(self.run, rest), rest)
-
-    def _layout(self, hierarchy: Hierarchy, of: Result) -> Layout:
-        graph = self.integers
+    def layout(self, of: Result) -> Layout:
+        """The hierarchy that a step stored, and where its elements are."""
+        graph, hierarchy = self.integers, restored(self.run, of)
         order, community = edge_order(hierarchy, graph.source, graph.target)
         elements, _ = graph.arrange(hierarchy, order, community)
         blocks = {kind: of.tables.get(f"block_{kind}", []) for kind in self.groups}
@@ -172,7 +167,7 @@ class _Graph:
         """Tables of all levels above the first, of the hierarchy of all, reports, community_ids, failures;
         and block_entities and block_relationships, as far as tables of communities need them."""
         run, graph, options = self.run, self.integers, self.run.settings.attributed
-        layout = self.first_layout(found)
+        layout = self.layout(found)
         asking = ReportWork.of(run, layout.blocks, 0.0)
 
         def compute() -> Result:
@@ -419,12 +414,6 @@ def _columns(run: Run, found: Result, name: str, at: int, columns: Sequence[str]
     of = pa.schema([(column, _TYPES[column]) for column in columns])
     table = read_table(run.store, found.tables[name][at], list(columns), of)
     return [table[column].to_numpy() for column in columns]
-
-
-def _rows(run: Run, found: Result, name: str) -> Iterator[tuple[Any, ...]]:
-    for part in found.parts(name):
-        table = read_part(run.store, part)
-        yield from zip(*(column.to_pylist() for column in table.columns), strict=True)
 
 
 def _past(run: Run, step: str, at: int) -> tuple[Past | None, int | None, Vectors | None]:
