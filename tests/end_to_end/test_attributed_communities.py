@@ -216,6 +216,13 @@ def test_ways_of_answering_read_it(known: World, method: str):
     assert answer.found and "Themes" in sections and "Reports" not in sections
 
 
+def test_reports_are_rated_from_the_top_of_it(known: World):
+    query = {"hierarchy": "attributed", "dynamic": True}
+    answer = known.open(query=query).ask("What are the THEMES ?")
+    assert answer.found and {used.phase for used in answer.contexts} >= {"rate", "map"}
+    assert {r.section for used in answer.contexts for r in used.records} == {"Themes"}
+
+
 def test_archrag_reads_the_nearest_of_every_level_in_one_call_each(known: World):
     asked = known.asked()
     answer = known.open(query={"archrag_k": 3}).ask("What about AAX ?", method="archrag")
