@@ -4,7 +4,8 @@ points weighed, and merged.
 Hierarchical search: k of each level, of level 0 entities with the relationships among them. Adaptive
 filtering: one call a level lists points that answer the question, each with a score; those above 0 of all
 levels are merged by one more call, the highest first, as many as fit. These are the dialogues of global
-search by points."""
+search by points.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ update starts from it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from tempfile import TemporaryFile
@@ -220,8 +221,7 @@ class _Graph:
             column = table["vector"].combine_chunks()
             if found is None:
                 shape = (self.integers.n_nodes, column.type.list_size)
-                with TemporaryFile() as file:
-                    found = np.memmap(file, np.float32, "w+", shape=shape)
+                found = _in_a_file(shape)
             at = np.searchsorted(self.integers.node_keys, prefixes_of(table["id"]))
             found[at] = unit(column.flatten().to_numpy().reshape(len(table), -1))
         return np.zeros((self.integers.n_nodes, 1), np.float32) if found is None else found
@@ -333,6 +333,17 @@ class _Graph:
         }
         retried = any(outcome.status == "retry" for _, outcome in so_far.failed)
         return Result(tables, counts, so_far.final and not retried)
+
+
+def _in_a_file(shape: tuple[int, int]) -> Vectors:
+    """Zeros. Raises OSError where the disk has no room: later, in mapped memory, that would be a crash."""
+    n_bytes = shape[0] * shape[1] * np.dtype(np.float32).itemsize
+    with TemporaryFile() as file:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, n_bytes)
+        else:
+            file.truncate(n_bytes)
+        return np.memmap(file, np.float32, "r+", shape=shape)
 
 
 def _called(height: int, id_: str) -> str:

@@ -26,17 +26,15 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 
 SHARD_ROWS = 262_144
-"""Of what the hierarchy is over. A shard of so many with 256 dimensions takes 1 GB of memory while it is
-made."""
+"""Of what the hierarchy is over. A shard of so many with 256 dimensions is made in 1 GB of memory."""
 LEAST_ROWS = 100_000
-"""Below, a question looks at all vectors, which takes it 4 ms at most: to load the compiled loops takes .4
-s."""
+"""Below, a question looks at all vectors: 13 ms at most. To load the compiled loops takes .4 s, once."""
 
 _MADE = pa.schema([("at", pa.int64()), ("path", pa.string()), ("bytes", pa.int64()), ("rows", pa.int64())])
 
 
 @dataclass(frozen=True)
-class _Levels:
+class _LevelShard:
     """parts: of embeddings, of what the hierarchy is over and of its reports; levels: how many there are;
     level_of: of each report, by id; made_from: a hash of all that it depends on."""
 
@@ -72,8 +70,7 @@ def level_fingerprint(results: Results) -> list[Any]:
 
 
 def _indexed(results: Results) -> list[str]:
-    """Hierarchies that are made by meaning and have enough records, where there is what compiles the
-    loops."""
+    """Hierarchies that are made by meaning and have enough records, where numba is there."""
     rows = {
         name: sum(part.rows for part in results.embedded.parts(f"embeddings_{HIERARCHIES[name].over}"))
         for name in results.hierarchies
@@ -82,7 +79,7 @@ def _indexed(results: Results) -> list[str]:
     return [name for name, n in rows.items() if n >= LEAST_ROWS and chnsw.has_loops()]
 
 
-def _shards(run: Run, results: Results, name: str) -> list[_Levels]:
+def _shards(run: Run, results: Results, name: str) -> list[_LevelShard]:
     kind, hierarchy = HIERARCHIES[name], results.hierarchies[name]
     parts = results.embedded.parts(f"embeddings_{kind.over}")
     reports = results.embedded.parts(f"embeddings_{kind.reports}")
@@ -98,11 +95,11 @@ def _shards(run: Run, results: Results, name: str) -> list[_Levels]:
         own = [parts[i] for i in batch], reports[bounds[at] : bounds[at + 1]]
         paths = [part.path for some in own for part in some]
         made_from = stable_id("levels", str(STAGES["search"].version), levels, *paths)
-        found.append(_Levels(schema.search_table(name, "levels"), own, n_levels, level_of, made_from))
+        found.append(_LevelShard(schema.search_table(name, "levels"), own, n_levels, level_of, made_from))
     return found
 
 
-def _make(store: Store, x: tuple[int, _Levels]) -> Iterator[pa.Table]:
+def _make(store: Store, x: tuple[int, _LevelShard]) -> Iterator[pa.Table]:
     at, shard = x
     over, reports = shard.parts
     levels = [_vectors(store, over)]
