@@ -85,6 +85,7 @@ SHOWN: Mapping[str, str] = {
     "describe": "One description from those that several chunks give of an entity or a relationship.",
     "about": "What the corpus is about: asked once, before the first report.",
     "report": "The report on one community.",
+    "summary": "The summary of chunks that belong together, where `hierarchies` has `tree`.",
     "map": "Global search: what one context of reports says on a question.",
     "map_points": "The same as scored points, with `query.map_protocol: points`.",
     "reduce": "Global search: the answer, from what the contexts say.",

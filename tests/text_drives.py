@@ -76,6 +76,7 @@ from graphrag_ray.reports.about_corpus import (
     title_lines,
 )
 from graphrag_ray.reports.report_dialogue import full_content, report, report_spec
+from graphrag_ray.reports.summary_dialogue import read_summary, summary, summary_spec
 from graphrag_ray.search.words import words
 from graphrag_ray.settings.index_settings import Chunking, Input, as_about
 from graphrag_ray.settings.prompts import PLACEHOLDERS, load_criteria, load_prompts
@@ -251,6 +252,13 @@ def reported(text: str) -> Any:
     spec = report_spec(SETTINGS, PROMPTS)
     found = [played(report(context, spec), text, ended) for ended in ("stop", "length")]
     return found, [full_content(f) for f in found if f]
+
+
+def summarised(text: str) -> Any:
+    context = contexts.Context(text, NUMBERING, 1)
+    spec = summary_spec(SETTINGS, PROMPTS)
+    found = [played(summary(context, spec), text, ended) for ended in ("stop", "length")]
+    return found, read_summary(ChatReply(text)), [full_content(f) for f in found if f]
 
 
 def told_of(text: str) -> Any:
@@ -468,7 +476,7 @@ DRIVES: Mapping[str, Mapping[str, Drive]] = {
         "claims dialogue": claims_of,
     },
     "graph": {"merge": merged, "describe": described, "names": names_of},
-    "reports": {"context": rendered, "report": reported, "about": told_of},
+    "reports": {"context": rendered, "report": reported, "summary": summarised, "about": told_of},
     "query": {
         **{f"{name} search": asked(name) for name in methods.METHODS},
         "dynamic selection": asked("global", dynamic=True),

@@ -142,6 +142,13 @@ def answer_report(variables: dict[str, str]) -> str:
     )
 
 
+def answer_summary(variables: dict[str, str]) -> str:
+    sections = parse_sections(variables["context"])
+    texts = [s["text"] for s in sections.get("Sources", [])] or [r["content"] for r in _reports(sections)[1]]
+    names = list(dict.fromkeys(name for text in texts for name in NAME.findall(text)))
+    return f"{', '.join(names[:3]) or 'Nobody'}\n\n" + " ".join(" ".join(text.split())[:80] for text in texts)
+
+
 def answer_map(variables: dict[str, str]) -> str:
     found = _points(variables)
     if not found:

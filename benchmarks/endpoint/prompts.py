@@ -17,6 +17,7 @@ CHAT_KINDS = (
     "describe",
     "about",
     "report",
+    "summary",
     "map",
     "map_points",
     "rate",
@@ -44,6 +45,7 @@ _STARTS = (
     ("Write the claims that the passage below makes", "claims"),
     ("Say what the corpus is about", "about"),
     ("Write the report on the community whose data follow", "report"),
+    ("The texts, as a table in CSV", "summary"),
     ("# The question to write a report's paragraph for", "drift_hypothesis"),
     ("Your last reply could not be used", "correct"),
 )

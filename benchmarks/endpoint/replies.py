@@ -1,7 +1,8 @@
 """What the endpoint answers: plausible in form and length, drawn from the request's text and its hash.
 
 Names are capitalised phrases of the passage, so they recur from chunk to chunk and make a graph.
-Lengths in tokens: extraction 300–700 for a chunk of 600, descriptions 60–200, reports 500–900.
+Lengths in tokens: extraction 300–700 for a chunk of 600, descriptions 60–200, reports 500–900,
+summaries 120–300.
 """
 
 from __future__ import annotations
@@ -170,6 +171,12 @@ def _report(text: str, rng: Random) -> str:
     return orjson.dumps(out, option=orjson.OPT_INDENT_2).decode()
 
 
+def _summary(text: str, rng: Random) -> str:
+    rows = [row for of in _sections(text).values() for row in of]
+    told = " ".join(_told(rows, i, rng.randint(25, 50)) for i in range(min(len(rows), rng.randint(3, 6))))
+    return f"{prose.words(prose.clean(rows[0][-1]) if rows else '', 8)}\n\n{told or prose.lorem(120, rng)}"
+
+
 def _map(text: str, rng: Random) -> str:
     score = rng.choice((0, 20, 35, 50, 60, 70, 80, 90))
     line = f"<ANSWER_HELPFULNESS> {score} </ANSWER_HELPFULNESS>"
@@ -300,6 +307,7 @@ _WRITERS: Mapping[str, Callable[[str, Random], str]] = {
     "describe": _describe,
     "about": _about,
     "report": _report,
+    "summary": _summary,
     "map": _map,
     "map_points": _map_points,
     "rate": _rate,

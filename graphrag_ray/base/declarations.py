@@ -88,6 +88,15 @@ _STAGES = (
         writes=("embeddings", ""),
         module="embed_stage",
     ),
+    Stage(
+        "embed_chunks",
+        1,
+        reads=("read",),
+        dialogue="embed",
+        section="embeddings",
+        writes=("embeddings", ""),
+        module="embed_stage",
+    ),
     Stage("communities", 1, reads=("extract", "describe")),
     Stage(
         "reports",
@@ -108,18 +117,36 @@ _STAGES = (
         module="attributed_stage",
     ),
     Stage(
+        "tree",
+        1,
+        reads=("read", "embed_chunks"),
+        dialogue="summary",
+        prompts=("summary",),
+        writes=("summaries", ""),
+    ),
+    Stage(
         "embed",
         1,
-        reads=("read", "describe", "embed_entities", "reports", "attributed"),
+        reads=("read", "describe", "embed_entities", "embed_chunks", "reports", "attributed", "tree"),
         dialogue="embed",
         section="embeddings",
         writes=("embeddings", ""),
     ),
-    Stage("search", 2, reads=("read", "describe", "reports", "attributed", "embed")),
+    Stage("search", 2, reads=("read", "describe", "reports", "attributed", "tree", "embed")),
     Stage(
         "finish",
         3,
-        reads=("read", "merge", "describe", "communities", "reports", "attributed", "embed", "search"),
+        reads=(
+            "read",
+            "merge",
+            "describe",
+            "communities",
+            "reports",
+            "attributed",
+            "tree",
+            "embed",
+            "search",
+        ),
     ),
 )
 
@@ -224,6 +251,15 @@ RECORD_KINDS = (
         "themes",
         content=("title", "full_content", "rank"),
     ),
+    RecordKind(
+        "tree_summary",
+        "Summaries",
+        "Summary",
+        "tree_summaries",
+        "summary",
+        "summaries",
+        content=("title", "full_content"),
+    ),
     # The id of a chunk is a hash of its text.
     RecordKind("text_unit", "Sources", "Source", "text_units", "chunk", "chunks", content=("header",)),
 )
@@ -277,6 +313,14 @@ _HIERARCHIES = (
         ("entity_clusters", "attributed"),
         "attributed_communities",
         "attributed_report",
+        by_meaning=True,
+    ),
+    HierarchyKind(
+        "tree",
+        "text_unit",
+        ("tree",),
+        "tree_clusters",
+        "tree_summary",
         by_meaning=True,
     ),
 )

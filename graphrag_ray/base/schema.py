@@ -144,7 +144,7 @@ COMMUNITIES = _table(
     ("human_readable_id", pa.int64()),
     ("community", pa.int64()),  # = human_readable_id
     ("level", pa.int64()),  # 0 is the coarsest (the paper's C0); a community is stored once, at its level
-    ("parent", pa.int64()),  # community number; -1 at the root
+    ("parent", pa.int64()),  # community number; -1 at the root. Of several (a tree's): the nearest
     ("children", pa.list_(pa.int64())),
     ("title", pa.string()),
     ("entity_ids", _ids),
@@ -153,7 +153,7 @@ COMMUNITIES = _table(
     ("period", pa.string()),  # date of the run that made it
     ("size", pa.int64()),
     # ours
-    ("hierarchy", pa.string()),  # "leiden", "attributed"
+    ("hierarchy", pa.string()),  # "leiden", "attributed", "tree"
     ("packed", pa.bool_()),  # True: several small components that share this community's report
 )
 
@@ -168,7 +168,7 @@ COMMUNITY_REPORTS = _table(
     ("title", pa.string()),
     ("summary", pa.string()),
     ("full_content", pa.string()),  # markdown, references with human_readable_ids
-    ("rank", pa.float64()),  # the rating, 0–10
+    ("rank", pa.float64()),  # the rating, 0–10; null for summaries of a tree
     ("rating_explanation", pa.string()),
     (
         "findings",
@@ -231,6 +231,8 @@ TABLES: dict[str, pa.Schema] = {
     "community_reports": COMMUNITY_REPORTS,
     "attributed_communities": COMMUNITIES,
     "attributed_reports": COMMUNITY_REPORTS,
+    "tree_clusters": COMMUNITIES,
+    "tree_summaries": COMMUNITY_REPORTS,
     "failures": FAILURES,
 }
 
@@ -255,6 +257,8 @@ LOOKED_UP: Mapping[str, _Groups] = {
     },
     **{
         kind.reports_table: {("id",): ("human_readable_id", "rank"), **_BY_NUMBER}
+        if kind.of_graph
+        else _NUMBER
         for kind in HIERARCHIES.values()
     },
 }

@@ -36,6 +36,7 @@ _ASKED = {
     "general_knowledge": "query.general_knowledge",
     "dynamic": "query.dynamic",
     "hierarchy": "query.hierarchy",
+    "traversal": "query.traversal",
     "map_protocol": "query.map_protocol",
     "budget_tokens": "query.budget_tokens",
     "budget_usd": "query.budget_usd",
@@ -213,6 +214,11 @@ def asking_options(f: Callable[..., Any]) -> Callable[..., Any]:
             help="global: rate reports from the top, read on only below relevant ones.",
         ),
         hierarchy_option,
+        click.option(
+            "--traversal",
+            type=click.Choice(["collapsed", "tree"]),
+            help="raptor: all chunks and summaries at once, or level by level from the top.",
+        ),
         click.option(
             "--map-protocol",
             type=click.Choice(["answer", "points"]),

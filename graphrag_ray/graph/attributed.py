@@ -26,6 +26,7 @@ import numpy.typing as npt
 from graphrag_ray.graph.codicil import codicil
 from graphrag_ray.graph.communities import communities
 from graphrag_ray.graph.edges import Edges, canonical
+from graphrag_ray.graph.halving import halved
 from graphrag_ray.graph.hierarchy import Hierarchy, number_depth_first
 from graphrag_ray.graph.integer_arrays import Ints
 from graphrag_ray.graph.leiden import numbered
@@ -223,7 +224,7 @@ def _bounded(inner: Hierarchy, vectors: Vectors, most: int) -> tuple[Ints, npt.N
     packed = inner.packed[inner.community_of(max(0, inner.n_levels - 1))[first]]
     n = len(sizes)
     for c in np.flatnonzero((sizes > most) & ~packed).tolist():
-        for piece in _cut(order[bounds[c] : bounds[c + 1]], vectors, most)[1:]:
+        for piece in halved(order[bounds[c] : bounds[c + 1]], vectors, np.ones_like(leaf), most)[1:]:
             leaf[piece] = n
             n += 1
     packed = np.concatenate([packed, np.zeros(n - len(packed), dtype=np.bool_)])
@@ -231,31 +232,3 @@ def _bounded(inner: Hierarchy, vectors: Vectors, most: int) -> tuple[Ints, npt.N
     of_new = np.empty(n, dtype=np.int64)
     of_new[found] = leaf
     return found, packed[of_new]
-
-
-def _cut(members: Ints, vectors: Vectors, most: int) -> list[Ints]:
-    """Halves, and halves of these, along the direction in which the members differ most."""
-    open_, found = [members], []
-    while open_:
-        own = open_.pop()
-        if len(own) <= most:
-            found.append(own)
-            continue
-        order = np.argsort(_along(vectors[own]), kind="stable")
-        middle = len(own) // 2
-        open_ += [np.sort(own[order[middle:]]), np.sort(own[order[:middle]])]
-    return found
-
-
-def _along(vectors: Vectors) -> npt.NDArray[np.float64]:
-    """[members] where each stands on the first principal axis, by some steps of the power method."""
-    less = vectors.astype(np.float64) - vectors.mean(axis=0, dtype=np.float64)
-    axis = less[np.argmax(np.einsum("ij,ij->i", less, less))]
-    for _ in range(8):
-        axis = less.T @ (less @ axis)
-        length = np.linalg.norm(axis)
-        if length == 0:
-            break
-        axis = axis / length
-    found: npt.NDArray[np.float64] = np.round(less @ axis, _DIGITS)
-    return found

@@ -106,7 +106,7 @@ def describe(
         raise DialogueFailed(f"describe {kind} {name}: the endpoint's content filter withheld the reply")
     text = " ".join(reply.text.split())
     if reply.finish_reason == "length":
-        text = _whole_sentences(text)
+        text = whole_sentences(text)
     if not text:
         raise DialogueFailed(f"describe {kind} {name}: the reply is empty")
     return text
@@ -146,7 +146,7 @@ def batches(descriptions: Sequence[str], n_tokens: Sequence[int], batch_tokens: 
     return [[descriptions[i] for i in r] for r in stable_batches(hashes, n_tokens, batch_tokens)]
 
 
-def _whole_sentences(text: str) -> str:
+def whole_sentences(text: str) -> str:
     """Without the sentence that was cut off, unless it is the only one."""
     ends = [m.end(1) if m[1] else m.end() for m in re.finditer(r"([.!?][\"'”’)\]]*)(?:\s|$)|[。！？]", text)]
     return text[: ends[-1]] if ends else text

@@ -75,6 +75,22 @@ def nearest_neighbours(
     return of_row, cosine, centres
 
 
+def cell_centres(unit: Vectors, n_cells: int, most: int = _SAMPLE) -> Vectors:
+    """[n_cells or fewer, D] of length 1: directions about which the rows lie, by k-means over a sample of at
+    most `most` of them. unit: [R, D] of length 1. The same rows give the same."""
+    n = len(unit)
+    generator = np.random.default_rng(_SEED)
+    size = min(n, _OF_SAMPLE * n_cells, most)
+    sample = unit[np.sort(generator.choice(n, size, replace=False))]
+    sample = sample[_distinct(sample)]  # equal vectors need no more than one centre
+    chosen = generator.choice(len(sample), min(n_cells, len(sample)), replace=False)
+    centres = sample[np.sort(chosen)]
+    for _ in range(_ROUNDS):
+        own = nearest_centres(sample, centres, 1)[:, 0]
+        centres = _means(sample, own, centres)
+    return centres
+
+
 def units(vectors: Vectors) -> tuple[Ints, Vectors]:
     """The rows that are not zero and, at length 1, their vectors."""
     length = np.einsum("nd,nd->n", vectors, vectors)
@@ -113,7 +129,7 @@ class _Search:
         """[R, k] keys of each row among the cells nearest to it, best first."""
         n = len(self.rows)
         n_cells = len(centres)
-        probed = _nearest_centres(self.unit, centres, min(PROBED, n_cells))
+        probed = nearest_centres(self.unit, centres, min(PROBED, n_cells))
         best = np.full((n, self.k), self._nothing(), dtype=self._type())
         members = _Groups.of(probed[:, :1], n_cells)
         seekers = _Groups.of(probed, n_cells)
@@ -169,17 +185,9 @@ class _Search:
         n = len(self.rows)
         if before is not None and before.shape[1] == self.unit.shape[1] and 0.5 < len(before) ** 2 / n < 2:
             return before
-        generator = np.random.default_rng(_SEED)
         n_cells = ceil(n**0.5)
-        size = min(n, _OF_SAMPLE * n_cells, max(_SAMPLE, 8 * n_cells))
-        sample = self.unit[np.sort(generator.choice(n, size, replace=False))]
-        sample = sample[_distinct(sample)]  # equal vectors need no more than one centre
-        chosen = generator.choice(len(sample), min(n_cells, len(sample)), replace=False)
-        centres = sample[np.sort(chosen)]
-        for _ in range(_ROUNDS):
-            own = _nearest_centres(sample, centres, 1)[:, 0]
-            centres = _means(sample, own, centres)
-        used: Vectors = centres[np.unique(_nearest_centres(self.unit, centres, 1)[:, 0])]
+        centres = cell_centres(self.unit, n_cells, max(_SAMPLE, 8 * n_cells))
+        used: Vectors = centres[np.unique(nearest_centres(self.unit, centres, 1)[:, 0])]
         return used
 
 
@@ -222,7 +230,7 @@ def _distinct(unit: Vectors) -> Ints:
     return np.sort(np.unique(as_bytes, return_index=True)[1])
 
 
-def _nearest_centres(unit: Vectors, centres: Vectors, n: int) -> Ints:
+def nearest_centres(unit: Vectors, centres: Vectors, n: int) -> Ints:
     """[R, n] the centres nearest to each row, best first."""
     step = max(1, _BLOCK // len(centres))
     found = []

@@ -26,8 +26,8 @@ from graphrag_ray.base.urls import shown
 from graphrag_ray.engine.executor import Executor
 from graphrag_ray.engine.given_rows import GivenRows
 from graphrag_ray.engine.observer import Observer
+from graphrag_ray.graph import soft_clusters, spectral
 from graphrag_ray.graph.aliases import EntityNames
-from graphrag_ray.graph.spectral import check_installed
 from graphrag_ray.indexing.ahead import tell_ahead, tell_unknown_columns
 from graphrag_ray.indexing.changes import changes
 from graphrag_ray.indexing.compact import FEW, MANY, compact
@@ -45,6 +45,7 @@ from graphrag_ray.indexing.stages.graph_hierarchy import build_leiden
 from graphrag_ray.indexing.stages.merge_stage import merge
 from graphrag_ray.indexing.stages.read_stage import read
 from graphrag_ray.indexing.stages.search_stage import index_for_search
+from graphrag_ray.indexing.stages.tree_stage import build_tree
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.llm.request_sizes import guessed_vocabularies
 from graphrag_ray.settings.index_settings import Settings
@@ -120,7 +121,9 @@ def index(
     for guessed in guessed_vocabularies(settings.models):
         observer.note(guessed)
     if "attributed" in settings.hierarchies and settings.attributed.clustering == "spectral":
-        check_installed()
+        spectral.check_installed()
+    if "tree" in settings.hierarchies:
+        soft_clusters.check_installed(settings.tree.reduction)
     store = executor.store
     # A URL may hold a password or a signature, and what is shown is kept.
     shown_input = shown(given) if isinstance(given, str) else str(given)
@@ -206,6 +209,7 @@ def _build(run: Run, given: _Given, record: RunRecorder) -> Indexed:
 HIERARCHY_BUILDERS: Mapping[str, Callable[[Run, Result, ExtractedGraph | None], BuiltHierarchy]] = {
     "leiden": build_leiden,
     "attributed": build_attributed,
+    "tree": build_tree,
 }
 """By name as declared."""
 
@@ -213,7 +217,8 @@ HIERARCHY_BUILDERS: Mapping[str, Callable[[Run, Result, ExtractedGraph | None], 
 def derive(run: Run, corpus: Result, names: EntityNames) -> Results:
     """What follows from the documents: from chunks to reports, embeddings and indexes for search."""
     graph = extract_all(run, corpus, names) if run.settings.has_graph else None
-    if graph and any(HIERARCHIES[name].by_meaning for name in run.settings.hierarchies):
+    by_meaning = [kind for name in run.settings.hierarchies if (kind := HIERARCHIES[name]).by_meaning]
+    if graph and any(kind.of_graph for kind in by_meaning):
         graph = replace(graph, embedded=embed_entities(run, graph.described))
     hierarchies = {name: HIERARCHY_BUILDERS[name](run, corpus, graph) for name in run.settings.hierarchies}
     results = Results(corpus, graph, hierarchies)

@@ -3,7 +3,7 @@
     extract    sentences ─► capitalised runs ─► names, types, relations ─► the paper's tuples
     describe   quotations ─► LexRank, MMR ─► the best of them
     about      titles, names ─► the first of them
-    report     a context ─► LexRank, MMR ─► quotations by member
+    report     a context ─► LexRank, MMR ─► quotations by member;  summary the same of texts
     map        reports ─► BM25, MMR ─► quotations with a score;  reduce merges them
     questions  names and terms of a description ─► fixed sentences on users, tasks, questions
     judge      two answers ─► what a criterion counts in each ─► the greater figure wins
@@ -30,6 +30,7 @@ from graphrag_ray.offline.judge_reply import check_answer, judge, list_claims
 from graphrag_ray.offline.question_replies import describe_corpus, list_personas, list_questions, list_tasks
 from graphrag_ray.offline.ratings import drift_local, drift_primer, map_points, rate
 from graphrag_ray.offline.static_embeddings import embed_many
+from graphrag_ray.offline.summary_reply import summary
 
 __all__ = ["answer", "embed_many"]
 
@@ -43,6 +44,7 @@ _ANSWERS: Mapping[str, Callable[[Variables], str]] = {
     "describe": description,
     "about": about,
     "report": write_report,
+    "summary": summary,
     "map": map_answer,
     "reduce": reduce_answer,
     "answer": context_answer,

@@ -68,7 +68,7 @@ def _hierarchy(given: Given) -> tuple[HierarchyKind, list[str]]:
     """That of the settings, else the one by meaning; of an index that has none, another one over entities,
     and what to say of it."""
     name, there = given.settings.query.hierarchy, given.settings.hierarchies
-    by_meaning = [own for own in there if HIERARCHIES[own].by_meaning]
+    by_meaning = [own for own in there if HIERARCHIES[own].by_meaning and HIERARCHIES[own].of_graph]
     kind = asked_hierarchy(given, name or next(iter(by_meaning), None), over="entity")
     if name or by_meaning:
         return kind, []

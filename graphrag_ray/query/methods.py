@@ -28,6 +28,7 @@ class MethodKind:
     levels      it reads reports of a level
     dynamic     it may select reports by rating them, where the settings say so
     graph       it needs entities
+    traversal   it reads a tree in one way or another, where the settings say so
     instead     what answers most alike, where conditions on documents cannot restrict this one
     others      ways that read something else: hints where nothing was found
     """
@@ -38,6 +39,7 @@ class MethodKind:
     levels: bool = False
     dynamic: bool = False
     graph: bool = False
+    traversal: bool = False
     instead: str = ""
     others: tuple[str, ...] = ()
 
@@ -83,6 +85,21 @@ METHODS: Mapping[str, MethodKind] = {
         graph=True,
         instead="local",
         others=("hybrid", "global"),
+    ),
+    "trex": MethodKind(
+        "trex_search",
+        ("embed", "answer"),
+        "passages and summaries, by words and meaning",
+        instead="hybrid",
+        others=("hybrid", "global"),
+    ),
+    "raptor": MethodKind(
+        "raptor_search",
+        ("embed", "answer"),
+        "passages and summaries, by meaning",
+        traversal=True,
+        instead="vector",
+        others=("trex", "hybrid"),
     ),
     "auto": MethodKind(
         "auto_search", ("embed", "answer", "map", "reduce"), "what one of three reads", dynamic=True

@@ -36,14 +36,14 @@ from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.reports.elements import Elements
 
-NODE, EDGE, CLAIM, REPORT = range(4)
+NODE, EDGE, CLAIM, REPORT, CHUNK = range(5)
 """Kinds of record in a plan."""
 
 NUMBER_TOKENS = 3
 """Tokens of a record's local number: up to nine digits in most vocabularies, three where each is one."""
 
 HEADING_TOKENS = 64
-"""Tokens of the headings of all sections together, at most."""
+"""Tokens of the headings of all sections together, at most, with reports of one hierarchy."""
 
 MIN_CONTEXT_TOKENS = 4 * HEADING_TOKENS
 """Below this a context may not hold one edge with its two ends."""
@@ -78,7 +78,7 @@ class ContextPlan:
     """A context as integers.
 
     kinds, indices   [R] the records by falling priority. NODE: a place; EDGE and CLAIM: positions in
-                     `Elements`; REPORT: a community
+                     `Elements`; REPORT: a community; CHUNK: a place
     tokens           at most so many tokens, headings included
     replaced         the sub-communities that gave way to their reports, in that order, even where a
                      report did not fit

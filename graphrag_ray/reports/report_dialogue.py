@@ -38,15 +38,15 @@ class ReportSpec:
 class Report:
     """A report. References inside the texts hold string ids: `[Data: Entities (<id>, <id>)]`.
 
-    rating               0–10
-    findings             1–10 pairs of summary and explanation
+    rating               0–10; None: a summary, which has none
+    findings             1–10 pairs of summary and explanation; of a summary, none
     references           every record that it cites, distinct, in order
     dropped_references   numbers that it cited and that its context did not hold
     """
 
     title: str
     summary: str
-    rating: float
+    rating: float | None
     rating_explanation: str
     findings: tuple[tuple[str, str], ...]
     references: tuple[records.Reference, ...]

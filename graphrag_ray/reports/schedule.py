@@ -129,16 +129,27 @@ class Schedule:
 
 class ReportsAlone:
     """The state of writing the reports of one level from those of the level below, and nothing else (ArchRAG,
-    algorithm 1, line 8): the longest first, as many as fit.
+    algorithm 1, line 8; RAPTOR): the longest first, as many as fit.
 
     children   of each community, numbers of the level below
     tokens     of the record of each report of the level below in a context; None where there is none
+    kind       of what lies below: REPORT or CHUNK
+    in_order   what fits is shown in the order of its numbers
+    places     what plans call each of the level below; None: its number
     without    communities of which no report below is there: they are not handed out
     """
 
-    def __init__(self, children: Sequence[Ints], tokens: Sequence[int | None], budget: int) -> None:
+    def __init__(
+        self,
+        children: Sequence[Ints],
+        tokens: Sequence[int | None],
+        budget: int,
+        kind: int = REPORT,
+        in_order: bool = False,
+        places: Ints | None = None,
+    ) -> None:
         self._children, self._tokens = children, tokens
-        self._budget = budget
+        self._budget, self._kind, self._in_order, self._places = budget, kind, in_order, places
         there = [any(tokens[child] for child in own.tolist()) for own in children]
         self.without = [community for community, some in enumerate(there) if not some]
         self._with = [community for community, some in enumerate(there) if some]
@@ -165,10 +176,13 @@ class ReportsAlone:
             if left < 0:
                 break
             shown.append(child)
+        if self._in_order:
+            shown.sort()
+        numbers = np.array(shown, dtype=np.int64)
         return ContextPlan(
             community,
-            np.full(len(shown), REPORT, dtype=np.int8),
-            np.array(shown, dtype=np.int64),
+            np.full(len(shown), self._kind, dtype=np.int8),
+            numbers if self._places is None else self._places[numbers],
             self._budget - max(left, 0),
             LeftOut(reports=len(self._children[community]) - len(shown)),
         )

@@ -70,6 +70,7 @@ class QueryBody(KnownKeys):
     response_type: Annotated[str | None, Field(max_length=500)] = None
     dynamic: bool | None = None
     hierarchy: HierarchyName | None = None
+    traversal: Literal["collapsed", "tree"] | None = None
     map_protocol: Literal["answer", "points"] | None = None
     budget_tokens: Annotated[int | None, Field(gt=0, description="At most the service's own.")] = None
     budget_usd: Annotated[float | None, Field(gt=0, description="At most the service's own.")] = None
@@ -95,7 +96,15 @@ def asked_of(body: QueryBody, options: ServiceOptions) -> Asked:
 
 def changed(body: QueryBody, query: Query) -> Query:
     """The settings of a question. Raises Refused for a budget above that of the service."""
-    named = ("response_type", "dynamic", "hierarchy", "map_protocol", "budget_tokens", "budget_usd")
+    named = (
+        "response_type",
+        "dynamic",
+        "hierarchy",
+        "traversal",
+        "map_protocol",
+        "budget_tokens",
+        "budget_usd",
+    )
     update = {name: value for name in named if (value := getattr(body, name)) is not None}
     for name in ("budget_tokens", "budget_usd"):
         most, wanted = getattr(query, name), update.get(name)

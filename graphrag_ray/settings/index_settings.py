@@ -451,6 +451,20 @@ class Attributed(_Strict):
     """Of scan: so many neighbours that are alike make a member the core of a community."""
 
 
+class Tree(_Strict):
+    """Summaries of chunks, and of such summaries (RAPTOR, TREX): the hierarchy `tree`."""
+
+    context_tokens: Annotated[int, Field(ge=256)] = 3_500
+    """Of what one summary is written from; so many more as it takes for two whole chunks."""
+    max_output_tokens: Annotated[int, Field(gt=0)] = 400
+    """Of a summary."""
+    max_levels: Annotated[int, Field(ge=1, le=20)] = 5
+    """Of summaries; fewer where 11 or fewer of them are left."""
+    reduction: Literal["umap", "pca"] = "umap"
+    """What brings vectors into few dimensions. umap: as published; pca: faster, without umap-learn, and
+    chunks are in more clusters, so that more is summarised."""
+
+
 ROLE = "an analyst who reads a corpus for others"
 _ROLE_BEFORE = "an analyst who reads a knowledge graph for somebody who must decide"
 """Of indexes of former versions: it stands in their requests."""
@@ -551,6 +565,14 @@ class Query(_Strict):
     own score."""
     archrag_k: Annotated[int, Field(ge=1, le=100)] = 5
     """archrag: entities, and reports of each level, that are read."""
+    trex_k: Annotated[int, Field(ge=1, le=100)] = 5
+    """trex: chunks and summaries that are read."""
+    traversal: Literal["collapsed", "tree"] = "collapsed"
+    """raptor: the nearest of all chunks and summaries, or level by level from the top of the tree."""
+    raptor_k: Annotated[int, Field(ge=1, le=100)] = 10
+    """raptor: chunks and summaries that are read; from the top, of each level."""
+    raptor_tokens: Annotated[int, Field(ge=256)] = 3_500
+    """raptor: of these, where all levels are one."""
     hierarchy: HierarchyName | None = None
     """Whose levels and reports are read; null: the first of the index."""
     dynamic: bool = False
@@ -656,6 +678,7 @@ class Settings(_Strict):
     line: a,b."""
     communities: Communities = Communities()
     attributed: Attributed = Attributed()
+    tree: Tree = Tree()
     reports: Reports = Reports()
     embeddings: Embeddings = Embeddings()
     search: SearchIndexes = SearchIndexes()

@@ -42,6 +42,7 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "describe": _WRITTEN | {"kind", "name", "descriptions"},
     "about": _WRITTEN | {"titles", "entities"},
     "report": _WRITTEN | {"about", "role", "rating_criterion", "context"},
+    "summary": _WRITTEN | {"context"},
     "map": _ANSWER | {"about", "context"},
     "map_points": _ANSWER | {"about", "context"},
     "rate": _LENGTH | {"about", "question", "context"},

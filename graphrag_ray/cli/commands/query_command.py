@@ -94,8 +94,9 @@ def query(
 
     global reads all reports of one level; local what stands around the entities that the question is near;
     vector the nearest chunks; hybrid the chunks that both keywords and embeddings find; text all chunks;
-    drift the nearest reports, then what stands around the questions that they raise; auto is local for a rare
-    name, hybrid for a passage, number, date or month, else global.
+    drift the nearest reports, then what stands around the questions that they raise; trex and raptor chunks
+    and the summaries of a tree over them; auto is local for a rare name, hybrid for a passage, number, date
+    or month, else global.
 
     A batch keeps every reply in the folder OUT.work, or in --cache: killed, it is continued by the same
     command; asked again, it costs nothing. However it ends, also refused, OUT.work/outcome.json tells how
@@ -123,6 +124,8 @@ def query(
             raise UsageError(
                 f"--dynamic selects the reports of global search; {method} search has no use for it"
             )
+        if short["traversal"] and not METHODS[method].traversal:
+            raise UsageError(f"--traversal says how raptor reads a tree; {method} search has no use for it")
         opened = _opened(root, config, overrides, short, method, snapshot, cache)
     way = {"level": level, "method": method, "where": where}
     if question is not None:

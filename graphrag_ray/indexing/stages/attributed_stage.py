@@ -8,7 +8,7 @@ update starts from it.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from tempfile import TemporaryFile
 from typing import Any
@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pydantic import ValidationError
 
-from graphrag_ray.base.declarations import HIERARCHIES
+from graphrag_ray.base.declarations import HIERARCHIES, HierarchyKind
 from graphrag_ray.base.ids import community_id
 from graphrag_ray.engine.work import Outcome, Row
 from graphrag_ray.graph.attributed import (
@@ -221,7 +221,7 @@ class _Graph:
             column = table["vector"].combine_chunks()
             if found is None:
                 shape = (self.integers.n_nodes, column.type.list_size)
-                found = _in_a_file(shape)
+                found = in_a_file(shape)
             at = np.searchsorted(self.integers.node_keys, prefixes_of(table["id"]))
             found[at] = unit(column.flatten().to_numpy().reshape(len(table), -1))
         return np.zeros((self.integers.n_nodes, 1), np.float32) if found is None else found
@@ -268,35 +268,17 @@ class _Graph:
         so_far.failed += [({"called": _called(height, ids[c])}, nothing) for c in lacking]
 
     def _embed_level(self, so_far: _Levels, below: Vectors) -> Vectors:
-        """[clusters, dimensions] of their reports, as these are found by search; where there is none, the
-        mean of the members."""
-        run, ids, level, first = self.run, so_far.ids[-1], so_far.levels[-1], so_far.first[-1]
+        """[clusters, dimensions] of their reports, as these are found by search."""
+        ids, level, first = so_far.ids[-1], so_far.levels[-1], so_far.first[-1]
         own: Spool[WrittenReport] = Spool()
         for c in range(len(ids)):
             if (report := so_far.written.get(first + c)) is not None:
                 own[c] = report
-        # In parts, as later stages find them: all workers embed.
-        tables = report_tables(own, np.zeros(len(ids), np.int64))
-        parts = write_parts(run.store, "level_reports", tables, max_rows=PART_ROWS)
-        report_ids = ids_of_reports(ids)
-        texts = [Texts(KIND.reports, [part], report_ids=report_ids) for part in parts]
-        order = np.argsort(keys := prefixes_of(report_ids))
-        vectors = np.zeros((len(ids), below.shape[1]), np.float32)
-        embedded, final = embed_now(run, REST, texts)
+        vectors, final = embed_reports(
+            self.run, REST, KIND, own, ids, _grouped(level.cluster, len(ids)), below
+        )
         so_far.final &= final
-        for part in embedded:
-            table = read_part(run.store, part)
-            column = table["vector"].combine_chunks()
-            if column.type.list_size == vectors.shape[1]:
-                at = order[np.searchsorted(keys[order], prefixes_of(table["id"]))]
-                vectors[at] = column.flatten().to_numpy().reshape(len(table), -1)
-        lacking = np.flatnonzero(~vectors.any(axis=1))
-        if len(lacking):
-            members = np.isin(level.cluster, lacking)
-            sums = np.zeros_like(vectors)
-            np.add.at(sums, level.cluster[members], below[members])
-            vectors[lacking] = sums[lacking]
-        return unit(vectors)
+        return vectors
 
     def _stored(self, asking: ReportWork, so_far: _Levels, keys: Sequence[npt.NDArray[np.uint64]]) -> Result:
         run, graph = self.run, self.integers
@@ -335,7 +317,41 @@ class _Graph:
         return Result(tables, counts, so_far.final and not retried)
 
 
-def _in_a_file(shape: tuple[int, int]) -> Vectors:
+def embed_reports(
+    run: Run,
+    step: str,
+    kind: HierarchyKind,
+    written: Spool[WrittenReport],
+    ids: list[str],
+    members: Iterable[Ints],
+    below: Vectors,
+) -> tuple[Vectors, bool]:
+    """[clusters, dimensions] of the reports of one level, in the middle of a step, of length 1, and whether
+    the next run has nothing to try again; where there is none, the mean of the members.
+
+    written: by cluster; ids: of the clusters; members: of each, rows of `below`
+    """
+    # In parts, as later stages find them: all workers embed.
+    tables = report_tables(written, np.zeros(len(ids), np.int64))
+    parts = write_parts(run.store, "level_reports", tables, max_rows=PART_ROWS)
+    report_ids = ids_of_reports(ids)
+    texts = [Texts(kind.reports, [part], report_ids=report_ids) for part in parts]
+    order = np.argsort(keys := prefixes_of(report_ids))
+    vectors = np.zeros((len(ids), below.shape[1]), np.float32)
+    embedded, final = embed_now(run, step, texts)
+    for part in embedded:
+        table = read_part(run.store, part)
+        column = table["vector"].combine_chunks()
+        if column.type.list_size == vectors.shape[1]:
+            at = order[np.searchsorted(keys[order], prefixes_of(table["id"]))]
+            vectors[at] = column.flatten().to_numpy().reshape(len(table), -1)
+    for cluster, own in enumerate(members):
+        if not vectors[cluster].any():
+            vectors[cluster] = below[own].sum(axis=0)
+    return unit(vectors), final
+
+
+def in_a_file(shape: tuple[int, int]) -> Vectors:
     """Zeros. Raises OSError where the disk has no room: later, in mapped memory, that would be a crash."""
     n_bytes = shape[0] * shape[1] * np.dtype(np.float32).itemsize
     with TemporaryFile() as file:

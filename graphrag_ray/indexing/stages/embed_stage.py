@@ -32,6 +32,7 @@ from graphrag_ray.indexing.run import (
 )
 from graphrag_ray.indexing.stages.embedded_texts import (
     Texts,
+    chunk_texts,
     communities_of,
     ids_of_reports,
     load_texts,
@@ -50,10 +51,13 @@ def embed_all(run: Run, results: Results) -> Result:
     options = run.settings.embeddings
     if not options.enabled:
         return Result()
-    columns = run.settings.chunking.prepended_metadata if options.with_titles else None
-    texts, ids = written_texts(results, columns), communities_of(results)
-    before = results.graph.embedded.tables if results.graph else {}
-    known = {name: groups for name, groups in before.items() if name != "failures"}
+    texts, ids = written_texts(results, _said_above(run)), communities_of(results)
+    known = {
+        name: groups
+        for result in results
+        for name, groups in result.tables.items()
+        if name.startswith("embeddings_")
+    }
     texts = {kind: of for kind, of in texts.items() if f"embeddings_{kind}" not in known}
     made = _embedded(run, "embed", texts, ids)
     return replace(made, tables=known | made.tables)
@@ -63,6 +67,17 @@ def embed_entities(run: Run, described: Result) -> Result:
     """Table embeddings_entity before there is any community; failures."""
     texts = {"entity": [Texts("entity", group) for group in described.tables["entities"]]}
     return _embedded(run, "embed_entities", texts, {})
+
+
+def embed_chunks(run: Run, corpus: Result) -> Result:
+    """Table embeddings_text_unit before there is any summary of chunks; failures."""
+    return _embedded(run, "embed_chunks", {"text_unit": chunk_texts(corpus, _said_above(run))}, {})
+
+
+def _said_above(run: Run) -> tuple[str, ...] | None:
+    """Columns of metadata that chunks are embedded with, see `written_texts`."""
+    with_titles = run.settings.embeddings.with_titles
+    return run.settings.chunking.prepended_metadata if with_titles else None
 
 
 def embed_now(run: Run, step: str, inputs: Sequence[Texts]) -> tuple[list[Part], bool]:

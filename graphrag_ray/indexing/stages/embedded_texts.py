@@ -15,6 +15,7 @@ from graphrag_ray.base.ids import report_id
 from graphrag_ray.corpus.document_titles import header
 from graphrag_ray.corpus.metadata import columns_of, metadata_lines
 from graphrag_ray.indexing.results import Results
+from graphrag_ray.indexing.run import Result
 from graphrag_ray.indexing.stages.kept_documents import pairs_of
 from graphrag_ray.reports.report_context import shown_content
 from graphrag_ray.store.files import Store
@@ -50,17 +51,19 @@ def written_texts(results: Results, columns: tuple[str, ...] | None) -> dict[str
     if results.graph:
         described = results.graph.described.tables
         groups = {"entity": described["entities"], "relationship": described["relationships"]}
-    groups["text_unit"] = results.corpus.tables["text_units"]
     for name, hierarchy in results.hierarchies.items():
         groups[HIERARCHIES[name].reports] = hierarchy.reports.tables["reports"]
     found = {kind: [Texts(kind, group) for group in groups_] for kind, groups_ in groups.items()}
-    if columns is not None:
-        documents = results.corpus.tables["documents"]
-        found["text_unit"] = [
-            replace(x, documents=of, columns=columns)
-            for x, of in zip(found["text_unit"], documents, strict=True)
-        ]
-    return found
+    return {**found, "text_unit": chunk_texts(results.corpus, columns)}
+
+
+def chunk_texts(corpus: Result, columns: tuple[str, ...] | None) -> list[Texts]:
+    """Those of chunks; columns: as for `written_texts`."""
+    units, documents = corpus.tables["text_units"], corpus.tables["documents"]
+    if columns is None:
+        return [Texts("text_unit", group) for group in units]
+    both = zip(units, documents, strict=True)
+    return [Texts("text_unit", group, documents=of, columns=columns) for group, of in both]
 
 
 def communities_of(results: Results) -> dict[str, list[str]]:

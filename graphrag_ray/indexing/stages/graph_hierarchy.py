@@ -3,10 +3,10 @@ others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import orjson
@@ -34,8 +34,26 @@ ELEMENTS_AT_ONCE = 200_000
 """Communities of a part hold so many nodes and edges together, or there is one only: those of the coarsest
 level hold the whole graph between them, with all its lists of text units."""
 
+
+class Placement(Protocol):
+    """Where communities stand: level [C], parent [C] (-1 at the top), sizes() [C]."""
+
+    @property
+    def level(self) -> Ints: ...
+
+    @property
+    def parent(self) -> Ints: ...
+
+    def children(self, community: int) -> Iterable[int]: ...
+
+    def sizes(self) -> Ints: ...
+
+
 _Shared: TypeAlias = tuple[HierarchyKind, Layout, pa.Array, Ints]
 """The hierarchy's name and tables, its layout, and by community its id and its human_readable_id."""
+
+Placed: TypeAlias = tuple[HierarchyKind, Placement, pa.Array, Ints]
+"""The same, without a layout."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +74,7 @@ class GraphHierarchy:
 
     def numbers(self, run: Run) -> dict[str, Numbers]:
         """Communities level by level."""
-        ids, level = pa.array(self.ids, pa.string()), self.layout.hierarchy.level
-        by_level = np.lexsort((np.arange(len(ids)), level))
-        communities = number(run, self.kind.communities, prefixes_of(ids), by_level)
-        report_ids = pa.array([report_id(i) for i in self.ids], pa.string())
-        # A report bears its community's number, as everywhere in this family of tools.
-        reports = renumbered(report_ids, communities.of(ids), communities.next)
-        return {self.kind.communities: communities, self.kind.reports_table: reports}
+        return numbered_by_level(run, self.kind, self.ids, self.level)
 
     def tables(
         self, run: Run, numbers: Callable[[], dict[str, Numbers]], period: str
@@ -70,10 +82,22 @@ class GraphHierarchy:
         ids = pa.array(self.ids, pa.string())
         own = numbers()[self.kind.communities].of(ids)
         shared = run.executor.share((self.kind, self.layout, ids, own))
+        placed = run.executor.share((self.kind, self.layout.hierarchy, ids, own))
         return {
             self.kind.communities: _communities(run, shared, self.kind, self.layout, period),
-            self.kind.reports_table: _reports(run, numbers, shared, self.kind, self.reports, period),
+            self.kind.reports_table: finished_reports(run, numbers, placed, self.kind, self.reports, period),
         }
+
+
+def numbered_by_level(run: Run, kind: HierarchyKind, ids: list[str], level: Ints) -> dict[str, Numbers]:
+    """Short ids of communities, level by level, and of their reports. ids, level: of the communities."""
+    of = pa.array(ids, pa.string())
+    by_level = np.lexsort((np.arange(len(of)), level))
+    communities = number(run, kind.communities, prefixes_of(of), by_level)
+    report_ids = pa.array([report_id(i) for i in ids], pa.string())
+    # A report bears its community's number, as everywhere in this family of tools.
+    reports = renumbered(report_ids, communities.of(of), communities.next)
+    return {kind.communities: communities, kind.reports_table: reports}
 
 
 def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> GraphHierarchy:
@@ -94,12 +118,12 @@ def _communities(
     h, edge_community = layout.hierarchy, layout.elements.edge_community
     order = np.lexsort((np.arange(h.n_communities), h.level))
     first, last = (np.searchsorted(edge_community, ends) for ends in (np.arange(h.n_communities), h.last))
-    inputs = _batches(order, (h.sizes() + last - first)[order])
+    inputs = in_batches(order, (h.sizes() + last - first)[order])
     written = run.executor.map("finish", partial(_community_table, shared, period), inputs)
     return [p for w in written for p in w.get(kind.communities, [])]
 
 
-def _batches(order: Ints, elements: Ints) -> list[Ints]:
+def in_batches(order: Ints, elements: Ints) -> list[Ints]:
     """Communities that are finished together: COMMUNITIES_AT_ONCE and ELEMENTS_AT_ONCE at most."""
     batches, start, held = [], 0, 0
     for at, n in enumerate(elements.tolist()):
@@ -146,29 +170,29 @@ def _community_table(
     yield {kind.communities: by_row(pa.Table.from_pylist(rows, schema=schema.COMMUNITIES))}
 
 
-def _reports(
+def finished_reports(
     run: Run,
     numbers: Callable[[], dict[str, Numbers]],
-    shared: Callable[[], _Shared],
+    placed: Callable[[], Placed],
     kind: HierarchyKind,
     reports: Result,
     period: str,
 ) -> list[Part]:
     """Reports with references as people read them: human_readable_ids."""
     inputs = [group for group in reports.tables["reports"] if group]
-    written = run.executor.map("finish", partial(_report_table, numbers, shared, period), inputs)
+    written = run.executor.map("finish", partial(_report_table, numbers, placed, period), inputs)
     return [p for w in written for p in w.get(kind.reports_table, [])]
 
 
 def _report_table(
     numbers: Callable[[], dict[str, Numbers]],
-    shared: Callable[[], _Shared],
+    placed: Callable[[], Placed],
     period: str,
     store: Store,
     parts: list[Part],
 ) -> Iterator[Tables]:
-    kind, layout, ids, known = shared()
-    h = layout.hierarchy
+    kind, h, ids, known = placed()
+    sizes = h.sizes()
     shown = Rendered(numbers())
     rows = []
     written = read_table(store, parts).to_pylist()
@@ -199,7 +223,7 @@ def _report_table(
                 "findings": findings,
                 "full_content_json": orjson.dumps(content, option=orjson.OPT_INDENT_2).decode(),
                 "period": period,
-                "size": int(h.end[c] - h.start[c]),
+                "size": int(sizes[c]),
                 "hierarchy": kind.name,
             }
         )

@@ -70,11 +70,11 @@ def level_fingerprint(results: Results) -> list[Any]:
 
 
 def _indexed(results: Results) -> list[str]:
-    """Hierarchies that are made by meaning and have enough records, where numba is there."""
+    """Hierarchies of a graph that are made by meaning and have enough records, where numba is there."""
     rows = {
         name: sum(part.rows for part in results.embedded.parts(f"embeddings_{HIERARCHIES[name].over}"))
         for name in results.hierarchies
-        if HIERARCHIES[name].by_meaning
+        if HIERARCHIES[name].by_meaning and HIERARCHIES[name].of_graph
     }
     return [name for name, n in rows.items() if n >= LEAST_ROWS and chnsw.has_loops()]
 

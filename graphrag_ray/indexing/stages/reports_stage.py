@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -27,9 +27,10 @@ from graphrag_ray.indexing.stages.communities_stage import LEIDEN, Layout
 from graphrag_ray.indexing.stages.parent_reports import SKETCHES, EarlierReports, earlier_reports, sketch_row
 from graphrag_ray.reports import report_context
 from graphrag_ray.reports.kept_reports import Earlier, Evidence, Sketch, evidence, sketch, standing
-from graphrag_ray.reports.plan import CLAIM, EDGE, NODE, ContextPlan
+from graphrag_ray.reports.plan import CHUNK, CLAIM, EDGE, NODE, ContextPlan
 from graphrag_ray.reports.report_dialogue import Report, ReportSpec, full_content, report, report_spec
 from graphrag_ray.reports.schedule import ReportsAlone, Schedule
+from graphrag_ray.reports.summary_dialogue import SummarySpec, summary, summary_spec
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, write_parts
 from graphrag_ray.store.repeats import answered_twice
@@ -46,6 +47,7 @@ ELEMENTS: dict[int, tuple[str, list[str] | None]] = {
     NODE: ("entities", ["id", "title", "description", "text_unit_ids"]),
     EDGE: ("relationships", ["id", "source", "target", "description", "text_unit_ids"]),
     CLAIM: ("covariates", None),
+    CHUNK: ("text_units", ["id", "text", "header"]),
 }
 """What a context shows of each kind, and what it rests on: its table and columns."""
 
@@ -102,25 +104,41 @@ class _Budget:
         return count(text, self.vocabulary)
 
 
+_Ask: TypeAlias = Callable[[report_context.Context], Dialogue[Report]]
+
+
 @dataclass(frozen=True)
 class ReportWork:
-    """How reports are asked for."""
+    """How reports, or summaries, are asked for."""
 
-    spec: ReportSpec
+    spec: ReportSpec | SummarySpec
     budget: _Budget
     work: Work[WrittenReport]
 
     @classmethod
     def of(cls, run: Run, blocks: Mapping[str, list[list[Part]]], keep_below: float) -> ReportWork:
         spec = report_spec(run.settings, run.prompts)
-        model = run.settings.model(run.settings.model_name("report"))
-        vocabulary = vocabulary_for(model.model, model.tokenizer).name
-        budget = _Budget(run.settings.reports.context_tokens, vocabulary, keep_below)
-        return cls(spec, budget, Work("report", partial(_start, spec, blocks, budget), _label, returns=True))
+        budget = _Budget(run.settings.reports.context_tokens, _vocabulary(run, "report"), keep_below)
+        start = partial(_start, partial(report, spec=spec), blocks, budget)
+        return cls(spec, budget, Work("report", start, _label, returns=True))
+
+    @classmethod
+    def of_summaries(
+        cls, run: Run, blocks: Mapping[str, list[list[Part]]], context_tokens: int
+    ) -> ReportWork:
+        spec = summary_spec(run.settings, run.prompts)
+        budget = _Budget(context_tokens, _vocabulary(run, "summary"), 0.0)
+        start = partial(_start, partial(summary, spec=spec), blocks, budget)
+        return cls(spec, budget, Work("summary", start, _label, returns=True))
 
     @property
     def depends_on(self) -> list[Any]:
         return [spec_key(self.spec), self.budget.vocabulary]
+
+
+def _vocabulary(run: Run, dialogue: str) -> str:
+    model = run.settings.model(run.settings.model_name(dialogue))
+    return vocabulary_for(model.model, model.tokenizer).name
 
 
 def community_ids(layout: Layout) -> list[str]:
@@ -179,11 +197,11 @@ def failures_of(
     run: Run, work: Work[WrittenReport], failed: Sequence[tuple[Row, Outcome[WrittenReport]]]
 ) -> list[Part]:
     """Parts of table failures."""
-    rows = failure_rows("report", work, failed)
-    return run.executor.map("report", _just, [{"failures": rows}])[0].get("failures", [])
+    rows = failure_rows(work.name, work, failed)
+    return run.executor.map(work.name, _just, [{"failures": rows}])[0].get("failures", [])
 
 
-def _asked_as(spec: ReportSpec) -> str:
+def _asked_as(spec: ReportSpec | SummarySpec) -> str:
     """What a report must have been asked like to stand. Without `about` where there is none: those of former
     versions knew of no such field."""
     return fingerprint_of({k: v for k, v in spec_key(spec).items() if (k, v) != ("about", "")})
@@ -278,27 +296,27 @@ class ReportSource:
 
 
 def _start(
-    spec: ReportSpec, blocks: Mapping[str, list[list[Part]]], budget: _Budget, store: Store, row: Row
+    ask: _Ask, blocks: Mapping[str, list[list[Part]]], budget: _Budget, store: Store, row: Row
 ) -> Dialogue[WrittenReport]:
     """Render the context that was planned, then ask for its report, unless that of before stands."""
     elements = _records(store, blocks, row)
     records = [record for record, _ in elements]
     shown = report_context.render(records, budget.tokens, budget.count, row["left_out"])
     if not budget.keep_below:
-        return _write(shown, spec, budget)
+        return _write(shown, ask, budget)
     now = sketch(
         shown, records, [evidence(chunks) if isinstance(chunks, list) else chunks for _, chunks in elements]
     )
     earlier: Earlier | None = row["earlier"]
     if earlier and (report_ := standing(earlier, now, records, budget.keep_below, row["lost"])):
         return _keep(replace(earlier, report=report_), now, budget)
-    return _write(shown, spec, budget, now)
+    return _write(shown, ask, budget, now)
 
 
 def _write(
-    shown: report_context.Context, spec: ReportSpec, budget: _Budget, now: Sketch | None = None
+    shown: report_context.Context, ask: _Ask, budget: _Budget, now: Sketch | None = None
 ) -> Dialogue[WrittenReport]:
-    written = yield from report(shown, spec)
+    written = yield from ask(shown)
     n_tokens = budget.count(report_context.shown_content(full_content(written)))
     rests_on = now.evidence if now else ()
     in_context = _record_tokens(written, budget)
@@ -333,6 +351,7 @@ def _records(
     by_kind = {
         kind: iter(elements_at(store, blocks[name], places[kinds == kind], columns))
         for kind, (name, columns) in ELEMENTS.items()
+        if name in blocks
     }
     records: list[tuple[report_context.Record, list[str] | Evidence]] = []
     for kind, place in zip(kinds.tolist(), places.tolist(), strict=True):
@@ -344,6 +363,9 @@ def _records(
             record = report_context.entity(e["id"], e["title"], e["description"])
         elif kind == EDGE:
             record = report_context.relationship(e["id"], e["source"], e["target"], e["description"])
+        elif kind == CHUNK:
+            records.append((report_context.source(e["id"], e["text"], e["header"]), [e["id"]]))
+            continue
         else:
             record = report_context.claim_of(e)
         records.append((record, e["text_unit_ids"]))

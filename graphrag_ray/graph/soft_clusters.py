@@ -1,0 +1,222 @@
+"""Clusters of texts by what they mean, in which one may be in several: those of RAPTOR (Sarthi et al. 2024,
+section 3) within one group of texts.
+
+Vectors are brought into few dimensions by UMAP, a Gaussian mixture is fitted, whose number of components the
+Bayesian information criterion (BIC) decides, and a text belongs to each component that is likelier than
+`MEMBERSHIP`. First of all texts (global: as many neighbours as the root of their number), then within each
+cluster (local: 10 neighbours). A cluster whose texts are longer than allowed is divided again.
+
+Departures, so that the work is bounded and it always ends:
+
+- The number of components is not tried one by one: a ladder of numbers, then those about the best. As good by
+  BIC within its noise, and a quarter of the fits.
+- A text is in at most `MOST_CLUSTERS` components. Divided again, it is in its likeliest alone.
+- Where dividing again brings little, or there are few texts, a cluster is cut into halves (`halving.py`).
+- A text that stands alone joins the cluster nearest to it, where that has room.
+- What UMAP cannot embed, equal texts for one, is brought into few dimensions by principal components.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from importlib.util import find_spec
+from math import isqrt
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from graphrag_ray.base.errors import SettingsError
+from graphrag_ray.graph.halving import Vectors, halved
+from graphrag_ray.graph.integer_arrays import Ints
+
+Reduction: TypeAlias = Literal["umap", "pca"]
+_Floats: TypeAlias = npt.NDArray[np.float64]
+
+DIMENSIONS = 10
+LOCAL_NEIGHBOURS = 10
+MEMBERSHIP = 0.1
+MOST_COMPONENTS = 49
+"""These four are those of RAPTOR's code."""
+MOST_CLUSTERS = 3
+LEAST_PROGRESS = 0.8
+"""Dividing again has brought too little where one part has more than this share of the texts."""
+_LADDER = (1, 2, 3, 4, 6, 8, 11, 16, 22, 32, MOST_COMPONENTS)
+_SEED = 20_240_131
+_DIGITS = 4
+
+
+def check_installed(reduction: Reduction) -> None:
+    """Raises SettingsError where a library is missing."""
+    needed = {"umap": ("umap", "sklearn"), "pca": ("sklearn",)}[reduction]
+    if missing := [name for name in needed if find_spec(name) is None]:
+        packages = {"umap": "umap-learn", "sklearn": "scikit-learn"}
+        names = " and ".join(packages[name] for name in missing)
+        raise SettingsError(
+            f"hierarchy tree needs {names}: pip install 'graphrag-ray[tree]'"
+            + ("; or, without umap-learn, tree.reduction: pca" if "umap" in missing else "")
+        )
+
+
+def soft_clusters(vectors: Vectors, sizes: Ints, most: int, reduction: Reduction = "umap") -> list[Ints]:
+    """The clusters of some nodes: row numbers in ascending order, no two clusters the same, by their first
+    rows. Every row is in one at least.
+
+    vectors: [n, dimensions] of length 1, or zeros; sizes: [n] tokens of each; most: tokens of a cluster, but
+    of one that is a single node. Cubic in nothing, but UMAP compares all pairs below 4,096 rows: see
+    `summary_tree.MOST_NODES`.
+    """
+    every = np.arange(len(vectors))
+    if not len(every):
+        return []
+    divided = _Divided(vectors, sizes, most, reduction)
+    clusters = [narrow for broad in divided.broadly(every) for narrow in divided.narrowly(broad)]
+    found = [piece for cluster in clusters for piece in divided.within_size(cluster)]
+    return _distinct(_with_company(found, vectors, sizes, most))
+
+
+class _Divided:
+    """Ways to divide some of the rows."""
+
+    def __init__(self, vectors: Vectors, sizes: Ints, most: int, reduction: Reduction) -> None:
+        self._vectors, self._sizes, self._most = vectors, sizes, most
+        self._reduce: Callable[[Vectors, int], _Floats] = _by_umap if reduction == "umap" else _by_pca
+
+    def broadly(self, members: Ints, soft: bool = True) -> list[Ints]:
+        return self._mixed(members, isqrt(max(1, len(members) - 1)), soft)
+
+    def narrowly(self, members: Ints, soft: bool = True) -> list[Ints]:
+        return self._mixed(members, LOCAL_NEIGHBOURS, soft)
+
+    def within_size(self, members: Ints) -> list[Ints]:
+        """The cluster itself where it is short enough, else its parts."""
+        open_, found = [members], []
+        while open_:
+            own = open_.pop()
+            if len(own) == 1 or self._sizes[own].sum() <= self._most:
+                found.append(own)
+                continue
+            parts = [p for broad in self.broadly(own, False) for p in self.narrowly(broad, False)]
+            if max(len(part) for part in parts) <= LEAST_PROGRESS * len(own):
+                open_ += parts[::-1]
+            else:
+                found += halved(own, self._vectors, self._sizes, self._most)
+        return found
+
+    def _mixed(self, members: Ints, neighbours: int, soft: bool) -> list[Ints]:
+        if len(members) <= DIMENSIONS + 1:
+            return [members]
+        few = np.round(self._reduce(self._vectors[members], neighbours), _DIGITS)
+        return [members[rows] for rows in _mixture(few, soft)]
+
+
+def _by_umap(vectors: Vectors, neighbours: int) -> _Floats:
+    from umap import UMAP
+
+    if len(np.unique(vectors, axis=0)) <= DIMENSIONS + 1:
+        return _by_pca(vectors, neighbours)
+    dimensions = min(DIMENSIONS, len(vectors) - 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what it does for a seed, and of graphs that fall apart
+        try:
+            # One thread: with several the same seed gives other results.
+            found = UMAP(
+                n_neighbors=max(2, neighbours),
+                n_components=dimensions,
+                metric="cosine",
+                random_state=_SEED,
+                n_jobs=1,
+            ).fit_transform(vectors)
+        except (ValueError, TypeError, ArithmeticError, np.linalg.LinAlgError):
+            return _by_pca(vectors, neighbours)
+    reduced: _Floats = np.asarray(found, dtype=np.float64)
+    return reduced if np.isfinite(reduced).all() else _by_pca(vectors, neighbours)
+
+
+def _by_pca(vectors: Vectors, neighbours: int) -> _Floats:
+    centred = vectors.astype(np.float64) - vectors.mean(axis=0, dtype=np.float64)
+    _, _, axes = np.linalg.svd(centred, full_matrices=False)
+    reduced: _Floats = centred @ axes[:DIMENSIONS].T
+    return reduced
+
+
+def _mixture(points: _Floats, soft: bool) -> list[Ints]:
+    """The rows of each component of the best mixture; those of components without rows are not there."""
+    from sklearn.mixture import GaussianMixture
+
+    tried: dict[int, tuple[float, GaussianMixture]] = {}
+
+    def bic(n: int) -> float:
+        if n not in tried:
+            model = GaussianMixture(n, random_state=_SEED)
+            try:
+                model.fit(points)
+                tried[n] = float(model.bic(points)), model
+            except ValueError:  # no component has a covariance: too few different points
+                tried[n] = np.inf, model
+        return tried[n][0]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of rounds that did not converge
+        n = _lowest(bic, min(MOST_COMPONENTS, len(points) - 1))
+        best, model = tried[n]
+        if n == 1 or not np.isfinite(best):
+            return [np.arange(len(points))]
+        likely = model.predict_proba(points)
+    order = np.argsort(-likely, axis=1, kind="stable")
+    member = np.zeros(likely.shape, dtype=np.bool_)
+    rows = np.arange(len(points))
+    member[rows, order[:, 0]] = True
+    for place in range(1, min(MOST_CLUSTERS, n) if soft else 1):
+        component = order[:, place]
+        member[rows, component] = likely[rows, component] > MEMBERSHIP
+    return [np.flatnonzero(member[:, c]) for c in range(n) if member[:, c].any()]
+
+
+def _lowest(bic: Callable[[int], float], most: int) -> int:
+    """A number of components whose BIC is lowest, of those that are tried."""
+    ladder = [n for n in _LADDER if n < most] + [most]
+    at = min(range(len(ladder)), key=lambda i: (bic(ladder[i]), i))
+    low, best, high = ladder[max(0, at - 1)], ladder[at], ladder[min(len(ladder) - 1, at + 1)]
+    while high - low > 2:
+        between = sorted({(low + best) // 2, best, (best + high) // 2} - {low, high} | {best})
+        best = min(between, key=lambda n: (bic(n), n))
+        around = sorted({low, high, *between})
+        place = around.index(best)
+        narrower = around[max(0, place - 1)], around[min(len(around) - 1, place + 1)]
+        if narrower == (low, high):
+            break
+        low, high = narrower
+    return best
+
+
+def _with_company(clusters: list[Ints], vectors: Vectors, sizes: Ints, most: int) -> list[Ints]:
+    """Clusters of one row go to the nearest of the others that has room."""
+    alone = [c for c in clusters if len(c) == 1]
+    others = [c for c in clusters if len(c) > 1]
+    covered = np.zeros(len(vectors), dtype=np.bool_)
+    for cluster in others:
+        covered[cluster] = True
+    single = sorted({int(c[0]) for c in alone if not covered[c[0]]})
+    if not single or not others:
+        return [*others, *(np.array([row]) for row in single)]
+    centres = np.stack([vectors[c].mean(axis=0) for c in others])
+    free = np.array([most - sizes[c].sum() for c in others])
+    for row in single:
+        near = np.round(centres @ vectors[row], _DIGITS)
+        near[free < sizes[row]] = -np.inf
+        at = int(np.argmax(near))
+        if free[at] < sizes[row]:
+            others.append(np.array([row]))
+            centres = np.concatenate([centres, vectors[row : row + 1]])
+            free = np.append(free, most - sizes[row])
+        else:
+            others[at] = np.sort(np.append(others[at], row))
+            free[at] -= sizes[row]
+    return others
+
+
+def _distinct(clusters: list[Ints]) -> list[Ints]:
+    by_rows = {tuple(c.tolist()): c for c in clusters}
+    return [by_rows[rows] for rows in sorted(by_rows)]

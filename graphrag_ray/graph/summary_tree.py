@@ -1,0 +1,254 @@
+"""A tree of summaries over texts: RAPTOR's (Sarthi et al. 2024, section 3), built level upon level.
+
+The nodes of the lowest level are texts, those above are summaries, each of a cluster of nodes of the level
+below. A node may be in several clusters (`soft_clusters.py`), so this is no tree in the strict sense, but all
+texts are equally deep.
+
+Departures, where the paper is silent or its code did not end:
+
+- More than `MOST_NODES` nodes are divided first, by k-means into groups that mean nearly the same and by
+  halves where these are too large. Each group is clustered by itself, so work grows with the number of nodes.
+- Texts too few for two levels have one.
+- A tree that exists is kept: nodes stay in their clusters, a new one joins the cluster nearest to it, and
+  what has become too long by that is divided. So an update writes few summaries anew. Where it brings more
+  than `MOST_NEW` of the nodes, its level is clustered afresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphrag_ray.graph.halving import Vectors, halved
+from graphrag_ray.graph.integer_arrays import Ints
+from graphrag_ray.graph.nearest_neighbours import cell_centres, nearest_centres
+
+Keys = npt.NDArray[np.uint64]
+
+MOST_NODES = 2_000
+"""Of a group: some 20 seconds of one core."""
+MOST_NEW = 0.3
+LEAST_NODES = 11
+"""A level that has no more is the last, as in RAPTOR's code."""
+_PER_GROUP = MOST_NODES // 2
+_ROWS = 65_536
+
+
+@dataclass(frozen=True)
+class Clusters(Sequence[Ints]):
+    """Sets of node numbers, each ascending: cluster c is member[bounds[c]:bounds[c + 1]]."""
+
+    member: Ints
+    bounds: Ints
+
+    @classmethod
+    def of(cls, clusters: Iterable[Ints]) -> Clusters:
+        own = list(clusters)
+        bounds = np.cumsum([0, *map(len, own)]).astype(np.int64)
+        return cls(np.concatenate([np.zeros(0, np.int64), *own]).astype(np.int64), bounds)
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __getitem__(self, cluster: Any) -> Any:
+        """Of a number, not of a slice. Raises IndexError, so that it can be gone through."""
+        if not 0 <= cluster < len(self):
+            raise IndexError(cluster)
+        return self.member[self.bounds[cluster] : self.bounds[cluster + 1]]
+
+    def __iter__(self) -> Iterator[Ints]:
+        return (self[cluster] for cluster in range(len(self)))
+
+    @property
+    def of_member(self) -> Ints:
+        """[members] the cluster that each stands for."""
+        return np.repeat(np.arange(len(self)), np.diff(self.bounds))
+
+
+@dataclass(frozen=True)
+class TreeLevel:
+    """clusters: of the nodes of a level; born: [clusters] 64 bits that name each for as long as it is kept,
+    whoever joins it or leaves."""
+
+    clusters: Clusters
+    born: Keys
+
+
+@dataclass(frozen=True)
+class EarlierLevel:
+    """A level of the tree before: its clusters hold places in `nodes`, 64 bits that name each node."""
+
+    level: TreeLevel
+    nodes: Keys
+
+
+@dataclass(frozen=True)
+class KeptLevel:
+    """What stays of a level: clusters without those that are too large, whose members are divided again.
+
+    divided    the members of each of these
+    born       of those that stay; of_divided: of those that are divided
+    """
+
+    clusters: Clusters
+    born: Keys
+    divided: list[Ints]
+    of_divided: Keys
+
+
+def groups(vectors: Vectors) -> list[Ints]:
+    """The rows, each in one group of at most MOST_NODES that mean nearly the same.
+
+    vectors: [n, dimensions] of length 1, or zeros. The same vectors give the same groups.
+    """
+    n = len(vectors)
+    if n <= MOST_NODES:
+        return [np.arange(n)]
+    centres = cell_centres(vectors, -(-n // _PER_GROUP))
+    own = nearest_centres(vectors, centres, 1)[:, 0]
+    order = np.argsort(own, kind="stable")
+    cells = np.split(order, np.cumsum(np.bincount(own, minlength=len(centres)))[:-1])
+    one = np.ones(n, dtype=np.int64)
+    return [piece for cell in cells if len(cell) for piece in halved(cell, vectors, one, MOST_NODES)]
+
+
+def kept(
+    keys: Keys, vectors: Vectors, sizes: Ints, most: int, earlier: EarlierLevel | None
+) -> KeptLevel | None:
+    """The clusters of before with today's nodes; None where too much is new, or there was nothing.
+
+    keys [n], vectors [n, dimensions], sizes [n] in tokens: of today's nodes; most: tokens of a cluster
+    """
+    if earlier is None or not len(keys) or not len(earlier.nodes):
+        return None
+    order = np.argsort(keys)
+    at = np.minimum(np.searchsorted(keys[order], earlier.nodes), len(keys) - 1)
+    today = np.where(keys[order][at] == earlier.nodes, order[at], -1)  # of each earlier node
+    before = earlier.level.clusters
+    member = today[before.member]
+    there = member >= 0
+    new = np.ones(len(keys), dtype=np.bool_)
+    new[member[there]] = False
+    if new.sum() > MOST_NEW * len(keys):
+        return None
+    cluster = before.of_member[there]
+    member = member[there]
+    used = np.unique(cluster)
+    cluster = np.searchsorted(used, cluster)
+    sums = np.zeros((len(used), vectors.shape[1]), dtype=np.float64)
+    for some in range(0, len(member), _ROWS):
+        np.add.at(sums, cluster[some : some + _ROWS], vectors[member[some : some + _ROWS]])
+    lengths = np.linalg.norm(sums, axis=1, keepdims=True)
+    centres = np.divide(sums, lengths, out=np.zeros_like(sums), where=lengths > 0).astype(np.float32)
+    joining = np.flatnonzero(new)
+    nearest = nearest_centres(vectors[joining], centres, 1)[:, 0] if len(joining) else joining
+    member, cluster = np.concatenate([member, joining]), np.concatenate([cluster, nearest])
+    in_order = np.lexsort((member, cluster))
+    whole = np.split(member[in_order], np.cumsum(np.bincount(cluster, minlength=len(used)))[:-1])
+    touched = set(nearest.tolist())
+    # Those that nobody joined are as long as before, whatever they were allowed.
+    large = {c for c in touched if len(whole[c]) > 1 and sizes[whole[c]].sum() > most}
+    stay = [c for c in range(len(whole)) if c not in large]
+    born = earlier.level.born[used]
+    divided = sorted(large)
+    return KeptLevel(
+        Clusters.of(whole[c] for c in stay), born[stay], [whole[c] for c in divided], born[divided]
+    )
+
+
+def with_divided(level: KeptLevel, parts: Sequence[Sequence[Ints]], names: Sequence[Keys]) -> TreeLevel:
+    """The level with the parts that clusters were divided into: the largest goes by the name of the whole.
+
+    parts: of each that was divided; names: 64 bits for each part
+    """
+    clusters, born = list(level.clusters), level.born.tolist()
+    for own, named, whole in zip(parts, names, level.of_divided.tolist(), strict=True):
+        largest = max(range(len(own)), key=lambda at: (len(own[at]), -at))
+        clusters += own
+        born += [whole if at == largest else name for at, name in enumerate(named.tolist())]
+    order = sorted(range(len(clusters)), key=lambda at: clusters[at].tolist())
+    return TreeLevel(
+        Clusters.of(clusters[at] for at in order), np.array([born[at] for at in order], dtype=np.uint64)
+    )
+
+
+def goes_on(n_nodes: int, height: int, most_levels: int) -> bool:
+    """Whether one more level is built over so many nodes. height: levels below."""
+    return height < most_levels and n_nodes > (LEAST_NODES if height else 1)
+
+
+@dataclass(frozen=True)
+class SummaryTree:
+    """All levels as communities: level 0 is the highest, and numbers begin there.
+
+    levels   the clusters of each level, that of the texts first
+    main     of each level, the cluster of each node that is its parent (`main_clusters`)
+    """
+
+    levels: Sequence[Clusters]
+    main: Sequence[Ints]
+
+    @cached_property
+    def first(self) -> Ints:
+        """[levels] the number of each level's first community, that of the texts first."""
+        numbers = [len(clusters) for clusters in self.levels]
+        return np.cumsum([0, *reversed(numbers)])[:-1][::-1].astype(np.int64)
+
+    @cached_property
+    def level(self) -> Ints:
+        """[communities]"""
+        n = [len(clusters) for clusters in reversed(self.levels)]
+        return np.repeat(np.arange(len(n)), n).astype(np.int64)
+
+    @cached_property
+    def parent(self) -> Ints:
+        """[communities] -1 at the top. One that is in several clusters has its main one."""
+        found = np.full(len(self.level), -1, dtype=np.int64)
+        for height in range(len(self.levels) - 1):
+            first = self.first[height]
+            found[first : first + len(self.levels[height])] = self.first[height + 1] + self.main[height + 1]
+        return found
+
+    @cached_property
+    def texts(self) -> Clusters:
+        """The texts that each community rests on."""
+        of_level: list[list[Ints]] = []
+        for clusters in self.levels:
+            below = of_level[-1] if of_level else None
+            of_level.append(
+                [
+                    np.unique(np.concatenate([below[node] for node in own.tolist()])) if below else own
+                    for own in clusters
+                ]
+            )
+        return Clusters.of(texts for own in reversed(of_level) for texts in own)
+
+    def children(self, community: int) -> list[int]:
+        """All communities that it was written from; of one over texts, none."""
+        height = len(self.levels) - 1 - int(self.level[community])
+        if not height:
+            return []
+        own = self.levels[height][community - int(self.first[height])]
+        below: list[int] = (self.first[height - 1] + own).tolist()
+        return below
+
+    def sizes(self) -> Ints:
+        """[communities] texts that each rests on."""
+        return np.diff(self.texts.bounds)
+
+
+def main_clusters(clusters: Clusters, vectors: Vectors) -> Ints:
+    """[nodes] of the clusters that a node is in, the one whose mean is nearest."""
+    best = np.full(len(vectors), -1, dtype=np.int64)
+    nearest = np.full(len(vectors), -np.inf)
+    for cluster, own in enumerate(clusters):
+        mean = vectors[own].mean(axis=0)
+        near = np.round(vectors[own] @ (mean / max(float(np.linalg.norm(mean)), 1e-9)), 4)
+        closer = near > nearest[own]
+        best[own[closer]], nearest[own[closer]] = cluster, near[closer]
+    return best

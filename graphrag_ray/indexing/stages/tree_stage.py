@@ -1,0 +1,460 @@
+"""The tree of summaries (`graph/summary_tree.py`) as a run builds it: level upon level, the nodes are
+clustered, a summary is written of each cluster, and embedded.
+
+Groups of nodes are clustered by tasks, one a group. The driver holds integers and, in a file, the vectors of
+the level. Each level is kept with its clusters: an update starts from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import ValidationError
+
+from graphrag_ray.base import schema
+from graphrag_ray.base.declarations import HIERARCHIES
+from graphrag_ray.base.ids import community_id
+from graphrag_ray.engine.executor import Tables
+from graphrag_ray.engine.work import Outcome, Row
+from graphrag_ray.graph.halving import Vectors
+from graphrag_ray.graph.integer_arrays import Ints
+from graphrag_ray.graph.soft_clusters import Reduction, soft_clusters
+from graphrag_ray.graph.summary_tree import (
+    MOST_NODES,
+    Clusters,
+    EarlierLevel,
+    Keys,
+    SummaryTree,
+    TreeLevel,
+    goes_on,
+    groups,
+    kept,
+    main_clusters,
+    with_divided,
+)
+from graphrag_ray.indexing.results import ExtractedGraph
+from graphrag_ray.indexing.run import Result, Run
+from graphrag_ray.indexing.spool import Spool
+from graphrag_ray.indexing.stages.attributed_stage import NOTHING_BELOW, embed_reports, in_a_file
+from graphrag_ray.indexing.stages.communities_stage import lay_out
+from graphrag_ray.indexing.stages.embed_stage import embed_chunks
+from graphrag_ray.indexing.stages.graph_hierarchy import (
+    Placed,
+    finished_reports,
+    in_batches,
+    numbered_by_level,
+)
+from graphrag_ray.indexing.stages.reports_stage import (
+    PART_ROWS,
+    ReportSource,
+    ReportWork,
+    WrittenReport,
+    failures_of,
+    report_tables,
+    settled,
+)
+from graphrag_ray.indexing.stages.short_ids import Numbers, prefixes_of
+from graphrag_ray.reports.plan import CHUNK, HEADING_TOKENS, NUMBER_TOKENS, REPORT
+from graphrag_ray.reports.schedule import ReportsAlone
+from graphrag_ray.search.vectors import unit
+from graphrag_ray.settings.index_settings import Chunking, Tree
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parquet import by_row
+from graphrag_ray.store.parts import Part, read_part, read_table, write_parts
+
+KIND = HIERARCHIES["tree"]
+STEP = "tree"
+SAID_ABOVE = 100
+"""Tokens of what is said of a chunk's document, at most, and of the marks around it."""
+_CHARACTERS = 3
+"""Of a token of that, at least."""
+_GROUP = pa.schema([("at", pa.int64()), ("cluster", pa.int64()), ("member", pa.int64())])
+_LEVEL = {
+    "tree_nodes": {"key": pa.uint64()},
+    "tree_members": {"cluster": pa.int64(), "member": pa.int64()},
+    "tree_born": {"born": pa.uint64()},
+    "tree_main": {"main": pa.int64()},
+    "tree_ids": {"id": pa.string()},
+}
+"""Tables of the step, a group of parts a level, that of the chunks first: what names the nodes, the members
+of each cluster, what names the clusters, the main cluster of each node, and the clusters' ids."""
+
+
+@dataclass(frozen=True)
+class TreeHierarchy:
+    """See `BuiltHierarchy`. chunks: table text_units of the run."""
+
+    tree: SummaryTree
+    ids: list[str]
+    reports: Result
+    results: Sequence[Result]
+    counts: Mapping[str, Any]
+    chunks: Sequence[Part]
+
+    @property
+    def level(self) -> Ints:
+        return self.tree.level
+
+    def numbers(self, run: Run) -> dict[str, Numbers]:
+        return numbered_by_level(run, KIND, self.ids, self.level)
+
+    def tables(
+        self, run: Run, numbers: Callable[[], dict[str, Numbers]], period: str
+    ) -> dict[str, list[Part]]:
+        ids = pa.array(self.ids, pa.string())
+        own = numbers()[KIND.communities].of(ids)
+        placed: Callable[[], Placed] = run.executor.share((KIND, self.tree, ids, own))
+        chunk_ids = run.executor.share(_column(run, self.chunks, "id", pa.string()))
+        order = np.lexsort((np.arange(len(ids)), self.level))
+        inputs = in_batches(order, self.tree.sizes()[order])
+        written = run.executor.map("finish", partial(_cluster_table, placed, chunk_ids, period), inputs)
+        return {
+            KIND.communities: [p for w in written for p in w.get(KIND.communities, [])],
+            KIND.reports_table: finished_reports(run, numbers, placed, KIND, self.reports, period),
+        }
+
+
+def build_tree(run: Run, corpus: Result, graph: ExtractedGraph | None) -> TreeHierarchy:
+    """The tree over all chunks. graph: there may be none."""
+    embedded = embed_chunks(run, corpus)
+    made = _Chunks(run, corpus, embedded).write()
+    levels, ids, main = [], list[str](), []
+    for at in range(len(made.tables["tree_nodes"])):
+        levels.append(_level(run, made, at).clusters)
+        main.append(_numbers(run, made, "tree_main", "main", at))
+        ids = [*_strings(run, made, "tree_ids", "id", at), *ids]
+    tree = SummaryTree(levels, main)
+    counts = {"levels": {f"C{k}": int((tree.level == k).sum()) for k in range(len(levels))}}
+    return TreeHierarchy(tree, ids, made, (embedded, made), counts, corpus.parts("text_units"))
+
+
+@dataclass
+class _Levels:
+    """The levels so far, that of the chunks first.
+
+    keys     of the nodes of each; main: see `main_clusters`
+    ids      of the clusters of each
+    written  summaries by number of the cluster among those of all levels; first: of each level's first one
+    final    the next run has nothing to try again: all that could be embedded is
+    """
+
+    levels: list[TreeLevel] = field(default_factory=list)
+    keys: list[Keys] = field(default_factory=list)
+    main: list[Ints] = field(default_factory=list)
+    ids: list[list[str]] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)
+    written: Spool[WrittenReport] = field(default_factory=Spool)
+    failed: list[tuple[Row, Outcome[WrittenReport]]] = field(default_factory=list)
+    final: bool = True
+
+
+@dataclass(frozen=True)
+class _Chunks:
+    """embedded: table embeddings_text_unit."""
+
+    run: Run
+    corpus: Result
+    embedded: Result
+
+    def write(self) -> Result:
+        """The tables of `_LEVEL`, reports and failures."""
+        run, options = self.run, self.run.settings.tree
+        budget = _context_tokens(options, run.settings.chunking)
+        asking = ReportWork.of_summaries(run, {}, budget)
+
+        def compute() -> Result:
+            so_far = _Levels()
+            keys, tokens, vectors = self._nodes()
+            named = keys  # as the ids of what stands there, where `keys` stay
+            while goes_on(len(keys), len(so_far.levels), options.max_levels):
+                level = self._clustered(len(so_far.levels), keys, tokens, vectors, budget)
+                if len(level.clusters) >= len(keys) > 1:
+                    break  # one more level would say the same again
+                so_far.levels.append(level)
+                so_far.keys.append(keys)
+                so_far.main.append(main_clusters(level.clusters, vectors))
+                height = len(so_far.levels) - 1
+                so_far.ids.append([community_id(KIND.name, height, named[own]) for own in level.clusters])
+                tokens = self._write_level(so_far, tokens, budget)
+                vectors, final = embed_reports(
+                    run, STEP, KIND, _of_level(so_far), so_far.ids[-1], level.clusters, vectors
+                )
+                so_far.final &= final
+                keys, named = level.born, prefixes_of(pa.array(so_far.ids[-1], pa.string()))
+            return self._stored(asking, so_far)
+
+        depends_on = [self.corpus.tables["text_units"], self.embedded, *asking.depends_on, options]
+        depends_on += [budget, run.settings.embeddings]
+        return run.step(STEP, depends_on, compute, asking.work.name)
+
+    def _nodes(self) -> tuple[Keys, Ints, Vectors]:
+        """Of the chunks, in the order of their table: what names each, tokens of its record, vector."""
+        run, parts = self.run, self.corpus.parts("text_units")
+        keys = prefixes_of(_column(run, parts, "id", pa.string()))
+        tokens = np.zeros(len(keys), dtype=np.int64)
+        at = 0
+        for part in parts:
+            table = read_part(run.store, part, ["n_tokens", "header"])
+            said = pc.utf8_length(table["header"].fill_null("")).to_numpy() // _CHARACTERS
+            rows = slice(at, at + table.num_rows)
+            tokens[rows] = table["n_tokens"].to_numpy() + np.minimum(said, SAID_ABOVE) + NUMBER_TOKENS
+            at += table.num_rows
+        order = np.argsort(keys)
+        vectors: Vectors | None = None
+        for part in self.embedded.parts("embeddings_text_unit"):
+            table = read_part(run.store, part)
+            column = table["vector"].combine_chunks()
+            if vectors is None:
+                vectors = in_a_file((len(keys), column.type.list_size))
+            rows_of = order[np.searchsorted(keys[order], prefixes_of(table["id"]))]
+            vectors[rows_of] = unit(column.flatten().to_numpy().reshape(len(table), -1))
+        return keys, tokens, np.zeros((len(keys), 1), np.float32) if vectors is None else vectors
+
+    def _clustered(self, height: int, keys: Keys, tokens: Ints, vectors: Vectors, budget: int) -> TreeLevel:
+        """A level, that of the parent snapshot as far as it goes."""
+        most = budget - HEADING_TOKENS
+        before = kept(keys, vectors, tokens, most, _earlier(self.run, height))
+        whole = groups(vectors) if before is None else before.divided
+        parts = self._divided(whole, tokens, vectors, most)
+        names = [
+            np.array([_prefix(height, keys[own]) for own in of_group], dtype=np.uint64) for of_group in parts
+        ]
+        if before is not None:
+            return with_divided(before, parts, names)
+        clusters = [own for of_group in parts for own in of_group]
+        born = np.concatenate([np.zeros(0, np.uint64), *names])
+        order = sorted(range(len(clusters)), key=lambda at: clusters[at].tolist())
+        return TreeLevel(Clusters.of(clusters[at] for at in order), born[order])
+
+    def _divided(self, whole: Sequence[Ints], tokens: Ints, vectors: Vectors, most: int) -> list[list[Ints]]:
+        """The clusters of each group, by tasks."""
+        inputs = _Inputs(_together(whole), whole, tokens, vectors)
+        found: list[list[Ints]] = [[] for _ in whole]
+        work = partial(_divide, most, self.run.settings.tree.reduction)
+        for table in self.run.executor.stream(STEP, work, inputs):
+            at, cluster, member = (table[name].to_numpy() for name in _GROUP.names)
+            for group in np.unique(at).tolist():
+                own = at == group
+                bounds = np.flatnonzero(np.diff(cluster[own])) + 1
+                found[group] = [whole[group][rows] for rows in np.split(member[own], bounds)]
+        return found
+
+    def _write_level(self, so_far: _Levels, tokens: Ints, budget: int) -> Ints:
+        """Write the summaries of the last level; tokens of each one's record, 0 where there is none.
+        tokens: of the nodes."""
+        run, ids, clusters = self.run, so_far.ids[-1], so_far.levels[-1].clusters
+        height = len(so_far.levels) - 1
+        first = so_far.first[-1] + len(so_far.ids[-2]) if height else 0
+        blocks: dict[str, list[list[Part]]] = {}
+        below = places = None
+        if height:
+            below_first, below_ids = so_far.first[-1], so_far.ids[-2]
+            below = (lambda c: so_far.written[below_first + c]), below_ids
+        else:
+            order = np.argsort(so_far.main[0], kind="stable")
+            groups_of = self.corpus.tables["text_units"]
+            columns = ["id", "text", "header"]
+            blocks = {"text_units": lay_out(run, "text_units", groups_of, order, len(order), STEP, columns)}
+            places = np.empty(len(order), dtype=np.int64)
+            places[order] = np.arange(len(order))
+        known = [n or None for n in tokens.tolist()]
+        kind = REPORT if height else CHUNK
+        planned = partial(ReportsAlone, clusters, known, budget, kind, in_order=True, places=places)
+
+        def plan() -> ReportSource:
+            schedule = planned()
+            return ReportSource(schedule, lambda c: _called(height, ids[c]), ids, None, below, KIND.section)
+
+        source = settled(run, ReportWork.of_summaries(run, blocks, budget).work, plan)
+        lengths = np.zeros(len(ids), dtype=np.int64)
+        for cluster in source.written.numbers():
+            report = source.written[cluster]
+            so_far.written[first + cluster] = report
+            lengths[cluster] = report.record_tokens + NUMBER_TOKENS
+        so_far.first.append(first)
+        so_far.failed += sorted(source.failed, key=lambda f: f[0]["community"])
+        nothing: Outcome[WrittenReport] = Outcome("", "failed", error=NOTHING_BELOW)
+        so_far.failed += [({"called": _called(height, ids[c])}, nothing) for c in planned().without]
+        return lengths
+
+    def _stored(self, asking: ReportWork, so_far: _Levels) -> Result:
+        run = self.run
+        tables: dict[str, list[list[Part]]] = {name: [] for name in _LEVEL}
+        each = zip(so_far.levels, so_far.keys, so_far.main, so_far.ids, strict=True)
+        for level, keys, main, ids in each:
+            columns: list[dict[str, Any]] = [
+                {"key": keys},
+                {"cluster": level.clusters.of_member, "member": level.clusters.member},
+                {"born": level.born},
+                {"main": main},
+                {"id": ids},
+            ]
+            for (name, types), values in zip(_LEVEL.items(), columns, strict=True):
+                arrays = {column: pa.array(values[column], type_) for column, type_ in types.items()}
+                tables[name].append(write_parts(run.store, name, [pa.table(arrays)]))
+        n_levels = len(so_far.levels)
+        numbers = [len(ids) for ids in so_far.ids]
+        level_of = np.repeat(np.arange(n_levels), numbers[::-1])
+        reports: Spool[WrittenReport] = Spool()
+        community = 0
+        for height in reversed(range(n_levels)):
+            for cluster in range(numbers[height]):
+                if (report := so_far.written.get(so_far.first[height] + cluster)) is not None:
+                    reports[community + cluster] = report
+            community += numbers[height]
+        parts = write_parts(run.store, "reports", report_tables(reports, level_of), max_rows=PART_ROWS)
+        tables["reports"] = [[part] for part in parts]
+        tables["failures"] = [failures_of(run, asking.work, so_far.failed)]
+        counts = {"summaries": len(reports), "failed_summaries": len(so_far.failed)}
+        retried = any(outcome.status == "retry" for _, outcome in so_far.failed)
+        return Result(tables, counts, so_far.final and not retried)
+
+
+@dataclass(frozen=True)
+class _Inputs(Sequence[tuple[list[tuple[int, Ints]], Ints, Vectors]]):
+    """What tasks work on: some groups, tokens and vectors of their nodes, read when a task begins."""
+
+    batches: Sequence[Sequence[int]]
+    whole: Sequence[Ints]
+    tokens: Ints
+    vectors: Vectors
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return [self[n] for n in range(*at.indices(len(self)))]
+        own = self.batches[at]
+        rows = np.concatenate([self.whole[group] for group in own])
+        bounds = np.cumsum([0, *(len(self.whole[group]) for group in own)])
+        inside = [(g, np.arange(a, b)) for g, a, b in zip(own, bounds[:-1], bounds[1:], strict=True)]
+        return inside, self.tokens[rows], np.array(self.vectors[rows])
+
+
+def _together(whole: Sequence[Ints]) -> list[list[int]]:
+    """Small groups that one task does, in order."""
+    batches: list[list[int]] = []
+    held = MOST_NODES
+    for group, own in enumerate(whole):
+        if held + len(own) > MOST_NODES:
+            batches.append([])
+            held = 0
+        batches[-1].append(group)
+        held += len(own)
+    return batches
+
+
+def _divide(
+    most: int, reduction: Reduction, store: Store, x: tuple[list[tuple[int, Ints]], Ints, Vectors]
+) -> Iterator[pa.Table]:
+    own, tokens, vectors = x
+    for group, rows in own:
+        clusters = Clusters.of(soft_clusters(vectors[rows], tokens[rows], most, reduction))
+        at = np.full(len(clusters.member), group)
+        yield pa.table([pa.array(at), clusters.of_member, clusters.member], schema=_GROUP)
+
+
+def _of_level(so_far: _Levels) -> Spool[WrittenReport]:
+    own: Spool[WrittenReport] = Spool()
+    for c in range(len(so_far.ids[-1])):
+        if (report := so_far.written.get(so_far.first[-1] + c)) is not None:
+            own[c] = report
+    return own
+
+
+def _context_tokens(options: Tree, chunking: Chunking) -> int:
+    """Of what a summary is written from: two chunks fit at least, each as the half that no record exceeds."""
+    size = chunking.size if isinstance(chunking.size, int) else 0
+    longest = size + chunking.min_new_tokens + SAID_ABOVE + NUMBER_TOKENS
+    return max(options.context_tokens, 2 * longest + HEADING_TOKENS if size else 0)
+
+
+def _called(height: int, id_: str) -> str:
+    above = f", {height} above those of chunks" if height else ""
+    return f"summary {id_}{above}"
+
+
+def _prefix(height: int, keys: Keys) -> int:
+    return int(community_id(f"{KIND.name}, born", height, keys)[:16], 16)
+
+
+def _cluster_table(
+    placed: Callable[[], Placed], chunk_ids: Callable[[], pa.Array], period: str, store: Store, wanted: Ints
+) -> Iterator[Tables]:
+    kind, tree, ids, numbers = placed()
+    assert isinstance(tree, SummaryTree)
+    rows = []
+    for c in wanted.tolist():
+        texts = tree.texts[c]
+        rows.append(
+            {
+                "id": ids[c].as_py(),
+                "human_readable_id": int(numbers[c]),
+                "community": int(numbers[c]),
+                "level": int(tree.level[c]),
+                "parent": int(numbers[tree.parent[c]]) if tree.parent[c] >= 0 else -1,
+                "children": [int(numbers[k]) for k in tree.children(c)],
+                "title": f"Summary {numbers[c]}",
+                "entity_ids": [],
+                "relationship_ids": [],
+                "text_unit_ids": chunk_ids().take(pa.array(texts)).to_pylist(),
+                "period": period,
+                "size": len(texts),
+                "hierarchy": kind.name,
+                "packed": False,
+            }
+        )
+    yield {kind.communities: by_row(pa.Table.from_pylist(rows, schema=schema.COMMUNITIES))}
+
+
+def _column(run: Run, parts: Sequence[Part], name: str, type_: pa.DataType) -> pa.Array:
+    table = read_table(run.store, parts, [name], pa.schema([(name, type_)]))
+    found = table[name].combine_chunks()
+    return found.chunk(0) if isinstance(found, pa.ChunkedArray) else found
+
+
+def _numbers(run: Run, made: Result, name: str, column: str, at: int) -> Any:
+    return _column(run, made.tables[name][at], column, _LEVEL[name][column]).to_numpy()
+
+
+def _strings(run: Run, made: Result, name: str, column: str, at: int) -> list[str]:
+    found: list[str] = _column(run, made.tables[name][at], column, pa.string()).to_pylist()
+    return found
+
+
+def _level(run: Run, made: Result, at: int) -> TreeLevel:
+    """What `_stored` kept."""
+    cluster = _numbers(run, made, "tree_members", "cluster", at)
+    born: npt.NDArray[np.uint64] = _numbers(run, made, "tree_born", "born", at)
+    bounds = np.searchsorted(cluster, np.arange(len(born) + 1))
+    return TreeLevel(Clusters(_numbers(run, made, "tree_members", "member", at), bounds), born)
+
+
+def _earlier(run: Run, height: int) -> EarlierLevel | None:
+    """A level of the parent snapshot; None where there is none, it was made by other settings, or is
+    damaged."""
+    parent = run.parent
+    if parent is None or STEP not in parent.steps or STEP in run.afresh:
+        return None
+    try:
+        options = Tree.model_validate(parent.settings.get("tree", {}))
+        chunking = Chunking.model_validate(parent.settings.get("chunking", {}))
+    except ValidationError:  # another version's settings
+        return None
+    if (options, chunking) != (run.settings.tree, run.settings.chunking):
+        return None
+    before = Result.from_json(parent.steps[STEP])
+    names = ("tree_nodes", "tree_members", "tree_born")
+    if any(height >= len(before.tables.get(name, [])) for name in names):
+        return None
+    if run.lost([part for name in names for part in before.tables[name][height]]):
+        return None
+    return EarlierLevel(_level(run, before, height), _numbers(run, before, "tree_nodes", "key", height))

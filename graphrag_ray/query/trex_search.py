@@ -1,0 +1,62 @@
+"""TREX (Cahoon et al. 2025): chunks and the summaries of a tree over them in one index, found by words and by
+meaning; the first few answer the question in one call.
+
+Two lists, the nearest by cosine and the nearest by keywords (BM25), each over chunks and summaries alike, are
+fused by reciprocal rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from graphrag_ray.base.declarations import HierarchyKind
+from graphrag_ray.query.asked_hierarchy import asked_hierarchy
+from graphrag_ray.query.embedded import check_embedded
+from graphrag_ray.query.filling import Share, fill
+from graphrag_ray.query.method import By, Given, Hit, Kind, Method, Question, Search
+from graphrag_ray.query.nearest import Found, by_reciprocal_rank
+from graphrag_ray.query.one_context import answered, read
+from graphrag_ray.query.record_rows import looked_up
+
+NAME = "trex"
+TREE = "tree"
+CANDIDATES = 100
+"""Hits of each list that are fused."""
+_WAYS: tuple[By, ...] = ("vector", "keyword")
+
+
+def search(question: Question, given: Given) -> Method:
+    """Answer from the first `query.trex_k` chunks and summaries. Raises UsageError for an index without a
+    tree or its embeddings."""
+    kinds = node_kinds(given, NAME)
+    searches = [Search(kind, by, question.text, CANDIDATES) for by in _WAYS for kind in kinds]
+    hits: list[list[Hit]] = yield tuple(searches)
+    lists = [
+        ranked((s.kind, found) for s, found in zip(searches, hits, strict=True) if s.by == by) for by in _WAYS
+    ]
+    first = by_reciprocal_rank(lists)[: given.settings.query.trex_k]
+    known = yield from looked_up({k: [id_ for kind, id_ in first if kind == k] for k in kinds}, given)
+    records = [known[kind][id_] for kind, id_ in first if id_ in known[kind]]
+    context = fill([Share(records)], given.settings.query.context_tokens, given.count)
+    what = yield from read(question.text, given, context)
+    return (yield from answered(question.text, NAME, what))
+
+
+def tree_of(given: Given, method: str) -> HierarchyKind:
+    """Raises UsageError where the index has no tree, or no embeddings of its nodes."""
+    kind = asked_hierarchy(given, TREE)
+    check_embedded(given, method, [kind.over, kind.reports])
+    return kind
+
+
+def node_kinds(given: Given, method: str) -> list[Kind]:
+    """The kinds of record that are nodes of the tree; a small index may have no summary. Raises as
+    `tree_of`."""
+    tree = tree_of(given, method)
+    return [kind for kind in (tree.over, tree.reports) if given.n_rows.get(f"embeddings_{kind}")]
+
+
+def ranked(lists: Iterable[tuple[Kind, Sequence[Hit]]]) -> list[Found]:
+    """Hits of several kinds as one list, by falling score."""
+    every = [(hit.score, kind, hit.id) for kind, hits in lists for hit in hits]
+    return [(kind, id_) for _, kind, id_ in sorted(every, key=lambda hit: -hit[0])]

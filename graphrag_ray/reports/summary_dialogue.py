@@ -1,0 +1,94 @@
+"""The summary dialogue: texts that belong together in, one summary out (RAPTOR, section 3)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from graphrag_ray.base import records
+from graphrag_ray.base.errors import DialogueFailed
+from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
+from graphrag_ray.graph.descriptions import whole_sentences
+from graphrag_ray.reports.report_context import Context
+from graphrag_ray.reports.report_dialogue import Report
+from graphrag_ray.reports.report_reply import ReplyProblem
+from graphrag_ray.settings.index_settings import Settings
+from graphrag_ray.settings.prompts import Prompt, reply_lengths
+
+MOST_TITLE_WORDS, MOST_TITLE = 20, 160
+"""A first line with more words or characters is no title."""
+_TITLE_WORDS = 12
+_MARKED = re.compile(r"\A(?:[#*_>\s]|title\s*:|\"|“)+", re.IGNORECASE)
+_MARKED_END = re.compile(r"[\s*_\"”#.:]+\Z")
+_HEADED = re.compile(r"\A[#*_\s]*summary[*_\s]*:[*_\s]*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class SummarySpec:
+    """What is the same for all summaries of a run. max_tokens: length that the prompt asks for; `call` holds
+    the hard limit."""
+
+    prompt: Prompt
+    correct: Prompt
+    call: CallParameters
+    language: str
+    max_tokens: int
+
+
+def summary_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> SummarySpec:
+    most = settings.tree.max_output_tokens
+    return SummarySpec(
+        prompt=prompts["summary"],
+        correct=prompts["correct"],
+        call=settings.call("summary", most),
+        language=settings.output_language,
+        max_tokens=most,
+    )
+
+
+def summary(context: Context, spec: SummarySpec) -> Dialogue[Report]:
+    """Ask for a summary, and once more where the reply is empty. It is a report without findings and rating,
+    which refers to all that it was written from.
+
+    Raises DialogueFailed where the second reply is empty, too, and for a content filter.
+    """
+    variables = {
+        "context": context.text,
+        "language": spec.language,
+        **reply_lengths(spec.max_tokens),
+    }
+    request = ChatRequest("summary", spec.prompt.fill(variables), spec.call, variables)
+    reply: ChatReply = yield request
+    title, text = read_summary(reply)
+    if not text:
+        problem = {"problem": ReplyProblem("it is empty").text}
+        reply = yield request.followed_by(
+            reply, "correct", spec.correct.text(problem), variables={**variables, **problem}
+        )
+        title, text = read_summary(reply)
+    if reply.finish_reason == "content_filter":
+        raise DialogueFailed("summary: the endpoint's content filter withheld the reply")
+    if not text:
+        raise DialogueFailed("summary: the reply is empty, also after a correction")
+    shown = tuple(records.Reference(section, id_) for (section, _), id_ in context.numbering.items())
+    return Report(title, text, None, "", (), shown, 0)
+
+
+def read_summary(reply: ChatReply) -> tuple[str, str]:
+    """Title and text of a reply. Without a title of its own, the first words are one; of a reply that was cut
+    off, the unfinished sentence goes."""
+    written = records.strip_references(reply.text).strip()
+    first, _, rest = written.partition("\n")
+    title = _MARKED_END.sub("", _MARKED.sub("", " ".join(first.split())))
+    text = _HEADED.sub("", rest.strip())
+    if not title or not text or len(title) > MOST_TITLE or len(title.split()) > MOST_TITLE_WORDS:
+        text = written
+        words = " ".join(_MARKED.sub("", written).split()[:_TITLE_WORDS])
+        title = words if len(words) <= MOST_TITLE else words[: MOST_TITLE - 1] + "…"
+    # Lines that look like headings would be parts of a report.
+    text = "\n\n".join(" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip())
+    text = re.sub(r"(?m)^#+\s*", "", text)
+    if reply.finish_reason == "length":
+        text = whole_sentences(text)
+    return title, text
