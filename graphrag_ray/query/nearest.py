@@ -16,7 +16,6 @@ T = TypeVar("T")
 
 USUAL_CHUNK_TOKENS = 600
 MIN_HITS = 32
-RANK_OFFSET = 60
 
 Found: TypeAlias = tuple[Kind, str]
 
@@ -77,14 +76,4 @@ def fused(lists: Sequence[Mapping[T, float]], weights: Sequence[float]) -> list[
         for found, score in scores.items():
             share = (score - low) / (high - low) if high > low else 1.0
             sums[found] = sums.get(found, 0.0) + weight * share
-    return sorted(sums, key=lambda found: -sums[found])
-
-
-def by_reciprocal_rank(lists: Sequence[Sequence[T]]) -> list[T]:
-    """One ranking of several, by the sum of 1 / (RANK_OFFSET + rank) (Cormack, Clarke and Büttcher 2009).
-    Ties go to what stands first in the earlier list."""
-    sums: dict[T, float] = {}
-    for ranking in lists:
-        for rank, found in enumerate(ranking, start=1):
-            sums[found] = sums.get(found, 0.0) + 1 / (RANK_OFFSET + rank)
     return sorted(sums, key=lambda found: -sums[found])

@@ -2,19 +2,20 @@
 meaning; the first few answer the question in one call.
 
 Two lists, the nearest by cosine and the nearest by keywords (BM25), each over chunks and summaries alike, are
-fused by reciprocal rank.
+fused. TREX does so by reciprocal ranks of equal weight. Ours are fused by score, as hybrid search fuses its
+lists: that loses less of what keywords alone find ("Trees of summaries" in benchmarks/RESULTS.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 
 from graphrag_ray.base.declarations import HierarchyKind
 from graphrag_ray.query.asked_hierarchy import asked_hierarchy
 from graphrag_ray.query.embedded import check_embedded
 from graphrag_ray.query.filling import Share, fill
 from graphrag_ray.query.method import By, Given, Hit, Kind, Method, Question, Search
-from graphrag_ray.query.nearest import Found, by_reciprocal_rank
+from graphrag_ray.query.nearest import Found, fused
 from graphrag_ray.query.one_context import answered, read
 from graphrag_ray.query.record_rows import looked_up
 
@@ -31,10 +32,12 @@ def search(question: Question, given: Given) -> Method:
     kinds = node_kinds(given, NAME)
     searches = [Search(kind, by, question.text, CANDIDATES) for by in _WAYS for kind in kinds]
     hits: list[list[Hit]] = yield tuple(searches)
-    lists = [
-        ranked((s.kind, found) for s, found in zip(searches, hits, strict=True) if s.by == by) for by in _WAYS
-    ]
-    first = by_reciprocal_rank(lists)[: given.settings.query.trex_k]
+    lists: dict[By, dict[Found, float]] = {by: {} for by in _WAYS}
+    for of, own in zip(searches, hits, strict=True):
+        lists[of.by] |= {(of.kind, hit.id): hit.score for hit in own}
+    weight = given.settings.query.hybrid_vector_weight
+    order = fused([_first(lists[by]) for by in _WAYS], [weight, 1 - weight])
+    first = order[: given.settings.query.trex_k]
     known = yield from looked_up({k: [id_ for kind, id_ in first if kind == k] for k in kinds}, given)
     records = [known[kind][id_] for kind, id_ in first if id_ in known[kind]]
     context = fill([Share(records)], given.settings.query.context_tokens, given.count)
@@ -56,7 +59,7 @@ def node_kinds(given: Given, method: str) -> list[Kind]:
     return [kind for kind in (tree.over, tree.reports) if given.n_rows.get(f"embeddings_{kind}")]
 
 
-def ranked(lists: Iterable[tuple[Kind, Sequence[Hit]]]) -> list[Found]:
-    """Hits of several kinds as one list, by falling score."""
-    every = [(hit.score, kind, hit.id) for kind, hits in lists for hit in hits]
-    return [(kind, id_) for _, kind, id_ in sorted(every, key=lambda hit: -hit[0])]
+def _first(scores: Mapping[Found, float]) -> dict[Found, float]:
+    """The best CANDIDATES of all kinds."""
+    best = sorted(scores, key=lambda found: -scores[found])[:CANDIDATES]
+    return {found: scores[found] for found in best}

@@ -597,7 +597,8 @@ class Query(_Strict):
     hybrid_over: Annotated[tuple[Searched, ...], Field(min_length=1)] = ("text_unit",)
     """What hybrid search looks through; lists of several kinds become one. On a command line: a,b."""
     hybrid_vector_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """Of embeddings beside keywords, where hybrid search fuses both. A strong embedding model wants more."""
+    """Of embeddings beside keywords, where hybrid search and trex fuse both. A strong embedding model wants
+    more."""
     local_text_share: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Share of local search's context for chunks. The shares, and the numbers below, are those that
     Microsoft GraphRAG publishes for its own."""
