@@ -37,6 +37,7 @@ _ASKED = {
     "dynamic": "query.dynamic",
     "hierarchy": "query.hierarchy",
     "map_protocol": "query.map_protocol",
+    "mode": "query.lightrag_mode",
     "budget_tokens": "query.budget_tokens",
     "budget_usd": "query.budget_usd",
 }
@@ -163,13 +164,22 @@ def hierarchy_option(f: Callable[..., Any]) -> Callable[..., Any]:
     )(f)
 
 
+class MethodChoice(click.Choice[str]):
+    """The methods that are offered; one that `evaluate` alone has is refused with that."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value in methods.METHODS:
+            methods.check(value, None, ())
+        return super().convert(value, param, ctx)
+
+
 def way_options(f: Callable[..., Any]) -> Callable[..., Any]:
     """How an answer is found: --method, --level, --where."""
     for option in reversed(
         [
             click.option(
                 "--method",
-                type=click.Choice(list(methods.METHODS)),
+                type=MethodChoice(methods.OFFERED),
                 default=methods.DEFAULT,
                 show_default=True,
                 help="How the answer is found; auto: by the question.",
@@ -217,6 +227,11 @@ def asking_options(f: Callable[..., Any]) -> Callable[..., Any]:
             "--map-protocol",
             type=click.Choice(["answer", "points"]),
             help="global, text: one scored answer for each context, or several scored points.",
+        ),
+        click.option(
+            "--mode",
+            type=click.Choice(["local", "global", "hybrid", "mix"]),
+            help="lightrag: by names in the question, its subjects, both, or both and the nearest chunks.",
         ),
         click.option("--budget-tokens", type=int, metavar="N", help="Prompts and replies together, at most."),
         click.option("--budget-usd", type=float, metavar="X", help="US dollars, at most."),

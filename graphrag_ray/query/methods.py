@@ -30,6 +30,8 @@ class MethodKind:
     graph       it needs entities
     instead     what answers most alike, where conditions on documents cannot restrict this one
     others      ways that read something else: hints where nothing was found
+    modes       of which the settings choose one
+    baseline    to compare others with, and no way to ask an index: `evaluate` alone offers it
     """
 
     file: str
@@ -40,6 +42,8 @@ class MethodKind:
     graph: bool = False
     instead: str = ""
     others: tuple[str, ...] = ()
+    modes: tuple[str, ...] = ()
+    baseline: bool = False
 
 
 METHODS: Mapping[str, MethodKind] = {
@@ -84,11 +88,23 @@ METHODS: Mapping[str, MethodKind] = {
         instead="local",
         others=("hybrid", "global"),
     ),
+    "lightrag": MethodKind(
+        "lightrag_search",
+        ("embed", "keywords", "answer"),
+        "what its keywords are near to in the graph",
+        graph=True,
+        others=("hybrid", "global"),
+        modes=("local", "global", "hybrid", "mix"),
+    ),
     "auto": MethodKind(
         "auto_search", ("embed", "answer", "map", "reduce"), "what one of three reads", dynamic=True
     ),
+    "none": MethodKind("zero_shot", ("answer",), "nothing", baseline=True),
 }
 """By the name that users give them."""
+
+OFFERED = tuple(name for name, kind in METHODS.items() if not kind.baseline)
+"""Those by which an index can be asked."""
 
 
 def method(name: str) -> Callable[[Question, Given], Method]:
@@ -106,14 +122,20 @@ def stages(name: str, dynamic: bool = False, following: bool = False) -> list[st
     return [*own.asks, *more]
 
 
-def check(name: str, level: str | int | None, where: Sequence[str]) -> None:
-    """Raises UsageError for what a method cannot do, and for one that there is not."""
+def check(name: str, level: str | int | None, where: Sequence[str], baselines: bool = False) -> None:
+    """Raises UsageError for what a method cannot do, and for one that there is not. baselines: these may be
+    asked, too."""
     own = _kind(name)
+    if own.baseline and not baselines:
+        raise UsageError(
+            f"method {name} reads {own.reads}: it is a baseline to compare others with, in `graphrag-ray "
+            f"evaluate` alone (--condition {name}={name}). An index is asked by {', '.join(OFFERED)}"
+        )
     if level is not None and not own.levels:
         with_levels = [n for n, m in METHODS.items() if m.levels]
         raise UsageError(f"{name} search has no levels; {_listed(with_levels)} search have")
     if where and own.instead:
-        can = [n for n, m in METHODS.items() if not m.instead]
+        can = [n for n in OFFERED if not METHODS[n].instead]
         raise UsageError(
             f"{name} search cannot be restricted to some documents ({where[0][:MOST_TOLD]!r}): "
             f"{_listed(can)} search can. Its reports are written from many documents; nearest to "
@@ -121,9 +143,16 @@ def check(name: str, level: str | int | None, where: Sequence[str]) -> None:
         )
 
 
+def check_mode(name: str, mode: str | None) -> None:
+    """Raises UsageError where a mode is asked for and the method has none."""
+    if mode is not None and not _kind(name).modes:
+        having = [f"{n} search has {', '.join(m.modes)}" for n, m in METHODS.items() if m.modes]
+        raise UsageError(f"{name} search has no modes; {'; '.join(having)}")
+
+
 def _kind(name: str) -> MethodKind:
     if name not in METHODS:
-        raise UsageError(f"there is no method {name[:MOST_TOLD]!r}; there are {', '.join(METHODS)}")
+        raise UsageError(f"there is no method {name[:MOST_TOLD]!r}; there are {', '.join(OFFERED)}")
     return METHODS[name]
 
 
