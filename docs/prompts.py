@@ -33,8 +33,9 @@ from graphrag_ray.judging.corpus_questions import (
 )
 from graphrag_ray.judging.correct_answer import correct_spec, is_correct
 from graphrag_ray.judging.judge_dialogue import judge, judge_spec
-from graphrag_ray.query import condense, drift_dialogues
+from graphrag_ray.query import condense, drift_dialogues, lightrag_keywords, zero_shot
 from graphrag_ray.query.answer import Answer
+from graphrag_ray.query.map_reduce import asked_for_text
 from graphrag_ray.query.method import Ran
 from graphrag_ray.settings.index_settings import Settings
 from graphrag_ray.settings.prompts import PLACEHOLDERS, load_criteria, load_prompts
@@ -94,7 +95,9 @@ SHOWN: Mapping[str, str] = {
     "drift_hypothesis": "DRIFT search: a paragraph to find reports by.",
     "drift_primer": "DRIFT search: a first answer from reports, and what to look up.",
     "drift_local": "DRIFT search: the answer to one of these follow-up questions.",
+    "keywords": "LightRAG: by which words entities and relationships are looked up.",
     "condense": "A question that leans on the conversation before it, written out.",
+    "zero_shot": "`evaluate`: the answer of the baseline `none`, which is shown no data.",
     "corpus_description": "`evaluate questions`: a description of the corpus, where none is given.",
     "personas": "`evaluate questions`: people who would use the corpus.",
     "tasks": "`evaluate questions`: tasks of one of them.",
@@ -162,7 +165,7 @@ def heard() -> Iterator[list[ChatRequest]]:
 
 
 def not_asked_offline(settings: Settings, answer: Answer) -> Iterator[ChatRequest]:
-    """What only a language model is asked, after an answer."""
+    """What only a language model is asked, or no method above asks, after an answer."""
     prompts = load_prompts()
     shown = condense.history([(QUESTION, answer.text)], condense.HISTORY_TOKENS, lambda text: len(text) // 4)
     call = settings.call(condense.STAGE, condense.MAX_OUTPUT_TOKENS)
@@ -171,6 +174,8 @@ def not_asked_offline(settings: Settings, answer: Answer) -> Iterator[ChatReques
         drift_dialogues.hypothesis(
             QUESTION, drift_dialogues.drift_spec(drift_dialogues.HYPOTHESIS, settings, prompts)
         ),
+        lightrag_keywords.list_keywords(QUESTION, lightrag_keywords.keywords_spec(settings, prompts)),
+        asked_for_text(zero_shot.PROMPT, QUESTION, {}, {}, zero_shot.zero_shot_spec(settings, prompts)),
     ):
         state = Driver(dialogue).state
         assert isinstance(state, Open)

@@ -241,6 +241,17 @@ def answer_answer(variables: dict[str, str]) -> str:
     return "\n".join(points) or "I don't know."
 
 
+def answer_keywords(variables: dict[str, str]) -> str:
+    """Names are low, all else is high."""
+    names = NAME.findall(variables["question"])
+    other = NAME.sub("", variables["question"]).strip(" ?")
+    return json.dumps({"high_level": [other] if other else [], "low_level": names})
+
+
+def answer_zero_shot(variables: dict[str, str]) -> str:
+    return f"Nobody told me: {variables['question']}"
+
+
 def answer_condense(variables: dict[str, str]) -> str:
     return variables["question"]
 

@@ -26,6 +26,8 @@ CHAT_KINDS = (
     "drift_hypothesis",
     "drift_primer",
     "drift_local",
+    "keywords",
+    "zero_shot",
     "condense",
     "corpus_description",
     "personas",
@@ -47,6 +49,8 @@ _STARTS = (
     ("Write the report on the community whose data follow", "report"),
     ("The texts, as a table in CSV", "summary"),
     ("# The question to write a report's paragraph for", "drift_hypothesis"),
+    ("# The question to write keywords for", "keywords"),
+    ("# Question to answer from what you know", "zero_shot"),
     ("Your last reply could not be used", "correct"),
 )
 _ENDS = (

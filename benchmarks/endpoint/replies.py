@@ -233,6 +233,15 @@ def _reduce(text: str, rng: Random) -> str:
     return "\n\n".join(parts or [prose.lorem(200, rng)])
 
 
+def _keywords(text: str, rng: Random) -> str:
+    """Names of the question, and some of its words by twos."""
+    question = _between(text, "# The question to write keywords for", "\n----- end of the question").strip()
+    words = [word for word in re.findall(r"\w+", question) if len(word) > 3]
+    pairs = [" ".join(words[at : at + 2]) for at in range(0, len(words), 2)][: rng.randint(2, 5)]
+    low = [name for name, _ in prose.names(question)][:6] or words[:3]
+    return orjson.dumps({"high_level": pairs or [question[:60]], "low_level": low}).decode()
+
+
 def _corpus_description(text: str, rng: Random) -> str:
     titles = re.findall(r"^- ([^:\n]{1,80})", text, re.MULTILINE)[:6]
     about = f", among other things on {'; '.join(map(prose.clean, titles))}" if titles else ""
@@ -316,6 +325,8 @@ _WRITERS: Mapping[str, Callable[[str, Random], str]] = {
     "drift_hypothesis": lambda text, rng: prose.lorem(80, rng),
     "drift_primer": _step,
     "drift_local": _step,
+    "keywords": _keywords,
+    "zero_shot": lambda text, rng: prose.lorem(rng.randint(60, 300), rng),
     "corpus_description": _corpus_description,
     "personas": _listed("personas", "persona", "Somebody who wants to know about", "."),
     "tasks": _listed("tasks", "task", "Find out about", "."),

@@ -69,6 +69,7 @@ class Index:
     prompts: how models are asked; None: as the settings say
     followed: somebody else sees to it that a snapshot that was removed is not asked
     notice: told what a question is about to read, where that is much
+    baselines: methods of evaluations may be asked, too
     """
 
     store: Store
@@ -79,6 +80,7 @@ class Index:
     prompts: Mapping[str, Prompt] | None = field(default=None, repr=False, compare=False)
     followed: bool = field(default=False, repr=False, compare=False)
     notice: Callable[[str], object] = field(default=log.info, repr=False, compare=False)
+    baselines: bool = field(default=False, repr=False, compare=False)
 
     def __repr__(self) -> str:
         return f"<Index {self.store.url}, snapshot {self.manifest.number}>"
@@ -262,7 +264,7 @@ class Index:
         question = whole(question)
         _check(question)
         search = methods.method(method)
-        methods.check(method, level, where)
+        methods.check(method, level, where, self.baselines)
         if history:
             search = following(search)
         stages = methods.stages(method, (query or self.settings.query).dynamic, bool(history))

@@ -111,9 +111,9 @@ class Conversation:
 
     def _method(self, name: str) -> None:
         if name:
-            methods.method(name)
+            methods.check(name, None, ())
             self.chat.method = name
-        click.echo(f"{self._way()}. Methods: {', '.join(methods.METHODS)}")
+        click.echo(f"{self._way()}. Methods: {', '.join(methods.OFFERED)}")
 
     def _level(self, level: str) -> None:
         if level:

@@ -36,8 +36,12 @@ _ASKED = {
     "general_knowledge": "query.general_knowledge",
     "dynamic": "query.dynamic",
     "hierarchy": "query.hierarchy",
-    "traversal": "query.traversal",
     "map_protocol": "query.map_protocol",
+    **{
+        option: f"query.{setting}"
+        for option, setting in (k.option for k in methods.METHODS.values())
+        if option
+    },
     "budget_tokens": "query.budget_tokens",
     "budget_usd": "query.budget_usd",
 }
@@ -164,13 +168,22 @@ def hierarchy_option(f: Callable[..., Any]) -> Callable[..., Any]:
     )(f)
 
 
+class MethodChoice(click.Choice[str]):
+    """The methods that are offered; one that `evaluate` alone has is refused with that."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value in methods.METHODS:
+            methods.check(value, None, ())
+        return super().convert(value, param, ctx)
+
+
 def way_options(f: Callable[..., Any]) -> Callable[..., Any]:
     """How an answer is found: --method, --level, --where."""
     for option in reversed(
         [
             click.option(
                 "--method",
-                type=click.Choice(list(methods.METHODS)),
+                type=MethodChoice(methods.OFFERED),
                 default=methods.DEFAULT,
                 show_default=True,
                 help="How the answer is found; auto: by the question.",
@@ -216,13 +229,18 @@ def asking_options(f: Callable[..., Any]) -> Callable[..., Any]:
         hierarchy_option,
         click.option(
             "--traversal",
-            type=click.Choice(["collapsed", "tree"]),
+            type=click.Choice(methods.MODES["traversal"]),
             help="raptor: all chunks and summaries at once, or level by level from the top.",
         ),
         click.option(
             "--map-protocol",
             type=click.Choice(["answer", "points"]),
             help="global, text: one scored answer for each context, or several scored points.",
+        ),
+        click.option(
+            "--mode",
+            type=click.Choice(methods.MODES["mode"]),
+            help="lightrag: by names in the question, its subjects, both, or both and the nearest chunks.",
         ),
         click.option("--budget-tokens", type=int, metavar="N", help="Prompts and replies together, at most."),
         click.option("--budget-usd", type=float, metavar="X", help="US dollars, at most."),

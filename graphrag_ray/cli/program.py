@@ -63,7 +63,10 @@ def _general() -> list[click.Parameter]:
 PANELS = {
     "Index": ("--root", "--config", "--set", "--snapshot", "--address"),
     "Model": ("--model", "--base-url", "--api-key-env", "--rpm", "--tpm", "--max-in-flight", "--cache"),
-    "Search": ("--method", "--level", "--where", "--dynamic", "--hierarchy", "--traversal", "--map-protocol"),
+    "Search": (
+        *("--method", "--level", "--where", "--dynamic", "--hierarchy", "--map-protocol"),
+        *("--traversal", "--mode"),
+    ),
     "Answer": ("--response-type", "--sources", "--general-knowledge", "--stream", "--raw"),
     "Budget": ("--budget-usd", "--budget-tokens"),
     "Batch": ("--batch", "--out", "--ray", "--address"),

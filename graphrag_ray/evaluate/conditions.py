@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from graphrag_ray.asking.ask import Index
 from graphrag_ray.base.errors import SettingsError, UsageError
@@ -41,6 +41,8 @@ class EvaluationCondition:
 
     def opened(self, index: Index) -> Index:
         """The index as this condition asks it. Raises UsageError, SettingsError for what cannot be asked."""
+        if self.method in methods.METHODS and methods.METHODS[self.method].baseline:
+            index = replace(index, baselines=True)
         if not self.changes:
             return index
         said = index.settings.model_dump(mode="json")
@@ -95,7 +97,7 @@ def check_conditions(index: Index, conditions: Sequence[EvaluationCondition]) ->
             continue
         opened = condition.opened(index)
         try:
-            methods.check(condition.method, condition.level, ())
+            methods.check(condition.method, condition.level, (), opened.baselines)
             stages = methods.stages(condition.method, opened.settings.query.dynamic)
             require_known(opened.settings, stages, index.manifest.settings)
             if methods.METHODS[condition.method].levels:

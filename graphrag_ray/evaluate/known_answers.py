@@ -34,10 +34,11 @@ from graphrag_ray.judging.correct_answer import PROMPT, correct_spec, is_correct
 from graphrag_ray.judging.judge_dialogue import STAGE
 from graphrag_ray.judging.retrieval_metrics import KS, retrieval_scores
 from graphrag_ray.query.method import Rows, Search
+from graphrag_ray.query.methods import METHODS
 
 KEYWORD = "keyword"
 """A condition of --retrieval-only: chunks by keywords alone, no way of answering."""
-BY_REPLIES = ("drift", "auto")
+BY_REPLIES = ("drift", "lightrag", "auto")
 """Ways of answering that read on by what a model replies."""
 LISTED = 50
 NONE = "none"
@@ -87,6 +88,10 @@ def known_answers(
         raise UsageError(f"{told}: with --retrieval-only documents alone are looked at")
     if retrieval_only and (files := [c.name for c in known if c.answers]):
         raise UsageError(f"condition {files[0]}: answers that were made elsewhere show no retrieval")
+    reading_nothing = [c for c in known if c.method in METHODS and METHODS[c.method].baseline]
+    if retrieval_only and reading_nothing:
+        told = f"method {reading_nothing[0].method} reads nothing, so it has no retrieval to look at"
+        raise UsageError(f"condition {reading_nothing[0].name}: {told}")
     if judged and not retrieval_only:
         run.check_models([STAGE])
     found = KnownAnswers({})

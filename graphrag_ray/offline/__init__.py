@@ -5,6 +5,7 @@
     about      titles, names ─► the first of them
     report     a context ─► LexRank, MMR ─► quotations by member;  summary the same of texts
     map        reports ─► BM25, MMR ─► quotations with a score;  reduce merges them
+    keywords   names and rare words of a question, its other words
     questions  names and terms of a description ─► fixed sentences on users, tasks, questions
     judge      two answers ─► what a criterion counts in each ─► the greater figure wins
     claims of answers  sentences with a name or figure;  correct answers contain a wording of the right one
@@ -27,6 +28,7 @@ from graphrag_ray.offline.description_reply import description
 from graphrag_ray.offline.extraction_reply import extract_records
 from graphrag_ray.offline.extractive_report import write_report
 from graphrag_ray.offline.judge_reply import check_answer, judge, list_claims
+from graphrag_ray.offline.keywords_reply import list_terms, without_data
 from graphrag_ray.offline.question_replies import describe_corpus, list_personas, list_questions, list_tasks
 from graphrag_ray.offline.ratings import drift_local, drift_primer, map_points, rate
 from graphrag_ray.offline.static_embeddings import embed_many
@@ -52,6 +54,8 @@ _ANSWERS: Mapping[str, Callable[[Variables], str]] = {
     "rate": rate,
     "drift_primer": drift_primer,
     "drift_local": drift_local,
+    "keywords": list_terms,
+    "zero_shot": without_data,
     "condense": lambda variables: variables["question"],
     "drift_hypothesis": lambda variables: variables["question"],
     "corpus_description": describe_corpus,

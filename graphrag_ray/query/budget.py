@@ -170,19 +170,26 @@ def reply_tokens(given: Given, spec: AnswerSpec) -> int:
     return spec.call.max_output_tokens or given.settings.model(spec.call.model).max_output_tokens
 
 
-def check_room(question: str, given: Given, specs: Sequence[AnswerSpec], beside: int = 0) -> None:
+def check_room(
+    question: str,
+    given: Given,
+    specs: Sequence[AnswerSpec],
+    beside: int = 0,
+    setting: str = "context_tokens",
+) -> None:
     """Raises UsageError where a prompt with a full context would not fit its model's window.
 
     beside: tokens that the prompt holds beside instructions, question and data
+    setting: of `query`, which says how many tokens the context may have
     """
-    data = given.settings.query.context_tokens
+    data = getattr(given.settings.query, setting)
     for spec in specs:
         model = given.settings.model(spec.call.model)
         prompt, reply = instructions(question, spec, given.count) + beside, reply_tokens(given, spec)
         if prompt + data + reply <= model.context_window:
             continue
         left = model.context_window - prompt - reply
-        lower = f"set query.context_tokens to {left:,} or less"
+        lower = f"set query.{setting} to {left:,} or less"
         advice = lower if left >= MIN_CONTEXT_TOKENS else "ask a shorter one, or a model with a larger window"
         raise UsageError(
             f"the question does not fit: the {spec.prompt.name!r} prompt has {prompt:,} tokens (the question "

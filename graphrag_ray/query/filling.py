@@ -67,12 +67,21 @@ def fill(
     return sheet.context(left_out + sum(len(s.records) for s in shares), neighbours)
 
 
+def first_fitting(records_: Sequence[Record], budget: int, count: Count) -> tuple[list[Record], int]:
+    """The first records whose table has at most `budget` tokens, as contexts of so many show them, and how
+    many of them are cut at their end."""
+    sheet = _Sheet(budget, count)
+    sheet.take(records_, 0, budget)
+    cut = sheet.context(len(records_)).cut
+    return sheet.shown, cut
+
+
 class _Sheet:
     """A context while it is filled: what is shown, whether it was cut, and its tokens."""
 
     def __init__(self, budget: int, count: Count) -> None:
         self._budget, self._count = budget, count
-        self._shown: list[Record] = []
+        self.shown: list[Record] = []
         self._cut: list[bool] = []
         self._numbers: Counter[str] = Counter()
         self._used = 0
@@ -88,7 +97,7 @@ class _Sheet:
             cost = self._cost(fitted) if fitted else free + 1
             if fitted is None or cost > free:
                 return place
-            self._shown.append(fitted)
+            self.shown.append(fitted)
             self._cut.append(fitted is not record)
             self._numbers[record.section] += 1
             self._used += cost
@@ -97,24 +106,24 @@ class _Sheet:
 
     def context(self, n_all: int, neighbours: Sequence[Neighbour] = ()) -> Context:
         """What was taken, counted as a whole; n_all: records that could have been taken."""
-        text, numbering = write(self._shown)
+        text, numbering = write(self.shown)
         n_tokens = self._count(text)
         while n_tokens > self._budget:  # vocabularies may join what stands at the end of a line with the next
-            self._shown.pop()
-            text, numbering = write(self._shown)
+            self.shown.pop()
+            text, numbering = write(self.shown)
             n_tokens = self._count(text)
-        n_shown = len(self._shown)
+        n_shown = len(self.shown)
         for neighbour in neighbours:
             self._put_beside(neighbour)
-        if len(self._shown) > n_shown:
-            text, numbering = write(self._shown)
+        if len(self.shown) > n_shown:
+            text, numbering = write(self.shown)
             n_tokens = self._count(text)
         return Context(text, numbering, n_tokens, n_all - n_shown, sum(self._cut[:n_shown]))
 
     def _put_beside(self, neighbour: Neighbour) -> None:
         """In reading order, where there is room: the chunk after, cut at its end, or the whole one before."""
         record = neighbour.record
-        sources = {r.id: n for n, r in enumerate(self._shown) if r.section == "Sources"}
+        sources = {r.id: n for n, r in enumerate(self.shown) if r.section == "Sources"}
         if record.id in sources or neighbour.of not in sources:
             return
         at = sources[neighbour.of] + (not neighbour.before)
@@ -125,11 +134,11 @@ class _Sheet:
                 record = fit(record, limit, self._count)
                 excess = self._with(record, at) - self._budget
         if excess <= 0:
-            self._shown.insert(at, record)
+            self.shown.insert(at, record)
 
     def _with(self, record: Record, at: int) -> int:
         """Tokens of the context with this record at this place."""
-        return self._count(write([*self._shown[:at], record, *self._shown[at:]])[0])
+        return self._count(write([*self.shown[:at], record, *self.shown[at:]])[0])
 
     def _fitted(self, record: Record, room: int) -> Record | None:
         """The record, cut where it is too long for a context like this; None where nothing of it fits."""

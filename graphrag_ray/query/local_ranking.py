@@ -39,12 +39,13 @@ def relationships_in_order(rows: Iterable[Row], place: Mapping[str, int], per_en
         elif len(others) == 1:
             outside.append((others[0], row))
             touched[others[0]].update(e for e in ends if e in place)
-    inside.sort(key=_worth)
-    outside.sort(key=lambda found: (-len(touched[found[0]]), _worth(found[1])))
+    inside.sort(key=worth)
+    outside.sort(key=lambda found: (-len(touched[found[0]]), worth(found[1])))
     return inside + [row for _, row in outside[: per_entity * len(place)]]
 
 
-def _worth(row: Row) -> tuple[float, float, str]:
+def worth(row: Row) -> tuple[float, float, str]:
+    """Sorts relationships: those of the best connected entities first, then the strongest."""
     return -row["combined_degree"], -row["weight"], row["id"]
 
 

@@ -28,9 +28,11 @@ class MethodKind:
     levels      it reads reports of a level
     dynamic     it may select reports by rating them, where the settings say so
     graph       it needs entities
-    traversal   it reads a tree in one way or another, where the settings say so
     instead     what answers most alike, where conditions on documents cannot restrict this one
     others      ways that read something else: hints where nothing was found
+    option      what a question names to choose one of its modes, and the setting under `query`
+    modes       in which it reads
+    baseline    to compare others with, and no way to ask an index: `evaluate` alone offers it
     """
 
     file: str
@@ -39,9 +41,11 @@ class MethodKind:
     levels: bool = False
     dynamic: bool = False
     graph: bool = False
-    traversal: bool = False
     instead: str = ""
     others: tuple[str, ...] = ()
+    option: tuple[str, str] = ("", "")
+    modes: tuple[str, ...] = ()
+    baseline: bool = False
 
 
 METHODS: Mapping[str, MethodKind] = {
@@ -97,15 +101,32 @@ METHODS: Mapping[str, MethodKind] = {
         "raptor_search",
         ("embed", "answer"),
         "passages and summaries, by meaning",
-        traversal=True,
         instead="vector",
         others=("trex", "hybrid"),
+        option=("traversal", "traversal"),
+        modes=("collapsed", "tree"),
+    ),
+    "lightrag": MethodKind(
+        "lightrag_search",
+        ("embed", "keywords", "answer"),
+        "what its keywords are near to in the graph",
+        graph=True,
+        others=("hybrid", "global"),
+        option=("mode", "lightrag_mode"),
+        modes=("local", "global", "hybrid", "mix"),
     ),
     "auto": MethodKind(
         "auto_search", ("embed", "answer", "map", "reduce"), "what one of three reads", dynamic=True
     ),
+    "none": MethodKind("zero_shot", ("answer",), "nothing", baseline=True),
 }
 """By the name that users give them."""
+
+MODES: Mapping[str, tuple[str, ...]] = {kind.option[0]: kind.modes for kind in METHODS.values() if kind.modes}
+"""By what a question names to choose one."""
+
+OFFERED = tuple(name for name, kind in METHODS.items() if not kind.baseline)
+"""Those by which an index can be asked."""
 
 
 def method(name: str) -> Callable[[Question, Given], Method]:
@@ -123,14 +144,20 @@ def stages(name: str, dynamic: bool = False, following: bool = False) -> list[st
     return [*own.asks, *more]
 
 
-def check(name: str, level: str | int | None, where: Sequence[str]) -> None:
-    """Raises UsageError for what a method cannot do, and for one that there is not."""
+def check(name: str, level: str | int | None, where: Sequence[str], baselines: bool = False) -> None:
+    """Raises UsageError for what a method cannot do, and for one that there is not. baselines: these may be
+    asked, too."""
     own = _kind(name)
+    if own.baseline and not baselines:
+        raise UsageError(
+            f"method {name} reads {own.reads}: it is a baseline to compare others with, in `graphrag-ray "
+            f"evaluate` alone (--condition {name}={name}). An index is asked by {', '.join(OFFERED)}"
+        )
     if level is not None and not own.levels:
         with_levels = [n for n, m in METHODS.items() if m.levels]
         raise UsageError(f"{name} search has no levels; {_listed(with_levels)} search have")
     if where and own.instead:
-        can = [n for n, m in METHODS.items() if not m.instead]
+        can = [n for n in OFFERED if not METHODS[n].instead]
         raise UsageError(
             f"{name} search cannot be restricted to some documents ({where[0][:MOST_TOLD]!r}): "
             f"{_listed(can)} search can. Its reports are written from many documents; nearest to "
@@ -138,9 +165,19 @@ def check(name: str, level: str | int | None, where: Sequence[str]) -> None:
         )
 
 
+def check_modes(name: str, asked: Mapping[str, object]) -> None:
+    """Raises UsageError where a question chooses a mode that is another method's. asked: by option."""
+    for other, kind in METHODS.items():
+        option = kind.option[0]
+        if option and asked.get(option) is not None and _kind(name).option != kind.option:
+            raise UsageError(
+                f"{option} is for {other} search ({', '.join(kind.modes)}); {name} search has no use for it"
+            )
+
+
 def _kind(name: str) -> MethodKind:
     if name not in METHODS:
-        raise UsageError(f"there is no method {name[:MOST_TOLD]!r}; there are {', '.join(METHODS)}")
+        raise UsageError(f"there is no method {name[:MOST_TOLD]!r}; there are {', '.join(OFFERED)}")
     return METHODS[name]
 
 

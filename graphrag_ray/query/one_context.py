@@ -1,4 +1,4 @@
-"""One context, one answer: what vector, hybrid and local search end with."""
+"""One context, one answer: what vector, hybrid, local and LightRAG search end with."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from graphrag_ray.query.answer import Answer, ContextUsed
 from graphrag_ray.query.budget import asking, check_room, refuse_beyond
 from graphrag_ray.query.cited_numbers import numbered, shown_in, shown_to_people
 from graphrag_ray.query.map_reduce import NOTHING_FOUND, AnswerSpec, Reduced, answer_spec, asked_for_text
-from graphrag_ray.query.method import Dialogues, Given
+from graphrag_ray.query.method import Dialogues, Given, Ran
 from graphrag_ray.reports.report_context import Context
 
 PHASE = "answer"
-ADVICE = "Raise the budget, or lower query.context_tokens."
+ADVICE = "Raise the budget, or lower query.{}."
 
 
 @dataclass(frozen=True)
@@ -28,19 +28,30 @@ class ContextReading:
     said: Reduced
 
 
-def read(question: str, given: Given, context: Context) -> Generator[Any, Any, ContextReading]:
+def read(
+    question: str, given: Given, context: Context, setting: str = "context_tokens"
+) -> Generator[Any, Any, ContextReading]:
     """Ask one context; nothing is asked of an empty one. Raises UsageError for a question that leaves no room
-    for data, BudgetSpent."""
+    for data, BudgetSpent.
+
+    setting: of `query`, which says how many tokens the context may have
+    """
     if not context.numbering:
         return ContextReading(context, Reduced(NOTHING_FOUND, found=False))
     spec = answer_spec(given.settings, given.prompts)
-    check_room(question, given, [spec])
-    refuse_beyond(asking(question, given, PHASE, spec, 1, context.n_tokens), given.settings.query, ADVICE)
+    check_room(question, given, [spec], setting=setting)
+    most = asking(question, given, PHASE, spec, 1, context.n_tokens)
+    refuse_beyond(most, given.settings.query, ADVICE.format(setting))
     last = partial(answer_context, question, context, spec)
     (ran,) = yield Dialogues(PHASE, [last], last=True, numbering=context.numbering)
+    return ContextReading(context, result_of(ran))
+
+
+def result_of(ran: Ran[Reduced]) -> Reduced:
+    """Raises GraphRagError where the call that writes the answer has none."""
     if ran.result is None:
         raise GraphRagError(f"the question could not be answered: {ran.error}")
-    return ContextReading(context, ran.result)
+    return ran.result
 
 
 def answered(

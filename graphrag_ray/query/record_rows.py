@@ -79,18 +79,19 @@ def looked_up(
 
 
 def fitting(
-    chunks: Sequence[str], given: Given, contexts: float = 1.5
+    chunks: Sequence[str], given: Given, contexts: float = 1.5, context_tokens: int | None = None
 ) -> Generator[Any, Any, tuple[list[str], bool]]:
     """Of chunks in their order, the first that may fit into a context, and whether these are all: their texts
     lie in as many places of a large corpus, so no more of them are read.
 
     contexts: that they would fill, in tokens of the model that extracted. The one that answers may count
     fewer.
+    context_tokens: of one of these; None: query.context_tokens
     """
     sizes = yield Rows("text_units", ["id", "n_tokens"], chunks)
     n_tokens = dict(zip(sizes["id"].to_pylist(), sizes["n_tokens"].to_pylist(), strict=True))
     order = [id_ for id_ in chunks if id_ in n_tokens]
-    budget = given.settings.query.context_tokens
+    budget = context_tokens or given.settings.query.context_tokens
     ends = accumulate(min(budget, n_tokens[id_] or 0) for id_ in order)
     first = order[: 1 + sum(end <= contexts * budget for end in ends)]
     return first, len(first) == len(order)

@@ -48,7 +48,7 @@ class QueryBody(KnownKeys):
     """A question. What it leaves out is as the service's settings say."""
 
     question: str
-    method: Annotated[str | None, Field(description=f"One of {', '.join(methods.METHODS)}.")] = None
+    method: Annotated[str | None, Field(description=f"One of {', '.join(methods.OFFERED)}.")] = None
     level: Annotated[str | int | None, Field(description='"C0", "C1", …, a number, or "auto".')] = None
     where: Annotated[
         list[Annotated[str, Field(max_length=MAX_CHARACTERS)]],
@@ -72,19 +72,25 @@ class QueryBody(KnownKeys):
     hierarchy: HierarchyName | None = None
     traversal: Literal["collapsed", "tree"] | None = None
     map_protocol: Literal["answer", "points"] | None = None
+    mode: Annotated[
+        Literal["local", "global", "hybrid", "mix"] | None, Field(description="Of the method lightrag.")
+    ] = None
     budget_tokens: Annotated[int | None, Field(gt=0, description="At most the service's own.")] = None
     budget_usd: Annotated[float | None, Field(gt=0, description="At most the service's own.")] = None
     max_seconds: Annotated[float | None, Field(gt=0, description="At most the service's own.")] = None
 
 
 def asked_of(body: QueryBody, options: ServiceOptions) -> Asked:
-    """The level of the service goes with its method. Raises Refused for more time than there is."""
+    """The level of the service goes with its method. Raises Refused for more time than there is, UsageError
+    for a mode of a method that has none."""
     if body.max_seconds is not None and body.max_seconds > options.max_seconds:
         raise invalid(f"max_seconds can be {options.max_seconds:g} at most", "max_seconds")
+    method = body.method or options.method
+    methods.check_modes(method, dict(body))
     level = options.level if body.level is None and body.method is None else body.level
     return Asked(
         body.question,
-        body.method or options.method,
+        method,
         level,
         tuple(body.where),
         tuple((turn.question, turn.answer) for turn in body.history),
@@ -96,16 +102,12 @@ def asked_of(body: QueryBody, options: ServiceOptions) -> Asked:
 
 def changed(body: QueryBody, query: Query) -> Query:
     """The settings of a question. Raises Refused for a budget above that of the service."""
-    named = (
-        "response_type",
-        "dynamic",
-        "hierarchy",
-        "traversal",
-        "map_protocol",
-        "budget_tokens",
-        "budget_usd",
-    )
+    named = ("response_type", "dynamic", "hierarchy", "map_protocol", "budget_tokens", "budget_usd")
     update = {name: value for name in named if (value := getattr(body, name)) is not None}
+    for kind in methods.METHODS.values():
+        option, setting = kind.option
+        if option and (value := getattr(body, option)) is not None:
+            update[setting] = value
     for name in ("budget_tokens", "budget_usd"):
         most, wanted = getattr(query, name), update.get(name)
         if most is not None and wanted is not None and wanted > most:
@@ -177,7 +179,7 @@ def index_json(service: Service) -> dict[str, Any]:
         "version": manifest.version,
         "counts": dict(manifest.counts),
         "levels": [asdict(row) for row in served.levels],
-        "methods": list(methods.METHODS),
+        "methods": list(methods.OFFERED),
         "default": {"method": service.options.method, "level": service.options.level},
         "notes": list(manifest.notes.values()),
         "memory": {"limit_bytes": kept.limit_bytes, **kept.told()},

@@ -573,6 +573,17 @@ class Query(_Strict):
     """raptor: chunks and summaries that are read; from the top, of each level."""
     raptor_tokens: Annotated[int, Field(ge=256)] = 3_500
     """raptor: of these, where all levels are one."""
+    lightrag_mode: Literal["local", "global", "hybrid", "mix"] = "mix"
+    """lightrag: entities by low-level keywords, relationships by high-level ones, both, or both and the
+    chunks nearest to the question."""
+    lightrag_entity_tokens: Annotated[int, Field(gt=0)] = 6_000
+    """lightrag: of entities in its context."""
+    lightrag_relationship_tokens: Annotated[int, Field(gt=0)] = 8_000
+    """lightrag: of relationships."""
+    lightrag_tokens: Annotated[int, Field(ge=256)] = 30_000
+    """lightrag: of entities, relationships and chunks together; `context_tokens` does not count there."""
+    lightrag_chunks: Annotated[int, Field(gt=0)] = 20
+    """lightrag: chunks in its context, at most; and in mode mix, those that are looked up by the question."""
     hierarchy: HierarchyName | None = None
     """Whose levels and reports are read; null: the first of the index."""
     dynamic: bool = False

@@ -51,6 +51,8 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "drift_hypothesis": _WRITTEN | {"about", "question"},
     "drift_primer": _ANSWER | {"about", "context", "n_follow_ups"},
     "drift_local": _ANSWER | {"asked", "context", "follow_up", "n_follow_ups"},
+    "keywords": frozenset({"about", "question", "language"}),
+    "zero_shot": _WRITTEN | {"question", "response_type"},
     "condense": frozenset({"history", "question"}),
     "corpus_description": _WRITTEN | {"reports"},
     "personas": _QUESTIONS,

@@ -39,7 +39,7 @@ def opened(world: World, cache: Path, **changes: object) -> Index:
     return open_index(str(world.root), settings=settings, cache=str(cache))
 
 
-@pytest.mark.parametrize("method", list(methods.METHODS))
+@pytest.mark.parametrize("method", methods.OFFERED)
 def test_a_question_that_was_asked_before_is_free_and_says_so(town: World, cache: Path, method: str):
     first = opened(town, cache).ask(ABOUT_DAVE, method=method)
     asked = town.asked()

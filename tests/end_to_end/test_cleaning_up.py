@@ -241,7 +241,7 @@ def test_no_trace_of_a_purged_document_is_left_and_nothing_else_is_lost(town: Wo
     assert not town.index().committed and len(town.endpoint.requests) == asked
 
 
-@pytest.mark.parametrize("method", methods.METHODS)
+@pytest.mark.parametrize("method", methods.OFFERED)
 def test_nobody_who_has_a_snapshot_open_is_told_of_a_document_that_was_purged(town: World, method: str):
     # The toy model answers global search with titles of reports: three names, and MARKER is none of them.
     name = "BOB" if method == "global" else MARKER

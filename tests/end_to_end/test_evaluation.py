@@ -171,6 +171,26 @@ def test_answers_of_another_tool_take_part(town: World):
     ]
 
 
+def test_the_model_without_data_takes_part_with_answers_that_cite_nothing(town: World):
+    estimate = evaluate.estimate(town.open(), QUESTIONS, ["vector=vector", "zero=none"], replicates=2)
+    found = compare(town, ["vector=vector", "zero=none"])
+    assert town.prompts()["zero_shot"] == 3 and found.failed == 0
+    rows = [row for row in found.tables["answers"].to_pylist() if row["condition"] == "zero"]
+    assert [row["text"] for row in rows] == [f"Nobody told me: {question}" for question in QUESTIONS]
+    assert all(row["found"] and not row["references"] and not row["chunks"] for row in rows)
+    assert rates(found)["vector", "zero"] > 50
+    assert dict(zip(estimate["name"], estimate["calls"], strict=True))["zero"] == 3
+
+
+def test_the_model_without_data_has_answers_to_score_and_no_retrieval(town: World):
+    with evaluation_run(town.open(), str(folder(town)), "qa") as run:
+        found = known_answers(run, gold(), ["vector=vector", "zero=none"])
+        summary = {row["condition"]: row for row in found.tables["summary"].to_pylist()}
+        assert summary["zero"]["accuracy"] == 0.0 and summary["zero"]["recall@5"] is None
+        with pytest.raises(UsageError, match="condition zero: method none reads nothing, so it has no"):
+            known_answers(run, gold(), ["zero=none"], retrieval_only=True)
+
+
 def test_settings_of_a_condition_are_its_own(town: World):
     found = compare(
         town, ["long=vector", "short=vector,query.response_type=one word,query.context_tokens=300"]
@@ -188,6 +208,7 @@ def test_settings_of_a_condition_are_its_own(town: World):
         ({"conditions": ["a=global:C9", "b=vector"]}, "condition a: there is no level 'C9'"),
         ({"conditions": ["a=global", "b=vector:C0"]}, "condition b: vector search has no levels"),
         ({"conditions": ["a=global", "b=vector,query.nonsense=1"]}, "condition b: .*nonsense"),
+        ({"conditions": ["a=global", "b=none:C0"]}, "condition b: none search has no levels"),
         ({"conditions": ["a=global", "b=missing.csv"]}, "there is no such file"),
         ({"criteria": ["beauty"]}, "there is no criterion 'beauty'; there are comprehensiveness"),
         ({"replicates": 1}, "1 replicates: from 2"),

@@ -26,7 +26,7 @@ from graphrag_ray.cli.options import (
 )
 from graphrag_ray.cli.program import Command, root_option
 from graphrag_ray.cli.quick import spare_pandas
-from graphrag_ray.query.methods import METHODS, stages
+from graphrag_ray.query.methods import METHODS, check_modes, stages
 
 if TYPE_CHECKING:
     from graphrag_ray.asking.ask import Index
@@ -124,8 +124,7 @@ def query(
             raise UsageError(
                 f"--dynamic selects the reports of global search; {method} search has no use for it"
             )
-        if short["traversal"] and not METHODS[method].traversal:
-            raise UsageError(f"--traversal says how raptor reads a tree; {method} search has no use for it")
+        check_modes(method, short)
         opened = _opened(root, config, overrides, short, method, snapshot, cache)
     way = {"level": level, "method": method, "where": where}
     if question is not None:

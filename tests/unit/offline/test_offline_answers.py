@@ -367,3 +367,17 @@ def test_a_title_says_where_its_sentences_belong_and_is_not_quoted():
     said = ask("answer", question="Whom did the board hear in September?", context=chunks, max_tokens="500")
     assert said.startswith("**Minutes of September (2023-09-14)**: “The board heard the fishermen on eels.”")
     assert "“Minutes" not in said
+
+
+def test_names_and_rare_words_are_low_keywords_and_the_others_high():
+    found = json.loads(ask("keywords", question="Why did the bank of Denholm Mutual finance the barrage?"))
+    assert {"Denholm", "Mutual"} <= {word for low in found["low_level"] for word in low.split()}
+    assert found["high_level"] and not set(found["high_level"]) & set(found["low_level"])
+
+
+def test_a_question_without_content_words_is_its_own_keyword():
+    assert json.loads(ask("keywords", question="And why?")) == {"high_level": ["And why?"], "low_level": []}
+
+
+def test_without_data_it_says_that_it_knows_nothing():
+    assert "knows nothing beside data" in ask("zero_shot", question="Who opposed the harbour?")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.base.records import parse_sections
-from graphrag_ray.query.filling import Share, fill
+from graphrag_ray.query.filling import Share, fill, first_fitting
 from graphrag_ray.reports.plan import MIN_CONTEXT_TOKENS
 from graphrag_ray.reports.report_context import Record, entity, source, write
 
@@ -62,6 +62,17 @@ def test_nothing_is_left_out_that_would_still_fit(asked, budget):
         if rest and COUNT(write([*shown, rest[0]])[0]) <= budget:
             # only what is longer than its share, and would be cut if there were room for that much
             assert COUNT(write([rest[0]])[0]) > min(share.of * budget - 40, budget / 4 - 40)
+
+
+@given(st.lists(long_texts, max_size=20), st.integers(0, 2000))
+def test_the_first_that_fit_are_a_table_within_its_tokens_that_a_larger_context_shows_as_it_is(told, budget):
+    asked = [entity(f"{n}", "N", text) for n, text in enumerate(told)]
+    shown, cut = first_fitting(asked, budget, COUNT)
+    assert [r.id for r in shown] == [r.id for r in asked[: len(shown)]]
+    assert not shown or COUNT(write(shown)[0]) <= budget
+    assert cut == sum(a is not b for a, b in zip(shown, asked, strict=False))
+    context = fill([Share(shown)], max(MIN_CONTEXT_TOKENS, 4 * budget), COUNT)
+    assert (len(context.numbering), context.cut, context.left_out) == (len(shown), 0, 0)
 
 
 def words(n: int, name: str) -> list[Record]:

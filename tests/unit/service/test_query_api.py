@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from graphrag_ray.asking.answer_streams import StartsAgain
+from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.records import Reference
 from graphrag_ray.query.answer import Answer, ContextUsed
 from graphrag_ray.service.answering import AnsweringPhase, Replied
@@ -49,6 +50,14 @@ def test_a_request_may_ask_for_less_than_the_service_allows():
     assert (wanted.budget_tokens, wanted.budget_usd) == (900, 0.5)
     assert wanted.response_type == "a word" and wanted.dynamic
     assert changed(body(), query) == query
+
+
+def test_a_mode_is_that_of_a_method_that_has_modes():
+    asked = body(method="lightrag", mode="local")
+    assert asked_of(asked, OPTIONS).method == "lightrag"
+    assert changed(asked, Query()).lightrag_mode == "local"
+    with pytest.raises(UsageError, match="mode is for lightrag search \\(local, global"):
+        asked_of(body(mode="local"), OPTIONS)
 
 
 def test_a_request_may_not_ask_for_more():
