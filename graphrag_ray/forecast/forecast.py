@@ -9,7 +9,8 @@ calls that were made ─► lengths, rates, names per chunk: measured, and bette
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from graphrag_ray.forecast import stage_volumes
 from graphrag_ray.forecast.assumptions import Assumption, Assumptions
 from graphrag_ray.forecast.bounds import Bound, Latency, Volume, bound_of, cost_of, has_limit
 from graphrag_ray.forecast.corpus_counts import CorpusCounts
-from graphrag_ray.forecast.graph_sizes import SampledGraph, named
+from graphrag_ray.forecast.graph_sizes import Named, SampledGraph, named
 from graphrag_ray.forecast.reply_sizes import Replies, measured_latency, measured_slowness
 from graphrag_ray.forecast.sample import SampleGraph, sample_graph
 from graphrag_ray.forecast.stage_volumes import Basis
@@ -136,11 +137,49 @@ def forecast(
     vocabulary = vocabulary_for(model.model, model.tokenizer).name
     reference, own = _graphs(settings, read, vocabulary)
     offline = basis.offline("extract")
-    entities, relationships = (
-        named(kind, reference, own, corpus.asked, offline, prompts["extract_examples"], vocabulary, assume)
-        for kind in ("entities", "relationships")
-    )
-    kinds = {"entity": entities, "relationship": relationships}
+    kinds = {}
+    if settings.has_graph:
+        for kind, names in (("entity", "entities"), ("relationship", "relationships")):
+            kinds[kind] = named(
+                *(names, reference, own, corpus.asked, offline),
+                *(prompts["extract_examples"], vocabulary, assume),
+            )
+    of_graph = _of_graph(basis, kinds, reference, own) if kinds else _OfGraph()
+    volumes, summaries = list(of_graph.volumes), Volume("summary", settings.model_name("summary"))
+    if "tree" in settings.hierarchies:
+        summaries = stage_volumes.summarising(basis)
+        volumes.append(summaries)
+    if settings.embeddings.enabled:
+        reports = (of_graph.reports, summaries)
+        volumes.append(stage_volumes.embedding(basis, kinds, reports, of_graph.described))
+    latency = _latency(assume, learned, settings.run.hedge)
+    sizes = {
+        "entities": kinds["entity"].size.distinct if kinds else 0.0,
+        "relationships": kinds["relationship"].size.distinct if kinds else 0.0,
+        "communities": of_graph.reports.items + summaries.items,
+        "levels": max(of_graph.levels, round(summaries.chain) if summaries.items else 0),
+    }
+    found = tuple(_stage(v, basis, latency, learned) for v in volumes)
+    notes = tuple(_notes(settings, corpus, volumes, own is not None))
+    own_s = assume.take("own_s", OWN_S + OWN_S_PER_CHUNK * corpus.chunks, "on two cores, assumed")
+    return Forecast(corpus, found, sizes, tuple(assume), notes, offline, own_s)
+
+
+@dataclass(frozen=True)
+class _OfGraph:
+    """What extraction and what follows from it asks for; described: tokens of a description that replaces
+    several."""
+
+    volumes: Sequence[Volume] = ()
+    reports: Volume = field(default_factory=partial(Volume, "report", ""))
+    described: float = 0.0
+    levels: int = 0
+
+
+def _of_graph(
+    basis: Basis, kinds: Mapping[str, Named], reference: SampledGraph, own: SampleGraph | None
+) -> _OfGraph:
+    settings, entities, relationships = basis.settings, kinds["entity"], kinds["relationship"]
     volumes = [stage_volumes.extraction(basis, entities, relationships)]
     if settings.claims.enabled:
         volumes.append(stage_volumes.claims(basis, entities, _share_with_entity(reference)))
@@ -154,22 +193,9 @@ def forecast(
         by_meaning = stage_volumes.attributed(basis, entities, relationships, summary)
         reports, levels = reports.plus(by_meaning), max(levels, round(by_meaning.chain))
     volumes.append(described)
-    if is_to_be_told(settings, prompts):
+    if is_to_be_told(settings, basis.prompts):
         volumes.append(stage_volumes.telling(basis, entities))
-    volumes.append(reports)
-    if settings.embeddings.enabled:
-        volumes.append(stage_volumes.embedding(basis, kinds, reports, summary))
-    latency = _latency(assume, learned, settings.run.hedge)
-    sizes = {
-        "entities": entities.size.distinct,
-        "relationships": relationships.size.distinct,
-        "communities": reports.items,
-        "levels": levels,
-    }
-    found = tuple(_stage(v, basis, latency, learned) for v in volumes)
-    notes = tuple(_notes(settings, corpus, volumes, own is not None))
-    own_s = assume.take("own_s", OWN_S + OWN_S_PER_CHUNK * corpus.chunks, "on two cores, assumed")
-    return Forecast(corpus, found, sizes, tuple(assume), notes, offline, own_s)
+    return _OfGraph([*volumes, reports], reports, summary, levels)
 
 
 def _graphs(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,9 +18,12 @@ from graphrag_ray.forecast.reply_sizes import MIN_CALLS, Floats, Replies
 from graphrag_ray.forecast.sample import SampleGraph
 from graphrag_ray.forecast.sample_hierarchy import LINE_TOKENS, Shape, shape_of
 from graphrag_ray.graph.descriptions import JOINED_TEXTS, describe_spec
+from graphrag_ray.graph.summary_tree import goes_on
 from graphrag_ray.llm.request_sizes import PACK_TOKENS, TOKENS_PER_MESSAGE, text_size
 from graphrag_ray.reports.about_corpus import ENTITIES_TOKENS, TITLES_TOKENS, about_spec, is_to_be_told
+from graphrag_ray.reports.plan import HEADING_TOKENS
 from graphrag_ray.reports.report_dialogue import report_spec
+from graphrag_ray.reports.summary_dialogue import context_tokens, summary_spec
 from graphrag_ray.settings.index_settings import Settings
 from graphrag_ray.settings.prompts import Prompt, reply_lengths
 
@@ -229,10 +232,9 @@ def attributed(basis: Basis, entities: Named, relationships: Named, summary: flo
     """The reports of attributed communities: of the finest level from elements, above from reports alone."""
     const, guess, source = _report_call(basis)
     options = basis.settings.attributed
-    how = "as on the podcasts and on Wikipedia's passages, measured"
     fewer = 1 / max(2.0, FULL * options.max_size)  # communities of a level for each of the level below
     levels = sum(fewer**height for height in range(options.max_levels))
-    ratio = basis.assume.take("attributed_per_entity", fewer * levels, how)
+    ratio = basis.assume.take("attributed_per_entity", fewer * levels, _MEASURED)
     n = ratio * entities.size.distinct
     above = n * (1 - 1 / levels)
     elements = _lines(entities, summary) + INNER_RELATIONSHIPS * _lines(relationships, summary)
@@ -247,6 +249,36 @@ FULL = 0.46
 """How full a community is of the most that it may hold, on average."""
 INNER_RELATIONSHIPS = 0.25
 """The share of relationships whose ends are in one community of the finest level."""
+
+
+def summarising(basis: Basis) -> Volume:
+    """The summaries of a tree over chunks, level by level."""
+    spec = summary_spec(basis.settings, basis.prompts)
+    options, corpus = basis.settings.tree, basis.corpus
+    variables = {"context": "", "language": spec.language, **reply_lengths(spec.max_tokens)}
+    const = basis.messages("summary", "summary", variables)
+    limit = min(spec.max_tokens, spec.call.max_output_tokens or spec.max_tokens)
+    guess = KEPT_OF_REPORT_LIMIT * limit
+    reply = basis.reply("summary", guess, f"{KEPT_OF_REPORT_LIMIT:g} of the limit, assumed")
+    usual = basis.assume.take("nodes_per_summary", NODES_PER_SUMMARY, _MEASURED)
+    nodes, each = corpus.chunks, corpus.passage_tokens / max(1.0, corpus.asked) + LINE_TOKENS
+    most = context_tokens(options, basis.settings.chunking) - HEADING_TOKENS
+    calls = prompt = 0.0
+    levels = 0
+    while goes_on(round(nodes), levels, options.max_levels):
+        fewer = max(1.0 + 1 / nodes, min(usual, FULL_SUMMARY * most / each))
+        prompt += nodes * each * IN_SEVERAL + nodes / fewer * const
+        nodes, each, levels = nodes / fewer, reply + LINE_TOKENS, levels + 1
+        calls += nodes
+    return basis.volume("summary", calls, calls, prompt, calls * reply, float(levels))
+
+
+NODES_PER_SUMMARY = 6.0
+FULL_SUMMARY = 0.65
+"""How full a context of chunks is that are too long for so many, on average."""
+IN_SEVERAL = 1.04
+"""Clusters that a node is in, on average."""
+_MEASURED = "as on the podcasts and on Wikipedia's passages, measured"
 
 
 def _lines(found: Named, summary: float) -> float:
@@ -279,16 +311,16 @@ def _report_call(basis: Basis) -> tuple[int, float, str]:
     return const, guess, source
 
 
-def embedding(basis: Basis, kinds: Mapping[str, Named], reports: Volume, summary: float) -> Volume:
-    """Chunks exactly; entities, relationships and reports by their forecast lengths."""
+def embedding(basis: Basis, kinds: Mapping[str, Named], reports: Sequence[Volume], summary: float) -> Volume:
+    """Chunks exactly; entities, relationships, and reports or summaries by their forecast lengths."""
     model = basis.settings.model(basis.settings.model_name("embed"))
     texts, tokens = basis.corpus.chunks - basis.corpus.repeated, basis.corpus.embed_tokens
     for found in kinds.values():
         texts += found.size.distinct
         single = found.alone * found.manner.described_alone * found.description_tokens
         tokens += found.size.distinct * (found.title_tokens + 1) + single + found.several * summary
-    texts += reports.items
-    tokens += reports.completion_tokens * SHOWN_OF_REPORT
+    texts += sum(of.items for of in reports)
+    tokens += sum(of.completion_tokens for of in reports) * SHOWN_OF_REPORT
     limits = [e.tokens_per_minute for e in model.endpoints if e.tokens_per_minute]
     pack = min([PACK_TOKENS, *limits])
     calls = max(texts / model.embedding_batch, tokens / pack)

@@ -238,7 +238,7 @@ def _own_notes(found: Forecast, root: str | None, learned: Learned, cpu_s: float
     notes = []
     if root is not None and not learned.replies:
         notes.append(f"The index at {root} has no replies of this model: nothing was learned from it.")
-    if found.offline:
+    if found.offline and any(stage.volume.stage == "extract" for stage in found.stages):
         each = cpu_s / max(1, n_read)
         notes.append(
             "No model is configured: the offline engine costs nothing. Extraction takes some "

@@ -10,12 +10,15 @@ from graphrag_ray.base import records
 from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.graph.descriptions import whole_sentences
+from graphrag_ray.reports.plan import HEADING_TOKENS, NUMBER_TOKENS
 from graphrag_ray.reports.report_context import Context
 from graphrag_ray.reports.report_dialogue import Report
 from graphrag_ray.reports.report_reply import ReplyProblem
-from graphrag_ray.settings.index_settings import Settings
+from graphrag_ray.settings.index_settings import Chunking, Settings, Tree
 from graphrag_ray.settings.prompts import Prompt, reply_lengths
 
+SAID_ABOVE = 100
+"""Tokens of what is said of a chunk's document, at most, and of the marks around it."""
 MOST_TITLE_WORDS, MOST_TITLE = 20, 160
 """A first line with more words or characters is no title."""
 _TITLE_WORDS = 12
@@ -45,6 +48,14 @@ def summary_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> SummarySp
         language=settings.output_language,
         max_tokens=most,
     )
+
+
+def context_tokens(options: Tree, chunking: Chunking) -> int:
+    """Of what a summary is written from: at least twice as many as one whole chunk takes, since no record
+    takes more than half. A chunk that is a whole document may be longer, and loses its end."""
+    size = chunking.size if isinstance(chunking.size, int) else 0
+    longest = size + chunking.min_new_tokens + SAID_ABOVE + NUMBER_TOKENS
+    return max(options.context_tokens, 2 * longest + HEADING_TOKENS if size else 0)
 
 
 def summary(context: Context, spec: SummarySpec) -> Dialogue[Report]:

@@ -63,6 +63,7 @@ from graphrag_ray.indexing.stages.reports_stage import (
 from graphrag_ray.indexing.stages.short_ids import Numbers, prefixes_of
 from graphrag_ray.reports.plan import CHUNK, HEADING_TOKENS, NUMBER_TOKENS, REPORT
 from graphrag_ray.reports.schedule import ReportsAlone
+from graphrag_ray.reports.summary_dialogue import SAID_ABOVE, context_tokens
 from graphrag_ray.search.vectors import unit
 from graphrag_ray.settings.index_settings import Chunking, Tree
 from graphrag_ray.store.files import Store
@@ -71,10 +72,8 @@ from graphrag_ray.store.parts import Part, read_part, read_table, write_parts
 
 KIND = HIERARCHIES["tree"]
 STEP = "tree"
-SAID_ABOVE = 100
-"""Tokens of what is said of a chunk's document, at most, and of the marks around it."""
 _CHARACTERS = 3
-"""Of a token of that, at least."""
+"""Of a token of what is said of a document, at least."""
 _GROUP = pa.schema([("at", pa.int64()), ("cluster", pa.int64()), ("member", pa.int64())])
 _LEVEL = {
     "tree_nodes": {"key": pa.uint64()},
@@ -166,7 +165,7 @@ class _Chunks:
     def write(self) -> Result:
         """The tables of `_LEVEL`, reports and failures."""
         run, options = self.run, self.run.settings.tree
-        budget = _context_tokens(options, run.settings.chunking)
+        budget = context_tokens(options, run.settings.chunking)
         asking = ReportWork.of_summaries(run, {}, budget)
 
         def compute() -> Result:
@@ -368,13 +367,6 @@ def _of_level(so_far: _Levels) -> Spool[WrittenReport]:
         if (report := so_far.written.get(so_far.first[-1] + c)) is not None:
             own[c] = report
     return own
-
-
-def _context_tokens(options: Tree, chunking: Chunking) -> int:
-    """Of what a summary is written from: two chunks fit at least, each as the half that no record exceeds."""
-    size = chunking.size if isinstance(chunking.size, int) else 0
-    longest = size + chunking.min_new_tokens + SAID_ABOVE + NUMBER_TOKENS
-    return max(options.context_tokens, 2 * longest + HEADING_TOKENS if size else 0)
 
 
 def _called(height: int, id_: str) -> str:

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphrag_ray.graph import summary_tree
+from graphrag_ray.graph.soft_clusters import soft_clusters
+from graphrag_ray.graph.summary_tree import (
+    Clusters,
+    EarlierLevel,
+    SummaryTree,
+    TreeLevel,
+    goes_on,
+    groups,
+    kept,
+    main_clusters,
+    with_divided,
+)
+from graphrag_ray.search.vectors import unit
+
+
+def vectors_of(n, seed=0, topics=12):
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((topics, 16))
+    return unit((centres[np.arange(n) % topics] + 0.3 * rng.standard_normal((n, 16))).astype(np.float32))
+
+
+def level(clusters, n):
+    made = Clusters.of(np.array(own) for own in clusters)
+    return EarlierLevel(
+        TreeLevel(made, np.arange(len(made), dtype=np.uint64) + 500), np.arange(n, dtype=np.uint64)
+    )
+
+
+def as_lists(clusters):
+    return [own.tolist() for own in clusters]
+
+
+@st.composite
+def trees(draw):
+    """Levels of clusters in which every node is once at least."""
+    n, levels = draw(st.integers(1, 30)), []
+    while n > 1 and len(levels) < 4:
+        n_clusters = draw(st.integers(1, max(1, n // 2)))
+        of = draw(st.lists(st.sets(st.integers(0, n_clusters - 1), min_size=1), min_size=n, max_size=n))
+        own = [[node for node in range(n) if c in of[node]] for c in range(n_clusters)]
+        levels.append(Clusters.of(np.array(members) for members in own if members))
+        n = len(levels[-1])
+    return levels
+
+
+@given(trees())
+def test_every_summary_rests_on_texts_and_every_text_is_below_the_top(levels):
+    main = [
+        np.array([next(c for c, own in enumerate(of) if node in own) for node in range(of.member.max() + 1)])
+        for of in levels
+    ]
+    tree = SummaryTree(levels, main)
+    n = len(levels[0].member) and int(levels[0].member.max()) + 1 if levels else 0
+    assert (tree.sizes() > 0).all() and len(tree.texts) == sum(map(len, levels)) == len(tree.level)
+    for height in range(len(levels)):
+        at = np.flatnonzero(tree.level == height)
+        assert {text for c in at.tolist() for text in tree.texts[c].tolist()} == set(range(n))
+    for community in range(len(tree.level)):
+        below = tree.children(community)
+        assert bool(below) == (tree.level[community] < len(levels) - 1)
+        assert all(tree.level[child] == tree.level[community] + 1 for child in below)
+        if below:
+            texts = {text for child in below for text in tree.texts[child].tolist()}
+            assert texts == set(tree.texts[community].tolist())
+        parent = tree.parent[community]
+        assert (parent < 0) == (tree.level[community] == 0)
+        assert parent < 0 or community in tree.children(int(parent))
+
+
+def test_the_main_cluster_of_a_node_is_the_one_whose_mean_is_nearest():
+    vectors = unit(np.array([[1, 0], [1, 0.1], [0.5, 0.9], [0, 1]], dtype=np.float32))
+    clusters = Clusters.of([np.array([0, 1, 2]), np.array([2, 3])])
+    assert main_clusters(clusters, vectors).tolist() == [0, 0, 1, 1]
+
+
+@given(st.integers(0, 300), st.sampled_from(["topics", "same", "zeros"]))
+@settings(deadline=None)
+def test_groups_are_bounded_and_hold_every_node_once(n, what):
+    vectors = vectors_of(n) if what == "topics" else np.full((n, 16), 0.25 * (what == "same"), np.float32)
+    before = summary_tree.MOST_NODES, summary_tree._PER_GROUP
+    summary_tree.MOST_NODES, summary_tree._PER_GROUP = 20, 10
+    try:
+        found = groups(vectors)
+    finally:
+        summary_tree.MOST_NODES, summary_tree._PER_GROUP = before
+    assert sorted(node for own in found for node in own.tolist()) == list(range(n))
+    assert all(len(own) <= 20 for own in found)
+
+
+@given(st.integers(0, 200), st.integers(0, 10))
+def test_a_tree_has_a_bounded_number_of_levels(n, most):
+    height = 0
+    while goes_on(n, height, most):
+        n, height = max(1, n - 1), height + 1
+    assert height <= most and (height == most or n <= max(1, summary_tree.LEAST_NODES))
+
+
+def test_two_texts_have_a_summary_and_one_has_none():
+    assert goes_on(2, 0, 5) and not goes_on(1, 0, 5) and not goes_on(11, 1, 5) and goes_on(12, 1, 5)
+
+
+def test_a_new_node_joins_the_nearest_cluster_and_the_others_stay():
+    vectors = unit(np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1], [0.1, 0.9]], dtype=np.float32))
+    found = kept(np.arange(5, dtype=np.uint64), vectors, np.ones(5, np.int64), 10, level([[0, 1], [2, 3]], 4))
+    assert found is not None and not found.divided
+    assert as_lists(found.clusters) == [[0, 1], [2, 3, 4]] and found.born.tolist() == [500, 501]
+
+
+def test_a_cluster_that_has_grown_too_long_is_divided_and_its_largest_part_keeps_its_name():
+    vectors, n = vectors_of(9, topics=2), 9
+    earlier = level([[0, 2, 4], [1, 3, 5, 7]], 8)
+    found = kept(np.arange(n, dtype=np.uint64), vectors, np.ones(n, np.int64), 3, earlier)
+    assert found is not None
+    # Node 6 was in no cluster, and joins the first; node 8 is new, and joins it, too.
+    assert as_lists(found.clusters) == [[1, 3, 5, 7]] and as_lists(found.divided) == [[0, 2, 4, 6, 8]]
+    parts = [[np.array([0, 2]), np.array([4, 6, 8])]]
+    after = with_divided(found, parts, [np.array([1, 2], dtype=np.uint64)])
+    assert as_lists(after.clusters) == [[0, 2], [1, 3, 5, 7], [4, 6, 8]]
+    assert after.born.tolist() == [1, 501, 500]
+
+
+def test_nodes_that_are_gone_leave_their_clusters_and_empty_ones_go():
+    vectors = vectors_of(4)
+    keys = np.array([0, 2, 3, 5], dtype=np.uint64)
+    found = kept(keys, vectors, np.ones(4, np.int64), 10, level([[0, 1], [1, 4], [2, 3, 5]], 6))
+    assert found is not None and as_lists(found.clusters) == [[0], [1, 2, 3]]
+    assert found.born.tolist() == [500, 502]
+
+
+def test_a_level_of_which_much_is_new_is_clustered_afresh():
+    vectors = vectors_of(10)
+    args = np.arange(10, dtype=np.uint64), vectors, np.ones(10, np.int64), 10
+    assert kept(*args, level([[0, 1, 2, 3, 4, 5]], 6)) is None
+    assert kept(*args, level([[0, 1, 2, 3, 4, 5, 6]], 7)) is not None
+    assert kept(*args, None) is None
+
+
+@given(st.integers(2, 40), st.sets(st.integers(0, 39)), st.sets(st.integers(100, 108), max_size=8))
+@settings(deadline=None)
+def test_an_update_covers_all_nodes_of_today(n, gone, new):
+    vectors = vectors_of(200)
+    before = np.arange(n)
+    clusters = soft_clusters(vectors[before], np.ones(n, np.int64), 6, "pca")
+    keys = np.array([k for k in range(n) if k not in gone] + sorted(new), dtype=np.uint64)
+    most = 6
+    sizes = np.ones(len(keys), np.int64)
+    found = kept(keys, vectors[keys.astype(int)], sizes, most, level(as_lists_of(clusters), n))
+    if found is None:
+        assert not len(keys) or len(new) > summary_tree.MOST_NEW * len(keys) - 1
+        return
+    every = [*found.clusters, *found.divided]
+    assert {node for own in every for node in own.tolist()} == set(range(len(keys)))
+    assert len(found.born) == len(found.clusters) and len(found.of_divided) == len(found.divided)
+
+
+def as_lists_of(clusters):
+    return [own.tolist() for own in clusters]
