@@ -93,6 +93,9 @@ SHOWN: Mapping[str, str] = {
     "drift_hypothesis": "DRIFT search: a paragraph to find reports by.",
     "drift_primer": "DRIFT search: a first answer from reports, and what to look up.",
     "drift_local": "DRIFT search: the answer to one of these follow-up questions.",
+    "query_entities": "FG-RAG: what a question is about.",
+    "entity_questions": "FG-RAG, the next turn of that conversation: questions about one of these things.",
+    "entity_summary": "FG-RAG: what the graph around it says to these questions.",
     "condense": "A question that leans on the conversation before it, written out.",
     "corpus_description": "`evaluate questions`: a description of the corpus, where none is given.",
     "personas": "`evaluate questions`: people who would use the corpus.",
@@ -137,6 +140,7 @@ def asked() -> list[ChatRequest]:
                 ("global", {"map_protocol": "points"}),
                 ("global", {"dynamic": True}),
                 ("local", {}),
+                ("fgrag", {}),
                 ("drift", {}),
             ):
                 query = built.query.model_copy(update=changes)

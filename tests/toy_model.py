@@ -234,6 +234,19 @@ def answer_answer(variables: dict[str, str]) -> str:
     return "\n".join(points) or "I don't know."
 
 
+def answer_query_entities(variables: dict[str, str]) -> str:
+    return "\n".join(NAME.findall(variables["question"])) or "That is hard to say, I am afraid."
+
+
+def answer_entity_questions(variables: dict[str, str]) -> str:
+    return f"What about {variables['entity']} ?\nWho knows {variables['entity']} ?"
+
+
+def answer_entity_summary(variables: dict[str, str]) -> str:
+    found = answer_answer(variables | {"question": f"{variables['question']} {variables['entity']}"})
+    return "NONE" if found == "I don't know." else found
+
+
 def answer_condense(variables: dict[str, str]) -> str:
     return variables["question"]
 

@@ -9,6 +9,9 @@ from . import peers
 Messages = Sequence[tuple[str, str]]
 """(role, content) of each."""
 
+SUBJECTS = "# What is the question about?"
+AROUND = 'Write the questions that are to be looked up about "'
+
 CHAT_KINDS = (
     "extract",
     "glean_check",
@@ -25,6 +28,9 @@ CHAT_KINDS = (
     "drift_hypothesis",
     "drift_primer",
     "drift_local",
+    "query_entities",
+    "entity_questions",
+    "entity_summary",
     "condense",
     "corpus_description",
     "personas",
@@ -45,6 +51,8 @@ _STARTS = (
     ("Say what the corpus is about", "about"),
     ("Write the report on the community whose data follow", "report"),
     ("# The question to write a report's paragraph for", "drift_hypothesis"),
+    (SUBJECTS, "query_entities"),
+    (AROUND, "entity_questions"),
     ("Your last reply could not be used", "correct"),
 )
 _ENDS = (
@@ -86,6 +94,8 @@ def kind_of(text: str) -> str:
             return kind
     if text.startswith("# The user's question") and '"follow_ups": [' in text:
         return "drift_local"
+    if text.startswith("# The user's question") and "# Goal, once more\n\nSummarise what" in text:
+        return "entity_summary"
     if text.startswith("# Conversation") and NEW_QUESTION in text:
         return "condense"
     return peers.kind_of(text)

@@ -37,7 +37,7 @@ from graphrag_ray.query.method import Rows, Search
 
 KEYWORD = "keyword"
 """A condition of --retrieval-only: chunks by keywords alone, no way of answering."""
-BY_REPLIES = ("drift", "auto")
+BY_REPLIES = ("drift", "fgrag", "auto")
 """Ways of answering that read on by what a model replies."""
 LISTED = 50
 NONE = "none"

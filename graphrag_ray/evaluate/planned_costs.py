@@ -21,7 +21,14 @@ from graphrag_ray.query import methods
 
 SAMPLE = 3
 """Questions whose contexts are put together for each condition, to see what models would be shown."""
-REPLY_TOKENS: Mapping[str, int] = {"map": 350, "reduce": 700, "answer": 500, "rate": 350, "drift": 450}
+REPLY_TOKENS: Mapping[str, int] = {
+    "map": 350,
+    "reduce": 700,
+    "answer": 500,
+    "rate": 350,
+    "drift": 450,
+    "fgrag": 250,
+}
 """Of a reply to each prompt of a stage, as language models wrote them for this program, rounded up."""
 EMBED = "embed"
 VERDICT_TOKENS, CLAIM_LIST_TOKENS = 90, 800

@@ -5,6 +5,7 @@
     about      titles, names ─► the first of them
     report     a context ─► LexRank, MMR ─► quotations by member
     map        reports ─► BM25, MMR ─► quotations with a score;  reduce merges them
+    subjects   a question ─► runs of its terms ─► fixed questions, quotations around each
     questions  names and terms of a description ─► fixed sentences on users, tasks, questions
     judge      two answers ─► what a criterion counts in each ─► the greater figure wins
     claims of answers  sentences with a name or figure;  correct answers contain a wording of the right one
@@ -30,6 +31,7 @@ from graphrag_ray.offline.judge_reply import check_answer, judge, list_claims
 from graphrag_ray.offline.question_replies import describe_corpus, list_personas, list_questions, list_tasks
 from graphrag_ray.offline.ratings import drift_local, drift_primer, map_points, rate
 from graphrag_ray.offline.static_embeddings import embed_many
+from graphrag_ray.offline.subject_replies import ask_around, list_subjects, summarise_subject
 
 __all__ = ["answer", "embed_many"]
 
@@ -52,6 +54,9 @@ _ANSWERS: Mapping[str, Callable[[Variables], str]] = {
     "drift_local": drift_local,
     "condense": lambda variables: variables["question"],
     "drift_hypothesis": lambda variables: variables["question"],
+    "query_entities": list_subjects,
+    "entity_questions": ask_around,
+    "entity_summary": summarise_subject,
     "corpus_description": describe_corpus,
     "personas": list_personas,
     "tasks": list_tasks,

@@ -84,6 +84,14 @@ METHODS: Mapping[str, MethodKind] = {
         instead="local",
         others=("hybrid", "global"),
     ),
+    "fgrag": MethodKind(
+        "fgrag_search",
+        ("embed", "fgrag", "reduce"),
+        "what stands around each thing that a question is about",
+        graph=True,
+        instead="local",
+        others=("hybrid", "global"),
+    ),
     "auto": MethodKind(
         "auto_search", ("embed", "answer", "map", "reduce"), "what one of three reads", dynamic=True
     ),
