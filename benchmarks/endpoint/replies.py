@@ -56,6 +56,8 @@ def write(messages: Messages, body: Mapping[str, Any], seed: int, yes: float, vo
     asked, text = asked_first(messages)
     if kind == "glean":
         return _glean(text, messages, rng)
+    if kind == "entity_questions":
+        return _entity_questions(messages[-1][1], rng)
     writer = _WRITERS.get(asked if kind == "correct" else kind)
     return writer(text, rng) if writer else _other(body.get("response_format"), rng)
 
@@ -321,7 +323,6 @@ _WRITERS: Mapping[str, Callable[[str, Random], str]] = {
     "drift_primer": _step,
     "drift_local": _step,
     "query_entities": _query_entities,
-    "entity_questions": _entity_questions,
     "entity_summary": _answer,
     "corpus_description": _corpus_description,
     "personas": _listed("personas", "persona", "Somebody who wants to know about", "."),

@@ -32,11 +32,8 @@ def ask_around(variables: Mapping[str, str]) -> str:
     """What is said of the subject, what is linked to it, how it bears on the question's other subjects."""
     entity = variables["entity"]
     others = list_subjects({"question": variables["question"], "n_entities": ""}).split("\n")
-    asked = [
-        f"What is said about {entity}?",
-        f"Who or what is connected with {entity}?",
-        *(f"What have {entity} and {o} to do with each other?" for o in others if o not in (entity, NONE)),
-    ]
+    asked = [f"What is said about {entity}?", f"Who or what is connected with {entity}?"]
+    asked += [f"What have {entity} and {o} to do with each other?" for o in others if o not in (entity, NONE)]
     return "\n".join(asked[: _number(variables["n_questions"])])
 
 

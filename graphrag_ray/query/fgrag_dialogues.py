@@ -4,7 +4,7 @@ what was found for one."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphrag_ray.base.errors import DialogueFailed
@@ -118,15 +118,16 @@ def parse_names(reply: str, most: int) -> list[str]:
     if len(lines) == 1:
         before, colon, after = lines[0].partition(": ")
         named = _COMMAS.split(after if colon else before)
-        lines = named if len(named) > 1 or not colon else lines
-    names = (_name(line) for line in lines)
-    return _first(names, most)
+        if len(named) > 1:
+            is_prose = _ends_sentence(lines[0]) and any(len(n.split()) > MAX_SENTENCE_WORDS for n in named)
+            lines = [] if is_prose else named
+    return _first(map(_name, lines), most)
 
 
 def parse_questions(reply: str, most: int) -> list[str]:
     """The first questions of a reply, one a line, none twice; where no line ends with a question mark, its
     lines."""
-    lines = [clean(line).strip(_MARKS + " ") for line in _lines(reply)]
+    lines = [line.strip(_MARKS + " ") for line in _lines(reply)]
     lines = [line for line in lines if len(line) <= MAX_QUESTION_CHARACTERS and _has_letter(line)]
     asked = [line for line in lines if line.endswith(_ASKED)]
     return _first(asked or [line for line in lines if not line.endswith(":")], most)
@@ -136,11 +137,15 @@ def _name(line: str) -> str:
     """What a line names; "" where it is no name."""
     if line.rstrip(_MARKS + " ").endswith((":", "：")):
         return ""
-    name = clean(_bare(line.partition(": ")[0])).strip()
+    name = _bare(line.partition(": ")[0])
     words = name.split()
-    is_sentence = line.rstrip(_MARKS + " ").endswith(_ENDS) and len(words) > MAX_SENTENCE_WORDS
+    is_sentence = _ends_sentence(line) and len(words) > MAX_SENTENCE_WORDS
     is_long = len(words) > MAX_NAME_WORDS or len(name) > MAX_NAME_CHARACTERS
     return "" if is_sentence or is_long or name.casefold() in _LEFT_OUT or not _has_letter(name) else name
+
+
+def _ends_sentence(line: str) -> bool:
+    return line.rstrip(_MARKS + " ").endswith(_ENDS)
 
 
 def _bare(text: str) -> str:
@@ -153,12 +158,12 @@ def _has_letter(text: str) -> bool:
 
 
 def _lines(reply: str) -> list[str]:
-    """Those with something on them, without bullets and numbers."""
-    lines = (_BULLET.sub("", line.strip()) for line in reply.splitlines() if not line.startswith("```"))
-    return [line for line in lines if line.strip(_MARKS + " ")]
+    """Those with something on them, made harmless, without bullets and numbers."""
+    found = (clean(line).strip() for line in reply.splitlines() if not line.startswith("```"))
+    return [line for line in (_BULLET.sub("", line) for line in found) if line.strip(_MARKS + " ")]
 
 
-def _first(found: Iterator[str] | Sequence[str], most: int) -> list[str]:
+def _first(found: Iterable[str], most: int) -> list[str]:
     """The first that are not empty, none twice in another case."""
     known: dict[str, str] = {}
     for one in found:

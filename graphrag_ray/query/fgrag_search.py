@@ -20,6 +20,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from graphrag_ray.base.ids import entity_id, entity_key
 from graphrag_ray.base.schema import ENDS
 from graphrag_ray.base.wording import plural
 from graphrag_ray.query.answer import ContextUsed
@@ -144,7 +145,7 @@ def _contexts(names: Sequence[str], given: Given) -> Generator[Any, Any, list[Co
     ids = list(dict.fromkeys(id_ for found in (*(one.spans for one in could_be), *near) for id_ in found))
     rows = yield Rows("entities", ["id", "title", "frequency"], ids)
     entities = {row["id"]: row for row in rows.to_pylist()}
-    weak = [_weak(*one, entities) for one in zip(could_be, near, strict=True)]
+    weak = [_weak(*one, entities) for one in zip(names, could_be, near, strict=True)]
     strong = yield from _nearest([", ".join(entities[id_]["title"] for id_ in ids) for ids in weak], given)
     reached = yield from _expanded(weak, strong)
     ids_of: dict[Kind, list[str]] = {"entity": [], "relationship": []}
@@ -155,11 +156,11 @@ def _contexts(names: Sequence[str], given: Given) -> Generator[Any, Any, list[Co
     return [fill([Share(own)], given.settings.query.context_tokens, given.count) for own in records]
 
 
-def _weak(could_be: Mentions, near: Sequence[str], entities: Mapping[str, Row]) -> list[str]:
-    """The entities that a name holds literally, then those that are nearest to it."""
+def _weak(name: str, could_be: Mentions, near: Sequence[str], entities: Mapping[str, Row]) -> list[str]:
+    """The entity of this name, those whose names it holds, then those that are nearest to it."""
     frequency = {id_: entities[id_]["frequency"] or 0 for id_ in entities.keys() & could_be.spans.keys()}
-    ids = dict.fromkeys([*rarest_first(could_be, frequency), *(id_ for id_ in near if id_ in entities)])
-    return list(ids)[:NEAREST]
+    ids = dict.fromkeys([entity_id(entity_key(name)), *rarest_first(could_be, frequency), *near])
+    return [id_ for id_ in ids if id_ in entities][:NEAREST]
 
 
 def _nearest(texts: Sequence[str], given: Given) -> Generator[Any, Any, list[list[str]]]:

@@ -51,7 +51,7 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "drift_primer": _ANSWER | {"about", "context", "n_follow_ups"},
     "drift_local": _ANSWER | {"asked", "context", "follow_up", "n_follow_ups"},
     "query_entities": _WRITTEN | {"about", "question", "n_entities"},
-    "entity_questions": _WRITTEN | {"entity", "n_questions"},
+    "entity_questions": _WRITTEN | {"question", "entity", "n_questions"},
     "entity_summary": _ANSWER | {"entity", "questions", "context"},
     "condense": frozenset({"history", "question"}),
     "corpus_description": _WRITTEN | {"reports"},

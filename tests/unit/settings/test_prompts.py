@@ -295,7 +295,7 @@ def test_an_empty_value_moves_nothing_in_the_prompts_of_an_index():
     assert prompt.fill({"problem": ""})[0].content == "Wrong:  Again."
 
 
-ANSWERS = ["map", "map_points", "reduce", "answer", "drift_primer", "drift_local"]
+ANSWERS = ["map", "map_points", "reduce", "answer", "drift_primer", "drift_local", "entity_summary"]
 
 
 @pytest.mark.parametrize("name", ANSWERS)
@@ -349,7 +349,7 @@ def test_the_scale_of_a_score_has_anchors(prompts, name):
     assert all(f"{anchor}: " in text for anchor in (20, 50, 80, 100))
 
 
-@pytest.mark.parametrize("name", sorted(set(ANSWERS) - {"reduce", "drift_primer"}))
+@pytest.mark.parametrize("name", sorted(set(ANSWERS) - {"reduce", "drift_primer", "entity_summary"}))
 def test_what_tells_like_documents_apart_is_said_where_passages_are_shown(prompts, name):
     assert filled(prompts[name]).count("`document`") >= 2
 
