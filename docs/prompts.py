@@ -96,6 +96,7 @@ SHOWN: Mapping[str, str] = {
     "query_entities": "FG-RAG: what a question is about.",
     "entity_questions": "FG-RAG, the next turn of that conversation: questions about one of these things.",
     "entity_summary": "FG-RAG: what the graph around it says to these questions.",
+    "fgrag_answer": "FG-RAG: the answer, from these summaries.",
     "condense": "A question that leans on the conversation before it, written out.",
     "corpus_description": "`evaluate questions`: a description of the corpus, where none is given.",
     "personas": "`evaluate questions`: people who would use the corpus.",

@@ -255,6 +255,10 @@ def answer_reduce(variables: dict[str, str]) -> str:
     return "\n".join(row["answer"] for row in parse_sections(variables["answers"])["Answers"])
 
 
+def answer_fgrag_answer(variables: dict[str, str]) -> str:
+    return answer_reduce(variables)
+
+
 def answer_judge(variables: dict[str, str]) -> str:
     """More people are better, whatever the criterion."""
     first, second = (len(set(NAME.findall(variables[name]))) for name in ("answer_1", "answer_2"))

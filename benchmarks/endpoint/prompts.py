@@ -31,6 +31,7 @@ CHAT_KINDS = (
     "query_entities",
     "entity_questions",
     "entity_summary",
+    "fgrag_answer",
     "condense",
     "corpus_description",
     "personas",
@@ -68,6 +69,7 @@ _ENDS = (
 _MARKS = (
     ("<ANSWER_HELPFULNESS>", "map"),
     ("----- end of the answers -----", "reduce"),
+    ("----- end of the summaries -----", "fgrag_answer"),
     ('{"ratings": [', "rate"),
     ('"follow_ups": [', "drift_primer"),
     ('{"points": [', "map_points"),

@@ -324,6 +324,7 @@ _WRITERS: Mapping[str, Callable[[str, Random], str]] = {
     "drift_local": _step,
     "query_entities": _query_entities,
     "entity_summary": _answer,
+    "fgrag_answer": _reduce,
     "corpus_description": _corpus_description,
     "personas": _listed("personas", "persona", "Somebody who wants to know about", "."),
     "tasks": _listed("tasks", "task", "Find out about", "."),

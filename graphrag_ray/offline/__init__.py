@@ -57,6 +57,7 @@ _ANSWERS: Mapping[str, Callable[[Variables], str]] = {
     "query_entities": list_subjects,
     "entity_questions": ask_around,
     "entity_summary": summarise_subject,
+    "fgrag_answer": reduce_answer,
     "corpus_description": describe_corpus,
     "personas": list_personas,
     "tasks": list_tasks,

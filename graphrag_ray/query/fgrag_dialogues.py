@@ -25,6 +25,8 @@ from graphrag_ray.settings.index_settings import Settings
 from graphrag_ray.settings.prompts import Prompt
 
 ENTITIES, QUESTIONS, SUMMARY = "query_entities", "entity_questions", "entity_summary"
+ANSWER = "fgrag_answer"
+"""Asked as the last call of all methods that draw answers together is."""
 STAGE = "fgrag"
 MAX_TOKENS: Mapping[str, int] = {ENTITIES: 300, QUESTIONS: 500}
 """Of a reply, in which all names, or all questions about one, stand."""
@@ -106,6 +108,11 @@ def entity_summary(
         return MapAnswer("", 0.0)
     text, references, dropped, truncated = resolved(written, reply, context.numbering)
     return MapAnswer(f"**{entity}** {text}" if text else "", SCORE, references, truncated, dropped)
+
+
+def is_insufficient(answer: str) -> bool:
+    """Whether an answer says no more than that what was found does not suffice, in the prompt's word."""
+    return _bare(answer).casefold() == "insufficient"
 
 
 def parse_names(reply: str, most: int) -> list[str]:

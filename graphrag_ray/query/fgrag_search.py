@@ -4,8 +4,9 @@ question, one answer.
 Query entities: one call lists what the question is about. Questions: for each, what a user would ask around
 it. Context-aware expansion: from the entities nearest to it (weak context) and those nearest to these
 (strong context), breadth-first over the graph. Query-level summary: one call for each query entity writes
-what its entities and relationships say to its questions. The summaries are the answers that the reduce call
-of global search draws together. So a question has at most 2 + 2n calls, those of one step at once.
+what its entities and relationships say to its questions. Answer: one call draws the summaries together, as
+the reduce call of global search does with its answers. So a question has at most 2 + 2n calls, those of one
+step at once.
 
 Where we differ: entities that a query entity names literally come first in its weak context, since their
 embeddings, of name and description, need not be the nearest; a summary may say that its records are beside
@@ -30,7 +31,6 @@ from graphrag_ray.query.budget import (
     asking,
     check_room,
     instructions,
-    reducing,
     refuse_beyond,
     reply_tokens,
 )
@@ -38,6 +38,7 @@ from graphrag_ray.query.cited_numbers import shown_in
 from graphrag_ray.query.embedded import check_embedded
 from graphrag_ray.query.expansion import MOST_LINKS, Expansion, Reached, expand
 from graphrag_ray.query.fgrag_dialogues import (
+    ANSWER,
     ENTITIES,
     QUESTIONS,
     STAGE,
@@ -46,6 +47,7 @@ from graphrag_ray.query.fgrag_dialogues import (
     entity_questions,
     entity_summary,
     fgrag_spec,
+    is_insufficient,
     query_entities,
 )
 from graphrag_ray.query.filling import Share, fill
@@ -84,7 +86,9 @@ def search(question: Question, given: Given) -> Method:
         notes.append(
             f"{plural(left_out, 'record')} of those found did not fit into the context of a summary."
         )
-    what = yield from merged(text, given, said.contexts, said.answers, said.errors)
+    what = yield from merged(text, given, said.contexts, said.answers, said.errors, ANSWER)
+    if is_insufficient(what.reduced.text):
+        what = replace(what, reduced=replace(what.reduced, found=False))
     return (yield from answered(text, NAME, "records", what, notes=notes))
 
 
@@ -95,13 +99,15 @@ def _check(text: str, given: Given) -> None:
     """
     query, settings, prompts = given.settings.query, given.settings, given.prompts
     first, then, last = (fgrag_spec(name, settings, prompts) for name in (ENTITIES, QUESTIONS, SUMMARY))
+    final = reduce_spec(settings, prompts, ANSWER)
     names = max(reply_tokens(given, first), given.count(text))
     questions = max(reply_tokens(given, then), given.count(text))
     before = instructions(text, first, given.count) + reply_tokens(given, first) + MESSAGE_TOKENS
     check_room(text, given, [last], beside=names + questions)
-    check_room(text, given, [reduce_spec(settings, prompts)])
+    check_room(text, given, [final])
     n = query.fgrag_entities
-    most = asking(text, given, STAGE, first, 1, 0) + reducing(text, given)
+    most = asking(text, given, STAGE, first, 1, 0)
+    most += asking(text, given, "reduce", final, 1, query.context_tokens)
     most += asking(text, given, STAGE, then, n, n * before + names)
     most += asking(text, given, STAGE, last, n, n * (query.context_tokens + questions) + names)
     refuse_beyond(most, query, ADVICE)
@@ -173,7 +179,8 @@ def _nearest(texts: Sequence[str], given: Given) -> Generator[Any, Any, list[lis
 def _expanded(
     weak: Sequence[Sequence[str]], strong: Sequence[Sequence[str]]
 ) -> Generator[Any, Any, list[list[Reached]]]:
-    """All expansions side by side: one reading for a step of each."""
+    """All expansions side by side: one reading for a step of each. It reads ids and numbers of at most
+    MOST_LINKS relationships for each entity that a step is at, and there are at most MOST_IN_ALL of these."""
     reached: list[list[Reached]] = [[] for _ in weak]
     here: dict[int, Sequence[str]] = {}
     running: list[Expansion] = [expand(*starts) for starts in zip(weak, strong, strict=True)]

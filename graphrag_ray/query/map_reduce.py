@@ -70,8 +70,8 @@ def map_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
     return spec_of("map", settings, prompts, settings.query.max_map_tokens)
 
 
-def reduce_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
-    return spec_of("reduce", settings, prompts, settings.query.max_reduce_tokens)
+def reduce_spec(settings: Settings, prompts: Mapping[str, Prompt], prompt: str = "reduce") -> AnswerSpec:
+    return spec_of("reduce", settings, prompts, settings.query.max_reduce_tokens, prompt)
 
 
 def answer_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
@@ -220,7 +220,8 @@ def reduce_answer(question: str, context: ReduceContext, spec: AnswerSpec) -> Di
     """
     if not context.shown:
         return Reduced(NOTHING_FOUND, found=False)
-    return (yield from asked_for_text("reduce", question, {"answers": context.text}, context.numbering, spec))
+    shown = {"answers": context.text}
+    return (yield from asked_for_text(spec.prompt.name, question, shown, context.numbering, spec))
 
 
 def asked_for_text(

@@ -53,6 +53,7 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "query_entities": _WRITTEN | {"about", "question", "n_entities"},
     "entity_questions": _WRITTEN | {"question", "entity", "n_questions"},
     "entity_summary": _ANSWER | {"entity", "questions", "context"},
+    "fgrag_answer": _ANSWER | {"answers"},
     "condense": frozenset({"history", "question"}),
     "corpus_description": _WRITTEN | {"reports"},
     "personas": _QUESTIONS,

@@ -36,7 +36,7 @@ def test_a_question_takes_two_calls_and_two_for_each_thing_that_it_is_about(worl
         "query_entities": 1,
         "entity_questions": 2,
         "entity_summary": 2,
-        "reduce": 1,
+        "fgrag_answer": 1,
     }
     assert answer.found and answer.phases["fgrag"].calls == 5
     assert {r.section for r in answer.references} <= {"Entities", "Relationships"}

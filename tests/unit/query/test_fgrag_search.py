@@ -207,6 +207,14 @@ def test_summaries_that_find_nothing_are_left_out():
     assert [used.score for used in answer.contexts] == [0.0, 0.0]
 
 
+@pytest.mark.parametrize(
+    ("reply", "found"), [("Insufficient", False), ("**Insufficient.**", False), ("BOB", True)]
+)
+def test_an_answer_that_is_insufficient_found_nothing(reply: str, found: bool):
+    answer = ask(snapshot(answer=replying(fgrag_answer=reply)), response_type="a word or name")
+    assert (answer.text, answer.found) == (reply, found)
+
+
 def test_where_no_entity_is_near_nothing_is_summarised():
     snap = snapshot({"entities": [entity("ZOE")]}, find=lambda search: [])
     assert not ask(snap).found
