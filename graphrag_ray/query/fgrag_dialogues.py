@@ -26,7 +26,7 @@ from graphrag_ray.settings.prompts import Prompt
 
 ENTITIES, QUESTIONS, SUMMARY = "query_entities", "entity_questions", "entity_summary"
 ANSWER = "fgrag_answer"
-"""Asked as the last call of all methods that draw answers together is."""
+"""Of the last call, whose stage is reduce."""
 STAGE = "fgrag"
 MAX_TOKENS: Mapping[str, int] = {ENTITIES: 300, QUESTIONS: 500}
 """Of a reply, in which all names, or all questions about one, stand."""

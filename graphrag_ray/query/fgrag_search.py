@@ -182,11 +182,10 @@ def _expanded(
     """All expansions side by side: one reading for a step of each. It reads ids and numbers of at most
     MOST_LINKS relationships for each entity that a step is at, and there are at most MOST_IN_ALL of these."""
     reached: list[list[Reached]] = [[] for _ in weak]
-    here: dict[int, Sequence[str]] = {}
     running: list[Expansion] = [expand(*starts) for starts in zip(weak, strong, strict=True)]
     rows: Mapping[int, Any] = dict.fromkeys(range(len(running)))
     while rows:
-        here = {}
+        here: dict[int, Sequence[str]] = {}
         for n, found in rows.items():
             try:
                 here[n] = running[n].send(found)
