@@ -45,6 +45,7 @@ from graphrag_ray.store.files import Store
 CORPUS = Path(__file__).parents[1] / "demo" / "corpus"
 INPUT = str(CORPUS / "0*")
 SETTINGS = {
+    "hierarchies": ["leiden", "tree"],
     "claims": {"enabled": True},
     "reports": {"context_tokens": 800},
     "query": {"context_tokens": 1_000},
@@ -96,6 +97,10 @@ SHOWN: Mapping[str, str] = {
     "drift_primer": "DRIFT search: a first answer from reports, and what to look up.",
     "drift_local": "DRIFT search: the answer to one of these follow-up questions.",
     "keywords": "LightRAG: by which words entities and relationships are looked up.",
+    "query_entities": "FG-RAG: what a question is about.",
+    "entity_questions": "FG-RAG, the next turn of that conversation: questions about one of these things.",
+    "entity_summary": "FG-RAG: what the graph around it says to these questions.",
+    "fgrag_answer": "FG-RAG: the answer, from these summaries.",
     "condense": "A question that leans on the conversation before it, written out.",
     "zero_shot": "`evaluate`: the answer of the baseline `none`, which is shown no data.",
     "corpus_description": "`evaluate questions`: a description of the corpus, where none is given.",
@@ -141,6 +146,7 @@ def asked() -> list[ChatRequest]:
                 ("global", {"map_protocol": "points"}),
                 ("global", {"dynamic": True}),
                 ("local", {}),
+                ("fgrag", {}),
                 ("drift", {}),
             ):
                 query = built.query.model_copy(update=changes)

@@ -252,12 +252,29 @@ def answer_zero_shot(variables: dict[str, str]) -> str:
     return f"Nobody told me: {variables['question']}"
 
 
+def answer_query_entities(variables: dict[str, str]) -> str:
+    return "\n".join(NAME.findall(variables["question"])) or "That is hard to say, I am afraid."
+
+
+def answer_entity_questions(variables: dict[str, str]) -> str:
+    return f"What about {variables['entity']} ?\nWho knows {variables['entity']} ?"
+
+
+def answer_entity_summary(variables: dict[str, str]) -> str:
+    found = answer_answer(variables | {"question": f"{variables['question']} {variables['entity']}"})
+    return "NONE" if found == "I don't know." else found
+
+
 def answer_condense(variables: dict[str, str]) -> str:
     return variables["question"]
 
 
 def answer_reduce(variables: dict[str, str]) -> str:
     return "\n".join(row["answer"] for row in parse_sections(variables["answers"])["Answers"])
+
+
+def answer_fgrag_answer(variables: dict[str, str]) -> str:
+    return answer_reduce(variables)
 
 
 def answer_judge(variables: dict[str, str]) -> str:

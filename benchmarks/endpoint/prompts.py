@@ -9,6 +9,9 @@ from . import peers
 Messages = Sequence[tuple[str, str]]
 """(role, content) of each."""
 
+SUBJECTS = "# What is the question about?"
+AROUND = 'Write the questions that are to be looked up about "'
+
 CHAT_KINDS = (
     "extract",
     "glean_check",
@@ -28,6 +31,10 @@ CHAT_KINDS = (
     "drift_local",
     "keywords",
     "zero_shot",
+    "query_entities",
+    "entity_questions",
+    "entity_summary",
+    "fgrag_answer",
     "condense",
     "corpus_description",
     "personas",
@@ -51,6 +58,8 @@ _STARTS = (
     ("# The question to write a report's paragraph for", "drift_hypothesis"),
     ("# The question to write keywords for", "keywords"),
     ("# Question to answer from what you know", "zero_shot"),
+    (SUBJECTS, "query_entities"),
+    (AROUND, "entity_questions"),
     ("Your last reply could not be used", "correct"),
 )
 _ENDS = (
@@ -66,6 +75,7 @@ _ENDS = (
 _MARKS = (
     ("<ANSWER_HELPFULNESS>", "map"),
     ("----- end of the answers -----", "reduce"),
+    ("----- end of the summaries -----", "fgrag_answer"),
     ('{"ratings": [', "rate"),
     ('"follow_ups": [', "drift_primer"),
     ('{"points": [', "map_points"),
@@ -92,6 +102,8 @@ def kind_of(text: str) -> str:
             return kind
     if text.startswith("# The user's question") and '"follow_ups": [' in text:
         return "drift_local"
+    if text.startswith("# The user's question") and "# Goal, once more\n\nSummarise what" in text:
+        return "entity_summary"
     if text.startswith("# Conversation") and NEW_QUESTION in text:
         return "condense"
     return peers.kind_of(text)

@@ -17,7 +17,7 @@ from zlib import crc32
 import orjson
 
 from . import peer_answers, peers, prose
-from .prompts import NEW_QUESTION, Messages, asked_first, kind_of
+from .prompts import AROUND, NEW_QUESTION, SUBJECTS, Messages, asked_first, kind_of
 from .tokens import words_of_bias
 
 PASSAGE = "----- passage -----\n"
@@ -57,6 +57,8 @@ def write(messages: Messages, body: Mapping[str, Any], seed: int, yes: float, vo
     asked, text = asked_first(messages)
     if kind == "glean":
         return _glean(text, messages, rng)
+    if kind == "entity_questions":
+        return _entity_questions(messages[-1][1], rng)
     writer = _WRITERS.get(asked if kind == "correct" else kind)
     return writer(text, rng) if writer else _other(body.get("response_format"), rng)
 
@@ -223,6 +225,18 @@ def _step(text: str, rng: Random) -> str:
     return orjson.dumps(out).decode()
 
 
+def _query_entities(text: str, rng: Random) -> str:
+    question = _between(text, f"{SUBJECTS}\n\n", "\n\nList its subjects")
+    names = [name for name, _ in [*prose.names(question), *prose.phrases(question)]]
+    return "\n".join(dict.fromkeys(names[:4])) or prose.words(prose.clean(question), 3)
+
+
+def _entity_questions(text: str, rng: Random) -> str:
+    entity = _between(text, AROUND, '"')
+    asked = ("What is known about", "Who has to do with", "What came of", "Which views are there on")
+    return "\n".join(f"{question} {entity}?" for question in rng.sample(asked, rng.randint(2, 4)))
+
+
 def _reduce(text: str, rng: Random) -> str:
     answers = _sections(text).get("Answers", [])
     parts = []
@@ -327,6 +341,9 @@ _WRITERS: Mapping[str, Callable[[str, Random], str]] = {
     "drift_local": _step,
     "keywords": _keywords,
     "zero_shot": lambda text, rng: prose.lorem(rng.randint(60, 300), rng),
+    "query_entities": _query_entities,
+    "entity_summary": _answer,
+    "fgrag_answer": _reduce,
     "corpus_description": _corpus_description,
     "personas": _listed("personas", "persona", "Somebody who wants to know about", "."),
     "tasks": _listed("tasks", "task", "Find out about", "."),

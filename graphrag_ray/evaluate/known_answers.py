@@ -38,7 +38,7 @@ from graphrag_ray.query.methods import METHODS
 
 KEYWORD = "keyword"
 """A condition of --retrieval-only: chunks by keywords alone, no way of answering."""
-BY_REPLIES = ("drift", "lightrag", "auto")
+BY_REPLIES = ("drift", "fgrag", "lightrag", "auto")
 """Ways of answering that read on by what a model replies."""
 LISTED = 50
 NONE = "none"

@@ -28,6 +28,7 @@ REPLY_TOKENS: Mapping[str, int] = {
     "rate": 350,
     "drift": 450,
     "keywords": 60,
+    "fgrag": 250,
 }
 """Of a reply to each prompt of a stage, as language models wrote them for this program, rounded up."""
 EMBED = "embed"

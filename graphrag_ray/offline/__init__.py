@@ -6,6 +6,7 @@
     report     a context ─► LexRank, MMR ─► quotations by member;  summary the same of texts
     map        reports ─► BM25, MMR ─► quotations with a score;  reduce merges them
     keywords   names and rare words of a question, its other words
+    subjects   a question ─► runs of its terms ─► fixed questions, quotations around each
     questions  names and terms of a description ─► fixed sentences on users, tasks, questions
     judge      two answers ─► what a criterion counts in each ─► the greater figure wins
     claims of answers  sentences with a name or figure;  correct answers contain a wording of the right one
@@ -32,6 +33,7 @@ from graphrag_ray.offline.keywords_reply import list_terms, without_data
 from graphrag_ray.offline.question_replies import describe_corpus, list_personas, list_questions, list_tasks
 from graphrag_ray.offline.ratings import drift_local, drift_primer, map_points, rate
 from graphrag_ray.offline.static_embeddings import embed_many
+from graphrag_ray.offline.subject_replies import ask_around, list_subjects, summarise_subject
 from graphrag_ray.offline.summary_reply import summary
 
 __all__ = ["answer", "embed_many"]
@@ -58,6 +60,10 @@ _ANSWERS: Mapping[str, Callable[[Variables], str]] = {
     "zero_shot": without_data,
     "condense": lambda variables: variables["question"],
     "drift_hypothesis": lambda variables: variables["question"],
+    "query_entities": list_subjects,
+    "entity_questions": ask_around,
+    "entity_summary": summarise_subject,
+    "fgrag_answer": reduce_answer,
     "corpus_description": describe_corpus,
     "personas": list_personas,
     "tasks": list_tasks,

@@ -161,7 +161,8 @@ def contexts_at_most(lines: Ints, room: int, most: int | None = None) -> int:
 
 def instructions(question: str, spec: AnswerSpec, count: Count) -> int:
     """Tokens of a prompt without its data. Any data placeholder may be the spec's."""
-    empty = {"context": "", "answers": "", "asked": "", "follow_up": "", "n_follow_ups": ""}
+    data = ("context", "answers", "asked", "follow_up", "n_follow_ups")
+    empty = dict.fromkeys((*data, "entity", "questions", "n_entities", "n_questions"), "")
     messages = spec.prompt.fill({**empty, **variables_of(question, spec)})
     return sum(count(m.content) + MESSAGE_TOKENS for m in messages)
 

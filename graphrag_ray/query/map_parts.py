@@ -118,10 +118,12 @@ def merged(
     contexts: Sequence[ContextUsed],
     answers: Sequence[MapAnswer],
     errors: Sequence[str],
+    prompt: str = "reduce",
 ) -> Generator[Any, Any, MapReading]:
-    """Draw the answers together, by falling score, in one call. Raises GraphRagError where that fails."""
+    """Draw the answers together, by falling score, in one call. prompt: its name. Raises GraphRagError where
+    that fails."""
     to_reduce = reduce_context(answers, given.settings.query.context_tokens, given.count)
-    final = partial(reduce_answer, question, to_reduce, reduce_spec(given.settings, given.prompts))
+    final = partial(reduce_answer, question, to_reduce, reduce_spec(given.settings, given.prompts, prompt))
     (reduced,) = yield Dialogues("reduce", [final], last=True, numbering=to_reduce.numbering)
     if reduced.result is None:
         raise GraphRagError(f"the answer could not be put together: {reduced.error}")

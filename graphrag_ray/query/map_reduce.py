@@ -70,8 +70,8 @@ def map_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
     return spec_of("map", settings, prompts, settings.query.max_map_tokens)
 
 
-def reduce_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
-    return spec_of("reduce", settings, prompts, settings.query.max_reduce_tokens)
+def reduce_spec(settings: Settings, prompts: Mapping[str, Prompt], prompt: str = "reduce") -> AnswerSpec:
+    return spec_of("reduce", settings, prompts, settings.query.max_reduce_tokens, prompt)
 
 
 def answer_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
@@ -86,6 +86,7 @@ class MapAnswer:
     score                how helpful it says to be, 0–100
     truncated            the reply ended at the output limit
     dropped_references   cited numbers that the context did not hold
+    place                among answers of the same score, lower ones come first
     """
 
     text: str
@@ -93,6 +94,7 @@ class MapAnswer:
     references: tuple[records.Reference, ...] = ()
     truncated: bool = False
     dropped_references: int = 0
+    place: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +185,14 @@ def map_answer(question: str, context: Context, spec: AnswerSpec) -> Dialogue[Ma
 def reduce_context(answers: Iterable[MapAnswer], context_tokens: int, count: Count) -> ReduceContext:
     """Pack the answers above zero, by falling score, into one context of at most `context_tokens`.
 
-    Equal scores stand in the order of their texts, so the order in which calls returned does not
-    matter. No answer is cut: the first that does not fit ends the context, since a shorter but less
+    Equal scores stand by their place, then in the order of their texts, so the order in which calls returned
+    does not matter. No answer is cut: the first that does not fit ends the context, since a shorter but less
     helpful one must not take its place. Only if the most helpful answer alone is too long is it shown
     without its end, for an empty context would answer nothing.
     """
-    helpful = sorted((a for a in answers if a.score > 0 and a.text), key=lambda a: (-a.score, a.text))
+    helpful = sorted(
+        (a for a in answers if a.score > 0 and a.text), key=lambda a: (-a.score, a.place, a.text)
+    )
     sheet = _Answers(count)
     shown: list[MapAnswer] = []
     for answer in helpful:
@@ -216,7 +220,8 @@ def reduce_answer(question: str, context: ReduceContext, spec: AnswerSpec) -> Di
     """
     if not context.shown:
         return Reduced(NOTHING_FOUND, found=False)
-    return (yield from asked_for_text("reduce", question, {"answers": context.text}, context.numbering, spec))
+    shown = {"answers": context.text}
+    return (yield from asked_for_text(spec.prompt.name, question, shown, context.numbering, spec))
 
 
 def asked_for_text(

@@ -90,6 +90,14 @@ METHODS: Mapping[str, MethodKind] = {
         instead="local",
         others=("hybrid", "global"),
     ),
+    "fgrag": MethodKind(
+        "fgrag_search",
+        ("embed", "fgrag", "reduce"),
+        "what stands around each thing that a question is about",
+        graph=True,
+        instead="local",
+        others=("hybrid", "global"),
+    ),
     "trex": MethodKind(
         "trex_search",
         ("embed", "answer"),

@@ -555,7 +555,7 @@ class Query(_Strict):
     """Form and length of an answer, in words for the model, such as `a list of five points`."""
     seed: int = 20_240_424
     max_map_tokens: Annotated[int, Field(gt=0)] = 1_500
-    """Of a reply in the map phase, and of a step of drift."""
+    """Of a reply in the map phase, of a step of drift, and of a summary of fgrag."""
     max_reduce_tokens: Annotated[int, Field(gt=0)] = 2_000
     """Of the answer itself."""
     general_knowledge: bool = False
@@ -602,6 +602,11 @@ class Query(_Strict):
     drift_hypothesis: bool = True
     """drift: have a paragraph written that might answer the question, and look for reports near both; one
     short call more. The offline engine writes none."""
+    fgrag_entities: Annotated[int, Field(ge=1, le=50)] = 8
+    """fgrag: things that a question is about, of which each is looked up, at most. A question has up to two
+    calls for each, and two more."""
+    fgrag_questions: Annotated[int, Field(ge=1, le=50)] = 10
+    """fgrag: questions that are written about each of them, at most."""
     neighbours: Annotated[int, Field(ge=0)] = 3
     """vector, hybrid, local, drift: so many chunks at the front bring the chunks after and before them in
     their documents, where the context has room left. 0: none."""

@@ -94,9 +94,10 @@ def query(
 
     global reads all reports of one level; local what stands around the entities that the question is near;
     vector the nearest chunks; hybrid the chunks that both keywords and embeddings find; text all chunks;
-    drift the nearest reports, then what stands around the questions that they raise; trex and raptor chunks
-    and the summaries of a tree over them; auto is local for a rare name, hybrid for a passage, number, date
-    or month, else global.
+    drift the nearest reports, then what stands around the questions that they raise; archrag the nearest
+    of each level; trex and raptor chunks and the summaries of a tree over them; fgrag what stands around each
+    thing that the question is about; lightrag what is near to its keywords; auto is local for a rare name,
+    hybrid for a passage, number, date or month, else global.
 
     A batch keeps every reply in the folder OUT.work, or in --cache: killed, it is continued by the same
     command; asked again, it costs nothing. However it ends, also refused, OUT.work/outcome.json tells how

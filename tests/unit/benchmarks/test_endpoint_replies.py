@@ -23,6 +23,7 @@ from graphrag_ray.judging.correct_answer import correct_spec, is_correct
 from graphrag_ray.judging.judge_dialogue import judge, judge_spec
 from graphrag_ray.llm.quirks import yes_no_bias
 from graphrag_ray.query.drift_dialogues import parse_step
+from graphrag_ray.query.fgrag_dialogues import parse_names, parse_questions
 from graphrag_ray.query.points import parse_points
 from graphrag_ray.query.rating import parse_ratings
 from graphrag_ray.query.score import Scored, parse_scored
@@ -73,6 +74,10 @@ VARIABLES = {
     "problem": "it is empty",
     "follow_up": "Who opposed it?",
     "n_follow_ups": "3",
+    "entity": "Mara Venn",
+    "questions": "What did Mara Venn plan?\nWho is against Mara Venn?",
+    "n_entities": "8",
+    "n_questions": "10",
     "history": heading("Conversation", ("question", "answer")) + line(["Who?", "Mara Venn."]),
     "reports": "- Mara Venn: She is mayor.\n- Hask Marsh: It is to be filled.",
     "description": "Minutes and letters on the harbour plan of Mara Venn, and on Hask Marsh.",
@@ -192,6 +197,15 @@ def test_replies_in_json_are_read_without_loss() -> None:
     assert all(len(ratings) == 3 for ratings in drawn)
     relevant = sum(r > 0 for ratings in drawn for r in ratings.values()) / 180
     assert 0.3 < relevant < 0.7
+
+
+def test_subjects_are_those_of_the_question_and_are_asked_about() -> None:
+    asked = _messages("query_entities", question="Why does Mara Venn mistrust Hask Marsh?")
+    assert parse_names(_reply(asked), 8)[:2] == ["Mara Venn", "Hask Marsh"]
+    around = [*asked, ("assistant", "Mara Venn"), *_messages("entity_questions")]
+    questions = parse_questions(_reply(around), 10)
+    assert 2 <= len(questions) <= 4 and all("Mara Venn" in q for q in questions)
+    assert "[Data: Entities (" in _reply(_messages("entity_summary"))
 
 
 def test_the_answer_from_one_context_cites_it() -> None:

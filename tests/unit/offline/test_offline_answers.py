@@ -335,6 +335,43 @@ def test_a_question_about_the_whole_concerns_every_report():
     assert set(rated("What are the main themes?").values()) == {3}
 
 
+@pytest.mark.parametrize(
+    ("question", "subjects"),
+    [
+        ("How can beekeepers be paid for honey and wax?", ["beekeepers", "honey", "wax"]),
+        ("Why does the marsh matter to Orla Quist?", ["Orla Quist", "marsh"]),
+        (
+            "What do tech leaders say about artificial intelligence?",
+            ["tech leaders", "artificial intelligence"],
+        ),
+        ("What are the main themes?", ["main themes"]),
+        ("Who is it?", ["NONE"]),
+        ("", ["NONE"]),
+    ],
+)
+def test_the_subjects_of_a_question_are_what_it_says_in_a_row_names_first(question, subjects):
+    assert ask("query_entities", question=question, n_entities="8").split("\n") == subjects
+
+
+def test_no_more_subjects_and_questions_are_listed_than_are_asked_for():
+    question = "Do eels, mills, marshes, boats, bridges and turbines matter?"
+    assert len(ask("query_entities", question=question, n_entities="3").split("\n")) == 3
+    around = ask("entity_questions", question=question, entity="eels", n_questions="4").split("\n")
+    assert len(around) == 4 and all("eels" in asked and asked.endswith("?") for asked in around)
+
+
+def test_a_summary_quotes_what_matches_the_question_else_what_is_said_of_the_subject():
+    shown = heading("Entities", ("id", "entity", "description")) + line(
+        [1, "EELS", "The eels of the marsh died in May. Nobody knows what they ate."]
+    )
+    given = {"context": shown, "questions": "", "max_tokens": "1000"}
+    found = ask("entity_summary", question="Why did the eels in the marsh die?", entity="eels", **given)
+    assert "[Data: Entities (1)]" in found and "died in May" in found
+    found = ask("entity_summary", question="Who founded Kestrel Marine?", entity="eels", **given)
+    assert "[Data: Entities (1)]" in found
+    assert ask("entity_summary", question="Who paints?", entity="roses", **given) == "NONE"
+
+
 def drifted(prompt, question, **variables):
     own = {"question": question, "context": context(), "max_tokens": "1000", "n_follow_ups": "2"}
     return json.loads(ask(prompt, **own, **variables))

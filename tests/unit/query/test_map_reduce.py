@@ -330,7 +330,19 @@ def test_replaying_a_map_dialogue_gives_the_same_requests_and_result(replies: li
     assert run() == run()
 
 
-@pytest.mark.parametrize("way", ["map", "map_points", "reduce", "answer", "drift_primer", "drift_local"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "map",
+        "map_points",
+        "reduce",
+        "answer",
+        "drift_primer",
+        "drift_local",
+        "entity_summary",
+        "fgrag_answer",
+    ],
+)
 def test_an_answer_is_written_in_the_language_of_the_question_unless_another_is_set(way: str) -> None:
     prompts = load_prompts()
     kept = Settings.model_validate(Settings().kept())  # as a snapshot hands them on

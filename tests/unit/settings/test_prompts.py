@@ -295,7 +295,16 @@ def test_an_empty_value_moves_nothing_in_the_prompts_of_an_index():
     assert prompt.fill({"problem": ""})[0].content == "Wrong:  Again."
 
 
-ANSWERS = ["map", "map_points", "reduce", "answer", "drift_primer", "drift_local"]
+ANSWERS = [
+    "map",
+    "map_points",
+    "reduce",
+    "answer",
+    "drift_primer",
+    "drift_local",
+    "entity_summary",
+    "fgrag_answer",
+]
 
 
 @pytest.mark.parametrize("name", ANSWERS)
@@ -332,7 +341,7 @@ def test_what_is_read_part_by_part_may_be_reports_or_sources(prompts, name):
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_goal_and_form_stand_before_and_after_the_data(prompts, name):
-    data = "ANSWERS" if name == "reduce" else "CONTEXT"
+    data = "ANSWERS" if name in ("reduce", "fgrag_answer") else "CONTEXT"
     before, after = filled(prompts[name]).split(f"\n{data}\n")
     for part in (before, after):
         assert "RESPONSE_TYPE" in part
@@ -349,7 +358,9 @@ def test_the_scale_of_a_score_has_anchors(prompts, name):
     assert all(f"{anchor}: " in text for anchor in (20, 50, 80, 100))
 
 
-@pytest.mark.parametrize("name", sorted(set(ANSWERS) - {"reduce", "drift_primer"}))
+@pytest.mark.parametrize(
+    "name", sorted(set(ANSWERS) - {"reduce", "drift_primer", "entity_summary", "fgrag_answer"})
+)
 def test_what_tells_like_documents_apart_is_said_where_passages_are_shown(prompts, name):
     assert filled(prompts[name]).count("`document`") >= 2
 
