@@ -21,6 +21,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
+from itertools import pairwise
 from math import isqrt
 from typing import Literal, TypeAlias
 
@@ -175,20 +176,16 @@ def _mixture(points: _Floats, soft: bool) -> list[Ints]:
 
 
 def _lowest(bic: Callable[[int], float], most: int) -> int:
-    """A number of components whose BIC is lowest, of those that are tried."""
-    ladder = [n for n in _LADDER if n < most] + [most]
-    at = min(range(len(ladder)), key=lambda i: (bic(ladder[i]), i))
-    low, best, high = ladder[max(0, at - 1)], ladder[at], ladder[min(len(ladder) - 1, at + 1)]
-    while high - low > 2:
-        between = sorted({(low + best) // 2, best, (best + high) // 2} - {low, high} | {best})
-        best = min(between, key=lambda n: (bic(n), n))
-        around = sorted({low, high, *between})
-        place = around.index(best)
-        narrower = around[max(0, place - 1)], around[min(len(around) - 1, place + 1)]
-        if narrower == (low, high):
-            break
-        low, high = narrower
-    return best
+    """A number of components whose BIC is lowest, of those that are tried: the ladder, then ever narrower
+    about the best."""
+    tried = sorted({n for n in _LADDER if n < most} | {most})
+    while True:
+        at = min(range(len(tried)), key=lambda i: (bic(tried[i]), i))
+        around = tried[max(0, at - 1) : at + 2]
+        between = {(one + other) // 2 for one, other in pairwise(around)} - set(tried)
+        if not between:
+            return tried[at]
+        tried = sorted({*tried, *between})
 
 
 def _with_company(clusters: list[Ints], vectors: Vectors, sizes: Ints, most: int) -> list[Ints]:

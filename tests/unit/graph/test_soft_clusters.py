@@ -72,10 +72,13 @@ def test_the_same_texts_make_the_same_clusters(reduction):
     assert [own.tolist() for own in first] == [own.tolist() for own in second]
 
 
-def test_a_text_between_two_topics_may_be_in_both():
-    vectors = topics(80, 2, noise=0.6)
-    clusters = soft_clusters(vectors, np.ones(80, np.int64), 1_000, "pca")
-    assert sum(map(len, clusters)) > 80
+def test_a_text_between_two_topics_is_in_both_and_divided_again_in_one():
+    sides = np.where(np.arange(400) % 2, 2.0, -2.0)[:, None] * [1.0, 0.0]
+    points = sides + np.random.default_rng(5).standard_normal((400, 2))
+    soft, hard = (module._mixture(points, soft) for soft in (True, False))
+    assert len(soft) == len(hard) == 2 and sum(map(len, hard)) == 400 < sum(map(len, soft)) < 480
+    both = set(soft[0].tolist()) & set(soft[1].tolist())
+    assert both and all(abs(points[row, 0]) < 1 for row in both)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 11, 12])
