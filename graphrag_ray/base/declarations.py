@@ -122,7 +122,7 @@ _STAGES = (
         reads=("read", "embed_chunks"),
         dialogue="summary",
         prompts=("summary",),
-        writes=("summaries", ""),
+        writes=("summaries", "summaries"),
     ),
     Stage(
         "embed",
@@ -303,6 +303,11 @@ class HierarchyKind:
     @property
     def reports_table(self) -> str:
         return SEARCHED[self.reports].table
+
+    @property
+    def counted(self) -> str:
+        """What the counts of a snapshot call its reports."""
+        return STAGES[self.stages[-1]].writes[1]
 
 
 _HIERARCHIES = (

@@ -73,9 +73,13 @@ def print_counts(out: Console, counts: Mapping[str, Any]) -> None:
     if counts.get("claims"):
         out.print(f"  claims         {counts['claims']:,}")
     out.print(f"  communities    {_communities(counts)}")
-    out.print(f"  reports        {counts.get('reports', 0):,}")
+    if counts.get("reports") or "summaries" not in counts:
+        out.print(f"  reports        {counts.get('reports', 0):,}")
+    if "summaries" in counts:
+        out.print(f"  summaries      {counts['summaries']:,}")
     for name, own in counts.get("hierarchies", {}).items():
-        out.print(f"  of hierarchy {name}: {_communities(own)}, reports {own.get('reports', 0):,}")
+        written = ", ".join(f"{word} {own[word]:,}" for word in ("reports", "summaries") if word in own)
+        out.print(f"  of hierarchy {name}: {_communities(own)}, {written}")
 
 
 def _communities(counts: Mapping[str, Any]) -> str:

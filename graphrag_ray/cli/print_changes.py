@@ -36,8 +36,8 @@ def print_changes(out: Console, run: Mapping[str, Any], counts: Mapping[str, Any
     for stage in ASKING_STAGES:
         label, total = stage.writes
         if n := asked.get(stage.dialogue):
-            others = [of.get(total, 0) for of in counts.get("hierarchies", {}).values()]
-            of = f" of {counts[total] + sum(others):,}" if total in counts else ""
+            in_all = sum(of.get(total, 0) for of in (counts, *counts.get("hierarchies", {}).values()))
+            of = f" of {in_all:,}" if in_all else ""
             written.append(f"{n:,}{of} {label}")
     out.print(f"  written by models: {', '.join(written) or 'nothing'}; the rest is taken over")
 

@@ -33,7 +33,7 @@ def _next(done: Exported) -> str:
             command = f"copy the folder to a disk, and there: {command.replace(shlex.quote(done.url), '.')}"
         return f"Ask it with microsoft/graphrag (settings.yaml says which models and variables): {command}"
     if done.format == "graphml":
-        return "Open it in Gephi; C0, C1, … are the communities to colour nodes by."
+        return "Open it in Gephi; colour nodes by C0, C1, …, their communities; in a tree by kind or level."
     return "Text that a spreadsheet would take for a formula has a single quote before it."
 
 

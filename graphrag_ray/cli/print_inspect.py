@@ -102,7 +102,8 @@ def _community(out: Console, found: Record, reached: str) -> None:
     if found["parent"]:
         _line(out, f"  part of {_community_line(found['parent'])}")
     if report:
-        _line(out, f"  rated {report['rank']:g} of 10: {one_line(report['rating_explanation'])}\n")
+        if report["rank"] is not None:
+            _line(out, f"  rated {report['rank']:g} of 10: {one_line(report['rating_explanation'])}\n")
         print_text(out, report["full_content"])
         left_out = report["context_left_out"]
         if left_out:

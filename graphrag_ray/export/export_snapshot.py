@@ -9,7 +9,7 @@ from graphrag_ray.asking.reading import Reader
 from graphrag_ray.base.declarations import HIERARCHIES, HierarchyKind
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.schema import rows_table
-from graphrag_ray.export import graphml, microsoft, spreadsheets
+from graphrag_ray.export import graphml, microsoft, spreadsheets, tree_files
 from graphrag_ray.export.output import open_output
 from graphrag_ray.query.asked_hierarchy import hierarchy_of
 from graphrag_ray.settings.index_settings import Settings
@@ -51,15 +51,22 @@ def export(
     hierarchy   whose communities and reports are written; None: the first of the index
     overwrite   replace what an earlier export left there, as its export.json says; other files stay
 
-    Raises UsageError for an index without a graph, a folder that holds files (with `overwrite`: whose names
+    Raises UsageError for a hierarchy over entities of an index without a graph, a graphrag project of one
+    over chunks, a folder that holds files (with `overwrite`: whose names
     are an export's, though none wrote them) or the index itself, CorruptPart, SnapshotRemoved, StoreError.
     """
     index = reader.store.url
     if f"{out.url}/".startswith(f"{index}/") or f"{index}/".startswith(f"{out.url}/"):
         raise UsageError(f"--out {out.url} and the index at {index} lie in one another: name another folder")
-    if "entities" not in reader.manifest.tables:
-        raise UsageError("this index has no graph: there are no entities and relationships to export")
     kind = hierarchy_of(reader.manifest.hierarchies, hierarchy)
+    of_chunks = kind.over == "text_unit"
+    if of_chunks and format == "graphrag":
+        raise UsageError(
+            f"graphrag reads communities of entities, and hierarchy {kind.name} is over chunks: it is "
+            "exported with --format graphml or csv"
+        )
+    if not of_chunks and "entities" not in reader.manifest.tables:
+        raise UsageError("this index has no graph: there are no entities and relationships to export")
     about = {
         "format": format,
         "root": index,
@@ -67,9 +74,12 @@ def export(
         "version": __version__,
     }
     more = [name for name in reader.manifest.hierarchies if name != kind.name]
-    reader = _as_first(reader, kind)
+    if not of_chunks:
+        reader = _as_first(reader, kind)
     with open_output(out, about, _FILES, overwrite=overwrite) as output:
-        if format == "graphrag":
+        if of_chunks:
+            notes = tree_files.write_tree(reader, output, kind, format)
+        elif format == "graphrag":
             notes = microsoft.write_microsoft(reader, output, settings)
         elif format == "graphml":
             notes = graphml.write_graphml(reader, output)

@@ -10,7 +10,7 @@ Ids are n12 and e7, of the short ids that `inspect` takes. What is absent has no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 import pyarrow as pa
@@ -44,6 +44,12 @@ def head(n_levels: int) -> str:
     keys = [(name, "node", type_) for name, type_ in _NODE.items()]
     keys += [(f"C{level}", "node", "long") for level in range(n_levels)]
     keys += [(name, "edge", type_) for name, type_ in _EDGE.items()]
+    return document_head(keys)
+
+
+def document_head(keys: Sequence[tuple[str, str, str]], *, directed: bool = False) -> str:
+    """The same, of any attributes: their ids, what they are of, and their types."""
+    edges = "directed" if directed else "undirected"
     declared = "".join(
         f'  <key id="{id_}" for="{of}" attr.name="{id_.removeprefix("edge_")}" attr.type="{type_}"/>\n'
         for id_, of, type_ in keys
@@ -54,7 +60,7 @@ def head(n_levels: int) -> str:
         '    xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"\n'
         '    xsi:schemaLocation="http://graphml.graphdrawing.org/xmlns '
         'http://graphml.graphdrawing.org/xmlns/1.0/graphml.xsd">\n'
-        f'{declared}  <graph edgedefault="undirected">\n'
+        f'{declared}  <graph edgedefault="{edges}">\n'
     )
 
 
@@ -69,7 +75,7 @@ def node_lines(entities: pa.Table, levels: list[pa.Array]) -> str:
     columns |= {name: entities[name] for name in ("degree", "frequency")}
     columns |= {f"C{level}": column for level, column in enumerate(levels)}
     opened = (f'<node id="n{number}">' for number in entities["human_readable_id"].to_pylist())
-    return "".join(_elements(opened, columns, "</node>"))
+    return "".join(elements(opened, columns, "</node>"))
 
 
 def edge_lines(relationships: pa.Table, source: pa.Array, target: pa.Array) -> str:
@@ -80,10 +86,10 @@ def edge_lines(relationships: pa.Table, source: pa.Array, target: pa.Array) -> s
         for number, a, b in zip(ids, source.to_pylist(), target.to_pylist(), strict=True)
     )
     columns = {"weight": relationships["weight"], "edge_description": for_xml(relationships["description"])}
-    return "".join(_elements(opened, columns, "</edge>"))
+    return "".join(elements(opened, columns, "</edge>"))
 
 
-def _elements(
+def elements(
     opened: Iterator[str], columns: dict[str, pa.ChunkedArray | pa.Array], closed: str
 ) -> Iterator[str]:
     starts = [f'<data key="{name}">' for name in columns]

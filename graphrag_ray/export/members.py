@@ -19,30 +19,50 @@ AT_ONCE = 8_192
 
 
 @dataclass(frozen=True)
-class Nodes:
-    """Entities in the order of their table. 16 bytes an entity, and 4 more for each level.
+class Places:
+    """Rows by id. 16 bytes a row.
 
-    prefix      [N] the first 64 bits of their ids, ascending (the table is sorted by id)
+    prefix      [N] the first 64 bits of their ids, ascending
     number      [N] human_readable_id
-    community   [levels, N] number of the community of C_k that holds it, NONE where there is none; one that
-                is not split stands at all levels below, as in the paper's C1, C2, …
     """
 
     prefix: npt.NDArray[np.uint64]
     number: Ints
-    community: npt.NDArray[np.int32]
+
+    @classmethod
+    def of(cls, reader: Reader, table: str) -> Places:
+        """Raises CorruptPart, SnapshotRemoved."""
+        parts = [
+            (_prefixes(part["id"]), part["human_readable_id"].to_numpy())
+            for part in reader.pieces(table, ["id", "human_readable_id"])
+        ]
+        prefix = np.concatenate([np.empty(0, np.uint64), *(p for p, _ in parts)])
+        number = np.concatenate([np.empty(0, np.int64), *(n for _, n in parts)])
+        order = np.argsort(prefix, kind="stable")
+        return cls(prefix[order], number[order])
 
     def places(self, ids: pa.ChunkedArray | pa.Array) -> Ints:
-        """[ids] where each stands among the nodes. Raises ValueError for one that is none."""
+        """[ids] where each stands among them. Raises ValueError for one that is none."""
         wanted = _prefixes(ids)
         at = np.searchsorted(self.prefix, wanted)
         if len(wanted) and (at.max() == len(self.prefix) or (self.prefix[at] != wanted).any()):
-            raise ValueError("a relationship or community names what is not in the entity table")
+            raise ValueError("a relationship or community names what is not in its table")
         return at.astype(np.int64)
 
     def numbers(self, ids: pa.ChunkedArray | pa.Array) -> pa.Array:
         """human_readable_id of each."""
         return pa.array(self.number[self.places(ids)])
+
+
+@dataclass(frozen=True)
+class Nodes(Places):
+    """Entities in the order of their table, which is sorted by id. 4 bytes more for each level.
+
+    community   [levels, N] number of the community of C_k that holds it, NONE where there is none; one that
+                is not split stands at all levels below, as in the paper's C1, C2, …
+    """
+
+    community: npt.NDArray[np.int32]
 
     def at_level(self, level: int, start: int, end: int) -> pa.Array:
         """The communities of some nodes at one level, null where there is none."""
@@ -52,12 +72,8 @@ class Nodes:
 
 def read_nodes(reader: Reader, communities: str = "communities") -> Nodes:
     """Raises CorruptPart, SnapshotRemoved."""
-    parts = [
-        (_prefixes(part["id"]), part["human_readable_id"].to_numpy())
-        for part in reader.pieces("entities", ["id", "human_readable_id"])
-    ]
-    prefix = np.concatenate([np.empty(0, np.uint64), *(p for p, _ in parts)])
-    number = np.concatenate([np.empty(0, np.int64), *(n for _, n in parts)])
+    entities = Places.of(reader, "entities")
+    prefix, number = entities.prefix, entities.number
     levels = reader.table(communities, ["level"])["level"]
     n_levels = (pc.max(levels).as_py() + 1) if len(levels) else 0
     nodes = Nodes(prefix, number, np.full((n_levels, len(prefix)), NONE, dtype=np.int32))

@@ -39,11 +39,11 @@ def write_csv(reader: Reader, output: Output) -> list[str]:
     nodes = read_nodes(reader)
     tables = (_nodes(reader, nodes), _edges(reader, nodes), _communities(reader), _memberships(reader, nodes))
     for path, pieces in zip(FILES, tables, strict=True):
-        _write(output, path, pieces)
+        write_rows(output, path, pieces)
     return []
 
 
-def _write(output: Output, path: str, pieces: Pieces) -> None:
+def write_rows(output: Output, path: str, pieces: Pieces) -> None:
     """pieces: the first tells the columns, and may be empty."""
     first = next(pieces)
     rows = 0
@@ -69,7 +69,7 @@ def _nodes(reader: Reader, nodes: Nodes) -> Pieces:
         piece = _renamed(part, {"human_readable_id": "id", "title": "label"})
         for level in range(len(nodes.community)):
             piece = piece.append_column(f"C{level}", nodes.at_level(level, start, end))
-        yield _guarded(piece)
+        yield guarded(piece)
         start = end
 
 
@@ -82,7 +82,7 @@ def _edges(reader: Reader, nodes: Nodes) -> Pieces:
             piece = piece.append_column(name, part[column])
         for column in ("weight", "description"):
             piece = piece.append_column(column, part[column])
-        yield _guarded(piece)
+        yield guarded(piece)
 
 
 def _communities(reader: Reader) -> Pieces:
@@ -91,11 +91,11 @@ def _communities(reader: Reader) -> Pieces:
     reported = [np.empty(0, np.int64)]
     for part in _with_schema(reader, "community_reports", [*_COMMUNITY, *told]):
         reported.append(part["community"].to_numpy())
-        yield _guarded(_community_columns(part, [part[column] for column in told]))
+        yield guarded(_community_columns(part, [part[column] for column in told]))
     for part in reader.pieces("communities", _COMMUNITY, AT_ONCE):
         rest = part.filter(pa.array(~np.isin(part["community"].to_numpy(), np.concatenate(reported))))
         none = [pa.nulls(rest.num_rows, field.type) for field in schema_of("community_reports", told)]
-        yield _guarded(_community_columns(rest, none))
+        yield guarded(_community_columns(rest, none))
 
 
 def _community_columns(rows: pa.Table, told: list[Any]) -> pa.Table:
@@ -125,7 +125,7 @@ def _renamed(table: pa.Table, names: dict[str, str]) -> pa.Table:
     return table.rename_columns([names.get(name, name) for name in table.column_names])
 
 
-def _guarded(table: pa.Table) -> pa.Table:
+def guarded(table: pa.Table) -> pa.Table:
     columns: list[Any] = [
         for_spreadsheet(column) if pa.types.is_string(column.type) else column for column in table.columns
     ]

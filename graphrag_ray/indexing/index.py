@@ -261,7 +261,7 @@ def _counts(tables: Mapping[str, list[Part]], results: Results) -> dict[str, Any
 
     def of(name: str) -> dict[str, Any]:
         kind = HIERARCHIES[name]
-        n = {"communities": rows(kind.communities), "reports": rows(kind.reports_table)}
+        n = {"communities": rows(kind.communities), kind.counted: rows(kind.reports_table)}
         return {**n, **results.hierarchies[name].counts}
 
     first, *others = results.hierarchies
@@ -274,7 +274,7 @@ def _counts(tables: Mapping[str, list[Part]], results: Results) -> dict[str, Any
         "relationships": rows("relationships"),
         "claims": rows("covariates"),
         "communities": counts.pop("communities"),
-        "reports": counts.pop("reports"),
+        "reports": counts.pop("reports", 0),
         "failures": rows("failures"),
         **counts,
         **({"hierarchies": {name: of(name) for name in others}} if others else {}),

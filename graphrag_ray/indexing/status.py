@@ -261,7 +261,7 @@ def _snapshots(store: Store) -> list[dict[str, Any]]:
             "created_at": m.created_at,
             "documents": m.counts.get("documents", 0),
             "entities": m.counts.get("entities", 0),
-            "reports": m.counts.get("reports", 0),
+            "reports": m.counts.get("reports") or m.counts.get("summaries", 0),
             "cost_usd": Accounts.from_dict(m.usage).total.cost_usd,
             "bytes": sum(size.get(path, 0) for path in named[m.number]),
             "own_bytes": sum(size.get(path, 0) for path in named[m.number] if users[path] == 1),

@@ -51,6 +51,8 @@ def export(
     graphml   the graph for Gephi and the like: communities as C0, C1, … of each node
     csv       nodes, edges, communities and memberships for spreadsheets
 
+    Of hierarchy tree, graphml and csv hold summaries and chunks, and which summary was written from which.
+
     --out is reached as --root is, with the same `storage` settings and credentials of the environment.
     export.json, which is written last, says that an export is complete.
 

@@ -39,10 +39,10 @@ def inspect(
     """Look at one record of the index and what it is connected to, without a model and without cost.
 
     WHAT is community (its report, members, parent and children), theme (the same, of hierarchy attributed),
-    entity, relationship, claim, chunk or document, and NAME its number, as references and other records name
-    it, or what it is called: in any case, with or without accents (one that begins with a dash after `--`).
-    `search TEXT` finds names that hold a text. Without WHAT: the largest of everything, and where to go from
-    there.
+    summary (of hierarchy tree), entity, relationship, claim, chunk or document, and NAME its number, as
+    references and other records name it, or what it is called: in any case, with or without accents (one that
+    begins with a dash after `--`). `search TEXT` finds names that hold a text. Without WHAT: the largest of
+    everything, and where to go from there.
 
     \b
     Examples:

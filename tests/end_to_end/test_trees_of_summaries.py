@@ -1,0 +1,292 @@
+"""Trees of summaries over chunks, without a graph and beside one, and questions that read them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import igraph
+import pytest
+import toy_model
+from world import REJECTED, Command, World, chain, everything, model_options, prompt_of, rows_of
+
+from graphrag_ray.base.errors import SettingsError, UsageError
+from graphrag_ray.graph import soft_clusters
+from graphrag_ray.indexing.replay import keys_needed
+from graphrag_ray.indexing.stages import tree_stage
+from graphrag_ray.store.snapshots import load
+
+SHORT = {"chunking": {"size": 40, "overlap": 0}}
+"""So that a summary is written from few of them."""
+
+
+def settings(*others: str, **more: Any) -> dict[str, Any]:
+    return {"hierarchies": (*others, "tree"), "tree": {"reduction": "pca"} | more}
+
+
+@pytest.fixture
+def known(world: World) -> World:
+    """An index of short documents with a tree alone."""
+    world.write(chain(150))
+    world.changes = settings() | SHORT
+    world.index()
+    return world
+
+
+def clusters(world: World) -> dict[int, dict[str, Any]]:
+    return {row["community"]: row for row in world.table("tree_clusters")}
+
+
+def chunks(world: World) -> set[str]:
+    return {row["id"] for row in world.table("text_units")}
+
+
+def test_an_index_of_a_tree_alone_pays_for_no_extraction(known: World):
+    assert set(known.prompts()) == {"summary"}
+    manifest = known.open().manifest
+    assert manifest.hierarchies == ["tree"] and "entities" not in manifest.tables
+    assert manifest.counts["summaries"] == len(known.table("tree_summaries")) > 4
+    assert not known.table("failures")
+
+
+def test_every_chunk_is_a_leaf_and_every_summary_leads_to_its_leaves(known: World):
+    rows, finest = clusters(known), max(row["level"] for row in known.table("tree_clusters"))
+    assert finest >= 1
+    for level in range(finest + 1):
+        held = {id_ for row in rows.values() if row["level"] == level for id_ in row["text_unit_ids"]}
+        assert held == chunks(known)
+    for row in rows.values():
+        below = [id_ for child in row["children"] for id_ in rows[child]["text_unit_ids"]]
+        assert not row["children"] or set(below) == set(row["text_unit_ids"])
+        assert bool(row["children"]) == (row["level"] < finest)
+        assert row["size"] == len(row["text_unit_ids"]) > 0
+        assert (row["parent"] == -1) == (row["level"] == 0)
+    for row in known.table("tree_summaries"):
+        own = rows[row["community"]]
+        sections = Counter(reference["section"] for reference in row["references"])
+        expected = {"Summaries": len(own["children"])} if own["children"] else {"Sources": own["size"]}
+        assert sections == expected and row["rank"] is None and row["full_content"].startswith("# ")
+
+
+def test_the_same_corpus_gives_the_same_tree_in_whatever_order_replies_come(world: World):
+    world.write(chain(30))
+    world.index(**settings())
+    first = everything(world.open())
+    world.forget()
+    world.index(**settings())
+    assert everything(world.open()) == first
+
+
+def test_umap_gives_the_same_tree_again_too(world: World):
+    world.write(chain(24))
+    world.index(**settings(reduction="umap"))
+    first = world.table("tree_clusters")
+    world.forget()
+    world.index(**settings(reduction="umap"))
+    assert world.table("tree_clusters") == first and max(row["level"] for row in first) == 0
+
+
+def test_a_tree_beside_communities_shares_chunks_and_embeddings(world: World):
+    world.write(chain(30))
+    world.index(**world.embedding)
+    before, asked = everything(world.open()), world.asked()
+    number = embedded(world)
+    world.index(**world.embedding | settings("leiden"))
+    after = everything(world.open())
+    assert all(after[name] == rows for name, rows in before.items())
+    assert set(world.prompts(asked)) == {"summary"}
+    held = {row["id"] for row in rows_of(world.open(), "embeddings_tree_summary")}
+    assert held == {row["id"] for row in world.table("tree_summaries")}
+    assert len(embedded(world)) - len(number) == len(held)
+    number_of = world.asked()
+    assert not world.index(**world.embedding | settings("leiden")).committed and world.asked() == number_of
+
+
+def embedded(world: World) -> list[str]:
+    asked = [r.body for r in world.endpoint.requests if r.path.endswith("/embeddings")]
+    bodies = [json.loads(body) if isinstance(body, bytes | str) else body for body in asked]
+    return [text for body in bodies for text in body["input"]]
+
+
+def test_an_update_writes_few_summaries_anew(world: World):
+    world.write(chain(200))
+    world.index(**settings())
+    before, asked = {row["id"] for row in world.table("tree_clusters")}, world.asked()
+    world.write({"new.txt": "ZZX knows AAX. ZZX wrote to ABX."})
+    world.index(**settings())
+    rows = world.table("tree_clusters")
+    new = [row for row in rows if row["id"] not in before]
+    levels = 1 + max(row["level"] for row in rows)
+    assert 0 < len(new) <= levels + 2 < len(rows) / 4
+    assert world.prompts(asked)["summary"] <= len(new)
+    assert {id_ for row in rows for id_ in row["text_unit_ids"]} == {
+        r["id"] for r in world.table("text_units")
+    }
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 11])
+def test_few_chunks_need_one_level_at_most(world: World, n: int):
+    world.write(chain(n))
+    world.index(**settings(reduction="umap"))
+    rows = world.table("tree_clusters")
+    assert len(rows) == (n > 1) and not world.table("failures")
+    assert world.open().ask("What about AAX ?", method="trex").found
+    assert world.open().ask("What about AAX ?", method="raptor").found
+
+
+def test_equal_chunks_make_a_tree_that_ends(world: World):
+    world.write({f"{n}.txt": "ALICE knows BOB." for n in range(60)})
+    world.index(**settings(context_tokens=256))
+    rows = world.table("tree_clusters")
+    assert rows and max(row["level"] for row in rows) < 5
+    assert not world.table("failures")
+
+
+def test_many_chunks_are_clustered_in_groups_by_tasks(world: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tree_stage, "MOST_NODES", 20)
+    monkeypatch.setattr("graphrag_ray.graph.summary_tree.MOST_NODES", 20)
+    monkeypatch.setattr("graphrag_ray.graph.summary_tree._PER_GROUP", 10)
+    world.write(chain(60))
+    world.index(**settings())
+    finest = max(row["level"] for row in world.table("tree_clusters"))
+    leaves = [row for row in world.table("tree_clusters") if row["level"] == finest]
+    assert {id_ for row in leaves for id_ in row["text_unit_ids"]} == {
+        r["id"] for r in world.table("text_units")
+    }
+
+
+def test_a_summary_that_fails_is_one_failure_and_the_level_above_is_written_without_it(world: World):
+    def respond(body: dict[str, Any]) -> Any:
+        text = body["messages"][-1]["content"]
+        refused = prompt_of(body) == "summary" and "AAX" in text and "Summaries" not in text
+        return REJECTED if refused else toy_model.respond(body)
+
+    world.write(chain(40))
+    world.endpoint.respond = respond
+    world.index(**settings())
+    failed = [row for row in world.table("failures") if row["stage"] == "summary"]
+    rows = clusters(world)
+    missing = rows.keys() - {row["community"] for row in world.table("tree_summaries")}
+    assert len(failed) == len(missing) > 0
+    assert all(row["item"].startswith("summary ") for row in failed)
+    assert world.open(query={"traversal": "tree"}).ask("What about AAX ?", method="raptor").found
+
+
+def test_prose_instead_of_a_title_is_a_summary_too(world: World):
+    def respond(body: dict[str, Any]) -> Any:
+        return "It is all about letters." if prompt_of(body) == "summary" else toy_model.respond(body)
+
+    world.write(chain(12))
+    world.endpoint.respond = respond
+    world.index(**settings())
+    assert {row["summary"] for row in world.table("tree_summaries")} == {"It is all about letters."}
+    assert not world.table("failures")
+
+
+def test_what_a_snapshot_needs_of_the_journal_is_found(known: World):
+    keys = keys_needed(known.store, load(known.store, 1))
+    assert len(keys["summary"]) == len(known.table("tree_summaries"))
+
+
+def test_a_tree_needs_embeddings_and_its_libraries(world: World, monkeypatch: pytest.MonkeyPatch):
+    world.write(chain(5))
+    with pytest.raises(SettingsError, match="hierarchies: tree needs embeddings"):
+        world.index(**settings() | {"embeddings": {"enabled": False}})
+    monkeypatch.setattr(soft_clusters, "find_spec", lambda name: None)
+    with pytest.raises(SettingsError, match=r"pip install 'graphrag-ray\[tree\]'"):
+        world.index(**settings())
+
+
+# questions
+
+
+@pytest.mark.parametrize(
+    ("method", "query"), [("trex", {}), ("raptor", {}), ("raptor", {"traversal": "tree"})]
+)
+def test_one_call_reads_chunks_and_summaries(known: World, method: str, query: dict[str, Any]):
+    asked = known.asked()
+    answer = known.open(query=query).ask("What about AAX ?", method=method)
+    assert answer.found and known.prompts(asked) == {"answer": 1}
+    assert {r.section for context in answer.contexts for r in context.records} <= {"Sources", "Summaries"}
+    assert {r.section for r in answer.references} <= {"Sources", "Summaries"}
+
+
+def test_trex_reads_as_many_as_the_settings_say(known: World):
+    (context,) = known.open(query={"trex_k": 3}).ask("What about AAX ?", method="trex").contexts
+    assert len(context.records) == 3
+
+
+def test_a_cited_summary_leads_to_sentences_of_its_documents(known: World):
+    opened = known.open()
+    answer = opened.ask("What about AAX ?", method="trex")
+    summaries = [r for r in answer.references if r.section == "Summaries"]
+    assert summaries
+    sources = {s.record["id"]: s for s in opened.sources(answer.references, answer)}
+    of = {row["id"]: row for row in known.table("tree_summaries")}
+    for reference in summaries:
+        leaves = clusters(known)[of[reference.id]["community"]]["text_unit_ids"]
+        numbers = {r["human_readable_id"] for r in known.table("text_units") if r["id"] in leaves}
+        assert {c["human_readable_id"] for c in sources[reference.id].chunks} == numbers
+    assert any("AAX" in e["quote"] for s in sources.values() for e in s.evidence)
+
+
+def test_global_search_reads_levels_of_the_tree(known: World):
+    asked = known.asked()
+    answer = known.open().ask("What about AAX ?", "C0")
+    assert answer.found and {r.section for r in answer.references} == {"Summaries"}
+    assert known.prompts(asked)["map"] == 1
+
+
+def test_an_index_without_a_tree_says_how_to_add_it(world: World):
+    world.write(chain(10))
+    world.index()
+    for method in ("trex", "raptor"):
+        with pytest.raises(UsageError, match="--set hierarchies=leiden,tree adds it"):
+            world.open().ask("What about AAX ?", method=method)
+        with pytest.raises(UsageError, match=f"{method} search cannot be restricted to some documents"):
+            world.open().ask("What about AAX ?", method=method, where=["path=01.txt"])
+
+
+def test_archrag_does_not_take_a_tree_for_communities_of_entities(world: World):
+    world.write(chain(20))
+    world.index(**settings("leiden"))
+    answer = world.open().ask("What about AAX ?", method="archrag")
+    assert answer.found and "--set hierarchies=leiden,tree,attributed" in " ".join(answer.notes)
+
+
+def test_commands_know_it(known: World, run: Command, tmp_path: Path):
+    question = ["query", "What about AAX ?", "--root", known.root, *model_options(known)]
+    assert "raptor search" in run(*question, "--method", "raptor", "--traversal", "tree").output
+    refused = run(*question, "--method", "trex", "--traversal", "tree")
+    assert refused.exit_code == 2 and "traversal is for raptor search (collapsed, tree)" in refused.stderr
+    n = len(known.table("tree_summaries"))
+    assert f"{n} of {n} summaries" in run("status", "--root", known.root).output
+    assert "C0" in run("levels", "--root", known.root).output
+    told = run("inspect", "summary", "1", "--root", known.root).output
+    assert "Community 1 (C0)" in told and "rated" not in told and "Chunks" in told
+    estimate = run("estimate", str(known.input), "--config", str(config(known, tmp_path)))
+    assert "summary" in estimate.output and "extract" not in estimate.output.split("Assumptions")[0]
+
+
+def config(world: World, folder: Path) -> Path:
+    path = folder / "settings.yaml"
+    path.write_text(json.dumps(settings()))
+    return path
+
+
+def test_it_is_exported_as_a_graph_of_what_was_written_from_what(known: World, run: Command, tmp_path: Path):
+    export = ["export", "--root", known.root, "--format"]
+    assert run(*export, "graphml", "--out", str(tmp_path / "g")).exit_code == 0
+    graph = igraph.Graph.Read_GraphML(str(tmp_path / "g" / "graph.graphml"))
+    units = known.table("text_units")
+    assert graph.is_dag() and graph.vcount() == len(known.table("tree_summaries")) + len(units)
+    leaves = {v["id"] for v in graph.vs if not graph.outdegree(v)}
+    assert leaves == {f"c{row['human_readable_id']}" for row in units}
+    assert run(*export, "csv", "--out", str(tmp_path / "c")).exit_code == 0
+    with open(tmp_path / "c" / "edges.csv", encoding="utf-8-sig") as file:
+        assert len(list(csv.DictReader(file))) == graph.ecount()
+    refused = run(*export, "graphrag", "--out", str(tmp_path / "m"))
+    assert refused.exit_code == 2 and "hierarchy tree is over chunks" in refused.stderr
