@@ -2,7 +2,8 @@
 
     python benchmarks/methods.py --root ./index --questions questions.csv --every 5
 
-questions.csv has a column question_text; --every takes each n-th of them. The cost is what the tokens of all
+questions.csv has a column question_text; --every takes each n-th of them, --only some of the ways. An index with
+`hierarchies=leiden,attributed,tree` can be asked in all ways. The cost is what the tokens of all
 calls would cost at --price, US dollars per million prompt and completion tokens: the offline engine asks
 nobody. Measures, asserts nothing.
 """
@@ -20,7 +21,7 @@ from pathlib import Path
 from graphrag_ray import open_index
 from graphrag_ray.asking.ask import Index
 from graphrag_ray.query.answer import Answer
-from graphrag_ray.query.methods import FILES
+from graphrag_ray.query.methods import METHODS, OFFERED
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,24 @@ class Asked:
 
 
 def ways(index: Index) -> list[Asked]:
-    levels = [name for name in index.manifest.counts["levels"] if int(name[1:]) < 4]
-    found = [Asked(f"global {level}", "global", level) for level in levels]
-    found += [Asked("global, dynamic", "global", None, (("dynamic", True),))]
-    found += [Asked("global C0, points", "global", "C0", (("map_protocol", "points"),))]
-    return found + [Asked(name, name) for name in FILES if name != "global"]
+    """Those that the index can be asked in; a way with modes in each of them."""
+    found = []
+    if index.settings.has_graph:
+        levels = [name for name in index.manifest.counts["levels"] if int(name[1:]) < 4]
+        found = [Asked(f"global {level}", "global", level) for level in levels]
+        found += [Asked("global, dynamic", "global", None, (("dynamic", True),))]
+        found += [Asked("global C0, points", "global", "C0", (("map_protocol", "points"),))]
+    for name in OFFERED:
+        kind = METHODS[name]
+        in_tree = name in ("trex", "raptor")
+        if name == "global" or (kind.graph and not index.settings.has_graph):
+            continue
+        if in_tree and "tree" not in index.settings.hierarchies:
+            continue
+        setting = kind.option[1]
+        found += [Asked(f"{name}, {mode}", name, None, ((setting, mode),)) for mode in kind.modes]
+        found += [] if kind.modes else [Asked(name, name)]
+    return found
 
 
 def answers_of(index: Index, way: Asked, questions: Sequence[str]) -> list[Answer]:
@@ -79,6 +93,7 @@ def main() -> None:
     parser.add_argument("--root", required=True)
     parser.add_argument("--questions", required=True, type=Path)
     parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--only", nargs="*", default=(), help="Ways by the beginning of their names.")
     parser.add_argument(
         "--price", type=float, nargs=2, default=(0.15, 0.60), metavar=("PROMPT", "COMPLETION")
     )
@@ -92,7 +107,8 @@ def main() -> None:
         "| answered | references, median | references taken out |"
     )
     print("| --- " * 11 + "|")
-    for way in ways(index):
+    chosen = [w for w in ways(index) if not args.only or w.name.startswith(tuple(args.only))]
+    for way in chosen:
         before = time.process_time()
         answers = answers_of(index, way, questions)
         print(line(way, answers, time.process_time() - before, tuple(args.price)), flush=True)

@@ -85,5 +85,6 @@ def test_commands_work_on_it(run: Command, world: World, tmp_path: Path):
     ):
         done = run(*command, *root)
         assert done.exit_code == 0, (command, done.output, done.stderr)
-    done = run("export", "--format", "csv", "--out", str(tmp_path / "sheets"), *root)
-    assert done.exit_code == 2 and "this index has no graph" in done.stderr
+    assert run("export", "--format", "csv", "--out", str(tmp_path / "sheets"), *root).exit_code == 0
+    done = run("export", "--format", "graphrag", "--out", str(tmp_path / "project"), *root)
+    assert done.exit_code == 2 and "hierarchy leiden is over chunks" in done.stderr
