@@ -2,8 +2,8 @@
 
     python benchmarks/methods.py --root ./index --questions questions.csv --every 5
 
-questions.csv has a column question_text; --every takes each n-th of them, --only some of the ways. An index with
-`hierarchies=leiden,attributed,tree` can be asked in all ways. The cost is what the tokens of all
+questions.csv has a column question_text; --every takes each n-th of them, --only some of the ways. An index
+with `hierarchies=leiden,attributed,tree` can be asked in all ways. The cost is what the tokens of all
 calls would cost at --price, US dollars per million prompt and completion tokens: the offline engine asks
 nobody. Measures, asserts nothing.
 """
