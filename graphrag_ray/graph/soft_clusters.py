@@ -65,8 +65,8 @@ def soft_clusters(vectors: Vectors, sizes: Ints, most: int, reduction: Reduction
     rows. Every row is in one at least.
 
     vectors: [n, dimensions] of length 1, or zeros; sizes: [n] tokens of each; most: tokens of a cluster, but
-    of one that is a single node. Cubic in nothing, but UMAP compares all pairs below 4,096 rows: see
-    `summary_tree.MOST_NODES`.
+    of one that is a single node. UMAP compares all pairs of up to 4,096 rows: a caller bounds their number
+    (`summary_tree.MOST_NODES`).
     """
     every = np.arange(len(vectors))
     if not len(every):

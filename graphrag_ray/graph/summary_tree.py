@@ -11,7 +11,7 @@ Departures, where the paper is silent or its code did not end:
 - Texts too few for two levels have one.
 - A tree that exists is kept: nodes stay in their clusters, a new one joins the cluster nearest to it, and
   what has become too long by that is divided. So an update writes few summaries anew. Where it brings more
-  than `MOST_NEW` of the nodes, its level is clustered afresh.
+  than `MOST_NEW` of the nodes, or much was deleted, its level is clustered afresh.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ Keys = npt.NDArray[np.uint64]
 MOST_NODES = 2_000
 """Of a group: some 20 seconds of one core."""
 MOST_NEW = 0.3
+LEAST_LEFT = 0.5
+"""Where clusters have fewer members than this share of what they had, on average, a level is clustered
+afresh."""
 LEAST_NODES = 11
 """A level that has no more is the last, as in RAPTOR's code."""
 _PER_GROUP = MOST_NODES // 2
@@ -72,11 +75,14 @@ class Clusters(Sequence[Ints]):
 
 @dataclass(frozen=True)
 class TreeLevel:
-    """clusters: of the nodes of a level; born: [clusters] 64 bits that name each for as long as it is kept,
-    whoever joins it or leaves."""
+    """clusters  of the nodes of a level
+    born      [clusters] 64 bits that name each; the name stays when nodes join it or leave it
+    usual     members of a cluster, on average, when the level was clustered afresh
+    """
 
     clusters: Clusters
     born: Keys
+    usual: float
 
 
 @dataclass(frozen=True)
@@ -93,12 +99,14 @@ class KeptLevel:
 
     divided    the members of each of these
     born       of those that stay; of_divided: of those that are divided
+    usual      see `TreeLevel`
     """
 
     clusters: Clusters
     born: Keys
     divided: list[Ints]
     of_divided: Keys
+    usual: float
 
 
 def groups(vectors: Vectors) -> list[Ints]:
@@ -120,7 +128,8 @@ def groups(vectors: Vectors) -> list[Ints]:
 def kept(
     keys: Keys, vectors: Vectors, sizes: Ints, most: int, earlier: EarlierLevel | None
 ) -> KeptLevel | None:
-    """The clusters of before with today's nodes; None where too much is new, or there was nothing.
+    """The clusters of before with today's nodes; None where there were none, too much is new, or so much is
+    gone that clusters are small.
 
     keys [n], vectors [n, dimensions], sizes [n] in tokens: of today's nodes; most: tokens of a cluster
     """
@@ -130,35 +139,58 @@ def kept(
     at = np.minimum(np.searchsorted(keys[order], earlier.nodes), len(keys) - 1)
     today = np.where(keys[order][at] == earlier.nodes, order[at], -1)  # of each earlier node
     before = earlier.level.clusters
+    lengths = np.diff(before.bounds)
     member = today[before.member]
-    there = member >= 0
+    left = np.bincount(before.of_member[member >= 0], minlength=len(before))
+    # What is left of a cluster alone looks for company, as a new node does.
+    stays = (member >= 0) & ((left > 1) | (lengths == 1))[before.of_member]
     new = np.ones(len(keys), dtype=np.bool_)
-    new[member[there]] = False
+    new[member[stays]] = False
+    cluster, member = before.of_member[stays], member[stays]
     if new.sum() > MOST_NEW * len(keys):
         return None
-    cluster = before.of_member[there]
-    member = member[there]
     used = np.unique(cluster)
     cluster = np.searchsorted(used, cluster)
-    sums = np.zeros((len(used), vectors.shape[1]), dtype=np.float64)
-    for some in range(0, len(member), _ROWS):
-        np.add.at(sums, cluster[some : some + _ROWS], vectors[member[some : some + _ROWS]])
-    lengths = np.linalg.norm(sums, axis=1, keepdims=True)
-    centres = np.divide(sums, lengths, out=np.zeros_like(sums), where=lengths > 0).astype(np.float32)
     joining = np.flatnonzero(new)
-    nearest = nearest_centres(vectors[joining], centres, 1)[:, 0] if len(joining) else joining
+    nearest = _nearest(joining, _directions(vectors, member, cluster, len(used)), vectors)
     member, cluster = np.concatenate([member, joining]), np.concatenate([cluster, nearest])
     in_order = np.lexsort((member, cluster))
     whole = np.split(member[in_order], np.cumsum(np.bincount(cluster, minlength=len(used)))[:-1])
-    touched = set(nearest.tolist())
+    tokens = np.bincount(cluster, sizes[member], len(used))
+    if len(member) < LEAST_LEFT * earlier.level.usual * len(used):
+        return None
     # Those that nobody joined are as long as before, whatever they were allowed.
-    large = {c for c in touched if len(whole[c]) > 1 and sizes[whole[c]].sum() > most}
-    stay = [c for c in range(len(whole)) if c not in large]
+    joined = np.zeros(len(used), dtype=np.bool_)
+    joined[nearest] = True
+    large = [c for c in np.flatnonzero(joined & (tokens > most)).tolist() if len(whole[c]) > 1]
+    stay = np.setdiff1d(np.arange(len(used)), large).tolist()
     born = earlier.level.born[used]
-    divided = sorted(large)
     return KeptLevel(
-        Clusters.of(whole[c] for c in stay), born[stay], [whole[c] for c in divided], born[divided]
+        Clusters.of(whole[c] for c in stay),
+        born[stay],
+        [whole[c] for c in large],
+        born[large],
+        earlier.level.usual,
     )
+
+
+def _directions(vectors: Vectors, member: Ints, cluster: Ints, n: int) -> Vectors:
+    """[n, dimensions] of length 1: of the means of clusters."""
+    found = np.zeros((n, vectors.shape[1]), dtype=np.float32)
+    for some in range(0, len(member), _ROWS):
+        np.add.at(found, cluster[some : some + _ROWS], vectors[member[some : some + _ROWS]])
+    lengths = np.linalg.norm(found, axis=1, keepdims=True)
+    found /= np.where(lengths > 0, lengths, 1)
+    return found
+
+
+def _nearest(rows: Ints, centres: Vectors, vectors: Vectors) -> Ints:
+    """[rows] the centre nearest to each."""
+    found = [
+        nearest_centres(vectors[rows[some : some + _ROWS]], centres, 1)[:, 0]
+        for some in range(0, len(rows), _ROWS)
+    ]
+    return np.concatenate([np.zeros(0, dtype=np.int64), *found])
 
 
 def with_divided(level: KeptLevel, parts: Sequence[Sequence[Ints]], names: Sequence[Keys]) -> TreeLevel:
@@ -171,10 +203,30 @@ def with_divided(level: KeptLevel, parts: Sequence[Sequence[Ints]], names: Seque
         largest = max(range(len(own)), key=lambda at: (len(own[at]), -at))
         clusters += own
         born += [whole if at == largest else name for at, name in enumerate(named.tolist())]
-    order = sorted(range(len(clusters)), key=lambda at: clusters[at].tolist())
-    return TreeLevel(
-        Clusters.of(clusters[at] for at in order), np.array([born[at] for at in order], dtype=np.uint64)
-    )
+    return in_order(clusters, born, level.usual)
+
+
+def in_order(clusters: Sequence[Ints], born: Sequence[int], usual: float | None = None) -> TreeLevel:
+    """Clusters by their members; of those that hold the same, the first. usual: None: they are new."""
+    by_members: dict[tuple[int, ...], int] = {}
+    for at, own in enumerate(clusters):
+        by_members.setdefault(tuple(own.tolist()), at)
+    order = [by_members[members] for members in sorted(by_members)]
+    found = Clusters.of(clusters[at] for at in order)
+    names = np.array([born[at] for at in order], dtype=np.uint64)
+    return TreeLevel(found, names, len(found.member) / max(1, len(found)) if usual is None else usual)
+
+
+def bounded(whole: Sequence[Ints], vectors: Vectors) -> tuple[list[Ints], list[int]]:
+    """Sets of nodes, cut where they are larger than a group may be; and of each piece, which one it is of."""
+    pieces, of = [], []
+    for at, own in enumerate(whole):
+        cut = [own]
+        if len(own) > MOST_NODES:
+            cut = halved(own, vectors, np.ones(len(vectors), dtype=np.int64), MOST_NODES)
+        pieces += cut
+        of += [at] * len(cut)
+    return pieces, of
 
 
 def goes_on(n_nodes: int, height: int, most_levels: int) -> bool:

@@ -152,14 +152,17 @@ def record_tokens(record: Record, count: Count) -> int:
     return count(records.line(["", *record.fields]))
 
 
-def render(shown: Sequence[Record], budget: int, count: Count, left_out: int = 0) -> Context:
+def render(
+    shown: Sequence[Record], budget: int, count: Count, left_out: int = 0, longest: int | None = None
+) -> Context:
     """Write records as a context of at most `budget` tokens.
 
-    shown: by falling priority; sections and numbers follow it. A record longer than `element_cap` or
-    `report_cap` is cut at its end. Counted exactly: what is too much all the same goes from the end.
-    Where all records of a community are shown and its entities are not connected, a first line says so.
+    shown: by falling priority; sections and numbers follow it. A record longer than `longest`, or else
+    `element_cap` or `report_cap`, is cut at its end. Counted exactly: what is too much all the same goes from
+    the end. Where all records of a community are shown and its entities are not connected, a first line says
+    so.
     """
-    fitted = [fit(r, _cap(r, budget), count) for r in shown]
+    fitted = [fit(r, longest or _cap(r, budget), count) for r in shown]
     cut = [f is not r for f, r in zip(fitted, shown, strict=True)]
     text, numbering = write(fitted)
     n_tokens = count(text)

@@ -134,6 +134,7 @@ class ReportsAlone:
     children   of each community, numbers of the level below
     tokens     of the record of each report of the level below in a context; None where there is none
     kind       of what lies below: REPORT or CHUNK
+    longest    tokens that a record takes at most; None: `report_cap`
     in_order   what fits is shown in the order of its numbers
     places     what plans call each of the level below; None: its number
     without    communities of which no report below is there: they are not handed out
@@ -147,8 +148,10 @@ class ReportsAlone:
         kind: int = REPORT,
         in_order: bool = False,
         places: Ints | None = None,
+        longest: int | None = None,
     ) -> None:
         self._children, self._tokens = children, tokens
+        self._cap = longest or report_cap(budget)
         self._budget, self._kind, self._in_order, self._places = budget, kind, in_order, places
         there = [any(tokens[child] for child in own.tolist()) for own in children]
         self.without = [community for community, some in enumerate(there) if not some]
@@ -168,7 +171,7 @@ class ReportsAlone:
         self._done += 1
 
     def _plan(self, community: int) -> ContextPlan:
-        cap, left = report_cap(self._budget), self._budget - HEADING_TOKENS
+        cap, left = self._cap, self._budget - HEADING_TOKENS
         known = [(-n, child) for child in self._children[community].tolist() if (n := self._tokens[child])]
         shown: list[int] = []
         for less, child in sorted(known):

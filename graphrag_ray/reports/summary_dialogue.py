@@ -44,15 +44,21 @@ def summary_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> SummarySp
     return SummarySpec(
         prompt=prompts["summary"],
         correct=prompts["correct"],
-        call=settings.call("summary", most),
+        # Names, figures and some languages take more tokens than three for four words.
+        call=settings.call("summary", 2 * most),
         language=settings.output_language,
         max_tokens=most,
     )
 
 
+def longest_record(budget: int) -> int:
+    """Tokens of a record in what a summary is written from: two fit. A longer one loses its end."""
+    return (budget - HEADING_TOKENS) // 2 - NUMBER_TOKENS
+
+
 def context_tokens(options: Tree, chunking: Chunking) -> int:
-    """Of what a summary is written from: at least twice as many as one whole chunk takes, since no record
-    takes more than half. A chunk that is a whole document may be longer, and loses its end."""
+    """Of what a summary is written from: at least as many as two whole chunks take. A chunk that is a whole
+    document may be longer than half of it."""
     size = chunking.size if isinstance(chunking.size, int) else 0
     longest = size + chunking.min_new_tokens + SAID_ABOVE + NUMBER_TOKENS
     return max(options.context_tokens, 2 * longest + HEADING_TOKENS if size else 0)
@@ -72,7 +78,7 @@ def summary(context: Context, spec: SummarySpec) -> Dialogue[Report]:
     request = ChatRequest("summary", spec.prompt.fill(variables), spec.call, variables)
     reply: ChatReply = yield request
     title, text = read_summary(reply)
-    if not text:
+    if not text and reply.finish_reason != "content_filter":
         problem = {"problem": ReplyProblem("it is empty").text}
         reply = yield request.followed_by(
             reply, "correct", spec.correct.text(problem), variables={**variables, **problem}
@@ -99,7 +105,7 @@ def read_summary(reply: ChatReply) -> tuple[str, str]:
         title = words if len(words) <= MOST_TITLE else words[: MOST_TITLE - 1] + "…"
     # Lines that look like headings would be parts of a report.
     text = "\n\n".join(" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip())
-    text = re.sub(r"(?m)^#+\s*", "", text)
+    text = re.sub(r"(?m)^[#\s]*#\s*", "", text)
     if reply.finish_reason == "length":
         text = whole_sentences(text)
     return title, text

@@ -457,7 +457,7 @@ class Tree(_Strict):
     context_tokens: Annotated[int, Field(ge=256)] = 3_500
     """Of what one summary is written from; so many more as it takes for two whole chunks."""
     max_output_tokens: Annotated[int, Field(gt=0)] = 400
-    """Of a summary."""
+    """Of a summary, as it is asked for; it is cut at twice as many."""
     max_levels: Annotated[int, Field(ge=1, le=20)] = 5
     """Of summaries; fewer where 11 or fewer of them are left."""
     reduction: Literal["umap", "pca"] = "umap"

@@ -30,7 +30,12 @@ from graphrag_ray.reports.kept_reports import Earlier, Evidence, Sketch, evidenc
 from graphrag_ray.reports.plan import CHUNK, CLAIM, EDGE, NODE, ContextPlan
 from graphrag_ray.reports.report_dialogue import Report, ReportSpec, full_content, report, report_spec
 from graphrag_ray.reports.schedule import ReportsAlone, Schedule
-from graphrag_ray.reports.summary_dialogue import SummarySpec, summary, summary_spec
+from graphrag_ray.reports.summary_dialogue import (
+    SummarySpec,
+    longest_record,
+    summary,
+    summary_spec,
+)
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, write_parts
 from graphrag_ray.store.repeats import answered_twice
@@ -94,11 +99,12 @@ class WrittenReport:
 
 @dataclass(frozen=True)
 class _Budget:
-    """tokens: of a context, in a vocabulary; keep_below: see settings.Reports."""
+    """tokens: of a context, in a vocabulary; keep_below: see settings.Reports; longest: see `render`."""
 
     tokens: int
     vocabulary: str
     keep_below: float
+    longest: int | None = None
 
     def count(self, text: str) -> int:
         return count(text, self.vocabulary)
@@ -127,7 +133,7 @@ class ReportWork:
         cls, run: Run, blocks: Mapping[str, list[list[Part]]], context_tokens: int
     ) -> ReportWork:
         spec = summary_spec(run.settings, run.prompts)
-        budget = _Budget(context_tokens, _vocabulary(run, "summary"), 0.0)
+        budget = _Budget(context_tokens, _vocabulary(run, "summary"), 0.0, longest_record(context_tokens))
         start = partial(_start, partial(summary, spec=spec), blocks, budget)
         return cls(spec, budget, Work("summary", start, _label, returns=True))
 
@@ -301,7 +307,7 @@ def _start(
     """Render the context that was planned, then ask for its report, unless that of before stands."""
     elements = _records(store, blocks, row)
     records = [record for record, _ in elements]
-    shown = report_context.render(records, budget.tokens, budget.count, row["left_out"])
+    shown = report_context.render(records, budget.tokens, budget.count, row["left_out"], budget.longest)
     if not budget.keep_below:
         return _write(shown, ask, budget)
     now = sketch(

@@ -1,8 +1,9 @@
 """The tree of summaries (`graph/summary_tree.py`) as a run builds it: level upon level, the nodes are
 clustered, a summary is written of each cluster, and embedded.
 
-Groups of nodes are clustered by tasks, one a group. The driver holds integers and, in a file, the vectors of
-the level. Each level is kept with its clusters: an update starts from it.
+Groups of nodes are clustered by tasks, one a group. The driver holds integers and the vectors of a level:
+those of the chunks in a mapped file, those of summaries, and in an update of the clusters' means, in memory.
+Each level is stored with its clusters, since an update starts from them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from graphrag_ray.base import schema
@@ -33,8 +33,10 @@ from graphrag_ray.graph.summary_tree import (
     Keys,
     SummaryTree,
     TreeLevel,
+    bounded,
     goes_on,
     groups,
+    in_order,
     kept,
     main_clusters,
     with_divided,
@@ -62,8 +64,9 @@ from graphrag_ray.indexing.stages.reports_stage import (
 )
 from graphrag_ray.indexing.stages.short_ids import Numbers, prefixes_of
 from graphrag_ray.reports.plan import CHUNK, HEADING_TOKENS, NUMBER_TOKENS, REPORT
+from graphrag_ray.reports.report_context import Count, record_tokens, source
 from graphrag_ray.reports.schedule import ReportsAlone
-from graphrag_ray.reports.summary_dialogue import SAID_ABOVE, context_tokens
+from graphrag_ray.reports.summary_dialogue import context_tokens, longest_record
 from graphrag_ray.search.vectors import unit
 from graphrag_ray.settings.index_settings import Chunking, Tree
 from graphrag_ray.store.files import Store
@@ -72,8 +75,7 @@ from graphrag_ray.store.parts import Part, read_part, read_table, write_parts
 
 KIND = HIERARCHIES["tree"]
 STEP = "tree"
-_CHARACTERS = 3
-"""Of a token of what is said of a document, at least."""
+_COUNTED = pa.schema([("at", pa.int64()), ("tokens", pa.int64())])
 _GROUP = pa.schema([("at", pa.int64()), ("cluster", pa.int64()), ("member", pa.int64())])
 _LEVEL = {
     "tree_nodes": {"key": pa.uint64()},
@@ -110,6 +112,7 @@ class TreeHierarchy:
         ids = pa.array(self.ids, pa.string())
         own = numbers()[KIND.communities].of(ids)
         placed: Callable[[], Placed] = run.executor.share((KIND, self.tree, ids, own))
+        _ = self.tree.texts  # else each task would put these together for itself
         chunk_ids = run.executor.share(_column(run, self.chunks, "id", pa.string()))
         order = np.lexsort((np.arange(len(ids)), self.level))
         inputs = in_batches(order, self.tree.sizes()[order])
@@ -170,7 +173,8 @@ class _Chunks:
 
         def compute() -> Result:
             so_far = _Levels()
-            keys, tokens, vectors = self._nodes()
+            keys, vectors = self._nodes()
+            tokens = self._chunk_tokens(asking)
             named = keys  # as the ids of what stands there, where `keys` stay
             while goes_on(len(keys), len(so_far.levels), options.max_levels):
                 level = self._clustered(len(so_far.levels), keys, tokens, vectors, budget)
@@ -193,18 +197,10 @@ class _Chunks:
         depends_on += [budget, run.settings.embeddings]
         return run.step(STEP, depends_on, compute, asking.work.name)
 
-    def _nodes(self) -> tuple[Keys, Ints, Vectors]:
-        """Of the chunks, in the order of their table: what names each, tokens of its record, vector."""
+    def _nodes(self) -> tuple[Keys, Vectors]:
+        """Of the chunks, in the order of their table: what names each, and its vector."""
         run, parts = self.run, self.corpus.parts("text_units")
         keys = prefixes_of(_column(run, parts, "id", pa.string()))
-        tokens = np.zeros(len(keys), dtype=np.int64)
-        at = 0
-        for part in parts:
-            table = read_part(run.store, part, ["n_tokens", "header"])
-            said = pc.utf8_length(table["header"].fill_null("")).to_numpy() // _CHARACTERS
-            rows = slice(at, at + table.num_rows)
-            tokens[rows] = table["n_tokens"].to_numpy() + np.minimum(said, SAID_ABOVE) + NUMBER_TOKENS
-            at += table.num_rows
         order = np.argsort(keys)
         vectors: Vectors | None = None
         for part in self.embedded.parts("embeddings_text_unit"):
@@ -214,23 +210,37 @@ class _Chunks:
                 vectors = in_a_file((len(keys), column.type.list_size))
             rows_of = order[np.searchsorted(keys[order], prefixes_of(table["id"]))]
             vectors[rows_of] = unit(column.flatten().to_numpy().reshape(len(table), -1))
-        return keys, tokens, np.zeros((len(keys), 1), np.float32) if vectors is None else vectors
+        return keys, np.zeros((len(keys), 1), np.float32) if vectors is None else vectors
+
+    def _chunk_tokens(self, asking: ReportWork) -> Ints:
+        """Of the chunks' records, in the vocabulary of the model that summarises, in the order of their
+        table."""
+        parts = self.corpus.parts("text_units")
+        counted: list[Any] = [np.zeros(0, np.int64)] * len(parts)
+        work = partial(_count, asking.budget.count)
+        for table in self.run.executor.stream(STEP, work, list(enumerate(parts))):
+            counted[table["at"][0].as_py()] = table["tokens"].to_numpy()
+        return np.concatenate([np.zeros(0, np.int64), *counted])
 
     def _clustered(self, height: int, keys: Keys, tokens: Ints, vectors: Vectors, budget: int) -> TreeLevel:
         """A level, that of the parent snapshot as far as it goes."""
         most = budget - HEADING_TOKENS
-        before = kept(keys, vectors, tokens, most, _earlier(self.run, height))
+        # One that has no summary yet may have one in the next run.
+        whole_tokens = np.where(tokens > 0, tokens, self.run.settings.tree.max_output_tokens)
+        tokens = np.minimum(whole_tokens, longest_record(budget)) + NUMBER_TOKENS
+        before = kept(keys, vectors, tokens, most, _earlier(self.run, height, budget))
         whole = groups(vectors) if before is None else before.divided
-        parts = self._divided(whole, tokens, vectors, most)
+        pieces, of = bounded(whole, vectors)
+        parts: list[list[Ints]] = [[] for _ in whole]
+        for at, clusters in zip(of, self._divided(pieces, tokens, vectors, most), strict=True):
+            parts[at] += clusters
         names = [
             np.array([_prefix(height, keys[own]) for own in of_group], dtype=np.uint64) for of_group in parts
         ]
         if before is not None:
             return with_divided(before, parts, names)
-        clusters = [own for of_group in parts for own in of_group]
-        born = np.concatenate([np.zeros(0, np.uint64), *names])
-        order = sorted(range(len(clusters)), key=lambda at: clusters[at].tolist())
-        return TreeLevel(Clusters.of(clusters[at] for at in order), born[order])
+        every = [own for of_group in parts for own in of_group]
+        return in_order(every, [name for named in names for name in named.tolist()])
 
     def _divided(self, whole: Sequence[Ints], tokens: Ints, vectors: Vectors, most: int) -> list[list[Ints]]:
         """The clusters of each group, by tasks."""
@@ -264,8 +274,10 @@ class _Chunks:
             places = np.empty(len(order), dtype=np.int64)
             places[order] = np.arange(len(order))
         known = [n or None for n in tokens.tolist()]
-        kind = REPORT if height else CHUNK
-        planned = partial(ReportsAlone, clusters, known, budget, kind, in_order=True, places=places)
+        kind, longest = REPORT if height else CHUNK, longest_record(budget)
+        planned = partial(
+            ReportsAlone, clusters, known, budget, kind, in_order=True, places=places, longest=longest
+        )
 
         def plan() -> ReportSource:
             schedule = planned()
@@ -276,7 +288,7 @@ class _Chunks:
         for cluster in source.written.numbers():
             report = source.written[cluster]
             so_far.written[first + cluster] = report
-            lengths[cluster] = report.record_tokens + NUMBER_TOKENS
+            lengths[cluster] = report.record_tokens
         so_far.first.append(first)
         so_far.failed += sorted(source.failed, key=lambda f: f[0]["community"])
         nothing: Outcome[WrittenReport] = Outcome("", "failed", error=NOTHING_BELOW)
@@ -311,7 +323,8 @@ class _Chunks:
         parts = write_parts(run.store, "reports", report_tables(reports, level_of), max_rows=PART_ROWS)
         tables["reports"] = [[part] for part in parts]
         tables["failures"] = [failures_of(run, asking.work, so_far.failed)]
-        counts = {"summaries": len(reports), "failed_summaries": len(so_far.failed)}
+        counts: dict[str, Any] = {"summaries": len(reports), "failed_summaries": len(so_far.failed)}
+        counts["usual"] = [round(level.usual, 3) for level in so_far.levels]
         retried = any(outcome.status == "retry" for _, outcome in so_far.failed)
         return Result(tables, counts, so_far.final and not retried)
 
@@ -359,6 +372,13 @@ def _divide(
         clusters = Clusters.of(soft_clusters(vectors[rows], tokens[rows], most, reduction))
         at = np.full(len(clusters.member), group)
         yield pa.table([pa.array(at), clusters.of_member, clusters.member], schema=_GROUP)
+
+
+def _count(count: Count, store: Store, x: tuple[int, Part]) -> Iterator[pa.Table]:
+    at, part = x
+    rows = read_part(store, part, ["id", "text", "header"]).to_pylist()
+    tokens = [record_tokens(source(row["id"], row["text"], row["header"]), count) for row in rows]
+    yield pa.table([pa.array([at] * len(rows), pa.int64()), pa.array(tokens, pa.int64())], schema=_COUNTED)
 
 
 def _of_level(so_far: _Levels) -> Spool[WrittenReport]:
@@ -427,12 +447,13 @@ def _level(run: Run, made: Result, at: int) -> TreeLevel:
     cluster = _numbers(run, made, "tree_members", "cluster", at)
     born: npt.NDArray[np.uint64] = _numbers(run, made, "tree_born", "born", at)
     bounds = np.searchsorted(cluster, np.arange(len(born) + 1))
-    return TreeLevel(Clusters(_numbers(run, made, "tree_members", "member", at), bounds), born)
+    clusters = Clusters(_numbers(run, made, "tree_members", "member", at), bounds)
+    return TreeLevel(clusters, born, made.counts["usual"][at])
 
 
-def _earlier(run: Run, height: int) -> EarlierLevel | None:
-    """A level of the parent snapshot; None where there is none, it was made by other settings, or is
-    damaged."""
+def _earlier(run: Run, height: int, budget: int) -> EarlierLevel | None:
+    """A level of the parent snapshot; None where there is none, its clusters were made by other settings, or
+    it is damaged."""
     parent = run.parent
     if parent is None or STEP not in parent.steps or STEP in run.afresh:
         return None
@@ -441,7 +462,8 @@ def _earlier(run: Run, height: int) -> EarlierLevel | None:
         chunking = Chunking.model_validate(parent.settings.get("chunking", {}))
     except ValidationError:  # another version's settings
         return None
-    if (options, chunking) != (run.settings.tree, run.settings.chunking):
+    now = run.settings.tree.reduction, budget
+    if (options.reduction, context_tokens(options, chunking)) != now:
         return None
     before = Result.from_json(parent.steps[STEP])
     names = ("tree_nodes", "tree_members", "tree_born")

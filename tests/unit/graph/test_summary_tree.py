@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from graphrag_ray.graph.summary_tree import (
     EarlierLevel,
     SummaryTree,
     TreeLevel,
+    bounded,
     goes_on,
     groups,
     kept,
@@ -29,7 +32,7 @@ def vectors_of(n, seed=0, topics=12):
 def level(clusters, n):
     made = Clusters.of(np.array(own) for own in clusters)
     return EarlierLevel(
-        TreeLevel(made, np.arange(len(made), dtype=np.uint64) + 500), np.arange(n, dtype=np.uint64)
+        TreeLevel(made, np.arange(len(made), dtype=np.uint64) + 500, 2.0), np.arange(n, dtype=np.uint64)
     )
 
 
@@ -130,8 +133,33 @@ def test_nodes_that_are_gone_leave_their_clusters_and_empty_ones_go():
     vectors = vectors_of(4)
     keys = np.array([0, 2, 3, 5], dtype=np.uint64)
     found = kept(keys, vectors, np.ones(4, np.int64), 10, level([[0, 1], [1, 4], [2, 3, 5]], 6))
-    assert found is not None and as_lists(found.clusters) == [[0], [1, 2, 3]]
-    assert found.born.tolist() == [500, 502]
+    # Node 0 is what is left of its cluster: it joins the nearest.
+    assert found is not None and as_lists(found.clusters) == [[0, 1, 2, 3]] and found.born.tolist() == [502]
+
+
+def test_clusters_that_hold_the_same_after_a_deletion_are_one():
+    vectors, keys = vectors_of(3), np.arange(3, dtype=np.uint64)
+    found = kept(keys, vectors, np.ones(3, np.int64), 10, level([[0, 1, 3], [0, 1, 4], [1, 2]], 5))
+    assert found is not None and as_lists(found.clusters) == [[0, 1], [0, 1], [1, 2]]
+    after = with_divided(found, [], [])
+    assert as_lists(after.clusters) == [[0, 1], [1, 2]] and after.born.tolist() == [500, 502]
+
+
+def test_a_level_of_which_most_is_gone_is_clustered_afresh():
+    vectors, keys = vectors_of(60), np.array([at for at in range(60) if at % 5 < 2], dtype=np.uint64)
+    before = level([list(range(at, at + 5)) for at in range(0, 60, 5)], 60)
+    usual = EarlierLevel(replace(before.level, usual=5.0), before.nodes)
+    sizes = np.ones(len(keys), np.int64)
+    assert kept(keys, vectors[keys.astype(int)], sizes, 10, before) is not None
+    assert kept(keys, vectors[keys.astype(int)], sizes, 10, usual) is None
+
+
+def test_what_an_update_brings_to_one_cluster_is_cut_before_it_is_clustered(monkeypatch):
+    monkeypatch.setattr(summary_tree, "MOST_NODES", 10)
+    whole = [np.arange(25), np.arange(25, 30)]
+    pieces, of = bounded(whole, vectors_of(30))
+    assert sorted(set(of)) == [0, 1] and all(len(piece) <= 10 for piece in pieces)
+    assert sorted(np.concatenate(pieces).tolist()) == list(range(30))
 
 
 def test_a_level_of_which_much_is_new_is_clustered_afresh():
