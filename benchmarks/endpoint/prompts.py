@@ -10,7 +10,7 @@ Messages = Sequence[tuple[str, str]]
 """(role, content) of each."""
 
 SUBJECTS = "# What is the question about?"
-AROUND = 'Write the questions that are to be looked up about "'
+AROUND = 'Now questions instead of subjects. Write those that are to be looked up about "'
 
 CHAT_KINDS = (
     "extract",
@@ -102,7 +102,10 @@ def kind_of(text: str) -> str:
             return kind
     if text.startswith("# The user's question") and '"follow_ups": [' in text:
         return "drift_local"
-    if text.startswith("# The user's question") and "# Goal, once more\n\nSummarise what" in text:
+    if (
+        text.startswith("# The user's question")
+        and "# Goal, once more\n\nSummarise, in sentences, what" in text
+    ):
         return "entity_summary"
     if text.startswith("# Conversation") and NEW_QUESTION in text:
         return "condense"

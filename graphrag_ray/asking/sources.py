@@ -20,6 +20,10 @@ MAX_CHUNKS = 500
 """Chunks that are read for one cited record, those that hold most of what it rests on: a name that stands in
 half of a large corpus would lead to all of it."""
 
+MAX_REPORTS = 2_000
+"""That are read for all cited records, of those one level below: the top of a large tree of summaries would
+lead to all of it."""
+
 _COLUMNS: Mapping[str, list[str]] = {
     **{section: ["title", "rank", "references"] for section in REPORT_SECTIONS},
     "Entities": ["title", "type", "text_unit_ids"],
@@ -190,14 +194,15 @@ def _read(section: str, ids: Iterable[str], read: Read, without: Collection[str]
 
 
 def _reports(section: str, ids: Iterable[str], read: Read) -> Rows:
-    """These reports, and those that they were written from, down to the last."""
+    """These reports, and those that they were written from, down to the last: of each level below the first
+    MAX_REPORTS."""
     found: Rows = {}
     todo = list(ids)
     while todo:
         rows = _read(section, todo, read)
         found |= rows
         below = (c["id"] for r in rows.values() for c in r["references"] or () if c["section"] == section)
-        todo = [id_ for id_ in dict.fromkeys(below) if id_ not in found]
+        todo = [id_ for id_ in dict.fromkeys(below) if id_ not in found][:MAX_REPORTS]
     return found
 
 

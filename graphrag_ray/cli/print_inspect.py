@@ -107,7 +107,7 @@ def _community(out: Console, found: Record, reached: str) -> None:
         print_text(out, report["full_content"])
         left_out = report["context_left_out"]
         if left_out:
-            _line(out, f"  [{plural(left_out, 'record')} did not fit when the report was written]")
+            _line(out, f"  [{plural(left_out, 'record')} did not fit, or had failed, when this was written]")
     else:
         _line(out, "  It has no report (`graphrag-ray failures` says why).")
     _list(out, "Sub-communities", found["children"], _community_line, totals["children"])

@@ -38,8 +38,6 @@ from graphrag_ray.query.methods import METHODS
 
 KEYWORD = "keyword"
 """A condition of --retrieval-only: chunks by keywords alone, no way of answering."""
-BY_REPLIES = ("drift", "fgrag", "lightrag", "auto")
-"""Ways of answering that read on by what a model replies."""
 LISTED = 50
 NONE = "none"
 """Stands for an answer that is missing, to know the names of the scores."""
@@ -204,7 +202,7 @@ def _rehearsed_chunks(
                     found.failed += 1
                     told = f"condition {condition.name}, question {q.posed.id}: {error}"
                     found.warnings.append(told)
-            if condition.method in BY_REPLIES or index.settings.query.dynamic:
+            if METHODS[condition.method].by_replies or index.settings.query.dynamic:
                 found.warnings.append(
                     f"condition {condition.name}: what {condition.method} search reads depends on what a "
                     "model replies; the offline engine stood in for it"

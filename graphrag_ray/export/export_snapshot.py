@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from graphrag_ray.asking.reading import Reader
@@ -63,7 +63,7 @@ def export(
     if of_chunks and format == "graphrag":
         raise UsageError(
             f"graphrag reads communities of entities, and hierarchy {kind.name} is over chunks: it is "
-            "exported with --format graphml or csv"
+            f"exported with --format graphml or csv{_instead(reader.manifest.hierarchies)}"
         )
     if not of_chunks and "entities" not in reader.manifest.tables:
         raise UsageError("this index has no graph: there are no entities and relationships to export")
@@ -91,6 +91,11 @@ def export(
             f"{' or '.join(more)}"
         )
     return Exported(format, out.url, reader.manifest.number, output.files, output.rows, notes)
+
+
+def _instead(hierarchies: Sequence[str]) -> str:
+    others = [name for name in hierarchies if name in HIERARCHIES and HIERARCHIES[name].of_graph]
+    return f"; --hierarchy {others[0]} exports that one" if others else ""
 
 
 def _as_first(reader: Reader, kind: HierarchyKind) -> Reader:

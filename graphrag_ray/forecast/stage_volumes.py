@@ -21,9 +21,9 @@ from graphrag_ray.graph.descriptions import JOINED_TEXTS, describe_spec
 from graphrag_ray.graph.summary_tree import goes_on
 from graphrag_ray.llm.request_sizes import PACK_TOKENS, TOKENS_PER_MESSAGE, text_size
 from graphrag_ray.reports.about_corpus import ENTITIES_TOKENS, TITLES_TOKENS, about_spec, is_to_be_told
-from graphrag_ray.reports.plan import HEADING_TOKENS
+from graphrag_ray.reports.plan import HEADING_TOKENS, NUMBER_TOKENS
 from graphrag_ray.reports.report_dialogue import report_spec
-from graphrag_ray.reports.summary_dialogue import context_tokens, summary_spec
+from graphrag_ray.reports.summary_dialogue import context_tokens, longest_record, summary_spec
 from graphrag_ray.settings.index_settings import Settings
 from graphrag_ray.settings.prompts import Prompt, reply_lengths
 
@@ -266,7 +266,8 @@ def summarising(basis: Basis) -> Volume:
     calls = prompt = 0.0
     levels = 0
     while goes_on(round(nodes), levels, options.max_levels):
-        fewer = max(1.0 + 1 / nodes, min(usual, FULL_SUMMARY * most / each))
+        each = min(each, longest_record(most + HEADING_TOKENS) + NUMBER_TOKENS)
+        fewer = min(usual, 1 + FULL_SUMMARY * (most // each - 1))
         prompt += nodes * each * IN_SEVERAL + nodes / fewer * const
         nodes, each, levels = nodes / fewer, reply + LINE_TOKENS, levels + 1
         calls += nodes
@@ -275,7 +276,8 @@ def summarising(basis: Basis) -> Volume:
 
 NODES_PER_SUMMARY = 6.0
 FULL_SUMMARY = 0.65
-"""How full a context of chunks is that are too long for so many, on average."""
+"""Of the others that find room beside a chunk, where they are too long for so many, how many are there on
+average."""
 IN_SEVERAL = 1.04
 """Clusters that a node is in, on average."""
 _MEASURED = "as on the podcasts and on Wikipedia's passages, measured"

@@ -188,12 +188,16 @@ def kind_of(word: str) -> str | None:
     return kind if kind in KINDS else None
 
 
+_OWN = tuple(own.word for kind in HIERARCHIES.values() if (own := SEARCHED[kind.reports]).word not in _ALSO)
+"""Words for the communities of a certain hierarchy."""
+
+
 def look_up(view: View, word: str, names: Sequence[str]) -> Record:
     """The record of a kind that is called so. Raises UsageError, saying what there is instead."""
     view, word = _of_hierarchy(view, word)
     kind = kind_of(word)
     if kind is None:
-        raise UsageError(f"there is no kind of record {word!r}; there are {', '.join(KINDS)}")
+        raise UsageError(f"there is no kind of record {word!r}; there are {', '.join([*KINDS, *_OWN])}")
     wanted = (1, 2) if kind == "relationship" else (1,)
     if len(names) not in wanted:
         two = " (or the names of its two entities)" if kind == "relationship" else ""

@@ -23,13 +23,16 @@ def hierarchy_of(there: Sequence[str], name: str | None = None) -> HierarchyKind
 
 
 def asked_hierarchy(given: Given, name: str | None = None, *, over: str = "") -> HierarchyKind:
-    """That of this name; None: that of the settings. over: the kind of record that it must be over, where the
-    method needs one.
+    """That of this name; None: that of the settings, else the first that is fit. over: the kind of record
+    that it must be over, where the method needs one.
 
     Raises UsageError where the snapshot does not have it, or it is over records of another kind.
     """
     there = given.settings.hierarchies
-    kind = hierarchy_of(there, name or given.settings.query.hierarchy)
+    name = name or given.settings.query.hierarchy
+    if name is None and over:
+        name = next((own for own in there if HIERARCHIES[own].over == over), None)
+    kind = hierarchy_of(there, name)
     if over and kind.over != over:
         fitting = [name for name in there if HIERARCHIES[name].over == over]
         if not fitting:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from graphrag_ray.base import records
 from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Dialogue
 from graphrag_ray.query.map_reduce import (
@@ -45,6 +46,19 @@ NO_NAMES = "it names nothing that the question is about; write the list alone, o
 _BULLET = re.compile(r"^(?:[-*•–—+>]|\(?\d{1,3}[.):])\s+")
 _MARKS = "\"'`*_“”„‘’«»「」[]"
 _LEFT_OUT = frozenset({"none", "n/a", "nothing", "null"})
+_IN_JSON = re.compile(r'"([^"\n]*)"(\s*:)?')
+_HEADING = re.compile(r"#|-{3,}")
+_RULE = re.compile(r"\s*\|[\s:|-]*\Z")
+_CELLS = re.compile(r"^\s*\|([^|\n]*)\|.*$")
+_TAG = re.compile(r"</?[a-zA-Z]{1,6}>")
+_LABEL = re.compile(r"^subjects?\s*:\s*(?=\S)", re.IGNORECASE)
+_NOTHING = re.compile(
+    r"[\W_]*(?:none|n/a|nothing|null)(?:\s+of (?:the|these) (?:records|data)\b|\s*(?:[^\w\s]|$))",
+    re.IGNORECASE,
+)
+_INSUFFICIENT = re.compile(
+    r"[\W_]*(?:answer\W+)?insufficient(?:\s+(?:data|information|evidence))?\s*(?:[^\w\s]|$)", re.IGNORECASE
+)
 _ENDS = (".", "?", "!", "…", "。", "？", "！", "؟")
 _ASKED = ("?", "？", "؟", ";")
 _COMMAS = re.compile(r"[,;，、؛،]")
@@ -72,11 +86,11 @@ def query_entities(question: str, spec: AnswerSpec, most: int) -> Dialogue[Query
     variables = {**variables_of(question, spec), "n_entities": str(most)}
     request = request_of(ENTITIES, variables, spec)
     reply: ChatReply = yield request
-    names = parse_names(reply.text, most)
+    names = parse_names(reply.text, most, question)
     if not names:
         request = correction_of(request, reply, ReplyProblem(NO_NAMES), spec)
         reply = yield request
-        names = parse_names(reply.text, most)
+        names = parse_names(reply.text, most, question)
     return QueryEntities(tuple(names), request, reply) if names else None
 
 
@@ -104,7 +118,7 @@ def entity_summary(
         reply = yield correction_of(request, reply, ReplyProblem("it is empty"), spec)
     if not (written := without_scores(reply.text)):
         raise DialogueFailed(f"{SUMMARY}: the reply is empty, also after a correction")
-    if _bare(written).casefold() in _LEFT_OUT:
+    if _NOTHING.match(_first_line(written)):
         return MapAnswer("", 0.0)
     text, references, dropped, truncated = resolved(written, reply, context.numbering)
     return MapAnswer(f"**{entity}** {text}" if text else "", SCORE, references, truncated, dropped)
@@ -112,23 +126,26 @@ def entity_summary(
 
 def is_insufficient(answer: str) -> bool:
     """Whether an answer says no more than that what was found does not suffice, in the prompt's word."""
-    return _bare(answer).casefold() == "insufficient"
+    return _INSUFFICIENT.match(_first_line(answer)) is not None
 
 
-def parse_names(reply: str, most: int) -> list[str]:
+def parse_names(reply: str, most: int, question: str = "") -> list[str]:
     """The first names of a reply, one a line, or with commas on its only line; none twice.
 
     Bullets, numbers and quotation marks are taken off, and explanations behind a colon. Headings and prose
-    are left out.
+    are left out. What stands in the question is a name as it stands there, with its commas and colons.
     """
-    lines = _lines(reply)
-    if len(lines) == 1:
+    asked = " ".join(question.split()).casefold()
+    if reply.strip()[:1] in ("{", "["):
+        reply = "\n".join(said for said, colon in _IN_JSON.findall(reply) if not colon)
+    lines = [_LABEL.sub("", line) for line in _lines(_without_tables(reply)) if not _HEADING.match(line)]
+    if len(lines) == 1 and _bare(lines[0]).casefold() not in asked:
         before, colon, after = lines[0].partition(": ")
-        named = _COMMAS.split(after if colon else before)
+        named = _parted(lines[0] if not colon or _as_asked(lines[0], len(before), asked) else after, asked)
         if len(named) > 1:
             is_prose = _ends_sentence(lines[0]) and any(len(n.split()) > MAX_SENTENCE_WORDS for n in named)
             lines = [] if is_prose else named
-    return _first(map(_name, lines), most)
+    return _first((_name(line, asked) for line in lines), most)
 
 
 def parse_questions(reply: str, most: int) -> list[str]:
@@ -136,19 +153,55 @@ def parse_questions(reply: str, most: int) -> list[str]:
     lines."""
     lines = [line.strip(_MARKS + " ") for line in _lines(reply)]
     lines = [line for line in lines if len(line) <= MAX_QUESTION_CHARACTERS and _has_letter(line)]
+    lines = [line for line in lines if not _NOTHING.match(line)]
     asked = [line for line in lines if line.endswith(_ASKED)]
     return _first(asked or [line for line in lines if not line.endswith(":")], most)
 
 
-def _name(line: str) -> str:
+def _without_tables(reply: str) -> str:
+    """The first column of tables in place of their rows, without headings and tags."""
+    lines = reply.splitlines()
+    rules = {at for at, line in enumerate(lines) if _RULE.match(line)}
+    kept = (line for at, line in enumerate(lines) if at not in rules and at + 1 not in rules)
+    return "\n".join(_TAG.sub("", _CELLS.sub(r"\1", line)) for line in kept)
+
+
+def _parted(line: str, asked: str) -> list[str]:
+    """At its commas, but for those that the question has, too."""
+    parts, start = [], 0
+    for comma in _COMMAS.finditer(line):
+        if not _as_asked(line, comma.start(), asked):
+            parts.append(line[start : comma.start()])
+            start = comma.end()
+    return [*parts, line[start:]]
+
+
+def _as_asked(line: str, at: int, asked: str) -> bool:
+    """Whether a mark stands between the same two words in the question."""
+    before, after = line[:at].split()[-1:], line[at + 1 :].split()[:1]
+    if not before or not after:
+        return False
+    gap = " " if line[at + 1 : at + 2].isspace() else ""
+    return f"{before[0]}{line[at]}{gap}{after[0]}".strip(_MARKS).casefold() in asked
+
+
+def _name(line: str, asked: str) -> str:
     """What a line names; "" where it is no name."""
+    whole = _bare(line)
+    if _has_letter(whole) and " ".join(line.strip(_MARKS + " ").split()).casefold() in asked:
+        return line.strip(_MARKS + " ")[:MAX_NAME_CHARACTERS]
     if line.rstrip(_MARKS + " ").endswith((":", "：")):
         return ""
-    name = _bare(line.partition(": ")[0])
+    before, colon, _ = line.partition(": ")
+    name = whole if colon and _as_asked(line, len(before), asked) else _bare(before)
     words = name.split()
     is_sentence = _ends_sentence(line) and len(words) > MAX_SENTENCE_WORDS
     is_long = len(words) > MAX_NAME_WORDS or len(name) > MAX_NAME_CHARACTERS
     return "" if is_sentence or is_long or name.casefold() in _LEFT_OUT or not _has_letter(name) else name
+
+
+def _first_line(text: str) -> str:
+    return records.strip_references(text).strip().partition("\n")[0]
 
 
 def _ends_sentence(line: str) -> bool:

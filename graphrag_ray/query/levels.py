@@ -144,7 +144,7 @@ class Levels:
 
     def _which(self) -> str:
         if not self.n_levels:
-            return "this index has no communities (its documents held no entities)"
+            return "this index has no communities"
         return "this index has " + ", ".join(f"C{k}" for k in range(self.n_levels))
 
 

@@ -32,6 +32,7 @@ class MethodKind:
     others      ways that read something else: hints where nothing was found
     option      what a question names to choose one of its modes, and the setting under `query`
     modes       in which it reads
+    by_replies  what it reads depends on what a model replies
     baseline    to compare others with, and no way to ask an index: `evaluate` alone offers it
     """
 
@@ -45,6 +46,7 @@ class MethodKind:
     others: tuple[str, ...] = ()
     option: tuple[str, str] = ("", "")
     modes: tuple[str, ...] = ()
+    by_replies: bool = False
     baseline: bool = False
 
 
@@ -81,6 +83,7 @@ METHODS: Mapping[str, MethodKind] = {
         graph=True,
         instead="local",
         others=("hybrid", "global"),
+        by_replies=True,
     ),
     "archrag": MethodKind(
         "archrag_search",
@@ -97,6 +100,7 @@ METHODS: Mapping[str, MethodKind] = {
         graph=True,
         instead="local",
         others=("hybrid", "global"),
+        by_replies=True,
     ),
     "trex": MethodKind(
         "trex_search",
@@ -122,9 +126,14 @@ METHODS: Mapping[str, MethodKind] = {
         others=("hybrid", "global"),
         option=("mode", "lightrag_mode"),
         modes=("local", "global", "hybrid", "mix"),
+        by_replies=True,
     ),
     "auto": MethodKind(
-        "auto_search", ("embed", "answer", "map", "reduce"), "what one of three reads", dynamic=True
+        "auto_search",
+        ("embed", "answer", "map", "reduce"),
+        "what one of three reads",
+        dynamic=True,
+        by_replies=True,
     ),
     "none": MethodKind("zero_shot", ("answer",), "nothing", baseline=True),
 }
@@ -168,7 +177,7 @@ def check(name: str, level: str | int | None, where: Sequence[str], baselines: b
         can = [n for n in OFFERED if not METHODS[n].instead]
         raise UsageError(
             f"{name} search cannot be restricted to some documents ({where[0][:MOST_TOLD]!r}): "
-            f"{_listed(can)} search can. Its reports are written from many documents; nearest to "
+            f"{_listed(can)} search can. What it reads is written from many documents; nearest to "
             f"it under the same conditions is {own.instead} search (--method {own.instead})"
         )
 

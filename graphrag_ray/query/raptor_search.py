@@ -29,24 +29,25 @@ def search(question: Question, given: Given) -> Method:
     query, k = given.settings.query, given.settings.query.raptor_k
     kinds = node_kinds(given, NAME)
     if query.traversal == "tree":
-        hits, budget = (yield from _descended(question.text, given)), query.context_tokens
+        hits, setting = (yield from _descended(question.text, given)), "context_tokens"
     else:
         lists = yield tuple(Search(kind, "vector", question.text, k) for kind in kinds)
         hits = [(kind, hit) for kind, own in zip(kinds, lists, strict=True) for hit in own]
-        budget = query.raptor_tokens
+        setting = "raptor_tokens"
     nearest = sorted(hits, key=lambda hit: -hit[1].score)
     first = nearest if query.traversal == "tree" else nearest[:k]
     known = yield from looked_up(
         {own: [hit.id for kind, hit in first if kind == own] for own in kinds}, given
     )
     records = [known[kind][hit.id] for kind, hit in first if hit.id in known[kind]]
-    what = yield from read(question.text, given, fill([Share(records)], budget, given.count))
+    context = fill([Share(records)], getattr(query, setting), given.count)
+    what = yield from read(question.text, given, context, setting)
     return (yield from answered(question.text, NAME, what))
 
 
 def _descended(text: str, given: Given) -> Generator[Any, Any, list[tuple[Kind, Hit]]]:
-    """The nearest of each level among the children of those above. A cluster without a summary stands aside
-    for its own children."""
+    """The nearest of each level among the children of those above. A cluster whose summary failed, or was not
+    embedded, stands aside for its own children."""
     tree, k = tree_of(given, NAME), given.settings.query.raptor_k
     found: list[tuple[Kind, Hit]] = []
     chunks: dict[str, None] = {}
@@ -56,11 +57,10 @@ def _descended(text: str, given: Given) -> Generator[Any, Any, list[tuple[Kind, 
         return [(tree.over, hit) for hit in hits]
     while clusters:
         by_report = {report_id(row["id"]): row for row in clusters}
-        written = yield Rows(tree.reports_table, ["id"], list(by_report))
-        there = set(written["id"].to_pylist())
-        hits = yield Search(tree.reports, "vector", text, k, sorted(there))
-        found += [(tree.reports, hit) for hit in hits]
-        chosen = [by_report[hit.id] for hit in hits if hit.id in by_report]
+        hits = yield Search(tree.reports, "vector", text, len(by_report), sorted(by_report))
+        found += [(tree.reports, hit) for hit in hits[:k]]
+        there = {hit.id for hit in hits}
+        chosen = [by_report[hit.id] for hit in hits[:k]]
         chosen += [row for id_, row in by_report.items() if id_ not in there]
         lowest = [row["id"] for row in chosen if not row["children"]]
         of_lowest = yield Rows(tree.communities, ["id", "text_unit_ids"], lowest)

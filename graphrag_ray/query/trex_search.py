@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from graphrag_ray.base.declarations import HierarchyKind
+from graphrag_ray.base.errors import UsageError
 from graphrag_ray.query.asked_hierarchy import asked_hierarchy
 from graphrag_ray.query.embedded import check_embedded
 from graphrag_ray.query.filling import Share, fill
@@ -46,7 +47,11 @@ def search(question: Question, given: Given) -> Method:
 
 
 def tree_of(given: Given, method: str) -> HierarchyKind:
-    """Raises UsageError where the index has no tree, or no embeddings of its nodes."""
+    """Raises UsageError where the index has no tree, or no embeddings of its nodes, or another hierarchy is
+    asked for."""
+    other = given.settings.query.hierarchy
+    if other not in (None, TREE):
+        raise UsageError(f"{method} search reads hierarchy {TREE}, and no other: it cannot read {other}")
     kind = asked_hierarchy(given, TREE)
     check_embedded(given, method, [kind.over, kind.reports])
     return kind

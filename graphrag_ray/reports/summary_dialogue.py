@@ -11,7 +11,7 @@ from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.graph.descriptions import whole_sentences
 from graphrag_ray.reports.plan import HEADING_TOKENS, NUMBER_TOKENS
-from graphrag_ray.reports.report_context import Context
+from graphrag_ray.reports.report_context import Context, fold
 from graphrag_ray.reports.report_dialogue import Report
 from graphrag_ray.reports.report_reply import ReplyProblem
 from graphrag_ray.settings.index_settings import Chunking, Settings, Tree
@@ -95,7 +95,10 @@ def summary(context: Context, spec: SummarySpec) -> Dialogue[Report]:
 def read_summary(reply: ChatReply) -> tuple[str, str]:
     """Title and text of a reply. Without a title of its own, the first words are one; of a reply that was cut
     off, the unfinished sentence goes."""
-    written = records.strip_references(reply.text).strip()
+    lines = [fold(line) for line in reply.text.splitlines() if not line.startswith("```")]
+    written = records.strip_references("\n".join(lines)).strip()
+    if not any(character.isalnum() for character in written):
+        return "", ""
     first, _, rest = written.partition("\n")
     title = _MARKED_END.sub("", _MARKED.sub("", " ".join(first.split())))
     text = _HEADED.sub("", rest.strip())

@@ -21,7 +21,7 @@ from graphrag_ray.cli.options import (
 )
 from graphrag_ray.cli.program import Command, root_option
 from graphrag_ray.cli.quick import spare_pandas
-from graphrag_ray.query.methods import stages
+from graphrag_ray.query.methods import check_modes, stages
 
 if TYPE_CHECKING:
     from graphrag_ray.asking.ask import Index
@@ -63,6 +63,7 @@ def chat(
     from graphrag_ray.cli.conversation import Conversation
     from graphrag_ray.store.snapshots import open_latest
 
+    check_modes(method, short)
     store = open_root(root, config, overrides)
 
     def reopen(number: int | None) -> Index:

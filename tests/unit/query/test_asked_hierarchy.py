@@ -44,4 +44,5 @@ def test_one_that_the_index_lacks_is_refused_with_how_to_add_it(given: Given):
 def test_one_over_other_records_is_refused_with_those_that_fit(given: Given):
     both = replace(given, settings=given.settings.with_hierarchies_of(["tree", "leiden"]))
     with pytest.raises(UsageError, match="'tree' is not over entity records; it has leiden"):
-        asked_hierarchy(both, over="entity")
+        asked_hierarchy(both, "tree", over="entity")
+    assert asked_hierarchy(both, over="entity").name == "leiden"

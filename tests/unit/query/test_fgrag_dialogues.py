@@ -19,6 +19,7 @@ from graphrag_ray.query.fgrag_dialogues import (
     entity_questions,
     entity_summary,
     fgrag_spec,
+    is_insufficient,
     parse_names,
     parse_questions,
     query_entities,
@@ -190,3 +191,56 @@ def test_a_response_type_of_a_word_asks_for_that_alone_or_for_insufficient():
     before, after = (m.content for m in spec.prompt.fill(dict.fromkeys(spec.prompt.placeholders, "x")))
     assert all("Insufficient" in part and "word" in part for part in (before, after))
     assert spec.response_type == "a single word or name"
+
+
+@pytest.mark.parametrize(
+    ("question", "reply", "names"),
+    [
+        ("Where was the director of Gaby: A True Story born?", "Gaby: A True Story", ["Gaby: A True Story"]),
+        (
+            "Where was the director of Gaby: A True Story born?",
+            "Gaby: A True Story\nDirector of Gaby: A True Story",
+            ["Gaby: A True Story", "Director of Gaby: A True Story"],
+        ),
+        ("Who was Maurice, Prince of Orange?", "Maurice, Prince Of Orange", ["Maurice, Prince Of Orange"]),
+        (
+            "Who Framed Roger Rabbit? is a film by whom?",
+            "Who Framed Roger Rabbit?",
+            ["Who Framed Roger Rabbit?"],
+        ),
+        ("Who is the mayor?", "## Subjects\n- Subject: Mayor\n- Subject: Town", ["Mayor", "Town"]),
+        ("Who is the mayor?", "mayor, town, election", ["mayor", "town", "election"]),
+        ("Who is the mayor?", '{"subjects": ["mayor", "town"]}', ["mayor", "town"]),
+        ("Who is the mayor?", "| subject |\n| --- |\n| mayor |\n| town |", ["mayor", "town"]),
+        ("Who is the mayor?", "-----Entities-----\n<b>mayor</b>", ["mayor"]),
+        ("Who is the mayor?", "Mayor: head of the town", ["Mayor"]),
+    ],
+)
+def test_names_with_marks_that_the_question_has_stay_whole(question, reply, names):
+    assert parse_names(reply, 8, question) == names
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Insufficient",
+        "**Insufficient.**",
+        "Insufficient [Data: Entities (1, 2)]",
+        "Insufficient data",
+        "Insufficient – the blood type is not known",
+        "Answer: Insufficient\n\nThe records do not say.",
+    ],
+)
+def test_insufficient_is_understood_with_what_models_put_around_it(text):
+    assert is_insufficient(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["Insufficiently paid workers struck.", "Insufficient rain fell in 2015.", "Mara"]
+)
+def test_an_answer_that_begins_alike_is_an_answer(text):
+    assert not is_insufficient(text)
+
+
+def test_no_questions_are_none():
+    assert parse_questions("NONE", 5) == [] and parse_questions("None.", 5) == []
