@@ -10,8 +10,9 @@ step at once.
 
 Where we differ: entities that a query entity names literally come first in its weak context, since their
 embeddings, of name and description, need not be the nearest; a summary may say that its records are beside
-the question, and is left out then; and where no query entity is found, the question as a whole is the only
-one, and its only question.
+the question, and is left out then; where no query entity is found, the question as a whole is the only one,
+and its only question (the authors' code adds it always); the expansion has two more bounds (`expansion.py`);
+and of its 150 descriptions a summary is shown the first that fit into `query.fgrag_tokens`.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ from graphrag_ray.reports.report_context import Context
 NAME = "fgrag"
 NEAREST = 20
 """Entities of the weak context, and of the strong one; as in the paper."""
-ADVICE = "Raise the budget, or lower query.fgrag_entities or query.context_tokens."
+ADVICE = "Raise the budget, or lower query.fgrag_entities or query.fgrag_tokens."
 
 
 def search(question: Question, given: Given) -> Method:
@@ -81,11 +82,6 @@ def search(question: Question, given: Given) -> Method:
     questions = yield from _questions(text, named, given, notes)
     contexts = yield from _contexts(names, given)
     said = yield from _summaries(text, names, questions, contexts, given)
-    left_out = sum(context.left_out for context in contexts)
-    if left_out:
-        notes.append(
-            f"{plural(left_out, 'record')} of those found did not fit into the context of a summary."
-        )
     what = yield from merged(text, given, said.contexts, said.answers, said.errors, ANSWER)
     if is_insufficient(what.reduced.text):
         what = replace(what, reduced=replace(what.reduced, found=False))
@@ -103,13 +99,13 @@ def _check(text: str, given: Given) -> None:
     names = max(reply_tokens(given, first), given.count(text))
     questions = max(reply_tokens(given, then), given.count(text))
     before = instructions(text, first, given.count) + reply_tokens(given, first) + MESSAGE_TOKENS
-    check_room(text, given, [last], beside=names + questions)
+    check_room(text, given, [last], beside=names + questions, setting="fgrag_tokens")
     check_room(text, given, [final])
     n = query.fgrag_entities
     most = asking(text, given, STAGE, first, 1, 0)
     most += asking(text, given, "reduce", final, 1, query.context_tokens)
     most += asking(text, given, STAGE, then, n, n * before + names)
-    most += asking(text, given, STAGE, last, n, n * (query.context_tokens + questions) + names)
+    most += asking(text, given, STAGE, last, n, n * (query.fgrag_tokens + questions) + names)
     refuse_beyond(most, query, ADVICE)
 
 
@@ -159,7 +155,9 @@ def _contexts(names: Sequence[str], given: Given) -> Generator[Any, Any, list[Co
         ids_of[kind].append(id_)
     known = yield from looked_up(ids_of, given)
     records = [[known[kind][id_] for kind, id_ in own if id_ in known[kind]] for own in reached]
-    return [fill([Share(own)], given.settings.query.context_tokens, given.count) for own in records]
+    # What does not fit is farthest from the name: it is just not among the nearest.
+    budget = given.settings.query.fgrag_tokens
+    return [replace(fill([Share(own)], budget, given.count), left_out=0) for own in records]
 
 
 def _weak(name: str, could_be: Mentions, near: Sequence[str], entities: Mapping[str, Row]) -> list[str]:

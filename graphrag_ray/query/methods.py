@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from graphrag_ray.base.errors import UsageError
 
@@ -141,6 +141,12 @@ METHODS: Mapping[str, MethodKind] = {
 
 MODES: Mapping[str, tuple[str, ...]] = {kind.option[0]: kind.modes for kind in METHODS.values() if kind.modes}
 """By what a question names to choose one."""
+
+if TYPE_CHECKING:
+    LightragMode: TypeAlias = str
+    Traversal: TypeAlias = str
+else:  # so that what is none of them is refused with all that are
+    LightragMode, Traversal = Literal[MODES["mode"]], Literal[MODES["traversal"]]
 
 OFFERED = tuple(name for name, kind in METHODS.items() if not kind.baseline)
 """Those by which an index can be asked."""

@@ -70,11 +70,9 @@ class QueryBody(KnownKeys):
     response_type: Annotated[str | None, Field(max_length=500)] = None
     dynamic: bool | None = None
     hierarchy: HierarchyName | None = None
-    traversal: Literal["collapsed", "tree"] | None = None
+    traversal: methods.Traversal | None = None
     map_protocol: Literal["answer", "points"] | None = None
-    mode: Annotated[
-        Literal["local", "global", "hybrid", "mix"] | None, Field(description="Of the method lightrag.")
-    ] = None
+    mode: Annotated[methods.LightragMode | None, Field(description="Of the method lightrag.")] = None
     budget_tokens: Annotated[int | None, Field(gt=0, description="At most the service's own.")] = None
     budget_usd: Annotated[float | None, Field(gt=0, description="At most the service's own.")] = None
     max_seconds: Annotated[float | None, Field(gt=0, description="At most the service's own.")] = None

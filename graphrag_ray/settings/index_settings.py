@@ -605,6 +605,8 @@ class Query(_Strict):
     fgrag_entities: Annotated[int, Field(ge=1, le=50)] = 8
     """fgrag: things that a question is about, of which each is looked up, at most. A question has up to two
     calls for each, and two more."""
+    fgrag_tokens: Annotated[int, Field(ge=256)] = 4_000
+    """fgrag: of entities and relationships that one summary is written from: some 150 short descriptions."""
     fgrag_questions: Annotated[int, Field(ge=1, le=50)] = 10
     """fgrag: questions that are written about each of them, at most."""
     neighbours: Annotated[int, Field(ge=0)] = 3
