@@ -2,8 +2,10 @@
 meaning; the first few answer the question in one call.
 
 Two lists, the nearest by cosine and the nearest by keywords (BM25), each over chunks and summaries alike, are
-fused. TREX does so by reciprocal ranks of equal weight. Ours are fused by score, as hybrid search fuses its
-lists: that loses less of what keywords alone find ("Trees of summaries" in benchmarks/RESULTS.md).
+fused. (TREX has one index; here chunks and summaries have one each, which counts its own words. To bring each
+to 0 to 1 by itself finds less.) TREX does so by reciprocal ranks of equal weight. Ours are fused by score, as
+hybrid search fuses its lists: that loses less of what keywords alone find ("Trees of summaries" in
+benchmarks/RESULTS.md).
 """
 
 from __future__ import annotations

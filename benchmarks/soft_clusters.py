@@ -1,0 +1,87 @@
+"""What less work costs in clusters of texts: UMAP or principal components, all mixtures or a ladder of them.
+
+    python benchmarks/soft_clusters.py --root ./index --nodes 2000
+
+Takes the embeddings of an index's first chunks. `all` fits every number of components, as RAPTOR's code does;
+`ladder` is ours. Prints CPU seconds, clusters, clusters that a chunk is in, the mean cosine of chunks to the
+mean of their cluster, and the Calinski-Harabasz index of the clusters that each chunk is nearest to. Asserts
+nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from graphrag_ray import open_index
+from graphrag_ray.graph import soft_clusters as module
+from graphrag_ray.graph.soft_clusters import Reduction, soft_clusters
+from graphrag_ray.graph.summary_tree import Clusters, main_clusters
+from graphrag_ray.search.vectors import unit
+
+WAYS: tuple[tuple[Reduction, str], ...] = (
+    ("umap", "all"),
+    ("umap", "ladder"),
+    ("pca", "all"),
+    ("pca", "ladder"),
+)
+NUMBER_TOKENS = 3
+
+
+def lowest_of_all(bic: Callable[[int], float], most: int) -> int:
+    return min(range(1, most + 1), key=lambda n: (bic(n), n))
+
+
+def row(
+    vectors: npt.NDArray[np.float32],
+    tokens: npt.NDArray[np.int64],
+    most: int,
+    reduction: Reduction,
+    fits: str,
+) -> str:
+    from sklearn.metrics import calinski_harabasz_score
+
+    ladder = module._lowest
+    module._lowest = lowest_of_all if fits == "all" else ladder
+    started = time.process_time()
+    try:
+        clusters = Clusters.of(soft_clusters(vectors, tokens, most, reduction))
+    finally:
+        module._lowest = ladder
+    seconds = time.process_time() - started
+    means = [unit(vectors[own].mean(axis=0, keepdims=True))[0] for own in clusters]
+    cosine = np.mean([(vectors[own] @ mean).mean() for own, mean in zip(clusters, means, strict=True)])
+    nearest = main_clusters(clusters, vectors)
+    each = len(clusters.member) / len(vectors)
+    score = calinski_harabasz_score(vectors, nearest)
+    figures = f"{seconds:.1f} | {len(clusters)} | {each:.2f} | {cosine:.3f} | {score:.2f}"
+    return f"| {reduction} | {fits} | {figures} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--root", required=True)
+    parser.add_argument("--nodes", type=int, default=2_000)
+    parser.add_argument("--tokens", type=int, default=3_436, help="Of a cluster, at most.")
+    args = parser.parse_args()
+    index = open_index(args.root)
+    sizes = dict(zip(*index.table("text_units", ["id", "n_tokens"]).to_pydict().values(), strict=True))
+    frame = index.frame("embeddings_text_unit")[: args.nodes]
+    vectors = unit(np.stack(frame["vector"].to_numpy()).astype(np.float32))
+    tokens = np.array([sizes[id_] + NUMBER_TOKENS for id_ in frame["id"]], dtype=np.int64)
+    soft_clusters(vectors[:60], tokens[:60], args.tokens)  # UMAP is compiled now
+    print(f"{args.root}: {len(vectors):,} chunks\n")
+    print("| reduced by | mixtures | CPU s | clusters | clusters a chunk | cosine | Calinski-Harabasz |")
+    print("| --- " * 7 + "|")
+    for reduction, fits in WAYS:
+        print(row(vectors, tokens, args.tokens, reduction, fits), flush=True)
+
+
+if __name__ == "__main__":
+    main()
