@@ -13,6 +13,7 @@ import pytest
 import toy_model
 from world import REJECTED, Command, World, chain, everything, model_options, prompt_of, rows_of
 
+from graphrag_ray import build_index
 from graphrag_ray.base.errors import SettingsError, UsageError
 from graphrag_ray.graph import soft_clusters
 from graphrag_ray.indexing.replay import keys_needed
@@ -78,6 +79,18 @@ def test_the_same_corpus_gives_the_same_tree_in_whatever_order_replies_come(worl
     world.forget()
     world.index(**settings())
     assert everything(world.open()) == first
+
+
+def test_ray_makes_the_same_tree(world: World, on_ray: None):
+    world.write(chain(60))
+    tables = []
+    for ray in (False, True):
+        world.forget()
+        build_index(
+            str(world.input), str(world.root), settings=world.settings(**settings() | SHORT), on_ray=ray
+        )
+        tables.append(everything(world.open()))
+    assert tables[0] == tables[1] and tables[0]["tree_summaries"]
 
 
 def test_umap_gives_the_same_tree_again_too(world: World):
