@@ -310,17 +310,13 @@ class _Chunks:
             for (name, types), values in zip(_LEVEL.items(), columns, strict=True):
                 arrays = {column: pa.array(values[column], type_) for column, type_ in types.items()}
                 tables[name].append(write_parts(run.store, name, [pa.table(arrays)]))
-        n_levels = len(so_far.levels)
-        numbers = [len(ids) for ids in so_far.ids]
-        level_of = np.repeat(np.arange(n_levels), numbers[::-1])
+        tree = SummaryTree([level.clusters for level in so_far.levels], so_far.main)
         reports: Spool[WrittenReport] = Spool()
-        community = 0
-        for height in reversed(range(n_levels)):
-            for cluster in range(numbers[height]):
-                if (report := so_far.written.get(so_far.first[height] + cluster)) is not None:
+        for ids, first, community in zip(so_far.ids, so_far.first, tree.first.tolist(), strict=True):
+            for cluster in range(len(ids)):
+                if (report := so_far.written.get(first + cluster)) is not None:
                     reports[community + cluster] = report
-            community += numbers[height]
-        parts = write_parts(run.store, "reports", report_tables(reports, level_of), max_rows=PART_ROWS)
+        parts = write_parts(run.store, "reports", report_tables(reports, tree.level), max_rows=PART_ROWS)
         tables["reports"] = [[part] for part in parts]
         tables["failures"] = [failures_of(run, asking.work, so_far.failed)]
         counts: dict[str, Any] = {"summaries": len(reports), "failed_summaries": len(so_far.failed)}
