@@ -7,10 +7,8 @@ update starts from it.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from tempfile import TemporaryFile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,9 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from pydantic import ValidationError
 
-from graphrag_ray.base.declarations import HIERARCHIES, HierarchyKind
+from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.ids import community_id
-from graphrag_ray.engine.work import Outcome, Row
 from graphrag_ray.graph.attributed import (
     ClusteredLevel,
     NodesOfLevel,
@@ -37,7 +34,6 @@ from graphrag_ray.graph.seeds import Past
 from graphrag_ray.graph.spectral import MOST_NODES
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Result, Run
-from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.indexing.stages.about_stage import tell_about
 from graphrag_ray.indexing.stages.communities_stage import (
     IntegerGraph,
@@ -48,14 +44,12 @@ from graphrag_ray.indexing.stages.communities_stage import (
     restored,
     saved,
 )
-from graphrag_ray.indexing.stages.embed_stage import embed_now
-from graphrag_ray.indexing.stages.embedded_texts import Texts, ids_of_reports
 from graphrag_ray.indexing.stages.graph_hierarchy import GraphHierarchy
+from graphrag_ray.indexing.stages.level_by_level import ReportsSoFar, in_a_file
 from graphrag_ray.indexing.stages.reports_stage import (
     PART_ROWS,
     ReportSource,
     ReportWork,
-    WrittenReport,
     failures_of,
     report_tables,
     settled,
@@ -72,7 +66,6 @@ FIRST, REST = "entity_clusters", "attributed"
 _LEVEL = ("level_edges", "level_clusters", "level_packed", "inner_nodes", "inner_communities")
 """Tables of a step, a group of parts a level: what was clustered, the cluster of each node, whether each
 cluster is packed, and how the clustering divided the nodes."""
-NOTHING_BELOW = "none of the reports that it is written from is there"
 _IN_FINISHED = ["id", "text_unit_ids"]
 """Columns that the tables of communities are made of."""
 
@@ -89,23 +82,6 @@ def build_attributed(run: Run, corpus: Result, graph: ExtractedGraph | None) -> 
     ids = _columns(run, rest, "community_ids", 0, ["id"])[0].tolist()
     counts = {name: rest.counts[name] for name in ("levels", "modularity")}
     return GraphHierarchy(KIND, layout, ids, rest, (about, rest), counts)
-
-
-@dataclass
-class _Levels:
-    """The levels so far, that of the entities first.
-
-    ids      of the clusters of each
-    written  reports by number of the cluster among those of all levels; first: of each level's first one
-    final    the next run has nothing to try again: all that could be embedded is
-    """
-
-    levels: list[ClusteredLevel] = field(default_factory=list)
-    ids: list[list[str]] = field(default_factory=list)
-    first: list[int] = field(default_factory=list)
-    written: Spool[WrittenReport] = field(default_factory=Spool)
-    failed: list[tuple[Row, Outcome[WrittenReport]]] = field(default_factory=list)
-    final: bool = True
 
 
 @dataclass(frozen=True)
@@ -172,28 +148,28 @@ class _Graph:
         asking = ReportWork.of(run, layout.blocks, 0.0)
 
         def compute() -> Result:
-            so_far = _Levels([_level(run, found, 0)])
+            levels, so_far = [_level(run, found, 0)], ReportsSoFar(KIND)
             keys, tokens, of_node = graph.node_keys, graph.node_tokens, np.arange(graph.n_nodes)
             vectors = self._vectors()
             all_keys: list[npt.NDArray[np.uint64]] = []
             while True:
-                level = so_far.levels[-1]
+                level = levels[-1]
                 of_node = level.cluster[of_node]
-                so_far.ids.append(_ids(len(so_far.levels) - 1, of_node, graph.node_keys))
-                self._write_level(asking, so_far, layout)
-                vectors = self._embed_level(so_far, vectors)
+                so_far.begin(_ids(len(levels) - 1, of_node, graph.node_keys))
+                self._write_level(asking, level, so_far, layout)
+                vectors = so_far.embed(run, REST, _grouped(level.cluster, len(so_far.ids[-1])), vectors)
                 keys = prefixes_of(pa.array(so_far.ids[-1], pa.string()))
                 tokens = np.bincount(level.cluster, tokens, len(level.packed)).astype(np.int64)
-                height = len(so_far.levels)
+                height = len(levels)
                 if height == options.max_levels:
                     break
                 past = _past(run, REST, height - 1)
                 above = self._clustered(NodesOfLevel(level.links, vectors, tokens, keys, *past))
                 if not goes_on(len(keys), len(above.packed), options):
                     break
-                so_far.levels.append(above)
+                levels.append(above)
                 all_keys.append(keys)
-            return self._stored(asking, so_far, all_keys)
+            return self._stored(asking, levels, so_far, all_keys)
 
         settings = run.settings
         depends_on = [found, *asking.depends_on, settings.reports, settings.embeddings]
@@ -226,25 +202,22 @@ class _Graph:
             found[at] = unit(column.flatten().to_numpy().reshape(len(table), -1))
         return np.zeros((self.integers.n_nodes, 1), np.float32) if found is None else found
 
-    def _write_level(self, asking: ReportWork, so_far: _Levels, layout: Layout) -> None:
+    def _write_level(
+        self, asking: ReportWork, level: ClusteredLevel, so_far: ReportsSoFar, layout: Layout
+    ) -> None:
         run, options = self.run, self.run.settings.reports
-        height, ids, level = len(so_far.levels) - 1, so_far.ids[-1], so_far.levels[-1]
+        height, ids = len(so_far.ids) - 1, so_far.ids[-1]
         lacking: list[int] = []
-        first = so_far.first[-1] + len(so_far.ids[-2]) if height else 0
-        place = np.arange(len(ids))
+        place = None
         if height:
-            below = so_far.first[-1]
-            children = _grouped(level.cluster, len(ids))
-            lower = (so_far.written.get(below + c) for c in range(len(level.cluster)))
-            tokens = [report.record_tokens if report else None for report in lower]
-
+            children, tokens = _grouped(level.cluster, len(ids)), so_far.record_tokens(height - 1)
             lacking = ReportsAlone(children, tokens, options.context_tokens).without
 
             def plan() -> ReportSource:
                 schedule = ReportsAlone(children, tokens, options.context_tokens)
-                known = (lambda c: so_far.written[below + c]), so_far.ids[-2]
+                below = so_far.below()
                 return ReportSource(
-                    schedule, lambda c: _called(height, ids[c]), ids, None, known, KIND.section
+                    schedule, lambda c: _called(height, ids[c]), ids, None, below, KIND.section
                 )
         else:
             _, (place,) = one_hierarchy(len(level.cluster), [level.cluster], [level.packed])
@@ -258,41 +231,25 @@ class _Graph:
                 )
                 return ReportSource(schedule, lambda c: _called(0, by_community[c]), by_community)
 
-        source = settled(run, asking.work, plan)
-        for cluster in range(len(ids)):
-            if (report := source.written.get(int(place[cluster]))) is not None:
-                so_far.written[first + cluster] = report
-        so_far.first.append(first)
-        so_far.failed += sorted(source.failed, key=lambda f: f[0]["community"])
-        nothing: Outcome[WrittenReport] = Outcome("", "failed", error=NOTHING_BELOW)
-        so_far.failed += [({"called": _called(height, ids[c])}, nothing) for c in lacking]
+        so_far.take(settled(run, asking.work, plan), lambda c: _called(height, ids[c]), lacking, place)
 
-    def _embed_level(self, so_far: _Levels, below: Vectors) -> Vectors:
-        """[clusters, dimensions] of their reports, as these are found by search."""
-        ids, level, first = so_far.ids[-1], so_far.levels[-1], so_far.first[-1]
-        own: Spool[WrittenReport] = Spool()
-        for c in range(len(ids)):
-            if (report := so_far.written.get(first + c)) is not None:
-                own[c] = report
-        vectors, final = embed_reports(
-            self.run, REST, KIND, own, ids, _grouped(level.cluster, len(ids)), below
-        )
-        so_far.final &= final
-        return vectors
-
-    def _stored(self, asking: ReportWork, so_far: _Levels, keys: Sequence[npt.NDArray[np.uint64]]) -> Result:
+    def _stored(
+        self,
+        asking: ReportWork,
+        levels: Sequence[ClusteredLevel],
+        so_far: ReportsSoFar,
+        keys: Sequence[npt.NDArray[np.uint64]],
+    ) -> Result:
         run, graph = self.run, self.integers
-        clusters, packed = [x.cluster for x in so_far.levels], [x.packed for x in so_far.levels]
+        clusters, packed = [x.cluster for x in levels], [x.packed for x in levels]
         hierarchy, places = one_hierarchy(graph.n_nodes, clusters, packed)
         ids = [""] * hierarchy.n_communities
-        reports: Spool[WrittenReport] = Spool()
-        for of_level, place, first in zip(so_far.ids, places, so_far.first, strict=True):
+        for of_level, place in zip(so_far.ids, places, strict=True):
             for cluster, community in enumerate(place.tolist()):
                 ids[community] = of_level[cluster]
-                if (report := so_far.written.get(first + cluster)) is not None:
-                    reports[community] = report
+        reports = so_far.by_community(places)
         order, community = edge_order(hierarchy, graph.source, graph.target)
-        tables = _kept(run, so_far.levels[1:], keys) | saved(run, hierarchy)
+        tables = _kept(run, levels[1:], keys) | saved(run, hierarchy)
         for kind, rows in (("entities", hierarchy.order), ("relationships", order)):
             tables[f"block_{kind}"] = lay_out(
                 run, kind, self.groups[kind], rows, graph.n_rows[kind], REST, _IN_FINISHED
@@ -311,55 +268,9 @@ class _Graph:
             "modularity": round(modularity(of_entity, edges), 4),
             "reports": len(reports),
             "failed_reports": len(so_far.failed),
-            "neighbours": [level.neighbours for level in so_far.levels[1:]],
+            "neighbours": [level.neighbours for level in levels[1:]],
         }
-        retried = any(outcome.status == "retry" for _, outcome in so_far.failed)
-        return Result(tables, counts, so_far.final and not retried)
-
-
-def embed_reports(
-    run: Run,
-    step: str,
-    kind: HierarchyKind,
-    written: Spool[WrittenReport],
-    ids: list[str],
-    members: Iterable[Ints],
-    below: Vectors,
-) -> tuple[Vectors, bool]:
-    """[clusters, dimensions] of the reports of one level, in the middle of a step, of length 1, and whether
-    the next run has nothing to try again; where there is none, the mean of the members.
-
-    written: by cluster; ids: of the clusters; members: of each, rows of `below`
-    """
-    # In parts, as later stages find them: all workers embed.
-    tables = report_tables(written, np.zeros(len(ids), np.int64))
-    parts = write_parts(run.store, "level_reports", tables, max_rows=PART_ROWS)
-    report_ids = ids_of_reports(ids)
-    texts = [Texts(kind.reports, [part], report_ids=report_ids) for part in parts]
-    order = np.argsort(keys := prefixes_of(report_ids))
-    vectors = np.zeros((len(ids), below.shape[1]), np.float32)
-    embedded, final = embed_now(run, step, texts)
-    for part in embedded:
-        table = read_part(run.store, part)
-        column = table["vector"].combine_chunks()
-        if column.type.list_size == vectors.shape[1]:
-            at = order[np.searchsorted(keys[order], prefixes_of(table["id"]))]
-            vectors[at] = column.flatten().to_numpy().reshape(len(table), -1)
-    for cluster, own in enumerate(members):
-        if not vectors[cluster].any():
-            vectors[cluster] = below[own].sum(axis=0)
-    return unit(vectors), final
-
-
-def in_a_file(shape: tuple[int, int]) -> Vectors:
-    """Zeros. Raises OSError where the disk has no room: later, in mapped memory, that would be a crash."""
-    n_bytes = shape[0] * shape[1] * np.dtype(np.float32).itemsize
-    with TemporaryFile() as file:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, n_bytes)
-        else:
-            file.truncate(n_bytes)
-        return np.memmap(file, np.float32, "r+", shape=shape)
+        return Result(tables, counts, so_far.nothing_to_retry)
 
 
 def _called(height: int, id_: str) -> str:

@@ -22,7 +22,6 @@ from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.ids import community_id
 from graphrag_ray.engine.executor import Tables
-from graphrag_ray.engine.work import Outcome, Row
 from graphrag_ray.graph.halving import Vectors
 from graphrag_ray.graph.integer_arrays import Ints
 from graphrag_ray.graph.soft_clusters import Reduction, soft_clusters
@@ -43,8 +42,6 @@ from graphrag_ray.graph.summary_tree import (
 )
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Result, Run
-from graphrag_ray.indexing.spool import Spool
-from graphrag_ray.indexing.stages.attributed_stage import NOTHING_BELOW, embed_reports, in_a_file
 from graphrag_ray.indexing.stages.communities_stage import lay_out
 from graphrag_ray.indexing.stages.embed_stage import embed_chunks
 from graphrag_ray.indexing.stages.graph_hierarchy import (
@@ -53,11 +50,11 @@ from graphrag_ray.indexing.stages.graph_hierarchy import (
     in_batches,
     numbered_by_level,
 )
+from graphrag_ray.indexing.stages.level_by_level import ReportsSoFar, in_a_file
 from graphrag_ray.indexing.stages.reports_stage import (
     PART_ROWS,
     ReportSource,
     ReportWork,
-    WrittenReport,
     failures_of,
     report_tables,
     settled,
@@ -138,23 +135,13 @@ def build_tree(run: Run, corpus: Result, graph: ExtractedGraph | None) -> TreeHi
 
 
 @dataclass
-class _Levels:
-    """The levels so far, that of the chunks first.
-
-    keys     of the nodes of each; main: see `main_clusters`
-    ids      of the clusters of each
-    written  summaries by number of the cluster among those of all levels; first: of each level's first one
-    final    the next run has nothing to try again: all that could be embedded is
-    """
+class _Levels(ReportsSoFar):
+    """levels: the levels so far, that of the chunks first; keys: of the nodes of each; main: see
+    `main_clusters`"""
 
     levels: list[TreeLevel] = field(default_factory=list)
     keys: list[Keys] = field(default_factory=list)
     main: list[Ints] = field(default_factory=list)
-    ids: list[list[str]] = field(default_factory=list)
-    first: list[int] = field(default_factory=list)
-    written: Spool[WrittenReport] = field(default_factory=Spool)
-    failed: list[tuple[Row, Outcome[WrittenReport]]] = field(default_factory=list)
-    final: bool = True
 
 
 @dataclass(frozen=True)
@@ -172,7 +159,7 @@ class _Chunks:
         asking = ReportWork.of_summaries(run, {}, budget)
 
         def compute() -> Result:
-            so_far = _Levels()
+            so_far = _Levels(KIND)
             keys, vectors = self._nodes()
             tokens = self._chunk_tokens(asking)
             named = keys  # as the ids of what stands there, where `keys` stay
@@ -184,12 +171,9 @@ class _Chunks:
                 so_far.keys.append(keys)
                 so_far.main.append(main_clusters(level.clusters, vectors))
                 height = len(so_far.levels) - 1
-                so_far.ids.append([community_id(KIND.name, height, named[own]) for own in level.clusters])
+                so_far.begin([community_id(KIND.name, height, named[own]) for own in level.clusters])
                 tokens = self._write_level(so_far, tokens, budget)
-                vectors, final = embed_reports(
-                    run, STEP, KIND, _of_level(so_far), so_far.ids[-1], level.clusters, vectors
-                )
-                so_far.final &= final
+                vectors = so_far.embed(run, STEP, level.clusters, vectors)
                 keys, named = level.born, prefixes_of(pa.array(so_far.ids[-1], pa.string()))
             return self._stored(asking, so_far)
 
@@ -260,12 +244,10 @@ class _Chunks:
         tokens: of the nodes."""
         run, ids, clusters = self.run, so_far.ids[-1], so_far.levels[-1].clusters
         height = len(so_far.levels) - 1
-        first = so_far.first[-1] + len(so_far.ids[-2]) if height else 0
         blocks: dict[str, list[list[Part]]] = {}
         below = places = None
         if height:
-            below_first, below_ids = so_far.first[-1], so_far.ids[-2]
-            below = (lambda c: so_far.written[below_first + c]), below_ids
+            below = so_far.below()
         else:
             order = np.argsort(so_far.main[0], kind="stable")
             groups_of = self.corpus.tables["text_units"]
@@ -284,16 +266,8 @@ class _Chunks:
             return ReportSource(schedule, lambda c: _called(height, ids[c]), ids, None, below, KIND.section)
 
         source = settled(run, ReportWork.of_summaries(run, blocks, budget).work, plan)
-        lengths = np.zeros(len(ids), dtype=np.int64)
-        for cluster in source.written.numbers():
-            report = source.written[cluster]
-            so_far.written[first + cluster] = report
-            lengths[cluster] = report.record_tokens
-        so_far.first.append(first)
-        so_far.failed += sorted(source.failed, key=lambda f: f[0]["community"])
-        nothing: Outcome[WrittenReport] = Outcome("", "failed", error=NOTHING_BELOW)
-        so_far.failed += [({"called": _called(height, ids[c])}, nothing) for c in planned().without]
-        return lengths
+        so_far.take(source, lambda c: _called(height, ids[c]), planned().without)
+        return np.array([n or 0 for n in so_far.record_tokens(height)], dtype=np.int64)
 
     def _stored(self, asking: ReportWork, so_far: _Levels) -> Result:
         run = self.run
@@ -311,18 +285,14 @@ class _Chunks:
                 arrays = {column: pa.array(values[column], type_) for column, type_ in types.items()}
                 tables[name].append(write_parts(run.store, name, [pa.table(arrays)]))
         tree = SummaryTree([level.clusters for level in so_far.levels], so_far.main)
-        reports: Spool[WrittenReport] = Spool()
-        for ids, first, community in zip(so_far.ids, so_far.first, tree.first.tolist(), strict=True):
-            for cluster in range(len(ids)):
-                if (report := so_far.written.get(first + cluster)) is not None:
-                    reports[community + cluster] = report
+        places = zip(tree.first.tolist(), tree.levels, strict=True)
+        reports = so_far.by_community(first + np.arange(len(clusters)) for first, clusters in places)
         parts = write_parts(run.store, "reports", report_tables(reports, tree.level), max_rows=PART_ROWS)
         tables["reports"] = [[part] for part in parts]
         tables["failures"] = [failures_of(run, asking.work, so_far.failed)]
         counts: dict[str, Any] = {"summaries": len(reports), "failed_summaries": len(so_far.failed)}
         counts["usual"] = [round(level.usual, 3) for level in so_far.levels]
-        retried = any(outcome.status == "retry" for _, outcome in so_far.failed)
-        return Result(tables, counts, so_far.final and not retried)
+        return Result(tables, counts, so_far.nothing_to_retry)
 
 
 @dataclass(frozen=True)
@@ -375,14 +345,6 @@ def _count(count: Count, store: Store, x: tuple[int, Part]) -> Iterator[pa.Table
     rows = read_part(store, part, ["id", "text", "header"]).to_pylist()
     tokens = [record_tokens(source(row["id"], row["text"], row["header"]), count) for row in rows]
     yield pa.table([pa.array([at] * len(rows), pa.int64()), pa.array(tokens, pa.int64())], schema=_COUNTED)
-
-
-def _of_level(so_far: _Levels) -> Spool[WrittenReport]:
-    own: Spool[WrittenReport] = Spool()
-    for c in range(len(so_far.ids[-1])):
-        if (report := so_far.written.get(so_far.first[-1] + c)) is not None:
-            own[c] = report
-    return own
 
 
 def _called(height: int, id_: str) -> str:
