@@ -44,10 +44,9 @@ def ways(index: Index) -> list[Asked]:
         found += [Asked("global C0, points", "global", "C0", (("map_protocol", "points"),))]
     for name in OFFERED:
         kind = METHODS[name]
-        in_tree = name in ("trex", "raptor")
         if name == "global" or (kind.graph and not index.settings.has_graph):
             continue
-        if in_tree and "tree" not in index.settings.hierarchies:
+        if kind.hierarchy not in ("", *index.settings.hierarchies):
             continue
         setting = kind.option[1]
         found += [Asked(f"{name}, {mode}", name, None, ((setting, mode),)) for mode in kind.modes]

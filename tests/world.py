@@ -25,6 +25,7 @@ from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.indexing.index import Indexed, index
+from graphrag_ray.query.methods import METHODS, OFFERED
 from graphrag_ray.settings.index_settings import Settings
 from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store import blobs, snapshots
@@ -184,6 +185,10 @@ def know(endpoint: Endpoint, *models: str, **more: Any) -> None:
     at = {"endpoints": [{"base_url": endpoint.base_url, "api_key_env": None, **more}]}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump({"models": dict.fromkeys(models, at)}))
+
+
+WITHOUT_A_TREE = tuple(name for name in OFFERED if not METHODS[name].hierarchy)
+"""Ways of answering that an index with Leiden's communities alone can be asked in."""
 
 
 def chain(n: int) -> dict[str, str]:

@@ -28,6 +28,7 @@ class MethodKind:
     levels      it reads reports of a level
     dynamic     it may select reports by rating them, where the settings say so
     graph       it needs entities
+    hierarchy   it needs this one
     instead     what answers most alike, where conditions on documents cannot restrict this one
     others      ways that read something else: hints where nothing was found
     option      what a question names to choose one of its modes, and the setting under `query`
@@ -42,6 +43,7 @@ class MethodKind:
     levels: bool = False
     dynamic: bool = False
     graph: bool = False
+    hierarchy: str = ""
     instead: str = ""
     others: tuple[str, ...] = ()
     option: tuple[str, str] = ("", "")
@@ -106,6 +108,7 @@ METHODS: Mapping[str, MethodKind] = {
         "trex_search",
         ("embed", "answer"),
         "passages and summaries, by words and meaning",
+        hierarchy="tree",
         instead="hybrid",
         others=("hybrid", "global"),
     ),
@@ -113,6 +116,7 @@ METHODS: Mapping[str, MethodKind] = {
         "raptor_search",
         ("embed", "answer"),
         "passages and summaries, by meaning",
+        hierarchy="tree",
         instead="vector",
         others=("trex", "hybrid"),
         option=("traversal", "traversal"),

@@ -21,7 +21,7 @@ import pytest
 import ray.cloudpickle as cloudpickle
 import toy_model
 from endpoint import BROKEN, WRONG_KEY, Answer, Drop
-from world import REJECTED, Command, World, model_options, prompt_of
+from world import REJECTED, WITHOUT_A_TREE, Command, World, model_options, prompt_of
 
 from graphrag_ray.asking import batch
 from graphrag_ray.asking.ask import Index
@@ -29,7 +29,6 @@ from graphrag_ray.asking.batch import answer_batch
 from graphrag_ray.asking.question_sweep import Batch
 from graphrag_ray.base.errors import BudgetSpent, LevelNotFound, TooManyFailures, UsageError
 from graphrag_ray.engine.feed import Feed
-from graphrag_ray.query import methods
 from graphrag_ray.store import locks
 from graphrag_ray.store.files import Store
 
@@ -64,7 +63,7 @@ def about(*names: str) -> list[str]:
 # what a batch answers
 
 
-@pytest.mark.parametrize("method", methods.OFFERED)
+@pytest.mark.parametrize("method", WITHOUT_A_TREE)
 def test_every_method_answers_in_a_batch_as_it_answers_alone(town: World, method: str):
     done = ask(town, *about("DAVE", "HEIDI"), method=method)
     assert (done.questions, done.failed) == (2, 0)
@@ -110,7 +109,7 @@ def test_an_answer_that_is_there_is_written_whatever_fails_beside_it(
     assert "DAVE" in row["text"] and "Short numbers cannot be shown: internal error" in row["notes"][-1]
 
 
-@pytest.mark.parametrize("method", methods.OFFERED)
+@pytest.mark.parametrize("method", WITHOUT_A_TREE)
 def test_what_a_batch_asks_can_travel_to_a_worker(town: World, method: str, monkeypatch: pytest.MonkeyPatch):
     take = Feed.take
 

@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 import toy_model
 from endpoint import BROKEN, Answer, Response
-from world import REJECTED, Command, World, model_options, prompt_of
+from world import REJECTED, WITHOUT_A_TREE, Command, World, model_options, prompt_of
 
 from graphrag_ray import open_index
 from graphrag_ray.asking import batch
 from graphrag_ray.asking.ask import Index
 from graphrag_ray.asking.batch import answer_batch
 from graphrag_ray.base.errors import LockHeld, StoreError
-from graphrag_ray.query import methods
 from graphrag_ray.store import locks
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.local_files import LocalFiles
@@ -39,7 +38,7 @@ def opened(world: World, cache: Path, **changes: object) -> Index:
     return open_index(str(world.root), settings=settings, cache=str(cache))
 
 
-@pytest.mark.parametrize("method", methods.OFFERED)
+@pytest.mark.parametrize("method", WITHOUT_A_TREE)
 def test_a_question_that_was_asked_before_is_free_and_says_so(town: World, cache: Path, method: str):
     first = opened(town, cache).ask(ABOUT_DAVE, method=method)
     asked = town.asked()

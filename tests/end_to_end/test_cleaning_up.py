@@ -21,7 +21,7 @@ from endpoint import Endpoint
 from examples import fewer
 from hypothesis import given
 from hypothesis import strategies as st
-from world import REJECTED, TOWN, Command, World, everything, prompt_of
+from world import REJECTED, TOWN, WITHOUT_A_TREE, Command, World, everything, prompt_of
 
 from graphrag_ray import open_index
 from graphrag_ray.base.errors import (
@@ -34,7 +34,6 @@ from graphrag_ray.base.errors import (
     UsageError,
 )
 from graphrag_ray.indexing.purge import collect
-from graphrag_ray.query import methods
 from graphrag_ray.store import locks, snapshots, trim
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.gc import Options
@@ -241,7 +240,7 @@ def test_no_trace_of_a_purged_document_is_left_and_nothing_else_is_lost(town: Wo
     assert not town.index().committed and len(town.endpoint.requests) == asked
 
 
-@pytest.mark.parametrize("method", methods.OFFERED)
+@pytest.mark.parametrize("method", WITHOUT_A_TREE)
 def test_nobody_who_has_a_snapshot_open_is_told_of_a_document_that_was_purged(town: World, method: str):
     # The toy model answers global search with titles of reports: three names, and MARKER is none of them.
     name = "BOB" if method == "global" else MARKER

@@ -22,6 +22,8 @@ from graphrag_ray.store.parts import Part, read_part
 from graphrag_ray.store.snapshots import Manifest
 
 DEEP = {
+    "hierarchies": ("leiden", "tree"),
+    "tree": {"reduction": "pca"},
     "communities": {"max_size": 3, "small_component": 1},
     "claims": {"enabled": True},
     "chunking": {"size": 12, "overlap": 4, "min_new_tokens": 2},

@@ -13,7 +13,7 @@ import pytest
 import toy_model
 from world import REJECTED, Command, World, chain, everything, model_options, prompt_of, rows_of
 
-from graphrag_ray import build_index
+from graphrag_ray import build_index, open_index
 from graphrag_ray.base.errors import SettingsError, UsageError
 from graphrag_ray.graph import soft_clusters
 from graphrag_ray.indexing.replay import keys_needed
@@ -225,6 +225,15 @@ def test_one_call_reads_chunks_and_summaries(known: World, method: str, query: d
     assert answer.found and known.prompts(asked) == {"answer": 1}
     assert {r.section for context in answer.contexts for r in context.records} <= {"Sources", "Summaries"}
     assert {r.section for r in answer.references} <= {"Sources", "Summaries"}
+
+
+@pytest.mark.parametrize("method", ["trex", "raptor"])
+def test_asked_again_or_in_a_batch_it_answers_the_same_for_nothing(known: World, method: str, tmp_path: Path):
+    opened = open_index(str(known.root), settings=known.settings(), cache=str(tmp_path / "cache"))
+    first, asked = opened.ask("What about AAX ?", method=method), known.asked()
+    again = opened.ask("What about AAX ?", method=method)
+    (row,) = opened.ask_all(["What about AAX ?"], method=method)
+    assert again.text == first.text == row["text"] and known.asked() == asked
 
 
 def test_trex_reads_as_many_as_the_settings_say(known: World):
