@@ -22,8 +22,6 @@ from graphrag_ray.store.parts import Part, read_part
 from graphrag_ray.store.snapshots import Manifest
 
 DEEP = {
-    "hierarchies": ("leiden", "tree"),
-    "tree": {"reduction": "pca"},
     "communities": {"max_size": 3, "small_component": 1},
     "claims": {"enabled": True},
     "chunking": {"size": 12, "overlap": 4, "min_new_tokens": 2},
@@ -232,7 +230,11 @@ def test_verify_finds_what_a_large_index_would_not_show(
 
 DAMAGED_JOURNALS = [
     *(("extract", spoil) for spoil in DAMAGES),
-    *((dialogue, DAMAGES[i % 4]) for i, dialogue in enumerate(JOURNALS) if dialogue != "extract"),
+    *(
+        (dialogue, DAMAGES[i % 4])
+        for i, dialogue in enumerate(JOURNALS)
+        if dialogue not in ("extract", "summary")  # there is no tree
+    ),
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from graphrag_ray.base.errors import SettingsError, UsageError
 from graphrag_ray.graph import soft_clusters
 from graphrag_ray.indexing.replay import keys_needed
 from graphrag_ray.indexing.stages import tree_stage
+from graphrag_ray.store.parts import read_part
 from graphrag_ray.store.snapshots import load
 
 SHORT = {"chunking": {"size": 40, "overlap": 0}}
@@ -186,6 +188,22 @@ def test_a_summary_that_fails_is_one_failure_and_the_level_above_is_written_with
     assert len(failed) == len(missing) > 0
     assert all(row["item"].startswith("summary ") for row in failed)
     assert world.open(query={"traversal": "tree"}).ask("What about AAX ?", method="raptor").found
+
+
+def test_tables_that_are_lost_are_made_from_the_journal_and_its_lost_part_is_asked_again(known: World):
+    tables, asked = everything(known.open()), known.asked()
+    for folder in ("tables", "snapshots"):
+        shutil.rmtree(known.root / folder)
+    known.index()
+    assert everything(known.open()) == tables and known.asked() == asked
+    parts = {info.path: info.bytes for info in known.store.list("work/summary")}
+    lost = max(parts, key=lambda path: parts[path])
+    held = read_part(known.store, lost, ["kind"])["kind"].to_pylist().count("turn")
+    (known.root / lost).write_bytes(b"")
+    for folder in ("tables", "snapshots"):
+        shutil.rmtree(known.root / folder)
+    known.index()
+    assert everything(known.open()) == tables and known.asked() == asked + held
 
 
 def test_prose_instead_of_a_title_is_a_summary_too(world: World):
