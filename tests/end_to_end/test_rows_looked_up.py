@@ -22,7 +22,8 @@ STRANGERS = ["", "no id", "0" * 32, "Ä" * 32, "F" * 32]
 @pytest.fixture
 def reader(world: World) -> Reader:
     world.write(TOWN)
-    world.index(claims={"enabled": True}, hierarchies=("leiden", "attributed"))
+    tree = {"reduction": "pca"}
+    world.index(claims={"enabled": True}, hierarchies=("leiden", "attributed", "tree"), tree=tree)
     return world.open().reader
 
 

@@ -54,7 +54,8 @@ def test_one_description_passes_through_and_several_are_summarised(world: World,
 
 
 def test_every_table_has_its_schema(world: World, built: Built):
-    world.take(built(TOWN, claims={"enabled": True}, hierarchies=("leiden", "attributed")))
+    all_of_them = {"hierarchies": ("leiden", "attributed", "tree"), "tree": {"reduction": "pca"}}
+    world.take(built(TOWN, claims={"enabled": True}, **all_of_them))
     opened = world.open()
     for name, schema in TABLES.items():
         table = opened.table(name)
