@@ -141,7 +141,8 @@ def test_what_a_method_cannot_do_is_refused(town: World):
     opened = town.open()
     with pytest.raises(
         UsageError,
-        match=r"global search cannot be restricted .*'path~\*'\): text, local, vector, hybrid and auto "
+        match=r"global search cannot be restricted .*'path~\*'\): text, local, vector, hybrid, "
+        r"lightrag and auto "
         r"search can\. .*--method text",
     ):
         opened.ask("What?", where=["path~*"])

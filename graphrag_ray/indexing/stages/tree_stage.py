@@ -72,8 +72,9 @@ from graphrag_ray.store.parts import Part, read_part, read_table, write_parts
 
 KIND = HIERARCHIES["tree"]
 STEP = "tree"
-_COUNTED = pa.schema([("at", pa.int64()), ("tokens", pa.int64())])
-_GROUP = pa.schema([("at", pa.int64()), ("cluster", pa.int64()), ("member", pa.int64())])
+_COUNTED = pa.schema([("at", pa.int64()), ("tokens", pa.list_(pa.int64()))])
+_GROUP = pa.schema([("at", pa.int64()), ("members", pa.list_(pa.int64()))])
+"""A row for each cluster, since tables come in pieces of some rows."""
 _LEVEL = {
     "tree_nodes": {"key": pa.uint64()},
     "tree_members": {"cluster": pa.int64(), "member": pa.int64()},
@@ -165,6 +166,8 @@ class _Chunks:
             named = keys  # as the ids of what stands there, where `keys` stay
             while goes_on(len(keys), len(so_far.levels), options.max_levels):
                 level = self._clustered(len(so_far.levels), keys, tokens, vectors, budget)
+                there = np.bincount(level.clusters.member, minlength=len(keys))
+                assert len(there) == len(keys) and there.all(), "every node is in a cluster"
                 if len(level.clusters) >= len(keys) > 1:
                     break  # one more level would say the same again
                 so_far.levels.append(level)
@@ -203,7 +206,7 @@ class _Chunks:
         counted: list[Any] = [np.zeros(0, np.int64)] * len(parts)
         work = partial(_count, asking.budget.count)
         for table in self.run.executor.stream(STEP, work, list(enumerate(parts))):
-            counted[table["at"][0].as_py()] = table["tokens"].to_numpy()
+            counted[table["at"][0].as_py()] = table["tokens"].combine_chunks().flatten().to_numpy()
         return np.concatenate([np.zeros(0, np.int64), *counted])
 
     def _clustered(self, height: int, keys: Keys, tokens: Ints, vectors: Vectors, budget: int) -> TreeLevel:
@@ -232,11 +235,8 @@ class _Chunks:
         found: list[list[Ints]] = [[] for _ in whole]
         work = partial(_divide, most, self.run.settings.tree.reduction)
         for table in self.run.executor.stream(STEP, work, inputs):
-            at, cluster, member = (table[name].to_numpy() for name in _GROUP.names)
-            for group in np.unique(at).tolist():
-                own = at == group
-                bounds = np.flatnonzero(np.diff(cluster[own])) + 1
-                found[group] = [whole[group][rows] for rows in np.split(member[own], bounds)]
+            for row in table.to_pylist():
+                found[row["at"]].append(whole[row["at"]][np.array(row["members"], dtype=np.int64)])
         return found
 
     def _write_level(self, so_far: _Levels, tokens: Ints, budget: int) -> Ints:
@@ -335,16 +335,16 @@ def _divide(
 ) -> Iterator[pa.Table]:
     own, tokens, vectors = x
     for group, rows in own:
-        clusters = Clusters.of(soft_clusters(vectors[rows], tokens[rows], most, reduction))
-        at = np.full(len(clusters.member), group)
-        yield pa.table([pa.array(at), clusters.of_member, clusters.member], schema=_GROUP)
+        clusters = soft_clusters(vectors[rows], tokens[rows], most, reduction)
+        members = pa.array([own.tolist() for own in clusters], pa.list_(pa.int64()))
+        yield pa.table([pa.array([group] * len(clusters), pa.int64()), members], schema=_GROUP)
 
 
 def _count(count: Count, store: Store, x: tuple[int, Part]) -> Iterator[pa.Table]:
     at, part = x
     rows = read_part(store, part, ["id", "text", "header"]).to_pylist()
     tokens = [record_tokens(source(row["id"], row["text"], row["header"]), count) for row in rows]
-    yield pa.table([pa.array([at] * len(rows), pa.int64()), pa.array(tokens, pa.int64())], schema=_COUNTED)
+    yield pa.table([pa.array([at]), pa.array([tokens], pa.list_(pa.int64()))], schema=_COUNTED)
 
 
 def _called(height: int, id_: str) -> str:
