@@ -167,7 +167,7 @@ class _Chunks:
             while goes_on(len(keys), len(so_far.levels), options.max_levels):
                 level = self._clustered(len(so_far.levels), keys, tokens, vectors, budget)
                 there = np.bincount(level.clusters.member, minlength=len(keys))
-                assert len(there) == len(keys) and there.all(), "every node is in a cluster"
+                assert there.all(), "every node is in a cluster"
                 if len(level.clusters) >= len(keys) > 1:
                     break  # one more level would say the same again
                 so_far.levels.append(level)
