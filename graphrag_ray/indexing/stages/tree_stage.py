@@ -109,8 +109,8 @@ class TreeHierarchy:
     ) -> dict[str, list[Part]]:
         ids = pa.array(self.ids, pa.string())
         own = numbers()[KIND.communities].of(ids)
-        placed: Callable[[], Placed] = run.executor.share((KIND, self.tree, ids, own))
         _ = self.tree.texts  # else each task would put these together for itself
+        placed: Callable[[], Placed] = run.executor.share((KIND, self.tree, ids, own))
         chunk_ids = run.executor.share(_column(run, self.chunks, "id", pa.string()))
         order = np.lexsort((np.arange(len(ids)), self.level))
         inputs = in_batches(order, self.tree.sizes()[order])
@@ -361,6 +361,7 @@ def _cluster_table(
 ) -> Iterator[Tables]:
     kind, tree, ids, numbers = placed()
     assert isinstance(tree, SummaryTree)
+    every = chunk_ids()
     rows = []
     for c in wanted.tolist():
         texts = tree.texts[c]
@@ -375,7 +376,7 @@ def _cluster_table(
                 "title": f"Summary {numbers[c]}",
                 "entity_ids": [],
                 "relationship_ids": [],
-                "text_unit_ids": chunk_ids().take(pa.array(texts)).to_pylist(),
+                "text_unit_ids": every.take(pa.array(texts)).to_pylist(),
                 "period": period,
                 "size": len(texts),
                 "hierarchy": kind.name,
