@@ -55,7 +55,7 @@ def check_installed(reduction: Reduction) -> None:
         packages = {"umap": "umap-learn", "sklearn": "scikit-learn"}
         names = " and ".join(packages[name] for name in missing)
         raise SettingsError(
-            f"hierarchy tree needs {names}: pip install 'graphrag-ray[tree]'"
+            f"hierarchy tree needs {names}: pip install '.[tree]' in the project's folder"
             + ("; or, without umap-learn, tree.reduction: pca" if "umap" in missing else "")
         )
 

@@ -229,7 +229,7 @@ def test_a_tree_needs_embeddings_and_its_libraries(world: World, monkeypatch: py
     with pytest.raises(SettingsError, match="hierarchies: tree needs embeddings"):
         world.index(**settings() | {"embeddings": {"enabled": False}})
     monkeypatch.setattr(soft_clusters, "find_spec", lambda name: None)
-    with pytest.raises(SettingsError, match=r"pip install 'graphrag-ray\[tree\]'"):
+    with pytest.raises(SettingsError, match=r"pip install '\.\[tree\]'"):
         world.index(**settings())
 
 
