@@ -10,7 +10,7 @@ Messages = Sequence[tuple[str, str]]
 """(role, content) of each."""
 
 SUBJECTS = "# What is the question about?"
-AROUND = 'Now questions instead of subjects. Write those that are to be looked up about "'
+AROUND = 'Now questions instead of subjects. Write the questions about "'
 
 CHAT_KINDS = (
     "extract",
@@ -104,7 +104,7 @@ def kind_of(text: str) -> str:
         return "drift_local"
     if (
         text.startswith("# The user's question")
-        and "# Goal, once more\n\nSummarise, in sentences, what" in text
+        and "# Goal, once more\n\nSummarise, in sentences or points, what" in text
     ):
         return "entity_summary"
     if text.startswith("# Conversation") and NEW_QUESTION in text:

@@ -33,7 +33,7 @@ MAX_TOKENS: Mapping[str, int] = {ENTITIES: 300, QUESTIONS: 500}
 """Of a reply, in which all names, or all questions about one, stand."""
 
 MAX_NAME_CHARACTERS = 80
-MAX_NAME_WORDS = 8
+MAX_NAME_WORDS = 12
 """A line that is longer is prose."""
 MAX_SENTENCE_WORDS = 3
 """A line that ends as a sentence does and has more words is prose."""
