@@ -9,7 +9,7 @@ cluster (local: 10 neighbours). A cluster whose texts are longer than allowed is
 Departures, so that the work is bounded and it always ends:
 
 - The number of components is not tried one by one: a ladder of numbers, then those about the best. As good by
-  BIC within its noise, and a quarter of the fits.
+  BIC within its noise, and half of the time or less.
 - A text is in at most `MOST_CLUSTERS` components. Divided again, it is in its likeliest alone.
 - Where dividing again brings little, or there are few texts, a cluster is cut into halves (`halving.py`).
 - A text that stands alone joins the cluster nearest to it, where that has room.

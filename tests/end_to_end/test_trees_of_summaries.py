@@ -154,6 +154,26 @@ def test_few_chunks_need_one_level_at_most(world: World, n: int):
     assert world.open().ask("What about AAX ?", method="raptor").found
 
 
+def test_documents_longer_than_a_context_are_read_without_their_ends(world: World):
+    world.write({f"{n}.txt": f"ALICE knows BOB. Page {n}. " + "MALLORY came again. " * 900 for n in range(6)})
+    world.index(**settings() | {"chunking": {"size": "document"}})
+    rows = world.table("tree_clusters")
+    assert rows and all(row["size"] > 1 for row in rows) and not world.table("failures")
+    assert {id_ for row in rows for id_ in row["text_unit_ids"]} == chunks(world)
+    assert {row["context_left_out"] for row in world.table("tree_summaries")} == {0}
+
+
+def test_what_deletions_leave_is_a_tree_again(world: World):
+    texts = chain(120)
+    world.write(texts)
+    world.index(**settings() | SHORT)
+    for name in list(texts)[20:]:
+        (world.input / name).unlink()
+    world.index(**settings() | SHORT, allow_deletes=True)
+    rows = world.table("tree_clusters")
+    assert 0 < len(rows) <= 10 and {id_ for row in rows for id_ in row["text_unit_ids"]} == chunks(world)
+
+
 def test_equal_chunks_make_a_tree_that_ends(world: World):
     world.write({f"{n}.txt": "ALICE knows BOB." for n in range(60)})
     world.index(**settings(context_tokens=256))
