@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,13 +29,11 @@ from graphrag_ray.graph.halving import halved
 from graphrag_ray.graph.hierarchy import Hierarchy, number_depth_first
 from graphrag_ray.graph.integer_arrays import Ints
 from graphrag_ray.graph.leiden import numbered
-from graphrag_ray.graph.nearest_neighbours import nearest_neighbours
+from graphrag_ray.graph.nearest_neighbours import Vectors, nearest_neighbours
 from graphrag_ray.graph.scan import scan
 from graphrag_ray.graph.seeds import Past
 from graphrag_ray.graph.spectral import spectral
 from graphrag_ray.settings.index_settings import Attributed, Communities
-
-Vectors: TypeAlias = npt.NDArray[np.float32]
 
 LEAST_PROGRESS = 0.9
 """A level that has more clusters than this share of its nodes is the last."""

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphrag_ray.graph.integer_arrays import Ints
-
-Vectors = npt.NDArray[np.float32]
+from graphrag_ray.graph.nearest_neighbours import Vectors
 
 _DIGITS = 4
 _SAMPLE = 20_000

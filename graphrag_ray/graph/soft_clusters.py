@@ -29,8 +29,9 @@ import numpy as np
 import numpy.typing as npt
 
 from graphrag_ray.base.errors import SettingsError
-from graphrag_ray.graph.halving import Vectors, halved
+from graphrag_ray.graph.halving import halved
 from graphrag_ray.graph.integer_arrays import Ints
+from graphrag_ray.graph.nearest_neighbours import Vectors
 
 Reduction: TypeAlias = Literal["umap", "pca"]
 _Floats: TypeAlias = npt.NDArray[np.float64]

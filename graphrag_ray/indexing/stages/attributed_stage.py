@@ -21,7 +21,6 @@ from graphrag_ray.base.ids import community_id
 from graphrag_ray.graph.attributed import (
     ClusteredLevel,
     NodesOfLevel,
-    Vectors,
     clustered,
     goes_on,
     linked,
@@ -30,6 +29,7 @@ from graphrag_ray.graph.attributed import (
 from graphrag_ray.graph.communities import edge_order
 from graphrag_ray.graph.edges import Edges, canonical, modularity
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
+from graphrag_ray.graph.nearest_neighbours import Vectors
 from graphrag_ray.graph.seeds import Past
 from graphrag_ray.graph.spectral import MOST_NODES
 from graphrag_ray.indexing.results import ExtractedGraph

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from tempfile import TemporaryFile
 
 import numpy as np
-import numpy.typing as npt
 
 from graphrag_ray.base.declarations import HierarchyKind
 from graphrag_ray.engine.work import Outcome, Row
 from graphrag_ray.graph.integer_arrays import Ints
+from graphrag_ray.graph.nearest_neighbours import Vectors
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.indexing.stages.embed_stage import embed_now
@@ -22,8 +22,6 @@ from graphrag_ray.indexing.stages.reports_stage import PART_ROWS, ReportSource, 
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.search.vectors import unit
 from graphrag_ray.store.parts import read_part, write_parts
-
-Vectors = npt.NDArray[np.float32]
 
 NOTHING_BELOW = "none of the reports that it is written from is there"
 

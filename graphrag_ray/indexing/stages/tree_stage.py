@@ -22,8 +22,8 @@ from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.ids import community_id
 from graphrag_ray.engine.executor import Tables
-from graphrag_ray.graph.halving import Vectors
 from graphrag_ray.graph.integer_arrays import Ints
+from graphrag_ray.graph.nearest_neighbours import Vectors
 from graphrag_ray.graph.soft_clusters import Reduction, soft_clusters
 from graphrag_ray.graph.summary_tree import (
     MOST_NODES,
