@@ -39,7 +39,19 @@ from graphrag_ray.query.budget import has_budget, reducing
 from graphrag_ray.query.cited_numbers import numbered, shown_in
 from graphrag_ray.query.condense import following
 from graphrag_ray.query.levels import Units
-from graphrag_ray.query.method import Given, LevelSearch, Method, Need, Notice, Question, Ran, Rows, Search
+from graphrag_ray.query.method import (
+    Given,
+    LevelSearch,
+    Method,
+    NameCounts,
+    Need,
+    Notice,
+    Question,
+    Ran,
+    Rows,
+    Search,
+    Walk,
+)
 from graphrag_ray.query.unfound import unfound
 from graphrag_ray.query.written import Written
 from graphrag_ray.settings.index_settings import Query, Settings
@@ -322,6 +334,10 @@ class Index:
                 return await searching.find(need)
             if isinstance(need, LevelSearch):
                 return await searching.find_levels(need)
+            if isinstance(need, NameCounts):
+                return await searching.count_names(need)
+            if isinstance(need, Walk):
+                return await searching.walk(need)
             if isinstance(need, Notice):
                 return self.notice(need.text)
             if not self.followed:

@@ -20,14 +20,16 @@ from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import HIERARCHIES, SEARCHED, HierarchyKind
 from graphrag_ray.base.errors import CorruptPart, GraphRagError, UsageError
 from graphrag_ray.corpus.embedding import Embedder
-from graphrag_ray.query.method import Hit, Kind, LevelSearch, Rows, Search
-from graphrag_ray.search import chnsw, earlier_shards, keyword, vectors
+from graphrag_ray.query.method import Hit, Kind, LevelSearch, NameCounts, Rows, Search, Walk, WalkHit
+from graphrag_ray.search import chnsw, earlier_shards, keyword, name_links, vectors
 from graphrag_ray.search.chnsw import ChnswIndex
 from graphrag_ray.search.id_halves import known
 from graphrag_ray.search.keyword import KeywordShard
 from graphrag_ray.search.mapped_arrays import ByteSource, InMemory
+from graphrag_ray.search.name_links import NameLinks
 from graphrag_ray.search.ranking import Found
 from graphrag_ray.search.vectors import Floats, VectorShard
+from graphrag_ray.search.walk import Walked, count_holders, walk
 from graphrag_ray.settings.index_settings import Settings, of_index
 from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store import blobs
@@ -87,6 +89,18 @@ class Searcher:
                         raise blobs.refused(store, part, "its levels are not those of the other shards")
             return self._opened[name]
 
+    def walk_shards(self) -> list[NameLinks]:
+        """Of a snapshot with an index for walks."""
+        store, manifest = self.reader.store, self.reader.manifest
+        with self._opening, being_read(store, manifest):
+            if schema.WALKS not in self._opened:
+                parts = manifest.parts(schema.WALKS)
+                shards = in_threads(
+                    lambda part: name_links.read(blobs.opened(store, part)), parts, SHARDS_AT_ONCE
+                )
+                self._opened[schema.WALKS] = list(shards)
+            return self._opened[schema.WALKS]
+
     def open_as(self, other: Searcher) -> None:
         """Open what another one has open, as far as this snapshot has it."""
         for kind in SEARCHED:
@@ -94,6 +108,8 @@ class Searcher:
                 name = schema.search_table(kind, by)
                 if name in other._opened and name in self.reader.manifest.tables:
                     shards(kind)
+        if schema.WALKS in other._opened and schema.WALKS in self.reader.manifest.tables:
+            self.walk_shards()
         for hierarchy in HIERARCHIES:
             name = schema.search_table(hierarchy, "levels")
             if name in other._opened and name in self.reader.manifest.tables:
@@ -191,6 +207,15 @@ class Searching:
         found = await asyncio.to_thread(_by_levels, self.searcher, need, wanted)
         return [[Hit(id_, score) for id_, score in level] for level in found]
 
+    async def count_names(self, need: NameCounts) -> dict[str, int]:
+        """Raises what reading a snapshot raises."""
+        return await asyncio.to_thread(_counted, self.searcher, need)
+
+    async def walk(self, need: Walk) -> list[WalkHit]:
+        """Raises what reading a snapshot raises."""
+        found = await asyncio.to_thread(_walked, self.searcher, need)
+        return [WalkHit(*one) for one in found]
+
     async def _one_by_one(self, need: LevelSearch) -> list[list[Hit]]:
         """Level by level, where there is no index of all."""
         kind = HIERARCHIES[need.hierarchy]
@@ -246,6 +271,19 @@ def _by_levels(searcher: Searcher, need: LevelSearch, wanted: Floats) -> list[li
         of_shards = [shard.nearest(wanted, need.k) for shard in shards]
         of_levels = (list(chain(*level)) for level in zip(*of_shards, strict=True))
         return [sorted(level, key=lambda f: (-f[1], f[0]))[: need.k] for level in of_levels]
+
+
+def _counted(searcher: Searcher, need: NameCounts) -> dict[str, int]:
+    with being_read(searcher.reader.store, searcher.reader.manifest):
+        counts = count_holders(searcher.walk_shards(), list(need.names))
+        words = searcher.keyword_shards("text_unit")
+        return {id_: max(n, keyword.count_records(words, need.names[id_])) for id_, n in counts.items()}
+
+
+def _walked(searcher: Searcher, need: Walk) -> list[Walked]:
+    with being_read(searcher.reader.store, searcher.reader.manifest):
+        among = None if need.among is None else known(need.among)
+        return walk(searcher.walk_shards(), need.names, need.chunks, need.k, among)
 
 
 def _check_dimensions(searcher: Searcher, dimensions: int, wanted: Floats) -> None:

@@ -20,7 +20,7 @@ from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.urls import display_url
 from graphrag_ray.llm.accounting import CallRecord
 from graphrag_ray.query.answer import Answer
-from graphrag_ray.query.method import LevelSearch, Need, Notice, Rows, Search
+from graphrag_ray.query.method import LevelSearch, NameCounts, Need, Notice, Rows, Search, Walk
 from graphrag_ray.version import __version__
 
 P = ParamSpec("P")
@@ -161,6 +161,11 @@ def _described(need: Need) -> tuple[str, dict[str, Any]]:
     if isinstance(need, LevelSearch):
         about = {"gen_ai.operation.name": "retrieval", "graphrag.hierarchy": need.hierarchy}
         return f"retrieval {need.hierarchy}", {**about, "graphrag.by": "vector", "graphrag.k": need.k}
+    if isinstance(need, NameCounts):
+        return "count names", {"graphrag.names": len(need.names)}
+    if isinstance(need, Walk):
+        begins = {"graphrag.names": len(need.names), "graphrag.chunks": len(need.chunks)}
+        return "walk", {"gen_ai.operation.name": "retrieval", **begins, "graphrag.k": need.k}
     if isinstance(need, Notice):
         return "notice", {}
     return f"phase {need.phase}", {"graphrag.phase": need.phase, "graphrag.dialogues": len(need.start)}

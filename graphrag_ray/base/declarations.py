@@ -132,6 +132,8 @@ _STAGES = (
         section="embeddings",
         writes=("embeddings", ""),
     ),
+    # Which chunks hold which names, for walks.
+    Stage("walk", 2, reads=("read", "extract")),
     Stage("search", 2, reads=("read", "describe", "reports", "attributed", "tree", "embed")),
     Stage(
         "finish",
@@ -145,6 +147,7 @@ _STAGES = (
             "attributed",
             "tree",
             "embed",
+            "walk",
             "search",
         ),
     ),

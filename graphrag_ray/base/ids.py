@@ -20,6 +20,10 @@ MAX_MARKS = 30
 """Combining marks on one character, as in Unicode's stream-safe text (UAX 15): no language has so many."""
 
 _QUOTES = "\"'“”‘’` "
+WORD = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W_]+")
+"""A word, or one character of a script that has no spaces between words."""
+_SHORT_NAME = 3
+"""Characters of a name of one word that are too few to tell it without its marks: C, C++, C#."""
 _LONG_NUMBER = re.compile(r"&#([0-9]{9,});?")
 
 
@@ -70,6 +74,19 @@ def _short_number(reference: re.Match[str]) -> str:
     """A character reference without leading zeros: Python reads no number of 4,301 digits."""
     digits = reference[1].lstrip("0")
     return f"&#{digits};" if len(digits) < 9 else "\ufffd"
+
+
+def name_id(name: str) -> str:
+    """Of a name in the index for walks: names with the same words are one, whatever their case and the marks
+    between them; "" for what has no character that counts.
+
+    A single short word is told apart by its marks, and so is a name of marks alone.
+    """
+    key = entity_key(name)
+    words = WORD.findall(key)
+    if not words or (len(words) == 1 and len(words[0]) <= _SHORT_NAME):
+        return stable_id("name", key) if key else ""
+    return stable_id("name", *words)
 
 
 def document_id(path: str, row: str = "") -> str:

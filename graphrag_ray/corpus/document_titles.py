@@ -17,6 +17,7 @@ MAX_TITLE = 300
 _MARKS = "#*_=-> \t\n\r"
 """What may stand before a title at the start of a text."""
 _NOT_WORD = re.compile(r"[\W_]+")
+_BRACKETED = re.compile(r"\s*[(\[（【][^()\[\]（）【】]*[)\]）】]\s*\Z")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z0-9])")
 _AFTER_DIGIT = re.compile(r"(?<=[0-9])(?=[A-Z])")
 _ISO = re.compile(r"(?<!\d)([12]\d{3})[-_.](\d{2})(?:[-_.](\d{2}))?(?!\d)", re.ASCII)
@@ -32,6 +33,15 @@ def own_title(title: str | None, path: str, row: str) -> str:
     made = (name.name, name.stem, f"{name.stem} {row}", "")
     folded = _folded(title)
     return "" if folded in map(_folded, made) else folded
+
+
+def title_name(title: str | None, path: str, row: str) -> str:
+    """What a document is named after: its title without what stands in brackets at its end, as in Mercury
+    (planet), or the name of its file; "" where the title only counts the rows of a table."""
+    own = own_title(title, path, row)
+    if not own:
+        return "" if row else " ".join(_NOT_WORD.split(PurePosixPath(path).stem)).strip()
+    return _BRACKETED.sub("", own) or own
 
 
 def label(title: str | None, date: str | None, path: str, row: str, text: str = "", more: str = "") -> str:

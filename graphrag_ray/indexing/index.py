@@ -46,6 +46,7 @@ from graphrag_ray.indexing.stages.merge_stage import merge
 from graphrag_ray.indexing.stages.read_stage import read
 from graphrag_ray.indexing.stages.search_stage import index_for_search
 from graphrag_ray.indexing.stages.tree_stage import build_tree
+from graphrag_ray.indexing.stages.walk_stage import index_for_walks
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.llm.request_sizes import guessed_vocabularies
 from graphrag_ray.settings.index_settings import Settings
@@ -223,6 +224,8 @@ def derive(run: Run, corpus: Result, names: EntityNames) -> Results:
     hierarchies = {name: HIERARCHY_BUILDERS[name](run, corpus, graph) for name in run.settings.hierarchies}
     results = Results(corpus, graph, hierarchies)
     results = replace(results, embedded=embed_all(run, results))
+    if graph:
+        results = replace(results, more={"walk": index_for_walks(run, corpus, graph)})
     return replace(results, searchable=index_for_search(run, results))
 
 

@@ -3,6 +3,8 @@
     Rows        rows of a table of the snapshot         -> pa.Table
     Search      the records that are nearest to a text  -> list[Hit]
     LevelSearch the same, of each level of a hierarchy  -> list[list[Hit]]
+    NameCounts  in how many chunks names stand          -> dict[str, int]
+    Walk        chunks that a walk comes to             -> list[WalkHit]
     Dialogues   what models are asked, all at once      -> list[Ran]
     Notice      what whoever asks should know before    -> None
 
@@ -84,6 +86,43 @@ class Hit:
     score: float
 
 
+@dataclass(frozen=True, slots=True)
+class NameCounts:
+    """In how many chunks each of these names stands, of those that the index for walks knows.
+
+    names: id (`base/ids.name_id`) -> the name. One of a single word counts where the word stands, too: it may
+    be a name in few chunks and an ordinary word in many
+    """
+
+    names: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """At most k chunks that a walk over names and chunks comes to most often (`search/walk.py`), best first.
+
+    names, chunks   where it begins: ids, and weights above 0
+    among           ids of the only chunks that count; None: all
+    """
+
+    names: Mapping[str, float]
+    chunks: Mapping[str, float]
+    k: int
+    among: Sequence[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WalkHit:
+    """A chunk that a walk came to.
+
+    path: what it was first reached by: names and ids of chunks by turns, a name last; () where it began here
+    """
+
+    id: str
+    score: float
+    path: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Dialogues(Generic[T]):
     """Dialogues to run at once.
@@ -115,7 +154,7 @@ class Notice:
     text: str
 
 
-Need: TypeAlias = Rows | Search | LevelSearch | Dialogues[Any] | Notice
+Need: TypeAlias = Rows | Search | LevelSearch | NameCounts | Walk | Dialogues[Any] | Notice
 Method: TypeAlias = Generator[Any, Any, Answer]
 
 

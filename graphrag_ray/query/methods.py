@@ -104,6 +104,13 @@ METHODS: Mapping[str, MethodKind] = {
         others=("hybrid", "global"),
         by_replies=True,
     ),
+    "ppr": MethodKind(
+        "ppr_search",
+        ("embed", "answer"),
+        "passages that a walk over names comes to",
+        graph=True,
+        others=("hybrid", "local"),
+    ),
     "trex": MethodKind(
         "trex_search",
         ("embed", "answer"),

@@ -4,34 +4,31 @@ hash of its name, so every stretch of the question that could be a name is looke
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from graphrag_ray.base.ids import entity_id, entity_key
+from graphrag_ray.base.ids import WORD, entity_id, entity_key
 
-MAX_WORDS = 500
+MAXWORDS = 500
 """Of a question; names are looked for in these."""
-MAX_NAME_WORDS = 10
+MAX_NAMEWORDS = 10
 """Of a name; characters, in scripts without spaces."""
 MIN_PLAIN = 4
 """Letters of a name of one word that the question does not write as a name: with fewer, most are words
 such as who, may, will not meaning the WHO, May or Will."""
 
-_WORD = re.compile(
-    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W_]+"
-)
 _MARKS = re.compile(r"[^\w\s]*")
 
 
 @dataclass(frozen=True)
 class Mentions:
-    """What could be a name in a question: entity id -> the stretches that would be it."""
+    """What could be a name in a question: id of the name -> the stretches that would be it."""
 
     question: str
     spans: Mapping[str, list[tuple[int, int]]] = field(repr=False)
 
     def named(self, known: Collection[str]) -> list[str]:
-        """Which of the known entities, by id, the question names, in its order.
+        """Which of the known names, by id, stand in the question, in its order.
 
         A name inside a longer one that is known too is not meant, nor is a short word in small letters.
         """
@@ -51,8 +48,12 @@ class Mentions:
         return [
             id_
             for id_ in self.named(known)
-            if any(len(_WORD.findall(self._text(s))) > 1 or self._is_written(*s) for s in self.spans[id_])
+            if any(len(WORD.findall(self._text(s))) > 1 or self._is_written(*s) for s in self.spans[id_])
         ]
+
+    def text(self, id_: str) -> str:
+        """The first stretch that would be this name."""
+        return self._text(self.spans[id_][0])
 
     def _text(self, span: tuple[int, int]) -> str:
         return self.question[slice(*span)]
@@ -78,15 +79,23 @@ def rarest_first(could_be: Mentions, frequency: Mapping[str, int]) -> list[str]:
     return [*sorted(sure, key=frequency.__getitem__), *sorted(rest, key=frequency.__getitem__)]
 
 
-def mentions(question: str) -> Mentions:
-    """Stretches of up to MAX_NAME_WORDS words, each also with the marks around it (C++, .NET)."""
-    words = [m.span() for m in _WORD.finditer(question)][:MAX_WORDS]
+def _id_of_entity(name: str) -> str:
+    key = entity_key(name)
+    return entity_id(key) if key else ""
+
+
+def mentions(question: str, id_of: Callable[[str], str] = _id_of_entity) -> Mentions:
+    """Stretches of up to MAX_NAMEWORDS words, each also with the marks around it (C++, .NET).
+
+    id_of: of what stands there; "": it can be no name
+    """
+    words = [m.span() for m in WORD.finditer(question)][:MAXWORDS]
     spans: dict[str, list[tuple[int, int]]] = {}
     for first, (start, _) in enumerate(words):
-        for _, end in words[first : first + MAX_NAME_WORDS]:
+        for _, end in words[first : first + MAX_NAMEWORDS]:
             for span in _written(question, start, end):
-                if key := entity_key(question[slice(*span)]):
-                    spans.setdefault(entity_id(key), []).append(span)
+                if id_ := id_of(question[slice(*span)]):
+                    spans.setdefault(id_, []).append(span)
     return Mentions(question, spans)
 
 

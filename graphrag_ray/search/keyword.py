@@ -228,6 +228,16 @@ def search(
     return found
 
 
+def count_records(shards: Sequence[KeywordShard], text: str) -> int:
+    """How many records hold the word that a text is; 0 for a text of several words."""
+    n = 0
+    for shard in shards:
+        asked = _asked(text, shard.language)
+        if len(asked) == 1:
+            n += sum(end - start for start, end in shard.postings(asked).values())
+    return n
+
+
 def _scored(
     shard: KeywordShard,
     postings: Postings,

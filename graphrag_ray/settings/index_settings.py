@@ -565,6 +565,8 @@ class Query(_Strict):
     own score."""
     archrag_k: Annotated[int, Field(ge=1, le=100)] = 5
     """archrag: entities, and reports of each level, that are read."""
+    ppr_k: Annotated[int, Field(ge=1, le=100)] = 10
+    """ppr: chunks that are read."""
     trex_k: Annotated[int, Field(ge=1, le=100)] = 5
     """trex: chunks and summaries that are read."""
     traversal: Literal["collapsed", "tree"] = "collapsed"

@@ -1,0 +1,153 @@
+"""The index for walks over the graph (`search/name_links.py`): which names each chunk holds.
+
+A chunk holds the entities that were extracted from it, and the name in its document's title, to which it is
+linked TITLE_WEIGHT times as strongly: what a passage is about leads further than what it mentions.
+(A title is not looked for in the text of other documents, where extraction finds it as a name; that found no
+more: "Walks" in benchmarks/RESULTS.md.)
+
+An index is made of shards, each over some consecutive parts of the corpus. A shard that was made before from
+the same parts is found by its name and not made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphrag_ray.base import schema
+from graphrag_ray.base.declarations import STAGES
+from graphrag_ray.base.ids import name_id, stable_id
+from graphrag_ray.corpus.document_titles import title_name
+from graphrag_ray.graph.batches import stable_batches
+from graphrag_ray.graph.hierarchy import Ints
+from graphrag_ray.indexing.results import ExtractedGraph
+from graphrag_ray.indexing.run import Result, Run
+from graphrag_ray.search import name_links
+from graphrag_ray.store import blobs
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parts import Part, read_table
+
+TITLE_WEIGHT = 10
+SHARD_ROWS = 131_072
+SHARD_BYTES = 128 << 20
+"""Of a shard's parts as they are stored."""
+
+_ABOUT = ["id", "title", "path", "row"]
+_MADE = pa.schema([("at", pa.int64()), ("path", pa.string()), ("bytes", pa.int64())])
+_Group: TypeAlias = tuple[Sequence[Part], Sequence[Part], Sequence[Part]]
+"""Parts of documents, of their chunks, and of the entities found in these."""
+_Links: TypeAlias = tuple[Ints, Ints, Ints]
+"""Numbers of chunks and of names, and weights."""
+
+
+@dataclass(frozen=True)
+class _WalkShard:
+    """made_from: a hash of all that it depends on."""
+
+    groups: Sequence[_Group]
+    made_from: str
+
+    @property
+    def n_chunks(self) -> int:
+        return sum(part.rows for _, units, _ in self.groups for part in units)
+
+
+def index_for_walks(run: Run, corpus: Result, graph: ExtractedGraph) -> Result:
+    """Table `schema.WALKS`, a shard a group."""
+    tables = corpus.tables["documents"], corpus.tables["text_units"], graph.extracted.tables["found_entities"]
+
+    def compute() -> Result:
+        shards = _shards(list(zip(*tables, strict=True)))
+        known = blobs.made(run.store, schema.WALKS)
+        missing = [(at, shard) for at, shard in enumerate(shards) if shard.made_from not in known]
+        for made in run.executor.stream("walk", _make, missing):
+            for row in made.to_pylist():
+                known[shards[row["at"]].made_from] = row["path"], row["bytes"]
+        parts = [[Part(known[s.made_from][0], s.n_chunks, known[s.made_from][1])] for s in shards]
+        return Result({schema.WALKS: parts}, {"shards": len(shards)})
+
+    return run.step("walk", list(tables), compute)
+
+
+def _shards(groups: Sequence[_Group]) -> list[_WalkShard]:
+    """A group that is larger than a shard is one by itself."""
+    some = [group for group in groups if any(part.rows for part in group[1])]
+    names = [stable_id("group", *(part.path for parts in group for part in parts)) for group in some]
+    sizes = [
+        max(
+            sum(part.bytes for _, *parts in [group] for of in parts for part in of),
+            sum(part.rows for part in group[1]) * SHARD_BYTES // SHARD_ROWS,
+        )
+        for group in some
+    ]
+    version = str(STAGES["walk"].version)
+    return [
+        _WalkShard([some[i] for i in batch], stable_id("walk", version, *(names[i] for i in batch)))
+        for batch in stable_batches(names, sizes, SHARD_BYTES)
+    ]
+
+
+def _make(store: Store, x: tuple[int, _WalkShard]) -> Iterator[pa.Table]:
+    at, shard = x
+    chunks: list[str] = []
+    names = _Names()
+    links: list[_Links] = []
+    for documents, units, entities in shard.groups:
+        rows = read_table(store, units, ["id", "document_id"], schema.TEXT_UNITS)
+        found = read_table(store, entities, ["title", "text_unit_id"], schema.ENTITY_INSTANCES)
+        links.append(_extracted(rows, len(chunks), names, found))
+        links.append(
+            _titled(rows, len(chunks), names, read_table(store, documents, _ABOUT, schema.DOCUMENTS))
+        )
+        chunks += rows["id"].to_pylist()
+    chunk, name, weight = (np.concatenate(column) for column in zip(*links, strict=True))
+    data = name_links.build(chunks, names.texts, chunk, name, weight)
+    part = blobs.write(store, schema.WALKS, shard.made_from, data, len(chunks))
+    yield pa.Table.from_pylist([{"at": at, "path": part.path, "bytes": part.bytes}], schema=_MADE)
+
+
+@dataclass(frozen=True)
+class _Names:
+    """Distinct names. texts: id -> the name, as a title has it where it is one; numbers: of these, in their
+    order."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    def number(self, text: str, title: bool = False) -> int:
+        """-1 for what is no name."""
+        if not (id_ := name_id(text)):
+            return -1
+        if title or id_ not in self.texts:
+            self.texts[id_] = text
+        return self.numbers.setdefault(id_, len(self.numbers))
+
+
+def _extracted(units: pa.Table, first: int, names: _Names, found: pa.Table) -> _Links:
+    """Links of chunks to the entities that were extracted from them. first: number of the first chunk."""
+    chunk = pc.index_in(found["text_unit_id"], value_set=units["id"].combine_chunks())
+    title = found["title"].combine_chunks().dictionary_encode()
+    number = np.array([names.number(text) for text in title.dictionary.to_pylist()] or [-1])
+    name = number[title.indices.to_numpy()]
+    known = np.flatnonzero(chunk.is_valid().to_numpy() & (name >= 0))
+    return (
+        chunk.fill_null(0).to_numpy()[known].astype(np.int64) + first,
+        name[known],
+        np.ones(len(known), int),
+    )
+
+
+def _titled(units: pa.Table, first: int, names: _Names, documents: pa.Table) -> _Links:
+    """Links of chunks to the titles of their documents."""
+    number = {
+        row["id"]: names.number(title_name(row["title"], row["path"] or "", row["row"] or ""), title=True)
+        for row in documents.to_pylist()
+    }
+    name = np.array([number.get(id_, -1) for id_ in units["document_id"].to_pylist()] or [-1])
+    titled = np.flatnonzero(name >= 0)
+    return titled + first, name[titled], np.full(len(titled), TITLE_WEIGHT)
