@@ -133,7 +133,7 @@ _STAGES = (
         writes=("embeddings", ""),
     ),
     # Which chunks hold which names, for walks.
-    Stage("walk", 2, reads=("read", "extract")),
+    Stage("walk", 1, reads=("read", "extract")),
     Stage("search", 2, reads=("read", "describe", "reports", "attributed", "tree", "embed")),
     Stage(
         "finish",

@@ -6,7 +6,7 @@ word in small letters, counts UNSURE as much.
 
 Chunks that match by words begin with WORDS · (score / best score)^SHARPNESS: only what matches nearly as well
 as the best. So a question with a rare name follows the graph, and one that describes what it asks for, or
-whose names are everywhere, follows the words. What a name beginning at 1 and words at 0.4 decide was tried on
+whose names are everywhere, follows the words. The weights were tried on
 questions of one hop and of several: "Walks" in benchmarks/RESULTS.md.
 
 Where the question holds no name that is known, entities and chunks that it is near to by meaning begin as
@@ -23,7 +23,7 @@ from graphrag_ray.query.question_names import Mentions
 
 RARITY = 1.5
 UNSURE = 0.3
-WORDS, SHARPNESS = 0.4, 24
+WORDS, SHARPNESS = 0.05, 20
 NEAR, NEAR_SHARPNESS = 0.2, 8
 NEAR_CHUNKS, NEAR_CHUNKS_SHARPNESS = 0.05, 16
 MOST_HITS = 100
