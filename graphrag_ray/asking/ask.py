@@ -20,7 +20,7 @@ from graphrag_ray.asking.searching import Searcher, Searching
 from graphrag_ray.asking.session import Asker, Asks, Connections
 from graphrag_ray.asking.sources import Cited, Source, named, specific, under
 from graphrag_ray.base.declarations import MODEL_STAGES
-from graphrag_ray.base.errors import GraphRagError, SnapshotRemoved, StoreError, UsageError
+from graphrag_ray.base.errors import GraphRagError, NoReports, SnapshotRemoved, StoreError, UsageError
 from graphrag_ray.base.messages import whole
 from graphrag_ray.base.records import Reference
 from graphrag_ray.base.unforeseen import is_unforeseen, told
@@ -351,6 +351,9 @@ class Index:
 
         try:
             answer = await _driven(search(question, given), traces.of_needs(fulfil))
+        except NoReports as e:
+            costs = await asyncio.to_thread(self._costs_of_all)
+            raise NoReports(f"{e}. {costs}") from e
         except SnapshotRemoved as e:
             raise e.after(asker.accounts.total.calls, asker.accounts.total.total_tokens) from e
         finally:
@@ -364,6 +367,25 @@ class Index:
         if telling:
             telling.end(answer.text)
         return replace(answer, phases=phases, notes=notes, seconds=time.monotonic() - started)
+
+    def _costs_of_all(self) -> str:
+        """Of an index of names alone: what it takes to make the whole index, roughly, and which ways of
+        answering there are without, as sentences."""
+        from graphrag_ray.indexing.estimate import estimate_again
+
+        settings = self.settings.with_chunks_of(self.manifest.settings)
+        found = estimate_again(self.store, self.manifest, settings.model_copy(update={"build": "all"}))
+        able = ", ".join(methods.without_reports())
+        model = self.settings.model(self.settings.model_name("extract")).model_id
+        if found.offline:
+            return f"The offline engine makes them at no cost. Without them there are: {able}"
+        totals = found.totals
+        money = "" if totals["cost_usd"] is None else f", ${totals['cost_usd']:,.2f}"
+        tokens = (totals["prompt_tokens"] + totals["completion_tokens"]) / 1e6
+        return (
+            f"That takes about {totals['calls']:,.0f} calls and {tokens:,.2f}M tokens of {model}{money} "
+            f"(`graphrag-ray estimate` tells it closer). Without them there are: {able}"
+        )
 
     @cached_property
     def given(self) -> Given:

@@ -7,7 +7,8 @@
     │   ├── InputError                 INPUT names nothing that can be read
     │   ├── IndexNotFound              no index, or no finished snapshot, at --root
     │   ├── LevelNotFound              a community level that the index does not have
-    │   └── DeletionRefused            the run would delete much of the index, or replace documents
+    │   ├── DeletionRefused            the run would delete much of the index, or replace documents
+    │   └── NoReports                  the index holds names and chunks alone, no communities and reports
     ├── StoreError                     storage did not do what it must
     │   ├── CorruptPart                a stored part is truncated or is not what was written
     │   ├── LockHeld                   another writer works on this index
@@ -67,6 +68,9 @@ class LevelNotFound(UsageError): ...
 
 
 class DeletionRefused(UsageError): ...
+
+
+class NoReports(UsageError): ...
 
 
 class StoreError(GraphRagError): ...

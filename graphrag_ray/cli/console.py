@@ -51,7 +51,8 @@ def print_indexed(done: Indexed, root: str) -> None:
         out.print("  No entities were found: answers will say that the index holds nothing.")
     if done.failed:
         out.print(f"  {failed_line(done, root)}", soft_wrap=True)
-    ask = 'graphrag-ray query "What are the main themes?" --root'
+    way = "" if done.manifest.hierarchies else " --method ppr"
+    ask = f'graphrag-ray query "What are the main themes?"{way} --root'
     out.print(f"\nAsk: {ask} {shlex.quote(root)}", soft_wrap=True)
 
 

@@ -32,6 +32,7 @@ _SHORT = {
 """Options that are short for one setting of a model."""
 
 _ASKED = {
+    "build": "build",
     "response_type": "query.response_type",
     "general_knowledge": "query.general_knowledge",
     "dynamic": "query.dynamic",
@@ -45,7 +46,7 @@ _ASKED = {
     "budget_tokens": "query.budget_tokens",
     "budget_usd": "query.budget_usd",
 }
-"""Options that are short for one setting of a question."""
+"""Options that are short for one setting of a run or a question."""
 
 
 def input_of(given: str | None, settings: Settings) -> str:
@@ -146,6 +147,15 @@ def settings_options(f: Callable[..., Any]) -> Callable[..., Any]:
     ):
         f = option(f)
     return f
+
+
+def build_option(f: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--build",
+        type=click.Choice(["all", "names"]),
+        help="names: names alone, found without a model, and no reports: nothing is paid for but embeddings. "
+        "A later run without it makes the rest.",
+    )(f)
 
 
 def cache_option(f: Callable[..., Any]) -> Callable[..., Any]:

@@ -146,7 +146,7 @@ def forecast(
             )
     of_graph = _of_graph(basis, kinds, reference, own) if kinds else _OfGraph()
     volumes, summaries = list(of_graph.volumes), Volume("summary", settings.model_name("summary"))
-    if "tree" in settings.hierarchies:
+    if "tree" in settings.built_hierarchies:
         summaries = stage_volumes.summarising(basis)
         volumes.append(summaries)
     if settings.embeddings.enabled:
@@ -186,10 +186,10 @@ def _of_graph(
     graph = _larger(reference, own)
     described, summary = stage_volumes.describing(basis, kinds, graph)
     reports, levels = Volume("report", settings.model_name("report")), 0
-    if "leiden" in settings.hierarchies:
+    if "leiden" in settings.built_hierarchies:
         reports, shape = stage_volumes.reporting(basis, entities, relationships, graph, own, summary)
         levels = shape.levels
-    if "attributed" in settings.hierarchies:
+    if "attributed" in settings.built_hierarchies:
         by_meaning = stage_volumes.attributed(basis, entities, relationships, summary)
         reports, levels = reports.plus(by_meaning), max(levels, round(by_meaning.chain))
     volumes.append(described)

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from graphrag_ray.base import logs
-from graphrag_ray.base.declarations import ASKING_STAGES
+from graphrag_ray.base.declarations import ASKING_STAGES, HIERARCHIES, STAGES
 from graphrag_ray.base.errors import FatalCallError, SettingsError, UsageError
 from graphrag_ray.corpus.parse import missing_column
 from graphrag_ray.engine.executor import Executor
@@ -265,7 +265,10 @@ def check_endpoints(settings: Settings) -> None:
 
 def indexing_stages(settings: Settings) -> list[str]:
     """The stages of a run whose models are asked."""
-    return [s.dialogue for s in ASKING_STAGES if not s.section or getattr(settings, s.section).enabled]
+    of_hierarchies = {STAGES[name].dialogue for kind in HIERARCHIES.values() for name in kind.stages}
+    left_out = of_hierarchies if settings.build == "names" else set[str]()
+    asked = (s for s in ASKING_STAGES if not s.section or getattr(settings, s.section).enabled)
+    return [s.dialogue for s in asked if s.dialogue not in left_out]
 
 
 def _asked(settings: Settings) -> dict[str, list[str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -18,6 +19,7 @@ from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Request
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.corpus.document import Document, Unreadable
+from graphrag_ray.corpus.metadata import columns_of
 from graphrag_ray.engine.drive import Complete, Driver, note_bug, replay, run
 from graphrag_ray.extract.extraction_dialogue import ExtractedRecords, ExtractSpec, extract, extract_spec
 from graphrag_ray.forecast.corpus_counts import ChunkCounter, CorpusCounts, Drawn
@@ -33,12 +35,17 @@ from graphrag_ray.store import parquet
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.journal_parts import list_parts
-from graphrag_ray.store.snapshots import readable
+from graphrag_ray.store.parts import read_part
+from graphrag_ray.store.snapshots import Manifest, readable
 
 SAMPLE_CHUNKS = 1_000
 """Chunks that the offline engine reads: some 5 s of one core."""
 READ_BYTES = 512_000_000
 """Of a larger INPUT a sample of its files is read: some two minutes on one core."""
+QUICK_SAMPLE, QUICK_CHUNKS, QUICK_PARTS = 200, 1_000, 20
+"""Of a rough forecast: chunks that the offline engine reads, chunks that are counted, and parts of documents
+that are looked into. Some two seconds."""
+DOCUMENT_COLUMNS = ["path", "row", "title", "text", "creation_date", "raw_data"]
 JOURNAL_PARTS = 200
 """Parts of a journal from which lengths are learned; of more, so many of them."""
 EMPTY = ExtractedRecords((), (), 0, 0)
@@ -91,20 +98,38 @@ def estimate(
     if settings.model(settings.model_name("extract")).provider == "offline":
         learned = replace(learned, replies={"extract": offline_replies, **learned.replies})
     answered = [d for d in chunks if d.key in own]
-    found = forecast(
-        settings,
-        prompts,
-        corpus,
-        SampleReading(
-            read,
-            [d.rank in drawn for d in chunks],
-            [d.key in own for d in chunks],
-            [own[d.key] for d in answered],
-        ),
-        learned,
-        given or {},
+    sample_of = SampleReading(
+        read,
+        [d.rank in drawn for d in chunks],
+        [d.key in own for d in chunks],
+        [own[d.key] for d in answered],
     )
+    found = forecast(settings, prompts, corpus, sample_of, learned, given or {})
     return replace(found, notes=(*found.notes, *_own_notes(found, root, learned, cpu_s, len(chunks))))
+
+
+def estimate_again(store: Store, manifest: Manifest, settings: Settings) -> Forecast:
+    """A rough forecast of making the index of a snapshot with these settings, from some of its documents and
+    as if no model had been asked. Raises StoreError, PromptError."""
+    prompts = prompts_for(settings, manifest.settings, new_prompts=False)
+    spec = extract_spec(prompts, settings, load_names(settings).key)
+    counter = ChunkCounter(spec, settings, QUICK_SAMPLE, None)
+    parts = manifest.parts("documents")
+    for part in parts[:: -(-len(parts) // QUICK_PARTS) or 1]:
+        for row in read_part(store, part, DOCUMENT_COLUMNS).to_pylist():
+            if counter.corpus.chunks < QUICK_CHUNKS:
+                _added(_document(row), counter)
+    n_chunks = sum(part.rows for part in manifest.parts("text_units"))
+    corpus = counter.corpus.scaled(min(1.0, counter.corpus.chunks / max(1, n_chunks)) or 1.0)
+    read, _, _ = _read_offline(counter.drawn, spec, settings)
+    every = [True] * len(counter.drawn)
+    sample_of = SampleReading(read, every, [not one for one in every], [])
+    return forecast(settings, prompts, corpus, sample_of, Learned({}), {})
+
+
+def _document(row: Mapping[str, Any]) -> Document:
+    text = {name: row[name] or "" for name in ("path", "row", "title", "text")}
+    return Document(**text, date=row["creation_date"], metadata=columns_of(row["raw_data"]))
 
 
 def _read(

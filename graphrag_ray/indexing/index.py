@@ -121,9 +121,9 @@ def index(
     load_names(settings)
     for guessed in guessed_vocabularies(settings.models):
         observer.note(guessed)
-    if "attributed" in settings.hierarchies and settings.attributed.clustering == "spectral":
+    if "attributed" in settings.built_hierarchies and settings.attributed.clustering == "spectral":
         spectral.check_installed()
-    if "tree" in settings.hierarchies:
+    if "tree" in settings.built_hierarchies:
         soft_clusters.check_installed(settings.tree.reduction)
     store = executor.store
     # A URL may hold a password or a signature, and what is shown is kept.
@@ -218,10 +218,12 @@ HIERARCHY_BUILDERS: Mapping[str, Callable[[Run, Result, ExtractedGraph | None], 
 def derive(run: Run, corpus: Result, names: EntityNames) -> Results:
     """What follows from the documents: from chunks to reports, embeddings and indexes for search."""
     graph = extract_all(run, corpus, names) if run.settings.has_graph else None
-    by_meaning = [kind for name in run.settings.hierarchies if (kind := HIERARCHIES[name]).by_meaning]
+    by_meaning = [kind for name in run.settings.built_hierarchies if (kind := HIERARCHIES[name]).by_meaning]
     if graph and any(kind.of_graph for kind in by_meaning):
         graph = replace(graph, embedded=embed_entities(run, graph.described))
-    hierarchies = {name: HIERARCHY_BUILDERS[name](run, corpus, graph) for name in run.settings.hierarchies}
+    hierarchies = {
+        name: HIERARCHY_BUILDERS[name](run, corpus, graph) for name in run.settings.built_hierarchies
+    }
     results = Results(corpus, graph, hierarchies)
     results = replace(results, embedded=embed_all(run, results))
     if graph:
@@ -267,9 +269,9 @@ def _counts(tables: Mapping[str, list[Part]], results: Results) -> dict[str, Any
         n = {"communities": rows(kind.communities), kind.counted: rows(kind.reports_table)}
         return {**n, **results.hierarchies[name].counts}
 
-    first, *others = results.hierarchies
+    first, *others = results.hierarchies or [""]
     corpus, merged = results.corpus, results.graph.merged if results.graph else Result()
-    counts = of(first)
+    counts = of(first) if first else {"communities": 0}
     return {
         "documents": rows("documents"),
         "text_units": rows("text_units"),
@@ -313,7 +315,7 @@ def _manifest(
         steps=run.memo,
         usage=run.accounts.to_dict(),
         next_human_readable_id=finished.next_human_readable_id,
-        hierarchies=list(settings.hierarchies),
+        hierarchies=list(settings.built_hierarchies),
         notes=notes,
         run={
             "input": input_url,

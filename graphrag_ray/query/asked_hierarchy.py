@@ -5,14 +5,28 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from graphrag_ray.base.declarations import HIERARCHIES, HierarchyKind
-from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.errors import NoReports, UsageError
 from graphrag_ray.query.method import Given, Rows
+
+NO_REPORTS = (
+    "this index was made with --build names: it holds names and chunks, and no communities or reports. "
+    "`graphrag-ray index` without --build names adds them; what is there is not made or paid for again"
+)
+
+
+def check_graph(given: Given) -> None:
+    """Raises UsageError for an index without entities."""
+    if given.settings.hierarchies:
+        asked_hierarchy(given, over="entity")
 
 
 def hierarchy_of(there: Sequence[str], name: str | None = None) -> HierarchyKind:
-    """That of this name; None: the first of those that an index has. Raises UsageError where it lacks it."""
+    """That of this name; None: the first of those that an index has. Raises NoReports where it has none,
+    UsageError where it lacks this one."""
     if name is not None and name not in HIERARCHIES:
         raise UsageError(f"there is no hierarchy {name!r}; there is {', '.join(HIERARCHIES)}")
+    if not there:
+        raise NoReports(NO_REPORTS)
     known = [own for own in there if own in HIERARCHIES] or ["leiden"]
     if name is not None and name not in known:
         raise UsageError(
@@ -26,7 +40,8 @@ def asked_hierarchy(given: Given, name: str | None = None, *, over: str = "") ->
     """That of this name; None: that of the settings, else the first that is fit. over: the kind of record
     that it must be over, where the method needs one.
 
-    Raises UsageError where the snapshot does not have it, or it is over records of another kind.
+    Raises NoReports for an index of names alone; UsageError where the snapshot does not have it, or it is
+    over records of another kind.
     """
     there = given.settings.hierarchies
     name = name or given.settings.query.hierarchy

@@ -53,7 +53,7 @@ class NamedEntity:
 class Route:
     """Which way, and why, as the end of a sentence."""
 
-    method: Literal["local", "hybrid", "global"]
+    method: Literal["local", "hybrid", "ppr", "global"]
     why: str
 
 
@@ -73,6 +73,7 @@ def search(question: Question, given: Given) -> Method:
         restricted=bool(question.where),
         local=bool(has.get("embeddings_entity")),
         hybrid=bool(has.get("embeddings_text_unit")) and search_table("text_unit", "keyword") in has,
+        reports=bool(given.settings.hierarchies),
     )
     answer: Answer = yield from method(chosen.method)(question, given)
     note = f"Answered by {chosen.method} search: {chosen.why}."
@@ -87,6 +88,7 @@ def route(
     restricted: bool = False,
     local: bool = True,
     hybrid: bool = True,
+    reports: bool = True,
 ) -> Route:
     """The way for a question, by the first rule that holds:
 
@@ -98,15 +100,20 @@ def route(
 
     named          by rising number of chunks
     local, hybrid  whether the index has what these search
+    reports        whether it has any: ppr stands for local and global where it has none
     """
     rare = next((n for n in named if n.chunks <= max(FEW_CHUNKS, RARE_SHARE * n_chunks)), None)
-    if rare and local:
+    if rare and (local or not reports):
         where = f"{plural(rare.chunks, 'chunk')} of {n_chunks:,}"
-        return Route("local", f"the question names {rare.title}, which stands in {where}")
+        return Route(
+            "local" if reports else "ppr", f"the question names {rare.title}, which stands in {where}"
+        )
     if hybrid and asks_for_a_place(text):
         return Route("hybrid", "the question asks for a passage, a number or a date, or names a month")
     if restricted:
         return Route("hybrid", "conditions restrict it to some documents, which reports are not")
+    if not reports:
+        return Route("ppr", "the index was made with --build names and has no reports")
     return Route("global", "the question names nothing rare and asks for no passage, number or date")
 
 

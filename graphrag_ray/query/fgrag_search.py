@@ -26,7 +26,7 @@ from graphrag_ray.base.ids import entity_id, entity_key
 from graphrag_ray.base.schema import ENDS
 from graphrag_ray.base.wording import plural
 from graphrag_ray.query.answer import ContextUsed
-from graphrag_ray.query.asked_hierarchy import asked_hierarchy
+from graphrag_ray.query.asked_hierarchy import check_graph
 from graphrag_ray.query.budget import (
     MESSAGE_TOKENS,
     asking,
@@ -73,7 +73,7 @@ def search(question: Question, given: Given) -> Method:
     Raises UsageError for an index without a graph or embeddings of entities, and for a question that leaves
     no room for data; BudgetSpent.
     """
-    asked_hierarchy(given, over="entity")
+    check_graph(given)
     check_embedded(given, NAME, ["entity"])
     text = question.text
     _check(text, given)

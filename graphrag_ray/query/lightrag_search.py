@@ -26,7 +26,7 @@ from typing import Any
 import pyarrow as pa
 
 from graphrag_ray.base.schema import ENDS
-from graphrag_ray.query.asked_hierarchy import asked_hierarchy
+from graphrag_ray.query.asked_hierarchy import check_graph
 from graphrag_ray.query.budget import asking, check_room, refuse_beyond
 from graphrag_ray.query.embedded import check_embedded
 from graphrag_ray.query.filling import Share, fill, first_fitting
@@ -58,7 +58,7 @@ def search(question: Question, given: Given) -> Method:
     """Answer from what is near the keywords of the question. Raises UsageError for an index without a graph
     or embeddings, for a question that leaves no room for data, and conditions that cannot be met;
     BudgetSpent."""
-    asked_hierarchy(given, over="entity")
+    check_graph(given)
     mode = given.settings.query.lightrag_mode
     unsearched = {"local": "relationship", "global": "entity"}.get(mode)
     check_embedded(given, NAME, [kind for kind in _KINDS if kind != unsearched])

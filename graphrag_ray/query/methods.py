@@ -28,6 +28,7 @@ class MethodKind:
     levels      it reads reports of a level
     dynamic     it may select reports by rating them, where the settings say so
     graph       it needs entities
+    reports     it needs communities and reports
     hierarchy   it needs this one
     instead     what answers most alike, where conditions on documents cannot restrict this one
     others      ways that read something else: hints where nothing was found
@@ -43,6 +44,7 @@ class MethodKind:
     levels: bool = False
     dynamic: bool = False
     graph: bool = False
+    reports: bool = False
     hierarchy: str = ""
     instead: str = ""
     others: tuple[str, ...] = ()
@@ -61,6 +63,7 @@ METHODS: Mapping[str, MethodKind] = {
         dynamic=True,
         instead="text",
         others=("local", "hybrid"),
+        reports=True,
     ),
     "text": MethodKind("text_search", ("map", "reduce"), "all of the text"),
     "local": MethodKind(
@@ -70,6 +73,7 @@ METHODS: Mapping[str, MethodKind] = {
         levels=True,
         graph=True,
         others=("hybrid", "global"),
+        reports=True,
     ),
     "vector": MethodKind(
         "vector_search", ("embed", "answer"), "passages, by meaning", others=("hybrid", "local")
@@ -86,6 +90,7 @@ METHODS: Mapping[str, MethodKind] = {
         instead="local",
         others=("hybrid", "global"),
         by_replies=True,
+        reports=True,
     ),
     "archrag": MethodKind(
         "archrag_search",
@@ -94,6 +99,7 @@ METHODS: Mapping[str, MethodKind] = {
         graph=True,
         instead="local",
         others=("hybrid", "global"),
+        reports=True,
     ),
     "fgrag": MethodKind(
         "fgrag_search",
@@ -128,6 +134,7 @@ METHODS: Mapping[str, MethodKind] = {
         others=("trex", "hybrid"),
         option=("traversal", "traversal"),
         modes=("collapsed", "tree"),
+        reports=True,
     ),
     "lightrag": MethodKind(
         "lightrag_search",
@@ -142,7 +149,7 @@ METHODS: Mapping[str, MethodKind] = {
     "auto": MethodKind(
         "auto_search",
         ("embed", "answer", "map", "reduce"),
-        "what one of three reads",
+        "what one of these reads",
         dynamic=True,
         by_replies=True,
     ),
@@ -169,6 +176,11 @@ def method(name: str) -> Callable[[Question, Given], Method]:
         f"graphrag_ray.query.{_kind(name).file}"
     ).search
     return found
+
+
+def without_reports() -> list[str]:
+    """Those that an index of names alone can be asked by."""
+    return [name for name in OFFERED if not METHODS[name].reports]
 
 
 def stages(name: str, dynamic: bool = False, following: bool = False) -> list[str]:

@@ -26,13 +26,18 @@ NAME = "trex"
 TREE = "tree"
 CANDIDATES = 100
 """Hits of each list that are fused."""
+WITHOUT_TREE = "Chunks alone were read: the index was made with --build names, and has no summaries."
 _WAYS: tuple[By, ...] = ("vector", "keyword")
 
 
 def search(question: Question, given: Given) -> Method:
-    """Answer from the first `query.trex_k` chunks and summaries. Raises UsageError for an index without a
-    tree or its embeddings."""
-    kinds = node_kinds(given, NAME)
+    """Answer from the first `query.trex_k` chunks and summaries; of an index of names alone, from chunks.
+    Raises UsageError for an index without a tree or its embeddings."""
+    kinds: list[Kind] = ["text_unit"]
+    if given.settings.hierarchies:
+        kinds = node_kinds(given, NAME)
+    else:
+        check_embedded(given, NAME, kinds)
     searches = [Search(kind, by, question.text, CANDIDATES) for by in _WAYS for kind in kinds]
     hits: list[list[Hit]] = yield tuple(searches)
     lists: dict[By, dict[Found, float]] = {by: {} for by in _WAYS}
@@ -45,12 +50,13 @@ def search(question: Question, given: Given) -> Method:
     records = [known[kind][id_] for kind, id_ in first if id_ in known[kind]]
     context = fill([Share(records)], given.settings.query.context_tokens, given.count)
     what = yield from read(question.text, given, context)
-    return (yield from answered(question.text, NAME, what))
+    notes = [] if given.settings.hierarchies else [WITHOUT_TREE]
+    return (yield from answered(question.text, NAME, what, notes))
 
 
 def tree_of(given: Given, method: str) -> HierarchyKind:
-    """Raises UsageError where the index has no tree, or no embeddings of its nodes, or another hierarchy is
-    asked for."""
+    """Raises NoReports for an index of names alone; UsageError where the index has no tree, or no embeddings
+    of its nodes, or another hierarchy is asked for."""
     other = given.settings.query.hierarchy
     if other not in (None, TREE):
         raise UsageError(f"{method} search reads hierarchy {TREE}, and no other: it cannot read {other}")

@@ -677,6 +677,11 @@ class Budget(_Strict):
     max_wall_s: Annotated[float, Field(gt=0)] | None = None
 
 
+_OFFLINE = "offline"
+"""A logical model that is always there: the offline engine."""
+_OF_NAMES = ("extract", "claims", "describe")
+"""Stages that the offline engine does where only names are made."""
+
 LANGUAGE_OF_TEXT = "the language of the text"
 LANGUAGE_OF_QUESTION = "the language of the question"
 
@@ -694,6 +699,10 @@ class Settings(_Strict):
     names: Names = Names()
     descriptions: Descriptions = Descriptions()
     graph: Graph = Graph()
+    build: OfMachine[Literal["all", "names"]] = "all"
+    """names: a run finds names and what is said of them by the offline engine, whatever the model, and makes
+    no communities and no reports: nothing is paid for but embeddings. A later run without it makes the rest.
+    No snapshot keeps it."""
     hierarchies: Annotated[tuple[HierarchyName, ...], Field(min_length=1)] = ("leiden",)
     """Of communities. Where none is over entities, nothing is extracted: the index has no graph. On a command
     line: a,b."""
@@ -747,7 +756,12 @@ class Settings(_Strict):
     @property
     def has_graph(self) -> bool:
         """Whether entities and relationships are extracted."""
-        return any(HIERARCHIES[name].of_graph for name in self.hierarchies)
+        return self.build == "names" or any(HIERARCHIES[name].of_graph for name in self.hierarchies)
+
+    @property
+    def built_hierarchies(self) -> tuple[str, ...]:
+        """Those that a run makes."""
+        return () if self.build == "names" else self.hierarchies
 
     @model_validator(mode="after")
     def _models_exist(self) -> Settings:
@@ -807,9 +821,10 @@ class Settings(_Strict):
         return self.model_copy(update={"descriptions": given.model_copy(update=unsaid)})
 
     def with_hierarchies_of(self, index: Iterable[str]) -> Settings:
-        """Settings for questions to an index that has these. One of another version may have others."""
+        """Settings for questions to an index that has these. One of another version may have others; one
+        made with `build: names` has none."""
         names = tuple(name for name in index if name in HIERARCHIES)
-        return self.model_copy(update={"hierarchies": names}) if names else self
+        return self.model_copy(update={"hierarchies": names})
 
     def with_reports_of(self, before: Mapping[str, Any] | None) -> Settings:
         """Settings that say who writes reports, and what the corpus is about: as these do, else as the index
@@ -859,14 +874,16 @@ class Settings(_Strict):
         configured, else "offline"."""
         stage = "report" if stage == ABOUT else stage
         own = self.stages.get(stage)
+        if self.build == "names" and stage in _OF_NAMES:
+            return _OFFLINE
         if own is not None and own.model is not None:
             return str(own.model)
         if stage == "embed":
-            return self.embeddings.model if self.embeddings.model in self.models else "offline"
+            return self.embeddings.model if self.embeddings.model in self.models else _OFFLINE
         return "default"
 
     def model(self, name: str) -> Model:
-        return self.models[name] if name in self.models else Model()
+        return self.models[name] if name in self.models and name != _OFFLINE else Model()
 
     def call(self, stage: str, max_output_tokens: int | None = None) -> CallParameters:
         """The call parameters of a stage; `max_output_tokens` is the stage's own default."""

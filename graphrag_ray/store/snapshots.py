@@ -59,7 +59,7 @@ class Manifest:
     steps       step -> its result and the fingerprint of all that it came from; equal: nothing to do
     usage       calls, tokens and cost by stage
     next_human_readable_id  table -> the lowest short id never used
-    hierarchies names of the hierarchies of communities
+    hierarchies names of the hierarchies of communities; earlier versions wrote none, and had Leiden's
     notes       what readers should know (the offline engine's mark, an unknown tokenizer)
     run         about the run itself: id, seconds by stage, failed items, what it added and removed
     """
@@ -95,7 +95,8 @@ class Manifest:
                 f"it was written by a newer graphrag-ray (format {found}, version {data.get('version')}); "
                 f"this one reads formats up to {FORMAT}. Upgrade it: pip install -U graphrag-ray"
             )
-        return untrusted_json.read_as(cls, data)
+        of_leiden = "communities" in data.get("tables", {}) and not data.get("hierarchies")
+        return untrusted_json.read_as(cls, {**data, "hierarchies": ["leiden"]} if of_leiden else data)
 
 
 def commit(store: Store, manifest: Manifest, *, check: Callable[[], object] = lambda: None) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from graphrag_ray.cli.options import (
+    build_option,
     input_of,
     json_option,
     naming_root,
@@ -20,6 +21,7 @@ from graphrag_ray.cli.program import Command
 @click.command(cls=Command)
 @click.argument("input_url", metavar="[INPUT]", required=False)
 @settings_options
+@build_option
 @click.option(
     "--root", metavar="URL", help="An index, whole or partly done: learn from the calls made for it."
 )

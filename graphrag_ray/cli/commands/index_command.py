@@ -13,6 +13,7 @@ from graphrag_ray.base.errors import FAILED_ITEMS, SettingsError, UsageError
 from graphrag_ray.base.urls import shown
 from graphrag_ray.cli.misread import Misread
 from graphrag_ray.cli.options import (
+    build_option,
     confirmed,
     input_of,
     json_option,
@@ -50,6 +51,7 @@ def _misread(line: Misread) -> None:
 )
 @root_option
 @settings_options
+@build_option
 @click.option("--add", is_flag=True, help="Keep documents that INPUT does not hold.")
 @click.option(
     "--allow-deletes",
@@ -115,6 +117,7 @@ def index(
       graphrag-ray index --config s3://bucket/settings.yaml
       graphrag-ray index ./documents --root ./my-index --ray
       graphrag-ray index ./documents --root ./my-index --model gpt-4o-mini --rpm 10000 --tpm 2000000
+      graphrag-ray index ./documents --root ./my-index --model gpt-4o-mini --build names
       graphrag-ray index --input articles:dataset --root ./my-index --set input.id_column=id
     """
     from graphrag_ray import build_index
