@@ -135,7 +135,8 @@ def under(
 def specific(sources: Sequence[Source], answer: Answer) -> list[Source]:
     """The same sources with what carries the answer first: `evidence` filled, chunks by how much of what
     the answer says with reference to the record they hold, entities that this evidence names first."""
-    said = passages(answer.text)
+    links = (f"{link.asked} {link.found}" for link in answer.chain)
+    said = passages("\n\n".join([answer.text, *links]))
     return [
         _specific(s, said.get(Reference(s.record["section"], str(s.record["human_readable_id"])), []))
         for s in sources

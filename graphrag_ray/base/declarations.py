@@ -171,7 +171,7 @@ JOURNALS = (*(stage.dialogue for stage in ASKING_STAGES), ABOUT)
 INDEXING_PROMPTS = (*(name for s in ASKING_STAGES for name in (*s.prompts, *s.parts)), CORRECT)
 """Prompts that an index is made with: changed, its models are asked again."""
 
-QUESTION_DIALOGUES = ("map", "reduce", "answer", "rate", "drift", "fgrag", "keywords", "condense")
+QUESTION_DIALOGUES = ("map", "reduce", "answer", "rate", "drift", "fgrag", "keywords", "steps", "condense")
 """The dialogues of questions, each with a model of its own under `stages`."""
 
 EVALUATION_DIALOGUES = ("questions", "judge", "answer_claims")

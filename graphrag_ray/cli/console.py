@@ -122,6 +122,11 @@ def print_answer(
     out = console_of()
     if not written:
         print_text(out, answer.text, raw)
+    if answer.chain:
+        out.print("\nHow it follows:")
+        for link in answer.chain:
+            stands = "" if link.stands else " (not found in its passage)"
+            out.print(f"  {link.asked} → {link.found}{stands}", soft_wrap=True)
     section = ""
     references = answer.references
     all_cited, answer = index.beside(answer, lambda: index.cited(references), "What the answer cites")
@@ -130,6 +135,8 @@ def print_answer(
             section = cited.section
             out.print(f"\n{section} cited:")
         out.print(f"  {cited.number:>5}  {_start_of(cited.name)}")
+        if sources is not None and (way := answer.paths.get(str(cited.number), "")):
+            out.print(f"         by way of {way}", style="dim", soft_wrap=True)
     print_sources(out, sources or ())
     took = f", {answer.seconds:.2f} s" if answer.seconds is not None else ""
     out.print(f"\n[{_how(answer)}{took}, {_cost(answer.cost_usd)}]", style="dim")

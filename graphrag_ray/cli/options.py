@@ -252,6 +252,11 @@ def asking_options(f: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Choice(methods.MODES["mode"]),
             help="lightrag: by names in the question, its subjects, both, or both and the nearest chunks.",
         ),
+        click.option(
+            "--steps",
+            type=click.IntRange(0, 10),
+            help="ppr: how often what is missing is looked up, two calls each time. Default: 1.",
+        ),
         click.option("--budget-tokens", type=int, metavar="N", help="Prompts and replies together, at most."),
         click.option("--budget-usd", type=float, metavar="X", help="US dollars, at most."),
     ]

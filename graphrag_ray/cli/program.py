@@ -65,7 +65,7 @@ PANELS = {
     "Model": ("--model", "--base-url", "--api-key-env", "--rpm", "--tpm", "--max-in-flight", "--cache"),
     "Search": (
         *("--method", "--level", "--where", "--dynamic", "--hierarchy", "--map-protocol"),
-        *("--traversal", "--mode"),
+        *("--traversal", "--mode", "--steps"),
     ),
     "Answer": ("--response-type", "--sources", "--general-knowledge", "--stream", "--raw"),
     "Budget": ("--budget-usd", "--budget-tokens"),

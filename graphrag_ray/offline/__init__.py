@@ -7,6 +7,7 @@
     map        reports ─► BM25, MMR ─► quotations with a score;  reduce merges them
     keywords   names and rare words of a question, its other words
     subjects   a question ─► runs of its terms ─► fixed questions, quotations around each
+    steps      an answer's quotations as its chain; names in sentences that share a term with the question
     questions  names and terms of a description ─► fixed sentences on users, tasks, questions
     judge      two answers ─► what a criterion counts in each ─► the greater figure wins
     claims of answers  sentences with a name or figure;  correct answers contain a wording of the right one
@@ -33,6 +34,7 @@ from graphrag_ray.offline.keywords_reply import list_terms, without_data
 from graphrag_ray.offline.question_replies import describe_corpus, list_personas, list_questions, list_tasks
 from graphrag_ray.offline.ratings import drift_local, drift_primer, map_points, rate
 from graphrag_ray.offline.static_embeddings import embed_many
+from graphrag_ray.offline.step_replies import answer_with_chain, ask_next, facts_in_common
 from graphrag_ray.offline.subject_replies import ask_around, list_subjects, summarise_subject
 from graphrag_ray.offline.summary_reply import summary
 
@@ -60,6 +62,9 @@ _ANSWERS: Mapping[str, Callable[[Variables], str]] = {
     "zero_shot": without_data,
     "condense": lambda variables: variables["question"],
     "drift_hypothesis": lambda variables: variables["question"],
+    "walk_answer": answer_with_chain,
+    "next_questions": ask_next,
+    "pick_facts": facts_in_common,
     "query_entities": list_subjects,
     "entity_questions": ask_around,
     "entity_summary": summarise_subject,

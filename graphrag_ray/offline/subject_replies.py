@@ -25,7 +25,7 @@ def list_subjects(variables: Mapping[str, str]) -> str:
     runs = _runs(variables["question"], wanted or set(question.stems))
     named = {stem for name in question.names for stem in name.split()}
     runs.sort(key=lambda run: named.isdisjoint(content_stems(run)))
-    return "\n".join(runs[: _number(variables["n_entities"])]) or NONE
+    return "\n".join(runs[: number_in(variables["n_entities"])]) or NONE
 
 
 def ask_around(variables: Mapping[str, str]) -> str:
@@ -34,7 +34,7 @@ def ask_around(variables: Mapping[str, str]) -> str:
     others = list_subjects({"question": variables["question"], "n_entities": ""}).split("\n")
     asked = [f"What is said about {entity}?", f"Who or what is connected with {entity}?"]
     asked += [f"What have {entity} and {o} to do with each other?" for o in others if o not in (entity, NONE)]
-    return "\n".join(asked[: _number(variables["n_questions"])])
+    return "\n".join(asked[: number_in(variables["n_questions"])])
 
 
 def summarise_subject(variables: Mapping[str, str]) -> str:
@@ -64,5 +64,6 @@ def _runs(text: str, wanted: Collection[str]) -> list[str]:
     return list(found.values())
 
 
-def _number(text: str) -> int:
-    return int(text) if text.isdecimal() and 0 < len(text) < 5 else DEFAULT_N
+def number_in(text: str, usual: int = DEFAULT_N) -> int:
+    """What a placeholder holds; `usual` where it is no small number."""
+    return int(text) if text.isdecimal() and 0 < len(text) < 5 else usual

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from graphrag_ray.base.records import Reference
+from graphrag_ray.query.chain import ChainLink
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,8 @@ class Answer:
     failed_parts         contexts without a usable reply: that part of the corpus is missing
     dropped_references   cited numbers that the context did not hold; taken out of the text
     notes                what the reader should know, as sentences
+    chain                of an answer that hops: the links that led to it
+    paths                by number of a cited chunk, as text: how a walk from the question came to it
     seconds              from question to answer; None until somebody with a clock fills it in
     """
 
@@ -71,6 +74,8 @@ class Answer:
     failed_parts: int = 0
     dropped_references: int = 0
     notes: tuple[str, ...] = ()
+    chain: tuple[ChainLink, ...] = ()
+    paths: Mapping[str, str] = field(default_factory=dict)
     seconds: float | None = None
 
     def as_dict(self) -> dict[str, Any]:

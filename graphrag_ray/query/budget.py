@@ -161,8 +161,10 @@ def contexts_at_most(lines: Ints, room: int, most: int | None = None) -> int:
 
 def instructions(question: str, spec: AnswerSpec, count: Count) -> int:
     """Tokens of a prompt without its data. Any data placeholder may be the spec's."""
-    data = ("context", "answers", "asked", "follow_up", "n_follow_ups")
-    empty = dict.fromkeys((*data, "entity", "questions", "n_entities", "n_questions"), "")
+    data = ("context", "answers", "asked", "follow_up", "n_follow_ups", "if_missing", "n_facts")
+    empty = dict.fromkeys(
+        (*data, "entity", "questions", "n_entities", "n_questions", "if_missing", "n_facts"), ""
+    )
     messages = spec.prompt.fill({**empty, **variables_of(question, spec)})
     return sum(count(m.content) + MESSAGE_TOKENS for m in messages)
 

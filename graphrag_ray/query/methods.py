@@ -32,8 +32,8 @@ class MethodKind:
     hierarchy   it needs this one
     instead     what answers most alike, where conditions on documents cannot restrict this one
     others      ways that read something else: hints where nothing was found
-    option      what a question names to choose one of its modes, and the setting under `query`
-    modes       in which it reads
+    option      what a question names that is its alone, and the setting under `query`
+    modes       those that the option chooses from; (): it is a number
     by_replies  what it reads depends on what a model replies
     baseline    to compare others with, and no way to ask an index: `evaluate` alone offers it
     """
@@ -112,10 +112,12 @@ METHODS: Mapping[str, MethodKind] = {
     ),
     "ppr": MethodKind(
         "ppr_search",
-        ("embed", "answer"),
+        ("embed", "answer", "steps"),
         "passages that a walk over names comes to",
         graph=True,
         others=("hybrid", "local"),
+        option=("steps", "ppr_steps"),
+        by_replies=True,
     ),
     "trex": MethodKind(
         "trex_search",
@@ -212,13 +214,15 @@ def check(name: str, level: str | int | None, where: Sequence[str], baselines: b
 
 
 def check_modes(name: str, asked: Mapping[str, object]) -> None:
-    """Raises UsageError where a question chooses a mode that is another method's. asked: by option."""
+    """Raises UsageError where a question has an option that is another method's. asked: by option."""
     for other, kind in METHODS.items():
         option = kind.option[0]
         if option and asked.get(option) is not None and _kind(name).option != kind.option:
-            raise UsageError(
-                f"{option} is for {other} search ({', '.join(kind.modes)}); {name} search has no use for it"
-            )
+            raise UsageError(f"{option} is for {other} search{_modes(kind)}; {name} search has no use for it")
+
+
+def _modes(kind: MethodKind) -> str:
+    return f" ({', '.join(kind.modes)})" if kind.modes else ""
 
 
 def _kind(name: str) -> MethodKind:

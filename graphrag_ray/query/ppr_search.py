@@ -1,64 +1,143 @@
 """Answers that hop: personalised PageRank over names and chunks, in the way of HippoRAG 2 (Gutierrez et al.
-2025).
+2025), and further walks where the first one does not hold the answer.
 
 A walk begins at the names that the question holds, and at the chunks that match its words
 (`restarts.py`); it goes from names to the chunks that hold them and from these to the names that they hold
 (`search/walk.py`). So it finds the passage that shares no word with the question: the one on the husband of
-whom the question asks about. The chunks where it is most often are read, in one context.
+whom the question asks about. The chunks where it is most often are read, in one context, and the answer ends
+in the chain of links that led to it.
+
+Steps: where they do not suffice, one call says what is known and asks what is to be looked up next ("Who was
+her husband?"); each of these questions is walked, their chunks join the context, and the question is answered
+again. So a question has at most 1 + 2 · `query.ppr_steps` calls, and one more with `query.ppr_facts`.
+
+Facts: one call picks, of the relationships nearest to the question, those that could lead to the answer; the
+walk begins at what they link, too.
 
 Where we differ from HippoRAG 2: the graph is of names and chunks, without facts and without links between
-names that are near by meaning (`indexing/stages/walk_stage.py`); names are found in the question literally.
+names that are near by meaning (`indexing/stages/walk_stage.py`); names are found in the question literally;
+facts are picked only where that is asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.ids import name_id
+from graphrag_ray.base.records import Reference
 from graphrag_ray.base.schema import WALKS
 from graphrag_ray.query import restarts
+from graphrag_ray.query.answer import Answer, ContextUsed
+from graphrag_ray.query.budget import asking, check_room, refuse_beyond
+from graphrag_ray.query.chain import ChainLink, checked, split_chain
+from graphrag_ray.query.cited_numbers import numbered, shown_in, shown_to_people
+from graphrag_ray.query.fgrag_dialogues import is_insufficient
 from graphrag_ray.query.filling import Share, fill
+from graphrag_ray.query.map_reduce import NOTHING_FOUND, Reduced
 from graphrag_ray.query.method import (
     By,
+    Dialogues,
     Given,
     Hit,
     Kind,
     Method,
     NameCounts,
     Question,
+    Ran,
     Rows,
     Search,
     Walk,
     WalkHit,
 )
-from graphrag_ray.query.one_context import answered, read
+from graphrag_ray.query.one_context import PHASE, ContextReading, answered, result_of
 from graphrag_ray.query.question_names import mentions
 from graphrag_ray.query.record_rows import looked_up
+from graphrag_ray.query.step_dialogues import (
+    ANSWER,
+    FACTS,
+    MAX_TOKENS,
+    NEXT,
+    NEXT_QUESTIONS,
+    STAGE,
+    NextStep,
+    next_questions,
+    pick_facts,
+    step_spec,
+    walk_answer,
+)
 from graphrag_ray.query.where import within
-from graphrag_ray.reports.report_context import Context
+from graphrag_ray.reports.report_context import Context, write
 
 NAME = "ppr"
+STEP_CHUNKS = 6
+"""Of each further question."""
+MOST_CHUNKS = 2
+"""Chunks of a context after a step: so many times those of the first."""
 NEAR_ENTITIES, NEAR_CHUNKS = 5, 20
+FACT_COLUMNS = ["id", "source", "target"]
+ADVICE = "Raise the budget, or lower query.ppr_steps, query.ppr_k or query.context_tokens."
 
 
 def search(question: Question, given: Given) -> Method:
-    """Answer from the chunks that a walk comes to. Raises UsageError for an index that cannot be walked, and
-    for conditions that cannot be met."""
+    """Answer from the chunks that walks come to. Raises UsageError for an index that cannot be walked, a
+    question that leaves no room for data, and conditions that cannot be met; BudgetSpent."""
     check_walks(given)
+    text, query = question.text, given.settings.query
+    _check(text, given)
     chunks = yield from within(question.where)
-    hits = yield from walked(question.text, given, given.settings.query.ppr_k, chunks)
-    context = yield from context_of([hit.id for hit in hits], given)
-    what = yield from read(question.text, given, context)
-    return (yield from answered(question.text, NAME, what))
+    looked = _LookedUp()
+    names = (yield from _facts(text, given, looked)) if query.ppr_facts else {}
+    (hits,) = yield from walked([text], given, query.ppr_k, chunks, names)
+    looked.add([hits])
+    for step in range(query.ppr_steps + 1):
+        last = step == query.ppr_steps
+        context = yield from _context(looked, given)
+        said = yield from _answer(text, context, last, given)
+        if last or not is_insufficient(said.text) or not context.numbering:
+            break
+        found = yield from _next(text, context, given, looked)
+        if not found.questions:
+            break
+        looked.contexts.append(_used(context))
+        more = yield from walked(found.questions, given, STEP_CHUNKS, chunks)
+        looked.add(more, query.ppr_k * MOST_CHUNKS)
+    return (yield from _finished(text, said, context, looked))
+
+
+@dataclass
+class _LookedUp:
+    """What the walks of a question came to so far.
+
+    chunks   ids, the first to be shown first; paths: how each was reached
+    asked    questions that were looked up after the first
+    contexts those that did not suffice; notes: what to tell of all that
+    """
+
+    chunks: list[str] = field(default_factory=list)
+    paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    contexts: list[ContextUsed] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, found: Sequence[Sequence[WalkHit]], most: int | None = None) -> None:
+        """What the newest walks came to stands first: of each the first, then of each the second, and so
+        on."""
+        longest = max(map(len, found), default=0)
+        new = [hits[n] for n in range(longest) for hits in found if n < len(hits)]
+        for hit in new:
+            self.paths.setdefault(hit.id, hit.path)
+        self.chunks = list(dict.fromkeys([*(hit.id for hit in new), *self.chunks]))[:most]
 
 
 def check_walks(given: Given) -> None:
     """Raises UsageError for an index without a graph, and for one of an earlier version."""
     if WALKS in given.n_rows:
         return
-    if not given.n_rows.get("entities"):
+    if "entities" not in given.n_rows:
         raise UsageError(
             f"{NAME} search walks over names, and this index has none: it was made without a graph. "
             "`graphrag-ray index --build names` finds them without a model, in seconds a million tokens"
@@ -70,29 +149,169 @@ def check_walks(given: Given) -> None:
 
 
 def walked(
-    text: str, given: Given, k: int, chunks: Collection[str] | None = None
-) -> Generator[Any, Any, list[WalkHit]]:
-    """The k chunks that a walk from a question comes to most often. chunks: the only ones that count."""
+    texts: Sequence[str],
+    given: Given,
+    k: int,
+    chunks: Collection[str] | None = None,
+    more_names: Mapping[str, float] | None = None,
+) -> Generator[Any, Any, list[list[WalkHit]]]:
+    """For each text, the k chunks that a walk from it comes to most often.
+
+    chunks: ids of the only ones that count; more_names: where every walk begins as well, by id
+    """
     among = None if chunks is None else sorted(chunks)
-    could_be = mentions(text, name_id)
-    counts, by_words = yield (
-        NameCounts({id_: could_be.text(id_) for id_ in could_be.spans}),
-        Search("text_unit", "keyword", text, restarts.MOST_HITS, among),
+    could_be = [mentions(text, name_id) for text in texts]
+    counts: list[dict[str, int]] = yield tuple(
+        NameCounts({id_: one.text(id_) for id_ in one.spans}) for one in could_be
     )
-    names = restarts.of_names(could_be, counts)
-    begin = restarts.of_hits(by_words, restarts.WORDS, restarts.SHARPNESS)
-    if not names:
-        near_names, near_chunks = yield from _near(text, given, among)
-        names, begin = near_names, restarts.added(begin, near_chunks)
-    hits: list[WalkHit] = yield Walk(names, restarts.added(begin, {}), k, among)
-    return hits
+    by_words: list[list[Hit]] = yield tuple(
+        Search("text_unit", "keyword", text, restarts.MOST_HITS, among) for text in texts
+    )
+    walks = []
+    for text, one, known, hits in zip(texts, could_be, counts, by_words, strict=True):
+        names = restarts.added(restarts.of_names(one, known), more_names or {})
+        begin = restarts.of_hits(hits, restarts.WORDS, restarts.SHARPNESS)
+        if not names:
+            names, near_chunks = yield from _near(text, given, among)
+            begin = restarts.added(begin, near_chunks)
+        walks.append(Walk(names, restarts.added(begin, {}), k, among))
+    found: list[list[WalkHit]] = yield tuple(walks)
+    return found
 
 
-def context_of(ids: Sequence[str], given: Given) -> Generator[Any, Any, Context]:
-    """A context of these chunks, in their order."""
-    known = yield from looked_up({"text_unit": ids}, given)
-    records = [known["text_unit"][id_] for id_ in ids if id_ in known["text_unit"]]
-    return fill([Share(records)], given.settings.query.context_tokens, given.count)
+def _check(text: str, given: Given) -> None:
+    """Raises UsageError or BudgetSpent before anything is asked."""
+    query, settings, prompts = given.settings.query, given.settings, given.prompts
+    answer = step_spec(ANSWER, settings, prompts)
+    check_room(text, given, [answer])
+    most = asking(
+        text, given, PHASE, answer, 1 + query.ppr_steps, (1 + query.ppr_steps) * query.context_tokens
+    )
+    if query.ppr_steps:
+        next_ = step_spec(NEXT, settings, prompts)
+        before = query.ppr_steps * NEXT_QUESTIONS * MAX_TOKENS[NEXT]
+        check_room(text, given, [next_], beside=before)
+        each = query.context_tokens + before
+        most += asking(text, given, STAGE, next_, query.ppr_steps, query.ppr_steps * each)
+    if query.ppr_facts:
+        facts = step_spec(FACTS, settings, prompts)
+        check_room(text, given, [facts])
+        most += asking(text, given, STAGE, facts, 1, query.context_tokens)
+    refuse_beyond(most, query, ADVICE)
+
+
+def _context(looked: _LookedUp, given: Given) -> Generator[Any, Any, Context]:
+    """The chunks in their order, as many as fit."""
+    known = (yield from looked_up({"text_unit": looked.chunks}, given))["text_unit"]
+    records = [known[id_] for id_ in looked.chunks if id_ in known]
+    context = fill([Share(records)], given.settings.query.context_tokens, given.count)
+    return replace(context, left_out=0)  # it is just not among the first
+
+
+def _answer(text: str, context: Context, last: bool, given: Given) -> Generator[Any, Any, Reduced]:
+    if not context.numbering:
+        return Reduced(NOTHING_FOUND, found=False)
+    spec = step_spec(ANSWER, given.settings, given.prompts)
+    start = partial(walk_answer, text, context, last, spec)
+    (ran,) = yield Dialogues(PHASE, [start], last=last)
+    return result_of(ran)
+
+
+def _next(text: str, context: Context, given: Given, looked: _LookedUp) -> Generator[Any, Any, NextStep]:
+    """What is to be looked up next; no question where there is none, or the call failed."""
+    spec = step_spec(NEXT, given.settings, given.prompts)
+    start = partial(next_questions, text, [text, *looked.asked], context, spec)
+    ran: list[Ran[NextStep | None]] = yield Dialogues(STAGE, [start])
+    if ran[0].result is None:
+        why = f": {ran[0].error}" if ran[0].error else "."
+        looked.notes.append(f"What is to be looked up next could not be told{why}")
+        return NextStep()
+    found = ran[0].result
+    looked.asked += found.questions
+    if found.questions:
+        looked.notes.append(f"Looked up next: {' '.join(found.questions)}")
+    return found
+
+
+def _finished(text: str, said: Reduced, context: Context, looked: _LookedUp) -> Generator[Any, Any, Answer]:
+    """The answer with its chain, each link checked against its passages."""
+    body, links = split_chain(said.text)
+    if is_insufficient(body):
+        said, links = replace(said, found=False), []
+    reading = ContextReading(context, replace(said, text=body or said.text))
+    answer = yield from answered(text, NAME, reading, looked.notes)
+    passages = yield from _texts(links)
+    number = yield from numbered(dict.fromkeys([*said.references, *_sources(looked, said)]))
+    chain = tuple(
+        replace(link, found=shown_to_people(link.found, number))
+        for link in (checked(link, passages) for link in links)
+    )
+    paths = {
+        str(number[reference]): _path(way, number)
+        for reference in said.references
+        if reference in number and (way := looked.paths.get(reference.id))
+    }
+    contexts = (*looked.contexts, *answer.contexts)
+    return replace(answer, chain=chain, paths=paths, contexts=contexts)
+
+
+def _texts(links: Sequence[ChainLink]) -> Generator[Any, Any, dict[str, str]]:
+    """Of the chunks that a chain cites."""
+    ids = list(dict.fromkeys(r.id for link in links for r in link.references if r.section == "Sources"))
+    if not ids:
+        return {}
+    rows = yield Rows("text_units", ["id", "text", "header"], ids)
+    return {row["id"]: f"{row['header'] or ''}\n{row['text']}" for row in rows.to_pylist()}
+
+
+def _sources(looked: _LookedUp, said: Reduced) -> list[Reference]:
+    """The chunks on the ways to what is cited."""
+    ways = [looked.paths.get(reference.id, ()) for reference in said.references]
+    return [Reference("Sources", id_) for way in ways for id_ in way[-2::-2]]
+
+
+def _path(way: Sequence[str], number: Mapping[Reference, int]) -> str:
+    """`Saw Thanda → Sources (12) → Naratheinkha`: names, and the chunks between them."""
+    shown = []
+    for place, step in enumerate(reversed(way)):
+        if place % 2 == 0:
+            shown.append(step)
+        else:
+            n = number.get(Reference("Sources", step))
+            shown.append("a passage" if n is None else f"Sources ({n})")
+    return " → ".join(reversed(shown))
+
+
+def _used(context: Context) -> ContextUsed:
+    return ContextUsed(PHASE, shown_in(context.numbering), context.n_tokens, context.left_out, context.cut)
+
+
+def _facts(text: str, given: Given, looked: _LookedUp) -> Generator[Any, Any, dict[str, float]]:
+    """Names that are linked by the nearest facts that a model picks, the rarer the heavier."""
+    if not given.n_rows.get("embeddings_relationship"):
+        looked.notes.append("No facts were picked, since the index has no embeddings of relationships.")
+        return {}
+    hits: list[Hit] = yield Search("relationship", "vector", text, given.settings.query.ppr_facts)
+    known = (yield from looked_up({"relationship": [hit.id for hit in hits]}, given))["relationship"]
+    shown, n_tokens = [], 0
+    for hit in hits:
+        if hit.id in known:
+            n_tokens += given.count(" ".join(map(str, known[hit.id].fields)))
+            if n_tokens > given.settings.query.context_tokens:
+                break
+            shown.append(known[hit.id])
+    if not shown:
+        return {}
+    spec = step_spec(FACTS, given.settings, given.prompts)
+    start = partial(pick_facts, text, write(shown)[0], len(shown), spec)
+    ran: list[Ran[tuple[int, ...] | None]] = yield Dialogues(STAGE, [start])
+    picked = [shown[n - 1].id for n in ran[0].result or ()]
+    if ran[0].result is None:
+        looked.notes.append(f"No facts were picked, since the call failed. {ran[0].error}".strip())
+    rows = (yield Rows("relationships", FACT_COLUMNS, picked)).to_pylist() if picked else []
+    title = {name_id(row[end]): row[end] for row in rows for end in ("source", "target")}
+    counts: dict[str, int] = yield NameCounts({id_: name for id_, name in title.items() if id_})
+    return {id_: restarts.FACTS * restarts.rarity(n) for id_, n in counts.items()}
 
 
 def _near(

@@ -26,6 +26,8 @@ UNSURE = 0.3
 WORDS, SHARPNESS = 0.05, 20
 NEAR, NEAR_SHARPNESS = 0.2, 8
 NEAR_CHUNKS, NEAR_CHUNKS_SHARPNESS = 0.05, 16
+FACTS = 0.5
+"""Of a name that a picked fact links, which one chunk holds."""
 MOST_HITS = 100
 """Of chunks by words that begin."""
 MOST_NAMES = 50

@@ -73,6 +73,10 @@ class QueryBody(KnownKeys):
     traversal: methods.Traversal | None = None
     map_protocol: Literal["answer", "points"] | None = None
     mode: Annotated[methods.LightragMode | None, Field(description="Of the method lightrag.")] = None
+    steps: Annotated[
+        int | None,
+        Field(ge=0, le=10, description="Of the method ppr: how often what is missing is looked up."),
+    ] = None
     budget_tokens: Annotated[int | None, Field(gt=0, description="At most the service's own.")] = None
     budget_usd: Annotated[float | None, Field(gt=0, description="At most the service's own.")] = None
     max_seconds: Annotated[float | None, Field(gt=0, description="At most the service's own.")] = None

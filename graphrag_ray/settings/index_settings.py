@@ -567,6 +567,12 @@ class Query(_Strict):
     """archrag: entities, and reports of each level, that are read."""
     ppr_k: Annotated[int, Field(ge=1, le=100)] = 10
     """ppr: chunks that are read."""
+    ppr_steps: Annotated[int, Field(ge=0, le=10)] = 1
+    """ppr: how often what is missing is looked up, where the chunks that were read do not hold the answer:
+    two calls each time."""
+    ppr_facts: Annotated[int, Field(ge=0, le=100)] = 0
+    """ppr: so many relationships nearest to the question are shown to a model, which picks those that could
+    lead to the answer: one call more. 0: none."""
     trex_k: Annotated[int, Field(ge=1, le=100)] = 5
     """trex: chunks and summaries that are read."""
     traversal: Literal["collapsed", "tree"] = "collapsed"
