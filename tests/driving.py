@@ -8,13 +8,28 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import quicktok
 import toy_model
+from linked_names import Links, shard_of
 
 from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Dialogue, Reply, Request
 from graphrag_ray.engine.drive import run
-from graphrag_ray.query.method import Dialogues, Given, Hit, LevelSearch, Need, Notice, Ran, Rows, Search
+from graphrag_ray.query.method import (
+    Dialogues,
+    Given,
+    Hit,
+    LevelSearch,
+    NameCounts,
+    Need,
+    Notice,
+    Ran,
+    Rows,
+    Search,
+    Walk,
+    WalkHit,
+)
+from graphrag_ray.search.walk import count_holders, walk
 from graphrag_ray.settings.prompts import load_prompts
 from graphrag_ray.settings.settings_file import parse_settings
 
@@ -26,6 +41,7 @@ COUNT = quicktok.get_encoding("cl100k_base").count
 class Snapshot:
     """tables: rows by table, with the columns that matter; what is not said of a row is null.
 
+    links  which chunks hold which names, by their ids and texts; None: there is no index for walks
     find   ids by falling nearness for a search; None: a search finds nothing
     needs  what was asked for, in order, in pairs of a tuple too
     """
@@ -35,10 +51,12 @@ class Snapshot:
         tables: Mapping[str, Sequence[Mapping[str, Any]]],
         find: Callable[[Search], Sequence[str]] | None = None,
         answer: Callable[[Request], Reply] = toy_model.answer,
+        links: Links | None = None,
     ) -> None:
         self.tables = {name: [dict(row) for row in rows] for name, rows in tables.items()}
         self.find = find or (lambda search: [])
         self.answer = answer
+        self.shards = [] if links is None else [shard_of(links, id_of=str)]
         self.needs: list[Need] = []
 
     def given(self, **query: Any) -> Given:
@@ -46,6 +64,8 @@ class Snapshot:
         n_rows = {name: len(rows) for name, rows in self.tables.items()}
         embedded = {f"embeddings_{kind}": 1 for kind in schema.EMBEDDINGS}
         embedded |= {schema.search_table(kind, "keyword"): 1 for kind in schema.EMBEDDINGS}
+        if self.shards:
+            embedded[schema.WALKS] = sum(map(len, self.shards))
         settings = parse_settings({"query": query})
         return Given(settings, load_prompts(), COUNT, embedded | n_rows)
 
@@ -76,6 +96,10 @@ class Snapshot:
                 ids = [row["id"] for row in self.tables[kind.reports_table] if row["level"] == level]
                 searches.append(Search(kind.reports, "vector", need.text, need.k, ids))
             return [self._met(search) for search in searches]
+        if isinstance(need, NameCounts):
+            return count_holders(self.shards, list(need.names))
+        if isinstance(need, Walk):
+            return [WalkHit(*one) for one in walk(self.shards, need.names, need.chunks, need.k, need.among)]
         if isinstance(need, Notice):
             return None
         assert isinstance(need, Dialogues)

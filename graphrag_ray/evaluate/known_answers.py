@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from graphrag_ray.asking.ask import Index
 from graphrag_ray.asking.searching import Searching
 from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.records import strip_references
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.engine.in_process import awaited
@@ -169,7 +170,7 @@ def _score_answers(
 
 def _scored(text: str, question: GoldQuestion, warnings: list[str]) -> dict[str, float]:
     try:
-        return answer_scores(text, question.answers)
+        return answer_scores(strip_references(text).strip(), question.answers)
     except Exception as e:
         if not is_unforeseen(e):
             raise

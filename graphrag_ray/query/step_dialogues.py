@@ -36,12 +36,13 @@ MOST_CHARACTERS = 400
 MOST_KNOWN = 10
 
 INSUFFICIENT = (
-    "Where the passages do not hold the answer, or a link on the way to it, the whole reply is the English "
-    "word Insufficient, in every form and language: the missing link is looked up then."
+    "Where the passages do not hold the answer, or a link on the way to it is missing, the whole reply is the "
+    "English word Insufficient, in every form and language: what is missing is looked up then."
 )
 LAST = (
-    "Where the passages do not hold the answer: in a short form the whole reply is the English word "
-    "Insufficient; in any other form say what is known on the way to it, with references, and what is not."
+    "Nothing can be looked up any more. Where the passages do not hold the answer: in a short form the whole "
+    "reply is the English word Insufficient; in any other form say what is known on the way to it, with "
+    "references, and what is not. An answer that they bear out is given although a link before it is missing."
 )
 
 _TEXTS = {"type": "array", "items": {"type": "string"}}
@@ -123,7 +124,10 @@ def parse_next(reply: str, asked: Sequence[str]) -> NextStep | ReplyProblem:
     if known is None and questions is None:
         return ReplyProblem(NO_NEXT)
     before = {name_id(one) for one in asked}
-    new = {id_: one for one in questions or () if (id_ := name_id(one)) and id_ not in before}
+    new: dict[str, str] = {}
+    for one in questions or ():
+        if (id_ := name_id(one)) and id_ not in before:
+            new.setdefault(id_, one)
     return NextStep(tuple(known or ())[:MOST_KNOWN], tuple(new.values())[:NEXT_QUESTIONS])
 
 
