@@ -62,6 +62,7 @@ N_REPORTS = 3
 INSTEAD = {
     "glean_check": "Y",
     "map": "It has no score.",
+    "walk_answer": "Insufficient",
     "drift_primer": json.dumps(
         {"answer": "", "score": 0, "follow_ups": [{"question": LOOKED_UP, "score": 80}]}
     ),
@@ -101,6 +102,9 @@ SHOWN: Mapping[str, str] = {
     "entity_questions": "FG-RAG, the next turn of that conversation: questions about one of these things.",
     "entity_summary": "FG-RAG: what the graph around it says to these questions.",
     "fgrag_answer": "FG-RAG: the answer, from these summaries.",
+    "walk_answer": "ppr search: the answer from passages, with the chain that leads to it.",
+    "next_questions": "ppr search: what to look up next, where the passages do not suffice.",
+    "pick_facts": "ppr search with `query.ppr_facts`: which relationships could lead to the answer.",
     "condense": "A question that leans on the conversation before it, written out.",
     "zero_shot": "`evaluate`: the answer of the baseline `none`, which is shown no data.",
     "corpus_description": "`evaluate questions`: a description of the corpus, where none is given.",
@@ -147,6 +151,7 @@ def asked() -> list[ChatRequest]:
                 ("global", {"dynamic": True}),
                 ("local", {}),
                 ("fgrag", {}),
+                ("ppr", {"ppr_facts": 10}),
                 ("drift", {}),
             ):
                 query = built.query.model_copy(update=changes)

@@ -18,7 +18,7 @@ from driving import COUNT, Snapshot
 
 from graphrag_ray.base import records
 from graphrag_ray.base.errors import GraphRagError
-from graphrag_ray.base.ids import entity_key, stable_id
+from graphrag_ray.base.ids import entity_key, name_id, stable_id
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest
 from graphrag_ray.base.urls import display_url, without_secrets
 from graphrag_ray.corpus.boundaries import character_end, last_character_end
@@ -27,7 +27,7 @@ from graphrag_ray.corpus.chunks import chunk
 from graphrag_ray.corpus.corpus_tables import documents_table, text_units_table
 from graphrag_ray.corpus.decode import codec_of_bom, codec_of_head, decode
 from graphrag_ray.corpus.document import Document
-from graphrag_ray.corpus.document_titles import header, label, own_title
+from graphrag_ray.corpus.document_titles import header, label, own_title, title_name
 from graphrag_ray.corpus.embedding import Embedder
 from graphrag_ray.corpus.parse import documents_in, segments_of
 from graphrag_ray.corpus.table_rows import is_json_array, json_line
@@ -61,10 +61,22 @@ from graphrag_ray.offline.prune_names import weak_names
 from graphrag_ray.offline.question_terms import why_nothing
 from graphrag_ray.offline.static_embeddings import embed_many
 from graphrag_ray.query import condense, methods, where
+from graphrag_ray.query.chain import checked, split_chain, stands_in
 from graphrag_ray.query.evidence import evidence, passages
 from graphrag_ray.query.method import Question
 from graphrag_ray.query.quotes import best_sentence
 from graphrag_ray.query.rating import with_below
+from graphrag_ray.query.step_dialogues import (
+    ANSWER,
+    FACTS,
+    NEXT,
+    next_questions,
+    parse_facts,
+    parse_next,
+    pick_facts,
+    step_spec,
+    walk_answer,
+)
 from graphrag_ray.query.written import Written
 from graphrag_ray.reports import report_context as contexts
 from graphrag_ray.reports.about_corpus import (
@@ -75,6 +87,7 @@ from graphrag_ray.reports.about_corpus import (
     is_to_be_told,
     title_lines,
 )
+from graphrag_ray.reports.report_context import Context
 from graphrag_ray.reports.report_dialogue import full_content, report, report_spec
 from graphrag_ray.reports.summary_dialogue import read_summary, summary, summary_spec
 from graphrag_ray.search.words import words
@@ -122,7 +135,8 @@ def titled(text: str) -> Any:
     """A title, a date, a path, a row and a text, each of which is the text."""
     names = ((text, text, "a.txt", ""), (text, None, text, text), (text[:9], text, "a.txt", ""))
     told = [f(*name, text) for f in (header, label) for name in names]
-    return told, [header(text, text, text, text, ""), own_title(text, text, text)]
+    own = [f(*name) for f in (own_title, title_name) for name in ((text, text, text), (text, "a.txt", ""))]
+    return told, [header(text, text, text, text, ""), *own]
 
 
 def document_of(text: str) -> Document:
@@ -281,13 +295,16 @@ def referred(text: str) -> Any:
     return resolved, shown, records.parse_sections(text), records.line([text, 1])
 
 
+ROW = "5" * 32
+
+
 def tables_of(text: str) -> dict[str, list[dict[str, Any]]]:
     ids = {
-        "id": "r",
+        "id": ROW,
         "human_readable_id": 1,
-        "text_unit_ids": ["r"],
-        "entity_ids": ["r"],
-        "document_ids": ["r"],
+        "text_unit_ids": [ROW],
+        "entity_ids": [ROW],
+        "document_ids": [ROW],
     }
     told = {
         "text": text,
@@ -297,10 +314,10 @@ def tables_of(text: str) -> dict[str, list[dict[str, Any]]]:
         "summary": text,
         "path": text,
     }
-    ends = {"source": text, "target": text, "source_id": "r", "target_id": "r", "entity_id": "r"}
+    ends = {"source": text, "target": text, "source_id": ROW, "target_id": ROW, "entity_id": ROW}
     placed = {"community": 0, "level": 0, "parent": -1, "hierarchy": "leiden", "n_tokens": 9, "degree": 1}
     other = {
-        "text_unit_id": "r",
+        "text_unit_id": ROW,
         "raw_data": json.dumps({"author": text}),
         "rank": 1.0,
         "weight": 1.0,
@@ -315,7 +332,8 @@ def asked(method: str, **query: Any) -> Drive:
     """A question to an index that holds the text everywhere, whose models answer with it."""
 
     def drive(text: str) -> Any:
-        snapshot = Snapshot(tables_of(text), lambda search: ["r"], lambda request: ChatReply(text))
+        links = {(ROW, f"{text} a"): 10}
+        snapshot = Snapshot(tables_of(text), lambda search: [ROW], lambda request: ChatReply(text), links)
         question = Question(text, history=((text, text),))
         search = condense.following(methods.method(method))
         answer = quietly(lambda: snapshot.run(search(question, online(snapshot.given(**query)))))
@@ -348,6 +366,21 @@ def evidenced(text: str) -> Any:
     said = [s for cited in passages(text + " [Data: Reports (1)]").values() for s in cited]
     found = evidence([text, *said], [text, "“A.” " + text]), evidence(said, [text[::-1]])
     return found, best_sentence(text, [text[:9], "ACME"])
+
+
+def stepped(text: str) -> Any:
+    """The text as a chain, as what is to be looked up next, and as the reply that says so."""
+    answer, links = split_chain(f"{text}\n\nChain:\n- {text} -> {text} [Data: Sources ({ROW})]\n{text}")
+    found = [checked(link, {ROW: text}) for link in links], stands_in(text, text[::-1])
+    reply = json.dumps({"known": [text], "next": [text, text[::-1]], "facts": [text, 1]})
+    spec, context = step_spec(NEXT, SETTINGS, PROMPTS), Context("x", {("Sources", 1): ROW}, 1)
+    dialogues = (
+        lambda: next_questions(text, [text], context, spec),
+        lambda: pick_facts(text, text, 3, step_spec(FACTS, SETTINGS, PROMPTS)),
+        lambda: walk_answer(text, context, False, step_spec(ANSWER, SETTINGS, PROMPTS)),
+    )
+    told = [played(start(), one, "stop") for start in dialogues for one in (text, reply)]
+    return answer, found, told, parse_next(text, [text]), parse_facts(text, 3)
 
 
 def streamed(text: str) -> str:
@@ -482,6 +515,8 @@ DRIVES: Mapping[str, Mapping[str, Drive]] = {
         "dynamic selection": asked("global", dynamic=True),
         "scored points": asked("global", map_protocol="points"),
         "where": conditions,
+        "picked facts": asked("ppr", ppr_facts=5),
+        "steps": stepped,
         "evidence": evidenced,
         "streamed": streamed,
     },
@@ -505,7 +540,7 @@ DRIVES: Mapping[str, Mapping[str, Drive]] = {
     "forecast": {"counter": forecast_of, "assumptions": lambda t: quietly(lambda: parse_assumptions([t]))},
     "what they share": {
         "references": referred,
-        "ids": lambda t: (entity_key(t), stable_id("entity", t)),
+        "ids": lambda t: (entity_key(t), name_id(t), stable_id("entity", t)),
         "addresses": lambda t: (display_url(t), without_secrets(t), without_secrets(t, "http://u:p@h/?k=v")),
         "words": words,
     },

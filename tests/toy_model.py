@@ -277,6 +277,19 @@ def answer_fgrag_answer(variables: dict[str, str]) -> str:
     return answer_reduce(variables)
 
 
+def answer_walk_answer(variables: dict[str, str]) -> str:
+    found = answer_answer(variables)
+    return "Insufficient" if found == "I don't know." else f"{found}\n\nChain:\n- Who? -> {found[2:]}"
+
+
+def answer_next_questions(variables: dict[str, str]) -> str:
+    return json.dumps({"known": [], "next": [f"Who knows {n}?" for n in NAME.findall(variables["context"])]})
+
+
+def answer_pick_facts(variables: dict[str, str]) -> str:
+    return json.dumps({"facts": [1]})
+
+
 def answer_judge(variables: dict[str, str]) -> str:
     """More people are better, whatever the criterion."""
     first, second = (len(set(NAME.findall(variables[name]))) for name in ("answer_1", "answer_2"))

@@ -35,6 +35,9 @@ CHAT_KINDS = (
     "entity_questions",
     "entity_summary",
     "fgrag_answer",
+    "walk_answer",
+    "next_questions",
+    "pick_facts",
     "condense",
     "corpus_description",
     "personas",
@@ -80,6 +83,9 @@ _MARKS = (
     ('"follow_ups": [', "drift_primer"),
     ('{"points": [', "map_points"),
     ("----- end of the data -----", "answer"),
+    ("----- end of the facts -----", "pick_facts"),
+    ("# Looked up already", "next_questions"),
+    ("----- end of the passages -----", "walk_answer"),
 )
 """Of prompts that begin with the question."""
 NEW_QUESTION = "# The new question"

@@ -247,6 +247,23 @@ def _reduce(text: str, rng: Random) -> str:
     return "\n\n".join(parts or [prose.lorem(200, rng)])
 
 
+def _walk_answer(text: str, rng: Random) -> str:
+    """Three of ten say that the passages do not suffice."""
+    return "Insufficient" if rng.random() < 0.3 else _answer(text, rng)
+
+
+def _next_questions(text: str, rng: Random) -> str:
+    rows = _sections(text).get("Sources", [])
+    named = [name for row in rows for name, _ in prose.names(row[-1])]
+    asked = [f"What is known about {name}?" for name in dict.fromkeys(named)][: rng.randint(1, 2)]
+    return orjson.dumps({"known": [prose.lorem(12, rng)], "next": asked}).decode()
+
+
+def _pick_facts(text: str, rng: Random) -> str:
+    n = len(_sections(text).get("Relationships", []))
+    return orjson.dumps({"facts": rng.sample(range(1, n + 1), min(n, rng.randint(0, 5)))}).decode()
+
+
 def _keywords(text: str, rng: Random) -> str:
     """Names of the question, and some of its words by twos."""
     question = _between(text, "# The question to write keywords for", "\n----- end of the question").strip()
@@ -344,6 +361,9 @@ _WRITERS: Mapping[str, Callable[[str, Random], str]] = {
     "query_entities": _query_entities,
     "entity_summary": _answer,
     "fgrag_answer": _reduce,
+    "walk_answer": _walk_answer,
+    "next_questions": _next_questions,
+    "pick_facts": _pick_facts,
     "corpus_description": _corpus_description,
     "personas": _listed("personas", "persona", "Somebody who wants to know about", "."),
     "tasks": _listed("tasks", "task", "Find out about", "."),

@@ -36,8 +36,8 @@ MOST_CHARACTERS = 400
 MOST_KNOWN = 10
 
 INSUFFICIENT = (
-    "Where the passages do not hold the answer, or a link on the way to it is missing, the whole reply is the "
-    "English word Insufficient, in every form and language: what is missing is looked up then."
+    "Where the passages do not hold the answer, or a link on the way to it is missing, the whole reply is "
+    "the English word Insufficient, in every form and language: what is missing is looked up then."
 )
 LAST = (
     "Nothing can be looked up any more. Where the passages do not hold the answer: in a short form the whole "

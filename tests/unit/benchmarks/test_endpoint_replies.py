@@ -78,6 +78,8 @@ VARIABLES = {
     "questions": "What did Mara Venn plan?\nWho is against Mara Venn?",
     "n_entities": "8",
     "n_questions": "10",
+    "n_facts": "5",
+    "if_missing": "Say so.",
     "history": heading("Conversation", ("question", "answer")) + line(["Who?", "Mara Venn."]),
     "reports": "- Mara Venn: She is mayor.\n- Hask Marsh: It is to be filled.",
     "description": "Minutes and letters on the harbour plan of Mara Venn, and on Hask Marsh.",
