@@ -193,6 +193,8 @@ def _of_graph(
         by_meaning = stage_volumes.attributed(basis, entities, relationships, summary)
         reports, levels = reports.plus(by_meaning), max(levels, round(by_meaning.chain))
     volumes.append(described)
+    if not settings.built_hierarchies:
+        return _OfGraph(volumes, reports, summary)
     if is_to_be_told(settings, basis.prompts):
         volumes.append(stage_volumes.telling(basis, entities))
     return _OfGraph([*volumes, reports], reports, summary, levels)

@@ -91,8 +91,8 @@ def search(question: Question, given: Given) -> Method:
     chunks = yield from within(question.where)
     looked = _LookedUp()
     names = (yield from _facts(text, given, looked)) if query.ppr_facts else {}
-    (hits,) = yield from walked([text], given, query.ppr_k, chunks, names)
-    looked.add([hits])
+    hits = yield from walked([text], given, query.ppr_k, chunks, names)
+    looked.add(hits)
     for step in range(query.ppr_steps + 1):
         last = step == query.ppr_steps
         context = yield from _context(looked, given)
@@ -104,7 +104,7 @@ def search(question: Question, given: Given) -> Method:
             break
         looked.contexts.append(_used(context))
         more = yield from walked(found.questions, given, STEP_CHUNKS, chunks)
-        looked.add(more, query.ppr_k * MOST_CHUNKS)
+        looked.add(more, found.questions, query.ppr_k * MOST_CHUNKS)
     return (yield from _finished(text, said, context, looked))
 
 
@@ -112,25 +112,29 @@ def search(question: Question, given: Given) -> Method:
 class _LookedUp:
     """What the walks of a question came to so far.
 
-    chunks   ids, the first to be shown first; paths: how each was reached
+    chunks   ids, the first to be shown first
+    paths    of each, how it was first reached: the further question that found it, or "", and the walk's path
     asked    questions that were looked up after the first
     contexts those that did not suffice; notes: what to tell of all that
     """
 
     chunks: list[str] = field(default_factory=list)
-    paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    paths: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     contexts: list[ContextUsed] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def add(self, found: Sequence[Sequence[WalkHit]], most: int | None = None) -> None:
-        """What the newest walks came to stands first: of each the first, then of each the second, and so
-        on."""
+    def add(
+        self, found: Sequence[Sequence[WalkHit]], questions: Sequence[str] = ("",), most: int | None = None
+    ) -> None:
+        """What the newest walks came to stands first: of each question the first, then of each the second,
+        and so on."""
         longest = max(map(len, found), default=0)
-        new = [hits[n] for n in range(longest) for hits in found if n < len(hits)]
-        for hit in new:
-            self.paths.setdefault(hit.id, hit.path)
-        self.chunks = list(dict.fromkeys([*(hit.id for hit in new), *self.chunks]))[:most]
+        pairs = list(zip(questions, found, strict=True))
+        new = [(question, hits[n]) for n in range(longest) for question, hits in pairs if hits[n:]]
+        for question, hit in new:
+            self.paths.setdefault(hit.id, (question, hit.path))
+        self.chunks = list(dict.fromkeys([*(hit.id for _, hit in new), *self.chunks]))[:most]
 
 
 def check_walks(given: Given) -> None:
@@ -247,9 +251,9 @@ def _finished(text: str, said: Reduced, context: Context, looked: _LookedUp) -> 
         for link in (checked(link, passages) for link in links)
     )
     paths = {
-        str(number[reference]): _path(way, number)
+        str(number[reference]): shown
         for reference in said.references
-        if reference in number and (way := looked.paths.get(reference.id))
+        if reference in number and (shown := _path(*looked.paths.get(reference.id, ("", ())), number))
     }
     contexts = (*looked.contexts, *answer.contexts)
     return replace(answer, chain=chain, paths=paths, contexts=contexts)
@@ -266,12 +270,13 @@ def _texts(links: Sequence[ChainLink]) -> Generator[Any, Any, dict[str, str]]:
 
 def _sources(looked: _LookedUp, said: Reduced) -> list[Reference]:
     """The chunks on the ways to what is cited."""
-    ways = [looked.paths.get(reference.id, ()) for reference in said.references]
+    ways = [looked.paths.get(reference.id, ("", ()))[1] for reference in said.references]
     return [Reference("Sources", id_) for way in ways for id_ in way[-2::-2]]
 
 
-def _path(way: Sequence[str], number: Mapping[Reference, int]) -> str:
-    """`Saw Thanda → Sources (12) → Naratheinkha`: names, and the chunks between them."""
+def _path(question: str, way: Sequence[str], number: Mapping[Reference, int]) -> str:
+    """`“Who was her husband?” → Saw Thanda → Sources (12) → Naratheinkha`: names, and the chunks between
+    them."""
     shown = []
     for place, step in enumerate(reversed(way)):
         if place % 2 == 0:
@@ -279,7 +284,7 @@ def _path(way: Sequence[str], number: Mapping[Reference, int]) -> str:
         else:
             n = number.get(Reference("Sources", step))
             shown.append("a passage" if n is None else f"Sources ({n})")
-    return " → ".join(reversed(shown))
+    return " → ".join([*([f"“{question}”"] if question else []), *reversed(shown)])
 
 
 def _used(context: Context) -> ContextUsed:

@@ -40,9 +40,10 @@ INSUFFICIENT = (
     "the English word Insufficient, in every form and language: what is missing is looked up then."
 )
 LAST = (
-    "Nothing can be looked up any more. Where the passages do not hold the answer: in a short form the whole "
-    "reply is the English word Insufficient; in any other form say what is known on the way to it, with "
-    "references, and what is not. An answer that they bear out is given although a link before it is missing."
+    "Nothing can be looked up any more. Where a link is missing and all that the passages say leaves one "
+    "answer alone, give it. Where they leave none, or several: in a short form the whole reply is the "
+    "English word Insufficient; in any other form say what is known on the way to the answer, with "
+    "references, and what is not."
 )
 
 _TEXTS = {"type": "array", "items": {"type": "string"}}

@@ -41,7 +41,7 @@ _NONE: Ints = np.zeros(0, np.int64)
 
 Walked: TypeAlias = tuple[str, float, tuple[str, ...]]
 """Id and score of a chunk, and by what it was first reached, from a restart on: names and ids of chunks by
-turns, a name last; () for a restart."""
+turns, a name last; () for a restart to which no name brought more than it began with."""
 
 
 def count_holders(shards: Sequence[NameLinks], names: Sequence[str]) -> dict[str, int]:
@@ -121,20 +121,26 @@ class _Nodes:
         self.waiting[active] = 0
         return DAMPING * waiting
 
+    def known(self, keys: Keys) -> Ints:
+        """The number of each; -1 for one that it did not come to."""
+        numbers = np.full(len(keys), -1)
+        at = np.searchsorted(self._sorted, keys)
+        inside = np.flatnonzero(at < len(self._sorted))
+        inside = inside[self._sorted[at[inside]] == keys[inside]]
+        numbers[inside] = self._number[at[inside]]
+        return numbers
+
     def _numbers(self, keys: Keys) -> Ints:
         """The number of each. New ones are numbered."""
         wanted, inverse = np.unique(keys, return_inverse=True)
-        at = np.searchsorted(self._sorted, wanted)
-        known = np.zeros(len(wanted), np.bool_)
-        inside = at < len(self._sorted)
-        known[inside] = self._sorted[at[inside]] == wanted[inside]
-        numbers = np.empty(len(wanted), np.int64)
-        numbers[known] = self._number[at[known]]
-        new = wanted[~known]
-        numbers[~known] = len(self.key) + np.arange(len(new))
+        numbers = self.known(wanted)
+        is_new = numbers < 0
+        new = wanted[is_new]
+        numbers[is_new] = len(self.key) + np.arange(len(new))
         self.key = np.concatenate([self.key, new])
-        self._sorted = np.insert(self._sorted, at[~known], new)
-        self._number = np.insert(self._number, at[~known], numbers[~known])
+        at = np.searchsorted(self._sorted, new)
+        self._sorted = np.insert(self._sorted, at, new)
+        self._number = np.insert(self._number, at, numbers[is_new])
         return numbers[inverse.reshape(-1)]
 
 
@@ -146,6 +152,8 @@ class _Walk:
         self._names, self._chunks = _Nodes(), _Nodes()
         self._place: Ints = np.zeros((len(shards), 0), np.int64)
         """Of each name in each shard, for the first names; -1 where it is not there."""
+        self._begun = np.zeros(0)
+        """Of the chunks that are restarts."""
         self._allowed = None if among is None else [_allowed(shard, among) for shard in shards]
 
     def begin(self, names: Mapping[str, float], chunks: Mapping[str, float]) -> None:
@@ -168,6 +176,7 @@ class _Walk:
         if every > 0:
             self._names.receive(name_keys, name_weights / every)
             self._chunks.receive(np.concatenate(chunk_keys), of_chunks / every)
+            self._begun = self._chunks.waiting.copy()
 
     def push_names(self) -> bool:
         """Pass on to chunks what waits at names; whether enough did anywhere."""
@@ -246,15 +255,36 @@ class _Walk:
 
     def _path(self, chunk: int) -> tuple[str, ...]:
         found: list[str] = []
-        name = int(self._chunks.parent[chunk])
-        while name >= 0:
-            found.append(self._name_text(name))
+        seen = {chunk}
+        while True:
+            name = int(self._chunks.parent[chunk])
+            name = self._bringer(chunk) if name < 0 else name
+            if name < 0:
+                break
             chunk = int(self._names.parent[name])
+            if chunk in seen:  # it is itself what brought the name
+                break
+            found.append(self._name_text(name))
             if chunk < 0:
                 break
+            seen.add(chunk)
             found += self._chunk_ids(np.array([chunk]))
-            name = int(self._chunks.parent[chunk])
         return tuple(reversed(found))
+
+    def _bringer(self, chunk: int) -> int:
+        """The name that brought most to a chunk that is a restart; -1 where it began with more."""
+        shard, place = _places(self._chunks.key[[chunk]])
+        linked = self._shards[int(shard[0])].of_chunks(place)
+        number = self._names.known(self._shards[int(shard[0])].name_halves(linked.place)[0])
+        there = np.flatnonzero(number >= 0)
+        number, weight = number[there], linked.weight[there]
+        looked = self._names.total[number] > 0
+        number, weight = number[looked], weight[looked]
+        passed_on = DAMPING / (1 - DAMPING) * self._names.score[number]
+        brought = passed_on * weight / self._names.total[number]
+        if not len(brought) or brought.max() <= self._begun[chunk]:
+            return -1
+        return int(number[int(np.argmax(brought))])
 
     def _name_text(self, number: int) -> str:
         shard = int(np.flatnonzero(self._place[:, number] >= 0)[0])

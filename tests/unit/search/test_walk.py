@@ -113,6 +113,15 @@ def test_a_chunk_tells_by_what_it_was_reached() -> None:
     assert found[chunk_id("d")] == ()
 
 
+def test_a_chunk_that_a_name_brought_more_than_it_began_with_tells_that_name() -> None:
+    begun = {"a": 1e-3, "b": 1e-3}
+    found = {id_: path for id_, _, path in walked([shard_of(CHAIN)], {"Teutberga": 1.0}, begun)}
+    assert found[chunk_id("a")] == ("Teutberga",)
+    assert found[chunk_id("b")] == ("Teutberga", chunk_id("a"), "Lothair II")
+    alone = walked([shard_of(CHAIN)], {}, {"a": 1.0})
+    assert alone[0][2] == (), "what its own names bring back is no way to it"
+
+
 def test_names_are_told_apart_by_their_words_alone() -> None:
     found = walked([shard_of(CHAIN)], {"lothair  ii": 1.0}, {})
     assert next(iter(of_ids(found))) == "b"

@@ -1,0 +1,224 @@
+"""Indexes for walks, indexes of names alone, and answers that hop, from the command line to the replies."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from world import PEOPLE, TOWN, Built, Command, World
+
+from graphrag_ray import build_index, open_index
+from graphrag_ray.base import schema
+from graphrag_ray.base.errors import NoReports, UsageError
+from graphrag_ray.base.ids import name_id
+from graphrag_ray.search import name_links
+from graphrag_ray.search.name_links import NameLinks
+from graphrag_ray.search.walk import count_holders
+from graphrag_ray.store import blobs, snapshots
+
+DEMO = Path(__file__).parents[2] / "demo" / "corpus"
+HOPS = {
+    "teutberga.txt": "TEUTBERGA was the wife of LOTHAR.",
+    "lothar.txt": "LOTHAR died at PIACENZA of a fever.",
+    "mill.txt": "JUDY grinds corn, and IVAN bakes.",
+}
+
+
+def shards(world: World) -> list[NameLinks]:
+    store, parts = world.store, world.open().manifest.parts(schema.WALKS)
+    return [name_links.read(blobs.opened(store, part)) for part in parts]
+
+
+def holders(world: World, *names: str) -> dict[str, int]:
+    found = count_holders(shards(world), [name_id(name) for name in names])
+    return {name: found.get(name_id(name), 0) for name in names}
+
+
+# the index
+
+
+def test_a_chunk_holds_what_was_extracted_from_it_and_the_name_of_its_document(world: World):
+    world.write(HOPS)
+    world.index()
+    assert holders(world, "Teutberga", "LOTHAR", "mill", "Nobody") == {
+        "Teutberga": 1,
+        "LOTHAR": 2,
+        "mill": 1,
+        "Nobody": 0,
+    }
+
+
+def test_ray_makes_the_same_index_for_walks(world: World, on_ray: None):
+    world.write(PEOPLE)
+    paths = []
+    for ray in (False, True):
+        world.forget()
+        build_index(str(world.input), str(world.root), settings=world.settings(), on_ray=ray)
+        paths.append([part.path for part in world.open().manifest.parts(schema.WALKS)])
+    assert paths[0] == paths[1] != []
+
+
+def test_only_the_shards_are_made_anew_whose_documents_changed(world: World, monkeypatch: pytest.MonkeyPatch):
+    from graphrag_ray.indexing.stages import walk_stage
+
+    monkeypatch.setattr(walk_stage, "SHARD_ROWS", 1)
+    world.write({f"{folder}/{name}": text for folder in "abc" for name, text in TOWN.items()})
+    world.index()
+    before = {part.path for part in world.open().manifest.parts(schema.WALKS)}
+    world.write({"c/new.txt": "KIM called LEE."})
+    world.index()
+    after = {part.path for part in world.open().manifest.parts(schema.WALKS)}
+    assert holders(world, "KIM") == {"KIM": 1}
+    if len(before) > 1:
+        assert before & after
+    fresh = world.root.with_name("fresh")
+    build_index(str(world.input), str(fresh), settings=world.settings())
+    known = {part.path for part in open_index(str(fresh)).manifest.parts(schema.WALKS)}
+    assert {Path(p).name for p in known} == {Path(p).name for p in after}
+
+
+# questions
+
+
+def test_the_command_line_answers_with_the_chain_and_how_its_passages_were_reached(
+    run: Command, tmp_path: Path
+):
+    """By the offline engine."""
+    root = tmp_path / "index"
+    assert run("index", DEMO, "--root", root, "--build", "names").exit_code == 0
+    asked = ("query", "Who owns the Thackwell Brewery?", "--root", root, "--method", "ppr")
+    shown = run(*asked, "--sources").output
+    assert "How it follows:" in shown and "ppr search" in shown
+    assert re.search(r"by way of .*THACKWELL BREWERY", shown, re.IGNORECASE)
+    told = json.loads(run(*asked, "--json").output)
+    assert told["chain"] and told["chain"][0]["stands"] and told["paths"]
+
+
+def test_what_is_missing_is_looked_up_once_unless_the_question_says_otherwise(world: World, run: Command):
+    world.write(HOPS)
+    world.index()
+    before = world.asked()
+    answer = world.open().ask("what is it that nobody of TEUTBERGA ever saw ?", method="ppr")
+    assert set(world.prompts(before)) <= {"walk_answer", "next_questions"}
+    assert answer.chain and answer.found
+    refused = run("query", "Who?", "--root", world.root, "--method", "hybrid", "--steps", "2")
+    assert refused.exit_code == 2 and "steps is for ppr search" in refused.output
+
+
+def test_the_passage_that_shares_no_word_with_the_question_is_read(world: World, built: Built):
+    world.write(HOPS)
+    world.index()
+    index = world.open()
+    answer = index.ask("Where did the man of TEUTBERGA end ?", method="ppr")
+    (context, *_) = answer.contexts
+    rows = {row["id"]: row["text"] for row in world.table("text_units")}
+    texts = [rows[reference.id] for reference in context.records]
+    assert texts[:2] == [HOPS["teutberga.txt"], HOPS["lothar.txt"]]
+
+
+def test_conditions_hold_for_all_that_is_read(world: World):
+    world.write(HOPS)
+    world.index()
+    answer = world.open().ask("What of LOTHAR ?", method="ppr", where=["path~lothar*"])
+    rows = {row["id"]: row["text"] for row in world.table("text_units")}
+    assert {rows[r.id] for c in answer.contexts for r in c.records} == {HOPS["lothar.txt"]}
+
+
+def test_an_index_of_an_earlier_version_says_what_to_run(world: World):
+    world.write(HOPS)
+    world.index()
+    index = world.open()
+    older = {name: parts for name, parts in index.manifest.tables.items() if name != schema.WALKS}
+    before = index.at(snapshots.Manifest(**{**vars(index.manifest), "tables": older}), index.settings)
+    with pytest.raises(UsageError, match="Run the same `graphrag-ray index` command again"):
+        before.ask("Who?", method="ppr")
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"a.txt": "It rained, and nobody was seen."},
+        {"a.txt": "ALICE."},
+        {f"{n}.txt": "ALICE met nobody." for n in range(30)},
+        {"the.txt": "It is.", "It rained all day, and then it did not.txt": "ALICE met BOB."},
+    ],
+    ids=["no name", "one node", "one name everywhere", "titles that are words and sentences"],
+)
+def test_odd_graphs_are_walked(world: World, texts: dict[str, str]):
+    world.write(texts)
+    world.index()
+    for question in ("Who is ALICE ?", "what ?", " ".join(f"NAME{n}" for n in range(60)), "the"):
+        assert world.open().ask(question, method="ppr").text
+
+
+# names alone
+
+
+def test_names_alone_cost_nothing_and_make_no_reports(world: World):
+    world.write(TOWN)
+    done = world.index(build="names")
+    manifest = world.open().manifest
+    assert world.asked() == 0
+    assert manifest.hierarchies == []
+    assert not {"communities", "community_reports"} & manifest.tables.keys()
+    assert done.manifest.counts["entities"] > 5 and done.manifest.counts["communities"] == 0
+
+
+def test_a_model_answers_on_names_alone(world: World):
+    world.write(TOWN)
+    world.index(build="names")
+    for method in ("ppr", "hybrid", "trex", "fgrag"):
+        before = world.asked()
+        answer = world.open().ask("What about ALICE and BOB ?", method=method)
+        assert answer.contexts, method
+        assert world.asked() > before, method
+
+
+def test_ways_that_read_reports_say_what_is_missing_and_what_it_costs(world: World, run: Command):
+    world.write(TOWN)
+    world.index(build="names")
+    for method in ("global", "local", "drift", "archrag", "raptor"):
+        with pytest.raises(NoReports, match="made with --build names") as raised:
+            world.open().ask("What about ALICE ?", method=method)
+        assert re.search(r"That takes about [\d,]+ calls and [\d.]+M tokens of m", str(raised.value))
+        assert "Without them there are: text, vector, hybrid, fgrag, ppr, trex" in str(raised.value)
+    for command in (("levels",), ("inspect", "community", "1")):
+        told = run(*command, "--root", world.root)
+        assert told.exit_code == 2 and "--build names" in told.output
+
+
+def test_the_rest_is_added_later_and_nothing_is_paid_again(world: World):
+    world.write(TOWN)
+    world.index(build="names", **world.embedding)
+    chunks = world.table("text_units")
+    asked = world.asked()
+    world.index(**world.embedding)
+    assert world.open().manifest.hierarchies == ["leiden"]
+    assert world.open().ask("What about ALICE ?", method="local").found
+    assert [c["id"] for c in world.table("text_units")] == [c["id"] for c in chunks]
+    again = [t for b in world.endpoint.bodies()[asked:] for t in b.get("input", ())]
+    assert not {t for t in TOWN.values() if any(t in one for one in again)}, "chunks are embedded once"
+
+
+def test_names_alone_after_a_whole_index_lose_nothing_that_was_paid_for(world: World):
+    world.write(TOWN)
+    world.index()
+    reports = world.table("community_reports")
+    assert reports
+    world.index(build="names")
+    assert world.open().manifest.hierarchies == []
+    asked = world.asked()
+    world.index()
+    assert world.asked() == asked
+    assert [r["id"] for r in world.table("community_reports")] == [r["id"] for r in reports]
+
+
+def test_the_estimate_of_names_alone_is_that_nothing_is_paid(world: World, run: Command, tmp_path: Path):
+    world.write(TOWN)
+    url = world.endpoint.base_url
+    options = ("--model", "m", "--base-url", url, "--api-key-env", "null", "--json")
+    told = json.loads(run("estimate", world.input, "--build", "names", *options).output)
+    assert {stage["stage"] for stage in told["stages"]} == {"extract", "describe", "embed"}
+    assert all(stage["model_id"].startswith("offline") for stage in told["stages"])
