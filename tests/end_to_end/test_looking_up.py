@@ -142,7 +142,7 @@ def test_what_a_method_cannot_do_is_refused(town: World):
     with pytest.raises(
         UsageError,
         match=r"global search cannot be restricted .*'path~\*'\): text, local, vector, hybrid, "
-        r"lightrag and auto "
+        r"ppr, lightrag and auto "
         r"search can\. .*--method text",
     ):
         opened.ask("What?", where=["path~*"])

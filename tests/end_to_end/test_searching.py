@@ -326,7 +326,8 @@ def test_nothing_new_makes_no_shard_and_what_is_new_makes_few(copy: World, monke
     copy.index()
     now = shards(copy, "text_unit")
     assert 0 < len(now - before) <= 4 and len(now & before) >= len(before) - 4
-    assert made.count("search_text_unit_keyword") + made.count("search_text_unit_vector") == len(now - before)
+    ways = ("keyword", "vector", "names")
+    assert sum(made.count(f"search_text_unit_{way}") for way in ways) == len(now - before)
     for by in ("keyword", "vector"):
         hits = found(copy.open(), Search("text_unit", by, "KARL wrote to LENA.", 30))[0]
         assert text_of(copy, hits[0].id) == "KARL wrote to LENA."
