@@ -2,10 +2,12 @@
 
 The way of Microsoft GraphRAG's documentation, since the paper has none: entities found by their embeddings
 lead to their relationships and claims, to the reports on their communities and to their chunks; each of
-text, reports and the rest has a share of the context. Three departures: entities that the question names
+text, reports and the rest has a share of the context. Departures: entities that the question names
 literally are taken first; a report is one of a level (the entity's finest community down to it that has
-a report), not of all levels above it too; and chunks come by how many of the named entities they hold and
-how near they are to the question, so that an entity that is everywhere does not take all of the text.
+a report), not of all levels above it too; and chunks are those that a walk from the question comes to
+(`walked_chunks.py`), which finds more ("Walks" in benchmarks/RESULTS.md). Without it (`query.local_walk`),
+and in an index of an earlier version, they are those of the entities, by how many of the named ones they hold
+and how near they are to the question, so that an entity that is everywhere does not take all of the text.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from graphrag_ray.base.ids import report_id
-from graphrag_ray.base.schema import ENDS, search_table
+from graphrag_ray.base.schema import ENDS, WALKS, search_table
 from graphrag_ray.query.asked_hierarchy import asked_hierarchy, communities_of
 from graphrag_ray.query.embedded import check_embedded
 from graphrag_ray.query.filling import Share, fill
@@ -37,6 +39,7 @@ from graphrag_ray.query.neighbours import with_neighbours
 from graphrag_ray.query.one_context import answered, read
 from graphrag_ray.query.question_names import mentions, rarest_first
 from graphrag_ray.query.record_rows import fitting, looked_up
+from graphrag_ray.query.walked_chunks import walked
 from graphrag_ray.query.where import among, within
 from graphrag_ray.reports.report_context import Context, Record, claim_of
 
@@ -201,6 +204,11 @@ def _sources(
 ) -> Generator[Any, Any, tuple[list[Record], int]]:
     """The chunks that may fit, in order; and how many were not looked up."""
     most = max(1, given.settings.query.context_tokens // MIN_CHUNK_TOKENS)
+    if given.settings.query.local_walk and WALKS in given.n_rows:
+        (hits,) = yield from walked([text], given, most, chunks)
+        chosen, _ = yield from fitting([hit.id for hit in hits], given)
+        known = yield from looked_up({"text_unit": chosen}, given)
+        return _in_order(chosen, known["text_unit"]), len(hits) - len(chosen)
     ways = _ways(given)
     everywhere = {id_ for id_, n in near.items() if n > MOST_CHUNKS} if ways else set()
     rows = yield Rows("entities", ["id", "text_unit_ids"], [id_ for id_ in near if id_ not in everywhere])

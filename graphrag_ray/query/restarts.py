@@ -24,8 +24,8 @@ from graphrag_ray.query.question_names import Mentions
 RARITY = 1.5
 UNSURE = 0.3
 WORDS, SHARPNESS = 0.05, 20
-NEAR, NEAR_SHARPNESS = 0.2, 8
-NEAR_CHUNKS, NEAR_CHUNKS_SHARPNESS = 0.05, 16
+NEAR, NEAR_SHARPNESS = 0.05, 8
+NEAR_CHUNKS, NEAR_CHUNKS_SHARPNESS = 0.01, 16
 FACTS = 0.5
 """Of a name that a picked fact links, which one chunk holds."""
 MOST_HITS = 100

@@ -630,6 +630,9 @@ class Query(_Strict):
     Microsoft GraphRAG publishes for its own."""
     local_reports_share: Annotated[float, Field(ge=0, le=1)] = 0.15
     """For reports. What the two leave is for entities, relationships and claims."""
+    local_walk: bool = True
+    """Chunks are those that a walk from the question comes to, as for ppr. false: those of the entities that
+    were looked up, which are nearest to the question."""
     local_entities: Annotated[int, Field(gt=0)] = 10
     """Entities looked up by nearness; so many that the question names come before them."""
     local_relationships: Annotated[int, Field(ge=0)] = 10

@@ -1,0 +1,164 @@
+"""A walk over names and chunks in a large index: CPU and memory of a question, and what it finds beside exact
+personalised PageRank.
+
+    python benchmarks/walks.py --links 1_000_000 10_000_000
+    python benchmarks/walks.py --links 1_000_000 --exact
+
+Makes an index of so many links in --work: chunks with some twenty names each, which are drawn by Zipf's law
+(the commonest stands in some percent of all chunks, most in a few), and each chunk has the name of its own
+document. It is written as shards of 131,072 chunks, as an index has them, and mapped into memory. Questions
+begin at one to three names, drawn by their occurrences, and at 100 chunks with weights as keyword search has.
+Each question runs in this process: CPU seconds, the median and the 95th of a hundred, and by how much its own
+memory rose at most after one of them; files that are mapped do not count.
+
+--exact compares the first 10 and 100 chunks with those of igraph's PageRank (prpack), and its time. igraph
+holds the whole graph in memory. Measures, asserts nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphrag_ray.base.ids import name_id
+from graphrag_ray.search import name_links
+from graphrag_ray.search.name_links import NameLinks
+from graphrag_ray.search.walk import DAMPING, walk
+from graphrag_ray.store import blobs
+from graphrag_ray.store.files import Store
+
+NAMES_OF_CHUNK = 20
+SHARD_CHUNKS = 131_072
+NAMES_FOR_LINKS = 0.35
+"""Different names for each link: as in indexes of the offline engine."""
+ZIPF = 1.05
+TITLE_WEIGHT = 10
+QUESTIONS, K = 100, 50
+
+
+def chunk_id(number: int) -> str:
+    return f"{number:016x}" * 2
+
+
+def drawn(n_chunks: int, n_names: int, rng: np.random.Generator) -> Any:
+    """[n_chunks, NAMES_OF_CHUNK] numbers of names."""
+    ranks = np.arange(1, n_names + 1, dtype=np.float64)
+    share = np.cumsum(ranks**-ZIPF)
+    return np.searchsorted(share / share[-1], rng.random((n_chunks, NAMES_OF_CHUNK))).astype(np.int64)
+
+
+def made(store: Store, n_links: int) -> tuple[list[NameLinks], Any, list[str]]:
+    """Shards, the names of each chunk, and the ids of all names."""
+    n_chunks = n_links // (NAMES_OF_CHUNK + 1)
+    n_names = int(n_links * NAMES_FOR_LINKS)
+    of = drawn(n_chunks, n_names, np.random.default_rng(1))
+    names = [name_id(f"name {n}") for n in range(n_names)]
+    shards = []
+    for start in range(0, n_chunks, SHARD_CHUNKS):
+        own = of[start : start + SHARD_CHUNKS]
+        known, number = np.unique(own, return_inverse=True)
+        texts = {names[n]: f"name {n}" for n in known.tolist()}
+        texts |= {name_id(f"title {start + n}"): f"title {start + n}" for n in range(len(own))}
+        chunk = np.repeat(np.arange(len(own)), NAMES_OF_CHUNK)
+        titles = np.arange(len(own))
+        data = name_links.build(
+            [chunk_id(start + n) for n in range(len(own))],
+            texts,
+            np.concatenate([chunk, titles]),
+            np.concatenate([number.reshape(-1), len(known) + titles]),
+            np.concatenate([np.ones(len(chunk), np.int64), np.full(len(own), TITLE_WEIGHT)]),
+        )
+        part = blobs.write(store, "walks", f"{n_links:x}{start:x}", data, len(own))
+        shards.append(name_links.read(blobs.opened(store, part)))
+    return shards, of, names
+
+
+def question(of: Any, names: list[str], n: int) -> tuple[dict[str, float], dict[str, float]]:
+    rng = np.random.default_rng(n)
+    some = rng.integers(0, len(of), 3)
+    common = [int(of[c, rng.integers(NAMES_OF_CHUNK)]) for c in some[: 1 + n % 3]]
+    begin = {names[number]: float(rng.uniform(0.001, 1)) for number in common}
+    scores = np.sort(rng.uniform(0.4, 1, 100))[::-1]
+    chunks = rng.integers(0, len(of), 100)
+    words = {chunk_id(c): 0.05 * float(s) ** 20 for c, s in zip(chunks.tolist(), scores, strict=True)}
+    return begin, words
+
+
+def peak_kb() -> int:
+    """Of memory that is this process's own, not mapped files."""
+    told = Path("/proc/self/status").read_text()
+    return int(told.split("RssAnon:")[1].split()[0])
+
+
+def exact(of: Any, names: list[str]) -> Any:
+    import igraph
+
+    n_chunks, n_names = len(of), len(names)
+    chunk = np.repeat(np.arange(n_chunks), NAMES_OF_CHUNK)
+    pairs = np.unique(np.stack([chunk, n_chunks + of.reshape(-1)], axis=1), axis=0)
+    titles = np.stack([np.arange(n_chunks), n_chunks + n_names + np.arange(n_chunks)], axis=1)
+    graph = igraph.Graph(2 * n_chunks + n_names, np.concatenate([pairs, titles]))
+    weights = np.concatenate([np.ones(len(pairs)), np.full(n_chunks, TITLE_WEIGHT)])
+    place = {name: n_chunks + n for n, name in enumerate(names)}
+
+    def scores(begin: dict[str, float], words: dict[str, float]) -> Any:
+        reset = np.zeros(graph.vcount())
+        for name, weight in begin.items():
+            reset[place[name]] += weight
+        for chunk_, weight in words.items():
+            reset[int(chunk_[:16], 16)] += weight
+        found = graph.personalized_pagerank(
+            directed=False, damping=DAMPING, reset=reset.tolist(), weights=weights.tolist()
+        )
+        return np.array(found[:n_chunks])
+
+    return scores
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--links", type=int, nargs="+", default=[1_000_000])
+    parser.add_argument("--work", type=Path, default=Path("/tmp/walks"))
+    parser.add_argument("--exact", action="store_true")
+    args = parser.parse_args()
+    print("| links | chunks | names | shards, MB | CPU ms, median | 95th | memory, MB |")
+    print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for n_links in args.links:
+        store = Store(str(args.work / str(n_links)))
+        shards, of, names = made(store, n_links)
+        size = sum(len(shard.source.data) for shard in shards) / 1e6
+        walk(shards, *question(of, names, 10_000), K)
+        before, times, most = peak_kb(), [], 0
+        for n in range(QUESTIONS):
+            started = time.process_time()
+            walk(shards, *question(of, names, n), K)
+            times.append(1e3 * (time.process_time() - started))
+            most = max(most, peak_kb() - before)
+        print(
+            f"| {n_links:,} | {len(of):,} | {len(names) + len(of):,} | {len(shards)}, {size:,.0f} "
+            f"| {np.median(times):.0f} | {np.percentile(times, 95):.0f} | {most / 1e3:.0f} |",
+            flush=True,
+        )
+        if not args.exact:
+            continue
+        scores, same, seconds = exact(of, names), {10: list[float](), 100: list[float]()}, []
+        for n in range(10):
+            begin, words = question(of, names, n)
+            started = time.process_time()
+            best = np.argsort(-scores(begin, words), kind="stable")
+            seconds.append(time.process_time() - started)
+            for k, found in same.items():
+                own = {int(id_[:16], 16) for id_, _, _ in walk(shards, begin, words, k)}
+                found.append(len(own & set(best[:k].tolist())) / k)
+        shares = ", ".join(f"{np.mean(found):.3f} of the first {k}" for k, found in same.items())
+        print(f"\nAs igraph finds them: {shares}; igraph takes {np.median(seconds):.1f} CPU s\n")
+
+
+if __name__ == "__main__":
+    main()
