@@ -125,3 +125,29 @@ def test_prefixes_sort_like_ids(some: list[str]) -> None:
     assert found.dtype == np.uint64
     assert (found[1:] >= found[:-1]).all()
     assert [f"{int(p):016x}" for p in found] == [i[:16] for i in sorted(some)]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("J. R. R. Tolkien", "j.r.r. tolkien", "J R R  TOLKIEN"),
+        ("Abdul-Aziz bin Muhammad", "ABDUL AZIZ BIN MUHAMMAD"),
+        ("“Homage”", "Homage"),
+        ("東京", "東京。"),
+        ("café society", "cafe\u0301 society"),
+    ],
+)
+def test_names_with_the_same_words_are_one_in_walks(names: tuple[str, ...]):
+    assert len({ids.name_id(name) for name in names}) == 1
+
+
+@pytest.mark.parametrize(
+    "names", [("C", "C++", "C#"), ("R", "R&D"), ("New York", "NewYork"), ("東京", "京東"), ("+", "-")]
+)
+def test_names_with_other_words_and_short_ones_with_other_marks_are_not(names: tuple[str, ...]):
+    assert len({ids.name_id(name) for name in names}) == len(names)
+
+
+@given(st.text(max_size=60))
+def test_a_name_of_a_walk_has_an_id_unless_nothing_of_it_counts(name: str):
+    assert bool(ids.name_id(name)) == bool(ids.entity_key(name))

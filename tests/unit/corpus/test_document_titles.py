@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphrag_ray.corpus.document_titles import header, label, own_title
+from graphrag_ray.corpus.document_titles import header, label, own_title, title_name
 
 MINUTES = ("Minutes of September", "2023-09-14", "minutes.jsonl", "9")
 
@@ -70,3 +70,23 @@ def test_a_title_made_of_the_file_name_is_no_title_of_its_own():
 def test_a_title_of_the_length_of_a_text_is_cut():
     told = header("word " * 1_000, None, "a.csv", "1", "text")
     assert len(told) < 310 and told.endswith("…\n\n")
+
+
+@pytest.mark.parametrize(
+    ("title", "path", "row", "name"),
+    [
+        ("Mercury (planet)", "a.jsonl", "7", "Mercury"),
+        ("東京【都市】", "a.jsonl", "7", "東京"),
+        ("(Untitled)", "a.jsonl", "7", "(Untitled)"),
+        ("  Saw\n Thanda ", "a.jsonl", "7", "Saw Thanda"),
+        ("a 7", "a.jsonl", "7", ""),
+        ("", "a.jsonl", "7", ""),
+        ("07-harbour_minutes", "x/07-harbour_minutes.txt", "", "07 harbour minutes"),
+        (None, "x/Ada Lind.md", "", "Ada Lind"),
+        ("f (a (b) c)", "a.jsonl", "7", "f (a (b) c)"),
+    ],
+)
+def test_a_document_is_named_after_its_title_without_what_stands_in_brackets(
+    title: str | None, path: str, row: str, name: str
+):
+    assert title_name(title, path, row) == name

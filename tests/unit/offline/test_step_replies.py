@@ -1,0 +1,52 @@
+"""The offline engine plays the steps of an answer that hops, by its rules."""
+
+from __future__ import annotations
+
+import json
+
+from graphrag_ray.base.records import heading, line
+from graphrag_ray.offline.step_replies import answer_with_chain, ask_next, facts_in_common
+from graphrag_ray.query.step_dialogues import INSUFFICIENT, LAST
+
+SOURCES = heading("Sources", ("id", "document", "text"))
+QUESTION = "Where did the husband of Nora Lind die?"
+
+
+def variables(*texts: str, **more: str) -> dict[str, str]:
+    context = SOURCES + "".join(line([n + 1, "", text]) for n, text in enumerate(texts))
+    return {"question": QUESTION, "context": context, "max_tokens": "500", "response_type": "short", **more}
+
+
+def test_an_answer_quotes_and_its_quotations_are_the_links_of_its_chain():
+    told = answer_with_chain(variables("Ivar, the husband of Nora Lind, died at Bergen.", if_missing=LAST))
+    answer, _, chain = told.partition("\n\nChain:\n")
+    assert answer.startswith("“Ivar, the husband of Nora Lind, died at Bergen.” [Data: Sources (1)]")
+    assert chain.startswith(f"- {QUESTION} -> “Ivar, the husband")
+
+
+def test_what_is_not_there_is_insufficient_only_while_more_can_be_looked_up():
+    assert answer_with_chain(variables("Mills grind corn.", if_missing=INSUFFICIENT)) == "Insufficient"
+    assert answer_with_chain(variables("Mills grind corn.", if_missing=LAST)).startswith("Nothing that was")
+
+
+def test_it_asks_about_names_in_sentences_that_share_a_term_with_the_question():
+    told = json.loads(
+        ask_next(
+            variables(
+                "Nora Lind was married to Ivar Berg.",
+                "Piet Mondrian was a painter.",
+                asked=f"- {QUESTION}",
+                n_questions="2",
+            )
+        )
+    )
+    assert told["known"] == ["Nora Lind was married to Ivar Berg."]
+    assert [question.partition(":")[0] for question in told["next"]] == ["Ivar Berg"]
+
+
+def test_it_picks_the_facts_that_have_terms_of_the_question():
+    facts = heading("Relationships", ("id", "source", "target", "description"))
+    facts += line([1, "PIET MONDRIAN", "PARIS", "He painted there."])
+    facts += line([2, "NORA LIND", "IVAR BERG", "He is her husband."])
+    told = facts_in_common({"question": QUESTION, "context": facts, "n_facts": "5"})
+    assert json.loads(told) == {"facts": [2]}
