@@ -370,6 +370,7 @@ def evidenced(text: str) -> Any:
 
 def stepped(text: str) -> Any:
     """The text as a chain, as what is to be looked up next, and as the reply that says so."""
+    split_chain(f"{text}\nchain\n" * 9)
     answer, links = split_chain(f"{text}\n\nChain:\n- {text} -> {text} [Data: Sources ({ROW})]\n{text}")
     found = [checked(link, {ROW: text}) for link in links], stands_in(text, text[::-1])
     reply = json.dumps({"known": [text], "next": [text, text[::-1]], "facts": [text, 1]})

@@ -352,8 +352,8 @@ class Index:
         try:
             answer = await _driven(search(question, given), traces.of_needs(fulfil))
         except NoReports as e:
-            costs = await asyncio.to_thread(self._costs_of_all)
-            raise NoReports(f"{e}. {costs}") from e
+            more = await asyncio.to_thread(lambda: self._costs_of_all)
+            raise NoReports(f"{e}. {more}") from e
         except SnapshotRemoved as e:
             raise e.after(asker.accounts.total.calls, asker.accounts.total.total_tokens) from e
         finally:
@@ -368,23 +368,27 @@ class Index:
             telling.end(answer.text)
         return replace(answer, phases=phases, notes=notes, seconds=time.monotonic() - started)
 
+    @cached_property
     def _costs_of_all(self) -> str:
         """Of an index of names alone: what it takes to make the whole index, roughly, and which ways of
         answering there are without, as sentences."""
         from graphrag_ray.indexing.estimate import estimate_again
 
         settings = self.settings.with_chunks_of(self.manifest.settings)
-        found = estimate_again(self.store, self.manifest, settings.model_copy(update={"build": "all"}))
-        able = ", ".join(methods.without_reports())
-        model = self.settings.model(self.settings.model_name("extract")).model_id
+        able = f"Without them there are: {', '.join(methods.without_reports())}"
+        try:
+            found = estimate_again(self.store, self.manifest, settings.model_copy(update={"build": "all"}))
+        except GraphRagError as e:
+            return f"What that costs could not be told ({e}). {able}"
+        model = settings.model(settings.model_name("extract")).model_id
         if found.offline:
-            return f"The offline engine makes them at no cost. Without them there are: {able}"
+            return f"The offline engine makes them at no cost. {able}"
         totals = found.totals
         money = "" if totals["cost_usd"] is None else f", ${totals['cost_usd']:,.2f}"
         tokens = (totals["prompt_tokens"] + totals["completion_tokens"]) / 1e6
         return (
             f"That takes about {totals['calls']:,.0f} calls and {tokens:,.2f}M tokens of {model}{money} "
-            f"(`graphrag-ray estimate` tells it closer). Without them there are: {able}"
+            f"(`graphrag-ray estimate` tells it closer). {able}"
         )
 
     @cached_property

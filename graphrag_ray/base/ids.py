@@ -22,6 +22,8 @@ MAX_MARKS = 30
 _QUOTES = "\"'“”‘’` "
 WORD = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W_]+")
 """A word, or one character of a script that has no spaces between words."""
+NO_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
+"""A character of such a script."""
 _SHORT_NAME = 3
 """Characters of a name of one word that are too few to tell it without its marks: C, C++, C#."""
 _LONG_NUMBER = re.compile(r"&#([0-9]{9,});?")
@@ -80,13 +82,21 @@ def name_id(name: str) -> str:
     """Of a name in the index for walks: names with the same words are one, whatever their case and the marks
     between them; "" for what has no character that counts.
 
-    A single short word is told apart by its marks, and so is a name of marks alone.
+    A single short word of ASCII is told apart by its marks, and so is a name of marks alone.
     """
     key = entity_key(name)
-    words = WORD.findall(key)
-    if not words or (len(words) == 1 and len(words[0]) <= _SHORT_NAME):
+    words = name_words(key)
+    if not words or (len(words) == 1 and len(words[0]) <= _SHORT_NAME and words[0].isascii()):
         return stable_id("name", key) if key else ""
     return stable_id("name", *words)
+
+
+def name_words(text: str) -> list[str]:
+    """Runs of letters and digits, with the marks that belong to them: vowel signs, accents."""
+    if text.isascii():
+        return WORD.findall(text)
+    kept = (c if c.isalnum() or unicodedata.category(c)[0] == "M" else " " for c in text)
+    return "".join(kept).split()
 
 
 def document_id(path: str, row: str = "") -> str:

@@ -11,7 +11,7 @@ from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.schema import rows_table
 from graphrag_ray.export import graphml, microsoft, spreadsheets, tree_files
 from graphrag_ray.export.output import open_output
-from graphrag_ray.query.asked_hierarchy import hierarchy_of
+from graphrag_ray.query.asked_hierarchy import hierarchy_of, looked_at
 from graphrag_ray.settings.index_settings import Settings
 from graphrag_ray.store.files import Store
 from graphrag_ray.version import __version__
@@ -51,14 +51,16 @@ def export(
     hierarchy   whose communities and reports are written; None: the first of the index
     overwrite   replace what an earlier export left there, as its export.json says; other files stay
 
-    Raises UsageError for a hierarchy over entities of an index without a graph, a graphrag project of one
-    over chunks, a folder that holds files (with `overwrite`: whose names
-    are an export's, though none wrote them) or the index itself, CorruptPart, SnapshotRemoved, StoreError.
+    Raises NoReports for a graphrag project of an index of names alone; UsageError for a hierarchy over
+    entities of an index without a graph, a graphrag project of one over chunks, a folder that holds files
+    (with `overwrite`: whose names are an export's, though none wrote them) or the index itself; CorruptPart,
+    SnapshotRemoved, StoreError.
     """
     index = reader.store.url
     if f"{out.url}/".startswith(f"{index}/") or f"{index}/".startswith(f"{out.url}/"):
         raise UsageError(f"--out {out.url} and the index at {index} lie in one another: name another folder")
-    kind = hierarchy_of(reader.manifest.hierarchies, hierarchy)
+    of = hierarchy_of if format == "graphrag" else looked_at
+    kind = of(reader.manifest.hierarchies, hierarchy)
     of_chunks = kind.over == "text_unit"
     if of_chunks and format == "graphrag":
         raise UsageError(

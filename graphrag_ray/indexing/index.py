@@ -153,6 +153,8 @@ def index(
         names = load_names(run.settings)
         if told := tell_unfinished(store, JOURNALS):
             observer.note(told)
+        if told := _tell_build(run):
+            observer.note(told)
         asked = _Given(given, shown_input, names, add, allow_deletes, now)
         told_to = {"input": shown_input, "add": add, "allow_deletes": allow_deletes}
         record = stack.enter_context(recorded(run, told_to, now))
@@ -164,6 +166,24 @@ def index(
                 return _build(run, asked, record)
             except CorruptPart as e:
                 put_right(run, e)
+
+
+def _tell_build(run: Run) -> str:
+    """Where this run makes less, or more, than the one before; "" where it does not."""
+    if run.parent is None:
+        return ""
+    if run.parent.hierarchies and run.settings.build == "names":
+        return (
+            "--build names: the new snapshot has names of the offline engine, and no reports. The same "
+            "command without it brings back what the index has now; what was paid for is kept."
+        )
+    model = run.settings.model(run.settings.model_name("extract"))
+    if not run.parent.hierarchies and run.settings.build == "all" and model.provider != "offline":
+        return (
+            f"The index holds names alone: this run makes the rest, by {model.model_id}. --build names keeps "
+            "it as it is."
+        )
+    return ""
 
 
 @dataclass(frozen=True)

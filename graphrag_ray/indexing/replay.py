@@ -51,6 +51,8 @@ def keys_needed(store: Store, manifest: Manifest) -> dict[str, Keys]:
     if manifest.run.get("versions") != versions():
         raise _changed(manifest, "it was written by another version of graphrag-ray")
     settings = parse_settings(of_index(manifest.settings))
+    if not manifest.hierarchies:
+        settings = settings.model_copy(update={"build": "names"})
     try:
         prompts, names = load_prompts(None, settings.prompts), load_names(settings)
     except GraphRagError as e:

@@ -36,6 +36,11 @@ def hierarchy_of(there: Sequence[str], name: str | None = None) -> HierarchyKind
     return HIERARCHIES[name or known[0]]
 
 
+def looked_at(there: Sequence[str], name: str | None = None) -> HierarchyKind:
+    """The same for who looks into an index: one of names alone is shown as Leiden's without communities."""
+    return HIERARCHIES["leiden"] if not there and name is None else hierarchy_of(there, name)
+
+
 def asked_hierarchy(given: Given, name: str | None = None, *, over: str = "") -> HierarchyKind:
     """That of this name; None: that of the settings, else the first that is fit. over: the kind of record
     that it must be over, where the method needs one.

@@ -1,33 +1,41 @@
 """The chain of an answer that hops: what was asked on the way to it, what was found, and in which passage.
 
 Each link is checked: what it says that it found must stand in a passage that it names. That is told by words
-alone: all numbers and names of it, or where it has none, half of its words. What is rephrased may fail, and
-what stands there may mean something else: a link that fails says so, and is left in its place.
+alone: all numbers and names of it, or where it has none, half of its words. What is said in other words may
+fail, and what stands there may mean something else. A link that fails says so, and is left in its place.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from graphrag_ray.base.ids import WORD
+from graphrag_ray.base.ids import NO_SPACES, bounded_marks, name_words
 from graphrag_ray.base.records import Reference, references_in, strip_references, without_unfinished
 
 MOST_LINKS = 12
 MOST_CHARACTERS = 500
 """Of what a link asks, or found."""
+MOST_LINES = 200
+"""At the end of a reply, among which its chain is looked for."""
+MOST_BELOW = 2
+"""Lines that may stand below a chain."""
 HALF = 0.5
 
-_HEADING = re.compile(r"^[\W_]*chain[\W_]*$", re.IGNORECASE)
-_LABEL = re.compile(r"^[\s*_#>]*chain\s*:[\s*_]*", re.IGNORECASE)
-_BULLET = re.compile(r"^\s*(?:[-*•–—+>]|\(?\d{1,3}[.):])\s+")
+_HEADING = re.compile(r"[\s*_#>]*chain(?:\s\w+){0,3}[\s*_]*:?[\s*_]*", re.IGNORECASE)
+_LABEL = re.compile(r"[\s*_#>]*chain\s*:[\s*_]*", re.IGNORECASE)
+_BULLET = re.compile(r"\s*(?:[-*•–—+>]|\(?\d{1,3}[.):])\s+")
 _ARROW = re.compile(r"(?:-{1,3}>|=>|[→⇒➔])")
+_FENCE = re.compile(r"\s*```\w*\s*")
+_NUMBER = re.compile(r"\d+(?:[.,:/-]\d+)*")
 
 
 @dataclass(frozen=True, slots=True)
 class ChainLink:
-    """asked, found: texts; references: the passages that `found` names; stands: one of them holds it."""
+    """asked, found: texts. references: the passages that `found` names; none where the link is missing.
+    stands: one of them holds it."""
 
     asked: str
     found: str
@@ -37,17 +45,26 @@ class ChainLink:
 
 def split_chain(text: str) -> tuple[str, list[ChainLink]]:
     """An answer without the chain at its end, and the links, not yet checked. References hold string ids."""
-    lines = text.split("\n")
-    starts = [n for n, line in enumerate(lines) if _HEADING.match(line) or _LABEL.match(line)]
-    for start in reversed(starts):
-        rest = [_LABEL.sub("", lines[start]) if not _HEADING.match(lines[start]) else "", *lines[start + 1 :]]
-        links = [link for line in rest if (link := _link(line))]
-        others = [line for line in rest if line.strip() and not _link(line)]
-        if links and len(others) <= 1:  # a sentence below it at most
-            return "\n".join(lines[:start]).strip(), links[:MOST_LINKS]
-        if not any(line.strip() for line in rest):  # an empty chain
-            return "\n".join(lines[:start]).strip(), []
-    return text.strip(), []
+    lines = _unfenced(text.strip().split("\n"))
+    links: list[ChainLink] = []
+    below = 0
+    for n in range(len(lines) - 1, max(-1, len(lines) - 1 - MOST_LINES), -1):
+        line = lines[n]
+        label = _LABEL.match(line)
+        if _HEADING.fullmatch(line) or label:
+            first = _link(line[label.end() :]) if label else None
+            found = [*([first] if first else []), *reversed(links)]
+            return "\n".join(lines[:n]).strip(), found[:MOST_LINKS]
+        continued = n > 0 and _ARROW.match(line.strip()) is not None
+        if continued:  # a link that was written in two lines
+            lines[n - 1] = f"{lines[n - 1]} {line.strip()}"
+        elif (link := _link(line)) is not None:
+            links.append(link)
+        elif line.strip():
+            below += 1
+            if links or below > MOST_BELOW:
+                break
+    return "\n".join(_unfenced(text.strip().split("\n"))).strip(), []
 
 
 def checked(link: ChainLink, passages: Mapping[str, str]) -> ChainLink:
@@ -58,18 +75,37 @@ def checked(link: ChainLink, passages: Mapping[str, str]) -> ChainLink:
 
 
 def stands_in(found: str, text: str) -> bool:
-    """Whether the names and numbers of what was found, or else half of its words, stand in a text."""
-    words = [m.group() for m in WORD.finditer(strip_references(found))]
-    there = {m.group().casefold() for m in WORD.finditer(text)}
-    firm = [w for w in words if any(c.isdigit() for c in w) or (w[:1] != w[:1].lower() and len(w) > 1)]
-    held = [word.casefold() in there for word in firm or words]
+    """Whether the names and numbers of what was found, or else half of its words, stand in a text. In scripts
+    without spaces, a word stands where its characters stand in a row."""
+    said, there = _folded(strip_references(found)), _folded(text)
+    numbers, known = set(_NUMBER.findall(said)), {*name_words(there), *_NUMBER.findall(there)}
+    written = name_words(strip_references(found))
+    names = [w for w in written if w[:1] != w[:1].lower() and len(w) > 1]
+    firm = [*numbers, *map(_folded, names)]
+    words = firm or [_folded(w) for w in written]
+    held = [word in known or (NO_SPACES.search(word) is not None and word in there) for word in words]
     if firm:
         return all(held)
     return bool(held) and sum(held) >= HALF * len(held)
 
 
+def _folded(text: str) -> str:
+    return unicodedata.normalize("NFC", bounded_marks(text)).casefold()
+
+
+def _unfenced(lines: Sequence[str]) -> list[str]:
+    """Without the fence of code around a reply."""
+    own = list(lines)
+    if own and _FENCE.fullmatch(own[0]):
+        own = own[1:]
+        if own and _FENCE.fullmatch(own[-1]):
+            own = own[:-1]
+    return own
+
+
 def _link(line: str) -> ChainLink | None:
-    body = _BULLET.sub("", line).strip()
+    bullet = _BULLET.match(line)
+    body = (line[bullet.end() :] if bullet else line).strip()
     parts: Sequence[str] = _ARROW.split(body)
     asked, found = parts[0].strip(" *_"), " → ".join(part.strip() for part in parts[1:]).strip()
     if len(parts) < 2 or not asked or not found:

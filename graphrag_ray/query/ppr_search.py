@@ -9,7 +9,8 @@ in the chain of links that led to it.
 
 Steps: where they do not suffice, one call says what is known and asks what is to be looked up next ("Who was
 her husband?"); each of these questions is walked, their chunks join the context, and the question is answered
-again. So a question has at most 1 + 2 · `query.ppr_steps` calls, and one more with `query.ppr_facts`.
+again. So a question has at most 1 + 2 · `query.ppr_steps` calls, and one more with `query.ppr_facts`; each is
+asked once more where its reply cannot be read.
 
 Facts: one call picks, of the relationships nearest to the question, those that could lead to the answer; the
 walk begins at what they link, too.
@@ -24,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 from graphrag_ray.base.errors import UsageError
@@ -36,7 +38,7 @@ from graphrag_ray.query.budget import asking, check_room, refuse_beyond
 from graphrag_ray.query.chain import ChainLink, checked, split_chain
 from graphrag_ray.query.cited_numbers import numbered, shown_in, shown_to_people
 from graphrag_ray.query.fgrag_dialogues import is_insufficient
-from graphrag_ray.query.filling import Share, fill
+from graphrag_ray.query.filling import Share, fill, first_fitting
 from graphrag_ray.query.map_reduce import NOTHING_FOUND, Reduced
 from graphrag_ray.query.method import (
     Dialogues,
@@ -72,9 +74,11 @@ from graphrag_ray.reports.report_context import Context, write
 NAME = "ppr"
 STEP_CHUNKS = 6
 """Of each further question."""
-MOST_CHUNKS = 2
-"""Chunks of a context after a step: so many times those of the first."""
+MOST_TIMES = 3
+"""A context after some steps has so many times the chunks of the first one, at most."""
 FACT_COLUMNS = ["id", "source", "target"]
+SHORT_WORDS = 12
+"""Of an answer in a short form."""
 ADVICE = "Raise the budget, or lower query.ppr_steps, query.ppr_k or query.context_tokens."
 
 
@@ -88,19 +92,20 @@ def search(question: Question, given: Given) -> Method:
     looked = _LookedUp()
     names = (yield from _facts(text, given, looked)) if query.ppr_facts else {}
     hits = yield from walked([text], given, query.ppr_k, chunks, names)
-    looked.add(hits)
+    looked.add("", hits[0])
     for step in range(query.ppr_steps + 1):
-        last = step == query.ppr_steps
-        context = yield from _context(looked, given)
-        said = yield from _answer(text, context, last, given)
-        if last or not is_insufficient(said.text) or not context.numbering:
+        context = yield from _context(looked.first(query.ppr_k * min(1 + step, MOST_TIMES)), given)
+        said = yield from _answer(text, context, step == query.ppr_steps, given)
+        if step == query.ppr_steps or not is_insufficient(said.text) or not context.numbering:
             break
         found = yield from _next(text, context, given, looked)
         if not found.questions:
+            said = yield from _answer(text, context, True, given)
             break
         looked.contexts.append(_used(context))
         more = yield from walked(found.questions, given, STEP_CHUNKS, chunks)
-        looked.add(more, found.questions, query.ppr_k * MOST_CHUNKS)
+        for asked, hits_of in zip(found.questions, more, strict=True):
+            looked.add(asked, hits_of)
     return (yield from _finished(text, said, context, looked))
 
 
@@ -108,29 +113,28 @@ def search(question: Question, given: Given) -> Method:
 class _LookedUp:
     """What the walks of a question came to so far.
 
-    chunks   ids, the first to be shown first
-    paths    of each, how it was first reached: the further question that found it, or "", and the walk's path
-    asked    questions that were looked up after the first
-    contexts those that did not suffice; notes: what to tell of all that
+    walks     the chunks of each, in order
+    paths     of each chunk, how it was first reached: the further question that found it, or "", and the path
+    asked     questions that were looked up after the first
+    contexts  those that did not suffice; notes: what to tell of all that
     """
 
-    chunks: list[str] = field(default_factory=list)
+    walks: list[list[str]] = field(default_factory=list)
     paths: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     contexts: list[ContextUsed] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def add(
-        self, found: Sequence[Sequence[WalkHit]], questions: Sequence[str] = ("",), most: int | None = None
-    ) -> None:
-        """What the newest walks came to stands first: of each question the first, then of each the second,
-        and so on."""
-        longest = max(map(len, found), default=0)
-        pairs = list(zip(questions, found, strict=True))
-        new = [(question, hits[n]) for n in range(longest) for question, hits in pairs if hits[n:]]
-        for question, hit in new:
+    def add(self, question: str, hits: Sequence[WalkHit]) -> None:
+        for hit in hits:
             self.paths.setdefault(hit.id, (question, hit.path))
-        self.chunks = list(dict.fromkeys([*(hit.id for _, hit in new), *self.chunks]))[:most]
+        self.walks.append([hit.id for hit in hits])
+
+    def first(self, most: int) -> list[str]:
+        """Chunks by turns: the first of each walk, that of the newest one first, then the second of each, and
+        so on. So no walk pushes out another."""
+        rows = zip_longest(*reversed(self.walks))
+        return list(dict.fromkeys(id_ for row in rows for id_ in row if id_ is not None))[:most]
 
 
 def check_walks(given: Given) -> None:
@@ -169,10 +173,10 @@ def _check(text: str, given: Given) -> None:
     refuse_beyond(most, query, ADVICE)
 
 
-def _context(looked: _LookedUp, given: Given) -> Generator[Any, Any, Context]:
+def _context(chunks: Sequence[str], given: Given) -> Generator[Any, Any, Context]:
     """The chunks in their order, as many as fit."""
-    known = (yield from looked_up({"text_unit": looked.chunks}, given))["text_unit"]
-    records = [known[id_] for id_ in looked.chunks if id_ in known]
+    known = (yield from looked_up({"text_unit": chunks}, given))["text_unit"]
+    records = [known[id_] for id_ in chunks if id_ in known]
     context = fill([Share(records)], given.settings.query.context_tokens, given.count)
     return replace(context, left_out=0)  # it is just not among the first
 
@@ -197,6 +201,8 @@ def _next(text: str, context: Context, given: Given, looked: _LookedUp) -> Gener
         return NextStep()
     found = ran[0].result
     looked.asked += found.questions
+    if found.known:
+        looked.notes.append(f"Known by then: {' '.join(found.known)}")
     if found.questions:
         looked.notes.append(f"Looked up next: {' '.join(found.questions)}")
     return found
@@ -221,7 +227,9 @@ def _finished(text: str, said: Reduced, context: Context, looked: _LookedUp) -> 
         if reference in number and (shown := _path(*looked.paths.get(reference.id, ("", ())), number))
     }
     contexts = (*looked.contexts, *answer.contexts)
-    return replace(answer, chain=chain, paths=paths, contexts=contexts)
+    # A short answer without a chain cites nothing.
+    found = answer.found or (said.found and len(body.split()) <= SHORT_WORDS)
+    return replace(answer, chain=chain, paths=paths, contexts=contexts, found=found)
 
 
 def _texts(links: Sequence[ChainLink]) -> Generator[Any, Any, dict[str, str]]:
@@ -263,13 +271,8 @@ def _facts(text: str, given: Given, looked: _LookedUp) -> Generator[Any, Any, di
         return {}
     hits: list[Hit] = yield Search("relationship", "vector", text, given.settings.query.ppr_facts)
     known = (yield from looked_up({"relationship": [hit.id for hit in hits]}, given))["relationship"]
-    shown, n_tokens = [], 0
-    for hit in hits:
-        if hit.id in known:
-            n_tokens += given.count(" ".join(map(str, known[hit.id].fields)))
-            if n_tokens > given.settings.query.context_tokens:
-                break
-            shown.append(known[hit.id])
+    near = [known[hit.id] for hit in hits if hit.id in known]
+    shown, _ = first_fitting(near, given.settings.query.context_tokens, given.count)
     if not shown:
         return {}
     spec = step_spec(FACTS, given.settings, given.prompts)

@@ -33,12 +33,8 @@ class Mentions:
         A name inside a longer one that is known too is not meant, nor is a short word in small letters.
         """
         found = sorted((s, id_) for id_ in set(known) & self.spans.keys() for s in self.spans[id_])
-        spans = [s for s, _ in found]
-        own = [
-            id_
-            for span, id_ in found
-            if self._is_name(*span) and not any(_inside(span, other) for other in spans)
-        ]
+        outer = _outermost({span for span, _ in found})
+        own = [id_ for span, id_ in found if span in outer and self._is_name(*span)]
         return list(dict.fromkeys(own))
 
     def as_names(self, known: Collection[str]) -> list[str]:
@@ -110,5 +106,11 @@ def _marks(text: str) -> str:
     return found.group() if found else ""
 
 
-def _inside(span: tuple[int, int], other: tuple[int, int]) -> bool:
-    return other[0] <= span[0] and span[1] <= other[1] and span != other
+def _outermost(spans: Collection[tuple[int, int]]) -> set[tuple[int, int]]:
+    """Those that lie in no other one."""
+    found, end = set(), -1
+    for span in sorted(spans, key=lambda s: (s[0], -s[1])):
+        if span[1] > end:
+            found.add(span)
+            end = span[1]
+    return found

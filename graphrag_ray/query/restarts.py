@@ -29,9 +29,9 @@ NEAR_CHUNKS, NEAR_CHUNKS_SHARPNESS = 0.01, 16
 FACTS = 0.5
 """Of a name that a picked fact links, which one chunk holds."""
 MOST_HITS = 100
-"""Of chunks by words that begin."""
+"""Chunks that match by words, at most."""
 MOST_NAMES = 50
-"""That a question holds: the rarest count."""
+"""Names of a question, at most: the rarest ones."""
 
 
 def rarity(n_chunks: int) -> float:

@@ -26,7 +26,7 @@ from graphrag_ray.settings.prompts import Prompt
 
 STAGE = "steps"
 ANSWER, NEXT, FACTS = "walk_answer", "next_questions", "pick_facts"
-"""The first one's stage is answer."""
+"""Prompts. Stage `answer` asks the first one, STAGE the others."""
 MAX_TOKENS: Mapping[str, int] = {NEXT: 400, FACTS: 100}
 NEXT_QUESTIONS = 2
 MOST_FACTS = 5

@@ -31,8 +31,8 @@ from graphrag_ray.search.ranking import kth
 
 DAMPING = 0.5
 PRECISION = 1e-6
-MOST_ROUNDS = 1_000
-"""They end much earlier: half of what waits is gone after each."""
+MOST_ROUNDS = 64
+"""They end earlier: what waits is halved in each."""
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 _SHARD_BITS = 32
@@ -40,8 +40,8 @@ _NONE: Ints = np.zeros(0, np.int64)
 
 
 Walked: TypeAlias = tuple[str, float, tuple[str, ...]]
-"""Id and score of a chunk, and by what it was first reached, from a restart on: names and ids of chunks by
-turns, a name last; () for a restart to which no name brought more than it began with."""
+"""Id and score of a chunk, and its path: names and ids of chunks by turns, from a restart on, a name last. It is
+(), where the chunk is a restart and no name brought more to it than that."""
 
 
 def count_holders(shards: Sequence[NameLinks], names: Sequence[str]) -> dict[str, int]:
@@ -145,7 +145,8 @@ class _Nodes:
 
 
 class _Walk:
-    """Keys of names are the first halves of their ids; those of chunks are the shard and the place there."""
+    """Keys of names are the first halves of their ids: two names with the same half, which nobody meets, are
+    one. Keys of chunks are the shard and the place there."""
 
     def __init__(self, shards: Sequence[NameLinks], precision: float, among: Sequence[str] | None) -> None:
         self._shards, self._precision = shards, precision
@@ -189,6 +190,8 @@ class _Walk:
             place = self._place[number, active]
             there = np.flatnonzero(place >= 0)
             linked = shard.of_names(place[there])
+            if (linked.total != shard.totals(place[there])).any():
+                raise shard.source.refused("the weights of a name are not what its links weigh")
             own, to, weight = there[linked.whose], linked.place, linked.weight
             if self._allowed is not None:
                 kept = self._allowed[number][to]

@@ -175,7 +175,7 @@ class LiveIndex:
         else:
             index = old.index.at(manifest, settings, prompts)
         index.warm()
-        return index, index.levels()
+        return index, index.levels() if manifest.hierarchies else []
 
     async def _close_retired(self) -> None:
         """Connections that no question uses any more, of settings that no snapshot has any more."""

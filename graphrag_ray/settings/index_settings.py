@@ -686,8 +686,8 @@ class Budget(_Strict):
     max_wall_s: Annotated[float, Field(gt=0)] | None = None
 
 
-_OFFLINE = "offline"
-"""A logical model that is always there: the offline engine."""
+_OFFLINE = "(offline)"
+"""A logical model that is always there: the offline engine. Settings cannot name one so."""
 _OF_NAMES = ("extract", "claims", "describe")
 """Stages that the offline engine does where only names are made."""
 
@@ -774,6 +774,8 @@ class Settings(_Strict):
 
     @model_validator(mode="after")
     def _models_exist(self) -> Settings:
+        if _OFFLINE in self.models:
+            raise ValueError(f"no model can be named {_OFFLINE!r}")
         if "default" not in self.models:
             raise ValueError("`models` needs a model named `default`")
         for name, stage in self.stages.items():
@@ -832,8 +834,9 @@ class Settings(_Strict):
     def with_hierarchies_of(self, index: Iterable[str]) -> Settings:
         """Settings for questions to an index that has these. One of another version may have others; one
         made with `build: names` has none."""
-        names = tuple(name for name in index if name in HIERARCHIES)
-        return self.model_copy(update={"hierarchies": names})
+        there = list(index)
+        names = tuple(name for name in there if name in HIERARCHIES)
+        return self.model_copy(update={"hierarchies": names}) if names or not there else self
 
     def with_reports_of(self, before: Mapping[str, Any] | None) -> Settings:
         """Settings that say who writes reports, and what the corpus is about: as these do, else as the index
@@ -888,11 +891,11 @@ class Settings(_Strict):
         if own is not None and own.model is not None:
             return str(own.model)
         if stage == "embed":
-            return self.embeddings.model if self.embeddings.model in self.models else _OFFLINE
+            return self.embeddings.model if self.embeddings.model in self.models else "offline"
         return "default"
 
     def model(self, name: str) -> Model:
-        return self.models[name] if name in self.models and name != _OFFLINE else Model()
+        return self.models[name] if name in self.models else Model()
 
     def call(self, stage: str, max_output_tokens: int | None = None) -> CallParameters:
         """The call parameters of a stage; `max_output_tokens` is the stage's own default."""

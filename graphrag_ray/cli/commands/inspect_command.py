@@ -60,13 +60,13 @@ def inspect(
     from graphrag_ray.inspection.connected_records import look_up
     from graphrag_ray.inspection.overview import overview, search
     from graphrag_ray.inspection.view import View
-    from graphrag_ray.query.asked_hierarchy import hierarchy_of
+    from graphrag_ray.query.asked_hierarchy import looked_at
     from graphrag_ray.store.snapshots import open_latest
 
     store = open_root(root, config, overrides)
     with naming_root(root):
         manifest = open_latest(store, snapshot)
-    view = View(Reader(store, manifest), limit or None, hierarchy_of(manifest.hierarchies, hierarchy))
+    view = View(Reader(store, manifest), limit or None, looked_at(manifest.hierarchies, hierarchy))
     if what is None:
         found = overview(view)
     elif what.casefold() == "search":

@@ -80,7 +80,7 @@ def _shards(groups: Sequence[_Group]) -> list[_WalkShard]:
     names = [stable_id("group", *(part.path for parts in group for part in parts)) for group in some]
     sizes = [
         max(
-            sum(part.bytes for _, *parts in [group] for of in parts for part in of),
+            sum(part.bytes for parts in group[1:] for part in parts),
             sum(part.rows for part in group[1]) * SHARD_BYTES // SHARD_ROWS,
         )
         for group in some

@@ -142,7 +142,16 @@ def test_names_with_the_same_words_are_one_in_walks(names: tuple[str, ...]):
 
 
 @pytest.mark.parametrize(
-    "names", [("C", "C++", "C#"), ("R", "R&D"), ("New York", "NewYork"), ("東京", "京東"), ("+", "-")]
+    "names",
+    [
+        ("C", "C++", "C#"),
+        ("R", "R&D"),
+        ("New York", "NewYork"),
+        ("東京", "京東"),
+        ("+", "-"),
+        ("হাসান", "হোসেন"),
+        ("राम लाल", "रोम लाल"),
+    ],
 )
 def test_names_with_other_words_and_short_ones_with_other_marks_are_not(names: tuple[str, ...]):
     assert len({ids.name_id(name) for name in names}) == len(names)

@@ -34,7 +34,8 @@ def test_the_answer_is_parted_from_its_chain() -> None:
         "## Chain\n1. a? => b",
         "chain\na? --> b",
         "Chain: a? -> b",
-        "Chain:\n- a? -> b\n\nSo it is.",
+        "Chain:\n- a? -> b\n\nSo it is.\nNote: it is.",
+        "**Chain of links:**\n1. a?\n   -> b",
     ],
 )
 def test_a_chain_is_read_as_models_write_it(chain: str) -> None:
@@ -77,6 +78,11 @@ def test_a_chain_has_bounds() -> None:
         ("a small fishing village", "It was a fishing village, small and poor.", True),
         ("a large city", "It was a fishing village, small and poor.", False),
         ("卑爾根", "他死於卑爾根。", True),
+        ("東京", "京都は東にある", False),
+        ("राम", "रोम", False),
+        ("$1,200", "1 dollar for 200 people", False),
+        ("$1,200", "it cost $1,200.", True),
+        ("5.1%", "5 and 1 and so on", False),
         ("", "anything", False),
     ],
 )
@@ -89,6 +95,11 @@ def test_a_link_is_checked_against_the_passages_that_it_names() -> None:
     assert checked(link, {ID: "He died at Bergen."}).stands
     assert not checked(link, {ID: "He died at Oslo.", "other": "Bergen"}).stands
     assert not checked(ChainLink("Where?", "Bergen"), {ID: "Bergen"}).stands, "it names none"
+
+
+def test_a_fence_of_code_around_a_reply_is_none_of_the_answer() -> None:
+    assert split_chain("```\nBergen\n\nChain:\n- a? -> b\n```")[0] == "Bergen"
+    assert split_chain("```text\nBergen\n```") == ("Bergen", [])
 
 
 @given(st.text(max_size=300))

@@ -16,7 +16,7 @@ from graphrag_ray.base.records import Reference
 from graphrag_ray.query import ppr_search
 from graphrag_ray.query.answer import Answer
 from graphrag_ray.query.map_reduce import NOTHING_FOUND
-from graphrag_ray.query.method import Question, Search, Walk
+from graphrag_ray.query.method import Question, Search, Walk, WalkHit
 from graphrag_ray.query.step_dialogues import INSUFFICIENT, LAST
 
 QUESTION = "Where did the husband of Teutberga die?"
@@ -151,6 +151,18 @@ def test_where_the_passages_do_not_suffice_what_is_missing_is_looked_up() -> Non
     assert len(answer.contexts) == 2
 
 
+def test_no_step_pushes_out_what_the_first_walk_found() -> None:
+    looked = ppr_search._LookedUp()
+    for question, n in (("", 5), ("q1", 6), ("q2", 6)):
+        looked.add(question, [WalkHit(f"{question or 'first'} {at}", 1.0) for at in range(n)])
+    assert looked.first(10) == [f"{walk} {at}" for at in range(4) for walk in ("q2", "q1", "first")][:10]
+
+
+def test_a_short_answer_without_a_chain_is_one() -> None:
+    assert ask(snapshot(Replies(walk_answer=["Piacenza"]))).found
+    assert not ask(snapshot(Replies(walk_answer=["Insufficient"])), ppr_steps=0).found
+
+
 def test_questions_of_one_step_are_walked_at_once() -> None:
     questions = ["What is Piacenza?", "What is a Mill?"]
     model = Replies(
@@ -161,7 +173,7 @@ def test_questions_of_one_step_are_walked_at_once() -> None:
     first, *then = walks(snap)
     assert first.k == 1
     assert [list(walk.names) for walk in then] == [[name_id("Piacenza")], [name_id("Mill")]]
-    assert shown(model.asked[-1]) == ["c", "d"], "of each question the first, and no more than twice as many"
+    assert shown(model.asked[-1]) == ["d", "c"], "of each question the first, and no more than twice as many"
 
 
 def test_a_model_is_told_whether_what_is_missing_can_be_looked_up() -> None:
@@ -191,10 +203,11 @@ def test_steps_are_bounded() -> None:
 @pytest.mark.parametrize(
     "reply", ['{"known": [], "next": []}', json.dumps({"known": [], "next": [QUESTION]})]
 )
-def test_a_model_that_has_nothing_new_to_look_up_is_not_asked_again(reply: str) -> None:
+def test_a_model_that_has_nothing_new_to_look_up_answers_for_the_last_time(reply: str) -> None:
     model = Replies(walk_answer=["Insufficient"], next_questions=[reply])
     answer = ask(snapshot(model), ppr_steps=5)
-    assert model.prompts == ["walk_answer", "next_questions"]
+    assert model.prompts == ["walk_answer", "next_questions", "walk_answer"]
+    assert model.asked[-1].variables["if_missing"] == LAST
     assert not answer.found
 
 
