@@ -61,6 +61,7 @@ from graphrag_ray.offline.prune_names import weak_names
 from graphrag_ray.offline.question_terms import why_nothing
 from graphrag_ray.offline.static_embeddings import embed_many
 from graphrag_ray.query import condense, methods, where
+from graphrag_ray.query.asked_hierarchy import looked_at
 from graphrag_ray.query.chain import checked, split_chain, stands_in
 from graphrag_ray.query.evidence import evidence, passages
 from graphrag_ray.query.method import Question
@@ -353,6 +354,7 @@ def online(given: Any) -> Any:
 def conditions(text: str) -> None:
     quietly(lambda: methods.check(text, text, [text]))
     quietly(lambda: methods.method(text))
+    quietly(lambda: looked_at([], text))
     documents = pa.table(
         {"path": [text], "title": [text], "creation_date": [text], "raw_data": [json.dumps({"a": text})]}
     )
@@ -516,6 +518,7 @@ DRIVES: Mapping[str, Mapping[str, Drive]] = {
         "dynamic selection": asked("global", dynamic=True),
         "scored points": asked("global", map_protocol="points"),
         "where": conditions,
+        "local search without a walk": asked("local", local_walk=False),
         "picked facts": asked("ppr", ppr_facts=5),
         "steps": stepped,
         "evidence": evidenced,

@@ -361,7 +361,8 @@ class Index:
         if self._replies:
             await asyncio.to_thread(self._replies.settle)
         about_snapshot = self._notes(None if answer.found else question.text)
-        missed = unfound(answer, bool(question.where), given.settings.has_graph)
+        has_graph = "entities" in self.manifest.tables
+        missed = unfound(answer, bool(question.where), has_graph, bool(self.manifest.hierarchies))
         notes = (*answer.notes, *missed, *about_snapshot, *self._of_cache(*asker.kept))
         phases = _phases(asker.accounts, failed)
         if telling:

@@ -60,6 +60,12 @@ ANSWERS = pa.schema(
         ("tokens", pa.int64()),  # of these replies and their prompts
         ("cost_usd", pa.float64()),  # of these; null where a price is unknown
         ("seconds", pa.float64()),  # in this run, from when the question was begun
+        (
+            "chain",  # of an answer that hops: its links, and whether a passage holds what was found
+            pa.list_(
+                pa.struct([("asked", pa.string()), ("found", pa.string()), ("stands", pa.bool_())]),
+            ),
+        ),
         ("notes", pa.list_(pa.string())),
         ("error", pa.string()),  # why there is no answer; null where there is one
     ]
@@ -190,6 +196,7 @@ def answer_row(posed: Posed, answer: Answer, number: Mapping[Reference, int]) ->
         "tokens": sum(p.prompt_tokens + p.completion_tokens for p in phases),
         "cost_usd": answer.cost_usd,
         "seconds": answer.seconds,
+        "chain": [{"asked": k.asked, "found": k.found, "stands": k.stands} for k in answer.chain],
         "notes": list(answer.notes),
         "error": None,
     }
@@ -204,6 +211,7 @@ def failed_row(posed: Posed, method: str, error: str) -> dict[str, Any]:
         "method": method,
         "references": [],
         "contexts": [],
+        "chain": [],
         "notes": [],
         "error": error,
     }

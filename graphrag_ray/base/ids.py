@@ -19,7 +19,8 @@ ID_LENGTH = 32
 MAX_MARKS = 30
 """Combining marks on one character, as in Unicode's stream-safe text (UAX 15): no language has so many."""
 
-_QUOTES = "\"'“”‘’` "
+QUOTES = "\"'“”‘’` "
+"""That a key has not around it."""
 WORD = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W_]+")
 """A word, or one character of a script that has no spaces between words."""
 NO_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
@@ -46,14 +47,14 @@ def entity_key(name: str) -> str:
     the whole name off, upper case. An alias file acts on the result (`graph/aliases.py`).
     """
     if name.isascii() and name.isprintable() and "&" not in name:
-        return " ".join(name.upper().split()).strip(_QUOTES)  # what follows would change no more, and slowly
+        return " ".join(name.upper().split()).strip(QUOTES)  # what follows would change no more, and slowly
     text = unicodedata.normalize("NFC", bounded_marks(name))
     if "&" in text:
         text = html.unescape(_LONG_NUMBER.sub(_short_number, text))
     text = "".join(" " if c in "\t\n\r\v\f\x85\u2028\u2029" else c for c in text)
     text = "".join(c for c in text if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co"))
     text = " ".join(text.split())
-    text = text.strip(_QUOTES)
+    text = text.strip(QUOTES)
     return unicodedata.normalize("NFC", bounded_marks(" ".join(text.upper().split())))
 
 

@@ -125,7 +125,8 @@ def print_answer(
     if answer.chain:
         out.print("\nHow it follows:")
         for link in answer.chain:
-            stands = "" if link.stands or not link.references else " (not found in its passage)"
+            wrong = " (not found in its passage)" if link.references else " (no passage)"
+            stands = "" if link.stands else wrong
             out.print(f"  {link.asked} → {link.found}{stands}", soft_wrap=True)
     section = ""
     references = answer.references

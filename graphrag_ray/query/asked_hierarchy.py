@@ -10,7 +10,7 @@ from graphrag_ray.query.method import Given, Rows
 
 NO_REPORTS = (
     "this index was made with --build names: it holds names and chunks, and no communities or reports. "
-    "`graphrag-ray index` without --build names adds them; what is there is not made or paid for again"
+    "`graphrag-ray index` without --build names makes them, and pays for no embedding of a chunk again"
 )
 
 

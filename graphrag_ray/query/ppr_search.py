@@ -30,7 +30,7 @@ from typing import Any
 
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.ids import name_id
-from graphrag_ray.base.records import Reference
+from graphrag_ray.base.records import Reference, strip_references
 from graphrag_ray.base.schema import WALKS
 from graphrag_ray.query import restarts
 from graphrag_ray.query.answer import Answer, ContextUsed
@@ -104,8 +104,12 @@ def search(question: Question, given: Given) -> Method:
             break
         looked.contexts.append(_used(context))
         more = yield from walked(found.questions, given, STEP_CHUNKS, chunks)
+        before = len(looked.paths)
         for asked, hits_of in zip(found.questions, more, strict=True):
             looked.add(asked, hits_of)
+        if len(looked.paths) == before:  # nothing that was not read
+            said = yield from _answer(text, context, True, given)
+            break
     return (yield from _finished(text, said, context, looked))
 
 
@@ -144,7 +148,8 @@ def check_walks(given: Given) -> None:
     if "entities" not in given.n_rows:
         raise UsageError(
             f"{NAME} search walks over names, and this index has none: it was made without a graph. "
-            "`graphrag-ray index --build names` finds them without a model, in seconds a million tokens"
+            "`graphrag-ray index --build names` with another --root finds them without a model; a hierarchy "
+            "over entities beside the one that is there (--set hierarchies=…,leiden) has a model find them"
         )
     raise UsageError(
         f"{NAME} search needs an index for walks, and this snapshot has none: it was made by an earlier "
@@ -213,6 +218,8 @@ def _finished(text: str, said: Reduced, context: Context, looked: _LookedUp) -> 
     body, links = split_chain(said.text)
     if is_insufficient(body):
         said, links = replace(said, found=False), []
+    if not body and links:  # a chain alone
+        body = strip_references(links[-1].found).strip()
     reading = ContextReading(context, replace(said, text=body or said.text))
     answer = yield from answered(text, NAME, reading, looked.notes)
     passages = yield from _texts(links)

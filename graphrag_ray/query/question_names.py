@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from graphrag_ray.base.ids import WORD, entity_id, entity_key
+from graphrag_ray.base.ids import QUOTES, WORD, entity_id, entity_key
 
 MAXWORDS = 500
 """Of a question; names are looked for in these."""
@@ -96,9 +96,10 @@ def mentions(question: str, id_of: Callable[[str], str] = _id_of_entity) -> Ment
 
 
 def _written(question: str, start: int, end: int) -> set[tuple[int, int]]:
-    """The stretch, and the same with the marks behind it, or before it."""
-    before = start - len(_marks(question[max(0, start - 8) : start][::-1]))
-    return {(start, end), (start, end + len(_marks(question[end : end + 8]))), (before, end)}
+    """The stretch, and the same with the first marks behind it, or with those before it."""
+    before = _marks(question[max(0, start - 8) : start][::-1]).rstrip(QUOTES)
+    behind = len(_marks(question[end : end + 8]))
+    return {(start - len(before), end), *((start, end + n) for n in range(behind + 1))}
 
 
 def _marks(text: str) -> str:

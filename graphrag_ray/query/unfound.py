@@ -12,10 +12,12 @@ NOT_READING = ("rate", "reduce")
 """Phases whose contexts hold no records to answer from, or those of other contexts."""
 
 
-def unfound(answer: Answer, restricted: bool, has_graph: bool = True) -> tuple[str, ...]:
+def unfound(
+    answer: Answer, restricted: bool, has_graph: bool = True, has_reports: bool = True
+) -> tuple[str, ...]:
     """Sentences to add to an answer; none to one that found something, or that lacks all that was asked.
 
-    restricted: to some documents, which reports are not; has_graph: of the index
+    restricted: to some documents, which reports are not; has_graph, has_reports: of the index
     """
     if answer.found or unread(answer):
         return ()
@@ -23,7 +25,9 @@ def unfound(answer: Answer, restricted: bool, has_graph: bool = True) -> tuple[s
     able = {
         name: kind.reads
         for name, kind in METHODS.items()
-        if not (restricted and kind.instead) and (has_graph or not kind.graph)
+        if not (restricted and kind.instead)
+        and (has_graph or not kind.graph)
+        and (has_reports or not kind.reports)
     }
     hints = " or ".join(f"--method {name} ({able[name]})" for name in others if name in able)
     return (_read(answer), *([f"Try {hints}."] if hints else []))

@@ -40,8 +40,8 @@ _NONE: Ints = np.zeros(0, np.int64)
 
 
 Walked: TypeAlias = tuple[str, float, tuple[str, ...]]
-"""Id and score of a chunk, and its path: names and ids of chunks by turns, from a restart on, a name last. It is
-(), where the chunk is a restart and no name brought more to it than that."""
+"""Id and score of a chunk, and its path: names and ids of chunks by turns, from a restart on, a name last.
+The path is () where the chunk is a restart and no name brought more to it than that."""
 
 
 def count_holders(shards: Sequence[NameLinks], names: Sequence[str]) -> dict[str, int]:

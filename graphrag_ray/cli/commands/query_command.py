@@ -96,8 +96,9 @@ def query(
     vector the nearest chunks; hybrid the chunks that both keywords and embeddings find; text all chunks;
     drift the nearest reports, then what stands around the questions that they raise; archrag the nearest
     of each level; trex and raptor chunks and the summaries of a tree over them; fgrag what stands around each
-    thing that the question is about; lightrag what is near to its keywords; auto is local for a rare name,
-    hybrid for a passage, number, date or month, else global.
+    thing that the question is about; lightrag what is near to its keywords; ppr passages that a walk over
+    names comes to, and looks up what is missing; auto is local for a rare name, hybrid for a passage, number,
+    date or month, else global (where the index has no reports: ppr).
 
     A batch keeps every reply in the folder OUT.work, or in --cache: killed, it is continued by the same
     command; asked again, it costs nothing. However it ends, also refused, OUT.work/outcome.json tells how
@@ -109,6 +110,7 @@ def query(
       graphrag-ray query "Who opposed the harbour?" --root ./my-index --level C1 --sources
       graphrag-ray query "Who opposed the harbour?" --root ./my-index --level auto --budget-tokens 200000
       graphrag-ray query "What did the mayor say?" --root ./my-index --method local --where "date>=2023"
+      graphrag-ray query "Where did her husband die?" --root ./my-index --method ppr --steps 2 --sources
       graphrag-ray query --batch questions.csv --root ./my-index --out answers.parquet
     """
     question = " ".join(words) if words else None  # without quotation marks, too

@@ -192,7 +192,7 @@ def test_steps_are_bounded() -> None:
         json.dumps({"known": [], "next": [f"What is {name}?"]}) for name in ("Mill", "Piacenza", "Po", "x")
     ]
     model = Replies(walk_answer=["Insufficient"], next_questions=more)
-    ask(snapshot(model), ppr_steps=3)
+    ask(snapshot(model), ppr_steps=3, ppr_k=1)
     assert model.prompts.count("walk_answer") == 4
     assert model.prompts.count("next_questions") == 3
     alone = Replies(walk_answer=["Insufficient"])
@@ -209,6 +209,18 @@ def test_a_model_that_has_nothing_new_to_look_up_answers_for_the_last_time(reply
     assert model.prompts == ["walk_answer", "next_questions", "walk_answer"]
     assert model.asked[-1].variables["if_missing"] == LAST
     assert not answer.found
+
+
+def test_steps_end_where_a_walk_brings_nothing_new() -> None:
+    more = [json.dumps({"known": [], "next": [f"What is Piacenza, in words {n}?"]}) for n in range(9)]
+    model = Replies(walk_answer=["Insufficient"], next_questions=more)
+    ask(snapshot(model), ppr_steps=9)
+    assert model.prompts == ["walk_answer", "next_questions", "walk_answer"]
+
+
+def test_a_reply_that_is_a_chain_alone_is_answered_by_its_last_link() -> None:
+    answer = ask(snapshot(Replies(walk_answer=[f"Chain:\n{CHAIN}"])))
+    assert answer.text == "Piacenza" and len(answer.chain) == 2
 
 
 def test_a_step_that_fails_leaves_the_answer_and_is_told() -> None:

@@ -96,3 +96,12 @@ def test_every_stretch_lies_in_the_question_and_is_the_name_it_stands_for(questi
     named = found.named(found.spans)
     assert set(named) <= found.spans.keys() and set(found.as_names(found.spans)) <= set(named)
     assert sorted(rarest_first(found, dict.fromkeys(found.spans, 1))) == sorted(named)
+
+
+@pytest.mark.parametrize(
+    "question", ["Who made C++?", "Is it C++, or what?", "Is “C++” old?", "(C++) is old."]
+)
+def test_marks_of_a_name_are_told_from_those_behind_it(question: str):
+    could_be = mentions(question)
+    plain, marked = (entity_id(entity_key(name)) for name in ("C", "C++"))
+    assert could_be.named([plain, marked]) == [marked]

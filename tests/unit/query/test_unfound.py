@@ -60,5 +60,7 @@ def test_without_a_graph_no_method_that_needs_one_is_named():
 
 def test_an_answer_that_found_something_or_whose_calls_all_failed_says_no_more():
     assert unfound(Answer("Who?", "Bea.", "global"), restricted=False) == ()
+    hints = " ".join(unfound(nothing("hybrid"), restricted=False, has_reports=False))
+    assert "--method" not in hints, "local and global read reports"
     failed = Answer("Who?", UNREADABLE, "global", found=False, failed_parts=2)
     assert unfound(failed, restricted=False) == ()
