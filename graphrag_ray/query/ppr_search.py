@@ -57,6 +57,8 @@ from graphrag_ray.query.record_rows import looked_up
 from graphrag_ray.query.step_dialogues import (
     ANSWER,
     FACTS,
+    INSUFFICIENT,
+    LAST,
     MAX_TOKENS,
     NEXT,
     NEXT_QUESTIONS,
@@ -161,10 +163,9 @@ def _check(text: str, given: Given) -> None:
     """Raises UsageError or BudgetSpent before anything is asked."""
     query, settings, prompts = given.settings.query, given.settings, given.prompts
     answer = step_spec(ANSWER, settings, prompts)
-    check_room(text, given, [answer])
-    most = asking(
-        text, given, PHASE, answer, 1 + query.ppr_steps, (1 + query.ppr_steps) * query.context_tokens
-    )
+    n, told = 1 + query.ppr_steps, 2 * max(map(given.count, (INSUFFICIENT, LAST)))  # it stands there twice
+    check_room(text, given, [answer], beside=told)
+    most = asking(text, given, PHASE, answer, n, n * (query.context_tokens + told))
     if query.ppr_steps:
         next_ = step_spec(NEXT, settings, prompts)
         before = query.ppr_steps * NEXT_QUESTIONS * MAX_TOKENS[NEXT]
