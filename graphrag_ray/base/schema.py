@@ -212,7 +212,7 @@ def rows_table(table: str) -> str:
 
 FAILURES = _table(
     # items of the last run that have no result
-    ("stage", pa.string()),  # read, extract, claims, describe, report, embed, search
+    ("stage", pa.string()),  # read, extract, claims, describe, report, embed, walk, search
     ("item", pa.string()),  # text unit id, entity title, community number, …
     ("document", pa.string()),  # path of the document, where there is one
     ("kind", pa.string()),  # "permanent": needs a change; "transient": the next run tries again

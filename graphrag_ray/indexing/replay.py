@@ -61,7 +61,8 @@ def keys_needed(store: Store, manifest: Manifest) -> dict[str, Keys]:
         executor = _Replaying(_Overlay(store, folder), Models.of(settings))
         run = _Again(executor, settings, prompts, manifest, Observer())
         derive(run, Result.from_json(manifest.steps["read"]), names)
-    return {name: np.unique(np.concatenate(seen)) for name, seen in executor.seen.items()}
+    none = np.zeros(0, np.uint64)  # a dialogue of no items looks nothing up
+    return {name: np.unique(np.concatenate([none, *seen])) for name, seen in executor.seen.items()}
 
 
 @dataclass

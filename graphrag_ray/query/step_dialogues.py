@@ -3,12 +3,12 @@ facts lead to the answer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from graphrag_ray.base.ids import name_id
-from graphrag_ray.base.messages import ChatReply, Dialogue
+from graphrag_ray.base.messages import ChatReply, ChatRequest, Dialogue
 from graphrag_ray.query.json_entries import field
 from graphrag_ray.query.map_reduce import (
     AnswerSpec,
@@ -23,6 +23,8 @@ from graphrag_ray.reports.report_context import Context, clean
 from graphrag_ray.reports.report_reply import ReplyProblem
 from graphrag_ray.settings.index_settings import Settings
 from graphrag_ray.settings.prompts import Prompt
+
+T = TypeVar("T")
 
 STAGE = "steps"
 ANSWER, NEXT, FACTS = "walk_answer", "next_questions", "pick_facts"
@@ -97,12 +99,7 @@ def next_questions(
         "n_questions": str(NEXT_QUESTIONS),
     }
     request = request_of(NEXT, variables, spec, NEXT_SCHEMA)
-    reply: ChatReply = yield request
-    found = parse_next(reply.text, asked)
-    if isinstance(found, ReplyProblem):
-        reply = yield correction_of(request, reply, found, spec)
-        found = parse_next(reply.text, asked)
-    return None if isinstance(found, ReplyProblem) else found
+    return (yield from _read(request, lambda text: parse_next(text, asked), spec))
 
 
 def pick_facts(question: str, facts: str, n: int, spec: AnswerSpec) -> Dialogue[tuple[int, ...] | None]:
@@ -110,12 +107,7 @@ def pick_facts(question: str, facts: str, n: int, spec: AnswerSpec) -> Dialogue[
     read."""
     variables = {**variables_of(question, spec), "context": facts, "n_facts": str(MOST_FACTS)}
     request = request_of(FACTS, variables, spec, FACTS_SCHEMA)
-    reply: ChatReply = yield request
-    found = parse_facts(reply.text, n)
-    if isinstance(found, ReplyProblem):
-        reply = yield correction_of(request, reply, found, spec)
-        found = parse_facts(reply.text, n)
-    return None if isinstance(found, ReplyProblem) else found
+    return (yield from _read(request, lambda text: parse_facts(text, n), spec))
 
 
 def parse_next(reply: str, asked: Sequence[str]) -> NextStep | ReplyProblem:
@@ -139,6 +131,18 @@ def parse_facts(reply: str, n: int) -> tuple[int, ...] | ReplyProblem:
         return ReplyProblem(NO_FACTS)
     numbers = dict.fromkeys(number for one in said if (number := _number(one)) is not None)
     return tuple(number for number in numbers if 1 <= number <= n)[:MOST_FACTS]
+
+
+def _read(
+    request: ChatRequest, parse: Callable[[str], T | ReplyProblem], spec: AnswerSpec
+) -> Dialogue[T | None]:
+    """What the reply says; where it cannot be read, the one after a correction."""
+    reply: ChatReply = yield request
+    found = parse(reply.text)
+    if isinstance(found, ReplyProblem):
+        reply = yield correction_of(request, reply, found, spec)
+        found = parse(reply.text)
+    return None if isinstance(found, ReplyProblem) else found
 
 
 def _texts(value: Any) -> list[str] | None:

@@ -83,6 +83,28 @@ def test_only_the_shards_are_made_anew_whose_documents_changed(world: World, mon
     assert {Path(p).name for p in known} == {Path(p).name for p in after}
 
 
+def test_a_name_that_cannot_be_read_is_one_failure_and_the_next_run_reads_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    from graphrag_ray.indexing.stages import walk_stage
+
+    def broken(name: str) -> str:
+        if name.upper() == "LOTHAR":
+            raise IndexError("string index out of range")
+        return name_id(name)
+
+    world.write(HOPS)
+    with monkeypatch.context() as patch:
+        patch.setattr(walk_stage, "name_id", broken)
+        assert world.index().failed > 0
+    failures = world.table("failures")
+    assert {row["stage"] for row in failures} == {"walk"}
+    assert all("LOTHAR" in row["item"].upper() and "IndexError" in row["error"] for row in failures)
+    assert holders(world, "LOTHAR", "TEUTBERGA") == {"LOTHAR": 0, "TEUTBERGA": 1}
+    assert world.index().failed == 0
+    assert holders(world, "LOTHAR")["LOTHAR"] == 2
+
+
 # questions
 
 

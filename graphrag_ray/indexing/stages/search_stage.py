@@ -50,9 +50,9 @@ EXACT_BYTES = 64 << 20
 """Embeddings of a kind that are gone through one by one for a question; above, by their signs first: see
 "Search" in benchmarks/RESULTS.md."""
 
-_FAILED = pa.struct([("id", pa.string()), ("error", pa.string())])
+FAILED_IN_INDEX = pa.struct([("id", pa.string()), ("error", pa.string())])
 _MADE = pa.schema(
-    [("at", pa.int64()), ("path", pa.string()), ("bytes", pa.int64()), ("failed", pa.list_(_FAILED))]
+    [("at", pa.int64()), ("path", pa.string()), ("bytes", pa.int64()), ("failed", pa.list_(FAILED_IN_INDEX))]
 )
 
 
@@ -107,15 +107,15 @@ def index_for_search(run: Run, results: Results) -> Result:
             for row in made.to_pylist():
                 shard = shards[row["at"]]
                 known[shard.table][shard.made_from] = row["path"], row["bytes"]
-                failed += [_failure(shard.kind, **f) for f in row["failed"]]
+                for f in row["failed"]:
+                    failed.append(index_failure("search", f"{shard.kind} {f['id']}: found by no word", f))
         tables: dict[str, list[list[Part]]] = {name: [] for name in kinds}
         tables |= level_indexes(run, results)
         for shard in shards:
             path, n_bytes = known[shard.table][shard.made_from]
             tables[shard.table].append([Part(path, sum(p.rows for p in shard.parts), n_bytes)])
         if failed:
-            rows = pa.Table.from_pylist(sorted(failed, key=lambda f: f["item"]), schema=schema.FAILURES)
-            tables["failures"] = [write_parts(run.store, "failures", [rows])]
+            tables["failures"] = [failures_of(run.store, failed)]
         return Result(tables, {"shards": len(shards)}, final=not failed)
 
     made_from = [texts, [i for of in ids.values() for i in of], embedded, run.settings.search]
@@ -160,11 +160,23 @@ def _shards(
     return found
 
 
-def _failure(kind: str, id: str, error: str) -> dict[str, Any]:
-    """A row of the failures table; the next run tries again."""
+def index_failure(stage: str, item: str, failed: Mapping[str, str]) -> dict[str, Any]:
+    """A row of the failures table; the next run tries again. failed: of FAILED_IN_INDEX."""
     about = dict.fromkeys(("document", "first_at", "last_at", "key"), "")
-    item = f"{kind} {id}: found by no word"
-    return {"stage": "search", "item": item, "kind": "transient", "error": error, "attempts": 1, **about}
+    return {
+        "stage": stage,
+        "item": item,
+        "kind": "transient",
+        "error": failed["error"],
+        "attempts": 1,
+        **about,
+    }
+
+
+def failures_of(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[Part]:
+    """The failures table of a step that makes indexes."""
+    table = pa.Table.from_pylist(sorted(rows, key=lambda f: f["item"]), schema=schema.FAILURES)
+    return write_parts(store, "failures", [table])
 
 
 def _make(store: Store, x: tuple[int, _Shard]) -> Iterator[pa.Table]:

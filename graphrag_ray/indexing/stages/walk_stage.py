@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -22,23 +22,30 @@ import pyarrow.compute as pc
 from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import STAGES
 from graphrag_ray.base.ids import name_id, stable_id
+from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.corpus.document_titles import title_name
+from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.graph.hierarchy import Ints
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Result, Run
+from graphrag_ray.indexing.stages.search_stage import FAILED_IN_INDEX, failures_of, index_failure
 from graphrag_ray.search import name_links
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 
 TITLE_WEIGHT = 10
+SHOWN = 100
+"""Characters of a name that failed."""
 SHARD_ROWS = 131_072
 SHARD_BYTES = 128 << 20
 """Of a shard's parts as they are stored."""
 
 _ABOUT = ["id", "title", "path", "row"]
-_MADE = pa.schema([("at", pa.int64()), ("path", pa.string()), ("bytes", pa.int64())])
+_MADE = pa.schema(
+    [("at", pa.int64()), ("path", pa.string()), ("bytes", pa.int64()), ("failed", pa.list_(FAILED_IN_INDEX))]
+)
 _Group: TypeAlias = tuple[Sequence[Part], Sequence[Part], Sequence[Part]]
 """Parts of documents, of their chunks, and of the entities found in these."""
 _Links: TypeAlias = tuple[Ints, Ints, Ints]
@@ -64,12 +71,18 @@ def index_for_walks(run: Run, corpus: Result, graph: ExtractedGraph) -> Result:
     def compute() -> Result:
         shards = _shards(list(zip(*tables, strict=True)))
         known = blobs.made(run.store, schema.WALKS)
+        failed: list[dict[str, Any]] = []
         missing = [(at, shard) for at, shard in enumerate(shards) if shard.made_from not in known]
         for made in run.executor.stream("walk", _make, missing):
             for row in made.to_pylist():
                 known[shards[row["at"]].made_from] = row["path"], row["bytes"]
+                for f in row["failed"]:
+                    failed.append(index_failure("walk", f"name {f['id']}: walked over by no question", f))
         parts = [[Part(known[s.made_from][0], s.n_chunks, known[s.made_from][1])] for s in shards]
-        return Result({schema.WALKS: parts}, {"shards": len(shards)})
+        tables_made = {schema.WALKS: parts}
+        if failed:
+            tables_made["failures"] = [failures_of(run.store, failed)]
+        return Result(tables_made, {"shards": len(shards)}, final=not failed)
 
     return run.step("walk", list(tables), compute)
 
@@ -107,21 +120,32 @@ def _make(store: Store, x: tuple[int, _WalkShard]) -> Iterator[pa.Table]:
         chunks += rows["id"].to_pylist()
     chunk, name, weight = (np.concatenate(column) for column in zip(*links, strict=True))
     data = name_links.build(chunks, names.texts, chunk, name, weight)
-    part = blobs.write(store, schema.WALKS, shard.made_from, data, len(chunks))
-    yield pa.Table.from_pylist([{"at": at, "path": part.path, "bytes": part.bytes}], schema=_MADE)
+    # Under another name where a name failed: the next run is to make it anew.
+    made_from = stable_id(shard.made_from, "incomplete") if names.failed else shard.made_from
+    part = blobs.write(store, schema.WALKS, made_from, data, len(chunks))
+    made = {"at": at, "path": part.path, "bytes": part.bytes, "failed": names.failed}
+    yield pa.Table.from_pylist([made], schema=_MADE)
 
 
 @dataclass(frozen=True)
 class _Names:
     """Distinct names. texts: id -> the name, as a title has it where it is one; numbers: of these, in their
-    order."""
+    order; failed: names that cannot be read, which is a bug."""
 
     texts: dict[str, str] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
+    failed: list[dict[str, str]] = field(default_factory=list)
 
     def number(self, text: str, title: bool = False) -> int:
         """-1 for what is no name."""
-        if not (id_ := name_id(text)):
+        try:
+            id_ = name_id(text)
+        except Exception as e:
+            if not is_unforeseen(e):
+                raise
+            self.failed.append({"id": text[:SHOWN], "error": note_bug(e)})
+            return -1
+        if not id_:
             return -1
         if title or id_ not in self.texts:
             self.texts[id_] = text
