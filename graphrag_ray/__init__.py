@@ -36,6 +36,7 @@ def build_index(
     allow_deletes: bool = False,
     reset_communities: bool = False,
     verify: bool = False,
+    verify_input: bool = False,
     new_prompts: bool = False,
     agree: Callable[[str], object] | None = None,
     address: str | None = None,
@@ -57,6 +58,7 @@ def build_index(
     allow_deletes   let documents go, or be replaced, where a run would refuse that
     reset_communities   partition the graph afresh, not from the communities that are there
     verify          read every stored part first; damaged ones are set aside and made anew
+    verify_input    read every file of INPUT, also those that are unchanged by their size and time, or ETag
     new_prompts     take the prompts of the package, or of the settings' `prompts_dir`, for all of the index,
                     not those that it was made with. `observer` is told first what that costs
     agree           told instead; what it raises ends this before anything is asked
@@ -89,6 +91,7 @@ def build_index(
             allow_deletes=allow_deletes,
             reset_communities=reset_communities,
             verify=verify,
+            verify_input=verify_input,
             new_prompts=new_prompts,
         )
 

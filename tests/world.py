@@ -131,6 +131,7 @@ class World:
         allow_deletes: bool = False,
         reset_communities: bool = False,
         verify: bool = False,
+        verify_input: bool = False,
         **changes: Any,
     ) -> Indexed:
         settings = self.settings(**changes)
@@ -143,6 +144,7 @@ class World:
             add=add,
             allow_deletes=allow_deletes,
             verify=verify,
+            verify_input=verify_input,
             reset_communities=reset_communities,
             now=lambda: 1_700_000_000.0,
         )

@@ -15,7 +15,8 @@ from graphrag_ray.base import schema
 from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.metadata import column, columns_of
 from graphrag_ray.indexing.changes import rows_compared
-from graphrag_ray.indexing.run import Result, Run
+from graphrag_ray.indexing.run import Run
+from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
 

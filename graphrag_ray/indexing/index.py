@@ -34,7 +34,7 @@ from graphrag_ray.indexing.compact import FEW, MANY, compact
 from graphrag_ray.indexing.contents import load_names, with_contents
 from graphrag_ray.indexing.repair import look_over, parent_of, put_right
 from graphrag_ray.indexing.results import BuiltHierarchy, ExtractedGraph, Results
-from graphrag_ray.indexing.run import Result, Run
+from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.run_record import RunRecorder, recorded, tell_unfinished
 from graphrag_ray.indexing.stages.attributed_stage import build_attributed
 from graphrag_ray.indexing.stages.describe_stage import describe_all
@@ -47,6 +47,7 @@ from graphrag_ray.indexing.stages.read_stage import read
 from graphrag_ray.indexing.stages.search_stage import index_for_search
 from graphrag_ray.indexing.stages.tree_stage import build_tree
 from graphrag_ray.indexing.stages.walk_stage import index_for_walks
+from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.llm.request_sizes import guessed_vocabularies
 from graphrag_ray.settings.index_settings import Settings
@@ -101,6 +102,7 @@ def index(
     allow_deletes: bool = False,
     reset_communities: bool = False,
     verify: bool = False,
+    verify_input: bool = False,
     new_prompts: bool = False,
     now: Callable[[], float] = time.time,
 ) -> Indexed:
@@ -112,6 +114,7 @@ def index(
     reset_communities   partition the graph afresh, not from the parent snapshot's communities, and write all
                         reports again whose context changed
     verify          read every stored part first, however many there are; damaged ones are made anew
+    verify_input    read every file of INPUT, also those that are unchanged by what their storage says
     new_prompts     take the prompts of the package, not those that the index was made with
 
     Raises InputError, SettingsError, PromptError, DeletionRefused before anything is spent; RunStopped
@@ -130,7 +133,7 @@ def index(
     shown_input = shown(given) if isinstance(given, str) else str(given)
     with locks.acquire(store, note=f"index {shown_input}") as lock, ExitStack() as stack:
         stages = (stage for kind in HIERARCHIES.values() for stage in kind.stages)
-        afresh = frozenset(stages) if reset_communities else frozenset()
+        afresh = frozenset([*(stages if reset_communities else ()), *(["read"] if verify_input else ())])
         run = Run(executor, settings, {}, None, observer, lock=lock, afresh=afresh)
         run.parent = parent_of(run, add)
         before = settings_before(store, run.parent)

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from graphrag_ray.base.errors import CorruptPart, UsageError
-from graphrag_ray.indexing.run import Result, Run
+from graphrag_ray.indexing.run import Run
+from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store import damaged_files, snapshots
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex

@@ -26,7 +26,8 @@ from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.work import Work, outcomes
 from graphrag_ray.indexing.contents import load_names
 from graphrag_ray.indexing.index import derive
-from graphrag_ray.indexing.run import Result, Run
+from graphrag_ray.indexing.run import Run
+from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.settings.index_settings import of_index
 from graphrag_ray.settings.prompts import load_prompts
 from graphrag_ray.settings.settings_file import parse_settings
@@ -82,6 +83,9 @@ class _Again(Run):
         if result.to_json()["tables"] != dict(before["tables"]):
             raise _changed(self.parent, f"the journal now gives other results for {name}")
         return result
+
+    def before(self, name: str) -> None:
+        """Nothing is taken over: each item is looked up."""
 
     def journal(self, name: str) -> JournalIndex:
         """Also with damaged parts: they hold nothing that the snapshot could be found to need."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from graphrag_ray.graph.hierarchy import Ints
-from graphrag_ray.indexing.run import Result, Run
+from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.short_ids import Numbers
+from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store.parts import Part
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-import orjson
 import pyarrow as pa
 
 from graphrag_ray.base import logs, schema
@@ -19,10 +17,12 @@ from graphrag_ray.base.declarations import STAGES, versions
 from graphrag_ray.base.errors import CorruptPart, ProcessDied
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.engine.drive import note_bug
-from graphrag_ray.engine.executor import Executor, ItemSource, RowSource, Sweep, Written
+from graphrag_ray.engine.executor import Executor, ItemSource, RowSource, Sweep
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.work import Outcome, Row, Work, identity, outcomes
 from graphrag_ray.indexing.guarded import Guarded
+from graphrag_ray.indexing.step_result import Result, fingerprint_of
+from graphrag_ray.indexing.taken_over import TakenOver, taken_over
 from graphrag_ray.llm.accounting import Accounts, InFlight, new_quirks
 from graphrag_ray.llm.quirks import told
 from graphrag_ray.settings.index_settings import Settings
@@ -30,7 +30,8 @@ from graphrag_ray.settings.prompts import Prompt
 from graphrag_ray.store import locks, retries
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
-from graphrag_ray.store.parts import Part, read_table
+from graphrag_ray.store.journal_entries import NONE
+from graphrag_ray.store.parts import Part
 from graphrag_ray.store.snapshots import Manifest
 
 X = TypeVar("X")
@@ -40,33 +41,6 @@ ROWS_AT_ONCE = 512
 """Items replayed together: one batch of journal look-ups."""
 SHOWN_OF_ERROR = 500
 """Characters of the first failure's reason."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a step gives the next ones. Small: parts by name, aligned with the step's inputs; counts.
-
-    final   False when an item failed in a way that the next run should try again
-    """
-
-    tables: dict[str, list[list[Part]]] = field(default_factory=dict)
-    counts: dict[str, Any] = field(default_factory=dict)
-    final: bool = True
-
-    def parts(self, name: str) -> list[Part]:
-        """All parts of a table, in order."""
-        return [part for group in self.tables.get(name, []) for part in group]
-
-    def to_json(self) -> dict[str, Any]:
-        tables = {
-            n: [[[p.path, p.rows, p.bytes] for p in g] for g in groups] for n, groups in self.tables.items()
-        }
-        return {"tables": tables, "counts": self.counts}
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Result:
-        tables = {n: [[Part(*p) for p in g] for g in groups] for n, groups in data["tables"].items()}
-        return Result(tables, dict(data["counts"]))
 
 
 @dataclass
@@ -80,6 +54,7 @@ class Run:
                made of them is taken over
     put_right  paths of parts that were found to be damaged while it ran, and were set aside
     reused     names of steps whose result was taken from the parent
+    kept       by step, how many of its inputs' results were taken from the parent, and how many inputs it has
     doing      the step that is being done, and when it began by the steady clock; None between steps
     chores     what was done beside the steps, by name: counts. No snapshot depends on it
     untold     the failure to say what the corpus is about; None: there was none
@@ -107,6 +82,7 @@ class Run:
     untold: Result | None = None
     on_step: Callable[[], None] = lambda: None
     on_swept: Callable[[str], None] = lambda name: None
+    kept: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def store(self) -> Store:
@@ -150,6 +126,47 @@ class Run:
         logs.event(_log, "step ended", step=name, seconds=seconds, reused=reused, counts=counts)
         self.observer.step_ended(name, self.seconds[name], result.counts, reused)
         return result
+
+    def before(self, name: str) -> Result | None:
+        """What a step came to in the parent snapshot; None where nothing of it is to be taken over."""
+        step = self.parent.steps.get(name) if self.parent else None
+        return None if step is None or name in self.afresh else Result.from_json(step)
+
+    def taken_over(
+        self,
+        step: str,
+        inputs: Sequence[X],
+        depends_on: Any,
+        names: Sequence[str],
+        *,
+        told: Sequence[Any] | None = None,
+        journal: str | None = None,
+        before: Result | None = None,
+    ) -> TakenOver[X]:
+        """Which inputs of a step the parent snapshot has the results of.
+
+        depends_on  what the result of each depends on, beside itself
+        names       of the tables that come of an input, one group of parts each
+        told        JSON-able values and `Part`s that stand for each input, None for one that is done by every
+                    run; None: the inputs
+        journal     of the dialogue that is run: an input with failures is done again when items were put back
+        before      where results are known from; None: the parent snapshot's step
+        """
+        retried = retries.mark(self.store, journal) if journal else ""
+        found = taken_over(
+            before or self.before(step),
+            self.damaged,
+            step,
+            inputs,
+            depends_on,
+            names,
+            told or inputs,
+            retried,
+        )
+        if before is None:
+            kept, of = self.kept.get(step, (0, 0))
+            self.kept[step] = (kept + len(inputs) - len(found.new), of + len(inputs))
+        return found
 
     @contextmanager
     def chore(self, name: str) -> Iterator[dict[str, Any]]:
@@ -218,6 +235,8 @@ class Run:
 
         load: the rows of one input, each an item. total: of all inputs, where it is known.
         """
+        if not inputs:
+            return self.executor.share(JournalIndex(self.store, work.name, NONE))
         index = self.journal(work.name)
         look = partial(_open_items, work, self.executor.share(index), load)
         tables = self.executor.stream(work.name, look, inputs)
@@ -352,53 +371,5 @@ def failure_rows(stage: str, work: Work[T], batch: Iterable[tuple[Row, Outcome[T
     return pa.Table.from_pylist(rows, schema=schema.FAILURES)
 
 
-def by_input(written: Written, *names: str) -> dict[str, list[list[Part]]]:
-    """The written parts of each table, aligned with the inputs."""
-    return {name: [w.get(name, []) for w in written] for name in names}
-
-
-def rows_of(groups: Sequence[Sequence[Part]]) -> int:
-    """The rows of all parts."""
-    return sum(part.rows for group in groups for part in group)
-
-
-def passing(store: Store, tables: Mapping[str, list[list[Part]]]) -> bool:
-    """True when a failure among the tables is transient: the next run should do this step again."""
-    parts = [part for group in tables["failures"] for part in group]
-    return bool(parts) and "transient" in read_table(store, parts, ["kind"])["kind"].to_pylist()
-
-
-def add_counts(store: Store, tables: Mapping[str, list[list[Part]]]) -> dict[str, int]:
-    """The step's counts tables (name, value) added up."""
-    parts = [part for group in tables["counts"] for part in group]
-    totals: dict[str, int] = {}
-    for row in read_table(store, parts).to_pylist() if parts else []:
-        totals[row["name"]] = totals.get(row["name"], 0) + row["value"]
-    return totals
-
-
 def iso(at: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)) if at else ""
-
-
-def spec_key(spec: Any) -> dict[str, Any]:
-    """What a step that runs a dialogue depends on: its specification, without the functions in it."""
-    values = {f.name: getattr(spec, f.name) for f in fields(spec)}
-    return {name: value for name, value in values.items() if not callable(value)}
-
-
-def fingerprint_of(value: Any) -> str:
-    """A hash of plain values, settings, parts and results of steps."""
-
-    def plain(x: Any) -> Any:
-        if isinstance(x, Result):
-            return x.tables
-        if isinstance(x, Part):
-            return x.path
-        if is_dataclass(x):
-            return {f.name: getattr(x, f.name) for f in fields(x)}
-        return x.model_dump(mode="json")
-
-    # Without the second option orjson would write every field of a Result and of a Part by itself.
-    options = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS
-    return hashlib.sha256(orjson.dumps(value, default=plain, option=options)).hexdigest()

@@ -124,7 +124,7 @@ class ObjectFiles:
         for name, info in found.items():
             path = str(name).removeprefix(self.root + "/")
             if info["type"] == "file" and (not folder or path.startswith(folder + "/")):
-                yield path, int(info["size"]), _modified(info)
+                yield path, int(info["size"]), modified(info)
 
     def leftovers(self) -> Iterator[tuple[str, int, float | None]]:
         """Nothing: an object is there when all of it is."""
@@ -216,7 +216,7 @@ def _look_for_package(protocol: str) -> None:
         ) from e
 
 
-def _modified(info: Mapping[str, Any]) -> float | None:
+def modified(info: Mapping[str, Any]) -> float | None:
     """The time of a listed object's last change, which every fsspec file system names in its own way."""
     for name in ("LastModified", "last_modified", "mtime", "updated", "created"):
         value = info.get(name)

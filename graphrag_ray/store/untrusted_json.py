@@ -49,6 +49,7 @@ class _Step(BaseModel):
     fingerprint: str = ""
     tables: dict[str, list[list[tuple[str, AtLeast0, AtLeast0]]]] = {}
     counts: dict[str, Any] = {}
+    made_from: dict[str, list[str]] = {}
 
 
 class _Run(BaseModel):

@@ -70,6 +70,12 @@ def _misread(line: Misread) -> None:
     "whatever is read, are checked without it.)",
 )
 @click.option(
+    "--verify-input",
+    is_flag=True,
+    help="Read every file of INPUT. Without it, a file is not read that has the size and time, or the ETag, "
+    "that it had.",
+)
+@click.option(
     "--new-prompts",
     is_flag=True,
     help="Take the prompts of the package, not those that the index was made with. What that costs is told "
@@ -96,6 +102,7 @@ def index(
     allow_deletes: bool,
     reset_communities: bool,
     verify: bool,
+    verify_input: bool,
     new_prompts: bool,
     yes: bool,
     address: str | None,
@@ -138,6 +145,7 @@ def index(
             allow_deletes=allow_deletes,
             reset_communities=reset_communities,
             verify=verify,
+            verify_input=verify_input,
             new_prompts=new_prompts,
             agree=observer.note if yes else _agree,
             address=address,

@@ -18,9 +18,10 @@ from graphrag_ray.corpus.tokens import count, vocabulary_for
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.graph.integer_arrays import degrees
-from graphrag_ray.indexing.run import Result, Run, failure_rows, replayed
+from graphrag_ray.indexing.run import Run, failure_rows, replayed
 from graphrag_ray.indexing.stages.blocks import elements_at
 from graphrag_ray.indexing.stages.communities_stage import Layout
+from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.reports.about_corpus import (
     MAX_ENTITIES,
     AboutSpec,

@@ -33,7 +33,7 @@ from graphrag_ray.graph.nearest_neighbours import Vectors
 from graphrag_ray.graph.seeds import Past
 from graphrag_ray.graph.spectral import MOST_NODES
 from graphrag_ray.indexing.results import ExtractedGraph
-from graphrag_ray.indexing.run import Result, Run
+from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.about_stage import tell_about
 from graphrag_ray.indexing.stages.communities_stage import (
     IntegerGraph,
@@ -55,6 +55,7 @@ from graphrag_ray.indexing.stages.reports_stage import (
     settled,
 )
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
+from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.reports.schedule import ReportsAlone, Schedule
 from graphrag_ray.search.vectors import unit
 from graphrag_ray.settings.index_settings import Attributed, Communities

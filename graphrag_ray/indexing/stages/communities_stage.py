@@ -22,10 +22,11 @@ from graphrag_ray.graph.communities import communities, edge_order
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.graph.integer_arrays import id_prefixes, node_lookup
 from graphrag_ray.graph.seeds import Past
-from graphrag_ray.indexing.run import Result, Run
+from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import blocks
 from graphrag_ray.indexing.stages.id_columns import edge_ends
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
+from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.reports.elements import Elements, arrange
 from graphrag_ray.settings.index_settings import Communities
 from graphrag_ray.store.files import Store

@@ -19,7 +19,8 @@ from graphrag_ray.corpus.tokens import count, offsets, vocabulary_for
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.graph.descriptions import DescribeSpec, describe, describe_spec, distinct, layer
-from graphrag_ray.indexing.run import Result, Run, failure_rows, passing, replayed, spec_key
+from graphrag_ray.indexing.run import Run, failure_rows, replayed
+from graphrag_ray.indexing.step_result import Result, passing, spec_key
 from graphrag_ray.reports import report_context
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex

@@ -19,17 +19,7 @@ from graphrag_ray.corpus.embedding import Embedder
 from graphrag_ray.engine.executor import Tables, Written
 from graphrag_ray.engine.work import Outcome, Row, Work
 from graphrag_ray.indexing.results import Results
-from graphrag_ray.indexing.run import (
-    ROWS_AT_ONCE,
-    Result,
-    Run,
-    by_input,
-    each,
-    failure_rows,
-    passing,
-    replayed,
-    rows_of,
-)
+from graphrag_ray.indexing.run import ROWS_AT_ONCE, Run, each, failure_rows, replayed
 from graphrag_ray.indexing.stages.embedded_texts import (
     Texts,
     chunk_texts,
@@ -38,6 +28,7 @@ from graphrag_ray.indexing.stages.embedded_texts import (
     load_texts,
     written_texts,
 )
+from graphrag_ray.indexing.step_result import Result, by_input, passing, rows_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.parts import Part

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,17 +25,8 @@ from graphrag_ray.extract.extraction_dialogue import (
 from graphrag_ray.graph.aliases import EntityNames
 from graphrag_ray.graph.merge import ExtractedFrom, entity_instance_rows, relationship_instance_rows
 from graphrag_ray.graph.merge_claims import claim_rows
-from graphrag_ray.indexing.run import (
-    Result,
-    Run,
-    add_counts,
-    by_input,
-    failure_rows,
-    passing,
-    replayed,
-    rows_of,
-    spec_key,
-)
+from graphrag_ray.indexing.run import Run, failure_rows, replayed
+from graphrag_ray.indexing.step_result import Result, add_counts, passing, rows_of, spec_key
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.parts import MAX_PART_BYTES, Part, read_part, read_table
@@ -54,15 +46,17 @@ def extract_graph(run: Run, corpus: Result, names: EntityNames) -> Result:
     spec = extract_spec(run.prompts, run.settings, names.key)
     work = Work("extract", partial(_start_extract, spec), _label, turns=_turns(spec.max_gleanings))
 
-    def compute() -> Result:
-        units = corpus.tables["text_units"]
-        index = run.sweep_rows(work, _load_units, units, rows_of(units))
-        written = run.executor.map("extract", partial(_collect_extractions, work, index), units)
-        tables = by_input(written, "found_entities", "found_relationships", "counts", "failures")
-        return Result(tables, add_counts(run.store, tables), not passing(run.store, tables))
+    units = corpus.tables["text_units"]
+    depends_on = [spec_key(spec), names.to_json()]
+    tables = ("found_entities", "found_relationships", "counts", "failures")
 
-    depends_on = [corpus.tables["text_units"], spec_key(spec), names.to_json()]
-    return run.step("extract", depends_on, compute, work.name)
+    def compute() -> Result:
+        known = run.taken_over("extract", units, depends_on, tables, journal=work.name)
+        index = run.sweep_rows(work, _load_units, known.new, rows_of(known.new))
+        written = run.executor.map("extract", partial(_collect_extractions, work, index), known.new)
+        return _added_up(run, "extract", known.with_new(run.store, written))
+
+    return run.step("extract", [units, *depends_on], compute, work.name)
 
 
 def extract_claims(run: Run, corpus: Result, extracted: Result, names: EntityNames) -> Result:
@@ -75,16 +69,26 @@ def extract_claims(run: Run, corpus: Result, extracted: Result, names: EntityNam
     spec = claims_spec(run.prompts, run.settings, names.key)
     work = Work("claims", partial(_start_claims, spec), _label)
 
-    def compute() -> Result:
-        groups = zip(corpus.tables["text_units"], extracted.tables["found_entities"], strict=True)
-        inputs = [(units, entities) for units, entities in groups]
-        index = run.sweep_rows(work, _load_units_with_names, inputs, rows_of(corpus.tables["text_units"]))
-        written = run.executor.map("claims", partial(_collect_claims, work, index), inputs)
-        tables = by_input(written, "found_claims", "counts", "failures")
-        return Result(tables, add_counts(run.store, tables), not passing(run.store, tables))
+    units = corpus.tables["text_units"]
+    inputs = list(zip(units, extracted.tables["found_entities"], strict=True))
+    depends_on = [spec_key(spec), names.to_json()]
 
-    depends_on = [corpus.tables["text_units"], extracted, spec_key(spec), names.to_json()]
-    return run.step("claims", depends_on, compute, work.name)
+    def compute() -> Result:
+        tables = ("found_claims", "counts", "failures")
+        known = run.taken_over("claims", inputs, depends_on, tables, journal=work.name)
+        n_rows = sum(rows_of([of]) for of, _ in known.new)
+        index = run.sweep_rows(work, _load_units_with_names, known.new, n_rows)
+        written = run.executor.map("claims", partial(_collect_claims, work, index), known.new)
+        return _added_up(run, "claims", known.with_new(run.store, written))
+
+    return run.step("claims", [units, extracted, *depends_on], compute, work.name)
+
+
+def _added_up(run: Run, step: str, result: Result) -> Result:
+    """With the counts of all chunks."""
+    before = None if run.damaged else run.before(step)
+    counts = add_counts(run.store, result.tables, before)
+    return replace(result, counts=counts, final=not passing(run.store, result.tables))
 
 
 def _start_extract(spec: ExtractSpec, store: Store, row: Row) -> Dialogue[ExtractedRecords]:

@@ -15,10 +15,11 @@ from graphrag_ray.base import schema
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.graph.integer_arrays import degrees
 from graphrag_ray.indexing.results import ExtractedGraph, Results
-from graphrag_ray.indexing.run import Result, Run
+from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.id_columns import Keys, edge_ends, keys
 from graphrag_ray.indexing.stages.row_indexes import index_rows
 from graphrag_ray.indexing.stages.short_ids import Numbers, number, prefixes_of
+from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
 from graphrag_ray.store.parts import Part, read_table

@@ -19,12 +19,13 @@ from graphrag_ray.base.ids import report_id
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.graph.hierarchy import Ints
 from graphrag_ray.indexing.results import ExtractedGraph
-from graphrag_ray.indexing.run import Result, Run
+from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.about_stage import tell_about
 from graphrag_ray.indexing.stages.blocks import element_slice
 from graphrag_ray.indexing.stages.communities_stage import LEIDEN, Layout, find_communities, load_layout
 from graphrag_ray.indexing.stages.reports_stage import community_ids, write_reports
 from graphrag_ray.indexing.stages.short_ids import Numbers, Rendered, number, prefixes_of, renumbered
+from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
 from graphrag_ray.store.parts import Part, read_table

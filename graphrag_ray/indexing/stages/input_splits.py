@@ -6,10 +6,11 @@ import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from graphrag_ray.base.declarations import STAGES
 from graphrag_ray.base.errors import ProcessDied
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.storage_options import protocol_of
@@ -20,6 +21,7 @@ from graphrag_ray.corpus.table_rows import HEAD_BYTES
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.list_input import InputFile
+from graphrag_ray.indexing.step_result import fingerprint_of
 from graphrag_ray.settings import index_settings
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.remote_files import open_elsewhere
@@ -29,17 +31,12 @@ SCAN_BYTES = 16 << 20
 _LINE_BYTES = 1 << 20
 """What is fetched at once of a line that began in these."""
 
-_FOUND = pa.schema(
-    [
-        ("file", pa.int64()),
-        ("start", pa.int64()),
-        ("end", pa.int64()),
-        ("rows", pa.int64()),
-        ("lines", pa.int64()),
-        ("size", pa.int64()),
-        ("rank", pa.string()),
-    ]
-)
+_SEGMENT = [
+    *((name, pa.int64()) for name in ("start", "end", "rows", "lines", "size")),
+    ("rank", pa.string()),
+]
+_FOUND = pa.schema([("file", pa.int64()), *_SEGMENT])
+SEGMENTS = pa.schema([("seen", pa.string()), *_SEGMENT])
 
 
 @dataclass(frozen=True)
@@ -58,12 +55,26 @@ class Piece:
         return self.file.path
 
 
-def pieces_of(run: Run, files: Sequence[InputFile], options: Mapping[str, Any], limit: int) -> list[Piece]:
-    """In the order of the files and their rows. options: of INPUT's storage; limit: bytes of a piece."""
+Segments: TypeAlias = Mapping[str, Sequence[Segment]]
+"""Of files, by what was seen of them (`_seen`)."""
+
+
+def pieces_of(
+    run: Run, files: Sequence[InputFile], options: Mapping[str, Any], limit: int, known: Segments
+) -> tuple[list[Piece], Segments]:
+    """In the order of the files and their rows; and the segments of large files.
+
+    options: of INPUT's storage; limit: bytes of a piece; known: of files that need not be looked at
+    """
+    large = {
+        n: _seen(run, file, limit)
+        for n, file in enumerate(files)
+        if _extension(file) in byte_ranges.EXTENSIONS and file.size > 2 * limit
+    }
     inputs = [
         (n, file, start, min(start + step, file.size))
-        for n, file in enumerate(files)
-        if _extension(file) in byte_ranges.EXTENSIONS and file.size > 2 * limit and _has_parts(file, options)
+        for n, file in ((n, files[n]) for n, seen in large.items() if seen not in known)
+        if _has_parts(file, options)
         for step in [SCAN_BYTES if _extension(file) == ".jsonl" else file.size]
         for start in range(0, file.size, step)
     ]
@@ -75,7 +86,28 @@ def pieces_of(run: Run, files: Sequence[InputFile], options: Mapping[str, Any], 
                 found.setdefault(row.pop("file"), []).append(Segment(**row))
     except ProcessDied:
         found.clear()  # which reading is to blame is found out where that can be told
-    return [piece for n, file in enumerate(files) for piece in _pieces(file, found.get(n, []), limit)]
+    of = {n: known[seen] if seen in known else found.get(n, []) for n, seen in large.items()}
+    pieces = [piece for n, file in enumerate(files) for piece in _pieces(file, of.get(n, []), limit)]
+    return pieces, {seen: of[n] for n, seen in large.items() if seen and of[n]}
+
+
+def _seen(run: Run, file: InputFile, limit: int) -> str:
+    """A hash of all that a file's segments depend on; "": that is not known."""
+    how = [STAGES["read"].version, run.settings.kept()["input"], limit]
+    return stable_id("segments", file.path, file.seen_as, fingerprint_of(how)) if file.seen_as else ""
+
+
+def segments_table(segments: Segments) -> pa.Table:
+    """What the next run reads as known (`segments_in`)."""
+    rows = [{"seen": seen, **asdict(s)} for seen, of in segments.items() for s in of]
+    return pa.Table.from_pylist(rows, schema=SEGMENTS)
+
+
+def segments_in(table: pa.Table) -> Segments:
+    found: dict[str, list[Segment]] = {}
+    for row in table.to_pylist():
+        found.setdefault(row.pop("seen"), []).append(Segment(**row))
+    return found
 
 
 def _has_parts(file: InputFile, options: Mapping[str, Any]) -> bool:
@@ -102,7 +134,7 @@ def wants_ranges(error: BaseException) -> bool:
     return isinstance(error, ValueError) and where == "fsspec.implementations.http"
 
 
-def _pieces(file: InputFile, segments: list[Segment], limit: int) -> Iterator[Piece]:
+def _pieces(file: InputFile, segments: Sequence[Segment], limit: int) -> Iterator[Piece]:
     """The whole file where it cannot be said of all of it where rows begin."""
     segments = sorted(segments, key=lambda s: s.start)
     whole = _extension(file) != ".jsonl" or (segments and segments[-1].end == file.size)

@@ -14,7 +14,8 @@ from graphrag_ray.base.declarations import STAGES
 from graphrag_ray.base.errors import DeletionRefused
 from graphrag_ray.base.ids import document_id
 from graphrag_ray.base.wording import plural
-from graphrag_ray.indexing.run import Result, Run, by_input
+from graphrag_ray.indexing.run import Run
+from graphrag_ray.indexing.step_result import Result, by_input, rows_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 
@@ -47,21 +48,34 @@ def keep_and_count(
     another folder.
     """
     failed = _all(run, tables["failures"], None, schema.FAILURES)
-    now = _all(run, tables["documents"], ["id", "content_hash"], schema.DOCUMENTS)
     if run.parent is None:
         _one_table(run, tables, failed)
-        return {"documents": now.num_rows, "added": now.num_rows, "changed": 0, "removed": 0}
+        n = rows_of(tables["documents"])
+        return {"documents": n, "added": n, "changed": 0, "removed": 0}
+    old = _parent_s(run, allow_deletes)
+    # What both have is the same documents, and is not looked at.
+    same = {part.path for group in tables["documents"] for part in group}
+    same &= {part.path for part in old.parts("documents")}
+    come = [part for group in tables["documents"] for part in group if part.path not in same]
+    now = read_table(run.store, come, ["id", "content_hash"], schema.DOCUMENTS)
     stay = now.slice(0, 0) if unchanged is None else unchanged
     now = pa.concat_tables([now, stay])
-    old = _parent_s(run, allow_deletes)
-    columns = ["id", "content_hash", "path"]
-    before = read_table(run.store, old.parts("documents"), columns, schema.DOCUMENTS)
+    pairs = [
+        pair
+        for group in zip(old.tables["documents"], old.tables["text_units"], strict=True)
+        for pair in pairs_of(*group)
+        if any(part.path not in same for part in pair[0])
+    ]
+    went = [part for documents, _ in pairs for part in documents]
+    before = read_table(run.store, went, ["id", "content_hash", "path"], schema.DOCUMENTS)
+    n_same = sum(part.rows for part in old.parts("documents")) - before.num_rows
     gone = pc.invert(pc.is_in(before["id"], now["id"].combine_chunks()))
     keep = gone if add else pc.and_(gone, _unreadable_today(before, failed))
     removed = int(pc.sum(gone).as_py() or 0) - int(pc.sum(keep).as_py() or 0)
-    if removed > MAX_DELETED_FRACTION * before.num_rows and not allow_deletes:
+    n_before = n_same + before.num_rows
+    if removed > MAX_DELETED_FRACTION * n_before and not allow_deletes:
         raise DeletionRefused(
-            f"this run would delete {removed:,} of {plural(before.num_rows, 'document')}, because INPUT does "
+            f"this run would delete {removed:,} of {plural(n_before, 'document')}, because INPUT does "
             "not hold them any more. Use --add to keep them, or --allow-deletes if they should go."
         )
     both = before.join(now, "id", right_suffix="_now", join_type="inner")
@@ -70,7 +84,7 @@ def keep_and_count(
         _refuse_to_replace(run, base, changed)
     kept = before.filter(keep)
     counts = {
-        "documents": now.num_rows + kept.num_rows,
+        "documents": n_same + now.num_rows + kept.num_rows,
         "added": now.num_rows - both.num_rows,
         "changed": changed.num_rows,
         "removed": removed,
@@ -78,7 +92,7 @@ def keep_and_count(
     salvaged = run.lost(Result.from_json(run.parent.steps["read"]).parts("text_units"))
     if counts["added"] or counts["changed"] or removed or salvaged or not read_alike(run):
         stays = pc.or_(keep, pc.is_in(before["id"], stay["id"].combine_chunks()))
-        _add_kept(run, tables, old, before["id"], stays.combine_chunks())
+        _add_kept(run, tables, pairs, before["id"], stays.combine_chunks())
     else:
         # The same documents in other files: the parent's parts spare all later steps.
         tables |= {name: old.tables[name] for name in ("documents", "text_units")}
@@ -199,16 +213,19 @@ def pairs_of(documents: list[Part], units: list[Part]) -> list[tuple[list[Part],
 
 
 def _add_kept(
-    run: Run, tables: dict[str, list[list[Part]]], old: Result, ids: pa.ChunkedArray, keep: pa.Array
+    run: Run,
+    tables: dict[str, list[list[Part]]],
+    pairs: Sequence[tuple[list[Part], list[Part]]],
+    ids: pa.ChunkedArray,
+    keep: pa.Array,
 ) -> None:
     """Add the kept documents and their chunks: pairs of the parent's parts that stay are not looked at; where
     some of one stays, a task copies that.
 
-    ids, keep: of all documents, in the order of the parent's parts
+    ids, keep: of all documents of the pairs, in their order
     """
     at, wanted, inputs = 0, list[tuple[list[Part], list[Part]] | None](), list[_Some]()
-    groups = zip(old.tables["documents"], old.tables["text_units"], strict=True)
-    for documents, units in (pair for group in groups for pair in pairs_of(*group)):
+    for documents, units in pairs:
         rows = sum(part.rows for part in documents)
         mine = keep.slice(at, rows)
         if mine.true_count == rows and len(documents) == len(units) == 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from graphrag_ray.base.storage_options import protocol_of
 from graphrag_ray.base.urls import display_url, shown, without_secrets
 from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.parse import EXTENSIONS
-from graphrag_ray.store.remote_files import is_storage_error, open_elsewhere
+from graphrag_ray.store.remote_files import is_storage_error, modified, open_elsewhere
 
 INDEX_HOLDS = (
     *("work/", "tables/", "snapshots/", "locks/", "runs/", "gc/", "damaged/"),
@@ -33,6 +34,14 @@ _PART = re.compile(
 
 INDEXES_TOLD = 3
 
+RECENT_S = 2.0
+"""The coarsest clock of a file system, FAT's."""
+_TIMES = ("mtime", "created", "LastModified", "last_modified", "updated")
+"""Of a local file, `created` is the time of the last change of its node, which nobody can set."""
+_VERSIONS = {"ETag", "etag", "md5Hash", "generation", "VersionId", "content_md5", "Content-MD5"}
+_SEEN_AS = {*_TIMES, *_VERSIONS, "ino"}
+"""What fsspec's file systems say of a file, of that which changes with it."""
+
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://")
 _SIGNS = re.compile(r"sig|token|secret|password|credential|(api|access)[_-]?key", re.IGNORECASE)
 """Names of what a query holds and nobody else shall."""
@@ -40,11 +49,13 @@ _SIGNS = re.compile(r"sig|token|secret|password|credential|(api|access)[_-]?key"
 
 @dataclass(frozen=True)
 class InputFile:
-    """url: where it is; path: its name relative to INPUT, the natural key of its documents."""
+    """url: where it is; path: its name relative to INPUT, the natural key of its documents; seen_as: a hash
+    of what its storage says of it, which changes with its content; "": nobody can tell."""
 
     url: str
     path: str
     size: int
+    seen_as: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,13 +97,15 @@ def look_at(input_url: str, index_url: str = "", options: Mapping[str, Any] | No
     same = index_url and protocol_of(index_url) == protocol_of(input_url)
     own = f"{fs._strip_protocol(index_url)}/" if same else ""
     stored = tuple(f"{at}{kept}" for at in {*indexes, own} if at for kept in INDEX_HOLDS)
-    files, others = [], Counter[str]()
+    files, others, now = [], Counter[str](), time.time()
     for path, info in found.items():
         name = _name(path, base, alone=path == root)
         if _hidden(name) or path.startswith(stored):
             continue
         if _extension(name) in EXTENSIONS:
-            files.append(InputFile(fs.unstrip_protocol(path), name, int(info.get("size") or 0)))
+            size = int(info.get("size") or 0)
+            seen = _seen_as(_followed(path, info), now)
+            files.append(InputFile(fs.unstrip_protocol(path), name, size, seen))
         else:
             others[_extension(_without_query(path))] += 1
     if not files:
@@ -109,6 +122,33 @@ def look_at(input_url: str, index_url: str = "", options: Mapping[str, Any] | No
         _name(own.rstrip("/"), base, alone=False) if _is_inside(own, root) else "",
         stable_id("input", display_url(fs.unstrip_protocol(base))),
     )
+
+
+def _followed(path: str, info: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is said of a file; of a local link, of what it leads to."""
+    if not info.get("islink"):
+        return info
+    try:
+        of = os.stat(path)
+    except OSError:
+        return {}
+    return {"size": of.st_size, "mtime": of.st_mtime, "created": of.st_ctime, "ino": of.st_ino}
+
+
+def _seen_as(info: Mapping[str, Any], now: float) -> str:
+    """A hash of what a storage says of a file: its size with the times of its changes, its ETag, its version.
+    "" where it says too little, and for a file that was changed a moment ago: it may be changed once more in
+    the same tick of its clock.
+
+    info: of fsspec; now: unix seconds
+    """
+    told = {name: str(info[name]) for name in _SEEN_AS if info.get(name) not in (None, "")}
+    told = {name: value for name, value in told.items() if not value.startswith("W/")}  # says: much the same
+    if not told.keys() & _VERSIONS:
+        times = [modified({"mtime": info[name]}) for name in _TIMES if name in told]
+        if not times or any(at is None or at > now - RECENT_S for at in times):
+            return ""
+    return stable_id("seen", str(info.get("size")), *(f"{name} {told[name]}" for name in sorted(told)))
 
 
 def skipped_indexes(indexes: Sequence[str]) -> str:

@@ -28,9 +28,10 @@ from graphrag_ray.graph.merge import (
 )
 from graphrag_ray.graph.merge_claims import CLAIM_INSTANCES, merge_claims
 from graphrag_ray.graph.prune import keep_entities, keep_relationships
-from graphrag_ray.indexing.run import Result, Run, add_counts, rows_of
+from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.extract_stage import COUNTS
 from graphrag_ray.indexing.stages.id_columns import Keys, edge_ends, keys
+from graphrag_ray.indexing.step_result import Result, add_counts, rows_of
 from graphrag_ray.offline.prune_names import lower_case_words, weak_names
 from graphrag_ray.reports import report_context
 from graphrag_ray.store.files import Store

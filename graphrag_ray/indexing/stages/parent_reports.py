@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 from graphrag_ray.base import schema
 from graphrag_ray.base.records import Reference
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
-from graphrag_ray.indexing.run import Result, Run
+from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.indexing.stages.communities_stage import Layout, restored
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
+from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.reports.kept_reports import Earlier, Hashes, Lost, Shown, Sketch
 from graphrag_ray.reports.report_dialogue import Report
 from graphrag_ray.store.files import Store

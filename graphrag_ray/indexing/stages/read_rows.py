@@ -24,7 +24,7 @@ from graphrag_ray.corpus.parse import ROWS, Document, Unreadable, documents_of
 from graphrag_ray.engine.executor import Parted, Written
 from graphrag_ray.engine.given_rows import GivenRows, RowBatch, rows_of_batch
 from graphrag_ray.graph.batches import stable_batches
-from graphrag_ray.indexing.run import Result, Run, by_input, rows_of
+from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.document_parts import (
     MAX_SPLIT_BYTES,
     MIN_SPLIT_BYTES,
@@ -41,6 +41,7 @@ from graphrag_ray.indexing.stages.kept_documents import (
     pairs_of,
     read_alike,
 )
+from graphrag_ray.indexing.step_result import Result, by_input, rows_of
 from graphrag_ray.settings.index_settings import Settings
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table

@@ -11,7 +11,7 @@ import io
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, BinaryIO
 
@@ -26,21 +26,34 @@ from graphrag_ray.base.urls import without_secrets
 from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.byte_ranges import Stretch
 from graphrag_ray.corpus.parse import Document, Unreadable, documents_in
+from graphrag_ray.corpus.tokens import vocabulary_for
 from graphrag_ray.engine.drive import note_bug
-from graphrag_ray.engine.executor import Parted, Written
+from graphrag_ray.engine.executor import Parted
 from graphrag_ray.engine.given_rows import GivenRows
 from graphrag_ray.graph.batches import stable_batches
-from graphrag_ray.indexing.run import Result, Run, by_input, rows_of
+from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import document_parts
 from graphrag_ray.indexing.stages.document_parts import read_failures, refuse_nothing, regrouped, tell_read
-from graphrag_ray.indexing.stages.input_splits import Piece, pieces_of, read_stretch, wants_ranges
+from graphrag_ray.indexing.stages.input_splits import (
+    SEGMENTS,
+    Piece,
+    pieces_of,
+    read_stretch,
+    segments_in,
+    segments_table,
+    wants_ranges,
+)
 from graphrag_ray.indexing.stages.kept_documents import inputs_of, keep_and_count
 from graphrag_ray.indexing.stages.list_input import InputFile, look_at, skipped_indexes
 from graphrag_ray.indexing.stages.read_rows import read_rows
+from graphrag_ray.indexing.step_result import Result, by_input, rows_of
 from graphrag_ray.settings.index_settings import Settings
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.remote_files import is_storage_error, open_elsewhere
+
+SPLIT = ("split_documents", "split_text_units", "split_failures", "split_row_names")
+"""Tables of the step by which the next run knows what it need not read."""
 
 KINDS_TOLD = 5
 """Extensions of skipped files that are named."""
@@ -82,24 +95,61 @@ def _read_files(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Res
     if listing.own:
         run.observer.note(f"The index lies in INPUT ({listing.own}): its own files are not read.")
     limit = document_parts.split_bytes(sum(f.size for f in files))
-    pieces = pieces_of(run, files, options, limit)
+    before = run.before("read")
+    held = [part for part in (before.parts("segments") if before else ()) if not run.lost([part])]
+    known = segments_in(read_table(run.store, held, None, SEGMENTS))
+    pieces, segments = pieces_of(run, files, options, limit, known)
     splits = stable_batches([p.rank for p in pieces], [p.size for p in pieces], limit)
     inputs = [[pieces[i] for i in batch] for batch in splits]
-    one_by_one = Parted(lambda pieces: [[piece] for piece in pieces], _unread)
-    read_split = partial(_read_split, run.settings, options, limit)
-    told = tell_read(run, sum(map(len, inputs)), lambda number: len(inputs[number]))
-    written = run.executor.map("read", read_split, inputs, one_by_one, told)
-    again = _with_earlier_names(run, inputs, written)
-    for n, done in zip(
-        again, run.executor.map("read", read_split, list(again.values()), one_by_one), strict=True
-    ):
-        written[n] = done
-    tables = by_input(written, "documents", "text_units", "failures")
+    read = _splits_read(run, options, limit, inputs)
+    if again := _with_earlier_names(run, inputs, read.tables["split_row_names"]):
+        inputs = [again.get(n, split) for n, split in enumerate(inputs)]
+        read = _splits_read(run, options, limit, inputs, read)
+    tables = {name: list(read.tables[f"split_{name}"]) for name in ("documents", "text_units", "failures")}
     if run.parent is None and not any(tables["documents"]):
         refuse_nothing(run, tables["failures"], "file")
     counts = keep_and_count(run, tables, listing.base, add, allow_deletes)
     run.inputs = inputs_of(run, listing.base, add)
-    return Result(regrouped(tables), counts | {"files": len(files), "chunks": rows_of(tables["text_units"])})
+    counts |= {"files": len(files), "chunks": rows_of(tables["text_units"])}
+    written = run.executor.map("read", _just, [{"segments": segments_table(segments)}])
+    return Result(
+        regrouped(tables) | read.tables | by_input(written, "segments"), counts, made_from=read.made_from
+    )
+
+
+def _splits_read(
+    run: Run,
+    options: Mapping[str, Any],
+    limit: int,
+    inputs: Sequence[Sequence[Piece]],
+    now: Result | None = None,
+) -> Result:
+    """Tables split_documents, split_text_units, split_failures and split_row_names, by split. now: what this
+    run has read; None: what its parent had. A split with failures is read by every run."""
+    settings, kept = run.settings, run.settings.kept()
+    model = settings.model(settings.model_name("extract"))
+    how = [kept["input"], kept["chunking"], vocabulary_for(model.model, model.tokenizer).name, limit]
+    known = run.taken_over("read", inputs, how, SPLIT, told=[_seen(split) for split in inputs], before=now)
+    told = tell_read(run, sum(map(len, known.new)), lambda number: len(known.new[number]))
+    read = partial(_read_split, settings, options, limit)
+    one_by_one: Parted[Sequence[Piece]] = Parted(lambda pieces: [[piece] for piece in pieces], _unread)
+    written = run.executor.map("read", read, list(known.new), one_by_one, told)
+    named = [{f"split_{name}": parts for name, parts in done.items()} for done in written]
+    result = known.with_new(run.store, named)
+    failures = result.tables["split_failures"]
+    hashes = ["" if failed else of for of, failed in zip(result.made_from[SPLIT[0]], failures, strict=True)]
+    return replace(result, made_from={SPLIT[0]: hashes})
+
+
+def _seen(split: Sequence[Piece]) -> Any:
+    """What the documents of a split depend on; None: the storage does not say whether it changed."""
+    if not all(piece.file.seen_as for piece in split):
+        return None
+    return [[p.file.path, p.file.seen_as, p.stretch and asdict(p.stretch), sorted(p.names)] for p in split]
+
+
+def _just(store: Store, tables: Mapping[str, pa.Table]) -> list[Mapping[str, pa.Table]]:
+    return [tables]
 
 
 def _read_split(
@@ -132,11 +182,11 @@ def _row_names(pieces: Sequence[Piece], names: Sequence[set[str]]) -> pa.Table:
 
 
 def _with_earlier_names(
-    run: Run, inputs: Sequence[Sequence[Piece]], written: Written
+    run: Run, inputs: Sequence[Sequence[Piece]], row_names: Sequence[Sequence[Part]]
 ) -> dict[int, list[Piece]]:
     """By number, the inputs that have to be read again: a row of theirs has the name of one in an earlier
     stretch of its file, which its reader could not know."""
-    parts = {n: done["row_names"] for n, done in enumerate(written) if done.get("row_names")}
+    parts = {n: of for n, of in enumerate(row_names) if of}
     names = _repeated_names(run.store, parts)
     first = names.group_by(["file", "name"]).aggregate([("start", "min"), ("start", "count")])
     repeated = first.filter(pc.greater(first["start_count"], 1))

@@ -20,11 +20,12 @@ from graphrag_ray.corpus.tokens import count, vocabulary_for
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Outcome, Row, Work
 from graphrag_ray.graph.hierarchy import Ints
-from graphrag_ray.indexing.run import Result, Run, failure_rows, fingerprint_of, spec_key
+from graphrag_ray.indexing.run import Run, failure_rows
 from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.indexing.stages.blocks import elements_at
 from graphrag_ray.indexing.stages.communities_stage import LEIDEN, Layout
 from graphrag_ray.indexing.stages.parent_reports import SKETCHES, EarlierReports, earlier_reports, sketch_row
+from graphrag_ray.indexing.step_result import Result, fingerprint_of, spec_key
 from graphrag_ray.reports import report_context
 from graphrag_ray.reports.kept_reports import Earlier, Evidence, Sketch, evidence, sketch, standing
 from graphrag_ray.reports.plan import CHUNK, CLAIM, EDGE, NODE, ContextPlan

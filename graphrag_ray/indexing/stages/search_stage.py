@@ -23,7 +23,7 @@ from graphrag_ray.base.ids import stable_id
 from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.indexing.results import Results
-from graphrag_ray.indexing.run import Result, Run
+from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.embedded_texts import (
     Texts,
     by_part,
@@ -33,6 +33,7 @@ from graphrag_ray.indexing.stages.embedded_texts import (
     written_texts,
 )
 from graphrag_ray.indexing.stages.level_indexes import level_fingerprint, level_indexes
+from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.search import keyword, vectors
 from graphrag_ray.search.languages import common_language
 from graphrag_ray.store import blobs

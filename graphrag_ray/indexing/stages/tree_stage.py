@@ -41,7 +41,7 @@ from graphrag_ray.graph.summary_tree import (
     with_divided,
 )
 from graphrag_ray.indexing.results import ExtractedGraph
-from graphrag_ray.indexing.run import Result, Run
+from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.communities_stage import lay_out
 from graphrag_ray.indexing.stages.embed_stage import embed_chunks
 from graphrag_ray.indexing.stages.graph_hierarchy import (
@@ -60,6 +60,7 @@ from graphrag_ray.indexing.stages.reports_stage import (
     settled,
 )
 from graphrag_ray.indexing.stages.short_ids import Numbers, prefixes_of
+from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.reports.plan import CHUNK, HEADING_TOKENS, NUMBER_TOKENS, REPORT
 from graphrag_ray.reports.report_context import Count, record_tokens, source
 from graphrag_ray.reports.schedule import ReportsAlone

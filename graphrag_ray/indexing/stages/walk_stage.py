@@ -28,8 +28,9 @@ from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.graph.hierarchy import Ints
 from graphrag_ray.indexing.results import ExtractedGraph
-from graphrag_ray.indexing.run import Result, Run
+from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.search_stage import FAILED_IN_INDEX, failures_of, index_failure
+from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.search import name_links
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store

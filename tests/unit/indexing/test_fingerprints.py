@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields, replace
 import pytest
 
 from graphrag_ray.base.messages import CallParameters
-from graphrag_ray.indexing.run import Result, fingerprint_of, spec_key
 from graphrag_ray.indexing.stages.reports_stage import _asked_as
+from graphrag_ray.indexing.step_result import Result, fingerprint_of, spec_key
 from graphrag_ray.reports.report_dialogue import report_spec
 from graphrag_ray.settings.index_settings import Chunking, Settings
 from graphrag_ray.settings.prompts import Prompt, load_prompts

@@ -24,9 +24,10 @@ from graphrag_ray.corpus import table_rows
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
-from graphrag_ray.indexing.run import Result, Run
+from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import document_parts, input_splits
 from graphrag_ray.indexing.stages import read_stage as read_step
+from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.settings.prompts import load_prompts
 from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store.files import Store
@@ -132,7 +133,7 @@ def test_of_names_that_no_other_piece_has_only_hashes_are_collected(
 
     def noted(store: Store, parts: list[Part], *given: Any) -> pa.Table:
         found = inner(store, parts, *given)
-        if "row_names" in parts[0].path and "name" in found.column_names:
+        if parts and "row_names" in parts[0].path and "name" in found.column_names:
             collected.extend(found["name"].to_pylist())
         return found
 

@@ -1,0 +1,99 @@
+"""What a step comes to: parts of tables, counts; and hashes of what it depends on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+import orjson
+
+from graphrag_ray.engine.executor import Written
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parts import Part, read_table
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a step gives the next ones. Small: parts by name, aligned with the step's inputs; counts.
+
+    made_from  by table, of each group a hash of all that it depends on, by which the next run takes it over
+               (`taken_over.py`); "": it does not
+    final   False when an item failed in a way that the next run should try again
+    """
+
+    tables: dict[str, list[list[Part]]] = field(default_factory=dict)
+    counts: dict[str, Any] = field(default_factory=dict)
+    final: bool = True
+    made_from: dict[str, list[str]] = field(default_factory=dict)
+
+    def parts(self, name: str) -> list[Part]:
+        """All parts of a table, in order."""
+        return [part for group in self.tables.get(name, []) for part in group]
+
+    def to_json(self) -> dict[str, Any]:
+        tables = {
+            n: [[[p.path, p.rows, p.bytes] for p in g] for g in groups] for n, groups in self.tables.items()
+        }
+        made_from = {"made_from": self.made_from} if self.made_from else {}
+        return {"tables": tables, "counts": self.counts, **made_from}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Result:
+        tables = {n: [[Part(*p) for p in g] for g in groups] for n, groups in data["tables"].items()}
+        return Result(tables, dict(data["counts"]), made_from=dict(data.get("made_from", {})))
+
+
+def by_input(written: Written, *names: str) -> dict[str, list[list[Part]]]:
+    """The written parts of each table, aligned with the inputs."""
+    return {name: [w.get(name, []) for w in written] for name in names}
+
+
+def rows_of(groups: Sequence[Sequence[Part]]) -> int:
+    """The rows of all parts."""
+    return sum(part.rows for group in groups for part in group)
+
+
+def passing(store: Store, tables: Mapping[str, list[list[Part]]]) -> bool:
+    """True when a failure among the tables is transient: the next run should do this step again."""
+    parts = [part for group in tables["failures"] for part in group]
+    return bool(parts) and "transient" in read_table(store, parts, ["kind"])["kind"].to_pylist()
+
+
+def add_counts(
+    store: Store, tables: Mapping[str, list[list[Part]]], before: Result | None = None
+) -> dict[str, int]:
+    """The step's counts tables (name, value) added up. before: a result of the step whose counts are such
+    sums; of parts that it shares nothing is read."""
+    now = Counter(part for group in tables["counts"] for part in group)
+    then = Counter(before.parts("counts") if before else ())
+    totals = Counter({name: int(n) for name, n in before.counts.items()} if before else {})
+    for parts, sign in ((now - then, 1), (then - now, -1)):
+        for row in read_table(store, list(parts.elements())).to_pylist() if parts else []:
+            totals[row["name"]] += sign * row["value"]
+    return {name: n for name, n in totals.items() if n}
+
+
+def spec_key(spec: Any) -> dict[str, Any]:
+    """What a step that runs a dialogue depends on: its specification, without the functions in it."""
+    values = {f.name: getattr(spec, f.name) for f in fields(spec)}
+    return {name: value for name, value in values.items() if not callable(value)}
+
+
+def fingerprint_of(value: Any) -> str:
+    """A hash of plain values, settings, parts and results of steps."""
+
+    def plain(x: Any) -> Any:
+        if isinstance(x, Result):
+            return x.tables
+        if isinstance(x, Part):
+            return x.path
+        if is_dataclass(x):
+            return {f.name: getattr(x, f.name) for f in fields(x)}
+        return x.model_dump(mode="json")
+
+    # Without the second option orjson would write every field of a Result and of a Part by itself.
+    options = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS
+    return hashlib.sha256(orjson.dumps(value, default=plain, option=options)).hexdigest()
