@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from graphrag_ray.engine.gateways import Models
@@ -34,6 +35,7 @@ Written: TypeAlias = list[dict[str, list[Part]]]
 """For each input (or partition), in order: the parts written under each table's name."""
 
 TABLES_AHEAD = 8
+TAKEN_BYTES = 1 << 30
 LOOK_S = 0.2
 
 PARTITION = "partition"
@@ -171,10 +173,15 @@ class Executor(Protocol):
         inputs: Sequence[X],
         reduce: Callable[[pa.Table], Tables],
         partitions: int,
+        bundles: int | None = None,
     ) -> Written:
-        """Run `fn` on every input, bring rows with equal PARTITION together, `reduce` and write each.
+        """Run `fn` on every input, bring rows with equal PARTITION together, `reduce` and write each. A
+        partition without rows comes to {}, without being reduced.
 
         The order of rows within a partition is not defined: `reduce` sorts.
+
+        bundles: into how many the partitions are put together on their way, since many are small; None: each
+        goes alone
         """
         ...
 
@@ -188,6 +195,20 @@ class Executor(Protocol):
     def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> Sweep:
         """Run every item of the source to its end. Raises RunStopped when the run must not go on."""
         ...
+
+
+def by_partition(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of each PARTITION that there is, in the order in which they stand."""
+    partition = table[PARTITION].to_numpy()
+    if table.nbytes > TAKEN_BYTES:  # a column of texts holds 2 GB in one piece, and no more
+        for p in np.unique(partition).tolist():
+            yield p, table.filter(pa.array(partition == p))
+        return
+    order = np.argsort(partition, kind="stable")
+    there, starts = np.unique(partition[order], return_index=True)
+    rows = table.take(pa.array(order))
+    for p, start, end in zip(there.tolist(), starts, [*starts[1:], len(order)], strict=True):
+        yield p, rows.slice(start, end - start)
 
 
 def write_all(store: Store, tables: Iterable[Tables]) -> dict[str, list[Part]]:

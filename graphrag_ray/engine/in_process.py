@@ -19,13 +19,11 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from graphrag_ray.base.errors import FatalCallError, GraphRagError, RunStopped, TooManyFailures
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.engine.drive import Driver
 from graphrag_ray.engine.executor import (
-    PARTITION,
     ItemSource,
     Parted,
     Sweep,
@@ -33,6 +31,7 @@ from graphrag_ray.engine.executor import (
     TableFunction,
     Tables,
     Written,
+    by_partition,
     write_all,
 )
 from graphrag_ray.engine.gateways import Ask, Gate, Models, open_gateway
@@ -107,15 +106,16 @@ class LocalExecutor:
         inputs: Sequence[X],
         reduce: Callable[[pa.Table], Tables],
         partitions: int,
+        bundles: int | None = None,
     ) -> Written:
-        tables = list(self.stream(step, fn, inputs))
-        if not tables:
-            return [{} for _ in range(partitions)]
-        rows = pa.concat_tables(tables)
-        return [
-            write_all(self.store, [reduce(rows.filter(pc.equal(rows[PARTITION], p)))])
-            for p in range(partitions)
-        ]
+        rows: dict[int, list[pa.Table]] = {}
+        for table in self.stream(step, fn, inputs):
+            for partition, own in by_partition(table):
+                rows.setdefault(partition, []).append(own)
+        found = [pa.concat_tables(rows[p]) for p in sorted(rows)]
+        made = self.pool.each(partial(_reduced, self.store, reduce), found)
+        written = dict(zip(sorted(rows), made, strict=True))
+        return [written.get(p, {}) for p in range(partitions)]
 
     def stream(
         self, step: str, fn: Callable[[Store, X], Iterable[pa.Table]], inputs: Sequence[X]
@@ -138,6 +138,10 @@ class LocalExecutor:
 
 def _written(store: Store, fn: TableFunction[X], x: X) -> dict[str, list[Part]]:
     return write_all(store, fn(store, x))
+
+
+def _reduced(store: Store, reduce: Callable[[pa.Table], Tables], rows: pa.Table) -> dict[str, list[Part]]:
+    return write_all(store, [reduce(rows)])
 
 
 def _listed(store: Store, fn: Callable[[Store, X], Iterable[pa.Table]], x: X) -> list[pa.Table]:

@@ -135,15 +135,15 @@ def test_equal_tables_are_stored_once(make: Make):
     assert one == two and len(executor.store.list("tables/numbers")) == 1
 
 
-@pytest.mark.parametrize("partitions", [1, 3, 17])  # 17: more than plain tasks are used for
-def test_shuffle_brings_each_partition_together(make: Make, partitions: int):
+@pytest.mark.parametrize(("partitions", "bundles"), [(1, None), (3, None), (17, None), (17, 3), (3, 17)])
+def test_shuffle_brings_each_partition_together(make: Make, partitions: int, bundles: int | None):
     executor = make()
 
     def rows(store: Store, x: range) -> Iterator[pa.Table]:
         of = pa.array([v % partitions for v in x], pa.int32())
         yield pa.table({"n": list(x), "partition": of})
 
-    written = executor.shuffle("step", rows, [range(10), range(10, 30)], total, partitions)
+    written = executor.shuffle("step", rows, [range(10), range(10, 30)], total, partitions, bundles)
     sums = [read_table(executor.store, w["totals"])["sum"].to_pylist() for w in written]
     assert sums == [[sum(range(k, 30, partitions))] for k in range(partitions)]
 

@@ -92,8 +92,9 @@ class RayExecutor:
         inputs: Sequence[X],
         reduce: Callable[[pa.Table], Tables],
         partitions: int,
+        bundles: int | None = None,
     ) -> Written:
-        return self._tables().shuffle(step, fn, inputs, reduce, partitions)
+        return self._tables().shuffle(step, fn, inputs, reduce, partitions, bundles)
 
     def stream(
         self, step: str, fn: Callable[[Store, X], Iterable[pa.Table]], inputs: Sequence[X]

@@ -15,16 +15,25 @@ from functools import lru_cache, partial
 from itertools import islice
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import ray
 from ray import cloudpickle
 from ray.exceptions import RayError, RaySystemError, RayTaskError, WorkerCrashedError
 
 from graphrag_ray.base.errors import GraphRagError, ProcessDied
 from graphrag_ray.base.unforeseen import from_elsewhere
-from graphrag_ray.engine.executor import PARTITION, Parted, TableFunction, Tables, Written, write_all
+from graphrag_ray.engine.executor import (
+    PARTITION,
+    Parted,
+    TableFunction,
+    Tables,
+    Written,
+    by_partition,
+    write_all,
+)
 from graphrag_ray.engine.ray.task_attempts import Attempts
+from graphrag_ray.graph.integer_arrays import Ints
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part
 
@@ -39,8 +48,8 @@ MAPS_PER_CORE = 16
 """Blocks of inputs of a shuffle, for each core: so many that a slow one holds nothing up."""
 
 SMALL_SHUFFLE = 16
-"""Partitions up to which a shuffle is plain tasks: each input gives one object a partition. Of more there
-would be too many objects; Ray Data bounds them, and takes seconds to begin."""
+"""Bundles of partitions up to which a shuffle is plain tasks: each input gives one object a bundle. Of more
+there would be too many objects; Ray Data bounds them, and takes seconds to begin."""
 
 TABLES_AHEAD = 4
 """Tables that a streaming task may be ahead of whoever reads them."""
@@ -144,20 +153,25 @@ class RayTables:
         inputs: Sequence[X],
         reduce: Callable[[pa.Table], Tables],
         partitions: int,
+        bundles: int | None = None,
     ) -> Written:
+        bundles = min(bundles or partitions, partitions)
         if not inputs:
             return [{} for _ in range(partitions)]
         attempts, reducing = Attempts(step, self.desk), Attempts(step, self.desk)
         with unwrapped(step):
-            if partitions > SMALL_SHUFFLE:
+            if bundles > SMALL_SHUFFLE:
                 written = _shuffled_by_ray_data(
                     partial(_rows_of, self.store, fn, attempts),
                     partial(_reduce_block, self.store, reduce, reducing),
                     inputs,
                     partitions,
+                    bundles,
                 )
             else:
-                written = self._shuffled_by_tasks(fn, attempts, reduce, reducing, inputs, partitions)
+                bundle = partial(_bundle, partitions, bundles)
+                made = self._shuffled_by_tasks(fn, attempts, reduce, reducing, inputs, bundle, bundles)
+                written = [made.get(p, {}) for p in range(partitions)]
         for number, done in enumerate(written):
             if isinstance(done, str):
                 raise ProcessDied(died_told(step, None, done, f"partition {number} of {partitions}"))
@@ -170,15 +184,17 @@ class RayTables:
         reduce: Callable[[pa.Table], Tables],
         reducing: Attempts,
         inputs: Sequence[X],
-        partitions: int,
-    ) -> list[dict[str, list[Part]] | str]:
-        """For each partition the parts written, or why there are none."""
+        bundle: Callable[[Ints], Ints],
+        bundles: int,
+    ) -> dict[int, dict[str, list[Part]] | str]:
+        """For each partition that has rows, the parts written, or why there are none. bundle: that of each
+        partition."""
         function, reducer = ray.put(fn), ray.put(reduce)
         rows: dict[int, list[Any]] = {}
 
         def split(number: int, x: X) -> Any:
-            refs = _split_task.options(num_returns=partitions + 1).remote(
-                self.store, function, attempts, partitions, number, x
+            refs = _split_task.options(num_returns=bundles + 1).remote(
+                self.store, function, attempts, bundle, bundles, number, x
             )
             rows[number] = refs[1:]
             return refs[0]
@@ -186,11 +202,11 @@ class RayTables:
         for _ in _as_they_end(split, inputs):
             pass
 
-        def reduced(partition: int, _: None) -> Any:
-            mine = (rows[number][partition] for number in sorted(rows))
-            return _reduce_task.remote(self.store, reducer, reducing, partition, *mine)
+        def reduced(own: int, _: None) -> Any:
+            mine = (rows[number][own] for number in sorted(rows))
+            return _reduce_task.remote(self.store, reducer, reducing, *mine)
 
-        return [done for _, done in sorted(_as_they_end(reduced, [None] * partitions))]
+        return {p: parts for _, made in _as_they_end(reduced, [None] * bundles) for p, parts in made.items()}
 
 
 def _as_they_end(
@@ -251,32 +267,50 @@ def _stream_one(store: Store, fn: Any, attempts: Attempts, number: int, x: Any) 
 
 
 def _split_one(
-    store: Store, fn: Any, attempts: Attempts, partitions: int, number: int, x: Any
+    store: Store,
+    fn: Any,
+    attempts: Attempts,
+    bundle: Callable[[Ints], Ints],
+    bundles: int,
+    number: int,
+    x: Any,
 ) -> list[pa.Table | None]:
-    """Nothing, for whoever waits for the task; then the rows of each partition, None where it has none."""
+    """Nothing, for whoever waits for the task; then the rows of each bundle, None where it has none."""
     if why := attempts.died(number):
         raise ProcessDied(died_told(attempts.step, x, why))
     tables = [table for table in fn(store, x) if table.num_rows]
-    split: list[pa.Table | None] = [None] * partitions
+    split: list[pa.Table | None] = [None] * bundles
     if tables:
         rows = pa.concat_tables(tables)
-        for partition in pc.unique(rows[PARTITION]).to_pylist():
-            split[partition] = rows.filter(pc.equal(rows[PARTITION], partition))
+        own = bundle(rows[PARTITION].to_numpy())
+        for n in np.unique(own).tolist():
+            split[n] = rows.filter(pa.array(own == n))
     attempts.end(number)
     return [None, *split]
 
 
 def _reduce_one(
-    store: Store, reduce: Any, attempts: Attempts, partition: int, *rows: pa.Table | None
-) -> dict[str, list[Part]] | str:
+    store: Store, reduce: Any, attempts: Attempts, *rows: pa.Table | None
+) -> dict[int, dict[str, list[Part]] | str]:
+    """What the partitions of a bundle came to."""
     tables = [table for table in rows if table is not None]
-    if not tables:
-        return {}
-    if why := attempts.died(partition):
-        return why
-    written = write_all(store, [reduce(pa.concat_tables(tables))])
-    attempts.end(partition)
-    return written
+    return dict(_reduced(store, reduce, attempts, pa.concat_tables(tables))) if tables else {}
+
+
+def _reduced(
+    store: Store, reduce: Any, attempts: Attempts, rows: pa.Table
+) -> Iterator[tuple[int, dict[str, list[Part]] | str]]:
+    """For each partition the parts written, or why there are none."""
+    for partition, own in by_partition(rows):
+        written: dict[str, list[Part]] | str | None = attempts.died(partition)
+        if written is None:
+            written = write_all(store, [reduce(own)])
+            attempts.end(partition)
+        yield partition, written
+
+
+def _bundle(partitions: int, bundles: int, partition: Ints) -> Ints:
+    return partition.astype(np.int64) * bundles // partitions
 
 
 _map_task = ray.remote(scheduling_strategy="SPREAD", max_retries=RETRIES)(_map_one)
@@ -295,6 +329,7 @@ def _shuffled_by_ray_data(
     reduce_block: Callable[[pa.Table], Iterator[pa.Table]],
     inputs: Sequence[Any],
     partitions: int,
+    bundles: int,
 ) -> list[dict[str, list[Part]] | str]:
     """For each partition the parts written, or why there are none."""
     import ray.data  # takes a second, which runs without a shuffle save
@@ -308,7 +343,7 @@ def _shuffled_by_ray_data(
     reduced = (
         ray.data.from_items(numbered, override_num_blocks=blocks)
         .map_batches(rows_of, batch_size=None, batch_format="pyarrow")
-        .repartition(partitions, keys=[PARTITION])
+        .repartition(bundles, keys=[PARTITION])
         .map_batches(reduce_block, batch_size=None, batch_format="pyarrow")
     )
     written: list[dict[str, list[Part]] | str] = [{} for _ in range(partitions)]
@@ -331,12 +366,7 @@ def _reduce_block(
     """A block holds whole partitions, maybe several."""
     if PARTITION not in rows.column_names:
         return
-    for partition in sorted(rows[PARTITION].unique().to_pylist()):
-        written: dict[str, list[Part]] | str | None = attempts.died(partition)
-        if written is None:
-            mine = rows.filter(pc.equal(rows[PARTITION], partition))
-            written = write_all(store, [reduce(mine)])
-            attempts.end(partition)
+    for partition, written in _reduced(store, reduce, attempts, rows):
         yield pa.table({"partition": [partition], "written": [cloudpickle.dumps(written)]})
 
 
