@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -44,6 +44,19 @@ class Result:
     def from_json(data: Mapping[str, Any]) -> Result:
         tables = {n: [[Part(*p) for p in g] for g in groups] for n, groups in data["tables"].items()}
         return Result(tables, dict(data["counts"]), made_from=dict(data.get("made_from", {})))
+
+
+def joined(results: Iterable[Result]) -> Result:
+    """Their tables together, which have different names. The counts are those of the last one."""
+    together = Result()
+    for result in results:
+        together = Result(
+            together.tables | result.tables,
+            result.counts,
+            together.final and result.final,
+            together.made_from | result.made_from,
+        )
+    return together
 
 
 def by_input(written: Written, *names: str) -> dict[str, list[list[Part]]]:

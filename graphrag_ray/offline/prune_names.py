@@ -8,6 +8,7 @@ Descriptions are quotations, so the casing of the corpus can be read in them.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -28,22 +29,39 @@ def lower_case_words(descriptions: Iterable[str | None]) -> Counter[str]:
 
 
 def weak_names(instances: pa.Table, in_lower: Mapping[str, int]) -> pa.Array:
-    """Ids of entities to leave out: names of one word that the corpus writes in lower case more often
-    than as a name.
+    """Ids of entities to leave out: names of one word that the corpus writes in lower case more often than
+    as a name.
 
     instances: rows of schema.ENTITY_INSTANCES, all of a key together, sorted by entity_id.
-    in_lower: `lower_case_words` of the whole corpus. Two capitalised words side by side are evidence
-    by themselves, and so are capitals throughout, so names of several words and acronyms are never weak.
+    in_lower: `lower_case_words` of the whole corpus.
+    """
+    words, counts = written_as_names(instances)
+    ids = instances["entity_id"].unique().to_pylist()
+    known = zip(ids, words, counts, strict=True)
+    return pa.array([id_ for id_, word, n in known if word and in_lower.get(word, 0) > n], pa.string())
+
+
+def written_as_names(instances: pa.Table) -> tuple[list[str], list[int]]:
+    """For each entity its name in lower case, where it is one word, and how many descriptions write it as a
+    name; "" and 0 for others. Two capitalised words side by side are evidence by themselves, and so are
+    capitals throughout, so names of several words and acronyms are never weak.
+
+    instances: as for `weak_names`
     """
     ids, titles, texts = (instances[c].to_pylist() for c in ("entity_id", "title", "description"))
-    weak = []
-    for id_, group in groupby(range(len(ids)), key=ids.__getitem__):
+    words, counts = [], []
+    for _, group in groupby(range(len(ids)), key=ids.__getitem__):
         rows = list(group)
         title = titles[rows[0]]
-        ordinary = in_lower.get(title.lower(), 0) if " " not in title else 0
-        if ordinary and ordinary > _as_name(title, [texts[r] or "" for r in rows]):
-            weak.append(id_)
-    return pa.array(weak, pa.string())
+        is_word = " " not in title
+        words.append(title.lower() if is_word else "")
+        counts.append(_as_name(title, [texts[r] or "" for r in rows]) if is_word else 0)
+    return words, counts
+
+
+def word_hash(word: str) -> int:
+    """64 bits, never 0."""
+    return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest()) or 1
 
 
 def _as_name(title: str, descriptions: Sequence[str]) -> int:

@@ -152,10 +152,17 @@ def read_table(
         if schema is None:
             raise ValueError("a table without parts can be read only if its schema is given")
         return schema.empty_table()
-    tables = list(in_threads(lambda part: read_part(store, part, columns), parts, _THREADS))
+    tables = read_table_each(store, parts, columns)
     if schema is not None:
         tables = [conformed(store, part, table, schema) for part, table in zip(parts, tables, strict=True)]
     return pa.concat_tables(tables, promote_options="default")
+
+
+def read_table_each(
+    store: Store, parts: Sequence[Part | str], columns: Sequence[str] | None = None
+) -> list[pa.Table]:
+    """Each part, in their order. Raises CorruptPart, StoreError."""
+    return list(in_threads(lambda part: read_part(store, part, columns), parts, _THREADS))
 
 
 def conformed(store: Store, part: Part | str, table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -1,0 +1,168 @@
+"""Instances by ranges of ids, kept up to date.
+
+What a range holds is what it held in the parent snapshot, less the rows of parts of chunks that went, with
+the rows of those that came. A range of which no row changed is not read.
+
+found_* (by chunk) ──shuffle by id range──► *_instances, sorted by id; and what `reduce` makes of a range
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphrag_ray.base import schema
+from graphrag_ray.engine.executor import PARTITION, Tables, Written
+from graphrag_ray.graph.integer_arrays import id_prefixes
+from graphrag_ray.graph.merge import sort_instances
+from graphrag_ray.indexing.run import Run
+from graphrag_ray.indexing.step_result import Result, fingerprint_of, rows_of
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parts import Part, read_part, read_table
+
+RANGE_ROWS: Mapping[str, int] = {"entity_instances": 16_384, "relationship_instances": 8_192}
+"""Rows that a range has at most, on average: a tenth of a second to make it anew."""
+BUNDLE_ROWS = 400_000
+"""Rows that a task brings together: some 100 MB."""
+_SIGN = "sign"
+"""1: the row came; -1: it went."""
+
+_Signed = tuple[Sequence[Part], int]
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """table: its name; parts: of each range; made: of each what `reduce` gave, {} where the range is that of
+    the parent snapshot; before: the parent's step, None where every range was made; how: a hash of what all
+    ranges depend on."""
+
+    table: str
+    parts: list[list[Part]]
+    made: Written
+    before: Result | None
+    how: str
+    reduce: Callable[[pa.Table], Tables]
+
+    @property
+    def kept(self) -> list[bool]:
+        return [self.before is not None and not made for made in self.made]
+
+
+def in_ranges(
+    run: Run,
+    extracted: Result,
+    found: str,
+    table: str,
+    how: object,
+    reduce: Callable[[pa.Table], Tables],
+    beside: str,
+) -> Ranges:
+    """The instances that were found, in ranges of ids.
+
+    found, table  names of the tables before and after
+    how           what `reduce` depends on, beside its rows
+    reduce        the instances of a range, sorted, to further tables
+    beside        a table of the step without which ranges of the parent snapshot are of no use
+    """
+    groups = [group for group in extracted.tables[found] if group]
+    n = n_ranges(table, rows_of(groups))
+    told = fingerprint_of([n, how])
+    before = _before(run, found, [table, beside], told)
+    inputs = _signed(groups, run.before("extract"), found) if before else [(group, 1) for group in groups]
+    old = run.executor.share(before.tables[table]) if before else None
+    total = sum(part.rows for parts, _ in inputs for part in parts)
+    written = run.executor.shuffle(
+        "merge",
+        partial(partitioned, n),
+        inputs,
+        partial(_reduce, run.store, schema.TABLES[table], table, old, reduce),
+        n,
+        n_bundles(total),
+    )
+    parts = [w[table] if w else before.tables[table][at] if before else [] for at, w in enumerate(written)]
+    return Ranges(table, parts, written, before, told, reduce)
+
+
+def n_ranges(table: str, rows: int) -> int:
+    return _power_of_two(rows, RANGE_ROWS[table])
+
+
+def n_bundles(rows: int) -> int:
+    return _power_of_two(rows, BUNDLE_ROWS)
+
+
+def _power_of_two(rows: int, most: int) -> int:
+    n = 1
+    while n * most < rows:
+        n *= 2
+    return n
+
+
+def _before(run: Run, found: str, tables: Sequence[str], how: str) -> Result | None:
+    """The parent's step, where its ranges are made in the same way of what its parts of chunks hold, and all
+    of that is there."""
+    merged, extracted = run.before("merge"), run.before("extract")
+    if merged is None or extracted is None or merged.made_from.get(tables[0]) != [how]:
+        return None
+    needed = [part for name in tables for part in merged.parts(name)]
+    return None if run.lost([*needed, *extracted.parts(found)]) else merged
+
+
+def _signed(groups: Sequence[Sequence[Part]], before: Result | None, found: str) -> list[_Signed]:
+    """Groups that came, and parts that went."""
+    assert before is not None
+    now = Counter(part for group in groups for part in group)
+    then = Counter(before.parts(found))
+    come = [[part for part in group if now[part] > then[part]] for group in groups]
+    went = [[part] for part in (then - now).elements()]
+    return [*((group, 1) for group in come if group), *((group, -1) for group in went)]
+
+
+def partitioned(ranges: int, store: Store, x: _Signed) -> Iterator[pa.Table]:
+    """Rows with the number of their id range: the ranges' ids ascend, whatever their number."""
+    parts, sign = x
+    for part in parts:
+        table = read_part(store, part)
+        prefix = id_prefixes(table.column(0))
+        assert prefix is not None, "instance tables hold ids of our own"
+        top = (prefix >> np.uint64(32)) * np.uint64(ranges) >> np.uint64(32)
+        table = table.append_column(PARTITION, pa.array(top.astype(np.int32)))
+        yield table.append_column(_SIGN, pa.array(np.full(table.num_rows, sign, np.int8)))
+
+
+def _reduce(
+    store: Store,
+    of: pa.Schema,
+    name: str,
+    old: Callable[[], list[list[Part]]] | None,
+    reduce: Callable[[pa.Table], Tables],
+    rows: pa.Table,
+) -> Tables:
+    """{} where no row of the range changed."""
+    if old is None:
+        instances = rows.select(of.names).cast(of)
+    else:
+        net = _added_up([rows])
+        if not net.num_rows:
+            return {}
+        held = read_table(store, old()[rows[PARTITION][0].as_py()], None, of)
+        sign = pa.array(np.ones(held.num_rows, np.int8))
+        instances = _added_up([held.append_column(_SIGN, sign), net]).select(of.names).cast(of)
+    instances = sort_instances(instances)
+    return {name: instances, **reduce(instances)}
+
+
+def _added_up(tables: Sequence[pa.Table]) -> pa.Table:
+    """The rows whose signs do not add up to nothing."""
+    names = [name for name in tables[0].column_names if name not in (_SIGN, PARTITION)]
+    # The hash of a group is of whole columns, so each is one piece.
+    rows = pa.concat_tables([table.select([*names, _SIGN]) for table in tables], promote_options="permissive")
+    sums = rows.group_by(names, use_threads=False).aggregate([(_SIGN, "sum")])
+    kept = sums.filter(pc.not_equal(sums[f"{_SIGN}_sum"], 0))
+    return kept.append_column(_SIGN, kept[f"{_SIGN}_sum"].cast(pa.int8())).drop_columns([f"{_SIGN}_sum"])
