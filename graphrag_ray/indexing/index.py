@@ -271,7 +271,7 @@ def settings_before(store: Store, parent: Manifest | None) -> Mapping[str, Any] 
 def _failures(run: Run, results: Results) -> pa.Table:
     """Every item without a result, with the path of its document instead of the document's id."""
     corpus = results.corpus
-    parts = [p for step in results for p in step.parts("failures")]
+    parts = [part for step in results for part in step.failures]
     table = read_table(run.store, parts, None, schema.FAILURES)
     if not table.num_rows:
         return table

@@ -33,6 +33,11 @@ class Result:
         """All parts of a table, in order."""
         return [part for group in self.tables.get(name, []) for part in group]
 
+    @property
+    def failures(self) -> list[Part]:
+        """All parts of its tables of failures."""
+        return [part for name in self.tables if is_failures(name) for part in self.parts(name)]
+
     def to_json(self) -> dict[str, Any]:
         tables = {
             n: [[[p.path, p.rows, p.bytes] for p in g] for g in groups] for n, groups in self.tables.items()
@@ -69,9 +74,14 @@ def rows_of(groups: Sequence[Sequence[Part]]) -> int:
     return sum(part.rows for group in groups for part in group)
 
 
+def is_failures(table: str) -> bool:
+    """Whether a table of this name holds failures: each kind of input of a step has its own."""
+    return table == "failures" or table.startswith("failures_")
+
+
 def passing(store: Store, tables: Mapping[str, list[list[Part]]]) -> bool:
     """True when a failure among the tables is transient: the next run should do this step again."""
-    parts = [part for group in tables["failures"] for part in group]
+    parts = Result(dict(tables)).failures
     return bool(parts) and "transient" in read_table(store, parts, ["kind"])["kind"].to_pylist()
 
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from graphrag_ray.base.declarations import STAGES
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.engine.executor import Written
-from graphrag_ray.indexing.step_result import Result, by_input, fingerprint_of
+from graphrag_ray.indexing.step_result import Result, by_input, fingerprint_of, is_failures
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 
@@ -49,7 +49,7 @@ class TakenOver(Generic[X]):
         for hash_, at in zip(self.hashes, self.at, strict=True):
             for name in self.names:
                 tables[name].append(made[name][n] if at < 0 else self.before[name][at])
-            failures = tables["failures"][-1] if "failures" in tables else []
+            failures = [part for name in self.names if is_failures(name) for part in tables[name][-1]]
             is_open = bool(failures) and at < 0 and "transient" in _kinds(store, failures)
             hashes.append("" if is_open else _failed(hash_, self.retried) if failures else hash_)
             n += at < 0

@@ -12,8 +12,8 @@ import pytest
 from examples import fewer
 from hypothesis import given
 from hypothesis import strategies as st
-from machine import Machine, Small, machine
-from world import PEOPLE, TOWN, World
+from machine import Small, machine
+from world import World
 
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import blocks, document_parts, embed_stage, instance_ranges, reports_stage
@@ -75,7 +75,9 @@ def _is(path: Path, text: str) -> bool:
 @given(
     st.dictionaries(files, texts, min_size=2, max_size=8),
     st.lists(changes, min_size=1, max_size=3),
-    st.sampled_from([{}, {"graph": {"prune": "on"}}, {"claims": {"enabled": True}}, {"reports": {"keep_below": 0}}]),
+    st.sampled_from(
+        [{}, {"graph": {"prune": "on"}}, {"claims": {"enabled": True}}, {"reports": {"keep_below": 0}}]
+    ),
 )
 @fewer(12)
 def test_an_update_comes_to_what_a_run_comes_to_that_takes_nothing_over(corpus, history, more):

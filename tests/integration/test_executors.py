@@ -36,7 +36,7 @@ from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.work import Outcome, Row, Work, outcomes
 from graphrag_ray.indexing.compact import compact
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.describe_stage import _assemble
+from graphrag_ray.indexing.stages.describe_stage import Group, _assemble
 from graphrag_ray.llm.accounting import quirks_in
 from graphrag_ray.settings.index_settings import Budget
 from graphrag_ray.settings.settings_file import parse_settings
@@ -123,7 +123,7 @@ def test_map_writes_the_parts_of_each_input_in_its_place(make: Make):
 
 
 def test_a_bug_in_a_step_is_told_with_its_place_in_the_code(make: Make):
-    no_parts: Any = [("entity", [7], [])]
+    no_parts: Any = [(Group("entity", [7], [], []), [])]
     with pytest.raises(AttributeError) as caught:
         make().map("describe", partial(_assemble, "o200k_base"), no_parts)
     assert re.search(r"\(store/\w+\.py:\d+\)$", told(caught.value))

@@ -7,7 +7,9 @@ item of its own, so that one new instance pays for one branch again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -20,7 +22,8 @@ from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.graph.descriptions import DescribeSpec, describe, describe_spec, distinct, layer
 from graphrag_ray.indexing.run import Run, failure_rows, replayed
-from graphrag_ray.indexing.step_result import Result, passing, spec_key
+from graphrag_ray.indexing.step_result import Result, fingerprint_of, joined, passing, spec_key
+from graphrag_ray.indexing.taken_over import TakenOver
 from graphrag_ray.reports import report_context
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
@@ -39,6 +42,7 @@ TEXTS = pa.schema(
     [("id", pa.string()), ("name", pa.string()), ("descriptions", pa.large_list(pa.large_string()))]
 )
 DESCRIBED = pa.schema([("id", pa.string()), ("description", pa.string()), ("description_failed", pa.bool_())])
+REUSED = DESCRIBED.append(pa.field("n_tokens", pa.int64()))
 ITEMS = pa.schema(
     [("id", pa.string()), ("kind", pa.string()), ("name", pa.string()), ("texts", pa.list_(pa.string()))]
 )
@@ -54,35 +58,62 @@ def describe_all(run: Run, merged: Result) -> Result:
     shown_in = vocabulary_for(report_model.model, report_model.tokenizer).name
     work = Work("describe", partial(_start, spec), _label)
 
+    split = partial(layer, spec=spec, token_ends=partial(_ends, vocabulary))
+    how = [spec_key(spec), vocabulary, shown_in]
+
     def compute() -> Result:
-        tables: dict[str, list[list[Part]]] = {"failures": []}
-        groups = [(kind, group) for kind in KINDS for group in merged.tables[KINDS[kind]]]
-        described: list[list[Part]] = [[] for _ in groups]
-        texts = groups
-        split = partial(layer, spec=spec, token_ends=partial(_ends, vocabulary))
+        told, before = fingerprint_of(how), run.before("describe")
+        alike = before is not None and before.made_from.get("descriptions") == [told]
+        known = {kind: _known(run, kind, merged, how, work.name, alike) for kind in KINDS}
+        new = [group for of in known.values() for group in of.new]
+        described: list[list[Part]] = [[] for _ in new]
+        failures: list[list[Part]] = [[] for _ in new]
+        texts: list[tuple[Kind, Group | list[Part]]] = [(group.kind, group) for group in new]
         for _ in range(MAX_LAYERS):
             index = run.sweep_rows(work, partial(_load, split), texts)
             written = run.executor.map("describe", partial(_collect, work, index, split), texts)
             for i, w in enumerate(written):
                 described[i] += w.get("described", [])
-                tables["failures"].append(w.get("failures", []))
+                failures[i] += w.get("failures", [])
             texts = [(kind, w.get("texts", [])) for (kind, _), w in zip(texts, written, strict=True)]
             if not any(parts for _, parts in texts):
                 break
-        inputs = [(k, g, d) for (k, g), d in zip(groups, described, strict=True)]
+        inputs = list(zip(new, described, strict=True))
         written = run.executor.map("describe", partial(_assemble, shown_in), inputs)
-        for kind, name in KINDS.items():
-            tables[name] = [w.get(name, []) for (k, _), w in zip(groups, written, strict=True) if k == kind]
-        return Result(tables, {}, not passing(run.store, tables))
+        done = iter(
+            [w | {f"failures_{KINDS[x.kind]}": f} for x, w, f in zip(new, written, failures, strict=True)]
+        )
+        result = joined(of.with_new(run.store, list(islice(done, len(of.new)))) for of in known.values())
+        made_from = result.made_from | {"descriptions": [told]}
+        return Result(result.tables, {}, not passing(run.store, result.tables), made_from)
 
-    depends_on = [
-        merged.tables["entities"],
-        merged.tables["relationships"],
-        spec_key(spec),
-        vocabulary,
-        shown_in,
-    ]
+    depends_on = [merged.tables["entities"], merged.tables["relationships"], *how]
     return run.step("describe", depends_on, compute, work.name)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The merged rows of a range of ids. before, described: what they were in the parent snapshot, where the
+    range was the same one, and what came of them."""
+
+    kind: Kind
+    merged: list[Part]
+    before: list[Part]
+    described: list[Part]
+
+
+def _known(run: Run, kind: Kind, merged: Result, how: Any, journal: str, alike: bool) -> TakenOver[Group]:
+    """alike: the parent's descriptions were asked for in the same way."""
+    name = KINDS[kind]
+    now, none = merged.tables[name], list[list[Part]]()
+    then, done = (of.tables.get(name, none) if of else none for of in map(run.before, ("merge", "describe")))
+    whole = len(then) == len(done) == len(now) and not run.lost(
+        [part for groups in (then, done) for group in groups for part in group]
+    )
+    of_ranges = zip(now, then, done, strict=True) if whole and alike else ((group, [], []) for group in now)
+    inputs = [Group(kind, *of) for of in of_ranges]
+    names = (name, f"failures_{name}")
+    return run.taken_over("describe", inputs, how, names, told=now, journal=journal)
 
 
 def _start(spec: DescribeSpec, store: Store, row: Row) -> Dialogue[str]:
@@ -97,15 +128,34 @@ def _ends(vocabulary: str, text: str) -> Any:
     return offsets(text, vocabulary)
 
 
-def _texts(store: Store, kind: Kind, parts: list[Part]) -> Iterator[pa.Table]:
-    """Rows of TEXTS: from a merged table in the first layer, as they are after it."""
-    for part in parts:
+def _texts(store: Store, kind: Kind, of: Group | list[Part]) -> Iterator[pa.Table]:
+    """Rows of TEXTS: from merged rows in the first layer, but those that are described; as they are after
+    it."""
+    if not isinstance(of, Group):
+        yield from (read_part(store, part) for part in of)
+        return
+    described = _reused(store, of)["id"].combine_chunks()
+    for part in of.merged:
         table = read_part(store, part)
-        if "name" not in table.column_names:
-            ends = [table["title"]] if kind == "entity" else [table["source"], table["target"]]
-            name = pc.binary_join_element_wise(*ends, " – ")
-            table = pa.table([table["id"], name, table["descriptions"]], schema=TEXTS)
-        yield table
+        table = table.filter(pc.invert(pc.is_in(table["id"], value_set=described)))
+        ends = [table["title"]] if kind == "entity" else [table["source"], table["target"]]
+        name = pc.binary_join_element_wise(*ends, " – ")
+        yield pa.table([table["id"], name, table["descriptions"]], schema=TEXTS)
+
+
+def _reused(store: Store, of: Group) -> pa.Table:
+    """Rows of REUSED that were described in the parent snapshot from the same texts."""
+    if not of.merged or not of.before:
+        return REUSED.empty_table()
+    now, then = (
+        dict(zip(table["id"].to_pylist(), table["descriptions"].to_pylist(), strict=True))
+        for parts in (of.merged, of.before)
+        for table in [read_table(store, parts, ["id", "descriptions"])]
+    )
+    same = pa.array([id_ for id_, texts in now.items() if then.get(id_) == texts], pa.string())
+    done = read_table(store, of.described, REUSED.names, REUSED)
+    is_same = pc.and_(pc.is_in(done["id"], value_set=same), pc.invert(done["description_failed"]))
+    return done.filter(is_same)
 
 
 def _load(
@@ -122,7 +172,7 @@ def _collect(
     index: Callable[[], JournalIndex],
     split: Callable[[list[str]], list[list[str]]],
     store: Store,
-    x: tuple[Kind, list[Part]],
+    x: tuple[Kind, Group | list[Part]],
 ) -> Iterator[Tables]:
     """What is now one text is described; what is still several goes to the next layer."""
     kind, parts = x
@@ -166,17 +216,20 @@ def _after_layer(table: pa.Table, results: dict[str, list[str | None]]) -> Table
     }
 
 
-def _assemble(vocabulary: str, store: Store, x: tuple[Kind, list[Part], list[Part]]) -> Iterator[Tables]:
-    """The merged rows of one partition with their descriptions, in the order of ids."""
-    kind, merged, described = x
-    if not merged:
+def _assemble(vocabulary: str, store: Store, x: tuple[Group, list[Part]]) -> Iterator[Tables]:
+    """The merged rows of a range with their descriptions, in the order of ids."""
+    group, described = x
+    if not group.merged:
         return
-    table = read_table(store, merged).drop_columns(["descriptions"])
-    texts = read_table(store, described, None, DESCRIBED)
+    table = read_table(store, group.merged).drop_columns(["descriptions"])
+    new = read_table(store, described, None, DESCRIBED)
+    of = table.take(pc.index_in(new["id"], value_set=table["id"].combine_chunks()))
+    n_tokens = _record_tokens(group.kind, of.append_column("description", new["description"]), vocabulary)
+    texts = pa.concat_tables([new.append_column("n_tokens", n_tokens), _reused(store, group)])
     at = pc.index_in(table["id"], value_set=texts["id"].combine_chunks())
-    for name in ("description", "description_failed"):
+    for name in ("description", "description_failed", "n_tokens"):
         table = table.append_column(name, texts[name].take(at))
-    yield {KINDS[kind]: table.append_column("n_tokens", _record_tokens(kind, table, vocabulary))}
+    yield {KINDS[group.kind]: table}
 
 
 def _record_tokens(kind: Kind, table: pa.Table, vocabulary: str) -> pa.Array:
