@@ -10,11 +10,11 @@ ranges are small tables of integers, of which the rows of a range are replaced w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -30,10 +30,10 @@ from graphrag_ray.graph.merge import descriptions_by_key, merge_entities, merge_
 from graphrag_ray.graph.merge_claims import CLAIM_INSTANCES, merge_claims
 from graphrag_ray.graph.prune import keep_entities, keep_relationships
 from graphrag_ray.indexing.run import Run
+from graphrag_ray.indexing.stages.driver_columns import GROUP, columns_of, places_of
 from graphrag_ray.indexing.stages.extract_stage import COUNTS
 from graphrag_ray.indexing.stages.id_columns import Keys, keys
 from graphrag_ray.indexing.stages.instance_ranges import Ranges, in_ranges, n_bundles, n_ranges, partitioned
-from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.indexing.step_result import Result, add_counts, by_input, joined, rows_of
 from graphrag_ray.offline.prune_names import lower_case_words, word_hash, written_as_names
 from graphrag_ray.reports import report_context
@@ -43,10 +43,19 @@ from graphrag_ray.store.parts import Part, read_table, read_table_each
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-_RANGE = "range"
-_STATISTICS: Mapping[str, Sequence[str]] = {
-    "entities": ("id", "type", "frequency", "word", "as_name"),
-    "relationships": ("source_id", "target_id", "n_units"),
+_STATISTICS = {
+    "entities": pa.schema(
+        [
+            ("id", pa.uint64()),
+            ("type", pa.bool_()),
+            ("frequency", pa.int64()),
+            ("word", pa.uint64()),
+            ("as_name", pa.int64()),
+        ]
+    ),
+    "relationships": pa.schema(
+        [("source_id", pa.uint64()), ("target_id", pa.uint64()), ("n_units", pa.int64())]
+    ),
 }
 """Columns of merged rows by which is pruned."""
 _EVIDENCE = ("word", "as_name", "n_units")
@@ -150,7 +159,7 @@ def _pruned(
     kept = _kept(lower, statistics["entities"], statistics["relationships"], n_units, threshold)
     results = [words]
     for kind, of in ranges.items():
-        results.append(_keep(run, kind, of, statistics[kind][_RANGE].to_numpy(), kept[kind]))
+        results.append(_keep(run, kind, of, statistics[kind][GROUP].to_numpy(), kept[kind]))
         written = run.executor.map("merge", _just, [{f"{kind}_statistics": statistics[kind]}])
         results.append(Result(by_input(written, f"{kind}_statistics")))
     counts = {f"pruned_{kind}": int((~of).sum()) for kind, of in kept.items()}
@@ -200,35 +209,9 @@ def _count_lower_case(store: Store, parts: list[Part]) -> Iterator[Tables]:
 
 def _statistics(run: Run, kind: str, ranges: Ranges) -> pa.Table:
     """Of the merged rows of all ranges, range by range, what they are pruned by."""
-    kept = np.flatnonzero(ranges.kept)
-    new = [(at, part) for at, made in enumerate(ranges.made) for part in made.get(f"merged_{kind}", [])]
-    read = read_table_each(run.store, [part for _, part in new], _STATISTICS[kind])
-    tables = [_of_range(kind, at, table) for (at, _), table in zip(new, read, strict=True)]
-    if ranges.before is not None:
-        held = read_table(run.store, ranges.before.parts(f"{kind}_statistics"), None, _schema_of(kind))
-        tables.append(held.filter(pc.is_in(held[_RANGE], pa.array(kept, pa.int32()))))
-    found = pa.concat_tables([_schema_of(kind).empty_table(), *tables])
-    return found.take(pa.array(np.argsort(found[_RANGE].to_numpy(), kind="stable")))
-
-
-def _schema_of(kind: str) -> pa.Schema:
-    types = {"id": pa.uint64(), "source_id": pa.uint64(), "target_id": pa.uint64(), "word": pa.uint64()}
-    types |= {"type": pa.bool_()}
-    return pa.schema([(_RANGE, pa.int32()), *((n, types.get(n, pa.int64())) for n in _STATISTICS[kind])])
-
-
-def _of_range(kind: str, at: int, table: pa.Table) -> pa.Table:
-    """Ids as their first halves, and of a type only whether there is one."""
-    columns: list[Any] = [np.full(table.num_rows, at, np.int32)]
-    for name in _STATISTICS[kind]:
-        column = table[name]
-        if name == "type":
-            columns.append(pc.not_equal(column, ""))
-        elif pa.types.is_string(column.type):
-            columns.append(prefixes_of(column))
-        else:
-            columns.append(column.cast(_schema_of(kind).field(name).type))
-    return pa.table(columns, schema=_schema_of(kind))
+    held = ranges.before.parts(f"{kind}_statistics") if ranges.before else []
+    groups = [made.get(f"merged_{kind}", []) for made in ranges.made]
+    return columns_of(run, groups, _STATISTICS[kind], ranges.kept, held)
 
 
 def _kept(
@@ -236,7 +219,7 @@ def _kept(
 ) -> dict[str, Mask]:
     """Which entities and relationships stay, from integer arrays on the driver."""
     ids, frequency = entities["id"].to_numpy(), entities["frequency"].to_numpy()
-    source, target = (_node(ids, relationships[name].to_numpy()) for name in ("source_id", "target_id"))
+    source, target = (places_of(ids, relationships[name].to_numpy()) for name in ("source_id", "target_id"))
     strong = ~_weak(lower, entities)
     n_ab = relationships["n_units"].to_numpy()
     between = strong[source] & strong[target]
@@ -248,14 +231,6 @@ def _kept(
     typed = entities["type"].to_numpy().astype(np.int64)
     kept = strong & keep_entities(frequency, typed, degree)
     return {"entities": kept, "relationships": kept_edges}
-
-
-def _node(ids: Keys, wanted: Keys) -> Ints:
-    """Places of ids, which rise. (Two of ten million have the same 64 bits once in 370,000 indexes.)"""
-    at = np.minimum(np.searchsorted(ids, wanted), max(len(ids) - 1, 0))
-    if len(wanted) and (not len(ids) or (ids[at] != wanted).any()):
-        raise ValueError("the end of a relationship is no entity")
-    return at.astype(np.int64)
 
 
 def _weak(lower: pa.Table, entities: pa.Table) -> Mask:
