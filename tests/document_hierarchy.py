@@ -80,7 +80,7 @@ class DocumentHierarchy:
         shown = Rendered(numbers())
         shown.prepare(reference for row in written for reference in row["references"])
         reports = [
-            common[at := r.pop("number")]
+            common[at := self.ids.index(r.pop("community"))]
             | r
             | {"id": report_id(self.ids[at]), "full_content": shown.render(r["full_content"])}
             for r in written
@@ -116,7 +116,7 @@ def build(run: Run, corpus: Result, graph: ExtractedGraph | None) -> DocumentHie
                 failed.append((row, outcome))
                 continue
             text = full_content(written)
-            found = {"number": row["number"], "title": written.title, "summary": written.summary}
+            found = {"community": ids[row["number"]], "title": written.title, "summary": written.summary}
             references = [{"section": r.section, "id": r.id} for r in written.references]
             found |= {"full_content": text, "rank": written.rating, "n_tokens": len(text)}
             done.append(found | {"references": references, "rating_explanation": "", "findings": []})

@@ -255,7 +255,8 @@ class _Graph:
             tables[f"block_{kind}"] = lay_out(
                 run, kind, self.groups[kind], rows, graph.n_rows[kind], REST, _IN_FINISHED
             )
-        parts = write_parts(run.store, "reports", report_tables(reports, hierarchy.level), max_rows=PART_ROWS)
+        written = report_tables(reports, hierarchy.level, ids)
+        parts = write_parts(run.store, "reports", written, max_rows=PART_ROWS)
         tables["reports"] = [[part] for part in parts]
         tables["community_ids"] = [
             write_parts(run.store, "community_ids", [pa.table({"id": pa.array(ids, pa.string())})])

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from graphrag_ray.base import schema
+from graphrag_ray.base.ids import community_id
 from graphrag_ray.corpus.tokens import vocabulary_for
 from graphrag_ray.engine.executor import PARTITION, Tables
 from graphrag_ray.graph.communities import communities, edge_order
@@ -24,7 +25,7 @@ from graphrag_ray.graph.integer_arrays import id_prefixes, node_lookup
 from graphrag_ray.graph.seeds import Past
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import blocks
-from graphrag_ray.indexing.stages.id_columns import edge_ends
+from graphrag_ray.indexing.stages.id_columns import Keys, edge_ends
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.reports.elements import Elements, arrange
@@ -108,6 +109,14 @@ def load_layout(run: Run, merged: Result, described: Result, found: Result) -> L
     elements, _ = graph.arrange(hierarchy, order, community)
     laid_out = {kind: found.tables[f"block_{kind}"] for kind in groups}
     return Layout(hierarchy, elements, laid_out, graph.node_keys)
+
+
+def community_ids(hierarchy: Hierarchy, node_keys: Keys) -> list[str]:
+    """The id of each community: a hash of its level and members. node_keys: see `Layout`."""
+    h, members = hierarchy, node_keys[hierarchy.order]
+    return [
+        community_id(LEIDEN, int(h.level[c]), members[h.start[c] : h.end[c]]) for c in range(h.n_communities)
+    ]
 
 
 def _past(run: Run) -> Past | None:

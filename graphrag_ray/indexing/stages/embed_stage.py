@@ -7,13 +7,17 @@ took four times as long as to make it anew.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
+from graphrag_ray.base.declarations import SEARCHED
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.corpus.embedding import Embedder
 from graphrag_ray.engine.executor import Tables, Written
@@ -23,15 +27,21 @@ from graphrag_ray.indexing.run import ROWS_AT_ONCE, Run, each, failure_rows, rep
 from graphrag_ray.indexing.stages.embedded_texts import (
     Texts,
     chunk_texts,
-    communities_of,
-    ids_of_reports,
     load_texts,
     written_texts,
 )
-from graphrag_ray.indexing.step_result import Result, by_input, passing, rows_of
+from graphrag_ray.indexing.step_result import (
+    Result,
+    by_input,
+    fingerprint_of,
+    joined,
+    passing,
+    rows_of,
+)
+from graphrag_ray.indexing.taken_over import TakenOver
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
-from graphrag_ray.store.parts import Part
+from graphrag_ray.store.parts import Part, read_table
 
 PART_ROWS = 8_192
 """Vectors in a stored part: 8 to 50 MB."""
@@ -42,7 +52,7 @@ def embed_all(run: Run, results: Results) -> Result:
     options = run.settings.embeddings
     if not options.enabled:
         return Result()
-    texts, ids = written_texts(results, _said_above(run)), communities_of(results)
+    texts = written_texts(results, _said_above(run))
     known = {
         name: groups
         for result in results
@@ -50,19 +60,19 @@ def embed_all(run: Run, results: Results) -> Result:
         if name.startswith("embeddings_")
     }
     texts = {kind: of for kind, of in texts.items() if f"embeddings_{kind}" not in known}
-    made = _embedded(run, "embed", texts, ids)
+    made = _embedded(run, "embed", texts)
     return replace(made, tables=known | made.tables)
 
 
 def embed_entities(run: Run, described: Result) -> Result:
     """Table embeddings_entity before there is any community; failures."""
     texts = {"entity": [Texts("entity", group) for group in described.tables["entities"]]}
-    return _embedded(run, "embed_entities", texts, {})
+    return _embedded(run, "embed_entities", texts)
 
 
 def embed_chunks(run: Run, corpus: Result) -> Result:
     """Table embeddings_text_unit before there is any summary of chunks; failures."""
-    return _embedded(run, "embed_chunks", {"text_unit": chunk_texts(corpus, _said_above(run))}, {})
+    return _embedded(run, "embed_chunks", {"text_unit": chunk_texts(corpus, _said_above(run))})
 
 
 def _said_above(run: Run) -> tuple[str, ...] | None:
@@ -76,42 +86,111 @@ def embed_now(run: Run, step: str, inputs: Sequence[Texts]) -> tuple[list[Part],
     to try again. Texts that could not be embedded are not there; step `embed` tells of them, since it asks
     for the same."""
     names = sorted({f"embeddings_{x.kind}" for x in inputs})
-    written = _written(run, step, Embedder.of(run.settings), inputs)
+    written = _written(run, step, Embedder.of(run.settings), [ToEmbed(x) for x in inputs])
     final = not passing(run.store, by_input(written, "failures"))
     return [part for w in written for name in names for part in w.get(name, [])], final
 
 
-def _written(run: Run, step: str, embedder: Embedder, inputs: Sequence[Texts]) -> Written:
+def _written(run: Run, step: str, embedder: Embedder, inputs: Sequence[ToEmbed]) -> Written:
     work = _work(embedder)
     if run.settings.model(embedder.call.model).provider == "offline":
         collect = partial(_embed_here, embedder)
     else:
-        index = run.sweep_rows(work, load_texts, inputs, rows_of([x.parts for x in inputs]))
+        index = run.sweep_rows(work, _load, inputs, rows_of([x.now.parts for x in inputs]))
         collect = partial(_collect, work, index)
     return run.executor.map(step, collect, inputs)
 
 
-def _embedded(
-    run: Run, step: str, texts: Mapping[str, Sequence[Texts]], ids: Mapping[str, list[str]]
-) -> Result:
+def _load(store: Store, x: ToEmbed) -> Iterator[pa.Table]:
+    """The texts that have no vector yet."""
+    known = _reused(store, x)
+    for table in load_texts(store, x.now):
+        yield table.filter(pc.invert(pc.is_in(table["id"], value_set=known["id"].combine_chunks())))
+
+
+def _reused(store: Store, x: ToEmbed) -> pa.Table:
+    """Id and vector of those texts of the parent snapshot that are as they were."""
+    none = pa.table({"id": pa.array([], pa.string())})
+    if x.before is None or not x.vectors or not x.before.parts:
+        return none
+    now, then = (pa.concat_tables(load_texts(store, of)) for of in (x.now, x.before))
+    at = pc.index_in(now["id"], value_set=then["id"].combine_chunks())
+    same = pc.fill_null(pc.equal(now["text"], then["text"].take(at)), False)
+    vectors = read_table(store, x.vectors, ["id", "vector"])
+    return vectors.filter(pc.is_in(vectors["id"], value_set=now["id"].filter(same).combine_chunks()))
+
+
+def _all_vectors(store: Store, x: ToEmbed, done: list[tuple[str, bytes]]) -> Iterator[Tables]:
+    """Those that were made and those that were there, in the order of the texts."""
+    known = _reused(store, x)
+    if known.num_rows:
+        flat = known["vector"].combine_chunks().flatten().to_numpy().reshape(known.num_rows, -1)
+        held = {id_: row.tobytes() for id_, row in zip(known["id"].to_pylist(), flat, strict=True)}
+        held |= dict(done)
+        ids = [id_ for table in load_texts(store, x.now) for id_ in table["id"].to_pylist()]
+        done = [(id_, held[id_]) for id_ in ids if id_ in held]
+    for at in range(0, len(done), PART_ROWS):
+        yield _vectors(x.now.kind, done[at : at + PART_ROWS])
+
+
+def _embedded(run: Run, step: str, texts: Mapping[str, Sequence[Texts]]) -> Result:
     options, embedder = run.settings.embeddings, Embedder.of(run.settings)
+    work = _work(embedder)
+    how = [options, embedder]
 
     def compute() -> Result:
-        report_ids = {kind: ids_of_reports(of) for kind, of in ids.items()}
-        inputs = [
-            replace(x, report_ids=report_ids.get(kind))
-            for kind, groups in texts.items()
-            for x in groups
-            if x.parts
+        told, before = fingerprint_of(how), run.before(step)
+        alike = before is not None and before.made_from.get("vectors") == [told]
+        known = {
+            kind: _known(run, step, kind, [x for x in texts[kind] if x.parts], how, alike)
+            for kind in schema.EMBEDDINGS
+            if kind in texts
+        }
+        inputs = [x for of in known.values() for x in of.new]
+        written = [
+            {name if name != "failures" else f"failures_{x.now.kind}": parts for name, parts in done.items()}
+            for x, done in zip(inputs, _written(run, step, embedder, inputs), strict=True)
         ]
-        written = _written(run, step, embedder, inputs)
-        names = [f"embeddings_{kind}" for kind in schema.EMBEDDINGS if kind in texts]
-        tables = by_input(written, *names, "failures")
-        counts = {"embeddings": sum(p.rows for name in names for g in tables[name] for p in g)}
-        return Result(tables, counts, not passing(run.store, tables))
+        done = iter(written)
+        result = joined(of.with_new(run.store, list(islice(done, len(of.new)))) for of in known.values())
+        counts = {"embeddings": sum(rows_of(result.tables[f"embeddings_{kind}"]) for kind in known)}
+        made_from = result.made_from | {"vectors": [told]}
+        return Result(result.tables, counts, not passing(run.store, result.tables), made_from)
 
-    depends_on = [texts, [i for of in ids.values() for i in of], options, embedder]
-    return run.step(step, depends_on, compute, _work(embedder).name)
+    return run.step(step, [texts, *how], compute, work.name)
+
+
+@dataclass(frozen=True)
+class ToEmbed:
+    """Texts; before, vectors: those of the same group in the parent snapshot, and what came of them."""
+
+    now: Texts
+    before: Texts | None = None
+    vectors: Sequence[Part] = ()
+
+
+def _known(
+    run: Run, step: str, kind: str, texts: Sequence[Texts], how: Any, alike: bool
+) -> TakenOver[ToEmbed]:
+    """alike: the parent's vectors are of the same model."""
+    names = (f"embeddings_{kind}", f"failures_{kind}")
+    told = [[x.parts, x.documents, x.columns] for x in texts]
+    inputs = [ToEmbed(x) for x in texts]
+    then, before = _before(run, kind), run.before(step)
+    vectors = before.tables.get(names[0], []) if before and alike else []
+    if len(then) == len(vectors) == len(texts) and not run.lost([p for g in [*then, *vectors] for p in g]):
+        inputs = [
+            ToEmbed(x, replace(x, parts=old), of) for x, old, of in zip(texts, then, vectors, strict=True)
+        ]
+    return run.taken_over(step, inputs, how, names, told=told, journal="embed")
+
+
+def _before(run: Run, kind: str) -> list[list[Part]]:
+    """The parts of entities or relationships in the parent snapshot, which are in ranges of ids: the rows of
+    a range are compared with what they were. [] for other kinds."""
+    described = run.before("describe") if kind in ("entity", "relationship") else None
+    groups = described.tables.get(SEARCHED[kind].table, []) if described else []
+    return [group for group in groups if group]
 
 
 def _work(embedder: Embedder) -> Work[bytes]:
@@ -130,27 +209,26 @@ def _collect(
     work: Work[bytes],
     index: Callable[[], JournalIndex],
     store: Store,
-    x: Texts,
+    x: ToEmbed,
 ) -> Iterator[Tables]:
     done: list[tuple[str, bytes]] = []
-    for batch in replayed(work, index(), store, load_texts(store, x)):
+    for batch in replayed(work, index(), store, _load(store, x)):
         yield {"failures": failure_rows("embed", work, batch)}
         done += [(row["id"], o.result) for row, o in batch if o.status == "complete" and o.result]
-        if len(done) >= PART_ROWS:
-            yield _vectors(x.kind, done)
-            done = []
-    if done:
-        yield _vectors(x.kind, done)
+        while x.before is None and len(done) >= PART_ROWS:
+            yield _vectors(x.now.kind, done[:PART_ROWS])
+            done = done[PART_ROWS:]
+    yield from _all_vectors(store, x, done)
 
 
-def _embed_here(embedder: Embedder, store: Store, x: Texts) -> Iterator[Tables]:
+def _embed_here(embedder: Embedder, store: Store, x: ToEmbed) -> Iterator[Tables]:
     from graphrag_ray.offline import embed_many  # not read where a model embeds
 
     def embedded(rows: pa.Table) -> list[bytes]:
         return embed_many([embedder.cut(text) for text in rows["text"].to_pylist()])
 
     done: list[tuple[str, bytes]] = []
-    for table in load_texts(store, x):
+    for table in _load(store, x):
         for at in range(0, table.num_rows, ROWS_AT_ONCE):
             rows = table.slice(at, ROWS_AT_ONCE)
             failed: list[tuple[Row, Outcome[bytes]]] = []
@@ -161,11 +239,10 @@ def _embed_here(embedder: Embedder, store: Store, x: Texts) -> Iterator[Tables]:
                     done.append((row["id"], vector))
             if failed:
                 yield {"failures": failure_rows("embed", _work(embedder), failed)}
-            if len(done) >= PART_ROWS:
-                yield _vectors(x.kind, done)
-                done = []
-    if done:
-        yield _vectors(x.kind, done)
+            while x.before is None and len(done) >= PART_ROWS:
+                yield _vectors(x.now.kind, done[:PART_ROWS])
+                done = done[PART_ROWS:]
+    yield from _all_vectors(store, x, done)
 
 
 def _vectors(kind: str, done: list[tuple[str, bytes]]) -> Tables:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
-from graphrag_ray.base.declarations import HIERARCHIES
+from graphrag_ray.base.declarations import HIERARCHIES, REPORTS
 from graphrag_ray.base.ids import report_id
 from graphrag_ray.corpus.document_titles import header
 from graphrag_ray.corpus.metadata import columns_of, metadata_lines
@@ -32,14 +32,12 @@ class Texts:
     documents    of chunks: parts that hold their documents, whose titles and dates are said above them;
                  none: nothing is said
     columns      of the documents' metadata, which are said, too
-    report_ids   of reports, by number of their communities in the hierarchy
     """
 
     kind: str
     parts: Sequence[Part]
     documents: Sequence[Part] = ()
     columns: tuple[str, ...] = ()
-    report_ids: pa.Array | None = None
 
 
 def written_texts(results: Results, columns: tuple[str, ...] | None) -> dict[str, list[Texts]]:
@@ -66,11 +64,6 @@ def chunk_texts(corpus: Result, columns: tuple[str, ...] | None) -> list[Texts]:
     return [Texts("text_unit", group, documents=of, columns=columns) for group, of in both]
 
 
-def communities_of(results: Results) -> dict[str, list[str]]:
-    """By kind of their reports, the ids of all communities, by number in the hierarchy."""
-    return {HIERARCHIES[name].reports: hierarchy.ids for name, hierarchy in results.hierarchies.items()}
-
-
 def by_part(groups: Sequence[Texts]) -> list[Texts]:
     """The parts one by one; of chunks, each with no more documents than it takes."""
     found = []
@@ -83,19 +76,14 @@ def by_part(groups: Sequence[Texts]) -> list[Texts]:
     return found
 
 
-def ids_of_reports(ids: list[str]) -> pa.Array:
-    """By number of their communities in the hierarchy. ids: of the communities."""
-    return pa.array([report_id(id_) for id_ in ids], pa.string())
-
-
 def load_texts(store: Store, x: Texts) -> Iterator[pa.Table]:
     """Kind, id and text of the records that some parts of a kind hold."""
     kind = x.kind
     headers = _headers(store, x)
     for part in x.parts:
         table = read_part(store, part)
-        if x.report_ids is not None:
-            id_ = x.report_ids.take(table["number"].combine_chunks())
+        if kind in REPORTS:
+            id_ = pa.array([report_id(of) for of in table["community"].to_pylist()], pa.string())
             text = pa.array([shown_content(t) for t in table["full_content"].to_pylist()], pa.string())
         else:
             id_ = table["id"]

@@ -19,7 +19,7 @@ from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.id_columns import Keys, edge_ends, keys
 from graphrag_ray.indexing.stages.row_indexes import index_rows
 from graphrag_ray.indexing.stages.short_ids import Numbers, number, prefixes_of
-from graphrag_ray.indexing.step_result import Result
+from graphrag_ray.indexing.step_result import Result, is_failures
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
 from graphrag_ray.store.parts import Part, read_table
@@ -52,7 +52,7 @@ def finish(run: Run, results: Results, period: str, failures: pa.Table) -> Finis
         for hierarchy in results.hierarchies.values():
             done.tables |= hierarchy.tables(run, share, period)
         for made in (*results.more.values(), results.embedded, results.searchable):
-            done.tables |= {name: made.parts(name) for name in made.tables if name != "failures"}
+            done.tables |= {name: made.parts(name) for name in made.tables if not is_failures(name)}
         _write_one(run, done, "failures", failures)
         done.tables |= index_rows(run, done.tables)
         return Result()

@@ -22,8 +22,14 @@ from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.about_stage import tell_about
 from graphrag_ray.indexing.stages.blocks import element_slice
-from graphrag_ray.indexing.stages.communities_stage import LEIDEN, Layout, find_communities, load_layout
-from graphrag_ray.indexing.stages.reports_stage import community_ids, write_reports
+from graphrag_ray.indexing.stages.communities_stage import (
+    LEIDEN,
+    Layout,
+    community_ids,
+    find_communities,
+    load_layout,
+)
+from graphrag_ray.indexing.stages.reports_stage import write_reports
 from graphrag_ray.indexing.stages.short_ids import Numbers, Rendered, number, prefixes_of, renumbered
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store.files import Store
@@ -106,7 +112,7 @@ def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> Grap
     assert graph is not None, "declared to be over entities"
     found = find_communities(run, graph.merged, graph.described)
     layout = load_layout(run, graph.merged, graph.described, found)
-    ids = community_ids(layout)
+    ids = community_ids(layout.hierarchy, layout.node_keys)
     about = tell_about(run, corpus, layout)
     reports = write_reports(run, corpus, found, layout, ids)
     counts = {name: found.counts[name] for name in ("levels", "modularity", "components")}
@@ -194,12 +200,13 @@ def _report_table(
 ) -> Iterator[Tables]:
     kind, h, ids, known = placed()
     sizes = h.sizes()
+    number = dict(zip(ids.to_pylist(), range(len(ids)), strict=True))
     shown = Rendered(numbers())
     rows = []
     written = read_table(store, parts).to_pylist()
     shown.prepare(reference for row in written for reference in row["references"])
     for row in written:
-        c = row.pop("number")
+        c = number[row.pop("community")]
         findings = [{k: shown.render(v) for k, v in f.items()} for f in row["findings"]]
         summary, explanation = shown.render(row["summary"]), shown.render(row["rating_explanation"])
         content = {

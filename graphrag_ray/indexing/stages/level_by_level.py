@@ -9,15 +9,17 @@ from dataclasses import dataclass, field
 from tempfile import TemporaryFile
 
 import numpy as np
+import pyarrow as pa
 
 from graphrag_ray.base.declarations import HierarchyKind
+from graphrag_ray.base.ids import report_id
 from graphrag_ray.engine.work import Outcome, Row
 from graphrag_ray.graph.integer_arrays import Ints
 from graphrag_ray.graph.nearest_neighbours import Vectors
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.indexing.stages.embed_stage import embed_now
-from graphrag_ray.indexing.stages.embedded_texts import Texts, ids_of_reports
+from graphrag_ray.indexing.stages.embedded_texts import Texts
 from graphrag_ray.indexing.stages.reports_stage import PART_ROWS, ReportSource, WrittenReport, report_tables
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.search.vectors import unit
@@ -97,11 +99,11 @@ class ReportsSoFar:
             if (report := self.written.get(first + cluster)) is not None:
                 own[cluster] = report
         # In parts, as later stages find them: all workers embed.
-        tables = report_tables(own, np.zeros(len(ids), np.int64))
+        tables = report_tables(own, np.zeros(len(ids), np.int64), ids)
         parts = write_parts(run.store, "level_reports", tables, max_rows=PART_ROWS)
-        report_ids = ids_of_reports(ids)
-        texts = [Texts(self.kind.reports, [part], report_ids=report_ids) for part in parts]
-        order = np.argsort(keys := prefixes_of(report_ids))
+        texts = [Texts(self.kind.reports, [part]) for part in parts]
+        keys = prefixes_of(pa.array([report_id(id_) for id_ in ids], pa.string()))
+        order = np.argsort(keys)
         vectors = np.zeros((len(ids), below.shape[1]), np.float32)
         embedded, final = embed_now(run, step, texts)
         self.final &= final

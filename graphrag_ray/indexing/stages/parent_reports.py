@@ -3,7 +3,7 @@ resembles, and what each was written from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from graphrag_ray.base.records import Reference
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.spool import Spool
-from graphrag_ray.indexing.stages.communities_stage import Layout, restored
+from graphrag_ray.indexing.stages.communities_stage import Layout, community_ids, restored
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.reports.kept_reports import Earlier, Hashes, Lost, Shown, Sketch
@@ -29,7 +29,7 @@ _ID = pa.schema([("id", pa.string())])
 ELEMENTS = ("entities", "relationships", "covariates")
 SKETCHES = pa.schema(
     [
-        ("number", pa.int64()),  # of the community in the hierarchy
+        ("community", pa.string()),  # its id
         ("spec", pa.string()),  # a hash of how it was asked for
         ("whole", pa.string()),
         (
@@ -81,10 +81,13 @@ def earlier_reports(run: Run, corpus: Result, layout: Layout, spec: str) -> Earl
     needed += [p for name in ("documents", "text_units", *ELEMENTS) for p in parent.parts(name)]
     if "sketches" not in written.tables or run.lost(needed):
         return None
-    reports = _read(run.store, written, spec)
     before = restored(run, found)
     keys = prefixes_of(read_table(run.store, entities, ["id"], schema.ENTITIES)["id"])
-    if not reports.numbers() or len(before.order) != len(keys):
+    if len(before.order) != len(keys):
+        return None
+    number = {id_: c for c, id_ in enumerate(community_ids(before, keys))}
+    reports = _read(run.store, written, spec, number)
+    if not reports.numbers():
         return None
     resembled = alike(before, keys, layout.hierarchy, layout.node_keys)
     return EarlierReports(reports, resembled, _lost(run, corpus, layout))
@@ -108,13 +111,13 @@ def alike(before: Hierarchy, keys_before: Hashes, now: Hierarchy, keys_now: Hash
     return best
 
 
-def sketch_row(number: int, spec: str, sketch: Sketch) -> dict[str, Any]:
+def sketch_row(community: str, spec: str, sketch: Sketch) -> dict[str, Any]:
     """A row of SKETCHES."""
     records = [
         {"section": r.section, "id": r.id, "text": r.text, "size": r.size, "evidence": r.evidence}
         for r in sketch.records
     ]
-    return {"number": number, "spec": spec, "whole": sketch.whole, "records": records}
+    return {"community": community, "spec": spec, "whole": sketch.whole, "records": records}
 
 
 def _members(of: Hierarchy, level: int) -> Ints:
@@ -127,12 +130,14 @@ def _members(of: Hierarchy, level: int) -> Ints:
     return out
 
 
-def _read(store: Store, written: Result, spec: str) -> Spool[Earlier]:
+def _read(store: Store, written: Result, spec: str, number: Mapping[str, int]) -> Spool[Earlier]:
     reports: Spool[Earlier] = Spool()
     rows, sketches = (_rows(store, written.parts(name)) for name in ("reports", "sketches"))
     for row, own in zip(rows, sketches, strict=True):
-        if own["spec"] == spec:
-            reports[row["number"]] = _earlier(row, own)
+        # Earlier versions wrote the community's number.
+        at = row["number"] if "number" in row else number.get(row["community"])
+        if own["spec"] == spec and at is not None:
+            reports[at] = _earlier(row, own)
     return reports
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from graphrag_ray.base.ids import community_id, report_id
+from graphrag_ray.base.ids import report_id
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.schema import REFERENCE
 from graphrag_ray.corpus.tokens import count, vocabulary_for
@@ -23,7 +23,7 @@ from graphrag_ray.graph.hierarchy import Ints
 from graphrag_ray.indexing.run import Run, failure_rows
 from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.indexing.stages.blocks import elements_at
-from graphrag_ray.indexing.stages.communities_stage import LEIDEN, Layout
+from graphrag_ray.indexing.stages.communities_stage import Layout
 from graphrag_ray.indexing.stages.parent_reports import SKETCHES, EarlierReports, earlier_reports, sketch_row
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, spec_key
 from graphrag_ray.reports import report_context
@@ -59,7 +59,7 @@ ELEMENTS: dict[int, tuple[str, list[str] | None]] = {
 
 WRITTEN = pa.schema(
     [
-        ("number", pa.int64()),  # of the community in the hierarchy
+        ("community", pa.string()),  # its id
         ("title", pa.string()),
         ("summary", pa.string()),
         ("full_content", pa.string()),  # references by string id
@@ -148,15 +148,6 @@ def _vocabulary(run: Run, dialogue: str) -> str:
     return vocabulary_for(model.model, model.tokenizer).name
 
 
-def community_ids(layout: Layout) -> list[str]:
-    """The id of each community: a hash of its level and members."""
-    h = layout.hierarchy
-    members = layout.node_keys[h.order]
-    return [
-        community_id(LEIDEN, int(h.level[c]), members[h.start[c] : h.end[c]]) for c in range(h.n_communities)
-    ]
-
-
 def write_reports(run: Run, corpus: Result, found: Result, layout: Layout, ids: list[str]) -> Result:
     """Tables reports (WRITTEN, by level and community number; one group a part), sketches
     (`parent_reports.py`) and failures.
@@ -179,16 +170,15 @@ def write_reports(run: Run, corpus: Result, found: Result, layout: Layout, ids: 
             )
 
         source = settled(run, work, plan)
-        parts = write_parts(
-            run.store, "reports", report_tables(source.written, layout.hierarchy.level), max_rows=PART_ROWS
-        )
+        rows = report_tables(source.written, layout.hierarchy.level, ids)
+        parts = write_parts(run.store, "reports", rows, max_rows=PART_ROWS)
         # In the order of communities, not in that in which they failed.
         failed = failures_of(run, work, sorted(source.failed, key=lambda f: f[0]["community"]))
         final = not any(outcome.status == "retry" for _, outcome in source.failed)
         counts = {"reports": len(source.written), "failed_reports": len(source.failed)}
         tables = {"reports": [[part] for part in parts], "failures": [failed]}
         if options.keep_below:
-            sketches = _sketches(source.sketches, layout.hierarchy.level, asked_as)
+            sketches = _sketches(source.sketches, layout.hierarchy.level, ids, asked_as)
             tables["sketches"] = [
                 [p] for p in write_parts(run.store, "sketches", sketches, max_rows=PART_ROWS)
             ]
@@ -383,10 +373,10 @@ def _label(row: Row) -> tuple[str, str]:
     return row["called"], ""
 
 
-def _row(community: int, written: WrittenReport) -> dict[str, Any]:
+def _row(community: str, written: WrittenReport) -> dict[str, Any]:
     r = written.report
     return {
-        "number": community,
+        "community": community,
         "title": r.title,
         "summary": r.summary,
         "full_content": full_content(r),
@@ -401,16 +391,16 @@ def _row(community: int, written: WrittenReport) -> dict[str, Any]:
     }
 
 
-def report_tables(written: Spool[WrittenReport], level: Ints) -> Iterator[pa.Table]:
-    """Rows of WRITTEN level by level, by community in each."""
+def report_tables(written: Spool[WrittenReport], level: Ints, ids: Sequence[str]) -> Iterator[pa.Table]:
+    """Rows of WRITTEN level by level, by community in each. ids: of the communities, by number."""
     for some in _in_parts(written, level):
-        yield pa.Table.from_pylist([_row(c, written[c]) for c in some], schema=WRITTEN)
+        yield pa.Table.from_pylist([_row(ids[c], written[c]) for c in some], schema=WRITTEN)
 
 
-def _sketches(sketches: Spool[Sketch], level: Ints, asked_as: str) -> Iterator[pa.Table]:
+def _sketches(sketches: Spool[Sketch], level: Ints, ids: Sequence[str], asked_as: str) -> Iterator[pa.Table]:
     """Rows of SKETCHES, part by part in the order of the reports."""
     for some in _in_parts(sketches, level):
-        rows = [sketch_row(c, asked_as, sketches[c]) for c in some]
+        rows = [sketch_row(ids[c], asked_as, sketches[c]) for c in some]
         yield pa.Table.from_pylist(rows, schema=SKETCHES)
 
 

@@ -9,8 +9,8 @@ What is said of its document (`corpus/document_titles.py`) are words of a chunk,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from typing import Any, Literal, TypeAlias
@@ -27,8 +27,6 @@ from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.embedded_texts import (
     Texts,
     by_part,
-    communities_of,
-    ids_of_reports,
     load_texts,
     written_texts,
 )
@@ -60,12 +58,11 @@ _MADE = pa.schema(
 @dataclass(frozen=True)
 class _Shard:
     """made_from: a hash of all that it depends on. texts: each of one part, of a shard by vector too.
-    report_ids: see `Texts`; language: of its words."""
+    language: of its words."""
 
     kind: str
     by: By
     texts: Sequence[Texts]
-    report_ids: Callable[[], pa.Array] | None
     signs: bool
     made_from: str
     language: str
@@ -82,19 +79,17 @@ class _Shard:
 def index_for_search(run: Run, results: Results) -> Result:
     """Tables search_<kind>_keyword and, where there are embeddings, search_<kind>_vector; failures."""
     columns = run.settings.chunking.prepended_metadata
-    texts, ids = written_texts(results, columns), communities_of(results)
+    texts = written_texts(results, columns)
     embedded = results.embedded
 
     def compute() -> Result:
         language = _language(run, results.corpus)
-        report_ids = {kind: run.executor.share(ids_of_reports(of)) for kind, of in ids.items()}
-        named = {kind: stable_id("report ids", *of) for kind, of in ids.items()}
         said = {"text_unit": columns}
         own = [kind for kind in schema.EMBEDDINGS if kind in texts]
         shards: list[_Shard] = []
         for kind in own:
-            depends_on = [named.get(kind, ""), language, *said.get(kind, ())]
-            shards += _shards(kind, "keyword", texts[kind], depends_on, report_ids.get(kind), language)
+            depends_on = [language, *said.get(kind, ())]
+            shards += _shards(kind, "keyword", texts[kind], depends_on, language)
             vectors_of = [Texts(kind, group) for group in embedded.tables.get(f"embeddings_{kind}", [])]
             shards += _shards(kind, "vector", vectors_of)
         ways: list[By] = ["keyword", "vector"] if embedded.tables else ["keyword"]
@@ -119,7 +114,7 @@ def index_for_search(run: Run, results: Results) -> Result:
             tables["failures"] = [failures_of(run.store, failed)]
         return Result(tables, {"shards": len(shards)}, final=not failed)
 
-    made_from = [texts, [i for of in ids.values() for i in of], embedded, run.settings.search]
+    made_from = [texts, embedded, run.settings.search]
     made_from += level_fingerprint(results)
     return run.step("search", made_from, compute)
 
@@ -141,7 +136,6 @@ def _shards(
     by: By,
     groups: Sequence[Texts],
     depends_on: Sequence[str] = (),
-    report_ids: Callable[[], pa.Array] | None = None,
     language: str = "",
 ) -> list[_Shard]:
     """A part that is larger than a shard is one by itself; no rows, no shard."""
@@ -157,7 +151,7 @@ def _shards(
         made_from = stable_id(
             "search", str(STAGES["search"].version), _stemmer(), kind, by, str(signs), *depends_on, *paths
         )
-        found.append(_Shard(kind, by, own, report_ids, signs, made_from, language))
+        found.append(_Shard(kind, by, own, signs, made_from, language))
     return found
 
 
@@ -188,9 +182,7 @@ def _make(store: Store, x: tuple[int, _Shard]) -> Iterator[pa.Table]:
         matrix = table["vector"].combine_chunks().flatten().to_numpy().reshape(table.num_rows, -1)
         data = vectors.build(table["id"].to_pylist(), matrix, shard.signs)
     else:
-        report_ids = shard.report_ids() if shard.report_ids else None
-        tables = (t for x in shard.texts for t in load_texts(store, replace(x, report_ids=report_ids)))
-        table = pa.concat_tables(tables)
+        table = pa.concat_tables(t for x in shard.texts for t in load_texts(store, x))
         texts = [text or "" for text in table["text"].to_pylist()]
         data = keyword.build(
             table["id"].to_pylist(),

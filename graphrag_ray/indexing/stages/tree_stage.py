@@ -288,7 +288,11 @@ class _Chunks:
         tree = SummaryTree([level.clusters for level in so_far.levels], so_far.main)
         places = zip(tree.first.tolist(), tree.levels, strict=True)
         reports = so_far.by_community(first + np.arange(len(clusters)) for first, clusters in places)
-        parts = write_parts(run.store, "reports", report_tables(reports, tree.level), max_rows=PART_ROWS)
+        of_all = [""] * len(tree.level)
+        for first, of_level in zip(tree.first.tolist(), so_far.ids, strict=True):
+            of_all[first : first + len(of_level)] = of_level
+        rows = report_tables(reports, tree.level, of_all)
+        parts = write_parts(run.store, "reports", rows, max_rows=PART_ROWS)
         tables["reports"] = [[part] for part in parts]
         tables["failures"] = [failures_of(run, asking.work, so_far.failed)]
         counts: dict[str, Any] = {"summaries": len(reports), "failed_summaries": len(so_far.failed)}
