@@ -69,10 +69,10 @@ _STAGES = (
         writes=("claims of chunks", "text_units"),
         module="extract_stage",
     ),
-    Stage("merge", 1, reads=("read", "extract", "claims")),
+    Stage("merge", 2, reads=("read", "extract", "claims")),
     Stage(
         "describe",
-        1,
+        2,
         reads=("extract",),
         dialogue="describe",
         prompts=("describe",),
@@ -100,7 +100,7 @@ _STAGES = (
     Stage("communities", 1, reads=("extract", "describe")),
     Stage(
         "reports",
-        1,
+        2,
         reads=("claims", "describe", "communities"),
         dialogue="report",
         prompts=("report",),
@@ -109,7 +109,7 @@ _STAGES = (
     Stage("entity_clusters", 1, reads=("extract", "describe", "embed_entities"), module="attributed_stage"),
     Stage(
         "attributed",
-        1,
+        2,
         reads=("claims", "describe", "entity_clusters"),
         dialogue="report",
         prompts=("report",),
@@ -118,7 +118,7 @@ _STAGES = (
     ),
     Stage(
         "tree",
-        1,
+        2,
         reads=("read", "embed_chunks"),
         dialogue="summary",
         prompts=("summary",),
