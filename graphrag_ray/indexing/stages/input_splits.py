@@ -21,9 +21,10 @@ from graphrag_ray.corpus.table_rows import HEAD_BYTES
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.list_input import InputFile
-from graphrag_ray.indexing.step_result import fingerprint_of
+from graphrag_ray.indexing.step_result import Result, fingerprint_of
 from graphrag_ray.settings import index_settings
 from graphrag_ray.store.files import Store
+from graphrag_ray.store.parts import read_table, write_parts
 from graphrag_ray.store.remote_files import open_elsewhere
 
 SCAN_BYTES = 16 << 20
@@ -36,7 +37,7 @@ _SEGMENT = [
     ("rank", pa.string()),
 ]
 _FOUND = pa.schema([("file", pa.int64()), *_SEGMENT])
-SEGMENTS = pa.schema([("seen", pa.string()), *_SEGMENT])
+SEGMENTS = pa.schema([("path", pa.string()), *_SEGMENT])
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,14 @@ Segments: TypeAlias = Mapping[str, Sequence[Segment]]
 
 
 def pieces_of(
-    run: Run, files: Sequence[InputFile], options: Mapping[str, Any], limit: int, known: Segments
-) -> tuple[list[Piece], Segments]:
-    """In the order of the files and their rows; and the segments of large files.
+    run: Run, files: Sequence[InputFile], options: Mapping[str, Any], limit: int
+) -> tuple[list[Piece], Result]:
+    """In the order of the files and their rows; and table segments of large files, by which the next run need
+    not look at them.
 
-    options: of INPUT's storage; limit: bytes of a piece; known: of files that need not be looked at
+    options: of INPUT's storage; limit: bytes of a piece
     """
+    known = _known(run)
     large = {
         n: _seen(run, file, limit)
         for n, file in enumerate(files)
@@ -88,7 +91,10 @@ def pieces_of(
         found.clear()  # which reading is to blame is found out where that can be told
     of = {n: known[seen] if seen in known else found.get(n, []) for n, seen in large.items()}
     pieces = [piece for n, file in enumerate(files) for piece in _pieces(file, of.get(n, []), limit)]
-    return pieces, {seen: of[n] for n, seen in large.items() if seen and of[n]}
+    noted = {n: seen for n, seen in large.items() if seen and of[n]}
+    rows = [{"path": files[n].path, **asdict(s)} for n in noted for s in of[n]]
+    parts = write_parts(run.store, "segments", [pa.Table.from_pylist(rows, schema=SEGMENTS)])
+    return pieces, Result({"segments": [parts]}, made_from={"segments": list(noted.values())})
 
 
 def _seen(run: Run, file: InputFile, limit: int) -> str:
@@ -97,17 +103,16 @@ def _seen(run: Run, file: InputFile, limit: int) -> str:
     return stable_id("segments", file.path, file.seen_as, fingerprint_of(how)) if file.seen_as else ""
 
 
-def segments_table(segments: Segments) -> pa.Table:
-    """What the next run reads as known (`segments_in`)."""
-    rows = [{"seen": seen, **asdict(s)} for seen, of in segments.items() for s in of]
-    return pa.Table.from_pylist(rows, schema=SEGMENTS)
-
-
-def segments_in(table: pa.Table) -> Segments:
+def _known(run: Run) -> Segments:
+    """Those of the parent snapshot."""
+    before = run.before("read") or Result()
+    parts = before.parts("segments")
+    if run.lost(parts):
+        return {}
     found: dict[str, list[Segment]] = {}
-    for row in table.to_pylist():
-        found.setdefault(row.pop("seen"), []).append(Segment(**row))
-    return found
+    for row in read_table(run.store, parts, None, SEGMENTS).to_pylist():
+        found.setdefault(row.pop("path"), []).append(Segment(**row))
+    return dict(zip(before.made_from.get("segments", ()), found.values(), strict=False))
 
 
 def _has_parts(file: InputFile, options: Mapping[str, Any]) -> bool:

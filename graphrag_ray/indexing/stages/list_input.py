@@ -36,10 +36,9 @@ INDEXES_TOLD = 3
 
 RECENT_S = 2.0
 """The coarsest clock of a file system, FAT's."""
-_TIMES = ("mtime", "created", "LastModified", "last_modified", "updated")
-"""Of a local file, `created` is the time of the last change of its node, which nobody can set."""
+_TIMES = ("mtime", "LastModified", "last_modified", "updated")
 _VERSIONS = {"ETag", "etag", "md5Hash", "generation", "VersionId", "content_md5", "Content-MD5"}
-_SEEN_AS = {*_TIMES, *_VERSIONS, "ino"}
+_SEEN_AS = {*_TIMES, *_VERSIONS}
 """What fsspec's file systems say of a file, of that which changes with it."""
 
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://")
@@ -132,11 +131,11 @@ def _followed(path: str, info: Mapping[str, Any]) -> Mapping[str, Any]:
         of = os.stat(path)
     except OSError:
         return {}
-    return {"size": of.st_size, "mtime": of.st_mtime, "created": of.st_ctime, "ino": of.st_ino}
+    return {"size": of.st_size, "mtime": of.st_mtime}
 
 
 def _seen_as(info: Mapping[str, Any], now: float) -> str:
-    """A hash of what a storage says of a file: its size with the times of its changes, its ETag, its version.
+    """A hash of what a storage says of a file: its size with the time of its change, its ETag, its version.
     "" where it says too little, and for a file that was changed a moment ago: it may be changed once more in
     the same tick of its clock.
 

@@ -34,19 +34,11 @@ from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import document_parts
 from graphrag_ray.indexing.stages.document_parts import read_failures, refuse_nothing, regrouped, tell_read
-from graphrag_ray.indexing.stages.input_splits import (
-    SEGMENTS,
-    Piece,
-    pieces_of,
-    read_stretch,
-    segments_in,
-    segments_table,
-    wants_ranges,
-)
+from graphrag_ray.indexing.stages.input_splits import Piece, pieces_of, read_stretch, wants_ranges
 from graphrag_ray.indexing.stages.kept_documents import inputs_of, keep_and_count
 from graphrag_ray.indexing.stages.list_input import InputFile, look_at, skipped_indexes
 from graphrag_ray.indexing.stages.read_rows import read_rows
-from graphrag_ray.indexing.step_result import Result, by_input, rows_of
+from graphrag_ray.indexing.step_result import Result, joined, rows_of
 from graphrag_ray.settings.index_settings import Settings
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
@@ -95,10 +87,7 @@ def _read_files(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Res
     if listing.own:
         run.observer.note(f"The index lies in INPUT ({listing.own}): its own files are not read.")
     limit = document_parts.split_bytes(sum(f.size for f in files))
-    before = run.before("read")
-    held = [part for part in (before.parts("segments") if before else ()) if not run.lost([part])]
-    known = segments_in(read_table(run.store, held, None, SEGMENTS))
-    pieces, segments = pieces_of(run, files, options, limit, known)
+    pieces, segments = pieces_of(run, files, options, limit)
     splits = stable_batches([p.rank for p in pieces], [p.size for p in pieces], limit)
     inputs = [[pieces[i] for i in batch] for batch in splits]
     read = _splits_read(run, options, limit, inputs)
@@ -111,10 +100,7 @@ def _read_files(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Res
     counts = keep_and_count(run, tables, listing.base, add, allow_deletes)
     run.inputs = inputs_of(run, listing.base, add)
     counts |= {"files": len(files), "chunks": rows_of(tables["text_units"])}
-    written = run.executor.map("read", _just, [{"segments": segments_table(segments)}])
-    return Result(
-        regrouped(tables) | read.tables | by_input(written, "segments"), counts, made_from=read.made_from
-    )
+    return joined([read, segments, Result(regrouped(tables), counts)])
 
 
 def _splits_read(
@@ -146,10 +132,6 @@ def _seen(split: Sequence[Piece]) -> Any:
     if not all(piece.file.seen_as for piece in split):
         return None
     return [[p.file.path, p.file.seen_as, p.stretch and asdict(p.stretch), sorted(p.names)] for p in split]
-
-
-def _just(store: Store, tables: Mapping[str, pa.Table]) -> list[Mapping[str, pa.Table]]:
-    return [tables]
 
 
 def _read_split(
