@@ -7,10 +7,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from typing import Any
 
 from graphrag_ray.base import logs
-from graphrag_ray.base.declarations import ASKING_STAGES, HIERARCHIES, STAGES
+from graphrag_ray.base.declarations import ASKING_STAGES, HIERARCHIES, STAGES, versions
 from graphrag_ray.base.errors import FatalCallError, SettingsError, UsageError
 from graphrag_ray.corpus.parse import missing_column
 from graphrag_ray.engine.executor import Executor
@@ -85,8 +86,12 @@ def executing(
     agreed(store)
     observer.checked(settings)
     if private and on_ray is None:
-        size = given.size if isinstance(given, GivenRows) else sum(file.size for file in files)
-        in_process, why = _place(size, readable(store)[0], settings.run.in_process_mb)
+        before = readable(store)[0]
+        if isinstance(given, GivenRows) or before is None or not _made_alike(before, settings):
+            size = given.size if isinstance(given, GivenRows) else sum(file.size for file in files)
+            in_process, why = _place(size, before, settings.run.in_process_mb)
+        else:
+            in_process, why = _place_of_update(files, before, settings.run.in_process_mb)
         observer.note(why)
     models = Models.of(settings, *_usages(store))
     if private or in_process:
@@ -119,6 +124,30 @@ def _place(given: int | None, before: Manifest | None, limit_mb: float) -> tuple
     told = f"{'INPUT' if given >= held else 'the index'} has {max(given, held) / 1e6:,.1f} MB of text"
     limit = f"run.in_process_mb is {limit_mb:g}"
     if max(given, held) <= limit_mb * 1e6:
+        return True, f"In this process, without Ray: {told} ({limit}; --ray uses Ray)."
+    return False, f"On a Ray of its own: {told} ({limit}; --in-process does without)."
+
+
+def _made_alike(before: Manifest, settings: Settings) -> bool:
+    """Whether a run would make of unchanged files what is there."""
+    now = settings.kept()
+    rest = now.keys() - {"query", "prompts", "names", "corpus"}  # files are read later, and kept as they are
+    return before.run.get("versions") == versions() and all(before.settings.get(n) == now[n] for n in rest)
+
+
+def _place_of_update(files: Sequence[InputFile], before: Manifest, limit_mb: float) -> tuple[bool, str]:
+    """As `_place`, where what is unchanged is taken over: by the files that are newer than the snapshot, and
+    those that it did not know."""
+    began = datetime.fromisoformat(before.created_at).timestamp() - sum(
+        before.run.get("seconds", {}).values()
+    )
+    sizes = [f.size for f in files]
+    newer = sum(f.size for f in files if f.modified is None or f.modified > began)
+    unknown = max(0, len(files) - int(before.steps.get("read", {}).get("counts", {}).get("files", 0)))
+    size = newer + unknown * sum(sizes) // max(1, len(sizes))
+    told = f"{size / 1e6:,.1f} MB of text may have changed"
+    limit = f"run.in_process_mb is {limit_mb:g}"
+    if size <= limit_mb * 1e6:
         return True, f"In this process, without Ray: {told} ({limit}; --ray uses Ray)."
     return False, f"On a Ray of its own: {told} ({limit}; --in-process does without)."
 

@@ -49,12 +49,14 @@ _SIGNS = re.compile(r"sig|token|secret|password|credential|(api|access)[_-]?key"
 @dataclass(frozen=True)
 class InputFile:
     """url: where it is; path: its name relative to INPUT, the natural key of its documents; seen_as: a hash
-    of what its storage says of it, which changes with its content; "": nobody can tell."""
+    of what its storage says of it, which changes with its content; "": nobody can tell. modified: unix
+    seconds, None where its storage does not say."""
 
     url: str
     path: str
     size: int
     seen_as: str = ""
+    modified: float | None = None
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,9 @@ def look_at(input_url: str, index_url: str = "", options: Mapping[str, Any] | No
             continue
         if _extension(name) in EXTENSIONS:
             size = int(info.get("size") or 0)
-            seen = _seen_as(_followed(path, info), now)
-            files.append(InputFile(fs.unstrip_protocol(path), name, size, seen))
+            followed = _followed(path, info)
+            seen, at = _seen_as(followed, now), modified(followed)
+            files.append(InputFile(fs.unstrip_protocol(path), name, size, seen, at))
         else:
             others[_extension(_without_query(path))] += 1
     if not files:
