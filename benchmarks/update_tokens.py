@@ -1,7 +1,7 @@
 r"""What an update costs: 1% of the documents added, changed or deleted, against a full index.
 
-    python benchmarks/update.py CORPUS --set chunking.size=document
-    python benchmarks/update.py CORPUS --endpoint --seeds 1 2 3 --share 0.01
+    python benchmarks/update_tokens.py CORPUS --set chunking.size=document
+    python benchmarks/update_tokens.py CORPUS --endpoint --seeds 1 2 3 --share 0.01
 
 The corpus is a folder of text files. The model is the offline engine, or with --endpoint the simulated one of
 this folder, at a high speed and without limits: counts and tokens are what matters, not time. Everything runs
