@@ -1,10 +1,11 @@
-"""CPU, memory and writes of a command and of all that it starts, from /proc. Linux only.
+"""CPU, memory, reads and writes of a command and of all that it starts, from /proc. Linux only.
 
 This process adopts orphans (PR_SET_CHILD_SUBREAPER), so that whatever the command starts stays below it.
 Every PERIOD_S all of these processes are read; a process counts with what was last seen of it. What one uses
 after its last reading is lost: at most PERIOD_S of a core for each process that ended. The operating system's
 own sum over waited-for children is of no use here: a raylet does not wait for its workers, whose time is then
-added to nobody's.
+added to nobody's. Linux adds the bytes that a child has read and written to those of whoever waits for it;
+they are taken off there.
 """
 
 from __future__ import annotations
@@ -28,14 +29,21 @@ _KB = 1024
 
 @dataclass(slots=True)
 class Seen:
-    """One process: seconds of CPU, bytes of private memory (peak), bytes it had written to disk."""
+    """One process: seconds of CPU, bytes of private memory (peak), bytes read and sent to disk.
+
+    parent  process id
+    io      bytes read and sent to disk as Linux has them: with those of children that it waited for
+    """
 
     role: str
+    parent: int = 0
     cpu_s: float = 0.0
     private: int = 0
     peak_private: int = 0
     peak_shared: int = 0
+    read: int = 0
     written: int = 0
+    io: tuple[int, int] = (0, 0)
     alive: bool = True
 
 
@@ -50,6 +58,8 @@ class Totals:
     workers_peak    of all workers at one moment
     all_peak        of all processes at one moment
     store_peak      shared memory that the raylet holds: Ray's object store
+    read            bytes that the processes read from files and pipes, those in the page cache included, and
+                    Python's own modules; not what is mapped into memory, nor what comes from the network
     written         bytes that the processes sent to disk, deleted files included
     laps            by lap: seconds of wall and of CPU, peak private memory of the driver and of all workers.
                     Names are taken to differ
@@ -65,6 +75,7 @@ class Totals:
     workers_peak: int = 0
     all_peak: int = 0
     store_peak: int = 0
+    read: int = 0
     written: int = 0
     laps: dict[str, dict[str, float]] = field(default_factory=dict)
 
@@ -165,6 +176,7 @@ class _Sampler:
         totals.driver_peak = max((s.peak_private for s in seen if s.role == "driver"), default=0)
         totals.worker_peak = max((s.peak_private for s in seen if s.role == "worker"), default=0)
         totals.store_peak = max((s.peak_shared for s in seen if s.role == "raylet"), default=0)
+        totals.read = sum(s.read for s in seen)
         totals.written = sum(s.written for s in seen)
         return totals
 
@@ -175,14 +187,17 @@ class _Sampler:
 
     def _sample(self) -> None:
         stats = {pid: stat for pid in _pids() if (stat := _stat(pid))}
-        for process in self._seen.values():
+        ended: dict[int, list[tuple[int, int]]] = {}
+        for (pid, born), process in self._seen.items():
+            if process.alive and (pid not in stats or stats[pid][2] != born):
+                ended.setdefault(process.parent, []).append(process.io)
             process.alive = False
-        for pid, (_, cpu_s, born) in stats.items():
+        for pid, (parent, cpu_s, born) in stats.items():
             if not self._ours(pid, stats):
                 continue
             process = self._seen.setdefault((pid, born), Seen(""))
             process.alive = True
-            process.cpu_s = cpu_s
+            process.parent, process.cpu_s = parent, cpu_s
             # A worker's command line says what it is only after some time, and a fork's after its exec.
             if process.role in ("", "other"):
                 process.role = "driver" if pid == self._driver else _role(pid)
@@ -190,7 +205,14 @@ class _Sampler:
             process.private = memory.get("RssAnon", 0) * _KB
             process.peak_private = max(process.peak_private, process.private)
             process.peak_shared = max(process.peak_shared, memory.get("RssShmem", 0) * _KB)
-            process.written = max(process.written, _fields(pid, "io").get("write_bytes", 0))
+            if io := _fields(pid, "io"):
+                now = io["rchar"], io["write_bytes"]
+                read, written = _own_io(process.io, now, ended.get(pid, ()))
+                process.read, process.written, process.io = (
+                    process.read + read,
+                    process.written + written,
+                    now,
+                )
         self._note_peaks()
 
     def _note_peaks(self) -> None:
@@ -211,6 +233,18 @@ class _Sampler:
                 break
             at = stats[at][0]
         return at == me and pid != me
+
+
+def _own_io(
+    before: tuple[int, int], now: tuple[int, int], ended: Sequence[tuple[int, int]]
+) -> tuple[int, int]:
+    """What a process has read and written itself between two readings. ended: the last readings of children
+    that have ended in between; one that it waited for is in its own numbers."""
+    read, written = now[0] - before[0], now[1] - before[1]
+    for of_child in ended:
+        if of_child[0] <= read and of_child[1] <= written:
+            read, written = read - of_child[0], written - of_child[1]
+    return read, written
 
 
 def _pids() -> list[int]:

@@ -1,6 +1,7 @@
 """What the benchmarks of growth and communities measure with."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,18 @@ else:
     time.sleep(2.5)
 """
 
+READS = """
+import subprocess, sys, time
+if len(sys.argv) > 1:
+    kept = open(sys.argv[1], "rb").read()
+    time.sleep(0.6)
+else:
+    with open("large", "wb") as file:
+        file.write(bytes(40_000_000))
+    subprocess.run([sys.executable, __file__, "large"], check=True)
+    time.sleep(0.6)
+"""
+
 MEASURES = """
 import json, sys
 from dataclasses import asdict
@@ -51,6 +64,19 @@ def test_the_time_of_a_child_that_nobody_waits_for_is_counted(tmp_path):
     assert found["cpu_s"]["other"] >= 0.4
     assert found["driver_peak"] > 60_000_000
     assert set(found["laps"]) == {"read", "end"}
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="reads /proc")
+def test_what_a_child_reads_is_counted_once_though_its_parent_waits_for_it(tmp_path):
+    (tmp_path / "reads.py").write_text(READS)
+    command = [sys.executable, "-c", MEASURES, str(tmp_path / "reads.py")]
+    env = os.environ | {"PYTHONPATH": str(FOLDER)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True, timeout=60
+    )
+    found = json.loads(done.stdout)
+    assert found["exit_code"] == 0
+    assert 40_000_000 <= found["read"] < 70_000_000
 
 
 @pytest.mark.parametrize(
