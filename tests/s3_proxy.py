@@ -35,6 +35,7 @@ class S3Proxy:
     script   (method, fault): the next request of that method meets that fault, once, in this order
     choose   otherwise: called with each request, returns a fault or ""
     arrived  called with each request before its body is taken
+    sent     bytes of the bodies of requests, by kind;  answered: of those of answers
     """
 
     def __init__(self, target: str) -> None:
@@ -43,6 +44,7 @@ class S3Proxy:
         self.choose: Callable[[Seen], str] = lambda seen: ""
         self.arrived: Callable[[Seen], None] = lambda seen: None
         self.seen: list[Seen] = []
+        self.sent, self.answered = Counter[str](), Counter[str]()
         self.under_way = 0
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -87,14 +89,20 @@ class S3Proxy:
             with self._lock:
                 self.under_way -= 1
 
-    def take(self, method: str, url: str) -> str:
+    def take(self, method: str, url: str, n_bytes: int) -> str:
+        """Note a request with a body of so many bytes; the fault that it meets."""
         with self._lock:
+            self.sent[_kind(method, url)] += n_bytes
             if self.script and self.script[0][0] == method:
                 fault = self.script.pop(0)[1]
             else:
                 fault = self.choose(Seen(method, _kind(method, url), url, ""))
             self.seen.append(Seen(method, _kind(method, url), url, fault))
         return fault
+
+    def note_answer(self, method: str, url: str, n_bytes: int) -> None:
+        with self._lock:
+            self.answered[_kind(method, url)] += n_bytes
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         proxy = self
@@ -120,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
             # The client is gone: the server sees as much, and that nobody is there any more.
             with closing(self._request(proxy, body)):
                 return self._hang_up()
-        fault = proxy.take(self.command, self.path)
+        fault = proxy.take(self.command, self.path, length)
         if fault in STATUS:
             return self._answer(int(fault), [], b"<Error><Code>%s</Code></Error>" % STATUS[fault].encode())
         if fault == "hang up":
@@ -132,6 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "lose the answer":
             return self._hang_up()
         cut = len(data) // 2 if fault == "cut the answer short" else len(data)
+        proxy.note_answer(self.command, self.path, cut)
         return self._answer(answer.status, answer.getheaders(), data, cut)
 
     def _body(self, length: int) -> bytes:

@@ -67,6 +67,7 @@ def test_a_listing_of_several_pages_is_whole(store, proxy):
 def test_the_common_operations_are_one_request_each(proxy, proxied):
     part = parts.write_part(proxied, "entities", pa.table({"n": [1, 2]}))
     assert proxy.counts() == {"HEAD": 1, "PUT": 1}, "a look whether the part is there, and its bytes"
+    assert proxy.sent["PUT"] == part.bytes
     for operation, kind in [
         (lambda: parts.read_part(proxied, part, ["n"]), "GET"),
         (lambda: parts.read_part(proxied, part), "GET"),
@@ -78,6 +79,8 @@ def test_the_common_operations_are_one_request_each(proxy, proxied):
         proxy.seen.clear()
         operation()
         assert proxy.counts() == {kind: 1}
+    assert 0 < proxy.answered["GET"] <= 2 * part.bytes
+    assert proxy.answered["HEAD"] == 0
 
 
 def test_a_missing_bucket_is_told_and_not_taken_for_an_empty_index(endpoint):
