@@ -1,0 +1,362 @@
+"""What an update costs, against the full index: `graphrag-ray index` again after a change of its corpus.
+
+    python benchmarks/update.py --tokens 1_000_000 10_000_000 --work /tmp/updates
+    python benchmarks/update.py --tokens 1_000_000 --work /tmp/updates --endpoint --only nothing two-documents
+    python benchmarks/update.py --tokens 1_000_000 --work /tmp/updates --s3
+    python benchmarks/update.py --tokens 1_000_000 --work /tmp/updates --set communities.max_size=20 --afresh
+
+For each size: a corpus of so many tokens (`corpus.py`), and a full index of it, the row "made". Then each
+change by itself, from a copy of the full index and of the corpus:
+
+- *nothing*: the same command again;
+- *two-documents*: a fifth of one document's sentences replaced by those of another, one document added;
+- *one-percent*: 1% of the documents changed so, 1% added, 1% deleted, in one run;
+- *one-file*: all documents of one file get the texts of another corpus (that of the next seed).
+
+Documents are known by their titles (`input.id_column`): else a deleted line would give all lines after it
+another number. Files that did not change keep their time of change.
+
+The corpus and the full index stay in --work and are taken from there the next time, the index with its
+figures. It is made again with --afresh, as after a change of the code, and where other settings are given.
+
+Measured (`processes.py`): wall, CPU of all processes, peak memory; bytes read from files and pipes, whether
+they are in the page cache or not; bytes sent to disk. Python's own modules are among those read. The endpoint
+and the S3 server do not count. The command decides itself whether it uses Ray, unless --ray is given.
+
+--endpoint  asks the simulated endpoint (`endpoint/`), without limits, instead of the offline engine
+--s3        puts the index on an S3 server of this machine (tests/s3_server.py), behind a proxy that counts
+            requests and the bytes of their bodies. The cache of this machine is empty before every run. Proxy
+            and server use the same cores as the run: take no wall from here
+
+Tables are printed for each size, and update-….json is written to --work. Rows of an index are counted as
+changed / added / deleted. Chunks are known by what they say: a changed one is deleted and added.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from changed_corpus import SHARE, Corpus, edit, link_files, replace_file
+from growth import MB, corpus, lap_of
+from processes import Totals
+from simulated import endpoint, measured_beside
+
+from graphrag_ray.store import runs, snapshots
+from graphrag_ray.store.files import Store
+
+TABLES = {
+    "documents": "documents",
+    "text_units": "chunks",
+    "entities": "entities",
+    "relationships": "relationships",
+    "community_reports": "reports",
+}
+"""Of which the changes are told, with what they are called here."""
+ENDPOINT = ("--speed", "200", "--jitter", "0.1")
+BY_TITLE = "input.id_column=title"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a run used and did.
+
+    calls     of models, by stage
+    changes   rows that were changed, added and removed, by table; {} where nothing was
+    requests  of object storage, by kind: how many, bytes sent with them and bytes answered
+    """
+
+    used: Totals
+    outcome: str
+    calls: Mapping[str, int]
+    changes: Mapping[str, Sequence[int]]
+    requests: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+
+class Folder:
+    """A local folder for indexes."""
+
+    def __init__(self, work: Path) -> None:
+        self.root = str(work / "index")
+        self.options: Sequence[str] = ()
+        self.env: dict[str, str] = {}
+
+    def put(self, kept: Path | None) -> None:
+        """Make the root a copy of a kept index, or empty."""
+        shutil.rmtree(self.root, ignore_errors=True)
+        if kept:
+            # Hard links do: a store writes a file under another name and renames it, never in its place
+            # (store/local_files.py), so the kept index stays as it is.
+            link_files(kept, Path(self.root))
+
+    def take(self, to: Path) -> None:
+        """Keep the index at the root."""
+        link_files(Path(self.root), to)
+
+    def store(self) -> Store:
+        return Store(self.root)
+
+    def requests(self) -> dict[str, tuple[int, int, int]]:
+        """What was asked of it since `put`."""
+        return {}
+
+
+class Bucket:
+    """A bucket of an S3 server, behind a proxy. server, proxy: of the tests."""
+
+    def __init__(self, work: Path, bucket: str, server: Any, proxy: Any) -> None:
+        self.root, self._at, self._server, self._proxy = (
+            f"s3://{bucket}/index",
+            f"{bucket}/index",
+            server,
+            proxy,
+        )
+        self._cache = work / "cache"
+        self.options = ("--set", f"storage.endpoint_url={proxy.address}")
+        self.env = {
+            "AWS_ACCESS_KEY_ID": server.owner.access,
+            "AWS_SECRET_ACCESS_KEY": server.owner.secret,
+            "GRAPHRAG_RAY_CACHE": str(self._cache),
+        }
+        os.environ |= self.env  # for `store`
+        self._before = self._counted()
+
+    def put(self, kept: Path | None) -> None:
+        shutil.rmtree(self._cache, ignore_errors=True)
+        files = self._server.files()
+        if files.exists(self._at):
+            files.rm(self._at, recursive=True)
+        if kept:
+            files.put(f"{kept}/", f"{self._at}/", recursive=True)
+        self._before = self._counted()
+
+    def take(self, to: Path) -> None:
+        shutil.rmtree(to, ignore_errors=True)
+        self._server.files().get(f"{self._at}/", f"{to}/", recursive=True)
+
+    def store(self) -> Store:
+        return Store(self.root, {"endpoint_url": self._server.address})
+
+    def requests(self) -> dict[str, tuple[int, int, int]]:
+        self._proxy.wait_until_idle()
+        now = [count - before for count, before in zip(self._counted(), self._before, strict=True)]
+        return {kind: (now[0][kind], now[1][kind], now[2][kind]) for kind in sorted(now[0])}
+
+    def _counted(self) -> tuple[Counter[str], Counter[str], Counter[str]]:
+        proxy = self._proxy
+        return proxy.counts(), Counter(proxy.sent), Counter(proxy.answered)
+
+
+@contextmanager
+def bucket(work: Path) -> Iterator[Bucket]:
+    sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+    from s3_proxy import S3Proxy
+    from s3_server import BUCKET, running
+
+    folder = work / "s3-server"
+    folder.mkdir(exist_ok=True)
+    with running(folder) as server, S3Proxy(server.address) as proxy:
+        yield Bucket(work, BUCKET, server, proxy)
+
+
+class Bench:
+    """Updates of the index of one corpus. options: of every run."""
+
+    def __init__(
+        self, given: argparse.Namespace, tokens: int, at: Folder | Bucket, model: Sequence[str]
+    ) -> None:
+        self.given, self.tokens, self.at = given, tokens, at
+        self.folder, self.planted = corpus(given.work, tokens, given.seed, given.exponent)
+        kind = ("-endpoint" if given.endpoint else "") + ("-s3" if given.s3 else "")
+        self.name = f"{self.folder.name}{kind}"
+        self.kept = given.work / f"made-{self.name}"
+        self.input = given.work / f"input-{self.name}"
+        """The same for all runs: another address would be another INPUT."""
+        self.settings = [BY_TITLE, *given.set]
+        self.options = [w for s in (BY_TITLE, *model, *given.set) for w in ("--set", s)]
+        self.options += ["--ray"] if given.ray else []
+
+    def changes(self) -> dict[str, Callable[[], None]]:
+        """What is done to INPUT, by the name of the change."""
+        files, seed = Corpus(self.folder), self.given.seed
+        some = max(1, round(SHARE * sum(files.sizes)))
+
+        def other_texts() -> None:
+            other, _ = corpus(self.given.work, self.tokens, seed + 1, self.given.exponent)
+            replace_file(files, self.input, Corpus(other))
+
+        return {
+            "nothing": lambda: None,
+            "two-documents": lambda: edit(files, self.input, 1, 1, 0, seed),
+            "one-percent": lambda: edit(files, self.input, some, some, some, seed),
+            "one-file": other_texts,
+        }
+
+    def made(self) -> Figures:
+        """The full index, and what it took; it is kept."""
+        figures = self.kept.with_suffix(".json")
+        if figures.exists() and self.kept.exists() and not self.given.afresh:
+            found = json.loads(figures.read_text("utf-8"))
+            if found.pop("settings") == self.settings:
+                return Figures(**found | {"used": Totals(**found["used"])})
+        shutil.rmtree(self.kept, ignore_errors=True)
+        figures.unlink(missing_ok=True)
+        link_files(self.folder, self.input)
+        self.at.put(None)
+        made = self.run()
+        self.at.take(self.kept)
+        figures.write_text(json.dumps(asdict(made) | {"settings": self.settings}, indent=2), "utf-8")
+        return made
+
+    def updated(self, change: Callable[[], None]) -> Figures:
+        """The update of a copy of the full index after a change."""
+        link_files(self.folder, self.input)
+        change()
+        self.at.put(self.kept)
+        return self.run()
+
+    def run(self) -> Figures:
+        command = [sys.executable, "-m", "graphrag_ray", "index", str(self.input), "--root", self.at.root]
+        command += [*self.at.options, *self.options]
+        env = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | self.at.env
+        # What another run has learned about this machine's models is not for this one.
+        env |= {
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "GRAPHRAG_RAY_SETTINGS": str(self.given.work / "settings.yaml"),
+        }
+        used, printed = measured_beside(command, env, lap_of=lap_of)
+        if used.exit_code:
+            sys.exit(f"{' '.join(command)} ended with {used.exit_code}:\n{printed}")
+        requests = self.at.requests()
+        record, snapshot = runs.latest(self.at.store()), snapshots.latest(self.at.store())
+        assert record is not None
+        assert snapshot is not None
+        calls: dict[str, int] = {}
+        for row in record.usage.get("stages", ()):
+            calls[row["stage"]] = calls.get(row["stage"], 0) + row["calls"]
+        found = snapshot.run["changes"] if record.outcome == "committed" else {}
+        rows = {name: [found[name][n] for n in ("changed", "added", "removed")] for name in found}
+        return Figures(used, record.outcome, calls, rows, requests)
+
+
+HEADER = (
+    "| | "
+    + " | ".join(TABLES.values())
+    + " | model calls | wall s | of made | CPU s | of made | driver MB | "
+    "largest worker MB | all at once MB | read MB | sent to disk MB |\n" + "| --- " * (11 + len(TABLES)) + "|"
+)
+
+
+def figures_row(name: str, of: Figures, made: Figures) -> str:
+    """A row of the table of runs, `HEADER` above it."""
+    used = of.used
+    cells = [
+        name,
+        *(" / ".join(f"{n:,}" for n in of.changes.get(table, (0, 0, 0))) for table in TABLES),
+        f"{sum(of.calls.values()):,}",
+        f"{used.wall_s:.1f}",
+        f"{used.wall_s / made.used.wall_s:.0%}",
+        f"{used.total_cpu_s:.1f}",
+        f"{used.total_cpu_s / made.used.total_cpu_s:.0%}",
+        f"{used.driver_peak / MB:.0f}",
+        f"{used.worker_peak / MB:.0f}",
+        f"{used.all_peak / MB:.0f}",
+        f"{used.read / MB:,.0f}",
+        f"{used.written / MB:,.0f}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def requests_table(found: Mapping[str, Figures]) -> str:
+    """Requests of object storage by run, and the bytes of their bodies."""
+    kinds = sorted({kind for figures in found.values() for kind in figures.requests})
+    lines = [f"| | {' | '.join(kinds)} | all | MB sent | MB received |", "| --- " * (len(kinds) + 4) + "|"]
+    for name, figures in found.items():
+        counts = [figures.requests.get(kind, (0, 0, 0)) for kind in kinds]
+        n, sent, received = (sum(column) for column in zip(*counts, strict=True))
+        cells = [*(f"{count[0]:,}" for count in counts), f"{n:,}", f"{sent / MB:.1f}", f"{received / MB:.1f}"]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def laps_table(found: Mapping[str, Figures]) -> str:
+    """Seconds of wall and of CPU by step and run."""
+    names = list(dict.fromkeys(lap for figures in found.values() for lap in figures.used.laps))
+    head = " | ".join(f"{name}: wall s | CPU s" for name in found)
+    lines = [f"| step | {head} |", "| --- " * (1 + 2 * len(found)) + "|"]
+    for lap in names:
+        of = [figures.used.laps.get(lap) for figures in found.values()]
+        cells = [f"{used['wall_s']:.1f} | {used['cpu_s']:.1f}" if used else " | " for used in of]
+        lines.append(f"| {lap} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def model_settings(url: str | None) -> list[str]:
+    """Of the simulated endpoint at an address; None: the offline engine."""
+    at = "models.default.endpoints.0"
+    asked = [f"{at}.base_url={url}", f"{at}.api_key_env=null", f"{at}.max_in_flight=32"]
+    return ["models.default.provider=openai", "models.default.model=m", *asked] if url else []
+
+
+def main() -> None:
+    given = _parser().parse_args()
+    given.work.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        at = stack.enter_context(bucket(given.work)) if given.s3 else Folder(given.work)
+        url = stack.enter_context(endpoint(*ENDPOINT) if given.endpoint else nullcontext())
+        for tokens in given.tokens:
+            _measure(Bench(given, tokens, at, model_settings(url)))
+
+
+def _measure(bench: Bench) -> None:
+    found = {"made": bench.made()}
+    print(f"\n{bench.planted['tokens']:,} tokens, {bench.name}\n\n{HEADER}")
+    print(figures_row("made", found["made"], found["made"]), flush=True)
+    for name, change in bench.changes().items():
+        if name in bench.given.only:
+            found[name] = bench.updated(change)
+            print(figures_row(name, found[name], found["made"]), flush=True)
+    print("", laps_table(found), sep="\n")
+    if bench.given.s3:
+        print("", requests_table(found), sep="\n", flush=True)
+    result = {
+        "tokens": bench.planted["tokens"],
+        "settings": bench.settings,
+        "runs": {n: asdict(f) for n, f in found.items()},
+    }
+    (bench.given.work / f"update-{bench.name}.json").write_text(json.dumps(result, indent=2), "utf-8")
+    bench.at.put(None)
+    shutil.rmtree(bench.input)
+
+
+def _parser() -> argparse.ArgumentParser:
+    changes = ["nothing", "two-documents", "one-percent", "one-file"]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tokens", type=int, nargs="+", default=[1_000_000, 10_000_000])
+    parser.add_argument("--seed", type=int, default=1, help="of the corpus and of its changes")
+    parser.add_argument("--exponent", type=float, default=0.65, help="of the vocabulary of names (Heaps)")
+    parser.add_argument("--work", type=Path, default=Path("updates"), help="folder for corpora and indexes")
+    parser.add_argument(
+        "--only", nargs="+", default=changes, choices=changes, help="these changes; all by default"
+    )
+    parser.add_argument("--endpoint", action="store_true", help="ask the simulated endpoint")
+    parser.add_argument("--s3", action="store_true", help="keep the index on an S3 server of this machine")
+    parser.add_argument("--ray", action="store_true", help="use Ray in every run")
+    parser.add_argument("--afresh", action="store_true", help="make the full index again")
+    parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="a setting of the index")
+    return parser
+
+
+if __name__ == "__main__":
+    main()
