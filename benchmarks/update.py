@@ -114,13 +114,8 @@ class Bucket:
     """A bucket of an S3 server, behind a proxy. server, proxy: of the tests."""
 
     def __init__(self, work: Path, bucket: str, server: Any, proxy: Any) -> None:
-        self.root, self._at, self._server, self._proxy = (
-            f"s3://{bucket}/index",
-            f"{bucket}/index",
-            server,
-            proxy,
-        )
-        self._cache = work / "cache"
+        self.root, self._at = f"s3://{bucket}/index", f"{bucket}/index"
+        self._server, self._proxy, self._cache = server, proxy, work / "cache"
         self.options = ("--set", f"storage.endpoint_url={proxy.address}")
         self.env = {
             "AWS_ACCESS_KEY_ID": server.owner.access,
@@ -179,8 +174,8 @@ class Bench:
         kind = ("-endpoint" if given.endpoint else "") + ("-s3" if given.s3 else "")
         self.name = f"{self.folder.name}{kind}"
         self.kept = given.work / f"made-{self.name}"
+        # The same for all runs: another address would be another INPUT.
         self.input = given.work / f"input-{self.name}"
-        """The same for all runs: another address would be another INPUT."""
         self.settings = [BY_TITLE, *given.set]
         self.options = [w for s in (BY_TITLE, *model, *given.set) for w in ("--set", s)]
         self.options += ["--ray"] if given.ray else []
@@ -248,12 +243,11 @@ class Bench:
         return Figures(used, record.outcome, calls, rows, requests)
 
 
-HEADER = (
-    "| | "
-    + " | ".join(TABLES.values())
-    + " | model calls | wall s | of made | CPU s | of made | driver MB | "
-    "largest worker MB | all at once MB | read MB | sent to disk MB |\n" + "| --- " * (11 + len(TABLES)) + "|"
+COLUMNS = (
+    *("changed / added / deleted", *TABLES.values(), "model calls", "wall s", "of made", "CPU s", "of made"),
+    *("driver MB", "largest worker MB", "all at once MB", "read MB", "sent to disk MB"),
 )
+HEADER = f"| {' | '.join(COLUMNS)} |\n{'| --- ' * len(COLUMNS)}|"
 
 
 def figures_row(name: str, of: Figures, made: Figures) -> str:
