@@ -47,8 +47,7 @@ class S3Proxy:
         self.sent, self.answered = Counter[str](), Counter[str]()
         self.under_way = 0
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), self._handler())
         self.address = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> S3Proxy:
@@ -115,6 +114,12 @@ class S3Proxy:
             do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = handle_request
 
         return Handler
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+    """Of connections that wait to be accepted. With the usual 5 some of many at once wait for a second."""
 
 
 class _Handler(BaseHTTPRequestHandler):
