@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
@@ -73,16 +74,19 @@ def test_ray_is_used_for_much_input_or_where_it_is_asked_for(
     assert ("Ray was started" in result.stderr) == started and result.exit_code == started
 
 
-def test_a_small_update_of_a_large_index_is_no_small_run(run: Command, world: World, no_ray: None):
-    long = {
-        f"{n}.txt": f"ALICE met {'x' * n}BOB at the council, for the {n}th time. " * 40 for n in range(30)
-    }
+def test_a_small_update_of_a_large_index_is_a_small_run(run: Command, world: World, no_ray: None):
+    long = {f"{n}.txt": f"ALICE met {'x' * n}BOB for the {n}th time. " * 40 for n in range(30)}
     world.write(TOWN | long)
+    small = index_command(world, "--set", "run.in_process_mb=0.01")
     assert run(*index_command(world)).exit_code == 0
-    for name in long:
-        (world.input / name).write_text("GRACE met IVAN.")
-    told = run(*index_command(world, "--allow-deletes", "--set", "run.in_process_mb=0.003")).stderr
-    assert "On a Ray of its own: the index has 0.0 MB of text" in told and "Ray was started" in told
+    for path in world.input.iterdir():
+        os.utime(path, (1e9, 1e9))
+    (world.input / "mill.txt").write_text("GRACE met IVAN at the mill.")
+    assert "In this process, without Ray: 0.0 MB of text may have changed" in run(*small).stderr
+    for name, text in long.items():
+        (world.input / name).write_text(text + "GRACE met IVAN.")
+    told = run(*small).stderr
+    assert "On a Ray of its own: 0.1 MB of text may have changed" in told and "Ray was started" in told
 
 
 def test_a_cluster_that_was_started_on_this_machine_is_asked_for(
