@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -142,6 +142,7 @@ class Run:
         told: Sequence[Any] | None = None,
         journal: str | None = None,
         before: Result | None = None,
+        again: Collection[int] = (),
     ) -> TakenOver[X]:
         """Which inputs of a step the parent snapshot has the results of.
 
@@ -151,6 +152,7 @@ class Run:
                     run; None: the inputs
         journal     of the dialogue that is run: an input with failures is done again when items were put back
         before      where results are known from; None: the parent snapshot's step
+        again       numbers of inputs that are done again, though what they are told by is as it was
         """
         retried = retries.mark(self.store, journal) if journal else ""
         found = taken_over(
@@ -162,6 +164,7 @@ class Run:
             names,
             told or inputs,
             retried,
+            again,
         )
         if before is None:
             kept, of = self.kept.get(step, (0, 0))

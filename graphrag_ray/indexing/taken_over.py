@@ -65,6 +65,7 @@ def taken_over(
     names: Sequence[str],
     told: Sequence[Any],
     retried: str,
+    again: Collection[int] = (),
 ) -> TakenOver[X]:
     """See `Run.taken_over`. before: the step's result in the parent snapshot; damaged: paths of its parts."""
     whole = fingerprint_of([step, STAGES[step].version, depends_on, list(names)])
@@ -80,6 +81,7 @@ def taken_over(
             hash_: n for n, hash_ in enumerate(made_from) if hash_ and _is_there(tables, names, n, damaged)
         }
         at = [place.get(hash_, place.get(_failed(hash_, retried), -1)) for hash_ in hashes]
+        at = [-1 if n in again else known for n, known in enumerate(at)] if again else at
     new = [x for x, n in zip(inputs, at, strict=True) if n < 0]
     return TakenOver(names, new, tables, at, hashes, retried)
 

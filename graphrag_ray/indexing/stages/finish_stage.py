@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
 from graphrag_ray.engine.executor import Tables
@@ -17,9 +19,10 @@ from graphrag_ray.graph.integer_arrays import degrees
 from graphrag_ray.indexing.results import ExtractedGraph, Results
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.id_columns import Keys, edge_ends, keys
+from graphrag_ray.indexing.stages.instance_ranges import range_of
 from graphrag_ray.indexing.stages.row_indexes import index_rows
 from graphrag_ray.indexing.stages.short_ids import Numbers, number, prefixes_of
-from graphrag_ray.indexing.step_result import Result, is_failures
+from graphrag_ray.indexing.step_result import Result, is_failures, joined, rows_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
 from graphrag_ray.store.parts import Part, read_table
@@ -46,16 +49,20 @@ def finish(run: Run, results: Results, period: str, failures: pa.Table) -> Finis
 
     def compute() -> Result:
         share = run.executor.share(numbers)
-        _finish_units(run, done, share, results)
+        made = [_finish_units(run, numbers, share, results)]
         if results.graph:
-            _finish_graph(run, done, share, results.graph)
+            made += _finish_graph(run, share, results.graph)
+            for name in ("entity_instances", "relationship_instances"):
+                done.tables[name] = results.graph.merged.parts(name)
+        finished = joined(made)
+        done.tables |= {name: finished.parts(name) for name in finished.tables}
         for hierarchy in results.hierarchies.values():
             done.tables |= hierarchy.tables(run, share, period)
-        for made in (*results.more.values(), results.embedded, results.searchable):
-            done.tables |= {name: made.parts(name) for name in made.tables if not is_failures(name)}
+        for of in (*results.more.values(), results.embedded, results.searchable):
+            done.tables |= {name: of.parts(name) for name in of.tables if not is_failures(name)}
         _write_one(run, done, "failures", failures)
         done.tables |= index_rows(run, done.tables)
-        return Result()
+        return finished
 
     run.step("finish", None, compute)
     return done
@@ -95,10 +102,10 @@ def _keys(run: Run, groups: list[list[Part]]) -> Keys:
 
 def _finish_units(
     run: Run,
-    done: Finished,
-    numbers: Callable[[], dict[str, Numbers]],
+    numbers: Mapping[str, Numbers],
+    share: Callable[[], dict[str, Numbers]],
     results: Results,
-) -> None:
+) -> Result:
     """Documents with their chunks' ids; chunks with the ids of what they name."""
     corpus = results.corpus.tables
     none: list[list[Part]] = [[] for _ in corpus["text_units"]]
@@ -114,9 +121,52 @@ def _finish_units(
             strict=True,
         )
     )
-    written = run.executor.map("finish", partial(_unit_tables, numbers), inputs)
-    for name in ("documents", "text_units"):
-        done.tables[name] = [p for w in written for p in w.get(name, [])]
+    known = run.taken_over(
+        "finish",
+        inputs,
+        ["units", sorted(numbers)],
+        ("text_units", "documents"),
+        again=_naming_others(run, numbers, results),
+    )
+    return known.with_new(run.store, run.executor.map("finish", partial(_unit_tables, share), known.new))
+
+
+def _naming_others(run: Run, numbers: Mapping[str, Numbers], results: Results) -> set[int]:
+    """Groups of chunks that may name an entity, a relationship or a claim which came into the snapshot since
+    its parent, or left it, though their parts are as they were: those of what was pruned, or is not any more.
+    """
+    graph, units = results.graph, results.corpus.tables["text_units"]
+    every = set(range(len(units)))
+    if run.damaged or (graph and graph.claimed.tables):
+        return every
+    if graph is None or run.parent is None or run.before("finish") is None:
+        return set()
+    found = [np.empty(0, np.uint64)]
+    for kind, table, key in (
+        ("entities", "entity_instances", "entity_id"),
+        ("relationships", "relationship_instances", "relationship_id"),
+    ):
+        other = np.setxor1d(numbers[kind].keys, keys(run.store, run.parent.parts(kind)))
+        ranges = graph.merged.tables[table]
+        at = np.unique(range_of(other, len(ranges)))
+        of = partial(_units_of, key, pa.array(other))
+        for rows in run.executor.stream("finish", of, [ranges[n] for n in at.tolist()]):
+            found.append(rows["unit"].to_numpy())
+    wanted = np.unique(np.concatenate(found))
+    if not len(wanted):
+        return set()
+    rows = np.flatnonzero(np.isin(_keys(run, units), wanted))
+    ends = np.cumsum([rows_of([group]) for group in units])
+    return set(np.searchsorted(ends, rows, "right").tolist())
+
+
+def _units_of(key: str, ids: pa.Array, store: Store, parts: list[Part]) -> Iterator[pa.Table]:
+    """Text units of the instances of some ids; all are told by the first halves of their ids."""
+    if not parts:
+        return
+    rows = read_table(store, parts, [key, "text_unit_id"])
+    own = rows.filter(pc.is_in(pa.array(prefixes_of(rows[key])), value_set=ids))
+    yield pa.table({"unit": pa.array(np.unique(prefixes_of(own["text_unit_id"])), pa.uint64())})
 
 
 def _unit_tables(
@@ -160,26 +210,33 @@ def _ids_by_unit(
     return pa.array([list(lists.get(u, {})) for u in units.to_pylist()], pa.list_(pa.string()))
 
 
-def _finish_graph(
-    run: Run,
-    done: Finished,
-    numbers: Callable[[], dict[str, Numbers]],
-    graph: ExtractedGraph,
-) -> None:
+def _finish_graph(run: Run, numbers: Callable[[], dict[str, Numbers]], graph: ExtractedGraph) -> list[Result]:
     entities, edges = graph.described.tables["entities"], graph.described.tables["relationships"]
     ids = _columns(run, entities, "id")
     source, target = edge_ends(run.store, ids["id"], [p for g in edges for p in g])
     degree = degrees(source, target, ids.num_rows)
-    inputs = [
-        *_sliced("entities", entities, {"degree": degree}),
-        *_sliced("relationships", edges, {"combined_degree": degree[source] + degree[target]}),
-        *_sliced("covariates", graph.merged.tables["covariates"], {}),
-    ]
-    written = run.executor.map("finish", partial(_graph_tables, numbers), inputs)
-    for name in ("entities", "relationships", "covariates"):
-        done.tables[name] = [p for w in written for p in w.get(name, [])]
-    for name in ("entity_instances", "relationship_instances"):
-        done.tables[name] = graph.merged.parts(name)
+    inputs = {
+        "entities": _sliced("entities", entities, {"degree": degree}),
+        "relationships": _sliced(
+            "relationships", edges, {"combined_degree": degree[source] + degree[target]}
+        ),
+        "covariates": _sliced("covariates", graph.merged.tables["covariates"], {}),
+    }
+    made = []
+    for name, of in inputs.items():
+        told = [
+            [parts, *(hashlib.sha256(c.tobytes()).hexdigest() for c in more.values())]
+            for _, parts, more in of
+        ]
+        again = range(len(of)) if run.damaged else ()  # their numbers may be others
+        known = run.taken_over("finish", of, name, (name,), told=told, again=again)
+        written = run.executor.map("finish", partial(_graph_tables, numbers), known.new)
+        made.append(known.with_new(run.store, written))
+    return made
+
+
+def _hash(column: Ints) -> str:
+    return hashlib.sha256(column.tobytes()).hexdigest()
 
 
 def _sliced(kind: str, groups: list[list[Part]], columns: Mapping[str, Ints]) -> list[Any]:

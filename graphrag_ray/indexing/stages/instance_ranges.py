@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
 from graphrag_ray.engine.executor import PARTITION, Tables, Written
-from graphrag_ray.graph.integer_arrays import id_prefixes
+from graphrag_ray.graph.integer_arrays import Ints, id_prefixes
 from graphrag_ray.graph.merge import sort_instances
 from graphrag_ray.indexing.run import Run
+from graphrag_ray.indexing.stages.id_columns import Keys
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, rows_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
@@ -89,6 +90,11 @@ def in_ranges(
     return Ranges(table, parts, written, before, told, reduce)
 
 
+def range_of(prefixes: Keys, ranges: int) -> Ints:
+    """The range of each id, which is given by its first 64 bits."""
+    return ((prefixes >> np.uint64(32)) * np.uint64(ranges) >> np.uint64(32)).astype(np.int64)
+
+
 def n_ranges(table: str, rows: int) -> int:
     return _power_of_two(rows, RANGE_ROWS[table])
 
@@ -131,8 +137,7 @@ def partitioned(ranges: int, store: Store, x: _Signed) -> Iterator[pa.Table]:
         table = read_part(store, part)
         prefix = id_prefixes(table.column(0))
         assert prefix is not None, "instance tables hold ids of our own"
-        top = (prefix >> np.uint64(32)) * np.uint64(ranges) >> np.uint64(32)
-        table = table.append_column(PARTITION, pa.array(top.astype(np.int32)))
+        table = table.append_column(PARTITION, pa.array(range_of(prefix, ranges).astype(np.int32)))
         yield table.append_column(_SIGN, pa.array(np.full(table.num_rows, sign, np.int8)))
 
 
