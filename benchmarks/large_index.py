@@ -29,7 +29,7 @@ from graphrag_ray.asking.ask import Index
 from graphrag_ray.base import schema
 from graphrag_ray.base.arrow_arrays import strings
 from graphrag_ray.base.ids import entity_id, stable_id
-from graphrag_ray.indexing.stages.row_indexes import _covered, _made_from, _make
+from graphrag_ray.indexing.stages.row_indexes import WantedIndex, covered_by_each, make_index
 from graphrag_ray.indexing.stages.search_stage import SHARD_ROWS
 from graphrag_ray.search import keyword, vectors
 from graphrag_ray.search.id_halves import halves, ids_of
@@ -206,10 +206,10 @@ def vector_shards(store: Store, index: Index, kind: str, table: Table, signs: bo
 
 def indexes_of_rows(store: Store, name: str, parts: Sequence[Part]) -> list[Part]:
     found = []
-    for some in _covered(parts):
-        for made in _make(store, (name, _made_from(name, some), some)):
+    for covered in covered_by_each(name, parts):
+        for made in make_index(store, WantedIndex(covered)):
             (row,) = made.to_pylist()
-            found.append(Part(row["path"], sum(p.rows for p in some), row["bytes"]))
+            found.append(Part(row["path"], covered.n_rows, row["bytes"]))
     return found
 
 

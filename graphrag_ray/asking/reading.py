@@ -179,10 +179,7 @@ class Reader:
         """The indexes of a table's rows; [] where there are none. Raises CorruptPart where they are those of
         other parts."""
         if table not in self._indexes:
-            types = {
-                group_name(group): row_index.entry_type(*schema.carried(table, group))
-                for group in schema.LOOKED_UP.get(table, ())
-            }
+            types = row_index.entry_types(schema.carried(table))
 
             def opened(part: Part) -> RowIndex:
                 return row_index.read(blobs.opened(self.store, part), types)

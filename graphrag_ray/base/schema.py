@@ -271,9 +271,12 @@ columns beside them hold, ids or numbers, or how long their lists are, is read w
 are chosen by. Of those that hold the same id, first come those with the highest numbers."""
 
 
-def carried(table: str, group: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """Columns whose ids, and columns whose numbers, are read without the table where it is found by these."""
-    beside = LOOKED_UP[table][group]
-    ids = [name for name in beside if TABLES[table].field(name).type == pa.string()]
-    own = [name for name in group if name != "human_readable_id"]
-    return list(dict.fromkeys(["id", *own, *ids])), [name for name in beside if name not in ids]
+def carried(table: str) -> dict[tuple[str, ...], tuple[list[str], list[str]]]:
+    """By the columns that rows are found by: columns whose ids, and columns whose numbers, are read without
+    the table then."""
+    found = {}
+    for group, beside in LOOKED_UP.get(table, {}).items():
+        ids = [name for name in beside if TABLES[table].field(name).type == pa.string()]
+        own = [name for name in group if name != "human_readable_id"]
+        found[group] = list(dict.fromkeys(["id", *own, *ids])), [name for name in beside if name not in ids]
+    return found

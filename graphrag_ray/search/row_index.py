@@ -18,6 +18,9 @@ and for each column that can be read by pages (`store/pages.py`):
     page.<column>   where its bytes lie in the part, how many values it holds, and its checksum
 
 Entries are sorted by the first halves of ids, and whole ids are compared.
+
+An index of parts, most of which an earlier index covers, is made of that one (`derive`): nobody has to read
+these.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -37,6 +41,7 @@ from graphrag_ray.search.mapped_arrays import (
     Keys,
     MappedArray,
     packed,
+    spread,
     tops,
     unpacked,
 )
@@ -58,6 +63,13 @@ def entry_type(ids: Sequence[str], numbers: Sequence[str]) -> np.dtype[Any]:
     fields: list[Any] = [("key", "<u8"), ("place", "<u4")]  # a column may be called row
     fields += [(name, HALVES) for name in ids]
     return np.dtype(fields + [(name, _VALUE) for name in numbers])
+
+
+def entry_types(
+    carried: Mapping[tuple[str, ...], tuple[Sequence[str], Sequence[str]]],
+) -> dict[str, np.dtype[Any]]:
+    """By the name of a group, `entry_type` of what its entries carry."""
+    return {group_name(group): entry_type(*beside) for group, beside in carried.items()}
 
 
 @dataclass(frozen=True)
@@ -90,6 +102,19 @@ class PagesOf:
 
 
 @dataclass(frozen=True)
+class RowsOfPart:
+    """What an index holds of one part, over which its rows are counted.
+
+    groups  by name: entries, in any order
+    pages   by column: the first row of each page, and the number of rows; and of PAGE
+    """
+
+    n_rows: int
+    groups: Mapping[str, npt.NDArray[Any]]
+    pages: Mapping[str, tuple[Ints, npt.NDArray[Any]]]
+
+
+@dataclass(frozen=True)
 class RowIndex:
     source: ByteSource
     arrays: Mapping[str, MappedArray]
@@ -102,6 +127,11 @@ class RowIndex:
     @property
     def n_rows(self) -> int:
         return int(self.ends[-1])
+
+    @property
+    def paged(self) -> list[str]:
+        """The columns that can be read by pages."""
+        return [name.partition(".")[2] for name in self.arrays if name.startswith("first.")]
 
     def has(self, group: str) -> bool:
         return f"entry.{group}" in self.arrays
@@ -222,13 +252,125 @@ def build(
     groups     entries of each, in any order
     pages      by column: the first row of each, and the number of rows; and of PAGE
     """
+    return _packed_sorted(part_rows, {name: of.take(_by_rank(of)) for name, of in groups.items()}, pages)
+
+
+def _by_rank(entries: npt.NDArray[Any]) -> Ints:
+    """The order in which entries stand in an index."""
+    return np.lexsort([entries["place"], *_falling(entries), entries["key"]])
+
+
+def _merged(entries: npt.NDArray[Any], n_sorted: int) -> Ints:
+    """The same, where so many of the first ones are in that order already: of these only those are looked at
+    that have the key of another one."""
+    keys = entries["key"]
+    wanted = np.unique(keys[n_sorted:])
+    left, right = (np.searchsorted(keys[:n_sorted], wanted, side) for side in ("left", "right"))
+    beside = spread(left, right)[0]
+    others = np.delete(np.arange(n_sorted), beside)
+    some = np.append(beside, np.arange(n_sorted, len(entries)))
+    some = some[_by_rank(entries.take(some))]
+    return np.insert(others, np.searchsorted(keys[others], keys[some]), some)
+
+
+def _packed_sorted(
+    part_rows: Sequence[int],
+    groups: Mapping[str, npt.NDArray[Any]],
+    pages: Mapping[str, tuple[Ints, npt.NDArray[Any]]],
+) -> bytes:
+    """`build`, of entries in their order."""
     arrays: dict[str, npt.NDArray[Any]] = {"parts": np.cumsum(part_rows, dtype="<i8")}
     for group, entries in groups.items():
-        own = entries[np.lexsort([entries["place"], *_falling(entries), entries["key"]])]
-        arrays |= {f"entry.{group}": own, f"top.{group}": tops(own["key"])}
+        arrays |= {f"entry.{group}": entries, f"top.{group}": tops(entries["key"])}
     for column, (first, found) in pages.items():
         arrays |= {f"first.{column}": first.astype("<u4"), f"page.{column}": found}
     return packed(arrays)
+
+
+def of_parts(parts: Sequence[RowsOfPart]) -> bytes:
+    """The bytes of an index of these parts. Of columns it has the pages of those that all parts have."""
+    before = list(accumulate((part.n_rows for part in parts), initial=0))
+    groups = {name: _moved([part.groups[name] for part in parts], before) for name in parts[0].groups}
+    shared = [column for column in parts[0].pages if all(column in part.pages for part in parts)]
+    pages = {column: _joined([part.pages[column] for part in parts], before) for column in shared}
+    return build([part.n_rows for part in parts], groups, pages)
+
+
+def derive(earlier: RowIndex, parts: Sequence[RowsOfPart | int]) -> bytes:
+    """What `of_parts` makes of parts, most of which an earlier index covers: a number is that of one there.
+    What that index holds of it is moved to its new rows.
+
+    A column whose pages the earlier index lacks has none. Raises what its source refuses with.
+    """
+    starts = np.append(0, earlier.ends)
+    sizes = np.diff(starts).tolist()
+    rows = [sizes[part] if isinstance(part, int) else part.n_rows for part in parts]
+    before = list(accumulate(rows, initial=0))
+    placed = list(zip(parts, before, strict=False))
+    new = [(part, first) for part, first in placed if isinstance(part, RowsOfPart)]
+    taken = [(part, first) for part, first in placed if isinstance(part, int)]
+    row_now = np.full(earlier.n_rows, -1)
+    for part, first in taken:
+        row_now[starts[part] : starts[part + 1]] = np.arange(first, first + sizes[part])
+    still_sorted = taken == sorted(taken)
+    groups = {}
+    for name, found in _entries_of(earlier).items():
+        place = row_now[found["place"]]
+        kept = found.take(np.flatnonzero(place >= 0))  # quicker than found[…], since there are fields
+        kept["place"] = place[place >= 0]
+        entries = _moved([kept, *(part.groups[name] for part, _ in new)], [0, *(first for _, first in new)])
+        groups[name] = entries.take(_merged(entries, len(kept)) if still_sorted else _by_rank(entries))
+    pages = {}
+    for column in earlier.paged:
+        if all(column in part.pages for part, _ in new):
+            known = _pages_by_part(earlier, column)
+            some = [known[part] if isinstance(part, int) else part.pages[column] for part in parts]
+            pages[column] = _joined(some, before)
+    return _packed_sorted(rows, groups, pages)
+
+
+def _entries_of(index: RowIndex) -> dict[str, npt.NDArray[Any]]:
+    """All entries of each group."""
+    found = {}
+    for name, array in index.arrays.items():
+        kind, _, group = name.partition(".")
+        if kind == "entry":
+            found[group] = entries = array.whole()
+            if len(entries) and entries["place"].max() >= index.n_rows:
+                raise index.source.refused("an entry is of no row")
+            if (entries["key"][1:] < entries["key"][:-1]).any():
+                raise index.source.refused("its entries are not in order")
+    return found
+
+
+def _pages_by_part(index: RowIndex, column: str) -> list[tuple[Ints, npt.NDArray[Any]]]:
+    """The pages of a column, as `RowsOfPart` has them."""
+    firsts = index.arrays[f"first.{column}"].whole().astype(np.int64)
+    pages = index.arrays[f"page.{column}"].whole()
+    starts = np.append(0, index.ends)
+    at = np.searchsorted(firsts, starts)
+    if len(firsts) != len(pages) + 1 or (firsts[1:] <= firsts[:-1]).any():
+        raise index.source.refused("its pages are not one behind the other")
+    if at[-1] != len(pages) or (firsts[at] != starts).any():
+        raise index.source.refused("its pages are not those of its parts")
+    spans = zip(at[:-1].tolist(), at[1:].tolist(), starts.tolist(), strict=False)
+    return [(firsts[a : b + 1] - start, pages[a:b]) for a, b, start in spans]
+
+
+def _moved(some: Sequence[npt.NDArray[Any]], before: Sequence[int]) -> npt.NDArray[Any]:
+    """Entries of several parts, together. before: the rows before each part"""
+    together = np.concatenate(some)
+    firsts = np.array(before[: len(some)], "<u4")
+    together["place"] += np.repeat(firsts, [len(entries) for entries in some])
+    return together
+
+
+def _joined(
+    some: Sequence[tuple[Ints, npt.NDArray[Any]]], before: Sequence[int]
+) -> tuple[Ints, npt.NDArray[Any]]:
+    """Pages of several parts, together. before: the rows before each part, and of all"""
+    firsts = [first[:-1] + rows for (first, _), rows in zip(some, before, strict=False)]
+    return np.concatenate([*firsts, before[-1:]]), np.concatenate([pages for _, pages in some])
 
 
 def read(source: ByteSource, entries: Mapping[str, np.dtype[Any]]) -> RowIndex:

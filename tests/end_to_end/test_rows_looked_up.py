@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,18 +13,27 @@ from world import TOWN, World
 from graphrag_ray.asking.reading import Kept, Reader
 from graphrag_ray.base import schema
 from graphrag_ray.base.errors import CorruptPart
+from graphrag_ray.indexing.stages import document_parts, row_indexes
+from graphrag_ray.indexing.stages.row_indexes import WantedIndex, covered_by_each, make_index
 from graphrag_ray.query.method import Rows
 from graphrag_ray.store import pages
 from graphrag_ray.store.files import Store
+from graphrag_ray.store.parts import Part
 
 STRANGERS = ["", "no id", "0" * 32, "Ä" * 32, "F" * 32]
+
+
+ALL_TABLES = {
+    "claims": {"enabled": True},
+    "hierarchies": ("leiden", "attributed", "tree"),
+    "tree": {"reduction": "pca"},
+}
 
 
 @pytest.fixture
 def reader(world: World) -> Reader:
     world.write(TOWN)
-    tree = {"reduction": "pca"}
-    world.index(claims={"enabled": True}, hierarchies=("leiden", "attributed", "tree"), tree=tree)
+    world.index(**ALL_TABLES)
     return world.open().reader
 
 
@@ -46,16 +56,51 @@ def needs(reader: Reader) -> Iterator[Rows]:
                 yield Rows(name, schema.TABLES[name].names, ids, by=one_or_more)
 
 
-def test_they_are_the_same_rows_in_the_same_order(reader: Reader):
+def without_indexes(reader: Reader) -> Reader:
     before = {name: parts for name, parts in reader.manifest.tables.items() if name[:5] != "rows_"}
     assert len(before) < len(reader.manifest.tables)
-    whole = Reader(reader.store, replace(reader.manifest, tables=before))
+    return Reader(reader.store, replace(reader.manifest, tables=before))
+
+
+def test_they_are_the_same_rows_in_the_same_order(reader: Reader):
+    whole = without_indexes(reader)
     small = Reader(reader.store, reader.manifest, Kept(limit_bytes=0))
     for need in needs(reader):
         expected = whole.rows(need)
         assert reader.rows(need).equals(expected), need
         assert reader.rows(need).equals(expected), "kept"
         assert small.rows(need).equals(expected), "not kept"
+
+
+def test_after_an_update_they_are_found_by_indexes_for_which_only_new_parts_were_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(document_parts, "split_bytes", lambda total: 1)  # a document a part
+    world.write(TOWN)
+    world.index(**ALL_TABLES)
+    before = world.open().manifest
+    read: dict[str, set[str]] = {name: set() for name in schema.LOOKED_UP}
+
+    def told(store: Store, table: str, part: Part) -> Any:
+        read[table].add(part.path)
+        return of_part(store, table, part)
+
+    of_part = row_indexes._of_part
+    monkeypatch.setattr(row_indexes, "_of_part", told)
+    world.write({"mill.txt": "ALICE met BOB again. GRACE sold flour to KURT."})
+    world.index(**ALL_TABLES)
+    reader = world.open().reader
+    for name in schema.LOOKED_UP:
+        old, new = ({part.path for part in of.parts(name)} for of in (before, reader.manifest))
+        assert read[name] == new - old, name
+    assert len(reader.manifest.parts("text_units")) == len(TOWN) and len(read["text_units"]) < len(TOWN)
+    whole = without_indexes(reader)
+    for need in needs(reader):
+        assert reader.rows(need).equals(whole.rows(need)), need
+    for name in schema.LOOKED_UP:
+        (covered,) = covered_by_each(name, reader.manifest.parts(name))
+        (afresh,) = next(iter(make_index(reader.store, WantedIndex(covered)))).to_pylist()
+        assert [afresh["path"]] == [part.path for part in reader.manifest.parts(schema.rows_table(name))]
 
 
 def test_of_each_id_the_first_by_rank_are_among_those_that_are_found(reader: Reader):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,23 @@ from hypothesis import strategies as st
 from graphrag_ray.search import row_index
 from graphrag_ray.search.id_halves import halves, ids_of, known
 from graphrag_ray.search.mapped_arrays import STEP, InMemory, packed, unpacked
-from graphrag_ray.search.row_index import PAGE, RowEntries, RowIndex, build, entry_type, group_name, read
+from graphrag_ray.search.row_index import (
+    PAGE,
+    RowEntries,
+    RowIndex,
+    RowsOfPart,
+    build,
+    derive,
+    entry_types,
+    group_name,
+    of_parts,
+    read,
+)
 
 IDS = st.integers(0, 40).map(lambda n: f"{n * 2**61 % 2**64:016x}{n:016x}")
 """Several share their first half."""
 GROUPS = {("id",): ("rank",), ("source_id", "target_id"): ("rank", "weight")}
-TYPES = {group_name(g): entry_type(list(dict.fromkeys(["id", *g])), values) for g, values in GROUPS.items()}
+TYPES = entry_types({g: (list(dict.fromkeys(["id", *g])), values) for g, values in GROUPS.items()})
 PAIR = "source_id+target_id"
 
 
@@ -213,6 +225,52 @@ def test_of_pages_only_those_wanted_are_read(watched: Any):
     assert source.needed[array.begin : array.begin + array.values.nbytes].sum() == 2 * PAGE.itemsize
 
 
+# what an earlier index tells of parts that are still there
+
+
+@st.composite
+def parts_of_rows(draw: st.DrawFn) -> RowsOfPart:
+    """A part with some rows, and pages of two columns."""
+    ranks = st.sampled_from([0.0, 1.0, 2.5, float("nan")])
+    rows = draw(st.lists(st.builds(Row, IDS, IDS, IDS, ranks, ranks), max_size=9))
+    groups = {group_name(group): entries_of(rows, group) for group in GROUPS}
+    pages = {}
+    for column in ("text", "title"):
+        ends = sorted({*draw(st.sets(st.integers(1, 9), max_size=3)), len(rows)} - {0})
+        sizes = np.diff([0, *(end for end in ends if end <= len(rows))]).tolist()
+        pages[column] = pages_of(sizes)
+        pages[column][1]["sum"] = draw(st.integers(0, 1_000))
+    return RowsOfPart(len(rows), groups, pages)
+
+
+PARTS = st.lists(parts_of_rows(), min_size=1, max_size=6)
+
+
+@given(PARTS, st.lists(parts_of_rows(), max_size=4), st.randoms(use_true_random=False), st.booleans())
+def test_a_derived_index_is_the_one_made_afresh(
+    earlier: list[RowsOfPart], new: list[RowsOfPart], dice: Random, in_order: bool
+):
+    kept = dice.sample(range(len(earlier)), dice.randint(0, len(earlier)))
+    of: list[RowsOfPart | int] = sorted(kept) if in_order else list(kept)
+    for part in new:
+        of.insert(dice.randint(0, len(of)), part)
+    if of:
+        index = read(InMemory.of(of_parts(earlier)), TYPES)
+        afresh = of_parts([earlier[part] if isinstance(part, int) else part for part in of])
+        assert derive(index, of) == afresh
+
+
+@given(PARTS, PARTS)
+def test_it_has_pages_of_the_columns_that_all_parts_have(earlier: list[RowsOfPart], new: list[RowsOfPart]):
+    less = [replace(part, pages={"title": part.pages["title"]}) for part in new]
+    index = read(InMemory.of(of_parts(earlier)), TYPES)
+    assert index.paged == ["text", "title"]
+    derived = derive(index, [*range(len(earlier)), *less])
+    assert derived == of_parts([*earlier, *less])
+    assert read(InMemory.of(derived), TYPES).paged == ["title"]
+    assert read(InMemory.of(derive(index, new)), TYPES).paged == ["text", "title"]
+
+
 # lies
 
 
@@ -310,6 +368,27 @@ def test_what_leads_out_of_a_part_is_refused(wrong: dict[str, Any], watched: Any
         looked_at(read(InMemory.of(changed(small(), wrong)), TYPES), KEYS)
     with pytest.raises(not_the_file, match=r"it |its |a |an "):
         looked_at(read(watched(changed(small(), wrong)), TYPES), KEYS)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"parts": np.array([2, 2])},
+        places(0, 1, 3),
+        {"entry.id": places(0, 1, 2)["entry.id"][::-1]},
+        {"page.text": pages_of([2])[1]},
+        {"first.text": u4(0, 1, 3)},
+        {"first.text": u4(0, 2, 4)},
+        {"first.text": u4(0, 3, 3)},
+        {"first.text": u4(1, 2, 3)},
+        {"first.text": u4()},
+    ],
+)
+def test_nothing_is_derived_from_what_leads_out_of_a_part(wrong: dict[str, Any]):
+    good = read(InMemory.of(changed(small(), {})), TYPES)
+    assert derive(good, [0, 1]) == small()
+    with pytest.raises(ValueError, match=r"its |an "):
+        derive(read(InMemory.of(changed(small(), wrong)), TYPES), [0, 1])
 
 
 @given(st.binary(max_size=200))
