@@ -214,6 +214,19 @@ class RowIndex:
             raise self.source.refused("a page is none")
         return PagesOf(part, first, last - first, found)
 
+    def pages_by_part(self, column: str) -> list[tuple[Ints, npt.NDArray[Any]]]:
+        """All pages of a column, of each part as `RowsOfPart` has them."""
+        firsts = self.arrays[f"first.{column}"].whole().astype(np.int64)
+        pages = self.arrays[f"page.{column}"].whole()
+        starts = np.append(0, self.ends)
+        at = np.searchsorted(firsts, starts)
+        if len(firsts) != len(pages) + 1 or (firsts[1:] <= firsts[:-1]).any():
+            raise self.source.refused("its pages are not one behind the other")
+        if at[-1] != len(pages) or (firsts[at] != starts).any():
+            raise self.source.refused("its pages are not those of its parts")
+        spans = zip(at[:-1].tolist(), at[1:].tolist(), starts.tolist(), strict=False)
+        return [(firsts[a : b + 1] - start, pages[a:b]) for a, b, start in spans]
+
 
 def distinct(found: RowEntries) -> tuple[RowEntries, RowEntries]:
     """An entry of each row, by rows; and all of them, by rows."""
@@ -323,7 +336,7 @@ def derive(earlier: RowIndex, parts: Sequence[RowsOfPart | int]) -> bytes:
     pages = {}
     for column in earlier.paged:
         if all(column in part.pages for part, _ in new):
-            known = _pages_by_part(earlier, column)
+            known = earlier.pages_by_part(column)
             some = [known[part] if isinstance(part, int) else part.pages[column] for part in parts]
             pages[column] = _joined(some, before)
     return _packed_sorted(rows, groups, pages)
@@ -341,20 +354,6 @@ def _entries_of(index: RowIndex) -> dict[str, npt.NDArray[Any]]:
             if (entries["key"][1:] < entries["key"][:-1]).any():
                 raise index.source.refused("its entries are not in order")
     return found
-
-
-def _pages_by_part(index: RowIndex, column: str) -> list[tuple[Ints, npt.NDArray[Any]]]:
-    """The pages of a column, as `RowsOfPart` has them."""
-    firsts = index.arrays[f"first.{column}"].whole().astype(np.int64)
-    pages = index.arrays[f"page.{column}"].whole()
-    starts = np.append(0, index.ends)
-    at = np.searchsorted(firsts, starts)
-    if len(firsts) != len(pages) + 1 or (firsts[1:] <= firsts[:-1]).any():
-        raise index.source.refused("its pages are not one behind the other")
-    if at[-1] != len(pages) or (firsts[at] != starts).any():
-        raise index.source.refused("its pages are not those of its parts")
-    spans = zip(at[:-1].tolist(), at[1:].tolist(), starts.tolist(), strict=False)
-    return [(firsts[a : b + 1] - start, pages[a:b]) for a, b, start in spans]
 
 
 def _moved(some: Sequence[npt.NDArray[Any]], before: Sequence[int]) -> npt.NDArray[Any]:

@@ -27,7 +27,7 @@ from graphrag_ray.graph.integer_arrays import id_prefixes
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.search import row_index
 from graphrag_ray.search.mapped_arrays import Keys
-from graphrag_ray.search.row_index import RowsOfPart, entry_type, entry_types, group_name
+from graphrag_ray.search.row_index import RowIndex, RowsOfPart, entry_type, entry_types, group_name
 from graphrag_ray.store import blobs, pages, parquet
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.in_threads import in_threads
@@ -132,9 +132,7 @@ def _derived(store: Store, wanted: WantedIndex) -> bytes | None:
     stored, before = wanted.earlier
     table, number = before.table, {part.path: n for n, part in enumerate(before.parts)}
     try:
-        earlier = row_index.read(blobs.opened(store, stored), entry_types(schema.carried(table)))
-        if np.diff(earlier.ends, prepend=0).tolist() != [part.rows for part in before.parts]:
-            raise blobs.refused(store, stored, "it is of other parts of the table")
+        earlier = opened_index(store, stored, before)
         if set(earlier.paged) != _paged_columns(table):
             return None
         new = [part for part in wanted.covered.parts if part.path not in number]
@@ -145,6 +143,14 @@ def _derived(store: Store, wanted: WantedIndex) -> bytes | None:
         if e.path != stored.path:
             raise
         return None
+
+
+def opened_index(store: Store, stored: Part, covered: CoveredParts) -> RowIndex:
+    """Raises CorruptPart where it is not that of these parts."""
+    index = row_index.read(blobs.opened(store, stored), entry_types(schema.carried(covered.table)))
+    if np.diff(index.ends, prepend=0).tolist() != [part.rows for part in covered.parts]:
+        raise blobs.refused(store, stored, "it is of other parts of the table")
+    return index
 
 
 def _paged_columns(table: str) -> set[str]:

@@ -1,0 +1,145 @@
+"""What changed since the parent snapshot is counted as by comparing all rows, whatever is read for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+from examples import fewer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphrag_ray.base import schema
+from graphrag_ray.base.declarations import COMPARED
+from graphrag_ray.base.ids import stable_id
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.observer import Observer
+from graphrag_ray.indexing import changes as comparing
+from graphrag_ray.indexing.changes import changes
+from graphrag_ray.indexing.run import Run
+from graphrag_ray.indexing.stages.row_indexes import index_rows
+from graphrag_ray.settings.settings_file import parse_settings
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parquet import by_row
+from graphrag_ray.store.parts import Part, write_part
+from graphrag_ray.store.snapshots import Manifest
+
+TABLES = ("text_units", "entities", "relationships", "covariates", "communities", "community_reports")
+Rows = Mapping[int, Mapping[str, Any]]
+"""By a number, of which an id is made."""
+
+
+def random_row(name: str, n: int, dice: Random) -> dict[str, Any]:
+    def value(field: pa.Field) -> Any:
+        if field.name == "id":
+            return stable_id(name, str(n))
+        if field.name.endswith("_id") and pa.types.is_string(field.type):
+            return stable_id("other", str(n))
+        if pa.types.is_nested(field.type):
+            return []
+        if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+            return dice.choice([None, "", "a", "b" * 40])
+        return None if pa.types.is_boolean(field.type) else dice.choice([0, 1, 2])
+
+    return {field.name: value(field) for field in schema.TABLES[name]}
+
+
+def written(store: Store, name: str, rows: Rows, size: int) -> list[Part]:
+    """size: rows of a part"""
+    found = [row for _, row in sorted(rows.items())]
+    pieces = [found[at : at + size] for at in range(0, len(found), size)]
+    tables = (pa.Table.from_pylist(piece, schema=schema.TABLES[name]) for piece in pieces)
+    return [write_part(store, name, by_row(table)) for table in tables]
+
+
+def run_after(store: Store, tables: Mapping[str, list[Part]] | None) -> Run:
+    settings = parse_settings({})
+    parent = None if tables is None else Manifest(1, None, "", "", tables)
+    return Run(LocalExecutor(store, Models.of(settings)), settings, {}, parent, Observer())
+
+
+def expected(name: str, before: Rows, now: Rows) -> dict[str, int]:
+    _, columns = COMPARED[name]
+    old, new = ({n: orjson.dumps([row[c] for c in columns]) for n, row in of.items()} for of in (before, now))
+    both = old.keys() & new.keys()
+    changed = sum(old[n] != new[n] for n in both)
+    return {
+        "added": len(new) - len(both),
+        "changed": changed,
+        "removed": len(old) - len(both),
+        "unchanged": len(both) - changed,
+    }
+
+
+@fewer(2)
+@given(
+    st.sampled_from(TABLES),
+    st.randoms(use_true_random=False),
+    st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(0, 8), st.integers(0, 8)),
+    st.sampled_from(["", "before", "both"]),
+    st.sampled_from([1, 1 << 17]),
+)
+def test_changes_are_counted_as_by_comparing_rows_one_by_one(
+    name: str, dice: Random, of: tuple[int, int, int, int], indexed: str, rows_at_once: int
+):
+    """of: so many rows, of which some have other values, some go and some come"""
+    n, changed, gone, come = of
+    before = {n: random_row(name, n, dice) for n in range(n)}
+    now = dict(before)
+    for number in dice.choices(range(n), k=changed) if n else ():
+        now[number] = random_row(name, number, dice)
+    for number in dice.choices(range(n), k=gone) if n else ():
+        now.pop(number, None)
+    now |= {n + k: random_row(name, n + k, dice) for k in range(come)}
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparing, "ROWS_AT_ONCE", rows_at_once)
+        store = Store(folder)
+        old, new = ({name: written(store, name, rows, dice.randint(1, 9))} for rows in (before, now))
+        if indexed:
+            old |= index_rows(run_after(store, None), old)
+        run = run_after(store, old)
+        if indexed == "both":
+            new |= index_rows(run, new)
+        assert changes(run, new)[name] == expected(name, before, now)
+
+
+def test_where_no_compared_column_changed_nothing_is_read(tmp_path: Path):
+    """As of relationships whose ends have other degrees now."""
+    store, dice = Store(str(tmp_path)), Random(1)
+    before = {n: random_row("relationships", n, dice) for n in range(60)}
+    now = {n: {**row, "combined_degree": 7 + n} for n, row in before.items()}
+    now[0]["description"] = "Another one."
+    old = {"relationships": written(store, "relationships", before, 10)}
+    old |= index_rows(run_after(store, None), old)
+    run = run_after(store, old)
+    new = {"relationships": written(store, "relationships", now, 10)}
+    new |= index_rows(run, new)
+    assert not {part.path for part in old["relationships"]} & {part.path for part in new["relationships"]}
+    for part in (*old["relationships"][1:], *new["relationships"][1:]):
+        store.delete(part.path)
+    told = changes(run, new)["relationships"]
+    assert told == {"added": 0, "changed": 1, "removed": 0, "unchanged": 59}
+
+
+@pytest.mark.parametrize("whose", ["old", "new"])
+def test_where_an_index_of_rows_is_damaged_the_rows_are_read(tmp_path: Path, whose: str):
+    store, dice = Store(str(tmp_path)), Random(1)
+    before = {n: random_row("entities", n, dice) for n in range(20)}
+    now = {**before, 3: random_row("entities", 20, dice)}
+    old = {"entities": written(store, "entities", before, 5)}
+    old |= index_rows(run_after(store, None), old)
+    run = run_after(store, old)
+    new = {"entities": written(store, "entities", now, 5)}
+    new |= index_rows(run, new)
+    (index,) = (old if whose == "old" else new)["rows_entities"]
+    data = store.read(index.path)
+    store.write(index.path, b"?" * (len(data) // 2) + data[len(data) // 2 :])
+    told = changes(run, new)["entities"]
+    assert told == {"added": 1, "changed": 0, "removed": 1, "unchanged": 19}
