@@ -38,6 +38,8 @@ from graphrag_ray.search.mapped_arrays import (
 )
 
 MOST_WEIGHT = 255
+_BITS = 32
+"""Of a place."""
 
 _TYPES: dict[str, Any] = {"high": "<u8", "low": "<u8", "top": "<u8", "name": "<u8", "total": "<i8"}
 _TYPES |= {"text_end": "<i8", "text": "<u1"}
@@ -154,17 +156,19 @@ def build(
                           heavier one counts
     Raises ValueError for what is no id.
     """
-    chunk_halves, chunk_rank = _sorted(chunks)
-    name_halves, name_rank = _sorted(list(names))
-    in_order = [text.encode(errors="replace") for _, text in sorted(names.items())]
-    c, n = chunk_rank[chunk], name_rank[name]
-    w = np.clip(weight, 1, MOST_WEIGHT)
-    order = np.lexsort([-w, c, n])
-    c, n, w = c[order], n[order], w[order]
-    first = np.ones(len(c), np.bool_)
-    first[1:] = (c[1:] != c[:-1]) | (n[1:] != n[:-1])
-    c, n, w = c[first], n[first], w[first]
-    by_chunk = np.lexsort([n, c])
+    chunk_halves, chunk_order = _sorted(chunks)
+    name_halves, name_order = _sorted(list(names))
+    texts = list(names.values())
+    in_order = [texts[at].encode(errors="replace") for at in name_order.tolist()]
+    c, n = _ranks(chunk_order)[chunk], _ranks(name_order)[name]
+    # A pair of places as one number is sorted in a fraction of the time.
+    pairs = n << _BITS | c
+    order = np.argsort(pairs)
+    pairs, first = np.unique(pairs[order], return_index=True)
+    w = np.clip(weight, 1, MOST_WEIGHT)[order]
+    w = np.maximum.reduceat(w, first) if len(first) else w
+    c, n = pairs & (1 << _BITS) - 1, pairs >> _BITS
+    by_chunk = np.argsort(c << _BITS | n)
     return packed(
         {
             "high": chunk_halves[0],
@@ -203,9 +207,13 @@ def read(source: ByteSource) -> NameLinks:
 
 
 def _sorted(ids: Sequence[str]) -> tuple[tuple[Keys, Keys], Ints]:
-    """The halves of ids in their order, and the place of each id there."""
+    """The halves of ids in their order, and which id stands at each place there."""
     high, low = halves(ids) if ids else (np.zeros(0, "<u8"), np.zeros(0, "<u8"))
     order = np.lexsort([low, high])
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    return (high[order], low[order]), rank
+    return (high[order], low[order]), order
+
+
+def _ranks(order: Ints) -> Ints:
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(len(order))
+    return ranks

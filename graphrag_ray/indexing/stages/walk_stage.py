@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,6 +35,7 @@ from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.search import name_links
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
+from graphrag_ray.store.in_threads import in_threads
 from graphrag_ray.store.parts import Part, read_table
 
 TITLE_WEIGHT = 10
@@ -41,7 +43,9 @@ SHOWN = 100
 """Characters of a name that failed."""
 SHARD_ROWS = 131_072
 SHARD_BYTES = 128 << 20
-"""Of a shard's parts as they are stored."""
+"""Of a shard's parts as they are stored. A question goes through all shards, so many small ones are slow."""
+_THREADS = 8
+"""That read parts, for storage that answers late."""
 
 _ABOUT = ["id", "title", "path", "row"]
 _MADE = pa.schema(
@@ -108,18 +112,13 @@ def _shards(groups: Sequence[_Group]) -> list[_WalkShard]:
 
 def _make(store: Store, x: tuple[int, _WalkShard]) -> Iterator[pa.Table]:
     at, shard = x
-    chunks: list[str] = []
+    groups = list(in_threads(partial(_read, store), shard.groups, _THREADS))
+    first = np.cumsum([0, *(len(group.chunks) for group in groups)]).tolist()
     names = _Names()
-    links: list[_Links] = []
-    for documents, units, entities in shard.groups:
-        rows = read_table(store, units, ["id", "document_id"], schema.TEXT_UNITS)
-        found = read_table(store, entities, ["title", "text_unit_id"], schema.ENTITY_INSTANCES)
-        links.append(_extracted(rows, len(chunks), names, found))
-        links.append(
-            _titled(rows, len(chunks), names, read_table(store, documents, _ABOUT, schema.DOCUMENTS))
-        )
-        chunks += rows["id"].to_pylist()
+    links = [_extracted(groups, first, names)]
+    links += [_titled(group, start, names) for group, start in zip(groups, first, strict=False)]
     chunk, name, weight = (np.concatenate(column) for column in zip(*links, strict=True))
+    chunks = [id_ for group in groups for id_ in group.chunks]
     data = name_links.build(chunks, names.texts, chunk, name, weight)
     # Under another name where a name failed: the next run is to make it anew.
     made_from = stable_id(shard.made_from, "incomplete") if names.failed else shard.made_from
@@ -153,26 +152,51 @@ class _Names:
         return self.numbers.setdefault(id_, len(self.numbers))
 
 
-def _extracted(units: pa.Table, first: int, names: _Names, found: pa.Table) -> _Links:
-    """Links of chunks to the entities that were extracted from them. first: number of the first chunk."""
-    chunk = pc.index_in(found["text_unit_id"], value_set=units["id"].combine_chunks())
-    title = found["title"].combine_chunks().dictionary_encode()
-    number = np.array([names.number(text) for text in title.dictionary.to_pylist()] or [-1])
-    name = number[title.indices.to_numpy()]
-    known = np.flatnonzero(chunk.is_valid().to_numpy() & (name >= 0))
-    return (
-        chunk.fill_null(0).to_numpy()[known].astype(np.int64) + first,
-        name[known],
-        np.ones(len(known), int),
+@dataclass(frozen=True)
+class _ReadGroup:
+    """chunks: ids; document_of: the document of each; found: of each entity that was found the number of its
+    chunk, -1 where it is of none; found_names: and its name"""
+
+    chunks: list[str]
+    document_of: list[str]
+    documents: pa.Table
+    found: Ints
+    found_names: pa.DictionaryArray
+
+
+def _read(store: Store, group: _Group) -> _ReadGroup:
+    documents, units, entities = group
+    rows = read_table(store, units, ["id", "document_id"], schema.TEXT_UNITS)
+    found = read_table(store, entities, ["title", "text_unit_id"], schema.ENTITY_INSTANCES)
+    chunk = pc.index_in(found["text_unit_id"], value_set=rows["id"].combine_chunks())
+    return _ReadGroup(
+        rows["id"].to_pylist(),
+        rows["document_id"].to_pylist(),
+        read_table(store, documents, _ABOUT, schema.DOCUMENTS),
+        chunk.fill_null(-1).to_numpy().astype(np.int64),
+        found["title"].combine_chunks().dictionary_encode(),
     )
 
 
-def _titled(units: pa.Table, first: int, names: _Names, documents: pa.Table) -> _Links:
-    """Links of chunks to the titles of their documents."""
+def _extracted(groups: Sequence[_ReadGroup], first: Sequence[int], names: _Names) -> _Links:
+    """Links of chunks to the entities that were extracted from them. first: number of each group's first
+    chunk."""
+    # Most names stand in many groups; to read one takes as long as all else that is done with it.
+    titles = pa.chunked_array([group.found_names for group in groups]).unify_dictionaries()
+    number = np.array([names.number(text) for text in titles.chunk(0).dictionary.to_pylist()] or [-1])
+    name = np.concatenate([number[of.indices.to_numpy()] for of in titles.chunks])
+    chunk = np.concatenate([group.found for group in groups])
+    known = np.flatnonzero((chunk >= 0) & (name >= 0))
+    chunk += np.repeat(first[:-1], [len(group.found) for group in groups])
+    return chunk[known], name[known], np.ones(len(known), int)
+
+
+def _titled(group: _ReadGroup, first: int, names: _Names) -> _Links:
+    """Links of chunks to the titles of their documents. first: number of the group's first chunk"""
     number = {
         row["id"]: names.number(title_name(row["title"], row["path"] or "", row["row"] or ""), title=True)
-        for row in documents.to_pylist()
+        for row in group.documents.to_pylist()
     }
-    name = np.array([number.get(id_, -1) for id_ in units["document_id"].to_pylist()] or [-1])
+    name = np.array([number.get(id_, -1) for id_ in group.document_of] or [-1])
     titled = np.flatnonzero(name >= 0)
     return titled + first, name[titled], np.full(len(titled), TITLE_WEIGHT)
