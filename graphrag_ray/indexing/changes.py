@@ -24,6 +24,7 @@ from graphrag_ray.base.row_hashes import row_hashes
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.row_indexes import covered_by_each, opened_index
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
+from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.in_threads import in_threads
 from graphrag_ray.store.parts import Part, read_part
@@ -72,9 +73,13 @@ def rows_compared(
 def _contents(run: Run, name: str, tables: Mapping[str, list[Part]]) -> dict[str, Hashable]:
     """`contents` of the parts of a table: sizes and checksums of pages, from its indexes of rows."""
     columns = {"id", *COMPARED[name][1]}
+    indexes = {blobs.made_from(part.path): part for part in tables.get(schema.rows_table(name), [])}
     covered = covered_by_each(name, tables.get(name, []))
     found: dict[str, Hashable] = {}
-    for of, stored in zip(covered, tables.get(schema.rows_table(name), []), strict=False):
+    for of in covered:
+        stored = indexes.get(of.made_from)
+        if stored is None:
+            continue
         with suppress(CorruptPart):  # the parts are read then
             index = opened_index(run.store, stored, of)
             if columns <= set(index.paged):

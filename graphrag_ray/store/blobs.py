@@ -78,8 +78,14 @@ def write(store: Store, table: str, made_from: str, data: bytes, rows: int) -> P
 
 def made(store: Store, table: str) -> dict[str, tuple[str, int]]:
     """What parts of a table were made from -> path and bytes. Raises StoreError."""
-    listed = ((_NAME.fullmatch(info.path), info) for info in store.list(f"{FOLDER}/{table}"))
-    return {match.group(1): (info.path, info.bytes) for match, info in listed if match}
+    listed = ((made_from(info.path), info) for info in store.list(f"{FOLDER}/{table}"))
+    return {of: (info.path, info.bytes) for of, info in listed if of}
+
+
+def made_from(path: str) -> str:
+    """What a part was made from, by its name; "" where that does not say so."""
+    match = _NAME.fullmatch(path)
+    return match.group(1) if match else ""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,197 @@
+"""What an update costs in the indexes of a large snapshot, where it changes some parts of many.
+
+    python benchmarks/changed_parts.py --rows 500_000 --chunks 131_072
+
+Makes relationships and entities of random ids and words in parts of 1,000 rows, and prints CPU seconds of
+this process:
+
+- an index of rows made afresh, and derived from the one before a share of the parts changed;
+- what changed is counted, where all relationships have other degrees and those of each tenth part other
+  descriptions: without indexes of rows and with them;
+- a shard of the index for walks over chunks in groups of 160, with names drawn as in `walks.py`.
+
+Asserts only that what is derived is what is made afresh.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from walks import NAMES_FOR_LINKS, NAMES_OF_CHUNK, chunk_id, drawn
+
+from graphrag_ray.base import schema
+from graphrag_ray.base.ids import stable_id
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.observer import Observer
+from graphrag_ray.indexing.changes import changes
+from graphrag_ray.indexing.run import Run
+from graphrag_ray.indexing.stages import walk_stage
+from graphrag_ray.indexing.stages.row_indexes import CoveredParts, WantedIndex, index_rows, make_index
+from graphrag_ray.search.id_halves import ids_of
+from graphrag_ray.settings.settings_file import parse_settings
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parquet import by_row
+from graphrag_ray.store.parts import Part, read_part, write_part
+from graphrag_ray.store.snapshots import Manifest
+
+PART_ROWS = 1_000
+GROUP_CHUNKS, DOCUMENT_CHUNKS = 160, 4
+WORDS = np.array([f"word{n}" for n in range(5_000)], object)
+WORDS_OF = {"description": 20, "text": 400}
+"""Of a text in these columns; two in others."""
+MENTIONED = 4
+"""Chunks of an entity or a relationship, at most."""
+
+T = TypeVar("T")
+
+
+def took(do: Callable[[], T]) -> tuple[T, float]:
+    started = time.process_time()
+    return do(), time.process_time() - started
+
+
+def random_ids(n: int, rng: np.random.Generator) -> list[str]:
+    return ids_of(*rng.integers(0, 1 << 63, (2, n)).astype("<u8"))
+
+
+def random_rows(name: str, n: int, rng: np.random.Generator) -> pa.Table:
+    known = pa.array(random_ids(max(1, n // 2), rng))
+
+    def column(field: pa.Field) -> Any:
+        if field.name == "id":
+            return sorted(random_ids(n, rng))
+        if pa.types.is_list(field.type):
+            ends = np.append(0, np.cumsum(rng.integers(1, MENTIONED + 1, n)))
+            of = known.take(pa.array(rng.integers(0, len(known), ends[-1])))
+            return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), of)
+        if field.name.endswith("_id") and field.type == pa.string():
+            return known.take(pa.array(rng.integers(0, len(known), n)))
+        if field.type == pa.string():
+            return [" ".join(of) for of in rng.choice(WORDS, (n, WORDS_OF.get(field.name, 2)))]
+        return pa.array(rng.integers(0, 1_000, n)).cast(pa.int64()).cast(field.type)
+
+    of = schema.TABLES[name]
+    return pa.table([column(field) for field in of], schema=of)
+
+
+def written(store: Store, name: str, table: pa.Table) -> list[Part]:
+    pieces = (table.slice(at, PART_ROWS) for at in range(0, table.num_rows, PART_ROWS))
+    return [write_part(store, name, by_row(piece)) for piece in pieces]
+
+
+def replaced(table: pa.Table, column: str, values: Any) -> pa.Table:
+    at = table.schema.get_field_index(column)
+    return table.set_column(at, table.schema.field(at), pa.array(values, table.schema.field(at).type))
+
+
+def with_other_texts(table: pa.Table) -> pa.Table:
+    return replaced(table, "description", [f"{text}." for text in table["description"].to_pylist()])
+
+
+def made(store: Store, wanted: WantedIndex) -> Part:
+    (row,) = next(iter(make_index(store, wanted))).to_pylist()
+    return Part(row["path"], wanted.covered.n_rows, row["bytes"])
+
+
+def of_rows(store: Store, name: str, parts: Sequence[Part], share: float, rng: np.random.Generator) -> None:
+    before = CoveredParts(name, list(parts))
+    earlier = made(store, WantedIndex(before))
+    now = list(parts)
+    for at in rng.choice(len(now), max(1, round(share * len(now))), replace=False).tolist():
+        (now[at],) = written(store, name, with_other_texts(read_part(store, now[at])).slice(3))
+    covered = CoveredParts(name, now)
+    afresh, s_afresh = took(lambda: made(store, WantedIndex(covered)))
+    derived, s_derived = took(lambda: made(store, WantedIndex(covered, (earlier, before))))
+    assert derived == afresh
+    size = f"{derived.bytes / 1e6:.0f} MB"
+    print(
+        f"| index of rows: {name}, {share:.0%} of the parts new; {size} | {s_afresh:.2f} | {s_derived:.2f} |"
+    )
+
+
+def of_counts(store: Store, parts: Sequence[Part]) -> None:
+    now = []
+    for at, part in enumerate(parts):
+        rows = read_part(store, part)
+        rows = replaced(rows, "combined_degree", np.asarray(rows["combined_degree"]) + 1)
+        now += written(store, "relationships", with_other_texts(rows) if at % 10 == 0 else rows)
+    settings = parse_settings({})
+
+    def run(tables: dict[str, list[Part]] | None) -> Run:
+        parent = None if tables is None else Manifest(1, None, "", "", tables)
+        return Run(LocalExecutor(store, Models.of(settings)), settings, {}, parent, Observer())
+
+    old, new = {"relationships": list(parts)}, {"relationships": now}
+    read, s_read = took(lambda: changes(run(old), new))
+    old |= index_rows(run(None), old)
+    new |= index_rows(run(old), new)
+    told, s_told = took(lambda: changes(run(old), new))
+    assert told == read
+    n = told["relationships"]["changed"]
+    print(f"| what changed: relationships, {n:,} of them | {s_read:.2f} | {s_told:.2f} |")
+
+
+def of_walks(store: Store, n_chunks: int, rng: np.random.Generator) -> None:
+    links = n_chunks * (NAMES_OF_CHUNK + 1)
+    names = drawn(n_chunks, int(links * NAMES_FOR_LINKS), rng)
+    texts = random_rows("text_units", 2_000, rng)["text"].to_pylist()
+    groups = []
+    for start in range(0, n_chunks, GROUP_CHUNKS):
+        of = names[start : start + GROUP_CHUNKS]
+        documents = [stable_id("document", f"{start + n}") for n in range(0, len(of), DOCUMENT_CHUNKS)]
+        ids = [chunk_id(start + n) for n in range(len(of))]
+        rows: dict[str, dict[str, list[Any]]] = {
+            "documents": {"id": documents, "title": [f"title {id_[:9]}" for id_ in documents]},
+            "text_units": {
+                "id": ids,
+                "text": [texts[n] for n in rng.integers(0, len(texts), len(of)).tolist()],
+                "document_id": [documents[n // DOCUMENT_CHUNKS] for n in range(len(of))],
+            },
+            "entity_instances": {
+                "title": [f"NAME {n}" for n in of.reshape(-1).tolist()],
+                "description": [WORDS[n % len(WORDS)] for n in of.reshape(-1).tolist()],
+                "text_unit_id": [id_ for id_ in ids for _ in range(NAMES_OF_CHUNK)],
+            },
+        }
+        groups.append([[write_part(store, name, full(name, some))] for name, some in rows.items()])
+    (shard,) = walk_stage._shards([tuple(group) for group in groups])
+    _, seconds = took(lambda: list(walk_stage._make(store, (0, shard))))
+    print(f"| shard for walks: {n_chunks:,} chunks, {links:,} links | {seconds:.2f} | |")
+
+
+def full(name: str, columns: dict[str, list[Any]]) -> pa.Table:
+    """A table with nulls in the columns that it lacks."""
+    of, (first, *_) = schema.TABLES[name], columns.values()
+    return pa.table([columns.get(f.name) or pa.nulls(len(first), f.type) for f in of], schema=of)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=500_000)
+    parser.add_argument("--chunks", type=int, default=131_072)
+    args = parser.parse_args()
+    rng = np.random.default_rng(1)
+    print("| CPU s | afresh, or by reading rows | from what an index tells |")
+    print("| --- | ---: | ---: |")
+    with TemporaryDirectory() as folder:
+        store = Store(folder)
+        for name in ("relationships", "entities"):
+            parts = written(store, name, random_rows(name, args.rows, rng))
+            for share in (0.02, 0.2):
+                of_rows(store, name, parts, share, rng)
+            if name == "relationships":
+                of_counts(store, parts)
+        of_walks(store, args.chunks, rng)
+
+
+if __name__ == "__main__":
+    main()
