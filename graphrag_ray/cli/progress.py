@@ -228,6 +228,10 @@ def step_line(
 
 def _told(name: str, value: Any) -> str:
     """A count of a step, as it is shown at its end."""
+    if name == "asked":
+        return f"{value['items']:,} of {value['of']:,} {value['called']}"
+    if name == "parts_kept":
+        return f"{value['kept']:,} of {value['of']:,} parts kept"
     if name == "components":
         largest = f", the largest {value['largest_share']:.0%}" if value["count"] > 1 else ""
         return f"{plural(value['count'], 'component')}{largest}"

@@ -55,6 +55,7 @@ class Run:
     put_right  paths of parts that were found to be damaged while it ran, and were set aside
     reused     names of steps whose result was taken from the parent
     kept       by step, how many of its inputs' results were taken from the parent, and how many inputs it has
+    items      by step, of how many items in all a model is asked about some, and what these are called
     doing      the step that is being done, and when it began by the steady clock; None between steps
     chores     what was done beside the steps, by name: counts. No snapshot depends on it
     untold     the failure to say what the corpus is about; None: there was none
@@ -83,6 +84,7 @@ class Run:
     on_step: Callable[[], None] = lambda: None
     on_swept: Callable[[str], None] = lambda name: None
     kept: dict[str, tuple[int, int]] = field(default_factory=dict)
+    items: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     @property
     def store(self) -> Store:
@@ -102,6 +104,8 @@ class Run:
         logs.event(_log, "step started", step=name)
         started = time.monotonic()
         self.doing = (name, started)
+        self.kept.pop(name, None)  # of a try that was broken off
+        asked = self.asked.get(journal or "", 0)
         retried = retries.mark(self.store, journal) if journal else ""
         made_from = [name, STAGES[name].version, depends_on, retried]
         fingerprint = "" if depends_on is None else fingerprint_of(made_from)
@@ -122,10 +126,19 @@ class Run:
         self.seconds[name] = time.monotonic() - started
         self.on_step()
         seconds = round(self.seconds[name], 3)
-        counts = dict(result.counts)
+        counts = self._kept_counts(name, self.asked.get(journal or "", 0) - asked) | result.counts
         logs.event(_log, "step ended", step=name, seconds=seconds, reused=reused, counts=counts)
-        self.observer.step_ended(name, self.seconds[name], result.counts, reused)
+        self.observer.step_ended(name, self.seconds[name], counts, reused)
         return result
+
+    def _kept_counts(self, name: str, asked: int) -> dict[str, Any]:
+        """What of a step was made, for people: nothing where the parent snapshot had nothing of it."""
+        kept, of = self.kept.get(name, (0, 0))
+        if not kept:
+            return {}
+        n, items = self.items.get(name, (0, ""))
+        told = {"asked": {"items": asked, "of": n, "called": items}} if n else {}
+        return told | {"parts_kept": {"kept": kept, "of": of}}
 
     def before(self, name: str) -> Result | None:
         """What a step came to in the parent snapshot; None where nothing of it is to be taken over."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,10 +14,18 @@ from examples import fewer
 from hypothesis import given
 from hypothesis import strategies as st
 from machine import Small, machine
-from world import World
+from world import PEOPLE, TOWN, World
 
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages import blocks, document_parts, embed_stage, instance_ranges, reports_stage
+from graphrag_ray.indexing.stages import (
+    blocks,
+    document_parts,
+    embed_stage,
+    instance_ranges,
+    list_input,
+    read_stage,
+    reports_stage,
+)
 from graphrag_ray.store import snapshots
 from graphrag_ray.store.snapshots import Manifest
 
@@ -40,6 +49,7 @@ def tiny_parts() -> Iterator[None]:
         patch.setattr(blocks, "BLOCK_ROWS", 3)
         patch.setattr(reports_stage, "PART_ROWS", 2)
         patch.setattr(embed_stage, "PART_ROWS", 2)
+        patch.setattr(list_input, "RECENT_S", -1.0)  # files that were written just now are told by their time
         yield
 
 
@@ -63,9 +73,6 @@ def held(world: World, documents: Mapping[str, str]) -> None:
         if path.name not in documents:
             path.unlink()
     world.write({n: t for n, t in documents.items() if not _is(world.input / n, t)})
-    for path in world.input.iterdir():  # so long ago that its time tells it apart
-        if path.stat().st_mtime > 1e9:
-            os.utime(path, (1e8 + hash(path.read_bytes()) % 10**6,) * 2)
 
 
 def _is(path: Path, text: str) -> bool:
@@ -104,3 +111,111 @@ def _copy(world: World, to: World) -> None:
     for ours, theirs in ((to.input, world.input), (to.root, world.root)):
         shutil.rmtree(ours, ignore_errors=True)
         shutil.copytree(theirs, ours)
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+    """Which files are read, and how often."""
+    read = Counter[str]()
+    inner = read_stage.read_file
+
+    def noted(file, *rest):
+        read[file.path] += 1
+        yield from inner(file, *rest)
+
+    monkeypatch.setattr(read_stage, "read_file", noted)
+    with tiny_parts():
+        yield read
+
+
+def test_only_files_that_changed_are_read(world: World, seen: Counter[str]):
+    world.write(TOWN)
+    world.index()
+    assert seen == dict.fromkeys(TOWN, 1)
+    assert not world.index().committed and seen.total() == len(TOWN)
+    world.write({"mill.txt": "ALICE sold the mill to JUDY.", "quay.txt": "ERIN met HEIDI at the quay."})
+    assert world.index().committed
+    assert seen == dict.fromkeys(TOWN, 1) | {"mill.txt": 2, "quay.txt": 1}
+
+
+def test_a_file_that_is_written_again_as_it_was_is_read_and_no_change(world: World, seen: Counter[str]):
+    world.write(TOWN)
+    world.index()
+    os.utime(world.input / "mill.txt", (1e9, 1e9))  # by a clock that went back
+    assert not world.index().committed and seen["mill.txt"] == 2 and seen.total() == len(TOWN) + 1
+
+
+def test_a_file_of_equal_size_and_time_is_read_where_input_is_verified(world: World, seen: Counter[str]):
+    world.write(TOWN)
+    world.index()
+    path = world.input / "weather.txt"
+    before = path.stat()
+    path.write_text(path.read_text().replace("rained", "snowed"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert not world.index().committed
+    assert world.index(verify_input=True).manifest.counts["changed"] == 1
+    assert seen == dict.fromkeys(TOWN, 2)
+
+
+def test_a_file_that_cannot_be_read_is_tried_by_every_run(world: World, seen: Counter[str]):
+    world.write({**TOWN, "torn.parquet": b"PAR1 and no more"})
+    world.index()
+    assert not world.index().committed
+    assert seen == dict.fromkeys(TOWN, 1) | {"torn.parquet": 2}
+
+
+def test_settings_that_are_changed_and_changed_back_give_what_was(world: World, seen: Counter[str]):
+    world.write(PEOPLE)
+    world.index()
+    paths = {name: [p.path for p in parts] for name, parts in newest(world).tables.items()}
+    world.index(chunking={"size": 10, "overlap": 2, "min_new_tokens": 2}, reports={"keep_below": 0})
+    world.write({"00.txt": PEOPLE["00.txt"]})
+    asked = world.asked()
+    world.index()
+    assert world.asked() == asked
+    for name in ("entity_instances", "relationship_instances"):
+        assert [p.path for p in newest(world).parts(name)] == paths[name], name
+
+
+@pytest.mark.parametrize(
+    ("step", "table"),
+    [
+        ("read", "split_documents"),
+        ("extract", "found_entities"),
+        ("merge", "entity_instances"),
+        ("merge", "entities_statistics"),
+        ("describe", "relationships"),
+        ("finish", "text_units"),
+    ],
+)
+def test_damaged_parts_are_made_anew_and_the_others_kept(
+    world: World, seen: Counter[str], step: str, table: str
+):
+    world.write(PEOPLE)
+    world.index(graph={"prune": "on"})
+    before = newest(world)
+    first = next(group[0] for group in before.steps[step]["tables"][table] if group)
+    (world.root / first[0]).unlink()
+    asked = world.asked()
+    world.write({"39.txt": PEOPLE["39.txt"] + " BBX wrote to ABX."})
+    world.index(graph={"prune": "on"})
+    assert world.asked() - asked < len(PEOPLE)
+    other = newest(world).tables
+    with everything_anew():
+        world.index(graph={"prune": "on"}, verify=True)
+    assert newest(world).tables == other
+    kept = {p.path for p in before.parts("text_units")} & {p.path for p in newest(world).parts("text_units")}
+    assert len(kept) >= len(PEOPLE) - 3
+
+
+def test_people_are_told_what_is_kept(world: World, seen: Counter[str]):
+    world.write(PEOPLE)
+    world.index()
+    world.write({"39.txt": PEOPLE["39.txt"] + " ANX wrote to ABX."})
+    told = {}
+    world.observer.step_ended = lambda name, seconds, counts, reused: told.update({name: counts})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("world.Silent", lambda: world.observer)
+        world.index()
+    assert told["extract"]["asked"] == {"items": 1, "of": 40, "called": "chunks"}
+    assert told["extract"]["parts_kept"] == {"kept": 39, "of": 40}

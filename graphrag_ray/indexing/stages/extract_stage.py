@@ -51,6 +51,7 @@ def extract_graph(run: Run, corpus: Result, names: EntityNames) -> Result:
     tables = ("found_entities", "found_relationships", "counts", "failures")
 
     def compute() -> Result:
+        run.items["extract"] = rows_of(units), "chunks"
         known = run.taken_over("extract", units, depends_on, tables, journal=work.name)
         index = run.sweep_rows(work, _load_units, known.new, rows_of(known.new))
         written = run.executor.map("extract", partial(_collect_extractions, work, index), known.new)
@@ -75,6 +76,7 @@ def extract_claims(run: Run, corpus: Result, extracted: Result, names: EntityNam
 
     def compute() -> Result:
         tables = ("found_claims", "counts", "failures")
+        run.items["claims"] = rows_of(units), "chunks"
         known = run.taken_over("claims", inputs, depends_on, tables, journal=work.name)
         n_rows = sum(rows_of([of]) for of, _ in known.new)
         index = run.sweep_rows(work, _load_units_with_names, known.new, n_rows)
