@@ -34,7 +34,7 @@ def row_hashes(columns: Sequence[pa.ChunkedArray], n_rows: int) -> Hashes:
     found = np.zeros(n_rows, np.uint64)
     for column in columns:
         own = np.concatenate([np.zeros(0, np.uint64), *(_of_array(chunk) for chunk in column.chunks)])
-        found = _mixed(found * _SEED + own)
+        found = mixed(found * _SEED + own)
     return found
 
 
@@ -43,10 +43,10 @@ def _of_array(array: pa.Array) -> Hashes:
     if pa.types.is_floating(type_):
         numbers = array.fill_null(np.nan).cast(pa.float64()).to_numpy(zero_copy_only=False).copy()
         numbers[np.isnan(numbers)] = np.nan  # of which there are many
-        return _mixed(numbers.view(np.uint64))
+        return mixed(numbers.view(np.uint64))
     if pa.types.is_integer(type_) or pa.types.is_boolean(type_):
         numbers = array.fill_null(False if pa.types.is_boolean(type_) else 0).cast(pa.int64())
-        found = _mixed(numbers.to_numpy().view(np.uint64))
+        found = mixed(numbers.to_numpy().view(np.uint64))
     elif pa.types.is_string(type_) or pa.types.is_large_string(type_):
         wide = array.cast(pa.large_string())
         _, ends, data = wide.buffers()
@@ -82,10 +82,10 @@ def _of_runs(values: npt.NDArray[Any], places: npt.NDArray[np.int64]) -> Hashes:
             own = places[at : stop + 1] - start
             found[at:stop] = (sums[own[1:]] - sums[own[:-1]]) * _INVERSES[own[:-1]]
         at = stop
-    return _mixed(found + np.diff(places).astype(np.uint64) * _SEED)
+    return mixed(found + np.diff(places).astype(np.uint64) * _SEED)
 
 
-def _mixed(hashes: Hashes) -> Hashes:
+def mixed(hashes: Hashes) -> Hashes:
     """Every bit of a hash in all bits of another one (splitmix64, Steele, Lea and Flood 2014)."""
     mixed = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

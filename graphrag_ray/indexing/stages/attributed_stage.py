@@ -75,7 +75,7 @@ def build_attributed(run: Run, corpus: Result, graph: ExtractedGraph | None) -> 
     """The communities and their reports; before the first report, what the corpus is about."""
     assert graph is not None, "declared to be over entities"
     groups = element_groups(graph.merged, graph.described)
-    own = _Graph(run, groups, read_graph(run, groups), graph.embedded)
+    own = _Graph(run, groups, read_graph(run, graph.merged, graph.described), graph.embedded)
     found = own.cluster_entities()
     about = tell_about(run, corpus, own.layout(found))
     rest = own.write(found)

@@ -17,14 +17,16 @@ from pydantic import ValidationError
 
 from graphrag_ray.base import schema
 from graphrag_ray.base.ids import community_id
+from graphrag_ray.base.row_hashes import Hashes
 from graphrag_ray.corpus.tokens import vocabulary_for
 from graphrag_ray.engine.executor import PARTITION, Tables
 from graphrag_ray.graph.communities import communities, edge_order
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
-from graphrag_ray.graph.integer_arrays import id_prefixes, node_lookup
 from graphrag_ray.graph.seeds import Past
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import blocks
+from graphrag_ray.indexing.stages.describe_stage import COLUMNS
+from graphrag_ray.indexing.stages.driver_columns import places_of
 from graphrag_ray.indexing.stages.id_columns import Keys, edge_ends
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.indexing.step_result import Result
@@ -43,12 +45,15 @@ class Layout:
     blocks     for "entities", "relationships" and "covariates": the parts that hold blocks.BLOCK_ROWS of
                them each, in the order of `elements`
     node_keys  [N] first 64 bits of each entity's id, by node number
+    contents   hashes of what entities, relationships and claims say, in the order of `elements`; None where
+               nobody asks
     """
 
     hierarchy: Hierarchy
     elements: Elements
     blocks: dict[str, list[list[Part]]]
     node_keys: Any
+    contents: tuple[Hashes, Hashes, Hashes] | None = None
 
 
 def find_communities(run: Run, merged: Result, described: Result) -> Result:
@@ -64,7 +69,7 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
     groups = element_groups(merged, described)
 
     def compute() -> Result:
-        graph = read_graph(run, groups)
+        graph = read_graph(run, merged, described)
         # igraph lets no other thread run while it works.
         with run.expecting_silence(60 + len(graph.source) / 10_000):
             hierarchy = communities(
@@ -102,13 +107,13 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
 
 def load_layout(run: Run, merged: Result, described: Result, found: Result) -> Layout:
     """The hierarchy and the arrays that planning reports needs, from what `find_communities` stored."""
-    groups = element_groups(merged, described)
-    graph = read_graph(run, groups)
+    graph = read_graph(run, merged, described)
     hierarchy = restored(run, found)
     order, community = edge_order(hierarchy, graph.source, graph.target)
-    elements, _ = graph.arrange(hierarchy, order, community)
-    laid_out = {kind: found.tables[f"block_{kind}"] for kind in groups}
-    return Layout(hierarchy, elements, laid_out, graph.node_keys)
+    elements, claims = graph.arrange(hierarchy, order, community)
+    laid_out = {kind: found.tables[f"block_{kind}"] for kind in element_groups(merged, described)}
+    contents = graph.node_content[hierarchy.order], graph.edge_content[order], graph.claim_content[claims]
+    return Layout(hierarchy, elements, laid_out, graph.node_keys, contents)
 
 
 def community_ids(hierarchy: Hierarchy, node_keys: Keys) -> list[str]:
@@ -167,6 +172,9 @@ class IntegerGraph:
     claim_rows: Ints
     claim_node: Ints
     claim_tokens: Ints
+    node_content: Hashes
+    edge_content: Hashes
+    claim_content: Hashes
     n_rows: dict[str, int]
 
     def arrange(self, hierarchy: Hierarchy, order: Ints, community: Ints) -> tuple[Elements, Ints]:
@@ -193,24 +201,29 @@ class IntegerGraph:
         return {"count": len(sizes), "largest_share": round(float(sizes.max()) / self.n_nodes, 4)}
 
 
-def read_graph(run: Run, groups: dict[str, list[list[Part]]]) -> IntegerGraph:
-    entities = _read(run, groups["entities"], {"id": pa.string(), "n_tokens": pa.int64()})
-    edges = _read(run, groups["relationships"], {"weight": pa.float64(), "n_tokens": pa.int64()})
-    source, target = edge_ends(run.store, entities["id"], [p for g in groups["relationships"] for p in g])
-    claims = _read(run, groups["covariates"], {"subject_entity_id": pa.string(), "n_tokens": pa.int64()})
+def read_graph(run: Run, merged: Result, described: Result) -> IntegerGraph:
+    entities = read_table(run.store, described.parts("entity_columns"), None, COLUMNS["entity"])
+    edges = read_table(run.store, described.parts("relationship_columns"), None, COLUMNS["relationship"])
+    node_keys = entities["id"].to_numpy()
+    source, target = (places_of(node_keys, edges[end].to_numpy()) for end in ("source_id", "target_id"))
+    of_claims = {"subject_entity_id": pa.string(), "n_tokens": pa.int64(), "content": pa.uint64()}
+    claims = _read(run, merged.tables["covariates"], of_claims)
     matched = np.flatnonzero(claims["subject_entity_id"].is_valid().to_numpy())
-    nodes = node_lookup([entities["id"]])(claims["subject_entity_id"].take(pa.array(matched)))
+    subjects = prefixes_of(claims["subject_entity_id"].take(pa.array(matched)))
     return IntegerGraph(
         n_nodes=entities.num_rows,
-        node_keys=id_prefixes(entities["id"]),
+        node_keys=node_keys,
         node_tokens=entities["n_tokens"].to_numpy(),
         source=source,
         target=target,
         weight=edges["weight"].to_numpy(),
         edge_tokens=edges["n_tokens"].to_numpy(),
         claim_rows=matched.astype(np.int64),
-        claim_node=nodes,
+        claim_node=places_of(node_keys, subjects),
         claim_tokens=claims["n_tokens"].to_numpy()[matched],
+        node_content=entities["content"].to_numpy(),
+        edge_content=edges["content"].to_numpy(),
+        claim_content=claims["content"].to_numpy()[matched],
         n_rows={
             "entities": entities.num_rows,
             "relationships": edges.num_rows,

@@ -6,7 +6,7 @@ item of its own, so that one new instance pays for one branch again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -17,20 +17,41 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base.messages import Dialogue
+from graphrag_ray.base.row_hashes import row_hashes
 from graphrag_ray.corpus.tokens import count, offsets, vocabulary_for
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.graph.descriptions import DescribeSpec, describe, describe_spec, distinct, layer
 from graphrag_ray.indexing.run import Run, failure_rows, replayed
+from graphrag_ray.indexing.stages.driver_columns import columns_of
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, joined, passing, spec_key
 from graphrag_ray.indexing.taken_over import TakenOver
 from graphrag_ray.reports import report_context
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
-from graphrag_ray.store.parts import Part, read_part, read_table
+from graphrag_ray.store.parts import Part, read_part, read_table, write_parts
 
 Kind: TypeAlias = Literal["entity", "relationship"]
 KINDS: dict[Kind, str] = {"entity": "entities", "relationship": "relationships"}
+
+SHOWN: dict[Kind, tuple[str, ...]] = {
+    "entity": ("title", "description", "text_unit_ids"),
+    "relationship": ("source", "target", "description", "text_unit_ids"),
+}
+"""What reports and communities take of a row: column `content` is a hash of it."""
+
+COLUMNS: dict[Kind, pa.Schema] = {
+    "entity": pa.schema([("id", pa.uint64()), ("n_tokens", pa.int64()), ("content", pa.uint64())]),
+    "relationship": pa.schema(
+        [
+            *((name, pa.uint64()) for name in ("id", "source_id", "target_id")),
+            ("weight", pa.float64()),
+            ("n_tokens", pa.int64()),
+            ("content", pa.uint64()),
+        ]
+    ),
+}
+"""Tables entity_columns and relationship_columns of the step, for the driver (`driver_columns.py`)."""
 
 MAX_LAYERS = 40
 """A layer at least halves the texts, so this is never reached; it is here so that nothing loops."""
@@ -85,10 +106,26 @@ def describe_all(run: Run, merged: Result) -> Result:
         )
         result = joined(of.with_new(run.store, list(islice(done, len(of.new)))) for of in known.values())
         made_from = result.made_from | {"descriptions": [told]}
-        return Result(result.tables, {}, not passing(run.store, result.tables), made_from)
+        tables = result.tables | _columns(run, result.tables, before)
+        return Result(tables, {}, not passing(run.store, tables), made_from)
 
     depends_on = [merged.tables["entities"], merged.tables["relationships"], *how]
     return run.step("describe", depends_on, compute, work.name)
+
+
+def _columns(
+    run: Run, tables: Mapping[str, list[list[Part]]], before: Result | None
+) -> dict[str, list[list[Part]]]:
+    """The driver's columns of both kinds."""
+    found = {}
+    for kind, name in KINDS.items():
+        now, then = tables[name], before.tables.get(name, []) if before else []
+        held = before.parts(f"{kind}_columns") if before else []
+        held = [] if run.lost(held) else held
+        same = [a == b for a, b in zip(now, then, strict=True)] if len(now) == len(then) else []
+        columns = columns_of(run, now, COLUMNS[kind], same, held if same else [])
+        found[f"{kind}_columns"] = [write_parts(run.store, f"{kind}_columns", [columns])]
+    return found
 
 
 @dataclass(frozen=True)
@@ -229,7 +266,8 @@ def _assemble(vocabulary: str, store: Store, x: tuple[Group, list[Part]]) -> Ite
     at = pc.index_in(table["id"], value_set=texts["id"].combine_chunks())
     for name in ("description", "description_failed", "n_tokens"):
         table = table.append_column(name, texts[name].take(at))
-    yield {KINDS[group.kind]: table}
+    shown = [table[name] for name in SHOWN[group.kind]]
+    yield {KINDS[group.kind]: table.append_column("content", pa.array(row_hashes(shown, table.num_rows)))}
 
 
 def _record_tokens(kind: Kind, table: pa.Table, vocabulary: str) -> pa.Array:

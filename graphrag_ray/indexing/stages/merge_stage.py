@@ -23,6 +23,8 @@ import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import STAGES
+from graphrag_ray.base.row_hashes import row_hashes
+from graphrag_ray.base.schema import COVARIATES
 from graphrag_ray.corpus.tokens import count, vocabulary_for
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.graph.integer_arrays import degrees, id_prefixes
@@ -318,7 +320,10 @@ def _reduce_claims(known: Callable[[], Keys], vocabulary: str, rows: pa.Table) -
         for row in merged.table.to_pylist()
     ]
     counts = [{"name": "claims_without_entity", "value": merged.n_unmatched}]
+    shown = [merged.table[name] for name in COVARIATES.names if name != "human_readable_id"]
+    content = pa.array(row_hashes(shown, merged.table.num_rows))
+    table = merged.table.append_column("n_tokens", pa.array(tokens, pa.int64()))
     return {
-        "covariates": merged.table.append_column("n_tokens", pa.array(tokens, pa.int64())),
+        "covariates": table.append_column("content", content),
         "counts": pa.Table.from_pylist(counts, schema=COUNTS),
     }
