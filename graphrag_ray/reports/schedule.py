@@ -8,7 +8,7 @@ the lengths of its sub-communities' reports only, never on the order in which th
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,14 +49,21 @@ class Schedule:
 
     Holds three integers per community and, for those that wait, the place in their list of children.
     110,000 communities over 800,000 nodes: built in 0.3 s, 47 µs a plan.
+
+    known: communities that have a report, with the tokens of its record
     """
 
     def __init__(
-        self, hierarchy: Hierarchy, elements: Elements, budget: int, max_claims_per_entity: int = 10
+        self,
+        hierarchy: Hierarchy,
+        elements: Elements,
+        budget: int,
+        max_claims_per_entity: int = 10,
+        known: Mapping[int, int | None] = {},
     ) -> None:
         self._planner = Planner(hierarchy, elements, budget, max_claims_per_entity)
         self._hierarchy = hierarchy
-        self._tokens: dict[int, int | None] = {}
+        self._tokens: dict[int, int | None] = dict(known)
         # Of communities that give sub-communities up: how far they are, by the child that they wait for,
         # and of those that wait no longer, by their own number.
         self._waiting: dict[int, ReplacementProgress] = {}
@@ -69,11 +76,18 @@ class Schedule:
         waits = has_children & (self._planner.totals > self._planner.available)
         # First what the longest chain waits for; reports that nobody waits for fill the gaps.
         self._rank = -_waiting_above(hierarchy, waits)
-        at_once = np.flatnonzero(~waits)
+        open_ = np.ones(n, dtype=np.bool_)
+        open_[list(known)] = False
+        at_once = np.flatnonzero(~waits & open_)
         self._ready = list(zip(self._rank[at_once].tolist(), at_once.tolist(), strict=True))
         heapq.heapify(self._ready)
-        for community in np.flatnonzero(waits).tolist():
+        for community in np.flatnonzero(waits & open_).tolist():
             self._go_on(self._planner.start(community))
+
+    @property
+    def is_cut(self) -> npt.NDArray[np.bool_]:
+        """[C] communities whose elements do not all fit."""
+        return np.asarray(self._planner.totals > self._planner.available)
 
     @property
     def finished(self) -> bool:

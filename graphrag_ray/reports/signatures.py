@@ -24,8 +24,8 @@ def signatures(
     ids: Hashes,
     is_cut: npt.NDArray[np.bool_],
 ) -> Hashes:
-    """[C, WIDTH] of each community: its nodes, the edges inside it, the claims about its nodes, itself with all
-    below it; and the degrees of its edges where something may be left out, which then decide what is.
+    """[C, WIDTH] of each community: its nodes, the edges inside it, the claims about its nodes, itself with
+    all below it; and the degrees of its edges where something may be left out, which then decide what is.
 
     contents  hashes of what nodes, edges and claims say, in the order of the elements
     ids       [C] of the communities, which tell their members and levels

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -68,9 +69,12 @@ class EarlierReports:
         return Lost(ids[np.isin(ids, self.lost.elements)], self.lost.deleted)
 
 
-def earlier_reports(run: Run, corpus: Result, layout: Layout, spec: str) -> EarlierReports | None:
+def earlier_reports(
+    run: Run, corpus: Result, layout: Layout, spec: str, planned: npt.NDArray[np.bool_]
+) -> EarlierReports | None:
     """None where no report of the parent can stand: there is none, its parts are damaged, or everything is to
-    be as in an index from scratch. spec: a report that was asked for in another way is none of them."""
+    be as in an index from scratch. spec: a report that was asked for in another way is none of them; planned:
+    [C] communities that are asked about."""
     parent = run.parent
     if parent is None or "reports" in run.afresh or "reports" not in parent.steps:
         return None
@@ -85,11 +89,12 @@ def earlier_reports(run: Run, corpus: Result, layout: Layout, spec: str) -> Earl
     keys = prefixes_of(read_table(run.store, entities, ["id"], schema.ENTITIES)["id"])
     if len(before.order) != len(keys):
         return None
-    number = {id_: c for c, id_ in enumerate(community_ids(before, keys))}
+    resembled = alike(before, keys, layout.hierarchy, layout.node_keys)
+    wanted = set(resembled[planned].tolist())
+    number = {id_: c for c, id_ in enumerate(community_ids(before, keys)) if c in wanted}
     reports = _read(run.store, written, spec, number)
     if not reports.numbers():
         return None
-    resembled = alike(before, keys, layout.hierarchy, layout.node_keys)
     return EarlierReports(reports, resembled, _lost(run, corpus, layout))
 
 
@@ -132,7 +137,7 @@ def _members(of: Hierarchy, level: int) -> Ints:
 
 def _read(store: Store, written: Result, spec: str, number: Mapping[str, int]) -> Spool[Earlier]:
     reports: Spool[Earlier] = Spool()
-    rows, sketches = (_rows(store, written.parts(name)) for name in ("reports", "sketches"))
+    rows, sketches = (_rows(store, written.parts(name), number) for name in ("reports", "sketches"))
     for row, own in zip(rows, sketches, strict=True):
         # Earlier versions wrote the community's number.
         at = row["number"] if "number" in row else number.get(row["community"])
@@ -141,13 +146,19 @@ def _read(store: Store, written: Result, spec: str, number: Mapping[str, int]) -
     return reports
 
 
-def _rows(store: Store, parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
+def _rows(store: Store, parts: Sequence[Part], number: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+    """Of some communities, as far as the rows name them."""
+    wanted = pa.array(list(number), pa.string())
     for part in parts:
-        yield from read_part(store, part).to_pylist()
+        table = read_part(store, part)
+        if "community" in table.column_names:
+            table = table.filter(pc.is_in(table["community"], value_set=wanted))
+        yield from table.to_pylist()
 
 
-def _earlier(row: dict[str, Any], own: dict[str, Any]) -> Earlier:
-    report = Report(
+def report_of(row: Mapping[str, Any]) -> Report:
+    """What a row of table reports holds."""
+    return Report(
         title=row["title"],
         summary=row["summary"],
         rating=row["rank"],
@@ -156,9 +167,12 @@ def _earlier(row: dict[str, Any], own: dict[str, Any]) -> Earlier:
         references=tuple(Reference(r["section"], r["id"]) for r in row["references"]),
         dropped_references=row["dropped_references"],
     )
+
+
+def _earlier(row: dict[str, Any], own: dict[str, Any]) -> Earlier:
     records = tuple(Shown(**r | {"evidence": tuple(r["evidence"])}) for r in own["records"])
     sketch = Sketch(own["whole"], records)
-    return Earlier(report, sketch, row["n_tokens"], row["context_tokens"], row["context_left_out"])
+    return Earlier(report_of(row), sketch, row["n_tokens"], row["context_tokens"], row["context_left_out"])
 
 
 def _lost(run: Run, corpus: Result, layout: Layout) -> Lost:

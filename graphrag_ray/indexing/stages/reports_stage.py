@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
+from graphrag_ray.base.declarations import STAGES
 from graphrag_ray.base.ids import report_id
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.schema import REFERENCE
@@ -24,13 +26,27 @@ from graphrag_ray.indexing.run import Run, failure_rows
 from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.indexing.stages.blocks import elements_at
 from graphrag_ray.indexing.stages.communities_stage import Layout
-from graphrag_ray.indexing.stages.parent_reports import SKETCHES, EarlierReports, earlier_reports, sketch_row
+from graphrag_ray.indexing.stages.parent_reports import (
+    SKETCHES,
+    EarlierReports,
+    earlier_reports,
+    report_of,
+    sketch_row,
+)
+from graphrag_ray.indexing.stages.short_ids import prefixes_of
+from graphrag_ray.indexing.stages.unchanged_reports import (
+    SIGNATURES,
+    RowsOf,
+    UnchangedReports,
+    unchanged_reports,
+)
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, spec_key
 from graphrag_ray.reports import report_context
 from graphrag_ray.reports.kept_reports import Earlier, Evidence, Sketch, evidence, sketch, standing
 from graphrag_ray.reports.plan import CHUNK, CLAIM, EDGE, NODE, ContextPlan
 from graphrag_ray.reports.report_dialogue import Report, ReportSpec, full_content, report, report_spec
 from graphrag_ray.reports.schedule import ReportsAlone, Schedule
+from graphrag_ray.reports.signatures import WIDTH, Hashes, signatures
 from graphrag_ray.reports.summary_dialogue import (
     SummarySpec,
     longest_record,
@@ -154,40 +170,130 @@ def write_reports(run: Run, corpus: Result, found: Result, layout: Layout, ids: 
 
     Which reports of the parent snapshot stand is no part of the fingerprint: they stand in the next run, too.
     """
-    options = run.settings.reports
+    options, h = run.settings.reports, layout.hierarchy
     asking = ReportWork.of(run, layout.blocks, options.keep_below)
     asked_as, work = _asked_as(asking.spec), asking.work
+    spec, vocabulary = asking.depends_on
 
     def compute() -> Result:
-        earlier = earlier_reports(run, corpus, layout, asked_as) if options.keep_below else None
+        how = fingerprint_of([STAGES["reports"].version, spec, options, vocabulary])
+        schedule = partial(
+            Schedule, h, layout.elements, options.context_tokens, options.max_claims_per_entity
+        )
+        assert layout.contents is not None, "of Leiden's communities they are known"
+        keys = prefixes_of(pa.array(ids, pa.string()))
+        signed = signatures(h, layout.elements, layout.contents, keys, schedule().is_cut)
+        before = unchanged_reports(run, how, h, ids, signed)
+        planned = ~before.unchanged if before else np.ones(len(ids), np.bool_)
+        run.kept["reports"] = int((~planned).sum()), len(ids)
+        earlier = None
+        if options.keep_below and planned.any():
+            earlier = earlier_reports(run, corpus, layout, asked_as, planned)
+        below = _reports_below(run.store, before, h.parent, ids) if before else Spool[WrittenReport]()
 
         def plan() -> ReportSource:
-            schedule = Schedule(
-                layout.hierarchy, layout.elements, options.context_tokens, options.max_claims_per_entity
-            )
-            return ReportSource(
-                schedule, lambda c: f"community {c} at level {layout.hierarchy.level[c]}", ids, earlier
-            )
+            called = partial(_called, h.level)
+            known = before.tokens if before else {}
+            return ReportSource(schedule(known), called, ids, earlier, known=below, n_known=len(known))
 
         source = settled(run, work, plan)
-        rows = report_tables(source.written, layout.hierarchy.level, ids)
+        numbers = sorted(
+            {*source.written.numbers(), *np.flatnonzero(~planned).tolist()}, key=lambda c: (h.level[c], c)
+        )
+        rows = _with_unchanged(
+            run, before, "reports", WRITTEN, numbers, ids, lambda c: _row(ids[c], source.written[c])
+        )
         parts = write_parts(run.store, "reports", rows, max_rows=PART_ROWS)
         # In the order of communities, not in that in which they failed.
         failed = failures_of(run, work, sorted(source.failed, key=lambda f: f[0]["community"]))
         final = not any(outcome.status == "retry" for _, outcome in source.failed)
-        counts = {"reports": len(source.written), "failed_reports": len(source.failed)}
+        counts = {"reports": len(numbers), "failed_reports": len(source.failed)}
         tables = {"reports": [[part] for part in parts], "failures": [failed]}
         if options.keep_below:
-            sketches = _sketches(source.sketches, layout.hierarchy.level, ids, asked_as)
+            sketches = _with_unchanged(
+                run,
+                before,
+                "sketches",
+                SKETCHES,
+                numbers,
+                ids,
+                lambda c: sketch_row(ids[c], asked_as, source.sketches[c]),
+            )
             tables["sketches"] = [
                 [p] for p in write_parts(run.store, "sketches", sketches, max_rows=PART_ROWS)
             ]
             counts["kept_reports"] = source.kept
-        return Result(tables, counts, final)
+        table = _signature_table(before, signed, numbers, ids, source.written)
+        tables["signatures"] = [write_parts(run.store, "signatures", [table])]
+        return Result(tables, counts, final, {"signatures": [how]})
 
-    spec, vocabulary = asking.depends_on
     depends_on = [found, spec, options, vocabulary]
     return run.step("reports", depends_on, compute, work.name)
+
+
+def _called(level: Ints, community: int) -> str:
+    return f"community {community} at level {level[community]}"
+
+
+def _reports_below(
+    store: Store, before: UnchangedReports, parent: Ints, ids: Sequence[str]
+) -> Spool[WrittenReport]:
+    """Unchanged reports that the contexts of others may show."""
+    found: Spool[WrittenReport] = Spool()
+    shown = np.flatnonzero(before.unchanged & (parent >= 0) & ~before.unchanged[parent]).tolist()
+    rows = RowsOf(store, before.parts["reports"], WRITTEN)
+    for at in range(0, len(shown), PART_ROWS):
+        some = shown[at : at + PART_ROWS]
+        for c, row in zip(some, rows.of([ids[c] for c in some]).to_pylist(), strict=True):
+            sizes = row["n_tokens"], before.tokens_of(c), row["context_tokens"], row["context_left_out"]
+            found[c] = WrittenReport(report_of(row), *sizes, evidence=before.evidence(c))
+    return found
+
+
+def _with_unchanged(
+    run: Run,
+    before: UnchangedReports | None,
+    table: str,
+    columns: pa.Schema,
+    numbers: Sequence[int],
+    ids: Sequence[str],
+    made: Callable[[int], dict[str, Any]],
+) -> Iterator[pa.Table]:
+    """Rows of communities, those of unchanged ones as they are in the parent's table. made: another's row."""
+    held = RowsOf(run.store, before.parts[table], columns) if before else None
+    for at in range(0, len(numbers), PART_ROWS):
+        some = numbers[at : at + PART_ROWS]
+        old = [c for c in some if before and before.unchanged[c]]
+        new = [c for c in some if not (before and before.unchanged[c])]
+        rows = [pa.Table.from_pylist([made(c) for c in new], schema=columns)]
+        if held and old:
+            rows.append(held.of([ids[c] for c in old]))
+        place = {c: n for n, c in enumerate(some)}
+        order = np.argsort([place[c] for c in (*new, *old)])
+        yield pa.concat_tables(rows).take(pa.array(order)).combine_chunks()
+
+
+def _signature_table(
+    before: UnchangedReports | None,
+    signed: Hashes,
+    numbers: Sequence[int],
+    ids: Sequence[str],
+    written: Spool[WrittenReport],
+) -> pa.Table:
+    """Rows of SIGNATURES, in the order of the reports."""
+    about: list[tuple[int, bool, Evidence]] = []
+    for c in numbers:
+        if before and before.unchanged[c]:
+            about.append((before.tokens_of(c), False, before.evidence(c)))
+        else:
+            report_ = written[c]
+            about.append((report_.record_tokens, report_.kept, report_.evidence))
+    tokens, kept, evidences = zip(*about, strict=True) if about else ((), (), ())
+    columns = [pa.array([ids[c] for c in numbers], pa.string())]
+    columns += [pa.array(signed[list(numbers), n]) for n in range(WIDTH)]
+    columns += [pa.array(tokens, pa.int64()), pa.array(kept, pa.bool_())]
+    columns.append(pa.array([list(of) for of in evidences], pa.list_(pa.uint32())))
+    return pa.table(columns, schema=SIGNATURES)
 
 
 def failures_of(
@@ -227,6 +333,7 @@ class ReportSource:
     below    by number, the reports of which this level's are written, and the ids of their communities; None:
              those that are written here
     section  in which reports are shown
+    known    reports that are there, and that contexts may show; n_known: how many communities have one
     """
 
     def __init__(
@@ -237,6 +344,8 @@ class ReportSource:
         earlier: EarlierReports | None = None,
         below: tuple[Callable[[int], WrittenReport], Sequence[str]] | None = None,
         section: str = "Reports",
+        known: Spool[WrittenReport] | None = None,
+        n_known: int = 0,
     ) -> None:
         self._schedule, self._called, self._section = schedule, called, section
         self._earlier = earlier
@@ -245,9 +354,9 @@ class ReportSource:
         self._open: dict[int, Row] = {}
         self.written: Spool[WrittenReport] = Spool()
         self.sketches: Spool[Sketch] = Spool()  # apart: a report is read for each context that shows it
-        self._below = below or (self.written.__getitem__, ids)
+        self._below = below or (lambda c: (known.get(c) if known else None) or self.written[c], ids)
         self.failed: list[tuple[Row, Outcome[WrittenReport]]] = []
-        self.total: int | None = len(ids)
+        self.total: int | None = len(ids) - n_known
 
     def take(self) -> list[Row] | None:
         if self._schedule.finished:
@@ -395,13 +504,6 @@ def report_tables(written: Spool[WrittenReport], level: Ints, ids: Sequence[str]
     """Rows of WRITTEN level by level, by community in each. ids: of the communities, by number."""
     for some in _in_parts(written, level):
         yield pa.Table.from_pylist([_row(ids[c], written[c]) for c in some], schema=WRITTEN)
-
-
-def _sketches(sketches: Spool[Sketch], level: Ints, ids: Sequence[str], asked_as: str) -> Iterator[pa.Table]:
-    """Rows of SKETCHES, part by part in the order of the reports."""
-    for some in _in_parts(sketches, level):
-        rows = [sketch_row(ids[c], asked_as, sketches[c]) for c in some]
-        yield pa.Table.from_pylist(rows, schema=SKETCHES)
 
 
 def _in_parts(kept: Spool[Any], level: Ints) -> Iterator[list[int]]:
