@@ -17,6 +17,9 @@ paths of files, and what is rare in the corpus may be common in one of them.
 Words are gone through from the rarest on. Once a record that holds none of the words so far cannot come among
 the best any more, only those are looked at that are left (MaxScore: Turtle and Flood 1995, "Query Evaluation:
 Strategies and Optimizations"). What is found is the same.
+
+Where few of a shard's records have changed, the next one is derived from it (`changed`): to split texts into
+words is what takes most of the time.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphrag_ray.base.unforeseen import is_unforeseen
-from graphrag_ray.search.id_halves import halves, ids_of
+from graphrag_ray.search.id_halves import halves, ids_of, interleaved, rise, staying
 from graphrag_ray.search.languages import WORDS
 from graphrag_ray.search.mapped_arrays import (
     ByteSource,
@@ -59,6 +62,7 @@ _TYPES = {"high": "<u8", "low": "<u8", "top": "<u8", "lengths": "<i4", "n_words"
 _TYPES |= {"ends": "<i8", "records": "<i4", "counts": "<u2", "language": "<u1"}
 _ARRAYS = {"top.high", "top.words", *(_TYPES.keys() - {"top"})}
 
+Failed = Callable[[str, BaseException], object]
 Postings = Mapping[int, tuple[int, int]]
 """Of each word's hash: where its postings begin and end."""
 
@@ -116,11 +120,28 @@ class KeywordShard:
         return ids_of(self.arrays["high"].take(places), self.arrays["low"].take(places))
 
 
+@dataclass(frozen=True)
+class _Counted:
+    """The words of some records: the arrays of a shard, but for those that follow from others."""
+
+    high: Keys
+    low: Keys
+    words: Keys
+    ends: npt.NDArray[np.int64]
+    records: npt.NDArray[np.int32]
+    counts: npt.NDArray[np.uint16]
+    lengths: npt.NDArray[np.int32]
+
+    def postings_of_each(self) -> Ints:
+        """[words] how many postings each has."""
+        return np.diff(self.ends, prepend=0)
+
+
 def build(
     ids: Sequence[str],
     texts: Sequence[str],
     language: str = "",
-    failed: Callable[[str, BaseException], object] | None = None,
+    failed: Failed | None = None,
 ) -> bytes:
     """The bytes of a shard: the same for the same records, whatever their order.
 
@@ -128,7 +149,29 @@ def build(
     failed: told the id of a text that cannot be read, and why, which is a bug; it is then found by no word.
     None: the error is raised
     """
+    return _packed(_counted(ids, texts, language, failed), language)
 
+
+def changed(
+    shard: KeywordShard,
+    gone: Sequence[str],
+    ids: Sequence[str],
+    texts: Sequence[str],
+    failed: Failed | None = None,
+) -> bytes:
+    """The bytes of the shard that holds other records: those that `build` makes of them.
+
+    gone: ids of records that it holds no more; ids, texts: of those that come to it, in its language, which
+    may be gone ones with other texts; failed: see `build`. Raises what `source.refused` makes where the shard
+    is not what `build` makes, or lacks a record that goes, or has one that comes; ValueError for what is no
+    id.
+    """
+    left = _left(shard, staying(shard.source, shard.arrays, gone))
+    come = _counted(ids, texts, shard.language, failed)
+    return _packed(_together(shard.source, left, come), shard.language)
+
+
+def _counted(ids: Sequence[str], texts: Sequence[str], language: str, failed: Failed | None) -> _Counted:
     def words_at(place: int) -> list[str]:
         try:
             return words(texts[place], language)
@@ -141,10 +184,8 @@ def build(
     order = sorted(range(len(ids)), key=ids.__getitem__)
     numbers: dict[str, int] = {}
     rows = [array("i", [numbers.setdefault(w, len(numbers)) for w in words_at(i)]) for i in order]
-    hashes = _hashes(list(numbers))
-    by_hash = np.argsort(hashes)
-    rank = np.empty(len(hashes), np.int64)
-    rank[by_hash] = np.arange(len(hashes))
+    # Words that have the same hash are one word: no question tells them apart.
+    hashes, rank = np.unique(_hashes(list(numbers)), return_inverse=True)
     lengths = np.array([len(row) for row in rows], np.int32)
     occurring = rank[np.frombuffer(b"".join(rows), np.int32)]
     found, counts = np.unique(
@@ -152,7 +193,65 @@ def build(
     )
     word, record = np.divmod(found, max(1, len(rows)))
     ends = np.cumsum(np.bincount(word, minlength=len(hashes)))
-    return of_arrays([ids[i] for i in order], hashes[by_hash], ends, record, counts, lengths, language)
+    return _of_arrays([ids[i] for i in order], hashes, ends, record, counts, lengths)
+
+
+def _left(shard: KeywordShard, stays: npt.NDArray[np.bool_]) -> _Counted:
+    """What a shard holds of those of its records that stay."""
+    names = ("high", "low", "words", "ends", "records", "counts")
+    arrays = {name: shard.arrays[name].whole() for name in names}
+    own = _Counted(**arrays, lengths=shard.lengths)
+    if not _is_sound(own):
+        raise shard.source.refused("its arrays are not sorted, or lead out of each other")
+    held = stays[own.records]
+    postings = np.diff(np.cumsum(held)[own.ends - 1], prepend=0)
+    return _Counted(
+        own.high[stays],
+        own.low[stays],
+        own.words[postings > 0],
+        np.cumsum(postings[postings > 0]),
+        (np.cumsum(stays) - 1).astype(np.int32)[own.records[held]],
+        own.counts[held],
+        own.lengths[stays],
+    )
+
+
+def _is_sound(of: _Counted) -> bool:
+    """Whether the arrays of a shard are as `build` makes them, as far as they tell places in each other."""
+    n, ends = len(of.records), of.ends
+    if (ends < 1).any() or (ends[1:] <= ends[:-1]).any() or (ends[-1] if len(ends) else 0) != n:
+        return False
+    rises = of.records[1:] > of.records[:-1]
+    rises[ends[:-1] - 1] = True  # the first record of the next word
+    inside = not n or (of.records.min() >= 0 and of.records.max() < len(of.high))
+    return bool(inside and rises.all() and (of.words[1:] > of.words[:-1]).all() and rise((of.high, of.low)))
+
+
+def _together(source: ByteSource, one: _Counted, other: _Counted) -> _Counted:
+    """The words of the records of both, which have none in common. Quick where the other has few."""
+    (high, low), of_one, of_other = interleaved(source, (one.high, one.low), (other.high, other.low))
+    after, before = (np.searchsorted(one.words, other.words, side) for side in ("left", "right"))
+    new = after == before
+    words = np.insert(one.words, after[new], other.words[new])
+    postings = np.zeros(len(words), np.int64)
+    keys, records = [], []
+    for of, places in ((one, of_one), (other, of_other)):
+        rank, each = np.searchsorted(words, of.words), of.postings_of_each()
+        postings[rank] += each
+        records.append(places.astype(np.int32)[of.records])
+        keys.append(np.repeat(rank * len(high), each) + records[-1])
+    at = np.searchsorted(keys[0], keys[1])
+    lengths = np.empty(len(high), np.int32)
+    lengths[of_one], lengths[of_other] = one.lengths, other.lengths
+    return _Counted(
+        high,
+        low,
+        words,
+        np.cumsum(postings),
+        np.insert(records[0], at, records[1]),
+        np.insert(one.counts, at, other.counts),
+        lengths,
+    )
 
 
 def of_arrays(
@@ -165,19 +264,40 @@ def of_arrays(
     language: str,
 ) -> bytes:
     """The bytes of a shard, of its arrays. Raises ValueError for what is no id."""
-    high, low = halves(ids)
+    return _packed(_of_arrays(ids, hashes, ends, records, counts, lengths), language)
+
+
+def _of_arrays(
+    ids: Sequence[str],
+    hashes: Keys,
+    ends: npt.NDArray[np.integer],
+    records: npt.NDArray[np.integer],
+    counts: npt.NDArray[np.integer],
+    lengths: npt.NDArray[np.integer],
+) -> _Counted:
+    return _Counted(
+        *halves(ids),
+        hashes.astype("<u8"),
+        ends.astype("<i8"),
+        records.astype("<i4"),
+        np.minimum(counts, MOST_COUNTED).astype("<u2"),
+        lengths.astype("<i4"),
+    )
+
+
+def _packed(of: _Counted, language: str) -> bytes:
     return packed(
         {
-            "high": high,
-            "low": low,
-            "top.high": tops(high),
-            "lengths": lengths.astype("<i4"),
-            "n_words": np.array([lengths.sum(dtype=np.int64)], "<i8"),
-            "words": hashes.astype("<u8"),
-            "top.words": tops(hashes.astype("<u8")),
-            "ends": ends.astype("<i8"),
-            "records": records.astype("<i4"),
-            "counts": np.minimum(counts, MOST_COUNTED).astype("<u2"),
+            "high": of.high,
+            "low": of.low,
+            "top.high": tops(of.high),
+            "lengths": of.lengths,
+            "n_words": np.array([of.lengths.sum(dtype=np.int64)], "<i8"),
+            "words": of.words,
+            "top.words": tops(of.words),
+            "ends": of.ends,
+            "records": of.records,
+            "counts": of.counts,
             "language": np.frombuffer(language.encode(), np.uint8),
         }
     )

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphrag_ray.search.id_halves import halves, ids_of
+from graphrag_ray.search.id_halves import Halves, halves, ids_of, interleaved, staying
 from graphrag_ray.search.mapped_arrays import (
     ByteSource,
     Ints,
@@ -59,6 +59,9 @@ SAMPLE = 64
 
 _ROWS_AT_ONCE = 16_384
 _WORD = 64
+_HALF = np.dtype("<f2")
+_LONGEST = 1 + 2**-12
+"""What a number of a vector of length 1 can be, as float32 or float16."""
 _TYPES = {"high": "<u8", "low": "<u8", "top": "<u8", "exact": "<f4", "vectors": "<f2", "mean": "<f4"}
 _TYPES |= {"signs": "<u8", "spread": "<f4"}
 _IDS = {"high", "low", "top.high"}
@@ -119,18 +122,61 @@ def build(ids: Sequence[str], vectors: Floats, signs: bool = False) -> bytes:
     """
     order = np.asarray(sorted(range(len(ids)), key=ids.__getitem__), np.int64)
     matrix = unit(vectors[order])
-    high, low = halves([ids[i] for i in order])
+    return _packed(halves([ids[i] for i in order]), matrix.astype(_HALF) if signs else matrix)
+
+
+def changed(shard: VectorShard, gone: Sequence[str], ids: Sequence[str], vectors: Floats) -> bytes:
+    """The bytes of the shard that holds other records: those that `build` makes of them.
+
+    gone: ids of records that it holds no more; ids, vectors: of those that come to it, which may be gone ones
+    with other vectors. Raises what `source.refused` makes where the shard is not what `build` makes, or lacks
+    a record that goes, or has one that comes; ValueError for what is no id.
+    """
+    stays = staying(shard.source, shard.arrays, gone)
+    held = shard.arrays["high"].whole()[stays], shard.arrays["low"].whole()[stays]
+    order = np.asarray(sorted(range(len(ids)), key=ids.__getitem__), np.int64)
+    both, of_held, of_new = interleaved(shard.source, held, halves([ids[i] for i in order]))
+    own = shard.vectors.take(np.flatnonzero(stays))
+    for some in _blocks(own):
+        if not -_LONGEST <= some.min() <= some.max() <= _LONGEST:
+            raise shard.source.refused("a vector has not the length 1")
+    matrix = np.empty((len(both[0]), shard.dimensions), own.dtype)
+    matrix[of_held] = own
+    del own  # as large as the shard
+    if len(ids):
+        if vectors.shape[1] != shard.dimensions:
+            raise shard.source.refused("its vectors have another number of dimensions")
+        matrix[of_new] = unit(vectors[order])
+    return _packed(both, matrix)
+
+
+def _packed(ids: Halves, matrix: npt.NDArray[Any]) -> bytes:
+    """matrix: of sorted ids; float32, or float16 where there are signs.
+
+    All that a shard with signs holds follows from what it holds of its vectors, so that it can be derived.
+    """
+    high, low = ids
     arrays: dict[str, npt.NDArray[Any]] = {"high": high, "low": low, "top.high": tops(high)}
-    if not signs:
+    if matrix.dtype != _HALF:
         return packed(arrays | {"exact": matrix.reshape(-1)})
-    mean = matrix.mean(axis=0, dtype=np.float64).astype(np.float32)
-    less = matrix - mean
-    padded = np.zeros((len(less), -(-less.shape[1] // _WORD) * _WORD), np.bool_)
-    padded[:, : less.shape[1]] = less > 0
-    words = np.packbits(padded, axis=1, bitorder="little").view("<u8")
-    arrays |= {"vectors": matrix.reshape(-1).astype("<f2"), "mean": mean}
-    arrays |= {"signs": words.T.reshape(-1), "spread": np.abs(less).mean(axis=1, dtype=np.float32)}
-    return packed(arrays)
+    # No order of adding up changes this sum: all numbers are multiples of 2**-24 and at most 1.
+    mean = (matrix.sum(axis=0, dtype=np.float64) / max(1, len(matrix))).astype(np.float32)
+    n_words = -(-matrix.shape[1] // _WORD)
+    signs, spread = np.empty((len(matrix), n_words), "<u8"), np.empty(len(matrix), np.float32)
+    for at, some in enumerate(_blocks(matrix)):
+        own, less = slice(at * _ROWS_AT_ONCE, at * _ROWS_AT_ONCE + len(some)), some - mean
+        padded = np.zeros((len(less), n_words * _WORD), np.bool_)
+        padded[:, : less.shape[1]] = less > 0
+        signs[own] = np.packbits(padded, axis=1, bitorder="little").view("<u8")
+        spread[own] = np.abs(less).mean(axis=1, dtype=np.float32)
+    arrays |= {"vectors": matrix.reshape(-1), "mean": mean}
+    return packed(arrays | {"signs": signs.T.reshape(-1), "spread": spread})
+
+
+def _blocks(rows: npt.NDArray[Any]) -> Iterator[Floats]:
+    """Some rows after the other."""
+    for at in range(0, len(rows), _ROWS_AT_ONCE):
+        yield rows[at : at + _ROWS_AT_ONCE].astype(np.float32, copy=False)
 
 
 def read(source: ByteSource) -> VectorShard:
@@ -238,11 +284,7 @@ def _least(differing: Sequence[npt.NDArray[np.uint16]], wanted: int) -> int:
 
 
 def _products(rows: npt.NDArray[Any], wanted: Floats) -> npt.NDArray[np.float32]:
-    found = np.empty(len(rows), np.float32)
-    for at in range(0, len(rows), _ROWS_AT_ONCE):
-        part = slice(at, at + _ROWS_AT_ONCE)
-        found[part] = rows[part].astype(np.float32, copy=False) @ wanted
-    return found
+    return np.concatenate([np.zeros(0, np.float32), *(some @ wanted for some in _blocks(rows))])
 
 
 def _sound(numbers: npt.NDArray[Any]) -> npt.NDArray[np.float64]:

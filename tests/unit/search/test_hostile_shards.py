@@ -1,4 +1,5 @@
-"""Shards that somebody else made, under the right hash: refused as such, or searched without leaving them."""
+"""Shards that somebody else made, under the right hash: refused as such, or searched, or others derived from
+them, without leaving them."""
 
 from __future__ import annotations
 
@@ -41,6 +42,21 @@ def by_vector(source: ByteSource) -> None:
             assert len(hits) <= 5 and np.isfinite([score for _, score in hits]).all()
 
 
+def from_words(source: ByteSource) -> None:
+    shard = keyword.read(source)
+    derived = keyword.read(InMemory.of(keyword.changed(shard, IDS[5:90:3], IDS[5:6], ["word3 and more"])))
+    assert len(derived) == len(shard) - len(IDS[5:90:3]) + 1
+    keyword.search([derived], "word3 and 7", 5)
+
+
+def from_vectors(source: ByteSource) -> None:
+    shard = vectors.read(source)
+    new = np.ones((1, shard.dimensions), np.float32)
+    derived = vectors.read(InMemory.of(vectors.changed(shard, IDS[5:90:3], IDS[5:6], new)))
+    assert len(derived) == len(shard) - len(IDS[5:90:3]) + 1
+    vectors.search([derived], vectors.unit(new)[0], 5)
+
+
 def by_row(source: ByteSource) -> None:
     index = row_index.read(source, GROUP)
     if index.has("id"):
@@ -69,6 +85,9 @@ SHARDS: dict[str, tuple[Callable[[ByteSource], None], bytes]] = {
     "vector": (by_vector, vectors.build(IDS, MATRIX)),
     "signs": (by_vector, vectors.build(MANY_IDS, MANY, signs=True)),
     "rows": (by_row, rows_of_all()),
+    "keyword derived": (from_words, keyword.build(IDS, TEXTS, "english")),
+    "vector derived": (from_vectors, vectors.build(IDS, MATRIX)),
+    "signs derived": (from_vectors, vectors.build(MANY_IDS, MANY, signs=True)),
 }
 
 
@@ -124,7 +143,7 @@ def test_arrays_of_any_numbers_are_refused_or_searched(kind: str, dice: int):
     shard: Any = (
         row_index.read(InMemory.of(data), GROUP)
         if kind == "rows"
-        else (keyword if kind == "keyword" else vectors).read(InMemory.of(data))
+        else (keyword if kind.startswith("keyword") else vectors).read(InMemory.of(data))
     )
     arrays: dict[str, MappedArray] = shard.arrays
     whole = {name: array.whole() for name, array in arrays.items()}
