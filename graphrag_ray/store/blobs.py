@@ -155,6 +155,30 @@ class Blob:
         return zlib.crc32(self.data[at : at + BLOCK_BYTES].data) == int(self._sums[block])
 
 
+@dataclass(frozen=True)
+class LoadedBlob:
+    """A part that is in memory: a source, too."""
+
+    store: Store
+    part: Part
+    data: npt.NDArray[np.uint8]
+
+    def need(self, starts: Ints, ends: Ints) -> None: ...
+
+    def refused(self, why: str) -> Exception:
+        return refused(self.store, self.part, why)
+
+
+def loaded(store: Store, part: Part) -> LoadedBlob:
+    """A part that is read whole, once: this machine's cache gets no copy of it. Raises CorruptPart,
+    StoreError."""
+    file = np.frombuffer(whole(store, part), np.uint8)
+    tail = _tail_of(file, part.bytes) if len(file) == part.bytes else None
+    if not tail:
+        raise _damaged(store, part, "its end is not what was written")
+    return LoadedBlob(store, part, file[: tail[0]])
+
+
 def opened(store: Store, part: Part) -> Blob:
     """A part, of which nothing but the end is read. Raises CorruptPart where it is missing or not what was
     written; StoreError."""
@@ -187,7 +211,7 @@ def _blob(store: Store, part: Part, mapped: _Mapped) -> Blob | None:
 
 
 def whole(store: Store, part: Part) -> bytes:
-    """All bytes of a part of an earlier version. Raises CorruptPart, StoreError."""
+    """All bytes of a part. Raises CorruptPart, StoreError."""
     with _told(store, part):
         return parquet.read_bytes(store, part.path)
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import blobs, damaged_files, local_cache, parquet
-from graphrag_ray.store.blobs import BLOCK_BYTES, Blob
+from graphrag_ray.store.blobs import BLOCK_BYTES, Blob, LoadedBlob
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part
 
@@ -76,7 +76,7 @@ def written(store: Store, made_from: str = "ab12", data: bytes = DATA) -> Part:
     return blobs.write(store, "t", made_from, data, rows=3)
 
 
-def needed(blob: Blob, *ranges: tuple[int, int]) -> list[bytes]:
+def needed(blob: Blob | LoadedBlob, *ranges: tuple[int, int]) -> list[bytes]:
     of = np.array(ranges, np.int64).reshape(-1, 2)
     blob.need(of[:, 0], of[:, 1])
     return [blob.data[start:end].tobytes() for start, end in ranges]
@@ -595,6 +595,37 @@ def test_a_part_of_an_earlier_version_is_read_whole(either: Store):
         blobs.whole(either, part)
     with pytest.raises(CorruptPart, match="do not have the hash in its name"):
         blobs.check(either, path)
+
+
+@pytest.mark.parametrize("data", [DATA, b""])
+def test_a_part_that_is_loaded_is_whole_and_leaves_no_copy(either: Store, kept: Path, data: bytes):
+    part = written(either, data=data)
+    blob = blobs.loaded(either, part)
+    assert needed(blob, (0, len(data))) == [data] == [blob.data.tobytes()]
+    assert not kept.exists()
+    told = blob.refused("it leads out of itself")
+    assert isinstance(told, CorruptPart) and told.path == part.path
+    flip(either, part.path)
+    with pytest.raises(CorruptPart, match="do not have the hash in its name"):
+        blobs.loaded(either, part)
+    either.delete(part.path)
+    with pytest.raises(CorruptPart, match="is missing, though a snapshot needs it"):
+        blobs.loaded(either, part)
+
+
+@pytest.mark.parametrize("data", [b"", b"0123", bytes(1_000), struct.pack("<I8s", 0, b"grblocks")])
+def test_what_is_no_part_is_not_loaded(either: Store, data: bytes):
+    part = Part(f"tables/t/part-ab12-{parquet.content_hash(data)}.blocks", 1, len(data))
+    either.write(part.path, data)
+    with pytest.raises(CorruptPart, match="its end is not what was written"):
+        blobs.loaded(either, part)
+
+
+@pytest.mark.parametrize("more", [-1, 1])
+def test_a_part_of_another_size_than_was_told_is_not_loaded(either: Store, more: int):
+    part = written(either)
+    with pytest.raises(CorruptPart, match="its end is not what was written"):
+        blobs.loaded(either, replace(part, bytes=part.bytes + more))
 
 
 SUMS = [zlib.crc32(SMALL[at : at + BLOCK_BYTES]) for at in range(0, len(SMALL), BLOCK_BYTES)]
