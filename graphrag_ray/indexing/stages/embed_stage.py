@@ -27,6 +27,7 @@ from graphrag_ray.indexing.run import ROWS_AT_ONCE, Run, each, failure_rows, rep
 from graphrag_ray.indexing.stages.embedded_texts import (
     Texts,
     chunk_texts,
+    embeddings_of,
     load_texts,
     written_texts,
 )
@@ -53,12 +54,7 @@ def embed_all(run: Run, results: Results) -> Result:
     if not options.enabled:
         return Result()
     texts = written_texts(results, _said_above(run))
-    known = {
-        name: groups
-        for result in results
-        for name, groups in result.tables.items()
-        if name.startswith("embeddings_")
-    }
+    known = embeddings_of(results)
     texts = {kind: of for kind, of in texts.items() if f"embeddings_{kind}" not in known}
     made = _embedded(run, "embed", texts)
     return replace(made, tables=known | made.tables)

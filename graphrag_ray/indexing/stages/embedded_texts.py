@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -45,14 +45,30 @@ def written_texts(results: Results, columns: tuple[str, ...] | None) -> dict[str
 
     columns: of the documents' metadata, which are said above chunks beside title and date; None: nothing is
     """
+    described = results.graph.described if results.graph else None
+    reports = {HIERARCHIES[name].reports: of.reports for name, of in results.hierarchies.items()}
+    return _by_kind(results.corpus, described, reports, columns)
+
+
+def earlier_texts(steps: Mapping[str, Result], columns: tuple[str, ...] | None) -> dict[str, list[Texts]]:
+    """`written_texts` of a snapshot. steps: its steps' results."""
+    ends = {kind.reports: steps.get(kind.stages[-1], Result()) for kind in HIERARCHIES.values()}
+    reports = {kind: of for kind, of in ends.items() if "reports" in of.tables}
+    return _by_kind(steps["read"], steps.get("describe"), reports, columns)
+
+
+def _by_kind(
+    corpus: Result,
+    described: Result | None,
+    reports: Mapping[str, Result],
+    columns: tuple[str, ...] | None,
+) -> dict[str, list[Texts]]:
     groups: dict[str, Sequence[Sequence[Part]]] = {}
-    if results.graph:
-        described = results.graph.described.tables
-        groups = {"entity": described["entities"], "relationship": described["relationships"]}
-    for name, hierarchy in results.hierarchies.items():
-        groups[HIERARCHIES[name].reports] = hierarchy.reports.tables["reports"]
+    if described:
+        groups = {"entity": described.tables["entities"], "relationship": described.tables["relationships"]}
+    groups |= {kind: of.tables["reports"] for kind, of in reports.items()}
     found = {kind: [Texts(kind, group) for group in groups_] for kind, groups_ in groups.items()}
-    return {**found, "text_unit": chunk_texts(results.corpus, columns)}
+    return {**found, "text_unit": chunk_texts(corpus, columns)}
 
 
 def chunk_texts(corpus: Result, columns: tuple[str, ...] | None) -> list[Texts]:
@@ -62,6 +78,16 @@ def chunk_texts(corpus: Result, columns: tuple[str, ...] | None) -> list[Texts]:
         return [Texts("text_unit", group) for group in units]
     both = zip(units, documents, strict=True)
     return [Texts("text_unit", group, documents=of, columns=columns) for group, of in both]
+
+
+def embeddings_of(results: Iterable[Result]) -> dict[str, list[list[Part]]]:
+    """Tables embeddings_<kind>, whichever step has made them."""
+    return {
+        name: groups
+        for result in results
+        for name, groups in result.tables.items()
+        if name.startswith("embeddings_")
+    }
 
 
 def by_part(groups: Sequence[Texts]) -> list[Texts]:

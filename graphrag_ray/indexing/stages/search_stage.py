@@ -2,31 +2,39 @@
 
 An index is made of shards, each over some consecutive parts of a table. A shard that was made before from the
 same parts is found by its name and not made again, also after a run that was killed; so of a corpus that
-grows only the shards are made where something is new.
+grows only the shards are made where something is new. Such a shard is derived from that of the parent
+snapshot which holds most of the same rows: words are counted, and vectors read, of little more than what
+differs. The bytes are those that all parts together give.
 
 What is said of its document (`corpus/document_titles.py`) are words of a chunk, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import STAGES
+from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.indexing.results import Results
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.embedded_texts import (
+    TEXTS,
     Texts,
     by_part,
+    earlier_texts,
+    embeddings_of,
     load_texts,
     written_texts,
 )
@@ -34,11 +42,13 @@ from graphrag_ray.indexing.stages.level_indexes import level_fingerprint, level_
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.search import keyword, vectors
 from graphrag_ray.search.languages import common_language
+from graphrag_ray.search.vectors import Floats
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table, write_parts
 
 By: TypeAlias = Literal["keyword", "vector"]
+Groups: TypeAlias = Mapping[str, Sequence[Sequence[Part]]]
 
 LOOKED_AT_PARTS, LOOKED_AT_CHUNKS = 16, 64
 """By which the language of the corpus is told."""
@@ -51,14 +61,20 @@ EXACT_BYTES = 64 << 20
 
 FAILED_IN_INDEX = pa.struct([("id", pa.string()), ("error", pa.string())])
 _MADE = pa.schema(
-    [("at", pa.int64()), ("path", pa.string()), ("bytes", pa.int64()), ("failed", pa.list_(FAILED_IN_INDEX))]
+    [
+        ("at", pa.int64()),
+        ("path", pa.string()),
+        ("bytes", pa.int64()),
+        ("derived", pa.bool_()),
+        ("failed", pa.list_(FAILED_IN_INDEX)),
+    ]
 )
 
 
 @dataclass(frozen=True)
 class _Shard:
     """made_from: a hash of all that it depends on. texts: each of one part, of a shard by vector too.
-    language: of its words."""
+    language: of its words; span: where its rows begin and end in the table, of 1."""
 
     kind: str
     by: By
@@ -66,6 +82,7 @@ class _Shard:
     signs: bool
     made_from: str
     language: str
+    span: tuple[float, float]
 
     @property
     def table(self) -> str:
@@ -74,6 +91,19 @@ class _Shard:
     @property
     def parts(self) -> list[Part]:
         return [part for x in self.texts for part in x.parts]
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def rows_by_paths(self) -> dict[tuple[str, ...], int]:
+        """By the paths of all that its texts are made of."""
+        return {_paths(x): sum(part.rows for part in x.parts) for x in self.texts}
+
+
+_Earlier: TypeAlias = tuple[_Shard, Part]
+"""A shard of the parent snapshot, and where it is stored."""
 
 
 def index_for_search(run: Run, results: Results) -> Result:
@@ -86,33 +116,41 @@ def index_for_search(run: Run, results: Results) -> Result:
         language = _language(run, results.corpus)
         said = {"text_unit": columns}
         own = [kind for kind in schema.EMBEDDINGS if kind in texts]
-        shards: list[_Shard] = []
-        for kind in own:
-            depends_on = [language, *said.get(kind, ())]
-            shards += _shards(kind, "keyword", texts[kind], depends_on, language)
-            vectors_of = [Texts(kind, group) for group in embedded.tables.get(f"embeddings_{kind}", [])]
-            shards += _shards(kind, "vector", vectors_of)
+
+        def shards_of(texts: Mapping[str, Sequence[Texts]], embedded: Groups) -> list[_Shard]:
+            found = []
+            for kind in own:
+                words_of, vectors_of = texts.get(kind, []), embedded.get(f"embeddings_{kind}", [])
+                found += _shards(kind, "keyword", words_of, [language, *said.get(kind, ())], language)
+                found += _shards(kind, "vector", [Texts(kind, group) for group in vectors_of])
+            return found
+
+        shards = shards_of(texts, embedded.tables)
         ways: list[By] = ["keyword", "vector"] if embedded.tables else ["keyword"]
         kinds = [schema.search_table(kind, by) for kind in own for by in ways]
         known = {name: blobs.made(run.store, name) for name in kinds}
-        missing = [
-            (at, shard) for at, shard in enumerate(shards) if shard.made_from not in known[shard.table]
-        ]
+        missing = [at for at, shard in enumerate(shards) if shard.made_from not in known[shard.table]]
+        earlier = _stored(shards_of(*_of_parent(run, columns)), known) if missing else []
+        nearest = _nearest([shards[at] for at in missing], earlier)
+        inputs = [(at, shards[at], near) for at, near in zip(missing, nearest, strict=True)]
         failed: list[dict[str, Any]] = []
-        for made in run.executor.stream("search", _make, missing):
+        derived = 0
+        for made in run.executor.stream("search", _make, inputs):
             for row in made.to_pylist():
                 shard = shards[row["at"]]
                 known[shard.table][shard.made_from] = row["path"], row["bytes"]
+                derived += row["derived"]
                 for f in row["failed"]:
                     failed.append(index_failure("search", f"{shard.kind} {f['id']}: found by no word", f))
         tables: dict[str, list[list[Part]]] = {name: [] for name in kinds}
         tables |= level_indexes(run, results)
         for shard in shards:
             path, n_bytes = known[shard.table][shard.made_from]
-            tables[shard.table].append([Part(path, sum(p.rows for p in shard.parts), n_bytes)])
+            tables[shard.table].append([Part(path, shard.rows, n_bytes)])
         if failed:
             tables["failures"] = [failures_of(run.store, failed)]
-        return Result(tables, {"shards": len(shards)}, final=not failed)
+        counts = {"shards": len(shards), "made": len(missing), "derived": derived}
+        return Result(tables, counts, final=not failed)
 
     made_from = [texts, embedded, run.settings.search]
     made_from += level_fingerprint(results)
@@ -144,6 +182,7 @@ def _shards(
     signs = by == "vector" and sum(part.bytes for part in parts) > EXACT_BYTES
     limit = SHARD_BYTES[by]
     sizes = [max(part.bytes, part.rows * limit // SHARD_ROWS) for part in parts]
+    ends = np.cumsum([0, *(part.rows for part in parts)])
     found = []
     for batch in stable_batches([part.path for part in parts], sizes, limit):
         own = [texts[i] for i in batch]
@@ -151,8 +190,54 @@ def _shards(
         made_from = stable_id(
             "search", str(STAGES["search"].version), _stemmer(), kind, by, str(signs), *depends_on, *paths
         )
-        found.append(_Shard(kind, by, own, signs, made_from, language))
+        start, end = (ends[[batch.start, batch.stop]] / ends[-1]).tolist()
+        found.append(_Shard(kind, by, own, signs, made_from, language, (start, end)))
     return found
+
+
+def _of_parent(run: Run, columns: tuple[str, ...]) -> tuple[dict[str, list[Texts]], Groups]:
+    """The texts and the embeddings of the parent snapshot; none where it has no shards."""
+    if run.parent is None or not {"read", "search"} <= run.parent.steps.keys():
+        return {}, {}
+    steps = {name: Result.from_json(step) for name, step in run.parent.steps.items()}
+    return earlier_texts(steps, columns), embeddings_of(steps.values())
+
+
+def _stored(shards: Sequence[_Shard], known: Mapping[str, Mapping[str, tuple[str, int]]]) -> list[_Earlier]:
+    """Those that are there. known: by table what its shards were made from -> path and bytes."""
+    found = ((shard, known.get(shard.table, {}).get(shard.made_from)) for shard in shards)
+    return [(shard, Part(at[0], shard.rows, at[1])) for shard, at in found if at]
+
+
+def _nearest(shards: Sequence[_Shard], earlier: Sequence[_Earlier]) -> list[_Earlier | None]:
+    """For each shard the earlier one that seems to hold most of its rows, and at least half of them.
+
+    These are rows of parts that both are made of. Of words also those at the same place of the table: in
+    parts that have changed most texts may be the same, and to compare them is quicker than to count words.
+    """
+    at = {(shard.table, _paths(x)): n for n, (shard, _) in enumerate(earlier) for x in shard.texts}
+    found: list[_Earlier | None] = []
+    for shard in shards:
+        rows = dict.fromkeys((n for n, (of, _) in enumerate(earlier) if of.table == shard.table), 0.0)
+        for paths, n_rows in shard.rows_by_paths.items():
+            if (n := at.get((shard.table, paths))) is not None:
+                rows[n] += n_rows
+        if shard.by == "keyword":
+            rows = {n: max(so_far, _lap(shard, earlier[n][0])) for n, so_far in rows.items()}
+        best = max(rows, key=rows.__getitem__, default=-1)
+        is_near = best >= 0 and 2 * rows[best] >= shard.rows and earlier[best][0].signs == shard.signs
+        found.append(earlier[best] if is_near else None)
+    return found
+
+
+def _lap(shard: _Shard, other: _Shard) -> float:
+    """How many of a shard's rows stand where the other shard's stand in the table."""
+    (start, end), (others_start, others_end) = shard.span, other.span
+    return shard.rows * max(0.0, min(end, others_end) - max(start, others_start)) / (end - start)
+
+
+def _paths(x: Texts) -> tuple[str, ...]:
+    return tuple(part.path for part in (*x.parts, *x.documents))
 
 
 def index_failure(stage: str, item: str, failed: Mapping[str, str]) -> dict[str, Any]:
@@ -174,27 +259,87 @@ def failures_of(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[Part]:
     return write_parts(store, "failures", [table])
 
 
-def _make(store: Store, x: tuple[int, _Shard]) -> Iterator[pa.Table]:
-    at, shard = x
+def _make(store: Store, x: tuple[int, _Shard, _Earlier | None]) -> Iterator[pa.Table]:
+    at, shard, earlier = x
     failed: list[dict[str, str]] = []
-    if shard.by == "vector":
-        table = read_table(store, shard.parts, ["id", "vector"]).combine_chunks()
-        matrix = table["vector"].combine_chunks().flatten().to_numpy().reshape(table.num_rows, -1)
-        data = vectors.build(table["id"].to_pylist(), matrix, shard.signs)
-    else:
-        table = pa.concat_tables(t for x in shard.texts for t in load_texts(store, x))
-        texts = [text or "" for text in table["text"].to_pylist()]
-        data = keyword.build(
-            table["id"].to_pylist(),
-            texts,
-            shard.language,
-            lambda id_, e: failed.append({"id": id_, "error": note_bug(e)}),
-        )
+    data = _derived(store, shard, earlier, failed) if earlier else None
+    derived = data is not None
+    if data is None:
+        failed.clear()
+        data = _built(store, shard, failed)
     # Under another name where a text failed: the next run is to make it anew.
     made_from = stable_id(shard.made_from, "incomplete") if failed else shard.made_from
-    part = blobs.write(store, shard.table, made_from, data, table.num_rows)
-    made = {"at": at, "path": part.path, "bytes": part.bytes, "failed": failed}
+    part = blobs.write(store, shard.table, made_from, data, shard.rows)
+    made = {"at": at, "path": part.path, "bytes": part.bytes, "derived": derived, "failed": failed}
     yield pa.Table.from_pylist([made], schema=_MADE)
+
+
+def _built(store: Store, shard: _Shard, failed: list[dict[str, str]]) -> bytes:
+    """The bytes of a shard, from all its parts. failed: is told of texts that cannot be read."""
+    if shard.by == "vector":
+        return vectors.build(*_vectors(store, shard.parts), shard.signs)
+    rows = pa.concat_tables(_rows(store, shard.texts))
+    return keyword.build(*_ids_and_texts(rows), shard.language, partial(_note, failed))
+
+
+def _derived(store: Store, shard: _Shard, earlier: _Earlier, failed: list[dict[str, str]]) -> bytes | None:
+    """The same, from an earlier shard and the parts that only one of both has.
+
+    None where the earlier shard, or what it was made from, is damaged: no run needs it.
+    """
+    before, part = earlier
+    both = shard.rows_by_paths.keys() & before.rows_by_paths.keys()
+    gone, come = ([x for x in of.texts if _paths(x) not in both] for of in (before, shard))
+    try:
+        source = blobs.loaded(store, part)
+        if shard.by == "vector":
+            held = vectors.read(source)
+            ids = [
+                id_ for x in gone for p in x.parts for id_ in read_part(store, p, ["id"])["id"].to_pylist()
+            ]
+            if len(held) != part.rows or held.has_signs != shard.signs:
+                return None
+            return vectors.changed(held, ids, *_vectors(store, [p for x in come for p in x.parts]))
+        words = keyword.read(source)
+        if len(words) != part.rows or words.language != shard.language:
+            return None
+        rows = pa.concat_tables([TEXTS.empty_table(), *_rows(store, come)])
+        ids, rows = _differing(_rows(store, gone), rows)
+        return keyword.changed(words, ids, *_ids_and_texts(rows), partial(_note, failed))
+    except CorruptPart:
+        return None
+
+
+def _differing(before: Iterable[pa.Table], now: pa.Table) -> tuple[list[str], pa.Table]:
+    """The ids of rows of before that are not the same now, and the rows of now that were not so before."""
+    ids, texts = now["id"].combine_chunks(), now["text"].combine_chunks()
+    gone, same = list[str](), np.zeros(now.num_rows, np.bool_)
+    for table in before:
+        at = pc.index_in(table["id"], value_set=ids)
+        stays = pc.fill_null(pc.equal(table["text"], texts.take(at)), False)
+        gone += table["id"].filter(pc.invert(stays)).to_pylist()
+        same[at.filter(stays).to_numpy()] = True
+    return gone, now.filter(pa.array(~same))
+
+
+def _rows(store: Store, texts: Sequence[Texts]) -> Iterator[pa.Table]:
+    return (table for x in texts for table in load_texts(store, x))
+
+
+def _ids_and_texts(rows: pa.Table) -> tuple[list[str], list[str]]:
+    return rows["id"].to_pylist(), [text or "" for text in rows["text"].to_pylist()]
+
+
+def _vectors(store: Store, parts: Sequence[Part]) -> tuple[list[str], Floats]:
+    if not parts:
+        return [], np.zeros((0, 0), np.float32)
+    table = read_table(store, parts, ["id", "vector"]).combine_chunks()
+    matrix = table["vector"].combine_chunks().flatten().to_numpy().reshape(table.num_rows, -1)
+    return table["id"].to_pylist(), matrix
+
+
+def _note(failed: list[dict[str, str]], id_: str, error: BaseException) -> None:
+    failed.append({"id": id_, "error": note_bug(error)})
 
 
 @cache

@@ -1,0 +1,198 @@
+"""Shards for search that an update derives from those of the parent snapshot: the same, for less work."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from world import PEOPLE, TOWN, Built, World
+
+from graphrag_ray.indexing import repair
+from graphrag_ray.indexing.stages import search_stage
+from graphrag_ray.search import keyword, vectors
+from graphrag_ray.store.parts import Part
+
+CHANGED = {
+    "03.txt": "ADX knows ALICE. ALICE wrote to BOB about the mill.",
+    "new.txt": "KARL wrote to LENA, who owns a boat.",
+}
+
+
+@pytest.fixture
+def people(world: World, built: Built, monkeypatch: pytest.MonkeyPatch) -> World:
+    """An index whose documents lie in several parts, as those of a large one do."""
+    monkeypatch.setattr("graphrag_ray.indexing.stages.document_parts.split_bytes", lambda total: 64)
+    return world.take(built(PEOPLE | TOWN))
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """How each shard was made since."""
+    found: list[str] = []
+    for module in (keyword, vectors):
+        for name in ("build", "changed"):
+            monkeypatch.setattr(module, name, noted(found, name, getattr(module, name)))
+    return found
+
+
+def noted(found: list[str], name: str, make: Callable[..., bytes]) -> Callable[..., bytes]:
+    def make_and_note(*args: Any) -> bytes:
+        data = make(*args)
+        found.append(name)
+        return data
+
+    return make_and_note
+
+
+def update(world: World, **changes: Any) -> dict[str, int]:
+    """Some documents changed, one new, one gone: what step `search` counts then."""
+    world.write(CHANGED)
+    (world.input / "20.txt").unlink()
+    assert world.index(allow_deletes=True, **changes).committed
+    return counts(world)
+
+
+def counts(world: World) -> dict[str, int]:
+    return dict(world.open().manifest.steps["search"]["counts"])
+
+
+def stored(world: World) -> dict[str, list[str]]:
+    """The shards of the newest snapshot; a part's name has the hash of its bytes."""
+    tables = world.open().manifest.tables
+    return {n: [part.path for part in parts] for n, parts in tables.items() if n.startswith("search_")}
+
+
+def afresh(world: World, folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> World:
+    """The same world after the same update, in which nothing was derived."""
+    other = World(folder, world.endpoint)
+    other.take(world)
+    with monkeypatch.context() as patch:
+        patch.setattr(search_stage, "_nearest", lambda shards, earlier: [None] * len(shards))
+        assert update(other, **changes)["derived"] == 0
+    return other
+
+
+def parts_of(world: World, step: str, table: str) -> list[Part]:
+    groups = world.open().manifest.steps[step]["tables"][table]
+    return [Part(*part) for group in groups for part in group]
+
+
+def damage(world: World, parts: list[Part]) -> None:
+    for part in parts:
+        data = bytearray(world.store.read(part.path))
+        data[len(data) // 3] ^= 1
+        world.store.write(part.path, bytes(data))
+
+
+@pytest.mark.parametrize("signs", [False, True])
+@pytest.mark.parametrize("shard_bytes", [1 << 13, 1 << 20])
+def test_what_an_update_derives_is_what_it_would_make_of_everything(
+    people: World,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    made: list[str],
+    signs: bool,
+    shard_bytes: int,
+):
+    monkeypatch.setattr(search_stage, "SHARD_BYTES", dict.fromkeys(("keyword", "vector"), shard_bytes))
+    monkeypatch.setattr(search_stage, "EXACT_BYTES", 0 if signs else 1 << 30)
+    monkeypatch.setattr(search_stage, "_stemmer", lambda: "another")
+    people.index()
+    people.write({"other.txt": "OTTO met PAULA."})
+    people.index()
+    other = afresh(people, tmp_path / "other", monkeypatch)
+    made.clear()
+    told = update(people)
+    assert made.count("changed") == told["derived"] > 2
+    assert told["shards"] >= told["made"] >= told["derived"]
+    assert stored(people) == stored(other)
+
+
+def test_both_words_and_vectors_are_derived(people: World, made: list[str], monkeypatch: pytest.MonkeyPatch):
+    rows: list[tuple[str, int]] = []
+    for module in (keyword, vectors):
+        changed = module.changed
+
+        def counted(
+            shard: Any, gone: Any, ids: Any, *more: Any, make: Any = changed, of: Any = module
+        ) -> bytes:
+            rows.append((of.__name__.rpartition(".")[2], len(ids)))
+            return bytes(make(shard, gone, ids, *more))
+
+        monkeypatch.setattr(module, "changed", counted)
+    update(people)
+    n_chunks = len(people.table("text_units"))
+    assert {of for of, _ in rows} == {"keyword", "vectors"}
+    assert all(n < n_chunks / 2 for _, n in rows), "what stays is not read once more"
+
+
+def test_a_language_that_has_changed_makes_all_words_anew(people: World, made: list[str]):
+    told = update(people, search={"language": "german"})
+    assert told["derived"] == made.count("changed") <= 1, "vectors of chunks alone"
+
+
+@pytest.mark.parametrize(
+    ("step", "table"),
+    [
+        ("search", "search_text_unit_keyword"),
+        ("search", "search_text_unit_vector"),
+        ("describe", "entities"),
+    ],
+)
+def test_an_earlier_shard_that_is_damaged_is_not_needed(
+    people: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, table: str
+):
+    """Nor what it was made from. A large index is not verified before each run."""
+    monkeypatch.setattr(repair, "VERIFIED_BYTES", 0)
+    other = afresh(people, tmp_path / "other", monkeypatch)
+    sound = World(tmp_path / "sound", people.endpoint).take(people)
+    derived = update(sound)["derived"]
+    damage(people, parts_of(people, step, table))
+    told = update(people)
+    assert told["derived"] < derived and stored(people) == stored(other)
+    if step == "search":
+        assert people.observer.notes == other.observer.notes
+
+
+def test_a_shard_under_a_name_that_is_not_its_own_is_not_derived_from(
+    people: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """In an index that somebody else made a shard may be any other one."""
+    other = afresh(people, tmp_path / "other", monkeypatch)
+    loaded = search_stage.blobs.loaded
+    words, near = (parts_of(people, "search", f"search_entity_{by}") for by in ("keyword", "vector"))
+
+    def another(store: Any, part: Part) -> Any:
+        return loaded(store, (words if "keyword" in part.path else near)[0])
+
+    monkeypatch.setattr(search_stage.blobs, "loaded", another)
+    assert update(people)["derived"] <= 1
+    assert stored(people) == stored(other)
+
+
+def test_where_a_text_could_not_be_read_the_next_run_makes_the_shard_of_everything(
+    people: World, monkeypatch: pytest.MonkeyPatch, made: list[str]
+):
+    def broken(text: str, language: str, of: Any = keyword.words) -> list[str]:
+        if "KARL" in text:
+            raise IndexError(text)
+        return list(of(text, language))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keyword, "words", broken)
+        update(people)
+    assert any("found by no word" in row["item"] for row in people.table("failures"))
+    made.clear()
+    people.index()
+    assert people.open().manifest.counts["failures"] == 0 and made.count("build") > 0
+
+
+def test_an_index_without_a_parent_derives_nothing(people: World):
+    before = stored(people)
+    (people.root / "CURRENT").unlink()
+    shutil.rmtree(people.root / "snapshots")
+    people.index()
+    assert counts(people)["derived"] == 0 and stored(people) == before
