@@ -48,6 +48,18 @@ def run_starts(sorted_codes: Ints) -> npt.NDArray[np.bool_]:
     return new
 
 
+def same_lists(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_]:
+    """[rows] which lists of texts, none of them null, are equal."""
+    lengths = pc.list_value_length(one).to_numpy()
+    same: npt.NDArray[np.bool_] = lengths == pc.list_value_length(other).to_numpy()
+    rows = pa.array(same)
+    equal = pc.equal(one.filter(rows).flatten(), other.filter(rows).flatten())
+    differ = np.concatenate([[0], np.cumsum(~equal.to_numpy(zero_copy_only=False).astype(np.bool_))])
+    ends = np.cumsum(lengths[same]).astype(np.int64)
+    same[same] = differ[ends] == differ[ends - lengths[same]]
+    return same
+
+
 def first_rows(code: Ints, n_codes: int) -> Ints:
     """[n_codes] the first row of each code; -1 for one that has none."""
     first = np.full(n_codes, -1, dtype=np.int64)

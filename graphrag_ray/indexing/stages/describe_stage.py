@@ -22,6 +22,7 @@ from graphrag_ray.corpus.tokens import count, offsets, vocabulary_for
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.graph.descriptions import DescribeSpec, describe, describe_spec, distinct, layer
+from graphrag_ray.graph.integer_arrays import same_lists
 from graphrag_ray.indexing.run import Run, failure_rows, replayed
 from graphrag_ray.indexing.stages.driver_columns import columns_of
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, joined, passing, spec_key
@@ -184,12 +185,11 @@ def _reused(store: Store, of: Group) -> pa.Table:
     """Rows of REUSED that were described in the parent snapshot from the same texts."""
     if not of.merged or not of.before:
         return REUSED.empty_table()
-    now, then = (
-        dict(zip(table["id"].to_pylist(), table["descriptions"].to_pylist(), strict=True))
-        for parts in (of.merged, of.before)
-        for table in [read_table(store, parts, ["id", "descriptions"])]
-    )
-    same = pa.array([id_ for id_, texts in now.items() if then.get(id_) == texts], pa.string())
+    now, then = (read_table(store, parts, ["id", "descriptions"]) for parts in (of.merged, of.before))
+    at = pc.index_in(now["id"], value_set=then["id"].combine_chunks())
+    both = now.filter(at.is_valid())
+    texts = both["descriptions"].combine_chunks(), then["descriptions"].take(at.drop_null()).combine_chunks()
+    same = both["id"].filter(pa.array(same_lists(*texts))).combine_chunks()
     done = read_table(store, of.described, REUSED.names, REUSED)
     is_same = pc.and_(pc.is_in(done["id"], value_set=same), pc.invert(done["description_failed"]))
     return done.filter(is_same)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base import ids
-from graphrag_ray.graph.integer_arrays import codes, degrees, graph_arrays, id_prefixes
+from graphrag_ray.graph.integer_arrays import codes, degrees, graph_arrays, id_prefixes, same_lists
 
 IDS = sorted(ids.entity_id(f"NAME {i}") for i in range(50))
 
@@ -73,3 +73,14 @@ def test_codes_compare_as_values_do(values, cut):
     code, distinct = codes(column)
     assert distinct.to_pylist() == sorted({v for v in values if v is not None})
     assert [None if c < 0 else distinct[int(c)].as_py() for c in code] == values
+
+
+texts = st.lists(st.lists(st.sampled_from(["", "a", "b", "ab"]), max_size=3), max_size=6)
+
+
+@given(texts, st.data())
+def test_lists_are_the_same_whose_texts_are(one: list[list[str]], data: st.DataObject):
+    other = [data.draw(st.sampled_from([of, [*of, "a"], of[::-1]])) for of in one]
+    type_ = pa.large_list(pa.large_string())
+    found = same_lists(pa.array(one, type_), pa.array(other, type_))
+    assert found.tolist() == [a == b for a, b in zip(one, other, strict=True)]
