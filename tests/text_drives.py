@@ -57,7 +57,7 @@ from graphrag_ray.judging.judge_dialogue import judge, judge_spec
 from graphrag_ray.judging.judgements import JUDGEMENTS
 from graphrag_ray.judging.retrieval_metrics import retrieval_scores
 from graphrag_ray.offline import answer as offline_answer
-from graphrag_ray.offline.prune_names import weak_names
+from graphrag_ray.offline.prune_names import weak_names, word_hash
 from graphrag_ray.offline.question_terms import why_nothing
 from graphrag_ray.offline.static_embeddings import embed_many
 from graphrag_ray.query import condense, methods, where
@@ -220,6 +220,7 @@ def merged(text: str) -> Any:
             instances,
             weak_names(instances, {w.lower(): 9 for w in instances["title"].to_pylist()}),
             relationship_instance_rows(found).table,
+            word_hash(text),
         ),
         claim_rows(
             [(unit, c) for c in claims_of(f'("claim"<|>A<|>B<|>C<|>TRUE<|>2014<|>NONE<|>{told}<|>{told})')]

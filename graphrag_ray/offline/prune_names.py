@@ -35,33 +35,32 @@ def weak_names(instances: pa.Table, in_lower: Mapping[str, int]) -> pa.Array:
     instances: rows of schema.ENTITY_INSTANCES, all of a key together, sorted by entity_id.
     in_lower: `lower_case_words` of the whole corpus.
     """
-    words, counts = written_as_names(instances)
-    ids = instances["entity_id"].unique().to_pylist()
-    known = zip(ids, words, counts, strict=True)
+    known = zip(*written_as_names(instances), strict=True)
     return pa.array([id_ for id_, word, n in known if word and in_lower.get(word, 0) > n], pa.string())
 
 
-def written_as_names(instances: pa.Table) -> tuple[list[str], list[int]]:
-    """For each entity its name in lower case, where it is one word, and how many descriptions write it as a
+def written_as_names(instances: pa.Table) -> tuple[list[str], list[str], list[int]]:
+    """For each entity its id, its name in lower case, where it is one word, and how many descriptions write it as a
     name; "" and 0 for others. Two capitalised words side by side are evidence by themselves, and so are
     capitals throughout, so names of several words and acronyms are never weak.
 
     instances: as for `weak_names`
     """
     ids, titles, texts = (instances[c].to_pylist() for c in ("entity_id", "title", "description"))
-    words, counts = [], []
-    for _, group in groupby(range(len(ids)), key=ids.__getitem__):
+    keys, words, counts = [], [], []
+    for id_, group in groupby(range(len(ids)), key=ids.__getitem__):
         rows = list(group)
         title = titles[rows[0]]
         is_word = " " not in title
+        keys.append(id_)
         words.append(title.lower() if is_word else "")
         counts.append(_as_name(title, [texts[r] or "" for r in rows]) if is_word else 0)
-    return words, counts
+    return keys, words, counts
 
 
 def word_hash(word: str) -> int:
     """64 bits, never 0."""
-    return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest()) or 1
+    return int.from_bytes(hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest()) or 1
 
 
 def _as_name(title: str, descriptions: Sequence[str]) -> int:

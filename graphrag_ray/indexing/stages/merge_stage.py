@@ -80,7 +80,7 @@ class _Reducing:
         merged = merge_entities(instances) if is_entity else merge_relationships(instances, self.weight)
         merged = _with_descriptions(merged, instances)
         if self.prune and is_entity:
-            words, counts = written_as_names(instances)
+            _, words, counts = written_as_names(instances)
             hashes = pa.array([word_hash(w) if w else 0 for w in words], pa.uint64())
             merged = merged.append_column("word", hashes)
             merged = merged.append_column("as_name", pa.array(counts, pa.int64()))
