@@ -40,9 +40,9 @@ def weak_names(instances: pa.Table, in_lower: Mapping[str, int]) -> pa.Array:
 
 
 def written_as_names(instances: pa.Table) -> tuple[list[str], list[str], list[int]]:
-    """For each entity its id, its name in lower case, where it is one word, and how many descriptions write it as a
-    name; "" and 0 for others. Two capitalised words side by side are evidence by themselves, and so are
-    capitals throughout, so names of several words and acronyms are never weak.
+    """For each entity its id, its name in lower case, where it is one word, and how many descriptions write
+    it as a name; "" and 0 for others. Two capitalised words side by side are evidence by themselves, and so
+    are capitals throughout, so names of several words and acronyms are never weak.
 
     instances: as for `weak_names`
     """
