@@ -25,7 +25,7 @@ from graphrag_ray.indexing.step_result import Result, spec_key
 from graphrag_ray.reports import report_context
 from graphrag_ray.reports.report_dialogue import Report, ReportSpec, full_content, report, report_spec
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parts import Part, read_table, write_parts
+from graphrag_ray.store.parts import read_table, write_parts
 
 NAME = "leiden"
 
@@ -60,9 +60,7 @@ class DocumentHierarchy:
         own = renumbered(reports, communities.of(ids), communities.next)
         return {"communities": communities, "community_reports": own}
 
-    def tables(
-        self, run: Run, numbers: Callable[[], dict[str, Numbers]], period: str
-    ) -> dict[str, list[Part]]:
+    def tables(self, run: Run, numbers: Callable[[], dict[str, Numbers]], period: str) -> Result:
         known = numbers()["communities"].of(pa.array(self.ids, pa.string())).tolist()
         common = [
             {"human_readable_id": n, "community": n, "level": 0, "parent": -1, "period": period}
@@ -86,10 +84,12 @@ class DocumentHierarchy:
             for r in written
         ]
         of = {"communities": communities, "community_reports": reports}
-        return {
-            name: list(write_parts(run.store, name, [pa.Table.from_pylist(rows, schema=schema.TABLES[name])]))
-            for name, rows in of.items()
-        }
+        return Result(
+            {
+                name: [write_parts(run.store, name, [pa.Table.from_pylist(rows, schema=schema.TABLES[name])])]
+                for name, rows in of.items()
+            }
+        )
 
 
 def build(run: Run, corpus: Result, graph: ExtractedGraph | None) -> DocumentHierarchy:

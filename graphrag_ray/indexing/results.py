@@ -10,7 +10,6 @@ from graphrag_ray.graph.hierarchy import Ints
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.short_ids import Numbers
 from graphrag_ray.indexing.step_result import Result
-from graphrag_ray.store.parts import Part
 
 
 @dataclass(frozen=True)
@@ -57,9 +56,7 @@ class BuiltHierarchy(Protocol):
     def numbers(self, run: Run) -> dict[str, Numbers]:
         """The short ids of its communities and reports, by table."""
 
-    def tables(
-        self, run: Run, numbers: Callable[[], dict[str, Numbers]], period: str
-    ) -> dict[str, list[Part]]:
+    def tables(self, run: Run, numbers: Callable[[], dict[str, Numbers]], period: str) -> Result:
         """Its tables of the snapshot. numbers: of all tables; period: ISO date of the run."""
 
 

@@ -54,10 +54,9 @@ def finish(run: Run, results: Results, period: str, failures: pa.Table) -> Finis
             made += _finish_graph(run, share, results.graph)
             for name in ("entity_instances", "relationship_instances"):
                 done.tables[name] = results.graph.merged.parts(name)
+        made += [hierarchy.tables(run, share, period) for hierarchy in results.hierarchies.values()]
         finished = joined(made)
         done.tables |= {name: finished.parts(name) for name in finished.tables}
-        for hierarchy in results.hierarchies.values():
-            done.tables |= hierarchy.tables(run, share, period)
         for of in (*results.more.values(), results.embedded, results.searchable):
             done.tables |= {name: of.parts(name) for name in of.tables if not is_failures(name)}
         _write_one(run, done, "failures", failures)

@@ -3,6 +3,7 @@ others."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,14 +30,17 @@ from graphrag_ray.indexing.stages.communities_stage import (
     find_communities,
     load_layout,
 )
-from graphrag_ray.indexing.stages.reports_stage import write_reports
+from graphrag_ray.indexing.stages.reports_stage import batches_by_id, write_reports
 from graphrag_ray.indexing.stages.short_ids import Numbers, Rendered, number, prefixes_of, renumbered
-from graphrag_ray.indexing.step_result import Result
+from graphrag_ray.indexing.step_result import Result, joined
+from graphrag_ray.reports.signatures import WIDTH, Hashes, signatures
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
 from graphrag_ray.store.parts import Part, read_table
 
 COMMUNITIES_AT_ONCE = 2_000
+_BELOW, _ABOVE = 3, WIDTH
+"""Columns of what is signed: which communities are below, and which one is above."""
 ELEMENTS_AT_ONCE = 200_000
 """Communities of a part hold so many nodes and edges together, or there is one only: those of the coarsest
 level hold the whole graph between them, with all its lists of text units."""
@@ -83,17 +87,38 @@ class GraphHierarchy:
         """Communities level by level."""
         return numbered_by_level(run, self.kind, self.ids, self.level)
 
-    def tables(
-        self, run: Run, numbers: Callable[[], dict[str, Numbers]], period: str
-    ) -> dict[str, list[Part]]:
+    def tables(self, run: Run, numbers: Callable[[], dict[str, Numbers]], period: str) -> Result:
         ids = pa.array(self.ids, pa.string())
         own = numbers()[self.kind.communities].of(ids)
         shared = run.executor.share((self.kind, self.layout, ids, own))
         placed = run.executor.share((self.kind, self.layout.hierarchy, ids, own))
-        return {
-            self.kind.communities: _communities(run, shared, self.kind, self.layout, period),
-            self.kind.reports_table: finished_reports(run, numbers, placed, self.kind, self.reports, period),
-        }
+        signed = self._signed()
+        communities = _communities(run, shared, self.kind, self.layout, self.ids, signed, period)
+        told = self._told_of_reports(run, signed)
+        reports = finished_reports(run, numbers, placed, self.kind, self.reports, period, told)
+        return joined([communities, reports])
+
+    def _signed(self) -> Hashes | None:
+        """Of each community what its row depends on, but for its parent; None where that is not known."""
+        h, contents = self.layout.hierarchy, self.layout.contents
+        if contents is None:
+            return None
+        keys = prefixes_of(pa.array(self.ids, pa.string()))
+        above = np.where(h.parent >= 0, keys[h.parent], np.uint64(0)) if len(keys) else keys
+        nothing_cut = np.zeros(h.n_communities, np.bool_)
+        return np.column_stack([signatures(h, self.layout.elements, contents, keys, nothing_cut), above])
+
+    def _told_of_reports(self, run: Run, signed: Hashes | None) -> list[Any] | None:
+        """By group of the reports, their parts and where their communities stand."""
+        if signed is None:
+            return None
+        number = {id_: c for c, id_ in enumerate(self.ids)}
+        told = []
+        for group in self.reports.tables["reports"]:
+            of = read_table(run.store, group, ["community"])["community"].to_pylist() if group else []
+            places = signed[[number[id_] for id_ in of]][:, [_BELOW, _ABOVE]]
+            told.append([group, hashlib.sha256(places.tobytes()).hexdigest()])
+        return told
 
 
 def numbered_by_level(run: Run, kind: HierarchyKind, ids: list[str], level: Ints) -> dict[str, Numbers]:
@@ -120,14 +145,27 @@ def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> Grap
 
 
 def _communities(
-    run: Run, shared: Callable[[], _Shared], kind: HierarchyKind, layout: Layout, period: str
-) -> list[Part]:
+    run: Run,
+    shared: Callable[[], _Shared],
+    kind: HierarchyKind,
+    layout: Layout,
+    ids: Sequence[str],
+    signed: Hashes | None,
+    period: str,
+) -> Result:
+    """signed: what tells which rows are as they were; these keep the date of the run that made them."""
     h, edge_community = layout.hierarchy, layout.elements.edge_community
-    order = np.lexsort((np.arange(h.n_communities), h.level))
     first, last = (np.searchsorted(edge_community, ends) for ends in (np.arange(h.n_communities), h.last))
-    inputs = in_batches(order, (h.sizes() + last - first)[order])
-    written = run.executor.map("finish", partial(_community_table, shared, period), inputs)
-    return [p for w in written for p in w.get(kind.communities, [])]
+    sizes = np.maximum(h.sizes() + last - first, ELEMENTS_AT_ONCE // COMMUNITIES_AT_ONCE)
+    every = np.ones(h.n_communities, np.bool_)
+    groups = [np.array(of) for of in batches_by_id(ids, h.level, every, sizes, ELEMENTS_AT_ONCE)]
+    told: list[Any] = [None] * len(groups)
+    if signed is not None:
+        told = [hashlib.sha256(signed[of].tobytes()).hexdigest() for of in groups]
+    again = range(len(groups)) if run.damaged else ()  # their numbers may be others
+    known = run.taken_over("finish", groups, kind.name, (kind.communities,), told=told, again=again)
+    written = run.executor.map("finish", partial(_community_table, shared, period), known.new)
+    return known.with_new(run.store, written)
 
 
 def in_batches(order: Ints, elements: Ints) -> list[Ints]:
@@ -147,7 +185,7 @@ def _community_table(
     kind, layout, ids, numbers = shared()
     h, edge_community = layout.hierarchy, layout.elements.edge_community
     rows = []
-    for c in wanted.tolist():
+    for c in sorted(wanted.tolist(), key=lambda c: (h.level[c], c)):
         members = element_slice(
             store, layout.blocks["entities"], h.start[c], h.end[c], ["id", "text_unit_ids"]
         )
@@ -184,11 +222,17 @@ def finished_reports(
     kind: HierarchyKind,
     reports: Result,
     period: str,
-) -> list[Part]:
-    """Reports with references as people read them: human_readable_ids."""
-    inputs = [group for group in reports.tables["reports"] if group]
-    written = run.executor.map("finish", partial(_report_table, numbers, placed, period), inputs)
-    return [p for w in written for p in w.get(kind.reports_table, [])]
+    told: Sequence[Any] | None = None,
+) -> Result:
+    """Reports with references as people read them: human_readable_ids. told: what each group depends on;
+    None: all are made."""
+    groups, name = reports.tables["reports"], kind.reports_table
+    again = range(len(groups)) if run.damaged else ()
+    known = run.taken_over(
+        "finish", groups, kind.name, (name,), told=told or [None] * len(groups), again=again
+    )
+    written = run.executor.map("finish", partial(_report_table, numbers, placed, period), known.new)
+    return known.with_new(run.store, written)
 
 
 def _report_table(
@@ -198,6 +242,8 @@ def _report_table(
     store: Store,
     parts: list[Part],
 ) -> Iterator[Tables]:
+    if not parts:
+        return
     kind, h, ids, known = placed()
     sizes = h.sizes()
     number = dict(zip(ids.to_pylist(), range(len(ids)), strict=True))

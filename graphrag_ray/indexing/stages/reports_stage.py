@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from graphrag_ray.base.declarations import STAGES
@@ -19,8 +20,9 @@ from graphrag_ray.base.ids import report_id
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.schema import REFERENCE
 from graphrag_ray.corpus.tokens import count, vocabulary_for
-from graphrag_ray.engine.executor import Tables
+from graphrag_ray.engine.executor import Tables, Written
 from graphrag_ray.engine.work import Outcome, Row, Work
+from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.graph.hierarchy import Ints
 from graphrag_ray.indexing.run import Run, failure_rows
 from graphrag_ray.indexing.spool import Spool
@@ -62,8 +64,8 @@ PLANS_AT_ONCE = 64
 MOST_PLANS = 5
 """Reports are planned so often at most, where requests were answered twice."""
 
-PART_ROWS = 2_000
-"""Reports in a stored part: some 10 MB."""
+PART_ROWS = 512
+"""Reports in a stored part, at most: some 2 MB."""
 
 ELEMENTS: dict[int, tuple[str, list[str] | None]] = {
     NODE: ("entities", ["id", "title", "description", "text_unit_ids"]),
@@ -165,8 +167,8 @@ def _vocabulary(run: Run, dialogue: str) -> str:
 
 
 def write_reports(run: Run, corpus: Result, found: Result, layout: Layout, ids: list[str]) -> Result:
-    """Tables reports (WRITTEN, by level and community number; one group a part), sketches
-    (`parent_reports.py`) and failures.
+    """Tables reports (WRITTEN, by level and id, in groups of `batches_by_id`), sketches (`parent_reports.py`)
+    in the same groups, signatures (`unchanged_reports.py`) and failures.
 
     Which reports of the parent snapshot stand is no part of the fingerprint: they stand in the next run, too.
     """
@@ -185,7 +187,7 @@ def write_reports(run: Run, corpus: Result, found: Result, layout: Layout, ids: 
         signed = signatures(h, layout.elements, layout.contents, keys, schedule().is_cut)
         before = unchanged_reports(run, how, h, ids, signed)
         planned = ~before.unchanged if before else np.ones(len(ids), np.bool_)
-        run.kept["reports"] = int((~planned).sum()), len(ids)
+        run.items["reports"] = len(ids), "reports"
         earlier = None
         if options.keep_below and planned.any():
             earlier = earlier_reports(run, corpus, layout, asked_as, planned)
@@ -197,38 +199,55 @@ def write_reports(run: Run, corpus: Result, found: Result, layout: Layout, ids: 
             return ReportSource(schedule(known), called, ids, earlier, known=below, n_known=len(known))
 
         source = settled(run, work, plan)
-        numbers = sorted(
-            {*source.written.numbers(), *np.flatnonzero(~planned).tolist()}, key=lambda c: (h.level[c], c)
+        has_report = ~planned
+        has_report[source.written.numbers()] = True
+        groups = batches_by_id(ids, h.level, has_report)
+        numbers = [c for group in groups for c in group]
+        makers: dict[str, tuple[pa.Schema, Callable[[int], dict[str, Any]]]] = {
+            "reports": (WRITTEN, lambda c: _row(ids[c], source.written[c]))
+        }
+        if options.keep_below:
+            makers["sketches"] = SKETCHES, lambda c: sketch_row(ids[c], asked_as, source.sketches[c])
+        known = run.taken_over(
+            "reports",
+            groups,
+            how,
+            tuple(makers),
+            told=[[ids[c] for c in group] for group in groups],
+            again=[n for n, group in enumerate(groups) if planned[group].any()],
         )
-        rows = _with_unchanged(
-            run, before, "reports", WRITTEN, numbers, ids, lambda c: _row(ids[c], source.written[c])
-        )
-        parts = write_parts(run.store, "reports", rows, max_rows=PART_ROWS)
+        written: Written = [{} for _ in known.new]
+        for name, (columns, made) in makers.items():
+            tables_ = _with_unchanged(run, before, name, columns, known.new, ids, made)
+            for parts, rows in zip(written, tables_, strict=True):
+                parts[name] = write_parts(run.store, name, [rows])
+        result = known.with_new(run.store, written)
         # In the order of communities, not in that in which they failed.
         failed = failures_of(run, work, sorted(source.failed, key=lambda f: f[0]["community"]))
         final = not any(outcome.status == "retry" for _, outcome in source.failed)
         counts = {"reports": len(numbers), "failed_reports": len(source.failed)}
-        tables = {"reports": [[part] for part in parts], "failures": [failed]}
         if options.keep_below:
-            sketches = _with_unchanged(
-                run,
-                before,
-                "sketches",
-                SKETCHES,
-                numbers,
-                ids,
-                lambda c: sketch_row(ids[c], asked_as, source.sketches[c]),
-            )
-            tables["sketches"] = [
-                [p] for p in write_parts(run.store, "sketches", sketches, max_rows=PART_ROWS)
-            ]
             counts["kept_reports"] = source.kept
         table = _signature_table(before, signed, numbers, ids, source.written)
-        tables["signatures"] = [write_parts(run.store, "signatures", [table])]
-        return Result(tables, counts, final, {"signatures": [how]})
+        tables = {"failures": [failed], "signatures": [write_parts(run.store, "signatures", [table])]}
+        return Result(result.tables | tables, counts, final, result.made_from | {"signatures": [how]})
 
     depends_on = [found, spec, options, vocabulary]
     return run.step("reports", depends_on, compute, work.name)
+
+
+def batches_by_id(
+    ids: Sequence[str], level: Ints, which: npt.NDArray[np.bool_], sizes: Ints | None = None, limit: int = 0
+) -> list[list[int]]:
+    """Some communities, level by level, in batches whose boundaries depend on the ids around them: one
+    community more or less changes few of them.
+
+    sizes: of each community, and limit of a batch; None: PART_ROWS communities are a batch at most
+    """
+    order = sorted(np.flatnonzero(which).tolist(), key=lambda c: (level[c], ids[c]))
+    own = [1] * len(order) if sizes is None else sizes[order].tolist()
+    batches = stable_batches([ids[c] for c in order], own, limit or PART_ROWS)
+    return [[order[n] for n in batch] for batch in batches]
 
 
 def _called(level: Ints, community: int) -> str:
@@ -255,14 +274,13 @@ def _with_unchanged(
     before: UnchangedReports | None,
     table: str,
     columns: pa.Schema,
-    numbers: Sequence[int],
+    groups: Sequence[Sequence[int]],
     ids: Sequence[str],
     made: Callable[[int], dict[str, Any]],
 ) -> Iterator[pa.Table]:
     """Rows of communities, those of unchanged ones as they are in the parent's table. made: another's row."""
-    held = RowsOf(run.store, before.parts[table], columns) if before else None
-    for at in range(0, len(numbers), PART_ROWS):
-        some = numbers[at : at + PART_ROWS]
+    held = RowsOf(run.store, before.parts[table], columns) if before and groups else None
+    for some in groups:
         old = [c for c in some if before and before.unchanged[c]]
         new = [c for c in some if not (before and before.unchanged[c])]
         rows = [pa.Table.from_pylist([made(c) for c in new], schema=columns)]

@@ -60,7 +60,7 @@ from graphrag_ray.indexing.stages.reports_stage import (
     settled,
 )
 from graphrag_ray.indexing.stages.short_ids import Numbers, prefixes_of
-from graphrag_ray.indexing.step_result import Result
+from graphrag_ray.indexing.step_result import Result, by_input, joined
 from graphrag_ray.reports.plan import CHUNK, HEADING_TOKENS, NUMBER_TOKENS, REPORT
 from graphrag_ray.reports.report_context import Count, record_tokens, source
 from graphrag_ray.reports.schedule import ReportsAlone
@@ -105,9 +105,7 @@ class TreeHierarchy:
     def numbers(self, run: Run) -> dict[str, Numbers]:
         return numbered_by_level(run, KIND, self.ids, self.level)
 
-    def tables(
-        self, run: Run, numbers: Callable[[], dict[str, Numbers]], period: str
-    ) -> dict[str, list[Part]]:
+    def tables(self, run: Run, numbers: Callable[[], dict[str, Numbers]], period: str) -> Result:
         ids = pa.array(self.ids, pa.string())
         own = numbers()[KIND.communities].of(ids)
         _ = self.tree.texts  # else each task would put these together for itself
@@ -116,10 +114,8 @@ class TreeHierarchy:
         order = np.lexsort((np.arange(len(ids)), self.level))
         inputs = in_batches(order, self.tree.sizes()[order])
         written = run.executor.map("finish", partial(_cluster_table, placed, chunk_ids, period), inputs)
-        return {
-            KIND.communities: [p for w in written for p in w.get(KIND.communities, [])],
-            KIND.reports_table: finished_reports(run, numbers, placed, KIND, self.reports, period),
-        }
+        clusters = Result(by_input(written, KIND.communities))
+        return joined([clusters, finished_reports(run, numbers, placed, KIND, self.reports, period)])
 
 
 def build_tree(run: Run, corpus: Result, graph: ExtractedGraph | None) -> TreeHierarchy:
