@@ -195,7 +195,7 @@ def test_short_ids_that_are_lost_with_a_part_are_counted_again_as_they_were(
     spoilt = [part.path for part in world.open().manifest.parts(kind)]
     for path in spoilt:
         flip(world.root / path)
-    assert world.index(query={"response_type": "one sentence"}).committed
+    assert world.index(query={"response_type": "one sentence"}, verify=True).committed
     assert everything(world.open()) == whole
     assert any(told(world, path) for path in spoilt)
 

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 from pydantic import ValidationError
 
-from graphrag_ray.base import schema
 from graphrag_ray.base.ids import community_id
 from graphrag_ray.base.row_hashes import Hashes
 from graphrag_ray.corpus.tokens import vocabulary_for
@@ -25,9 +24,9 @@ from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.graph.seeds import Past
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import blocks
-from graphrag_ray.indexing.stages.describe_stage import COLUMNS
-from graphrag_ray.indexing.stages.driver_columns import places_of
-from graphrag_ray.indexing.stages.id_columns import Keys, edge_ends
+from graphrag_ray.indexing.stages.describe_stage import COLUMNS, KINDS, Kind, ends_of, read_columns
+from graphrag_ray.indexing.stages.driver_columns import columns_of, places_of
+from graphrag_ray.indexing.stages.id_columns import Keys
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.reports.elements import Elements, arrange
@@ -136,18 +135,28 @@ def _past(run: Run) -> Past | None:
         return None
     if options != run.settings.communities:
         return None
-    entities, edges = parent.parts("entities"), parent.parts("relationships")
     before = Result.from_json(parent.steps["communities"])
     stored = [part for name in ("hierarchy_nodes", "hierarchy_communities") for part in before.parts(name)]
-    if run.lost([*entities, *edges, *stored]):
+    if run.lost([*parent.parts("entities"), *parent.parts("relationships"), *stored]):
         run.observer.note("The communities before are damaged: the graph is partitioned afresh.")
         return None
-    ids = read_table(run.store, entities, ["id"], schema.ENTITIES)["id"]
-    weight = read_table(run.store, edges, ["weight"], schema.RELATIONSHIPS)["weight"].to_numpy()
+    nodes, edges = (parent_columns(run, kind) for kind in COLUMNS)
     hierarchy = restored(run, before)
-    if len(hierarchy.order) != len(ids):  # not the hierarchy of these tables, whatever came between
+    if len(hierarchy.order) != nodes.num_rows:  # not the hierarchy of these tables, whatever came between
         return None
-    return Past(hierarchy, prefixes_of(ids), *edge_ends(run.store, ids, edges), weight)
+    return Past(hierarchy, nodes["id"].to_numpy(), *ends_of(nodes, edges), edges["weight"].to_numpy())
+
+
+def parent_columns(run: Run, kind: Kind) -> pa.Table:
+    """The driver's columns of entities or relationships of the parent snapshot; of one of an earlier version
+    those that its tables have."""
+    assert run.parent is not None
+    described = Result.from_json(run.parent.steps["describe"])
+    held = described.parts(f"{kind}_columns")
+    if held and not run.lost(held):
+        return read_columns(run, described, kind)
+    of = pa.schema([field for field in COLUMNS[kind] if field.name not in ("n_tokens", "content")])
+    return columns_of(run, [run.parent.parts(KINDS[kind])], of)
 
 
 def element_groups(merged: Result, described: Result) -> dict[str, list[list[Part]]]:
@@ -202,10 +211,9 @@ class IntegerGraph:
 
 
 def read_graph(run: Run, merged: Result, described: Result) -> IntegerGraph:
-    entities = read_table(run.store, described.parts("entity_columns"), None, COLUMNS["entity"])
-    edges = read_table(run.store, described.parts("relationship_columns"), None, COLUMNS["relationship"])
+    entities, edges = (read_columns(run, described, kind) for kind in COLUMNS)
     node_keys = entities["id"].to_numpy()
-    source, target = (places_of(node_keys, edges[end].to_numpy()) for end in ("source_id", "target_id"))
+    source, target = ends_of(entities, edges)
     of_claims = {"subject_entity_id": pa.string(), "n_tokens": pa.int64(), "content": pa.uint64()}
     claims = _read(run, merged.tables["covariates"], of_claims)
     matched = np.flatnonzero(claims["subject_entity_id"].is_valid().to_numpy())

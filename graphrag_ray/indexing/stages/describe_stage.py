@@ -22,9 +22,9 @@ from graphrag_ray.corpus.tokens import count, offsets, vocabulary_for
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.graph.descriptions import DescribeSpec, describe, describe_spec, distinct, layer
-from graphrag_ray.graph.integer_arrays import same_lists
+from graphrag_ray.graph.integer_arrays import Ints, same_lists
 from graphrag_ray.indexing.run import Run, failure_rows, replayed
-from graphrag_ray.indexing.stages.driver_columns import columns_of
+from graphrag_ray.indexing.stages.driver_columns import columns_of, places_of
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, joined, passing, spec_key
 from graphrag_ray.indexing.taken_over import TakenOver
 from graphrag_ray.reports import report_context
@@ -127,6 +127,18 @@ def _columns(
         columns = columns_of(run, now, COLUMNS[kind], same, held if same else [])
         found[f"{kind}_columns"] = [write_parts(run.store, f"{kind}_columns", [columns])]
     return found
+
+
+def read_columns(run: Run, described: Result, kind: Kind) -> pa.Table:
+    """The driver's columns of a kind, row by row of its table."""
+    return read_table(run.store, described.parts(f"{kind}_columns"), None, COLUMNS[kind])
+
+
+def ends_of(nodes: pa.Table, edges: pa.Table) -> tuple[Ints, Ints]:
+    """(source [E], target [E]): the ends of relationships as places of entities. Both: driver's columns."""
+    ids = nodes["id"].to_numpy()
+    source, target = (places_of(ids, edges[end].to_numpy()) for end in ("source_id", "target_id"))
+    return source, target
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,11 @@ from graphrag_ray.engine.executor import Tables
 from graphrag_ray.graph.integer_arrays import degrees
 from graphrag_ray.indexing.results import ExtractedGraph, Results
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.id_columns import Keys, edge_ends, keys
+from graphrag_ray.indexing.stages.describe_stage import COLUMNS, ends_of, read_columns
+from graphrag_ray.indexing.stages.id_columns import Keys, keys
 from graphrag_ray.indexing.stages.instance_ranges import range_of
 from graphrag_ray.indexing.stages.row_indexes import index_rows
-from graphrag_ray.indexing.stages.short_ids import Numbers, number, prefixes_of
+from graphrag_ray.indexing.stages.short_ids import Numbers, noted, number, prefixes_of
 from graphrag_ray.indexing.step_result import Result, is_failures, joined, rows_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
@@ -61,7 +62,7 @@ def finish(run: Run, results: Results, period: str, failures: pa.Table) -> Finis
             done.tables |= {name: of.parts(name) for name in of.tables if not is_failures(name)}
         _write_one(run, done, "failures", failures)
         done.tables |= index_rows(run, done.tables)
-        return finished
+        return joined([finished, noted(run, numbers)])
 
     run.step("finish", None, compute)
     return done
@@ -80,17 +81,14 @@ def _all_numbers(run: Run, results: Results) -> dict[str, Numbers]:
 def _numbers_of_graph(run: Run, graph: ExtractedGraph) -> dict[str, Numbers]:
     """New entities and relationships are numbered from the best connected on, so that 1 is the largest
     hub."""
-    described = graph.described.tables
-    edges = [p for g in described["relationships"] for p in g]
-    entities = _columns(run, described["entities"], "id")["id"]
-    source, target = edge_ends(run.store, entities, edges)
-    weight = read_table(run.store, edges, ["weight"], pa.schema([("weight", pa.float64())]))["weight"]
-    degree = degrees(source, target, len(entities))
+    nodes, edges = (read_columns(run, graph.described, kind) for kind in COLUMNS)
+    source, target = ends_of(nodes, edges)
+    degree = degrees(source, target, nodes.num_rows)
     by_degree = np.lexsort((np.arange(len(degree)), -degree))
-    by_weight = np.lexsort((np.arange(len(source)), -weight.to_numpy()))
+    by_weight = np.lexsort((np.arange(len(source)), -edges["weight"].to_numpy()))
     return {
-        "entities": number(run, "entities", prefixes_of(entities), by_degree),
-        "relationships": number(run, "relationships", keys(run.store, edges), by_weight),
+        "entities": number(run, "entities", nodes["id"].to_numpy(), by_degree),
+        "relationships": number(run, "relationships", edges["id"].to_numpy(), by_weight),
         "covariates": number(run, "covariates", _keys(run, graph.merged.tables["covariates"])),
     }
 
@@ -211,9 +209,9 @@ def _ids_by_unit(
 
 def _finish_graph(run: Run, numbers: Callable[[], dict[str, Numbers]], graph: ExtractedGraph) -> list[Result]:
     entities, edges = graph.described.tables["entities"], graph.described.tables["relationships"]
-    ids = _columns(run, entities, "id")
-    source, target = edge_ends(run.store, ids["id"], [p for g in edges for p in g])
-    degree = degrees(source, target, ids.num_rows)
+    nodes, links = (read_columns(run, graph.described, kind) for kind in COLUMNS)
+    source, target = ends_of(nodes, links)
+    degree = degrees(source, target, nodes.num_rows)
     inputs = {
         "entities": _sliced("entities", entities, {"degree": degree}),
         "relationships": _sliced(
@@ -266,11 +264,6 @@ def _graph_tables(
 def _numbered(table: pa.Table, numbers: Numbers) -> pa.Table:
     at = table.schema.get_field_index("human_readable_id")
     return table.set_column(at, "human_readable_id", pa.array(numbers.of(table["id"])))
-
-
-def _columns(run: Run, groups: list[list[Part]], *names: str) -> pa.Table:
-    of = pa.schema([(n, pa.string()) for n in names])
-    return read_table(run.store, [p for g in groups for p in g], list(names), of)
 
 
 def _write_one(run: Run, done: Finished, name: str, table: pa.Table) -> None:

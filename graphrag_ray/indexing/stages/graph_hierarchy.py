@@ -30,7 +30,7 @@ from graphrag_ray.indexing.stages.communities_stage import (
     find_communities,
     load_layout,
 )
-from graphrag_ray.indexing.stages.reports_stage import batches_by_id, write_reports
+from graphrag_ray.indexing.stages.reports_stage import batches_by_number, write_reports
 from graphrag_ray.indexing.stages.short_ids import Numbers, Rendered, number, prefixes_of, renumbered
 from graphrag_ray.indexing.step_result import Result, joined
 from graphrag_ray.reports.signatures import WIDTH, Hashes, signatures
@@ -93,7 +93,7 @@ class GraphHierarchy:
         shared = run.executor.share((self.kind, self.layout, ids, own))
         placed = run.executor.share((self.kind, self.layout.hierarchy, ids, own))
         signed = self._signed()
-        communities = _communities(run, shared, self.kind, self.layout, self.ids, signed, period)
+        communities = _communities(run, shared, self.kind, self.layout, self.ids, own, signed, period)
         told = self._told_of_reports(run, signed)
         reports = finished_reports(run, numbers, placed, self.kind, self.reports, period, told)
         return joined([communities, reports])
@@ -139,9 +139,12 @@ def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> Grap
     layout = load_layout(run, graph.merged, graph.described, found)
     ids = community_ids(layout.hierarchy, layout.node_keys)
     about = tell_about(run, corpus, layout)
-    reports = write_reports(run, corpus, found, layout, ids)
+    kind = HIERARCHIES[LEIDEN]
+    numbers = numbered_by_level(run, kind, ids, layout.hierarchy.level)[kind.communities]
+    own = numbers.of(pa.array(ids, pa.string()))
+    reports = write_reports(run, corpus, found, layout, ids, own)
     counts = {name: found.counts[name] for name in ("levels", "modularity", "components")}
-    return GraphHierarchy(HIERARCHIES[LEIDEN], layout, ids, reports, (about, reports), counts)
+    return GraphHierarchy(kind, layout, ids, reports, (about, reports), counts)
 
 
 def _communities(
@@ -150,15 +153,18 @@ def _communities(
     kind: HierarchyKind,
     layout: Layout,
     ids: Sequence[str],
+    number: Ints,
     signed: Hashes | None,
     period: str,
 ) -> Result:
-    """signed: what tells which rows are as they were; these keep the date of the run that made them."""
+    """number: the short id of each; signed: what tells which rows are as they were. These keep the date of the
+    run that made them."""
     h, edge_community = layout.hierarchy, layout.elements.edge_community
     first, last = (np.searchsorted(edge_community, ends) for ends in (np.arange(h.n_communities), h.last))
     sizes = np.maximum(h.sizes() + last - first, ELEMENTS_AT_ONCE // COMMUNITIES_AT_ONCE)
     every = np.ones(h.n_communities, np.bool_)
-    groups = [np.array(of) for of in batches_by_id(ids, h.level, every, sizes, ELEMENTS_AT_ONCE)]
+    batches = batches_by_number(ids, h.level, number, every, sizes, ELEMENTS_AT_ONCE)
+    groups = [np.array(of) for of in batches]
     told: list[Any] = [None] * len(groups)
     if signed is not None:
         told = [hashlib.sha256(signed[of].tobytes()).hexdigest() for of in groups]
@@ -185,7 +191,7 @@ def _community_table(
     kind, layout, ids, numbers = shared()
     h, edge_community = layout.hierarchy, layout.elements.edge_community
     rows = []
-    for c in sorted(wanted.tolist(), key=lambda c: (h.level[c], c)):
+    for c in wanted.tolist():
         members = element_slice(
             store, layout.blocks["entities"], h.start[c], h.end[c], ["id", "text_unit_ids"]
         )

@@ -18,7 +18,7 @@ from graphrag_ray.base.records import Reference
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.spool import Spool
-from graphrag_ray.indexing.stages.communities_stage import Layout, community_ids, restored
+from graphrag_ray.indexing.stages.communities_stage import Layout, community_ids, parent_columns, restored
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.reports.kept_reports import Earlier, Hashes, Lost, Shown, Sketch
@@ -80,13 +80,12 @@ def earlier_reports(
         return None
     written = Result.from_json(parent.steps["reports"])
     found = Result.from_json(parent.steps["communities"])
-    entities = parent.parts("entities")
     needed = [p for result in (written, found) for name in result.tables for p in result.parts(name)]
     needed += [p for name in ("documents", "text_units", *ELEMENTS) for p in parent.parts(name)]
     if "sketches" not in written.tables or run.lost(needed):
         return None
     before = restored(run, found)
-    keys = prefixes_of(read_table(run.store, entities, ["id"], schema.ENTITIES)["id"])
+    keys = parent_columns(run, "entity")["id"].to_numpy()
     if len(before.order) != len(keys):
         return None
     resembled = alike(before, keys, layout.hierarchy, layout.node_keys)

@@ -166,9 +166,11 @@ def _vocabulary(run: Run, dialogue: str) -> str:
     return vocabulary_for(model.model, model.tokenizer).name
 
 
-def write_reports(run: Run, corpus: Result, found: Result, layout: Layout, ids: list[str]) -> Result:
-    """Tables reports (WRITTEN, by level and id, in groups of `batches_by_id`), sketches (`parent_reports.py`)
-    in the same groups, signatures (`unchanged_reports.py`) and failures.
+def write_reports(
+    run: Run, corpus: Result, found: Result, layout: Layout, ids: list[str], number: Ints
+) -> Result:
+    """Tables reports (WRITTEN, in groups of `batches_by_number`), sketches (`parent_reports.py`) in the same
+    groups, signatures (`unchanged_reports.py`) and failures. number: the short id of each community.
 
     Which reports of the parent snapshot stand is no part of the fingerprint: they stand in the next run, too.
     """
@@ -201,7 +203,7 @@ def write_reports(run: Run, corpus: Result, found: Result, layout: Layout, ids: 
         source = settled(run, work, plan)
         has_report = ~planned
         has_report[source.written.numbers()] = True
-        groups = batches_by_id(ids, h.level, has_report)
+        groups = batches_by_number(ids, h.level, number, has_report)
         numbers = [c for group in groups for c in group]
         makers: dict[str, tuple[pa.Schema, Callable[[int], dict[str, Any]]]] = {
             "reports": (WRITTEN, lambda c: _row(ids[c], source.written[c]))
@@ -236,15 +238,20 @@ def write_reports(run: Run, corpus: Result, found: Result, layout: Layout, ids: 
     return run.step("reports", depends_on, compute, work.name)
 
 
-def batches_by_id(
-    ids: Sequence[str], level: Ints, which: npt.NDArray[np.bool_], sizes: Ints | None = None, limit: int = 0
+def batches_by_number(
+    ids: Sequence[str],
+    level: Ints,
+    number: Ints,
+    which: npt.NDArray[np.bool_],
+    sizes: Ints | None = None,
+    limit: int = 0,
 ) -> list[list[int]]:
-    """Some communities, level by level, in batches whose boundaries depend on the ids around them: one
+    """Some communities, by level and short id, in batches whose boundaries depend on the ids around them: one
     community more or less changes few of them.
 
     sizes: of each community, and limit of a batch; None: PART_ROWS communities are a batch at most
     """
-    order = sorted(np.flatnonzero(which).tolist(), key=lambda c: (level[c], ids[c]))
+    order = [c for c in np.lexsort((number, level)).tolist() if which[c]]
     own = [1] * len(order) if sizes is None else sizes[order].tolist()
     batches = stable_batches([ids[c] for c in order], own, limit or PART_ROWS)
     return [[order[n] for n in batch] for batch in batches]

@@ -16,8 +16,11 @@ from graphrag_ray.graph.integer_arrays import Ints, id_prefixes
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import id_columns
 from graphrag_ray.indexing.stages.id_columns import Keys
-from graphrag_ray.store.parts import Part, read_table
+from graphrag_ray.indexing.step_result import Result
+from graphrag_ray.store.parts import Part, read_table, write_parts
 from graphrag_ray.store.snapshots import Manifest, load
+
+_NOTED = pa.schema([("key", pa.uint64()), ("number", pa.int64())])
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,12 @@ def number(run: Run, table: str, keys: Keys, order: Ints | None = None) -> Numbe
     """
     old_keys, old_numbers = np.empty(0, np.uint64), np.empty(0, np.int64)
     first, parts = _known(run, table)
-    if parts:
+    before = run.before("finish")
+    noted = before.parts(_noted(table)) if before and not run.damaged else []
+    if noted:
+        old = read_table(run.store, noted, None, _NOTED)
+        old_keys, old_numbers = old["key"].to_numpy(), old["number"].to_numpy()
+    elif parts:
         prefixes = id_columns.keys(run.store, parts)
         old = read_table(run.store, parts, ["human_readable_id"], schema.TABLES[table])
         by_key = np.argsort(prefixes, kind="stable")
@@ -59,6 +67,19 @@ def number(run: Run, table: str, keys: Keys, order: Ints | None = None) -> Numbe
     numbers[new] = np.arange(first, first + len(new))
     by_key = np.argsort(keys, kind="stable")
     return Numbers(keys[by_key], numbers[by_key], first + len(new))
+
+
+def noted(run: Run, numbers: Mapping[str, Numbers]) -> Result:
+    """Tables by which the next run knows them, without reading all parts of the snapshot."""
+    tables = {}
+    for table, own in numbers.items():
+        rows = pa.table([pa.array(own.keys), pa.array(own.numbers)], schema=_NOTED)
+        tables[_noted(table)] = [write_parts(run.store, _noted(table), [rows])]
+    return Result(tables)
+
+
+def _noted(table: str) -> str:
+    return f"numbers_{table}"
 
 
 def _known(run: Run, table: str) -> tuple[int, list[Part]]:
