@@ -157,8 +157,8 @@ def _communities(
     signed: Hashes | None,
     period: str,
 ) -> Result:
-    """number: the short id of each; signed: what tells which rows are as they were. These keep the date of the
-    run that made them."""
+    """number: the short id of each; signed: what tells which rows are as they were. These keep the date of
+    the run that made them."""
     h, edge_community = layout.hierarchy, layout.elements.edge_community
     first, last = (np.searchsorted(edge_community, ends) for ends in (np.arange(h.n_communities), h.last))
     sizes = np.maximum(h.sizes() + last - first, ELEMENTS_AT_ONCE // COMMUNITIES_AT_ONCE)
