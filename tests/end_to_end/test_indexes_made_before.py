@@ -52,11 +52,15 @@ def newest(number: int | None = None) -> Index:
 
 
 def tables(opened: Index) -> dict[str, Any]:
-    """What people and exports read of a snapshot, without the day of the run that wrote it."""
-    return {
+    """What people and exports read of a snapshot, without the day of the run that wrote it. Communities of
+    one level may stand in another order: earlier versions put them as they lay in the graph."""
+    found = {
         name: [{k: v for k, v in row.items() if k != "period"} for row in rows_of(opened, name)]
         for name in (*TABLES, "community_reports")
     }
+    for name in ("communities", "community_reports"):
+        found[name].sort(key=lambda row: (row["level"], row["community"]))
+    return found
 
 
 def kinds(endpoint: Endpoint) -> Counter[str]:

@@ -104,7 +104,7 @@ def test_cells_find_nearly_all(monkeypatch):
     rows, cosines, _ = nearest_neighbours(vectors, 8)
     found = [len(set(a) & set(b)) / 8 for a, b in zip(rows.tolist(), exact.tolist(), strict=True)]
     assert np.mean(found) > 0.95
-    assert (cosines <= exact_cosines).all()
+    assert (cosines <= exact_cosines + 1.5e-4).all(), "but for the last digit, which the processor decides"
     again, _, _ = nearest_neighbours(vectors, 8)
     assert np.array_equal(rows, again)
 
