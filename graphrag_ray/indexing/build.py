@@ -86,12 +86,8 @@ def executing(
     agreed(store)
     observer.checked(settings)
     if private and on_ray is None:
-        before = readable(store)[0]
-        if isinstance(given, GivenRows) or before is None or not _made_alike(before, settings):
-            size = given.size if isinstance(given, GivenRows) else sum(file.size for file in files)
-            in_process, why = _place(size, before, settings.run.in_process_mb)
-        else:
-            in_process, why = _place_of_update(files, before, settings.run.in_process_mb)
+        size = given.size if isinstance(given, GivenRows) else sum(file.size for file in files)
+        in_process, why = _place(size, files, readable(store)[0], settings)
         observer.note(why)
     models = Models.of(settings, *_usages(store))
     if private or in_process:
@@ -112,18 +108,26 @@ def executing(
             yield executor
 
 
-def _place(given: int | None, before: Manifest | None, limit_mb: float) -> tuple[bool, str]:
-    """Whether there is so little to do that this process is enough, and that for people. An update goes
-    through the tables of all documents, so what the index holds counts as well.
+def _place(
+    given: int | None, files: Sequence[InputFile], before: Manifest | None, settings: Settings
+) -> tuple[bool, str]:
+    """Whether there is so little to do that this process is enough, and that for people. What may have
+    changed counts, where the rest is taken over; else also what the index holds.
 
     given: bytes of INPUT; None: of rows that are read with Ray
     """
     if given is None:
         return False, "On a Ray of its own: INPUT is a dataset, or a function makes it."
-    held = sum(part.bytes for part in before.tables.get("text_units", ())) if before else 0
-    told = f"{'INPUT' if given >= held else 'the index'} has {max(given, held) / 1e6:,.1f} MB of text"
+    limit_mb = settings.run.in_process_mb
+    changed = _changed(files, before) if before and files and _made_alike(before, settings) else None
+    if changed is None:
+        held = sum(part.bytes for part in before.tables.get("text_units", ())) if before else 0
+        size = max(given, held)
+        told = f"{'INPUT' if given >= held else 'the index'} has {size / 1e6:,.1f} MB of text"
+    else:
+        size, told = changed, f"{changed / 1e6:,.1f} MB of text may have changed"
     limit = f"run.in_process_mb is {limit_mb:g}"
-    if max(given, held) <= limit_mb * 1e6:
+    if size <= limit_mb * 1e6:
         return True, f"In this process, without Ray: {told} ({limit}; --ray uses Ray)."
     return False, f"On a Ray of its own: {told} ({limit}; --in-process does without)."
 
@@ -135,21 +139,16 @@ def _made_alike(before: Manifest, settings: Settings) -> bool:
     return before.run.get("versions") == versions() and all(before.settings.get(n) == now[n] for n in rest)
 
 
-def _place_of_update(files: Sequence[InputFile], before: Manifest, limit_mb: float) -> tuple[bool, str]:
-    """As `_place`, where what is unchanged is taken over: by the files that are newer than the snapshot, and
-    those that it did not know."""
-    began = datetime.fromisoformat(before.created_at).timestamp() - sum(
-        before.run.get("seconds", {}).values()
-    )
-    sizes = [f.size for f in files]
+def _changed(files: Sequence[InputFile], before: Manifest) -> int | None:
+    """Bytes of the files that are newer than the snapshot, and of as many as it did not know, roughly; None
+    where it does not tell when it was made."""
+    try:
+        began = datetime.fromisoformat(before.created_at).timestamp() - sum(before.run["seconds"].values())
+        known = int(before.steps["read"]["counts"]["files"])
+    except (ValueError, TypeError, KeyError, OverflowError):
+        return None
     newer = sum(f.size for f in files if f.modified is None or f.modified > began)
-    unknown = max(0, len(files) - int(before.steps.get("read", {}).get("counts", {}).get("files", 0)))
-    size = newer + unknown * sum(sizes) // max(1, len(sizes))
-    told = f"{size / 1e6:,.1f} MB of text may have changed"
-    limit = f"run.in_process_mb is {limit_mb:g}"
-    if size <= limit_mb * 1e6:
-        return True, f"In this process, without Ray: {told} ({limit}; --ray uses Ray)."
-    return False, f"On a Ray of its own: {told} ({limit}; --in-process does without)."
+    return newer + max(0, len(files) - known) * sum(f.size for f in files) // len(files)
 
 
 @contextmanager

@@ -672,8 +672,9 @@ class Run(_Strict):
     """Seconds between journal writes."""
     in_process_mb: Annotated[float, Field(ge=0)] = 4.0
     """Up to so much INPUT, in megabytes of its files, `index` works in its own process, without Ray, where no
-    cluster is there. `--ray` and `--in-process` decide it themselves. With the offline engine and two cores,
-    Ray is faster from here on (benchmarks/RESULTS.md)."""
+    cluster is there; in an update those files count that may have changed. `--ray` and `--in-process` decide
+    it themselves. With the offline engine and two cores, Ray is faster from here on
+    (benchmarks/RESULTS.md)."""
 
 
 class Budget(_Strict):

@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from examples import fewer
 from hypothesis import given
 from hypothesis import strategies as st
 from machine import Small, machine
-from world import PEOPLE, TOWN, World
+from world import PEOPLE, TOWN, Silent, World
 
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import (
@@ -208,14 +209,36 @@ def test_damaged_parts_are_made_anew_and_the_others_kept(
     assert len(kept) >= len(PEOPLE) - 3
 
 
-def test_people_are_told_what_is_kept(world: World, seen: Counter[str]):
+class Counting(Silent):
+    """An observer that keeps what each step came to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: dict[str, Mapping[str, Any]] = {}
+
+    def step_ended(self, name: str, seconds: float, counts: Mapping[str, Any], reused: bool) -> None:
+        self.told[name] = counts
+
+
+def test_each_step_keeps_nearly_all_of_its_parts_where_one_document_of_many_changes(
+    world: World, seen: Counter[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(instance_ranges, "n_ranges", lambda table, rows: 64)
+    world.changes |= {"graph": {"prune": "on", "min_log_likelihood": 0}, "communities": {"max_size": 3}}
     world.write(PEOPLE)
     world.index()
-    world.write({"39.txt": PEOPLE["39.txt"] + " ANX wrote to ABX."})
-    told = {}
-    world.observer.step_ended = lambda name, seconds, counts, reused: told.update({name: counts})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("world.Silent", lambda: world.observer)
-        world.index()
+    world.write({"39.txt": PEOPLE["39.txt"] + " ANX wrote to AMX."})
+    planned: list[int] = []
+    start = reports_stage._start
+    monkeypatch.setattr(
+        reports_stage, "_start", lambda *given: planned.append(given[-1]["community"]) or start(*given)
+    )
+    monkeypatch.setattr("world.Silent", Counting)
+    done = world.index()
+    told = world.observer.told
     assert told["extract"]["asked"] == {"items": 1, "of": 40, "called": "chunks"}
     assert told["extract"]["parts_kept"] == {"kept": 39, "of": 40}
+    for step in ("read", "merge", "describe", "embed", "finish"):
+        kept = told[step]["parts_kept"]
+        assert kept["of"] > 20 and kept["kept"] >= 0.6 * kept["of"], step
+    assert 0 < len(set(planned)) < 0.6 * done.manifest.counts["communities"]

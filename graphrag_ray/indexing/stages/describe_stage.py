@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base.messages import Dialogue
-from graphrag_ray.base.row_hashes import row_hashes
+from graphrag_ray.base.row_hashes import digests, row_hashes
 from graphrag_ray.corpus.tokens import count, offsets, vocabulary_for
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Row, Work
@@ -34,12 +34,6 @@ from graphrag_ray.store.parts import Part, read_part, read_table, write_parts
 
 Kind: TypeAlias = Literal["entity", "relationship"]
 KINDS: dict[Kind, str] = {"entity": "entities", "relationship": "relationships"}
-
-SHOWN: dict[Kind, tuple[str, ...]] = {
-    "entity": ("title", "description", "text_unit_ids"),
-    "relationship": ("source", "target", "description", "text_unit_ids"),
-}
-"""What reports and communities take of a row: column `content` is a hash of it."""
 
 COLUMNS: dict[Kind, pa.Schema] = {
     "entity": pa.schema([("id", pa.uint64()), ("n_tokens", pa.int64()), ("content", pa.uint64())]),
@@ -208,7 +202,7 @@ def _reused(store: Store, of: Group) -> pa.Table:
 
 
 def _load(
-    split: Callable[[list[str]], list[list[str]]], store: Store, x: tuple[Kind, list[Part]]
+    split: Callable[[list[str]], list[list[str]]], store: Store, x: tuple[Kind, Group | list[Part]]
 ) -> Iterator[pa.Table]:
     """One item per batch of texts; entities whose descriptions are one text need no item."""
     kind, parts = x
@@ -278,7 +272,8 @@ def _assemble(vocabulary: str, store: Store, x: tuple[Group, list[Part]]) -> Ite
     at = pc.index_in(table["id"], value_set=texts["id"].combine_chunks())
     for name in ("description", "description_failed", "n_tokens"):
         table = table.append_column(name, texts[name].take(at))
-    shown = [table[name] for name in SHOWN[group.kind]]
+    # What reports and communities take of a row. The id tells its names.
+    shown = [table["id"], digests(table["description"]), table["text_unit_ids"]]
     yield {KINDS[group.kind]: table.append_column("content", pa.array(row_hashes(shown, table.num_rows)))}
 
 

@@ -221,10 +221,7 @@ def _finish_graph(run: Run, numbers: Callable[[], dict[str, Numbers]], graph: Ex
     }
     made = []
     for name, of in inputs.items():
-        told = [
-            [parts, *(hashlib.sha256(c.tobytes()).hexdigest() for c in more.values())]
-            for _, parts, more in of
-        ]
+        told = [[parts, *map(_hash, more.values())] for _, parts, more in of]
         again = range(len(of)) if run.damaged else ()  # their numbers may be others
         known = run.taken_over("finish", of, name, (name,), told=told, again=again)
         written = run.executor.map("finish", partial(_graph_tables, numbers), known.new)

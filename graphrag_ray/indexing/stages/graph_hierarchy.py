@@ -38,9 +38,9 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
 from graphrag_ray.store.parts import Part, read_table
 
-COMMUNITIES_AT_ONCE = 2_000
 _BELOW, _ABOVE = 3, WIDTH
 """Columns of what is signed: which communities are below, and which one is above."""
+COMMUNITIES_AT_ONCE = 2_000
 ELEMENTS_AT_ONCE = 200_000
 """Communities of a part hold so many nodes and edges together, or there is one only: those of the coarsest
 level hold the whole graph between them, with all its lists of text units."""
@@ -99,7 +99,8 @@ class GraphHierarchy:
         return joined([communities, reports])
 
     def _signed(self) -> Hashes | None:
-        """Of each community what its row depends on, but for its parent; None where that is not known."""
+        """[C, WIDTH + 1] of each community what its row depends on: its signature, and which one is above;
+        None where what its elements say is not known."""
         h, contents = self.layout.hierarchy, self.layout.contents
         if contents is None:
             return None

@@ -166,8 +166,7 @@ def _reduce(
 def _added_up(tables: Sequence[pa.Table]) -> pa.Table:
     """The rows whose signs do not add up to nothing."""
     names = [name for name in tables[0].column_names if name not in (_SIGN, PARTITION)]
-    # The hash of a group is of whole columns, so each is one piece.
-    rows = pa.concat_tables([table.select([*names, _SIGN]) for table in tables], promote_options="permissive")
+    rows = pa.concat_tables([table.select([*names, _SIGN]) for table in tables])
     sums = rows.group_by(names, use_threads=False).aggregate([(_SIGN, "sum")])
     kept = sums.filter(pc.not_equal(sums[f"{_SIGN}_sum"], 0))
     return kept.append_column(_SIGN, kept[f"{_SIGN}_sum"].cast(pa.int8())).drop_columns([f"{_SIGN}_sum"])

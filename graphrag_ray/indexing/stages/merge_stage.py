@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import STAGES
-from graphrag_ray.base.row_hashes import row_hashes
+from graphrag_ray.base.row_hashes import digests, row_hashes
 from graphrag_ray.base.schema import COVARIATES
 from graphrag_ray.corpus.tokens import count, vocabulary_for
 from graphrag_ray.engine.executor import Tables
@@ -178,20 +178,12 @@ def _lower_words(run: Run, extracted: Result) -> Result:
     if before is None or "lower_all" not in before.tables or run.lost(before.parts("lower_words")):
         before = Result()
     now, then = Counter(words.parts("lower_words")), Counter(before.parts("lower_words"))
-    signed = [(1, part) for part in before.parts("lower_all")]
-    signed += [(1, part) for part in (now - then).elements()] + [
-        (-1, part) for part in (then - now).elements()
-    ]
-    tables = read_table_each(run.store, [part for _, part in signed], list(_LOWER.names))
-    totals = pa.concat_tables(
-        [
-            _LOWER.empty_table(),
-            *(
-                pa.table([of["word"], pc.multiply(of["count"], sign)], schema=_LOWER)
-                for (sign, _), of in zip(signed, tables, strict=True)
-            ),
-        ]
-    )
+    come = [*before.parts("lower_all"), *(now - then).elements()]
+    went = [*(then - now).elements()]
+    tables = [_LOWER.empty_table(), *read_table_each(run.store, come, _LOWER.names)]
+    for table in read_table_each(run.store, went, _LOWER.names):
+        tables.append(table.set_column(1, "count", pc.negate(table["count"])))
+    totals = pa.concat_tables(tables)
     written = run.executor.map("merge", _just, [{"lower_all": _sums(totals)}])
     return replace(words, tables=words.tables | by_input(written, "lower_all"))
 
@@ -320,7 +312,11 @@ def _reduce_claims(known: Callable[[], Keys], vocabulary: str, rows: pa.Table) -
         for row in merged.table.to_pylist()
     ]
     counts = [{"name": "claims_without_entity", "value": merged.n_unmatched}]
-    shown = [merged.table[name] for name in COVARIATES.names if name != "human_readable_id"]
+    shown = [
+        digests(merged.table[field.name]) if pa.types.is_string(field.type) else merged.table[field.name]
+        for field in COVARIATES
+        if field.name != "human_readable_id"
+    ]
     content = pa.array(row_hashes(shown, merged.table.num_rows))
     table = merged.table.append_column("n_tokens", pa.array(tokens, pa.int64()))
     return {
